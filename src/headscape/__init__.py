@@ -1,0 +1,1 @@
+"""Headscape: what position does in every attention head of a transformer."""

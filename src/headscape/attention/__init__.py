@@ -1,0 +1,1 @@
+"""Attention with any positional bias: one dense definition and the fused paths that equal it."""

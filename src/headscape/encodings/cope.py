@@ -1,0 +1,73 @@
+"""CoPE: positions counted by gates on the content (Golovneva et al. 2024, arXiv:2405.18719).
+
+    g_ij = sigmoid(A_ij) for visible keys, else 0        p_ij = min(sum_{j <= t <= i} g_it, n - 1)
+    S_ij = A_ij + z_i(p_ij),   z_i(m) = q_i . e_m, linear between whole m
+
+e is one table of n vectors per layer, shared by the heads, zero at the start. The official code
+divides the whole sum by sqrt(e) (divide="sum"); the paper's snippet, DAPE and x-transformers
+divide only the scores (divide="scores", our default). The gates use the scaled scores in all of
+them. Separate gate keys, value gates and sharing across layers are absent.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoPEConfig(Config):
+    """The table and the scale."""
+
+    positions: int = 64
+    """n, the number of vectors; counts beyond it share the last."""
+    divide: Literal["scores", "sum"] = "scores"
+    """What 1/sqrt(e) applies to."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.positions < 2:
+            raise InputError(f"positions must be at least 2, not {self.positions}.")
+
+
+class CoPE(Encoding):
+    """Contextual positions: a key's position is how many gates lie between it and the query."""
+
+    paper = "Golovneva et al. 2024, arXiv:2405.18719"
+    formula = "S = A + q_i.e[sum_{j<=t<=i} sigmoid(A_it)]"
+    no_bidirectional_form = "its positions are counted backwards from the query"
+    mixes = True
+    toeplitz = False
+    pointwise = False
+    context_dependent = True
+    config_type = CoPEConfig
+    config: CoPEConfig
+
+    def __init__(self, shape: Shape, config: CoPEConfig) -> None:
+        super().__init__(shape, config)
+        self.table = nn.Parameter(torch.zeros(shape.head_dim, config.positions))
+
+    def mix(
+        self,
+        scores: Float[Tensor, "b h t s"],
+        bias: Float[Tensor, "#b h t s"] | None,
+        visible: Bool[Tensor, "#b 1 t s"],
+        queries: Float[Tensor, "b h t e"] | None = None,
+    ) -> Float[Tensor, "b h t s"]:
+        """Add z_i at the counted position."""
+        assert queries is not None
+        gates = scores.sigmoid() * visible
+        count = gates.flip(-1).cumsum(dim=-1).flip(-1).clamp(max=self.config.positions - 1)
+        z = queries @ self.table.to(queries.dtype)
+        below = count.floor()
+        lower = z.gather(-1, below.long())
+        upper = z.gather(-1, count.ceil().long())
+        term = lower + (count - below) * (upper - lower)
+        if self.config.divide == "sum":
+            term = term / self.shape.head_dim**0.5
+        return scores + term

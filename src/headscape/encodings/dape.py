@@ -1,0 +1,65 @@
+"""DAPE: a perceptron over all heads' scores and biases (Zheng et al. 2024, arXiv:2405.14722).
+
+    S_.ij = A_.ij + B_.ij + W2 leaky(W1 [A_.ij ; B_.ij] + b1) + b2
+
+for every pair (i, j) on its own; leaky is LeakyReLU(0.01), [A ; B] the scores and biases of all
+heads. It wraps any encoding that adds a bias; over one that adds none (NoPE, RoPE) the input is
+A alone. The authors add B again outside the perceptron (base_bias="added", our default); the
+CABLE code's own DAPE does not (base_bias="channel-only").
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, cat, nn
+
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.wrapper import Wrapper
+from headscape.errors import InputError
+
+LEAK = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class DAPEConfig(Config):
+    """The perceptron."""
+
+    hidden: int = 32
+    """Hidden units."""
+    base_bias: Literal["added", "channel-only"] = "added"
+    """Whether B is also added to the scores outside the perceptron."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hidden < 1:
+            raise InputError(f"hidden must be at least 1, not {self.hidden}.")
+
+
+class DAPE(Wrapper):
+    """A perceptron across heads, for each pair of tokens."""
+
+    paper = "Zheng et al. 2024, arXiv:2405.14722"
+    formula = "S = A + B + mlp([A;B])"
+    config_type = DAPEConfig
+    config: DAPEConfig
+
+    def __init__(self, shape: Shape, config: DAPEConfig, base: Encoding) -> None:
+        super().__init__(shape, config, base)
+        channels = shape.heads * (2 if base.adds_bias else 1)
+        self.inner = nn.Linear(channels, config.hidden)
+        self.outer = nn.Linear(config.hidden, shape.heads)
+
+    def mix(
+        self,
+        scores: Float[Tensor, "b h t s"],
+        bias: Float[Tensor, "#b h t s"] | None,
+        visible: Bool[Tensor, "#b 1 t s"],
+        queries: Float[Tensor, "b h t e"] | None = None,
+    ) -> Float[Tensor, "b h t s"]:
+        """Add the perceptron's output to scores and bias."""
+        channels = scores if bias is None else cat([scores, bias.expand_as(scores)], dim=1)
+        hidden = F.leaky_relu(self.inner(channels.movedim(1, -1)), LEAK)
+        mixed: Tensor = scores + self.outer(hidden).movedim(-1, 1)
+        return mixed if bias is None or self.config.base_bias == "channel-only" else mixed + bias

@@ -1,0 +1,81 @@
+"""DAPEv2: a convolution over all heads' scores and biases (Zheng et al. 2024, arXiv:2410.04798).
+
+    X = [A ; B], zero where a key is hidden       S = A + B + conv2(leaky(conv1(X)))
+
+conv1 maps 2H maps to `hidden`, conv2 to H; both have width `kernel` along the keys, centred, and
+1 along the queries; leaky is LeakyReLU(0.01). A key to the right of j, up to the query itself,
+does influence S_ij; hidden keys enter as zeros, so nothing leaks from the future.
+
+Boundary. As released, the hidden maps are zero beyond the last key of the sequence, so the last
+kernel//2 columns change when a token is appended, and decoding differs from the full pass
+(boundary="released"). By default the hidden maps are computed there from zeros, as they are for
+every hidden key of an earlier query (boundary="masked"): all interior rows are the released ones,
+and decoding equals the full pass. Left of a document's first key the hidden maps are zero in both.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, arange, cat, nn
+
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.wrapper import Wrapper
+from headscape.errors import InputError
+
+LEAK = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class DAPEv2Config(Config):
+    """The convolutions."""
+
+    kernel: int = 3
+    """Width along the keys, odd."""
+    hidden: int = 32
+    """Hidden maps."""
+    boundary: Literal["masked", "released"] = "masked"
+    """What lies beyond the last key."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise InputError(f"kernel must be odd and positive, not {self.kernel}.")
+        if self.hidden < 1:
+            raise InputError(f"hidden must be at least 1, not {self.hidden}.")
+
+
+class DAPEv2(Wrapper):
+    """A convolution across heads and neighbouring keys."""
+
+    paper = "Zheng et al. 2024, arXiv:2410.04798"
+    formula = "S = A + B + conv2(leaky(conv1([A;B])))"
+    pointwise = False
+    config_type = DAPEv2Config
+    config: DAPEv2Config
+
+    def __init__(self, shape: Shape, config: DAPEv2Config, base: Encoding) -> None:
+        super().__init__(shape, config, base)
+        channels = shape.heads * (2 if base.adds_bias else 1)
+        size, padding = (1, config.kernel), (0, config.kernel // 2)
+        self.inner = nn.Conv2d(channels, config.hidden, size, padding=padding)
+        self.outer = nn.Conv2d(config.hidden, shape.heads, size, padding=padding)
+
+    def mix(
+        self,
+        scores: Float[Tensor, "b h t s"],
+        bias: Float[Tensor, "#b h t s"] | None,
+        visible: Bool[Tensor, "#b 1 t s"],
+        queries: Float[Tensor, "b h t e"] | None = None,
+    ) -> Float[Tensor, "b h t s"]:
+        """Add the convolution's output to scores and bias."""
+        channels = scores if bias is None else cat([scores, bias.expand_as(scores)], dim=1)
+        channels = channels.masked_fill(~visible, 0.0)
+        extra = self.config.kernel // 2 if self.config.boundary == "masked" else 0
+        hidden = F.leaky_relu(self.inner(F.pad(channels, (0, extra))), LEAK)
+        first = visible.to(arange(0).dtype).argmax(dim=-1, keepdim=True)
+        column = arange(hidden.shape[-1], device=hidden.device)
+        hidden = hidden.masked_fill(column < first, 0.0)
+        mixed: Tensor = self.outer(hidden)[..., : scores.shape[-1]]
+        return scores + mixed if bias is None else scores + bias + mixed

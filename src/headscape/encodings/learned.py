@@ -1,0 +1,54 @@
+"""Learned absolute positions, as in GPT-2 (Radford et al. 2019).
+
+    x_i = token_i + table[i + offset]
+
+A table of `length` rows, N(0, 0.02) in a model. It cannot go past its last row: asking for that
+is an error, not an extrapolation. OPT keeps two unused rows in front: offset 2.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedConfig(Config):
+    """The table's size."""
+
+    length: int | None = None
+    """Positions it can hold; the training length if left out."""
+    offset: int = 0
+    """Unused rows in front of position 0."""
+
+
+class Learned(Encoding):
+    """One learned vector per position."""
+
+    paper = "Radford et al. 2019 (GPT-2)"
+    formula = "x = token + table[i]"
+    at_input = True
+    shift_invariant = False
+    config_type = LearnedConfig
+    config: LearnedConfig
+
+    def __init__(self, shape: Shape, config: LearnedConfig) -> None:
+        super().__init__(shape, config)
+        self.length = shape.train_length if config.length is None else config.length
+        if self.length < 1:
+            raise InputError(f"length must be at least 1, not {self.length}.")
+        self.table = nn.Embedding(self.length + config.offset, shape.width)
+
+    def embed(self, x: Float[Tensor, "b t d"], at: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:
+        """Add the row of each position."""
+        last = int(at.max())
+        if last >= self.length:
+            raise InputError(
+                f"position {last} is past the learned table's {self.length} rows: shorten the "
+                f"sequence to {self.length} tokens or choose an encoding that extrapolates."
+            )
+        embedded: Tensor = self.table(at + self.config.offset)
+        return x + embedded

@@ -1,0 +1,127 @@
+"""RoPE: queries and keys turned by their positions (Su et al. 2021, arXiv:2104.09864).
+
+    (a, b) -> (a cos(i w_m) - b sin(i w_m), b cos(i w_m) + a sin(i w_m)),   w_m = base^(-2m/R)
+
+for the m-th pair of the first R = rotary_fraction * e dims; the rest pass through. Pairs are
+(2m, 2m+1) if interleaved (RoFormer, GPT-J, x-transformers, the CABLE code: our default) or
+(m, m + R/2) if halves (Llama, GPT-NeoX). The two agree only after permuting weights, so it is a
+field and is recorded. `scaling` stretches the frequencies, see rope_scaling.py.
+
+Angles are float64 and cos, sin are cast: bfloat16 positions are wrong past 256.
+
+With scaling="dynamic" the frequencies depend on the length in use, so an earlier token's keys
+change as the text grows: cached keys are kept unrotated, and decoding differs from a full pass
+(which turns all tokens by the final length) once past the trained length.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headscape.encodings.base import Config, Encoding, Role, Shape
+from headscape.encodings.rope_scaling import SCALINGS, Band
+from headscape.encodings.rotation import turn
+from headscape.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoPEConfig(Config):
+    """Pairing, width and frequencies."""
+
+    pairing: Literal["interleaved", "halves"] = "interleaved"
+    """Which dims make a pair."""
+    rotary_fraction: float = 1.0
+    """The share of the head dim that turns."""
+    base: float = 10_000.0
+    """The longest wavelength is 2 pi base."""
+    scaling: Literal["none", "linear", "ntk", "dynamic", "yarn", "llama3"] = "none"
+    """How frequencies are stretched for longer contexts."""
+    factor: float = 1.0
+    """By how much."""
+    trained_length: int | None = None
+    """The length the frequencies were trained at; the model's if left out."""
+    beta_fast: float = 32.0
+    """YaRN: bands that turn this often within the trained length are kept."""
+    beta_slow: float = 1.0
+    """YaRN: bands that turn less often than this are interpolated."""
+    truncate: bool = True
+    """YaRN: whether the ramp's ends are rounded outwards to whole bands."""
+    low_freq_factor: float = 1.0
+    """Llama 3: bands that turn less often than this are interpolated."""
+    high_freq_factor: float = 4.0
+    """Llama 3: bands that turn this often are kept."""
+    attention_factor: float | None = None
+    """What cos and sin are multiplied by; by default YaRN's 0.1 ln f + 1, and 1 for others."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.rotary_fraction <= 1:
+            raise InputError(f"rotary_fraction must be in (0, 1], not {self.rotary_fraction}.")
+        if self.factor < 1:
+            raise InputError(f"factor must be at least 1, not {self.factor}.")
+        if self.base <= 1:
+            raise InputError(f"base must be above 1, not {self.base}.")
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise InputError(
+                f"low_freq_factor ({self.low_freq_factor}) must be below "
+                f"high_freq_factor ({self.high_freq_factor})."
+            )
+
+
+class RoPE(Encoding):
+    """Rotation of queries and keys."""
+
+    paper = "Su et al. 2021, arXiv:2104.09864"
+    formula = "S = (R_i q_i).(R_j k_j) / sqrt(e)"
+    toeplitz = False
+    context_dependent = True
+    rotates = True
+    config_type = RoPEConfig
+    config: RoPEConfig
+
+    def __init__(self, shape: Shape, config: RoPEConfig) -> None:
+        super().__init__(shape, config)
+        self.dims = round(shape.head_dim * config.rotary_fraction)
+        if self.dims % 2 or self.dims == 0:
+            raise InputError(
+                f"RoPE turns pairs, so its rotary width must be even: head_dim {shape.head_dim} x "
+                f"rotary_fraction {config.rotary_fraction} = {self.dims}."
+            )
+        self.cacheable_keys = config.scaling != "dynamic"
+
+    def frequencies(self, length: int) -> Float[Tensor, " m"]:
+        """The rotation per position of each pair, for a text of this length."""
+        config = self.config
+        return SCALINGS[config.scaling](
+            Band(
+                dims=self.dims,
+                base=config.base,
+                factor=config.factor,
+                trained=config.trained_length or self.shape.train_length,
+                length=length,
+                beta_fast=config.beta_fast,
+                beta_slow=config.beta_slow,
+                low_freq_factor=config.low_freq_factor,
+                high_freq_factor=config.high_freq_factor,
+                truncate=config.truncate,
+            )
+        )
+
+    def attention_factor(self) -> float:
+        """What cos and sin are multiplied by; scores get its square."""
+        if self.config.attention_factor is not None:
+            return self.config.attention_factor
+        return 0.1 * math.log(self.config.factor) + 1 if self.config.scaling == "yarn" else 1.0
+
+    def rotate(
+        self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
+    ) -> Float[Tensor, "b h t e"]:
+        """Turn each token's pairs by its position."""
+        length = 0 if self.cacheable_keys else int(at.max()) + 1
+        angle = at[:, None, :, None] * self.frequencies(length).to(at.device)
+        factor = self.attention_factor()
+        cos, sin = (angle.cos() * factor).to(x.dtype), (angle.sin() * factor).to(x.dtype)
+        return turn(x, cos, sin, self.config.pairing)

@@ -1,0 +1,103 @@
+"""RoPE's frequencies, plain and stretched for contexts longer than the trained one.
+
+    none      w_m = base^(-2m/R)                                    m = 0 .. R/2 - 1
+    linear    w_m / f                                               arXiv:2306.15595
+    ntk       base becomes base f^(R/(R-2))
+    dynamic   base becomes base (f L/L0 - (f - 1))^(R/(R-2)), L >= L0 the current length
+    yarn      fast bands kept, slow ones divided by f, a ramp between; cos and sin are multiplied
+              by 0.1 ln f + 1                                       arXiv:2309.00071
+    llama3    the same idea with a smooth ramp over wavelengths     arXiv:2407.21783
+
+R rotary dims, f the factor, L0 the trained length. Each function returns the R/2 frequencies in
+float64.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscape.encodings.rotation import powers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """What a frequency function may look at."""
+
+    dims: int
+    base: float
+    factor: float
+    trained: int
+    """L0, the length the model was trained at."""
+    length: int
+    """L, the length it is used at now."""
+    beta_fast: float
+    beta_slow: float
+    low_freq_factor: float
+    high_freq_factor: float
+    truncate: bool
+
+
+Frequencies = Float[Tensor, " m"]
+
+
+def none(band: Band) -> Frequencies:
+    """The original frequencies."""
+    return powers(band.base, band.dims)
+
+
+def linear(band: Band) -> Frequencies:
+    """Positions divided by the factor (position interpolation)."""
+    return none(band) / band.factor
+
+
+def ntk(band: Band) -> Frequencies:
+    """A larger base, which stretches slow bands most."""
+    return powers(band.base * band.factor ** (band.dims / (band.dims - 2)), band.dims)
+
+
+def dynamic(band: Band) -> Frequencies:
+    """NTK that grows with the length in use; at or below the trained length nothing changes."""
+    ratio = max(band.length, band.trained) / band.trained
+    growth = band.factor * ratio - (band.factor - 1)
+    return powers(band.base * growth ** (band.dims / (band.dims - 2)), band.dims)
+
+
+def yarn(band: Band) -> Frequencies:
+    """Interpolate slow bands only, found by how often they turn within the trained length."""
+
+    def turning(times: float) -> float:
+        return (
+            band.dims * math.log(band.trained / (2 * math.pi * times)) / (2 * math.log(band.base))
+        )
+
+    low, high = turning(band.beta_fast), turning(band.beta_slow)
+    if band.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, band.dims - 1)
+    m = torch.arange(band.dims // 2, dtype=torch.float64)
+    # A width of zero would divide by zero; any sliver makes the same step.
+    slow = ((m - low) / max(high - low, 0.001)).clamp(0, 1)
+    return linear(band) * slow + none(band) * (1 - slow)
+
+
+def llama3(band: Band) -> Frequencies:
+    """Interpolate wavelengths past the trained length, keep short ones, ramp between."""
+    plain = none(band)
+    turns = band.trained * plain / (2 * math.pi)
+    keep = (turns - band.low_freq_factor) / (band.high_freq_factor - band.low_freq_factor)
+    keep = keep.clamp(0, 1)
+    return plain * keep + linear(band) * (1 - keep)
+
+
+SCALINGS: dict[str, Callable[[Band], Frequencies]] = {
+    "none": none,
+    "linear": linear,
+    "ntk": ntk,
+    "dynamic": dynamic,
+    "yarn": yarn,
+    "llama3": llama3,
+}

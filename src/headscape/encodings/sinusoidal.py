@@ -1,0 +1,63 @@
+"""Sinusoidal absolute positions (Vaswani et al. 2017, arXiv:1706.03762).
+
+    x_i = token_i + scale * [sin(i w_m), cos(i w_m)],   w_m = base^(-2m/d),  m = 0 .. d/2 - 1
+
+Layouts in public code: interleaved sin, cos, sin, cos (the paper and the CABLE code, which adds
+0.1 of it to unscaled embeddings, our default) and halves [all sin | all cos] (gpt-neox, Marian,
+x-transformers). x-transformers learns the scale, starting at d^(-1/2); the original paper
+multiplies the tokens by sqrt(d) instead, which is the model's business and absent here.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinusoidalConfig(Config):
+    """Layout and size of the added vector."""
+
+    layout: Literal["interleaved", "halves"] = "interleaved"
+    """The order of sines and cosines."""
+    scale: float = 0.1
+    """What the vector is multiplied by, or where a learned factor starts."""
+    learned_scale: bool = False
+    """Whether that factor is a parameter."""
+    base: float = 10_000.0
+    """The longest wavelength is 2 pi base."""
+
+
+class Sinusoidal(Encoding):
+    """Sines and cosines of the position, added to the tokens."""
+
+    paper = "Vaswani et al. 2017, arXiv:1706.03762"
+    formula = "x = token + scale [sin(i w), cos(i w)]"
+    at_input = True
+    shift_invariant = False
+    config_type = SinusoidalConfig
+    config: SinusoidalConfig
+
+    def __init__(self, shape: Shape, config: SinusoidalConfig) -> None:
+        super().__init__(shape, config)
+        if shape.width % 2:
+            raise InputError(f"sinusoidal needs an even model width, not {shape.width}.")
+        self.scale = nn.Parameter(torch.tensor(config.scale)) if config.learned_scale else None
+
+    def embed(self, x: Float[Tensor, "b t d"], at: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:
+        """Add the vector of each position; angles are float64, since float32 loses far ones."""
+        width = self.shape.width
+        m = torch.arange(width // 2, dtype=torch.float64, device=at.device)
+        angle = at[..., None] * self.config.base ** (-2 * m / width)
+        sin, cos = angle.sin(), angle.cos()
+        if self.config.layout == "interleaved":
+            wave = torch.stack([sin, cos], dim=-1).flatten(-2)
+        else:
+            wave = torch.cat([sin, cos], dim=-1)
+        scale = self.config.scale if self.scale is None else self.scale
+        return x + scale * wave.to(x.dtype)

@@ -1,0 +1,132 @@
+"""T5's relative bias, and the clipped table that the CABLE paper calls T5-bias.
+
+T5 (Raffel et al. 2020, arXiv:1910.10683): one learned scalar per head and distance bucket,
+
+    S_ij = A_ij + r_h[bucket(i - j)]
+
+Half of the buckets hold one distance each, the rest grow by a constant ratio up to max_distance,
+beyond which all distances share the last one. Bidirectional: half of all buckets are for keys
+to the right. T5 itself does not scale q.k (a model's score scale "one"); gpt-neox and
+x-transformers multiply the bias by sqrt(e) (multiplier="sqrt_head_dim").
+
+T5-clipped (released CABLE code, arXiv:2503.08067): no buckets, S_ij = A_ij + r_h[min(i - j, K)].
+Its table has a row for each of -K..K as released, though a causal model uses only 0..K. The
+released code scales its q.k by 1/sqrt(d) (a model's score scale "width").
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from headscape.bias import Toeplitz
+from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.errors import InputError
+from headscape.types import Positions
+
+
+def bucket(
+    distance: Int[Tensor, " n"], *, buckets: int, max_distance: int, causal: bool
+) -> Int[Tensor, " n"]:
+    """T5's bucket of each distance i - j.
+
+    The logarithm is of the quotient n/E: log n - log E puts some distances in the wrong bucket.
+    """
+    if causal:
+        far, start = distance.clamp(min=0), torch.zeros_like(distance)
+    else:
+        buckets //= 2
+        far, start = distance.abs(), (distance < 0) * buckets
+    exact = buckets // 2
+    ratio = (far.clamp(min=1).float() / exact).log() / torch.tensor(max_distance / exact).log()
+    coarse = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return start + torch.where(far < exact, far, coarse)
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5Config(Config):
+    """T5's buckets."""
+
+    buckets: int = 32
+    """Rows of the table."""
+    max_distance: int = 128
+    """From here on all distances share the last bucket."""
+    multiplier: Literal["one", "sqrt_head_dim"] = "one"
+    """What the looked-up bias is multiplied by."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buckets < 4 or self.buckets % 4:
+            raise InputError(f"buckets must be a multiple of 4, not {self.buckets}.")
+        if self.max_distance <= self.buckets // 2:
+            raise InputError(
+                f"max_distance must be above buckets/2 = {self.buckets // 2}, "
+                f"not {self.max_distance}."
+            )
+
+
+class T5(Encoding):
+    """One scalar per head and bucket of distances."""
+
+    paper = "Raffel et al. 2020, arXiv:1910.10683"
+    formula = "S = A + r_h[bucket(i-j)]"
+    adds_bias = True
+    config_type = T5Config
+    config: T5Config
+
+    def __init__(self, shape: Shape, config: T5Config) -> None:
+        super().__init__(shape, config)
+        self.table = nn.Embedding(config.buckets, shape.heads)
+
+    def bias(
+        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+    ) -> Toeplitz:
+        """r_h[bucket] by distance."""
+        distance, zero = self.distances(positions, self.table.weight.device)
+        rows = bucket(
+            distance,
+            buckets=self.config.buckets,
+            max_distance=self.config.max_distance,
+            causal=self.shape.causal,
+        )
+        table = self.table.weight[rows].T
+        if self.config.multiplier == "sqrt_head_dim":
+            table = table * self.shape.head_dim**0.5
+        return Toeplitz(table, zero)
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5ClippedConfig(Config):
+    """The clipped table's size."""
+
+    max_distance: int = 256
+    """K: farther distances share its value."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_distance < 1:
+            raise InputError(f"max_distance must be at least 1, not {self.max_distance}.")
+
+
+class T5Clipped(Encoding):
+    """One scalar per head and distance, flat beyond K."""
+
+    paper = "Veisi et al. 2025, arXiv:2503.08067 (its T5-bias)"
+    formula = "S = A + r_h[min(i-j, K)]"
+    adds_bias = True
+    config_type = T5ClippedConfig
+    config: T5ClippedConfig
+
+    def __init__(self, shape: Shape, config: T5ClippedConfig) -> None:
+        super().__init__(shape, config)
+        self.table = nn.Embedding(2 * config.max_distance + 1, shape.heads)
+
+    def bias(
+        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+    ) -> Toeplitz:
+        """r_h[clip(i - j)] by distance."""
+        distance, zero = self.distances(positions, self.table.weight.device)
+        reach = self.config.max_distance
+        return Toeplitz(self.table.weight[distance.clamp(-reach, reach) + reach].T, zero)

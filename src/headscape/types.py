@@ -1,0 +1,78 @@
+"""Where queries and keys stand, and which key a query may see.
+
+Shape letters, the same everywhere:
+
+    b batch   t queries   s keys   h heads   e head dim   d model width   n distances
+    # before a letter: that axis may be 1 and is then broadcast
+
+Positions are explicit, never implied by an index, so offsets, packed documents, left padding and
+one-token decoding are all the same case.
+"""
+
+from dataclasses import dataclass, field
+
+from jaxtyping import Bool, Int
+from torch import Tensor, arange, device
+
+ALL = slice(None)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The position of every query and key; distance is query minus key."""
+
+    q: Int[Tensor, "#b t"]
+    k: Int[Tensor, "#b s"]
+    bounds: tuple[int, int] = field(default=(0, -1))
+    """Smallest and largest distance; worked out from q and k when left at its default."""
+
+    def __post_init__(self) -> None:
+        if self.bounds[0] > self.bounds[1]:
+            low = int(self.q.min()) - int(self.k.max())
+            high = int(self.q.max()) - int(self.k.min())
+            object.__setattr__(self, "bounds", (low, high))
+
+    @classmethod
+    def span(
+        cls, queries: int, keys: int | None = None, *, on: device | str = "cpu"
+    ) -> "Positions":
+        """The last `queries` of `keys` consecutive positions 0, 1, 2 ..."""
+        keys = queries if keys is None else keys
+        at = arange(keys, device=on)[None]
+        return cls(at[:, keys - queries :], at, (1 - queries, keys - 1))
+
+    def block(self, rows: slice, cols: slice = ALL) -> "Positions":
+        """The positions of some of the queries and keys."""
+        return Positions(self.q[:, rows], self.k[:, cols])
+
+    def distance(self) -> Int[Tensor, "#b t s"]:
+        """Query position minus key position."""
+        return self.q[:, :, None] - self.k[:, None, :]
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Which keys a query sees: those of its own group, and of these, if causal, none later.
+
+    A group is a document of a packed batch; a negative group is padding, which sees nothing and is
+    seen by nothing. Without groups every key is of every query's group.
+    """
+
+    causal: bool = True
+    q_group: Int[Tensor, "#b t"] | None = None
+    k_group: Int[Tensor, "#b s"] | None = None
+
+    def block(self, rows: slice, cols: slice = ALL) -> "Visible":
+        """The same rule for some of the queries and keys."""
+        q = None if self.q_group is None else self.q_group[:, rows]
+        k = None if self.k_group is None else self.k_group[:, cols]
+        return Visible(self.causal, q, k)
+
+    def dense(self, positions: Positions) -> Bool[Tensor, "#b 1 t s"]:
+        """True where the query sees the key."""
+        distance = positions.distance()
+        seen = distance >= 0 if self.causal else distance == distance
+        if self.q_group is not None and self.k_group is not None:
+            q, k = self.q_group[:, :, None], self.k_group[:, None, :]
+            seen = seen & (q == k) & (q >= 0)
+        return seen[:, None]
