@@ -14,6 +14,7 @@ A query that sees no key gives zeros.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, inf
 
@@ -75,7 +76,16 @@ def scores(inputs: Inputs, rows: slice = ALL) -> Scores:
     anything = seen.any(dim=-1, keepdim=True)
     masked = final.masked_fill(~seen, -inf).masked_fill(~anything, 0.0)
     weights = masked.softmax(dim=-1) * anything
-    return Scores(content, final - content, final, weights, seen)
+    return Scores(content, _effective(inputs, content, added, final), final, weights, seen)
+
+
+def _effective(
+    inputs: Inputs, content: Tensor, added: Tensor | None, final: Tensor
+) -> Float[Tensor, "b h t s"]:
+    """What position changes; where that is the added bias, the bias itself and not its rounding."""
+    if inputs.encoding.mixes or inputs.unrotated is not None:
+        return final - content
+    return torch.zeros_like(content) if added is None else added.expand_as(content)
 
 
 def attend(inputs: Inputs, tap: Tap | None = None) -> Float[Tensor, "b h t e"]:

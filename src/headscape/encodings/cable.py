@@ -3,7 +3,7 @@
     delta_t = act(x_t w + b) >= 0          S_i = - sum_{t <= i} delta_t
     cable      B_ij = g_i (S_i - S_j)      g_i = softplus(x_i u + c)
     cable-nw   B_ij = S_i - S_j
-    k-cable    B_ij = -ln((S_i - S_j)^2 + 1), times g_i if weighted
+    k-cable    B_ij = -ln((S_i - S_j)^2 + 1), with g_i outside or inside the kernel if weighted
 
 x is the layer's input after its norm; w and u map it to one number per head. Bidirectional:
 -|S_i - S_j| takes the place of S_i - S_j. The printed sign of S is positive; only the negative sum
@@ -52,8 +52,8 @@ class KernelConfig(Config):
 
     increments: Literal["relu", "softplus"] = "softplus"
     """What makes the increments positive."""
-    weights: Literal["none", "softplus"] = "none"
-    """Whether each query weighs its bias."""
+    weights: Literal["none", "outside", "inside"] = "none"
+    """g_i k(S_i - S_j) as released (outside), or k(g_i (S_i - S_j)) as printed (inside)."""
 
 
 class _Summed(Encoding):
@@ -118,9 +118,10 @@ class KCABLE(_Summed):
 
     formula = "S = A - ln((sum_{j<t<=i} softplus(x_t w)_h)^2 + 1)"
     config_type = KernelConfig
+    config: KernelConfig
 
     def __init__(self, shape: Shape, config: KernelConfig) -> None:
-        super().__init__(shape, config, weighted=config.weights == "softplus")
+        super().__init__(shape, config, weighted=config.weights != "none")
 
     def bias(
         self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
@@ -128,13 +129,18 @@ class KCABLE(_Summed):
         """-ln((S_i - S_j)^2 + 1), which is even, so both directions are the same formula."""
         assert queries is not None
         assert keys is not None
-        return _pairwise(queries, keys, lambda gap: -torch.log1p(gap.square()))
+        inside = self.config.weights == "inside"
+        return _pairwise(queries, keys, lambda gap: -torch.log1p(gap.square()), inside=inside)
 
 
-def _pairwise(queries: Stream, keys: Stream, kernel: Callable[[Tensor], Tensor]) -> Pairwise:
+def _pairwise(
+    queries: Stream, keys: Stream, kernel: Callable[[Tensor], Tensor], *, inside: bool = False
+) -> Pairwise:
     def fn(rows: slice, cols: slice) -> Float[Tensor, "b h t s"]:
         gap = queries.total[:, :, rows, None] - keys.total[:, :, None, cols]
-        value = kernel(gap)
-        return value if queries.weight is None else queries.weight[:, :, rows, None] * value
+        if queries.weight is None:
+            return kernel(gap)
+        weight = queries.weight[:, :, rows, None]
+        return kernel(weight * gap) if inside else weight * kernel(gap)
 
     return Pairwise(fn)

@@ -1,0 +1,121 @@
+"""FlexAttention: the same bias values as score functions, for GPUs.
+
+torch compiles the function into its fused kernel, so memory is of order length and gradients reach
+every captured tensor. On a CPU the compiled kernel has no backward pass; gradients there go
+through the eager form, which is dense and serves tests. No GPU was at hand when this was written:
+what is tested is the compiled forward and the eager gradients, on a CPU.
+
+Serves Toeplitz, Slope and Perceptron; not a bias that is an arbitrary function of two slices, and
+not encodings that mix whole rows of scores (DAPE, DAPEv2, CoPE).
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from headscape.attention.reference import Inputs
+from headscape.bias import Pairwise, Perceptron, Slope, Toeplitz
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def refuses(inputs: Inputs) -> str | None:
+    """Why this path cannot serve, if so."""
+    if inputs.encoding.mixes:
+        return f"{type(inputs.encoding).__name__} mixes whole rows of scores"
+    if isinstance(inputs.bias, Pairwise):
+        return "its bias is an arbitrary function of pairs"
+    if inputs.q.device.type == "cpu" and torch.is_grad_enabled() and inputs.q.requires_grad:
+        return "FlexAttention has no backward pass on a CPU"
+    return None
+
+
+def attend(inputs: Inputs, *, compiled: bool = True) -> Float[Tensor, "b h t e"]:
+    """Attention by torch's fused kernel, or its dense eager form."""
+    return _function(compiled=compiled)(
+        inputs.q,
+        inputs.k,
+        inputs.v,
+        score_mod=score_mod(inputs),
+        block_mask=_mask(inputs),
+        scale=inputs.scale,
+    )
+
+
+def score_mod(inputs: Inputs) -> ScoreMod | None:
+    """The bias as a function of a score's batch, head, query and key."""
+    bias, positions = inputs.bias, inputs.positions
+    at_q, at_k = _per_row(positions.q, inputs), _per_row(positions.k, inputs)
+    if bias is None:
+        return None
+    if isinstance(bias, Toeplitz):
+        table, last, zero = bias.table.to(inputs.q.dtype), bias.table.shape[1] - 1, bias.zero
+
+        def toeplitz(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            column = (at_q[b, q] - at_k[b, k] + zero).clamp(0, last)
+            return score + table[h, column]
+
+        return toeplitz
+    if isinstance(bias, Slope):
+        row, col = _per_row(bias.row, inputs), _per_row(bias.col, inputs)
+        weight = torch.ones_like(row) if bias.weight is None else _per_row(bias.weight, inputs)
+
+        def slope(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            gap = (row[b, h, q] - col[b, h, k]).to(score.dtype)
+            return score + weight[b, h, q].to(score.dtype) * gap
+
+        return slope
+    assert isinstance(bias, Perceptron)
+    return _perceptron(bias, inputs)
+
+
+def _perceptron(bias: Perceptron, inputs: Inputs) -> ScoreMod:
+    at_q, at_k = _per_row(inputs.positions.q, inputs), _per_row(inputs.positions.k, inputs)
+    far, last = _per_row(bias.far, inputs), bias.near.shape[0] - 1
+
+    def perceptron(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        column = (at_q[b, q] - at_k[b, k] + bias.zero).clamp(0, last)
+        u = bias.near[column] / far[b, q]
+        total = bias.out_bias[h]
+        # A score function works on single numbers, so the hidden units are written out.
+        for unit in range(bias.in_weight.shape[0]):
+            z = bias.in_weight[unit] * u + bias.in_bias[unit]
+            total = total + bias.out_weight[h, unit] * torch.where(z > 0, z, bias.leak * z)
+        return score + total.to(score.dtype)
+
+    return perceptron
+
+
+def _mask(inputs: Inputs) -> object:
+    visible = inputs.visible
+    at_q, at_k = _per_row(inputs.positions.q, inputs), _per_row(inputs.positions.k, inputs)
+    groups = None
+    if visible.q_group is not None and visible.k_group is not None:
+        groups = _per_row(visible.q_group, inputs), _per_row(visible.k_group, inputs)
+
+    def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:  # noqa: ARG001
+        shown = at_q[b, q] >= at_k[b, k] if visible.causal else at_q[b, q] == at_q[b, q]
+        if groups is not None:
+            own = groups[0][b, q]
+            shown = shown & (own == groups[1][b, k]) & (own >= 0)
+        return shown
+
+    batch, _, queries, _ = inputs.q.shape
+    return create_block_mask(
+        seen, batch, None, queries, inputs.k.shape[2], device=str(inputs.q.device)
+    )
+
+
+def _per_row(values: Tensor, inputs: Inputs) -> Tensor:
+    """The same values, with the batch axis written out so that it can be indexed."""
+    return values.expand(inputs.q.shape[0], *values.shape[1:])
+
+
+@lru_cache(maxsize=2)
+def _function(*, compiled: bool) -> Callable[..., Tensor]:
+    function: Callable[..., Tensor] = flex_attention
+    return torch.compile(function) if compiled else function

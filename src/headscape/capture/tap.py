@@ -1,0 +1,122 @@
+"""Scores of chosen layers and heads while a model reads one sequence.
+
+The model runs as it always does; where a layer is wanted, its scores are written out a block of
+queries at a time by the dense definition, so memory is of order block x length whatever the
+length. Maps are kept whole, or reduced to a grid of cells while they are computed, or cut to one
+exact window.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from headscape.arrays.pyramid import Reducer, cell_edges
+from headscape.arrays.store import QUANTITIES
+from headscape.attention.attend import Path
+from headscape.attention.reference import Inputs, scores
+from headscape.capture.sinks import Maps, Reduced, Whole
+from headscape.errors import InputError
+from headscape.model import GPT2
+
+BLOCK_ENTRIES = 1 << 20
+"""Query-key pairs per head that are held at once."""
+
+Progress = Callable[[int], None]
+"""Called with the number of queries just done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to keep of a forward pass."""
+
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    quantities: tuple[str, ...] = QUANTITIES
+    resolution: int | None = None
+    """Cells a side to reduce to; None keeps whole maps."""
+    window: tuple[slice, slice] | None = None
+    """Queries and keys to keep exactly, besides a reduced map."""
+
+    def __post_init__(self) -> None:
+        for name in self.quantities:
+            if name not in QUANTITIES:
+                raise InputError(f"unknown quantity {name!r}: there are {', '.join(QUANTITIES)}.")
+        if self.resolution is not None and self.resolution < 1:
+            raise InputError(f"resolution must be at least 1, not {self.resolution}.")
+        if self.window is not None and self.resolution is None:
+            raise InputError("a window is cut out beside a reduced map: give a resolution too.")
+
+
+def capture_maps(
+    model: GPT2,
+    tokens: Int[Tensor, " t"],
+    request: Request,
+    *,
+    path: Path = "auto",
+    progress: Progress = lambda _: None,
+) -> Maps:
+    """Run `tokens` through the model; give the maps asked for, by their name in a capture."""
+    _check(model, request)
+    maps: Maps = {}
+
+    def watch(layer: int, inputs: Inputs) -> None:
+        if layer in request.layers:
+            maps.update(_layer_maps(layer, inputs, request, progress))
+
+    with torch.no_grad():
+        model.hidden(tokens[None], path=path, watch=watch)
+    return maps
+
+
+def edges(length: int, request: Request) -> np.ndarray | None:
+    """Where the cells of a reduced map begin and end."""
+    return None if request.resolution is None else cell_edges(length, request.resolution)
+
+
+def _layer_maps(layer: int, inputs: Inputs, request: Request, progress: Progress) -> Maps:
+    length = inputs.q.shape[2]
+    sinks = {name: _sink(length, inputs.visible.causal, request) for name in request.quantities}
+    block = max(1, min(length, BLOCK_ENTRIES // length))
+    heads = list(request.heads)
+    for start in range(0, length, block):
+        rows = slice(start, min(length, start + block))
+        every = scores(inputs, rows)
+        hidden = ~every.visible
+        for name, sink in sinks.items():
+            blank = 0.0 if name == "weights" else torch.nan
+            values: Tensor = getattr(every, name)[0, heads]
+            sink.add(rows, values.masked_fill(hidden[0], blank).float().cpu().numpy())
+        progress(rows.stop - rows.start)
+    return {
+        f"layer.{layer}.{name}{suffix}": value
+        for name, sink in sinks.items()
+        for suffix, value in sink.result().items()
+    }
+
+
+def _sink(length: int, causal: bool, request: Request) -> Whole | Reduced:  # noqa: FBT001
+    heads = len(request.heads)
+    if request.resolution is None:
+        return Whole(heads, length)
+    if request.window is not None:
+        for part in request.window:
+            if not 0 <= part.start < part.stop <= length:
+                raise InputError(
+                    f"the window {part.start}:{part.stop} is not within a sequence of {length}."
+                )
+    reducer = Reducer(heads=heads, length=length, resolution=request.resolution, causal=causal)
+    return Reduced(reducer, heads, request.window)
+
+
+def _check(model: GPT2, request: Request) -> None:
+    for what, asked, held in (
+        ("layer", request.layers, model.config.layers),
+        ("head", request.heads, model.config.heads),
+    ):
+        for index in asked:
+            if not 0 <= index < held:
+                raise InputError(f"{what} {index} is not there: the model has 0 to {held - 1}.")

@@ -1,0 +1,1 @@
+"""The figures of "Context-aware Biases for Length Extrapolation" (arXiv:2503.08067), remade."""
