@@ -1,0 +1,50 @@
+"""A progress bar that shows itself only when a task takes longer than two seconds."""
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+PATIENCE = 2.0
+
+
+class SlowBar:
+    """A bar on the error stream, for terminals only, gone when the task is done."""
+
+    def __init__(self, title: str, total: int | None):
+        self._title = title
+        self._total = total
+        self._done = 0
+        self._begun = time.monotonic()
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> "SlowBar":
+        return self
+
+    def advance(self, amount: int) -> None:
+        """Count `amount` of the total as done."""
+        self._done += amount
+        if self._progress is None and time.monotonic() - self._begun > PATIENCE:
+            console = Console(stderr=True)
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TimeRemainingColumn(),
+                console=console,
+                transient=True,
+                disable=not console.is_terminal,
+            )
+            self._progress.add_task(self._title, total=self._total)
+            self._progress.start()
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=self._done)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
