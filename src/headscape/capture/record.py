@@ -48,6 +48,19 @@ def from_text(text: str, tokenizer: Tokenizer, length: int, name: str) -> Sequen
     return Sequence(tokens[:length], {"corpus": name, "offset": 0})
 
 
+def window_of(
+    tokens: Integer[np.ndarray, " n"], length: int, document: int, corpus: str
+) -> Sequence:
+    """The first `length` tokens of a document."""
+    if len(tokens) < length:
+        raise InputError(
+            f"document {document} has {len(tokens)} tokens, fewer than the {length} asked for: "
+            f"choose a shorter length or another document."
+        )
+    source = {"corpus": corpus, "document": document, "offset": 0}
+    return Sequence(np.asarray(tokens[:length], dtype=np.int64), source)
+
+
 def record(
     model: GPT2,
     sequence: Sequence,

@@ -4,6 +4,13 @@ from collections.abc import Callable
 
 import typer
 
-from headscape.commands import encodings
+from headscape.commands import capture, draw, encodings, figures, generate, train
 
-REGISTER: tuple[Callable[[typer.Typer], None], ...] = (encodings.register,)
+REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
+    encodings.register,
+    figures.register,
+    train.register,
+    generate.register,
+    capture.register,
+    draw.register,
+)

@@ -50,9 +50,7 @@ FIGURES = (
     PaperFigure(number=11, slug="dapev2-kerple", method="DAPEv2+Kerple", encoding="dapev2+kerple"),
     PaperFigure(number=12, slug="alibi", method="ALiBi", encoding="alibi"),
     PaperFigure(number=13, slug="fire", method="Fire", encoding="fire"),
-    PaperFigure(
-        number=14, slug="t5-bias", method="T5-bias", encoding="t5-clipped", scale="width"
-    ),
+    PaperFigure(number=14, slug="t5-bias", method="T5-bias", encoding="t5-clipped", scale="width"),
     PaperFigure(
         number=15,
         slug="rope",

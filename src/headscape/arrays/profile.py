@@ -1,0 +1,52 @@
+"""Bias against distance: the curve behind a Toeplitz picture, with its spread over tokens.
+
+For each head and each distance d = query - key, the entries of the map's d-th diagonal are summed
+up by mean, least, greatest and the 10th and 90th percentile. Where the bias is a function of the
+distance all five agree. Invisible entries are NaN and left out; a distance with none visible is
+left out whole, so causal maps give d = 0 ... t-1. Reduced maps have no exact profile.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int64
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Profile:
+    """Five curves per head over the same distances."""
+
+    distance: Int64[np.ndarray, " n"]
+    mean: Float[np.ndarray, "h n"]
+    min: Float[np.ndarray, "h n"]
+    max: Float[np.ndarray, "h n"]
+    low: Float[np.ndarray, "h n"]
+    """10th percentile."""
+    high: Float[np.ndarray, "h n"]
+    """90th percentile."""
+
+    @classmethod
+    def of(cls, maps: Float[np.ndarray, "h t t"]) -> "Profile":
+        """Profile whole maps of one sequence."""
+        length = maps.shape[1]
+        distances, curves = [], []
+        for distance in range(1 - length, length):
+            entries = np.diagonal(maps, offset=-distance, axis1=1, axis2=2).astype(np.float64)
+            entries = entries[:, np.isfinite(entries).all(axis=0)]
+            if entries.shape[1] == 0:
+                continue
+            distances.append(distance)
+            low, high = np.percentile(entries, [10, 90], axis=1)
+            # Around the first entry, so that equal entries have exactly their value as mean.
+            first = entries[:, :1]
+            mean = (first + (entries - first).mean(axis=1, keepdims=True))[:, 0]
+            curves.append((mean, entries.min(axis=1), entries.max(axis=1), low, high))
+        mean, least, greatest, low, high = np.array(curves).transpose(1, 2, 0)
+        return cls(
+            distance=np.array(distances, dtype=np.int64),
+            mean=mean,
+            min=least,
+            max=greatest,
+            low=low,
+            high=high,
+        )

@@ -1,0 +1,1 @@
+"""Pictures of captured arrays: matplotlib only, no torch and no global drawing state."""
