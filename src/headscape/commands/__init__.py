@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from headscape.commands import capture, draw, encodings, figures, generate, train
+from headscape.commands import capture, doctor, draw, encodings, figures, generate, train
 
 REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
     encodings.register,
@@ -13,4 +13,5 @@ REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
     generate.register,
     capture.register,
     draw.register,
+    doctor.register,
 )

@@ -1,0 +1,65 @@
+"""`headscape doctor`: what this machine has, and which attention path each encoding takes."""
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    length: Annotated[int, typer.Option(help="Tokens of the trial sequence.")] = 128,
+) -> None:
+    """Say what this machine has, which attention path each encoding takes here, and why."""
+    import platform
+
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from headscape.attention import native
+    from headscape.encodings import ENCODINGS
+    from headscape.native import library
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"Python {platform.python_version()}, torch {torch.__version__}")
+    console.print(f"{platform.machine()}, {torch.get_num_threads()} threads")
+    console.print(f"GPU: {torch.cuda.get_device_name() if torch.cuda.is_available() else 'none'}")
+    missing = native.available()
+    console.print(
+        f"native kernel: {library.instructions() if missing is None else f'no, {missing}'}"
+    )
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("encoding", "training", "decoding", "why not an earlier one (training)"):
+        table.add_column(heading)
+    for name in [*ENCODINGS, "dape+kerple", "dapev2+kerple", "dapev2+cable"]:
+        table.add_row(name, *_choices(name, length))
+    console.print(table)
+
+
+def _choices(name: str, length: int) -> tuple[str, str, str]:
+    import torch
+
+    from headscape.attention.attend import Choice, choose
+    from headscape.attention.reference import Inputs
+    from headscape.model import GPT2, Cache, preset
+
+    model = GPT2(preset("nano", layers=1, vocabulary=8, train_length=length, encoding=name))
+    tokens = torch.zeros(1, length, dtype=torch.long)
+    taken: list[Choice] = []
+
+    def watch(_: int, inputs: Inputs) -> None:
+        taken.append(choose(inputs))
+
+    model.hidden(tokens, watch=watch)
+    with torch.no_grad():
+        cache = Cache()
+        model.hidden(tokens[:, :-1], cache=cache)
+        model.hidden(tokens[:, -1:], cache=cache, watch=watch)
+    reasons = "; ".join(
+        f"{path}: {why}" for path, why in taken[0].passed_over.items() if path != "decode"
+    )
+    return taken[0].path, taken[1].path, reasons

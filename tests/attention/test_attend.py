@@ -1,0 +1,131 @@
+"""Which path is taken, that it says why, and that decode and flex equal the definition."""
+
+import pytest
+import torch
+
+from headscape.attention import attend, decode, flex, reference
+from headscape.encodings import ENCODINGS, Encoding, build
+from headscape.errors import InputError
+from headscape.types import Positions, Visible
+from laws.layer import draw, layer, randomise
+
+HEADS, DIM, LENGTH = 4, 8, 48
+NAMES = [*ENCODINGS, "dape+alibi", "dapev2+kerple", "dapev2+cable", "dapev2+rope"]
+
+
+def subject(name: str, dtype: torch.dtype = torch.float64) -> Encoding:
+    encoding = build(
+        name, heads=HEADS, head_dim=DIM, width=HEADS * DIM, train_length=LENGTH
+    ).double()
+    randomise(encoding)
+    return encoding.to(dtype)
+
+
+def inputs(
+    encoding: Encoding, queries: int = LENGTH, dtype: torch.dtype = torch.float64
+) -> reference.Inputs:
+    q = draw(2, HEADS, queries, DIM, seed=1).to(dtype)
+    k, v = (draw(2, HEADS, LENGTH, DIM, seed=seed).to(dtype) for seed in (2, 3))
+    x = draw(2, LENGTH, HEADS * DIM, seed=4).to(dtype)
+    return layer(encoding, q, k, v, x, Positions.span(queries, LENGTH))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_query_equals_the_definition(name: str) -> None:
+    one = inputs(subject(name), queries=1)
+    torch.testing.assert_close(decode.attend(one), reference.attend(one), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_query_of_a_cache_that_slides_equals_the_definition(name: str) -> None:
+    if name == "learned":
+        return
+    encoding = subject(name)
+    q, k, v = (draw(1, HEADS, n, DIM, seed=n) for n in (1, LENGTH, LENGTH + 1))
+    x = draw(1, LENGTH, HEADS * DIM, seed=4)
+    at = torch.arange(100, 100 + LENGTH)[None]
+    late = layer(encoding, q, k, v[:, :, 1:], x, Positions(at[:, -1:], at))
+    torch.testing.assert_close(decode.attend(late), reference.attend(late), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("name", NAMES)
+def test_flex_equals_the_definition_or_says_why_not(name: str) -> None:
+    whole = inputs(subject(name))
+    with torch.no_grad():
+        reason = flex.refuses(whole)
+        if reason is not None:
+            assert name in {"k-cable", "cope"} or "+" in name
+            with pytest.raises(InputError, match=r"attention path 'flex' cannot serve here"):
+                attend.run(whole, "flex")
+            return
+        torch.testing.assert_close(
+            flex.attend(whole, compiled=False), reference.attend(whole), rtol=1e-10, atol=1e-10
+        )
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("name", ["alibi", "t5", "kerple", "fire", "cable", "fox"])
+def test_flex_gradients_reach_what_is_learned(name: str) -> None:
+    encoding = subject(name)
+    learned = list(encoding.parameters())
+    gradients = []
+    for run in (lambda i: flex.attend(i, compiled=False), reference.attend):
+        q = draw(2, HEADS, LENGTH, DIM, seed=1).requires_grad_()
+        k, v = (draw(2, HEADS, LENGTH, DIM, seed=seed) for seed in (2, 3))
+        x = draw(2, LENGTH, HEADS * DIM, seed=4)
+        whole = layer(encoding, q, k, v, x, Positions.span(LENGTH))
+        out = run(whole)
+        wanted = [q, *learned]
+        gradients.append(
+            torch.autograd.grad(out, wanted, draw(*out.shape, seed=5), allow_unused=True)
+        )
+    for mine, true in zip(*gradients, strict=True):
+        if true is not None:
+            torch.testing.assert_close(mine, true, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["alibi", "cable", "fire", "nope"])
+def test_flex_compiled_equals_the_definition(name: str) -> None:
+    whole = inputs(subject(name, torch.float32), dtype=torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            flex.attend(whole), reference.attend(whole), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_a_choice_says_why() -> None:
+    choice = attend.choose(inputs(subject("k-cable")))
+    assert choice.path == "torch"
+    assert set(choice.passed_over) == {"decode", "native", "flex"}
+    assert "48" in choice.passed_over["decode"]
+    assert attend.choose(inputs(subject("alibi"), queries=1)).path == "decode"
+
+
+def test_a_path_asked_for_never_falls_back() -> None:
+    whole = inputs(subject("alibi"))
+    with pytest.raises(InputError, match="'decode' cannot serve here: it takes one query, not 48"):
+        attend.run(whole, "decode")
+    with pytest.raises(InputError, match="'native' cannot serve here"):
+        attend.run(whole, "native")
+
+
+def test_a_tap_is_shown_every_score_by_the_reference_alone() -> None:
+    whole = inputs(subject("cable"))
+    seen: list[reference.Scores] = []
+    out = attend.attend(
+        whole.q,
+        whole.k,
+        whole.v,
+        whole.encoding,
+        whole.bias,
+        whole.positions,
+        Visible(),
+        whole.scale,
+        tap=seen.append,
+    )
+    torch.testing.assert_close(out, reference.attend(whole))
+    torch.testing.assert_close(seen[0].content + seen[0].bias, seen[0].final)
+    with pytest.raises(InputError, match="only the reference path"):
+        attend.run(whole, "torch", tap=seen.append)
