@@ -1,5 +1,7 @@
 """Which path is taken, that it says why, and that decode and flex equal the definition."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -11,6 +13,13 @@ from laws.layer import draw, layer, randomise
 
 HEADS, DIM, LENGTH = 4, 8, 48
 NAMES = [*ENCODINGS, "dape+alibi", "dapev2+kerple", "dapev2+cable", "dapev2+rope"]
+
+
+def quiet(test: Callable[..., None]) -> Callable[..., None]:
+    """Torch warns of its own eager form, and of tensors that it looks at while it traces."""
+    for text in ("flex_attention called without torch.compile", "The .grad attribute of a Tensor"):
+        test = pytest.mark.filterwarnings(f"ignore:{text}")(test)
+    return test
 
 
 def subject(name: str, dtype: torch.dtype = torch.float64) -> Encoding:
@@ -48,7 +57,7 @@ def test_one_query_of_a_cache_that_slides_equals_the_definition(name: str) -> No
     torch.testing.assert_close(decode.attend(late), reference.attend(late), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@quiet
 @pytest.mark.parametrize("name", NAMES)
 def test_flex_equals_the_definition_or_says_why_not(name: str) -> None:
     whole = inputs(subject(name))
@@ -64,25 +73,17 @@ def test_flex_equals_the_definition_or_says_why_not(name: str) -> None:
         )
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("name", ["alibi", "t5", "kerple", "fire", "cable", "fox"])
+@quiet
+@pytest.mark.parametrize("name", ["t5", "kerple", "fire", "cable", "fox"])
 def test_flex_gradients_reach_what_is_learned(name: str) -> None:
     encoding = subject(name)
     learned = list(encoding.parameters())
     gradients = []
     for run in (lambda i: flex.attend(i, compiled=False), reference.attend):
-        q = draw(2, HEADS, LENGTH, DIM, seed=1).requires_grad_()
-        k, v = (draw(2, HEADS, LENGTH, DIM, seed=seed) for seed in (2, 3))
-        x = draw(2, LENGTH, HEADS * DIM, seed=4)
-        whole = layer(encoding, q, k, v, x, Positions.span(LENGTH))
-        out = run(whole)
-        wanted = [q, *learned]
-        gradients.append(
-            torch.autograd.grad(out, wanted, draw(*out.shape, seed=5), allow_unused=True)
-        )
+        out = run(inputs(encoding))
+        gradients.append(torch.autograd.grad(out, learned, draw(*out.shape, seed=5)))
     for mine, true in zip(*gradients, strict=True):
-        if true is not None:
-            torch.testing.assert_close(mine, true, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(mine, true, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.slow

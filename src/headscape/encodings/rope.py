@@ -90,6 +90,11 @@ class RoPE(Encoding):
                 f"RoPE turns pairs, so its rotary width must be even: head_dim {shape.head_dim} x "
                 f"rotary_fraction {config.rotary_fraction} = {self.dims}."
             )
+        if self.dims == 2 and config.scaling in {"ntk", "dynamic"}:
+            raise InputError(
+                f"scaling={config.scaling!r} stretches the base, which needs a rotary width above "
+                f"2: choose another scaling or a wider head."
+            )
         self.cacheable_keys = config.scaling != "dynamic"
 
     def frequencies(self, length: int) -> Float[Tensor, " m"]:

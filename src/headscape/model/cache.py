@@ -110,7 +110,7 @@ class Cache:
 
 def _write(
     store: Int[Tensor, "#b c"] | None, new: Int[Tensor, "#b t"], start: int, capacity: int
-) -> Int[Tensor, "#b c"]:
+) -> Int[Tensor, "#b grown"]:
     if store is None or store.shape[-1] < capacity:
         grown = new.new_zeros(new.shape[0], capacity)
         if store is not None:

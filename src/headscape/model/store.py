@@ -88,8 +88,9 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
             )
         raise InputError(f"there is no {path.name} in {path.parent}.")
     with path.open("rb") as file:
-        start = file.read(2)
-    if start == b"PK" or start[:1] == b"\x80":
+        start = file.read(9)
+    # A safetensors header is JSON behind eight bytes of length, and these may be any.
+    if start[8:] != b"{" and (start[:2] == b"PK" or start[:1] == b"\x80"):
         raise InputError(f"{path} is a pickle named safetensors; convert it to real safetensors.")
     try:
         with safe_open(path, framework="pt") as file:

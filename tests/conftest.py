@@ -1,0 +1,38 @@
+"""How every test runs: shapes checked at run time, one thread, fixed seeds, no network."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+# The hook checks shapes in what is imported after it, so nothing of the package comes before.
+install_import_hook(
+    [
+        "headscape.types",
+        "headscape.bias",
+        "headscape.encodings",
+        # Not flex: torch counts the arguments of its score functions, which the hook would wrap.
+        "headscape.attention.attend",
+        "headscape.attention.decode",
+        "headscape.attention.native",
+        "headscape.attention.reference",
+        "headscape.attention.torch_blocks",
+        "headscape.model",
+    ],
+    "beartype.beartype",
+)
+
+torch.set_num_threads(1)
+settings.register_profile(
+    "headscape", deadline=None, derandomize=True, max_examples=10, database=None
+)
+settings.load_profile("headscape")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,130 @@
+"""The package against the oracle: every encoding and convention, any head count, any offset.
+
+Scores are compared raw, for queries behind a cache, for texts that start far from 0 and for texts
+longer than the training length, in float64 to 1e-9.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from headscape.attention import reference
+from headscape.encodings import Shape, build
+from headscape.errors import InputError
+from headscape.types import Positions
+from laws import formulas, laws
+from laws.layer import draw, layer, randomise
+from laws.subjects import HEADS, SUBJECTS, factory
+
+CONVENTIONS: list[tuple[str, dict[str, object]]] = [
+    ("alibi", {"slopes": "fairseq"}),
+    ("alibi", {"slopes": "mpt"}),
+    ("alibi", {"slopes": "falcon", "divisor": "sqrt_head_dim"}),
+    ("t5", {"multiplier": "sqrt_head_dim"}),
+    ("t5", {"buckets": 64, "max_distance": 256}),
+    ("t5-clipped", {"max_distance": 3}),
+    ("fire", {"activation": "leaky_relu", "mlp_width": 5, "length": 9.0}),
+    ("cable", {"increments": "softplus"}),
+    ("cable-nw", {"increments": "relu"}),
+    ("k-cable", {"increments": "relu", "weights": "outside"}),
+    ("k-cable", {"weights": "inside"}),
+    ("fox", {"gate_bias": 5.0}),
+    ("cope", {"divide": "sum", "positions": 3}),
+    ("sandwich", {"dims": 128, "first": 0, "centre": "none"}),
+    ("sandwich", {"base": 500.0}),
+    ("xpos", {"pairing": "halves", "scale_base": 64.0}),
+    ("sinusoidal", {"layout": "halves", "scale": 1.0}),
+    ("sinusoidal", {"learned_scale": True, "base": 100.0}),
+    ("learned", {"offset": 2}),
+    ("rope", {"pairing": "halves"}),
+    ("rope", {"rotary_fraction": 0.5}),
+    ("rope", {"rotary_fraction": 0.5, "pairing": "halves", "base": 500.0}),
+    *(
+        ("rope", {"scaling": scaling, "factor": 4.0, "pairing": pairing})
+        for scaling in ("linear", "ntk", "yarn", "llama3")
+        for pairing in ("halves", "interleaved")
+    ),
+    ("dape+kerple", {"base_bias": "channel-only", "hidden": 3}),
+    ("dape+fire", {}),
+    ("dape+cable", {}),
+    ("dape+t5", {}),
+    ("dapev2+kerple", {"kernel": 5, "hidden": 7}),
+    ("dapev2+fox", {"kernel": 1}),
+    ("dapev2+nope", {"kernel": 7}),
+    ("dapev2+xpos", {}),
+    ("dapev2+k-cable", {"boundary": "released"}),
+]
+ONE_WAY = ("fire", "cope", "xpos", "dapev2+fire")
+TWO_WAYS = [name for name in (*SUBJECTS, "dapev2+fox") if name not in ONE_WAY]
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("heads", HEADS)
+def test_scores_of_every_encoding(name: str, heads: int) -> None:
+    make = factory(name)
+    laws.formula(make, heads, 1)
+    laws.formula(make, heads, 2 * laws.TRAINED + 5)
+    laws.formula(make, heads, 3, past=17, start=40)
+
+
+@pytest.mark.parametrize(("name", "fields"), CONVENTIONS)
+def test_every_convention(name: str, fields: dict[str, object]) -> None:
+    make = factory(name, **fields)
+    for heads in (1, 6):
+        laws.formula(make, heads, 2 * laws.TRAINED + 5)
+        if fields.get("boundary") != "released":
+            laws.formula(make, heads, 1, past=30, start=11)
+
+
+def test_dynamic_frequencies_follow_the_longest_position() -> None:
+    make = factory("rope", scaling="dynamic", factor=2.0)
+    for length in (laws.TRAINED - 1, laws.TRAINED, 3 * laws.TRAINED):
+        laws.formula(make, 3, length)
+        laws.formula(make, 3, 1, past=length)
+
+
+@pytest.mark.parametrize("name", TWO_WAYS)
+def test_both_directions(name: str) -> None:
+    heads, length = 6, 30
+    shape = Shape(heads=heads, head_dim=4, width=24, train_length=16, causal=False)
+    encoding = factory(name)(shape).double()
+    randomise(encoding)
+    x, at = draw(2, length, 24, seed=1), torch.arange(7, 7 + length)[None]
+    if encoding.at_input:
+        ours = encoding.embed(x, at)
+        theirs = formulas.expected_embedding(encoding, x.numpy(), at[0].numpy())
+        laws.same(ours.detach(), torch.from_numpy(theirs), "embeddings")
+        return
+    q, k, v = (draw(2, heads, length, 4, seed=seed) for seed in (2, 3, 4))
+    with torch.no_grad():
+        found = reference.scores(layer(encoding, q, k, v, x, Positions(at, at)))
+    assert found.visible.all()
+    where = at[0].numpy()
+    theirs = formulas.expected(encoding, q.numpy(), k.numpy(), x.numpy(), where, where)
+    assert not np.isnan(theirs).any()
+    laws.same(found.final, torch.from_numpy(theirs), "scores and their formula")
+
+
+@pytest.mark.parametrize("name", [*ONE_WAY, "dape+xpos"])
+def test_no_bidirectional_form_says_why(name: str) -> None:
+    with pytest.raises(InputError, match=r"has no bidirectional form: \w.+\.$"):
+        build(name, heads=2, head_dim=4, width=8, train_length=16, causal=False)
+
+
+def test_kerple_takes_the_authors_values_clamped_as_they_clamp_them() -> None:
+    p, a = torch.tensor([[[0.001]], [[3.0]], [[1.5]]]), torch.tensor([0.5, -1.0, 0.25])
+    log = build("kerple", heads=3, head_dim=4, width=12, train_length=8).double()
+    power = build("kerple-power", heads=3, head_dim=4, width=12, train_length=8).double()
+    for kernel, exponent in ((log, 3.0), (power, 2.0)):
+        kernel.load_published(p, a)
+        assert kernel.p().tolist() == pytest.approx([0.01, exponent, 1.5], rel=1e-6)
+        assert kernel.a().tolist() == pytest.approx([0.5, 0.01, 0.25], rel=1e-6)
+
+
+def test_far_xpos_positions_are_refused_before_they_overflow() -> None:
+    encoding = build("xpos", heads=1, head_dim=4, width=4, train_length=16)
+    x = torch.ones(1, 1, 1, 4)
+    assert torch.isfinite(encoding.rotate(x, torch.tensor([[34_000]]), "key")).all()
+    with pytest.raises(InputError, match="99999"):
+        encoding.rotate(x, torch.tensor([[99_999]]), "key")
+    assert torch.isfinite(encoding.rotate(x.double(), torch.tensor([[99_999]]), "key")).all()

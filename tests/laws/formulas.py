@@ -1,0 +1,208 @@
+"""What each encoding's scores are by the oracle, with the weights and conventions of a module.
+
+`expected(encoding, q, k, x, qpos, kpos)` gives final scores [b h t s], NaN where no value is
+defined. A subclass is measured by its parent's formula, which is how a broken one is found out.
+"""
+
+from functools import singledispatch
+
+import numpy as np
+from torch import Tensor
+
+import oracle
+from headscape.encodings import Encoding
+from headscape.encodings.alibi import ALiBi
+from headscape.encodings.cable import CABLE, CABLENW, KCABLE
+from headscape.encodings.cope import CoPE
+from headscape.encodings.dape import DAPE
+from headscape.encodings.dapev2 import DAPEv2
+from headscape.encodings.fire import FIRE, LEAK
+from headscape.encodings.fox import FoX
+from headscape.encodings.kerple import Kerple, KerplePower
+from headscape.encodings.learned import Learned
+from headscape.encodings.rope import RoPE
+from headscape.encodings.sandwich import Sandwich
+from headscape.encodings.sinusoidal import Sinusoidal
+from headscape.encodings.t5 import T5, T5Clipped
+from headscape.encodings.xpos import XPos
+
+Array = np.ndarray
+
+
+def array(value: Tensor) -> Array:
+    """A tensor as a float64 array."""
+    return value.detach().double().numpy()
+
+
+@singledispatch
+def bias(encoding: Encoding, x: Array, qpos: Array, kpos: Array) -> Array | None:
+    """The additive bias, [h t s] or [b h t s]."""
+    return None
+
+
+@bias.register
+def _(encoding: ALiBi, x: Array, qpos: Array, kpos: Array) -> Array:
+    slopes = oracle.alibi_slopes(encoding.shape.heads, encoding.config.slopes)
+    if encoding.config.divisor == "sqrt_head_dim":
+        slopes = slopes / np.sqrt(encoding.shape.head_dim)
+    return oracle.alibi_bias(slopes, qpos, kpos, causal=encoding.shape.causal)
+
+
+@bias.register
+def _(encoding: T5, x: Array, qpos: Array, kpos: Array) -> Array:
+    return oracle.t5_bias(
+        array(encoding.table.weight),
+        qpos,
+        kpos,
+        M=encoding.config.max_distance,
+        bidirectional=not encoding.shape.causal,
+        factor=encoding.shape.head_dim**0.5 if encoding.config.multiplier != "one" else 1.0,
+    )
+
+
+@bias.register
+def _(encoding: T5Clipped, x: Array, qpos: Array, kpos: Array) -> Array:
+    table, K = array(encoding.table.weight), encoding.config.max_distance
+    return oracle.t5_clipped_bias(table, qpos, kpos, K=K, causal=encoding.shape.causal)
+
+
+@bias.register
+def _(encoding: Kerple, x: Array, qpos: Array, kpos: Array) -> Array:
+    p, a = array(encoding.raw_p.exp()), array(encoding.raw_a.exp())
+    return oracle.kerple_log_bias(p, a, qpos, kpos, causal=encoding.shape.causal)
+
+
+@bias.register
+def _(encoding: KerplePower, x: Array, qpos: Array, kpos: Array) -> Array:
+    p, a = 2 * oracle.sigmoid(array(encoding.raw_p)), array(encoding.raw_a.exp())
+    return oracle.kerple_power_bias(p, a, qpos, kpos, causal=encoding.shape.causal)
+
+
+@bias.register
+def _(encoding: Sandwich, x: Array, qpos: Array, kpos: Array) -> Array:
+    return oracle.sandwich_bias(
+        encoding.shape.heads,
+        encoding.config.dims or encoding.shape.head_dim,
+        qpos,
+        kpos,
+        base=encoding.config.base,
+        first=encoding.config.first,
+        shift=encoding.config.centre == "own-token",
+        causal=encoding.shape.causal,
+    )
+
+
+@bias.register
+def _(encoding: FIRE, x: Array, qpos: Array, kpos: Array) -> Array:
+    return oracle.fire_bias(
+        c=encoding.c.item(),
+        L_mult=encoding.length_multiplier.item(),
+        L0=encoding.config.length,
+        W1=array(encoding.inner.weight),
+        b1=array(encoding.inner.bias),
+        W2=array(encoding.outer.weight),
+        b2=array(encoding.outer.bias),
+        qpos=qpos,
+        kpos=kpos,
+        negative_slope=LEAK[encoding.config.activation],
+    )
+
+
+@bias.register(CABLE)
+@bias.register(CABLENW)
+@bias.register(KCABLE)
+def _(encoding: CABLE | CABLENW | KCABLE, x: Array, qpos: Array, kpos: Array) -> Array:
+    weights, kernel = {}, "none"
+    if isinstance(encoding, KCABLE):
+        kernel = "bias" if encoding.config.weights == "inside" else "sums"
+    if encoding.weight is not None:
+        weights = {"U": array(encoding.weight.weight), "c": array(encoding.weight.bias)}
+    return oracle.cable_bias(
+        x,
+        array(encoding.increment.weight),
+        array(encoding.increment.bias),
+        qpos,
+        kpos,
+        **weights,
+        increments=encoding.config.increments,
+        kernel=kernel,
+        causal=encoding.shape.causal,
+    )
+
+
+@bias.register
+def _(encoding: FoX, x: Array, qpos: Array, kpos: Array) -> Array:
+    heads = encoding.shape.heads
+    W, b = array(encoding.gate.weight), array(encoding.gate.bias)
+    left = oracle.fox_bias(x, W[:heads], b[:heads], qpos, kpos)
+    if encoding.shape.causal:
+        return left
+    # The gates after the query up to the key: the causal sum with query and key exchanged.
+    right = np.swapaxes(oracle.fox_bias(x, W[heads:], b[heads:], kpos, kpos), 2, 3)
+    own = oracle.own_key(qpos, kpos)
+    return np.where(np.isnan(left), right[:, :, own], left)
+
+
+@singledispatch
+def turned(encoding: Encoding, x: Array, at: Array, role: str) -> Array:
+    """Queries or keys after rotation."""
+    return x
+
+
+@turned.register
+def _(encoding: RoPE, x: Array, at: Array, role: str) -> Array:
+    config, R = encoding.config, encoding.dims
+    L0, f = config.trained_length or encoding.shape.train_length, config.factor
+    theta = {
+        "none": lambda: oracle.rope_frequencies(R, config.base),
+        "linear": lambda: oracle.linear_frequencies(R, f, config.base),
+        "ntk": lambda: oracle.ntk_frequencies(R, f, config.base),
+        "dynamic": lambda: oracle.dynamic_ntk_frequencies(R, f, max(at) + 1, L0, config.base),
+        "yarn": lambda: oracle.yarn_frequencies(R, f, L0, config.base),
+        "llama3": lambda: oracle.llama3_frequencies(R, f, L0, config.base),
+    }[config.scaling]()
+    factor = oracle.yarn_factor(f) if config.scaling == "yarn" else 1.0
+    pairing = "half" if config.pairing == "halves" else "interleaved"
+    return oracle.rotate(x, at, theta, pairing=pairing, factor=factor)
+
+
+@turned.register
+def _(encoding: XPos, x: Array, at: Array, role: str) -> Array:
+    pairing = "half" if encoding.config.pairing == "halves" else "interleaved"
+    scale_base, base = encoding.config.scale_base, encoding.config.base
+    return oracle.xpos_rotate(x, at, role=role, pairing=pairing, scale_base=scale_base, base=base)
+
+
+def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos: Array) -> Array:
+    """Final scores by the formula."""
+    if isinstance(encoding, CoPE):
+        table, whole = array(encoding.table), encoding.config.divide == "sum"
+        return oracle.cope_scores(q, k, table, qpos, kpos, scale_positions=whole)
+    base = encoding.base if isinstance(encoding, DAPE | DAPEv2) else encoding
+    A = oracle.content_scores(turned(base, q, qpos, "query"), turned(base, k, kpos, "key"))
+    B = bias(base, x, qpos, kpos)
+    if base is encoding:
+        return A if B is None else A + B
+    network = {
+        "W1": array(encoding.inner.weight),
+        "b1": array(encoding.inner.bias),
+        "W2": array(encoding.outer.weight),
+        "b2": array(encoding.outer.bias),
+    }
+    if isinstance(encoding, DAPE):
+        return oracle.dape_scores(A, B, **network, add_bias=encoding.config.base_bias == "added")
+    seen = oracle.visible_pairs(qpos, kpos, causal=encoding.shape.causal)
+    boundary = encoding.config.boundary
+    return oracle.dapev2_scores(A, B, **network, visible=seen, boundary=boundary)
+
+
+def expected_embedding(encoding: Encoding, x: Array, at: Array) -> Array:
+    """What an encoding at the input makes of embeddings x [b t d]."""
+    if isinstance(encoding, Learned):
+        table = array(encoding.table.weight)
+        return oracle.learned_embedding(x, table, at + encoding.config.offset)
+    assert isinstance(encoding, Sinusoidal)
+    scale = encoding.config.scale if encoding.scale is None else encoding.scale.item()
+    return x + oracle.sinusoidal_embedding(
+        at, x.shape[-1], layout=encoding.config.layout, scale=scale, base=encoding.config.base
+    )

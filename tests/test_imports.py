@@ -1,0 +1,165 @@
+"""Imports go one way; the rule is the table below, read off the source with ast.
+
+Imports inside functions count like any other, those under TYPE_CHECKING too.
+"""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import headscape
+
+ROOT = Path(headscape.__file__).parent
+EVERYWHERE = {"errors", "atomic"}
+
+# What each folder or file may import of the package, itself, errors and atomic aside.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "atomic": set(),
+    "types": set(),
+    "bias": {"types"},
+    "encodings": {"bias", "types"},
+    "native": {"bias", "types"},
+    "attention": {"bias", "encodings", "native", "types"},
+    "model": {"attention", "bias", "encodings", "types"},
+    "text": set(),
+    "tasks": {"text"},
+    "train": {"attention", "encodings", "model", "tasks", "text", "types"},
+    "arrays": set(),
+    "capture": {"arrays", "attention", "bias", "encodings", "model", "text", "types"},
+    "figures": {"arrays"},
+    "page": {"arrays"},
+    "pretrained": {"arrays", "attention", "bias", "capture", "encodings", "model", "types"},
+    "evaluate": {
+        "arrays",
+        "attention",
+        "encodings",
+        "figures",
+        "model",
+        "tasks",
+        "text",
+        "train",
+        "types",
+    },
+    "paper": {
+        "arrays",
+        "capture",
+        "encodings",
+        "evaluate",
+        "figures",
+        "model",
+        "page",
+        "text",
+        "train",
+    },
+}
+# The command line reaches everything, and nothing reaches it.
+TOP = {"cli", "commands", "config"}
+
+FORBIDDEN: dict[str, set[str]] = {
+    "arrays": {"torch", "matplotlib", "transformers"},
+    "figures": {"torch", "transformers"},
+    "page": {"torch", "matplotlib", "transformers"},
+    "text": {"torch", "matplotlib", "transformers"},
+    "types": {"matplotlib", "numpy", "transformers"},
+    "encodings": {"matplotlib", "transformers"},
+    "attention": {"matplotlib", "transformers"},
+    "model": {"matplotlib", "transformers"},
+    "errors": {"torch", "numpy"},
+    "atomic": {"torch", "numpy"},
+}
+
+# Within a folder: what a file may import of it. An encoding never imports another one, and one
+# fused path never imports another.
+SHARED = {
+    "encodings": {"base", "wrapper", "rotation", "rope_scaling"},
+    "attention": {"reference"},
+}
+GATHERS = {"encodings": {"__init__"}, "attention": {"attend", "__init__"}}
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names of all modules that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    return found
+
+
+def unit(path: Path) -> str:
+    """The folder or top-level file that a source file belongs to."""
+    return path.relative_to(ROOT).with_suffix("").parts[0]
+
+
+def ours(path: Path) -> set[str]:
+    """Folders and files of the package that a file imports."""
+    parts = (name.split(".") for name in imported(path))
+    names = {name[1] for name in parts if name[0] == "headscape" and len(name) > 1}
+    known = {unit(other) for other in FILES}
+    return names & known
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    here = unit(path)
+    if here in TOP or here == "__init__":
+        return
+    assert here in ALLOWED, f"{here} has no row in the table"
+    surplus = ours(path) - ALLOWED[here] - EVERYWHERE - {here}
+    assert not surplus, f"{path.relative_to(ROOT)} imports {sorted(surplus)}"
+
+
+def test_the_table_has_no_circle() -> None:
+    order = list(TopologicalSorter(ALLOWED).static_order())
+    assert set(order) >= set(ALLOWED)
+
+
+@pytest.mark.parametrize("folder", FORBIDDEN)
+def test_what_a_folder_does_without(folder: str) -> None:
+    for path in FILES:
+        if unit(path) == folder:
+            packages = {name.split(".")[0] for name in imported(path)}
+            assert not packages & FORBIDDEN[folder], path
+
+
+@pytest.mark.parametrize("folder", SHARED)
+def test_neighbours_do_not_import_one_another(folder: str) -> None:
+    for path in (ROOT / folder).glob("*.py"):
+        if path.stem in GATHERS[folder]:
+            continue
+        names = {
+            name.split(".")[2] for name in imported(path) if name.startswith(f"headscape.{folder}.")
+        }
+        modules = {other.stem for other in (ROOT / folder).glob("*.py")}
+        assert names & modules <= SHARED[folder], path
+
+
+def test_an_import_names_no_drawer() -> None:
+    drawers = {"utils", "common", "helpers", "util", "misc"}
+    assert not [path for path in FILES if path.stem in drawers]
+
+
+@pytest.mark.parametrize("folder", ["arrays", "figures", "text", "page", "tasks"])
+def test_importing_it_loads_no_torch(folder: str) -> None:
+    modules = [
+        ".".join(("headscape", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        )
+        for path in FILES
+        if unit(path) == folder
+    ]
+    if not modules:
+        pytest.skip(f"there is no {folder}")
+    code = f"import {', '.join(modules)}, sys; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
