@@ -2,19 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from headscape.cli import app
 
-Call = Callable[..., Result]
+Call = Callable[..., Any]
 
 
 @pytest.fixture
 def call() -> Call:
-    def run(*words: object) -> Result:
+    def run(*words: object) -> Any:
         return CliRunner().invoke(app, [str(word) for word in words])
 
     return run

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from headscape.commands import capture, doctor, draw, encodings, figures, generate, train
+from headscape.commands import capture, doctor, draw, encodings, evaluate, figures, generate, train
 
 REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
     encodings.register,
@@ -13,5 +13,6 @@ REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
     generate.register,
     capture.register,
     draw.register,
+    evaluate.register,
     doctor.register,
 )

@@ -1,0 +1,104 @@
+"""Memory and time of evaluating a model on one long window, per encoding.
+
+    python -m benchmarks.evaluation                        GPT-2 Small at 16,384 tokens
+    python -m benchmarks.evaluation --preset nano --length 4096 --encodings alibi rope
+
+Each encoding runs in a process of its own. `peak` is the largest resident memory during the
+evaluation above the resident memory once weights are loaded, which holds activations, attention's
+workspace, blocks of logits and everything the allocator kept. Weights are random: memory and time
+do not depend on them. Linux only, as the peak is read and reset through /proc.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LIMIT_GB = 3.0
+ENCODINGS = (
+    "nope", "rope", "alibi", "t5", "kerple", "fire", "cable", "cable-nw",
+    "dapev2+kerple", "dapev2+cable",
+)  # fmt: skip
+
+
+def resident(name: str) -> float:
+    """A line of /proc/self/status, in GB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) / 1e6
+    raise AssertionError(name)
+
+
+def measure(preset_name: str, encoding: str, length: int) -> dict[str, object]:
+    import torch
+
+    from headscape.evaluate.scoring import GPT2Scorer
+    from headscape.model import GPT2, preset
+
+    torch.manual_seed(0)
+    model = GPT2(preset(preset_name, encoding=encoding, train_length=512))
+    scorer = GPT2Scorer(model)
+    window = torch.randint(model.config.vocabulary, (1, length + 1))
+    # 5 resets the kernel's record of the largest resident size.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = resident("VmRSS")
+    begun = time.perf_counter()
+    loss = scorer.losses(window, 0).mean().item()
+    seconds = time.perf_counter() - begun
+    return {
+        "encoding": encoding,
+        "weights_gb": sum(value.numel() * 4 for value in model.parameters()) / 1e9,
+        "peak_gb": resident("VmHWM") - before,
+        "seconds": seconds,
+        "loss": loss,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def markdown(rows: list[dict[str, object]], preset_name: str, length: int) -> str:
+    lines = [
+        f"{preset_name}, one window of {length:,} tokens, float32, {rows[0]['threads']} threads",
+        "",
+        "| encoding | peak over weights, GB | within 3 GB | seconds | tokens/s |",
+        "|---|---:|---|---:|---:|",
+    ]
+    for row in rows:
+        peak, seconds = float(str(row["peak_gb"])), float(str(row["seconds"]))
+        within = "yes" if peak <= LIMIT_GB else "NO"
+        name = row["encoding"]
+        lines.append(f"| {name} | {peak:.2f} | {within} | {seconds:.0f} | {length / seconds:.0f} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", default="small")
+    parser.add_argument("--length", type=int, default=16_384)
+    parser.add_argument("--encodings", nargs="+", default=ENCODINGS)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(measure(args.preset, args.one, args.length)))
+        return
+    rows = []
+    shape = ["--preset", args.preset, "--length", str(args.length)]
+    for encoding in args.encodings:
+        command = [sys.executable, "-m", "benchmarks.evaluation", *shape, "--one", encoding]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"{encoding} failed: {done.stderr.strip().splitlines()[-1]}")
+        rows.append(json.loads(done.stdout))
+        print(rows[-1], file=sys.stderr, flush=True)
+    args.out.mkdir(parents=True, exist_ok=True)
+    stem = args.out / f"evaluation-{args.preset}-{args.length}"
+    stem.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
+    text = markdown(rows, args.preset, args.length)
+    stem.with_suffix(".md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

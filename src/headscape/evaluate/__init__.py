@@ -1,0 +1,1 @@
+"""Length extrapolation: losses by named protocols, tables that say how they were measured."""

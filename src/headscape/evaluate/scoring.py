@@ -1,0 +1,102 @@
+"""Losses of single tokens, from any model, in bounded memory.
+
+Only scored positions reach the output matrix, `BLOCK` of them at a time, so memory grows with
+block x vocabulary and not with length x vocabulary. Logits are the model's; the log-sum-exp over
+them and every sum after it are float64.
+"""
+
+import hashlib
+import json
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headscape.attention import attend
+from headscape.errors import InputError
+from headscape.model import GPT2
+
+BLOCK = 128
+
+
+class Scorer(Protocol):
+    """A model as an evaluation sees it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal fingerprints mean equal losses."""
+        ...
+
+    def cannot(self, length: int) -> str | None:
+        """Why the model cannot read so many tokens, or None if it can."""
+        ...
+
+    def cost(self, length: int) -> float:
+        """Work of a window of this length, in any fixed unit: for the time left."""
+        ...
+
+    def losses(self, window: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
+        """Nats of predictions first, first + 1 ... of each window, in float64."""
+        ...
+
+
+class GPT2Scorer:
+    """Our own models."""
+
+    def __init__(self, model: GPT2, path: attend.Path = "auto") -> None:
+        self.model = model.eval()
+        self.path = path
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of config and weights."""
+        return digest(json.dumps(self.model.config.to_json()), self.model.tensors())
+
+    def cannot(self, length: int) -> str | None:
+        """The encoding's own word on the last position."""
+        on = self.model.tokens.weight.device
+        x = torch.zeros(1, 1, self.model.config.width, device=on)
+        try:
+            self.model.position.embed(x, torch.full((1, 1), length - 1, device=on))
+        except InputError as error:
+            return str(error)
+        return None
+
+    def cost(self, length: int) -> float:
+        """Multiplications: projections and perceptrons, causal attention, output."""
+        shape = self.model.config
+        layer = 12 * shape.width**2 + length * shape.width
+        return float(length * (shape.layers * layer + shape.vocabulary * shape.width))
+
+    @torch.inference_mode()
+    def losses(self, window: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
+        """Nats of predictions first, first + 1 ... of each window, in float64."""
+        window = window.to(self.model.tokens.weight.device)
+        hidden = self.model.hidden(window[:, :-1], path=self.path)[:, first:]
+        target = window[:, 1 + first :]
+        flat, wanted = hidden.flatten(0, 1), target.flatten()
+        parts = [
+            cross_entropy(self.model.logits(block), truth)
+            for block, truth in zip(
+                torch.split(flat, BLOCK), torch.split(wanted, BLOCK), strict=True
+            )
+        ]
+        return torch.cat(parts).view(target.shape).cpu()
+
+
+def cross_entropy(logits: Float[Tensor, "n v"], target: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Nats of each target, in float64."""
+    exact = logits.double()
+    return exact.logsumexp(dim=-1) - exact.gather(1, target[:, None])[:, 0]
+
+
+def digest(config: str, tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of a config and of weights by name."""
+    whole = hashlib.sha256(config.encode())
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        whole.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        whole.update(value.flatten().view(torch.uint8).numpy().data)
+    return whole.hexdigest()

@@ -1,0 +1,190 @@
+"""Tables in the paper's layout: lengths down, methods across, the best of each row in bold.
+
+A cell is the mean over seeds, with the sample standard deviation after it where there are several;
+"-" says that a method cannot read so many tokens. The line under the table says how the numbers
+were measured, and numbers that were measured differently are refused. JSON and CSV hold every
+single measurement, with its interval.
+"""
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headscape.errors import InputError
+from headscape.evaluate.measurement import Measurement, Quantity
+
+TITLES: dict[str, str] = {
+    "cable": "CABLE",
+    "cable-nw": "CABLE_NW",
+    "k-cable": "K-CABLE",
+    "alibi": "ALiBi",
+    "fire": "Fire",
+    "t5": "T5-bias",
+    "t5-clipped": "T5-bias (clipped)",
+    "kerple": "Kerple",
+    "kerple-power": "Kerple (power)",
+    "rope": "RoPE",
+    "xpos": "xPos",
+    "learned": "Learnable",
+    "sinusoidal": "Sinusoidal",
+    "nope": "NoPE",
+    "sandwich": "Sandwich",
+    "fox": "FoX",
+    "cope": "CoPE",
+    "dape": "DAPE",
+    "dapev2": "DAPEv2",
+}
+"""Column headings, the paper's where it has one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A method at a length."""
+
+    mean: float | None
+    """None where the method cannot, or was not measured."""
+    spread: float | None
+    """Standard deviation over seeds; None of a single one."""
+    count: int
+    """Seeds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Measurements of one protocol, arranged."""
+
+    quantity: Quantity
+    measurements: tuple[Measurement, ...]
+
+    @classmethod
+    def of(cls, measurements: Iterable[Measurement], quantity: Quantity = "perplexity") -> "Table":
+        """Arrange measurements; those that do not compare are refused."""
+        rows = tuple(measurements)
+        if not rows:
+            raise InputError("there is nothing to put into a table: give at least one evaluation.")
+        _check(rows, quantity)
+        return cls(quantity=quantity, measurements=rows)
+
+    @property
+    def methods(self) -> list[str]:
+        """Columns, in the order they first appear."""
+        return list(dict.fromkeys(one.method for one in self.measurements))
+
+    @property
+    def lengths(self) -> list[int]:
+        """Rows, ascending."""
+        return sorted({one.length for one in self.measurements})
+
+    def cell(self, method: str, length: int) -> Cell:
+        """Mean and spread over seeds; a method that cannot with one seed cannot at all."""
+        here = [one for one in self.measurements if (one.method, one.length) == (method, length)]
+        found = [one.value(self.quantity) for one in here]
+        values = [value for value in found if value is not None]
+        if not values or len(values) < len(found):
+            return Cell(mean=None, spread=None, count=len(here))
+        spread = statistics.stdev(values) if len(values) > 1 else None
+        return Cell(mean=statistics.fmean(values), spread=spread, count=len(values))
+
+    def note(self) -> str:
+        """How the numbers were measured, in one sentence."""
+        one = self.measurements[0]
+        trained = sorted({m.train_length for m in self.measurements if m.train_length is not None})
+        counts = {self.cell(m.method, m.length).count for m in self.measurements}
+        parts = [
+            f"{self.quantity} by protocol {one.protocol}",
+            f"corpus {one.corpus}",
+            "the same tokens at every length" if one.same_tokens else "all whole windows",
+        ]
+        if trained:
+            parts.append(f"trained at {', '.join(map(str, trained))}")
+        if max(counts) > 1:
+            seeds = "-".join(map(str, sorted({min(counts), max(counts)})))
+            parts.append(f"mean ± standard deviation over {seeds} seeds")
+        return "; ".join(parts) + "."
+
+    def markdown(self) -> str:
+        """A Markdown table and its note."""
+        lines = [
+            "| length | " + " | ".join(self.methods) + " |",
+            "|---:|" + "---:|" * len(self.methods),
+        ]
+        for length in self.lengths:
+            cells = self._row(length, "**{}**", " ± ")
+            lines.append(f"| {length} | " + " | ".join(cells) + " |")
+        return "\n".join([*lines, "", self.note(), ""])
+
+    def latex(self) -> str:
+        """A LaTeX tabular for the package booktabs, and its note as a comment."""
+        head = " & ".join(["Length", *map(_escaped, self.methods)])
+        lines = [
+            f"% {self.note()}",
+            rf"\begin{{tabular}}{{r{'r' * len(self.methods)}}}",
+            r"\toprule",
+            head + r" \\",
+            r"\midrule",
+        ]
+        for length in self.lengths:
+            cells = self._row(length, r"\textbf{{{}}}", r" $\pm$ ")
+            lines.append(" & ".join([str(length), *cells]) + r" \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+    def csv(self) -> str:
+        """Every measurement in a row of its own."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        names = [
+            "method", "seed", "train_length", "length", "protocol", "same_tokens", "corpus",
+            "windows", "tokens", "bytes", "words", "loss",
+        ]  # fmt: skip
+        writer.writerow([*names, self.quantity, "low", "high", "refused"])
+        for one in self.measurements:
+            low, high = one.interval(self.quantity) or (None, None)
+            row = [getattr(one, name) for name in names]
+            writer.writerow([*row, one.value(self.quantity), low, high, one.refused])
+        return out.getvalue()
+
+    def _row(self, length: int, bold: str, between: str) -> list[str]:
+        cells = [self.cell(method, length) for method in self.methods]
+        means = [cell.mean for cell in cells if cell.mean is not None]
+        best = format_number(min(means)) if means else None
+        return [_text(cell, best, bold, between) for cell in cells]
+
+
+def title(encoding: str) -> str:
+    """The heading of an encoding, wrapped or not."""
+    return "+".join(TITLES.get(part, part) for part in encoding.split("+"))
+
+
+def format_number(value: float) -> str:
+    """Two decimals, as the paper prints perplexities."""
+    return f"{value:.2f}" if math.isfinite(value) else "inf"
+
+
+def _text(cell: Cell, best: str | None, bold: str, between: str) -> str:
+    if cell.mean is None:
+        return "-"
+    text = format_number(cell.mean)
+    # What prints as equal is equally good.
+    text = bold.format(text) if text == best else text
+    return text if cell.spread is None else f"{text}{between}{format_number(cell.spread)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("_", r"\_")
+
+
+def _check(rows: Sequence[Measurement], quantity: Quantity) -> None:
+    first = rows[0]
+    names = ["protocol", "same_tokens", "corpus"]
+    # Losses per token of different tokenizers do not compare; per byte or word they do.
+    for name in names + ["text"] * (quantity in ("perplexity", "loss")):
+        other = next((row for row in rows if getattr(row, name) != getattr(first, name)), None)
+        if other is not None:
+            raise InputError(
+                f"{first.method} was measured with {name} {getattr(first, name)} and "
+                f"{other.method} with {getattr(other, name)}, which do not compare: "
+                f"evaluate them alike."
+            )

@@ -1,0 +1,181 @@
+"""Losses by every protocol against one pass per token, and everything around them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from evaluate.models import loss_after, stream, tiny
+from headscape.evaluate.perplexity import Method, Text, batches, bootstrap, measure
+from headscape.evaluate.protocols import parse, plan
+from headscape.evaluate.scoring import BLOCK, GPT2Scorer
+from headscape.model import Cache
+
+METHOD = Method(name="m", train_length=16, seed=3)
+PROTOCOLS = ["nonoverlap", "last-5", "sliding-4", "sliding-1", "per-position"]
+
+
+def run(model, tokens, name, length, **options):
+    text = Text(tokens=tokens, corpus="random")
+    return measure(GPT2Scorer(model), text, METHOD, parse(name), length, **options)
+
+
+def direct(model, tokens, name, length, longest=None):
+    """The loss of each scored token, from its own context alone."""
+    windows = plan(parse(name), len(tokens), length, longest)
+    return {
+        (start, index): loss_after(
+            model, tokens[start : start + index + 1], tokens[start + index + 1]
+        )
+        for start, first in zip(windows.start.tolist(), windows.first.tolist(), strict=True)
+        for index in range(first, length)
+    }
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("encoding", ["alibi", "rope", "cable", "fire", "sinusoidal"])
+def test_every_protocol_equals_a_direct_computation(name, encoding):
+    model, tokens = tiny(encoding), stream(60)
+    found = run(model, tokens, name, 12, batch_tokens=40)
+    expected = direct(model, tokens, name, 12)
+    assert found.tokens == len(expected)
+    assert found.loss == pytest.approx(math.fsum(expected.values()) / len(expected), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_same_tokens_at_another_length(name):
+    model, tokens = tiny(), stream(60)
+    found = run(model, tokens, name, 7, longest=24)
+    expected = direct(model, tokens, name, 7, 24)
+    assert found.same_tokens
+    assert found.loss == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "rope", "cable", "kerple"])
+def test_stride_one_equals_decoding_token_by_token(encoding):
+    model, tokens, length = tiny(encoding), stream(30), 10
+    losses = []
+    for target in range(1, len(tokens)):
+        cache = Cache(capacity=length)
+        with torch.no_grad():
+            for token in tokens[max(0, target - length) : target].tolist():
+                logits = model(torch.tensor([[token]]), cache=cache)[0, -1]
+        losses.append(-float(logits.log_softmax(-1)[int(tokens[target])]))
+    found = run(model, tokens, "sliding-1", length)
+    assert found.tokens == len(losses)
+    assert found.loss == pytest.approx(np.mean(losses), abs=1e-11)
+
+
+@pytest.mark.parametrize("longest", [None, 20])
+def test_loss_by_position_in_the_window(longest):
+    model, tokens = tiny(), stream(61)
+    found = run(model, tokens, "per-position", 8, longest=longest)
+    expected = direct(model, tokens, "per-position", 8, longest)
+    assert len(found.by_position) == 8
+    for position, loss in enumerate(found.by_position):
+        here = [value for (_, index), value in expected.items() if index == position]
+        assert loss == pytest.approx(np.mean(here), abs=1e-12)
+
+
+def test_the_output_matrix_never_meets_more_than_a_block(monkeypatch):
+    model, tokens = tiny(), stream(3 * BLOCK + 1)
+    seen = []
+    logits = model.logits
+    monkeypatch.setattr(
+        model, "logits", lambda hidden: (seen.append(len(hidden)), logits(hidden))[1]
+    )
+    run(model, tokens, "nonoverlap", 3 * BLOCK // 2)
+    assert sum(seen) == 3 * BLOCK
+    assert max(seen) <= BLOCK
+
+
+def test_unscored_positions_never_meet_it(monkeypatch):
+    model, tokens = tiny(), stream(65)
+    seen = []
+    logits = model.logits
+    monkeypatch.setattr(
+        model, "logits", lambda hidden: (seen.append(len(hidden)), logits(hidden))[1]
+    )
+    run(model, tokens, "last-2", 16)
+    assert sum(seen) == 8
+
+
+def test_a_batch_holds_windows_scored_alike():
+    windows = plan(parse("sliding-3"), 100, 8, 31)
+    cut = list(batches(windows, 32))
+    assert [item for part in cut for item in range(part.start, part.stop)] == list(
+        range(len(windows))
+    )
+    assert all(len(set(windows.first[part].tolist())) == 1 for part in cut)
+    assert max(part.stop - part.start for part in cut) == 4
+
+
+def test_bootstrap_covers_the_mean_and_narrows_with_more_windows():
+    random = np.random.default_rng(1)
+    counts = np.full(400, 10)
+    sums = random.normal(30, 3, size=400)
+    low, high = bootstrap(sums, counts)
+    assert low < sums.sum() / counts.sum() < high
+    assert (high - low) / 2 == pytest.approx(1.96 * 0.3 / 20, rel=0.15)
+    few_low, few_high = bootstrap(sums[:25], counts[:25])
+    assert few_high - few_low > 2 * (high - low)
+    assert bootstrap(sums, counts) == (low, high)
+    assert bootstrap(sums[:1], counts[:1]) == (None, None)
+
+
+class Counting(GPT2Scorer):
+    """Counts batches and fails before the `limit`-th."""
+
+    def __init__(self, model, limit=None):
+        super().__init__(model)
+        self.calls, self.limit = 0, limit
+
+    def losses(self, window, first):
+        if self.calls == self.limit:
+            raise KeyboardInterrupt
+        self.calls += 1
+        return super().losses(window, first)
+
+
+@pytest.mark.parametrize("name", ["nonoverlap", "sliding-3", "per-position"])
+def test_an_interrupted_evaluation_resumes_and_gives_the_same_numbers(name, tmp_path):
+    model, protocol = tiny().float(), parse(name)
+    text = Text(tokens=stream(120), corpus="random")
+    options = {"longest": 24, "batch_tokens": 16}
+    whole = Counting(model)
+    expected = measure(whole, text, METHOD, protocol, 8, **options)
+    with pytest.raises(KeyboardInterrupt):
+        measure(Counting(model, 4), text, METHOD, protocol, 8, journal=tmp_path, **options)
+    (journal,) = tmp_path.iterdir()
+    with journal.open("a") as file:
+        file.write('{"batch": 4, "losses": {"windo')
+    rest = Counting(model)
+    assert measure(rest, text, METHOD, protocol, 8, journal=tmp_path, **options) == expected
+    assert rest.calls == whole.calls - 4
+    again = Counting(model, 0)
+    assert measure(again, text, METHOD, protocol, 8, journal=tmp_path, **options) == expected
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
+
+
+def test_a_journal_belongs_to_one_model_text_protocol_and_length(tmp_path):
+    text = Text(tokens=stream(60), corpus="random")
+    other = Text(tokens=stream(60, seed=1), corpus="random")
+    first, second = GPT2Scorer(tiny()), GPT2Scorer(tiny(seed=1))
+    for scorer, words, name, length in (
+        (first, text, "nonoverlap", 8),
+        (second, text, "nonoverlap", 8),
+        (first, other, "nonoverlap", 8),
+        (first, text, "last-8", 8),
+        (first, text, "nonoverlap", 9),
+    ):
+        with_journal = measure(scorer, words, METHOD, parse(name), length, journal=tmp_path)
+        assert with_journal == measure(scorer, words, METHOD, parse(name), length)
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_encoding_fields_are_part_of_the_fingerprint():
+    plain, fairseq = tiny("alibi"), tiny("alibi", slopes="fairseq")
+    assert GPT2Scorer(plain).fingerprint != GPT2Scorer(fairseq).fingerprint
+    assert GPT2Scorer(plain).fingerprint == GPT2Scorer(tiny("alibi")).fingerprint

@@ -1,0 +1,193 @@
+"""Tables: layout, best in bold, what cannot be, seeds, and what must not be mixed."""
+
+import csv
+import io
+import statistics
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from headscape.errors import InputError
+from headscape.evaluate import measurement
+from headscape.evaluate.measurement import Measurement
+from headscape.evaluate.report import compare, plot, positions, write
+from headscape.evaluate.table import Table, title
+
+BASE = Measurement(
+    method="ALiBi", length=8, protocol="nonoverlap", same_tokens=False, corpus="c", text="t",
+    model="h", train_length=8, tokens=100, bytes=400, words=50, windows=10, loss=2.0, low=1.9,
+    high=2.1, seed=0,
+)  # fmt: skip
+
+
+def at(method, length, loss, seed=0):
+    return replace(
+        BASE, method=method, length=length, loss=loss, seed=seed, model=f"{method}{seed}"
+    )
+
+
+CANNOT = replace(
+    BASE, method="Learnable", length=16, loss=None, low=None, high=None, refused="too long"
+)
+ROWS = [
+    at("ALiBi", 8, np.log(20.5)),
+    at("ALiBi", 16, np.log(20.0)),
+    at("Learnable", 8, np.log(19.25)),
+    CANNOT,
+]
+
+
+def test_markdown_is_the_papers_layout():
+    lines = Table.of(ROWS).markdown().splitlines()
+    assert lines[0] == "| length | ALiBi | Learnable |"
+    assert lines[2] == "| 8 | 20.50 | **19.25** |"
+    assert lines[3] == "| 16 | **20.00** | - |"
+    assert "protocol nonoverlap" in lines[-1]
+    assert "trained at 8" in lines[-1]
+
+
+def test_latex_has_the_same_cells():
+    rows = [*ROWS, at("CABLE_NW", 8, np.log(30))]
+    lines = Table.of(rows).latex().splitlines()
+    assert lines[0].startswith("% perplexity by protocol nonoverlap")
+    assert r"Length & ALiBi & Learnable & CABLE\_NW \\" in lines
+    assert r"8 & 20.50 & \textbf{19.25} & 30.00 \\" in lines
+    assert r"16 & \textbf{20.00} & - & - \\" in lines
+
+
+def test_csv_holds_every_measurement_with_its_interval():
+    rows = list(csv.DictReader(io.StringIO(Table.of(ROWS).csv())))
+    assert [row["method"] for row in rows] == ["ALiBi", "ALiBi", "Learnable", "Learnable"]
+    assert float(rows[0]["perplexity"]) == pytest.approx(20.5)
+    assert float(rows[0]["low"]) == pytest.approx(np.exp(1.9))
+    assert rows[3]["refused"] == "too long"
+    assert rows[3]["perplexity"] == ""
+
+
+def test_seeds_are_a_mean_and_a_spread():
+    values = [10.0, 11.0, 13.0]
+    table = Table.of([at("CABLE", 8, np.log(v), seed) for seed, v in enumerate(values)])
+    cell = table.cell("CABLE", 8)
+    assert cell.mean == pytest.approx(statistics.mean(values))
+    assert cell.spread == pytest.approx(statistics.stdev(values))
+    assert cell.count == 3
+    assert "**11.33** ± 1.53" in table.markdown()
+    assert "over 3 seeds" in table.note()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"protocol": "last-256"}, {"same_tokens": True}, {"corpus": "d"}, {"text": "u"}]
+)
+def test_numbers_that_do_not_compare_are_refused(changes):
+    with pytest.raises(InputError, match="do not compare"):
+        Table.of([BASE, replace(BASE, method="RoPE", **changes)])
+
+
+def test_other_tokens_compare_by_the_byte():
+    other = replace(BASE, method="hf", text="u")
+    assert Table.of([BASE, other], "bits-per-byte").methods == ["ALiBi", "hf"]
+
+
+def test_nothing_is_refused_and_so_is_an_unknown_quantity():
+    with pytest.raises(InputError, match="nothing to put into a table"):
+        Table.of([])
+    with pytest.raises(InputError, match="unknown quantity 'ppl'"):
+        measurement.quantity("ppl")
+
+
+def test_files_round_trip_and_compare_merges_each_once(tmp_path):
+    paths = write(tmp_path / "a", ROWS)
+    assert {path.suffix for path in paths} == {
+        ".json", ".csv", ".md", ".tex", ".png", ".svg", ".pdf"
+    }  # fmt: skip
+    assert all(path.stat().st_size for path in paths)
+    assert measurement.read(tmp_path / "a" / "evaluation.json") == ROWS
+    write(tmp_path / "b", [*ROWS, at("ALiBi", 8, 3.0, seed=1)])
+    merged = compare([tmp_path / "a", tmp_path / "b" / "evaluation.json"])
+    assert len(merged) == len(ROWS) + 1
+    assert Table.of(merged).cell("ALiBi", 8).count == 2
+
+
+def test_the_same_measurements_give_the_same_bytes(tmp_path):
+    first, second = write(tmp_path / "a", ROWS), write(tmp_path / "b", ROWS)
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.name
+
+
+def test_positions_survive_the_file(tmp_path):
+    row = replace(BASE, protocol="per-position", by_position=(0.1, 1 / 3, 5e-324))
+    measurement.write(tmp_path / "x.json", [row])
+    assert measurement.read(tmp_path / "x.json") == [row]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "holds no measurements"),
+        ('{"format": 9, "measurements": []}', "has format 9"),
+        ('{"format": 1, "measurements": [{"colour": 1}]}', "unknown field 'colour'"),
+    ],
+)
+def test_bad_files_are_refused_in_a_sentence(content, complaint, tmp_path):
+    path = tmp_path / "evaluation.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=complaint):
+        measurement.read(path)
+    with pytest.raises(InputError, match="cannot read"):
+        measurement.read(tmp_path / "none.json")
+
+
+def test_titles_are_the_papers():
+    assert title("dapev2+kerple") == "DAPEv2+Kerple"
+    assert title("t5") == "T5-bias"
+
+
+def test_the_plot_has_a_line_per_method_and_marks_the_training_length():
+    figure = plot(Table.of(ROWS)).draw()
+    (axes,) = figure.axes
+    assert axes.get_yscale() == "log"
+    lines = {line.get_label(): line for line in axes.lines}
+    assert lines["ALiBi"].get_xdata().tolist() == [8, 16]
+    assert lines["ALiBi"].get_ydata() == pytest.approx([20.5, 20.0])
+    assert lines["Learnable"].get_xdata().tolist() == [8]
+    (mark,) = [line for line in axes.lines if line.get_gid() == "trained"]
+    assert set(mark.get_xdata()) == {8}
+    assert axes.get_ylabel() == "Perplexity (nonoverlap)"
+
+
+def test_an_infinite_perplexity_is_printed_and_not_drawn_to():
+    table = Table.of([at("ALiBi", 8, 2.0), at("ALiBi", 16, 800.0)])
+    assert "inf" in table.markdown()
+    figure = plot(table).draw()
+    assert np.isfinite(figure.axes[0].get_ylim()).all()
+
+
+def test_loss_along_the_window_is_binned_and_averaged_over_seeds(tmp_path):
+    losses = np.random.default_rng(0).random((2, 40)) + 1
+    rows = [
+        replace(BASE, protocol="per-position", length=40, seed=seed, by_position=tuple(values))
+        for seed, values in enumerate(losses.tolist())
+    ]
+    (line,) = positions(rows).lines
+    mean = losses.mean(axis=0)
+    assert line.values[:2] == pytest.approx(mean[:2])
+    assert line.lengths[:2] == [1, 2]
+    start = 0
+    for centre, value in zip(line.lengths, line.values, strict=True):
+        count = round(2 * (centre - start) - 1)
+        assert value == pytest.approx(mean[start : start + count].mean())
+        start += count
+    assert start == 40
+    names = {path.name for path in write(tmp_path, rows)}
+    assert "positions.svg" in names
+
+
+def test_values_close_together_still_have_labels():
+    figure = plot(Table.of([at("ALiBi", 8, np.log(17.2)), at("ALiBi", 16, np.log(18.1))])).draw()
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    low, high = axes.get_ylim()
+    shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert len(shown) >= 3

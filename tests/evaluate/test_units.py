@@ -1,0 +1,68 @@
+"""Bytes and words of tokens, counted from the text itself."""
+
+import numpy as np
+import pytest
+
+from evaluate.models import tiny
+from headscape.evaluate.measurement import Measurement
+from headscape.evaluate.perplexity import Method, Text, measure
+from headscape.evaluate.protocols import parse
+from headscape.evaluate.scoring import GPT2Scorer
+from headscape.evaluate.units import units
+from headscape.text.byte_tokenizer import ByteTokenizer
+from headscape.text.gpt2_bpe import GPT2Tokenizer
+from headscape.text.trained_bpe import TrainedBPE, train
+
+TEXTS = ["Grüße an  die\tWelt,\nsaid ½ of them.\n\n", "  x = [1, 2]\r\n", "日本 語", ""]
+
+
+def tokenizers():
+    trained = TrainedBPE(train(iter(TEXTS * 3), 300))
+    return {"bytes": ByteTokenizer(), "bpe": trained, "gpt2": GPT2Tokenizer()}
+
+
+@pytest.mark.parametrize("name", ["bytes", "bpe", "gpt2"])
+def test_totals_are_those_of_the_text(name):
+    tokenizer = tokenizers()[name]
+    parts = [np.append(tokenizer.encode(text), tokenizer.end_of_text) for text in TEXTS]
+    tokens = np.concatenate(parts).astype(np.int64)
+    size, words = units(tokenizer).counts(tokens)
+    assert size.sum() == sum(len(text.encode()) for text in TEXTS)
+    assert words.sum() == sum(len(text.encode().split()) for text in TEXTS)
+    ends = np.cumsum([len(part) for part in parts])
+    for text, begin, end in zip(TEXTS, [0, *ends], ends, strict=False):
+        assert size[begin:end].sum() == len(text.encode())
+        assert words[begin:end].sum() == len(text.encode().split())
+
+
+def test_a_word_belongs_to_the_token_that_begins_it():
+    tokens = np.frombuffer(b"ab cd", dtype=np.uint8).astype(np.int64)
+    assert units(ByteTokenizer()).counts(tokens)[1].tolist() == [1, 0, 0, 1, 0]
+
+
+def test_quantities_follow_from_the_loss():
+    one = Measurement(
+        method="m", length=8, protocol="nonoverlap", same_tokens=False, corpus="c", text="t",
+        model="h", tokens=100, bytes=400, words=50, loss=2.0, low=1.9, high=2.1,
+    )  # fmt: skip
+    assert one.value("perplexity") == pytest.approx(np.e**2)
+    assert one.value("word-perplexity") == pytest.approx(np.e**4)
+    assert one.value("byte-perplexity") == pytest.approx(np.e**0.5)
+    assert one.value("bits-per-byte") == pytest.approx(0.5 / np.log(2))
+    assert one.value("loss") == 2.0
+    assert one.interval("loss") == (1.9, 2.1)
+    assert one.interval("perplexity") == pytest.approx((np.exp(1.9), np.exp(2.1)))
+
+
+def test_only_scored_text_is_counted():
+    model = tiny(vocabulary=257)
+    tokens = ByteTokenizer().encode("one two three four five six")
+    text = Text(tokens=tokens, corpus="c", units=units(ByteTokenizer()))
+    found = measure(GPT2Scorer(model), text, Method(name="m"), parse("last-4"), 8)
+    scored = [bytes(tokens[end - 3 : end + 1].tolist()) for end in (8, 16, 24)]
+    assert found.bytes == 12
+    assert found.words == sum(
+        byte != ord(" ") and tokens[end - 3 + index - 1] == ord(" ")
+        for end, part in zip((8, 16, 24), scored, strict=True)
+        for index, byte in enumerate(part)
+    )
