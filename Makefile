@@ -20,7 +20,7 @@ figures: setup
 	$(BIN)/headscape figures
 
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: setup
 	$(BIN)/ruff check

@@ -1,21 +1,55 @@
 """Which path computes attention, and why.
 
-`auto` decides once, from the kind of value and the device; an explicit path that cannot serve
-raises with its reason. Nothing falls back in silence: `choose` says what is taken.
+    decode      one query against a cache                       attention/decode.py
+    native      the C++ kernel, float32 on a CPU                 attention/native.py
+    flex        torch's FlexAttention, on a GPU                  attention/flex.py
+    torch       blocks in plain torch, any dtype and device      attention/torch_blocks.py
+    reference   whole matrices, the definition                   attention/reference.py
+
+`auto` takes the first of these that serves; a path asked for by name either serves or raises with
+its reason. `choose` says what is taken and why the ones before it are not.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention import reference
+from headscape.attention import decode, flex, native, reference, torch_blocks
 from headscape.attention.reference import Inputs, Tap
 from headscape.bias import Bias
 from headscape.encodings import Encoding
+from headscape.errors import InputError
 from headscape.types import Positions, Visible
 
-Path = Literal["auto", "reference"]
+Path = Literal["auto", "decode", "native", "flex", "torch", "reference"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The path taken, and why those before it were not."""
+
+    path: Path
+    passed_over: dict[str, str]
+
+
+def choose(inputs: Inputs, path: Path = "auto") -> Choice:
+    """The path that will serve."""
+    if path != "auto":
+        reason = _refusal(inputs, path)
+        if reason is not None:
+            raise InputError(f"attention path {path!r} cannot serve here: {reason}.")
+        return Choice(path, {})
+    passed_over: dict[str, str] = {}
+    candidates: tuple[Path, ...] = ("decode", "native", "flex", "torch")
+    for candidate in candidates:
+        reason = _refusal(inputs, candidate) or _unwanted(inputs, candidate)
+        if reason is None:
+            return Choice(candidate, passed_over)
+        passed_over[candidate] = reason
+    return Choice("reference", passed_over)
 
 
 def attend(
@@ -36,5 +70,57 @@ def attend(
 
 def run(inputs: Inputs, path: Path = "auto", tap: Tap | None = None) -> Float[Tensor, "b h t e"]:
     """The same from one value."""
-    del path
-    return reference.attend(inputs, tap)
+    if tap is not None:
+        if path not in {"auto", "reference"}:
+            raise InputError(f"only the reference path shows its scores to a tap, not {path!r}.")
+        return reference.attend(inputs, tap)
+    chosen = choose(inputs, path).path
+    if chosen == "decode":
+        return decode.attend(inputs)
+    if chosen == "native":
+        return native.attend(*_parts(inputs))
+    if chosen == "flex":
+        return flex.attend(inputs)
+    if chosen == "torch":
+        return torch_blocks.attend(*_parts(inputs))
+    return reference.attend(inputs)
+
+
+def _refusal(inputs: Inputs, path: Path) -> str | None:
+    if path == "decode":
+        return decode.refuses(inputs)
+    if path == "native":
+        return native.available() or native.supports(*_kind(inputs))
+    if path == "flex":
+        return flex.refuses(inputs)
+    if path == "torch":
+        return torch_blocks.supports(*_kind(inputs))
+    return None
+
+
+def _unwanted(inputs: Inputs, path: Path) -> str | None:
+    """Why a path that could serve is not taken by itself."""
+    if path == "decode" and torch.is_grad_enabled() and inputs.q.requires_grad:
+        return "gradients are wanted"
+    if path == "flex" and inputs.q.device.type != "cuda":
+        return "it is for GPUs"
+    return None
+
+
+def _parts(
+    inputs: Inputs,
+) -> tuple[Tensor, Tensor, Tensor, Encoding, Bias | None, Positions, Visible, float]:
+    return (
+        inputs.q,
+        inputs.k,
+        inputs.v,
+        inputs.encoding,
+        inputs.bias,
+        inputs.positions,
+        inputs.visible,
+        inputs.scale,
+    )
+
+
+def _kind(inputs: Inputs) -> tuple[Tensor, Encoding, Bias | None, Visible]:
+    return inputs.q, inputs.encoding, inputs.bias, inputs.visible

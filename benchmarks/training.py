@@ -1,0 +1,222 @@
+"""A training step against the same step written plainly and against transformers.
+
+    python -m benchmarks.training                               nano and small, 2 threads
+    python -m benchmarks.training --sizes nano --rounds 3       a quick look
+
+Forward, backward, clipping and a fused AdamW update of one batch, in one process, the three taking
+turns so that a busy machine slows them alike; medians over rounds, and each round's ratio to the
+plain step. `ours` is the loop's own code with encoding nope; `plain` is a GPT-2 in fifty lines
+around torch's causal scaled_dot_product_attention, as in nanoGPT; `transformers` is
+GPT2LMHeadModel with attn_implementation="sdpa". No dropout, float32, equal shapes and parameters.
+`loading` is the time to take a batch from a memory-mapped file, as a share of our step.
+"""
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headscape.model import GPT2
+from headscape.text.batches import Batches
+from headscape.train import TrainConfig, preset
+from headscape.train.distributed import clip
+from headscape.train.optim import adamw
+from headscape.train.step import Learner
+from headscape.train.world import World
+
+SHAPES = {"nano": (4, 512, 1024), "small": (1, 512, 50_304)}
+"""Windows, tokens in each, vocabulary."""
+Step = Callable[[Tensor], None]
+
+
+class PlainBlock(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        q, k, v = (
+            part.view(b, t, self.heads, d // self.heads).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).split(d, dim=2)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class Plain(nn.Module):
+    """GPT-2 without positions, output tied to the embedding."""
+
+    def __init__(self, config: TrainConfig, vocabulary: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, config.width)
+        self.blocks = nn.ModuleList(
+            PlainBlock(config.width, config.heads) for _ in range(config.layers)
+        )
+        self.norm = nn.LayerNorm(config.width)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x), self.tokens.weight)
+
+
+def ours(config: TrainConfig, vocabulary: int) -> Step:
+    model = GPT2(config.model(vocabulary))
+    learner = Learner(config=config, world=World(), model=model, module=model)
+    optimiser = adamw(model, config)
+
+    def step(windows: Tensor) -> None:
+        optimiser.zero_grad(set_to_none=True)
+        learner.gradient(windows)
+        clip(model.parameters(), config.clip)
+        optimiser.step()
+
+    return step
+
+
+def usual(model: nn.Module, logits: Callable[[Tensor], Tensor]) -> Step:
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True)
+
+    def step(windows: Tensor) -> None:
+        optimiser.zero_grad(set_to_none=True)
+        out = logits(windows[:, :-1]).flatten(0, 1)
+        F.cross_entropy(out, windows[:, 1:].flatten()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+
+    return step
+
+
+def theirs(config: TrainConfig, vocabulary: int) -> Step:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=vocabulary,
+            n_positions=config.length,
+            n_embd=config.width,
+            n_layer=config.layers,
+            n_head=config.heads,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            use_cache=False,
+            bos_token_id=None,
+            eos_token_id=None,
+            attn_implementation="sdpa",
+        )
+    ).train()
+    return usual(model, lambda tokens: model(tokens).logits)
+
+
+def loading(windows: int, length: int, vocabulary: int) -> float:
+    """Median seconds to take a step's batch out of a memory-mapped file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tokens.bin"
+        np.random.default_rng(0).integers(vocabulary, size=5_000_000).astype("<u2").tofile(path)
+        batches = Batches(np.memmap(path, "<u2", "r"), length, 0)
+        times = []
+        for step in range(200):
+            begun = time.perf_counter()
+            torch.from_numpy(batches.windows(step, windows, length))
+            times.append(time.perf_counter() - begun)
+    return median(times)
+
+
+def measure(size: str, rounds: int) -> dict[str, object]:
+    windows, length, vocabulary = SHAPES[size]
+    config = preset(size, encoding="nope", length=length, batch=windows, tokenizer="bytes")
+    torch.manual_seed(0)
+    plain = Plain(config, vocabulary)
+    steps = {
+        "ours": ours(config, vocabulary),
+        "plain": usual(plain, plain),
+        "transformers": theirs(config, vocabulary),
+    }
+    batch = torch.randint(vocabulary, (windows, length + 1))
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(rounds + 1):
+        order = list(steps.items())
+        for name, step in order[turn % 3 :] + order[: turn % 3]:
+            begun = time.perf_counter()
+            step(batch)
+            if turn:
+                times[name].append(time.perf_counter() - begun)
+    ratios = {
+        name: median(mine / floor for mine, floor in zip(taken, times["plain"], strict=True))
+        for name, taken in times.items()
+    }
+    load = loading(windows, length, vocabulary)
+    seconds = {name: median(taken) for name, taken in times.items()}
+    return {
+        "size": size,
+        "windows": windows,
+        "length": length,
+        "seconds": seconds,
+        "ratio_to_plain": ratios,
+        "tokens_per_second": {name: windows * length / taken for name, taken in seconds.items()},
+        "loading_seconds": load,
+        "loading_share": load / seconds["ours"],
+    }
+
+
+def markdown(found: dict[str, object]) -> str:
+    lines = [f"{found['machine']}, {found['threads']} threads, torch {found['torch']}", ""]
+    lines += [
+        "| size, batch | step | seconds | ratio to plain | tokens/s |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found["sizes"]:  # type: ignore[attr-defined]
+        for name, seconds in row["seconds"].items():
+            what = f"{row['size']}, {row['windows']} x {row['length']}"
+            ratio, speed = row["ratio_to_plain"][name], row["tokens_per_second"][name]
+            lines.append(f"| {what} | {name} | {seconds:.3f} | {ratio:.2f} | {speed:.0f} |")
+    lines.append("")
+    for row in found["sizes"]:  # type: ignore[attr-defined]
+        lines.append(
+            f"Loading a batch of {row['size']} takes {1e6 * row['loading_seconds']:.0f} us, "
+            f"{100 * row['loading_share']:.3f}% of our step."
+        )
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    found = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "threads": args.threads,
+        "torch": torch.__version__,
+        "rounds": args.rounds,
+        "sizes": [measure(size, args.rounds) for size in args.sizes],
+    }
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "training.json").write_text(json.dumps(found, indent=1) + "\n")
+    (args.out / "training.md").write_text(markdown(found))
+    print(markdown(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+// The C interface: cuts tokens into tiles, picks the instruction set, runs the kernel.
+//
+// Every function returns 0, or 1 when there is no memory. Arguments are checked by the caller.
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "problem.hpp"
+
+namespace headscape {
+namespace {
+
+// Consecutive tokens with consecutive positions and one group, cut into tiles. Tokens of a negative
+// group see nothing and are in no tile.
+void cut(const int64_t *at, const int64_t *group, int64_t count, int64_t most,
+         std::vector<Tile> &tiles) {
+    for (int64_t start = 0, end; start < count; start = end) {
+        int64_t own = group ? group[start] : 0;
+        end = start + 1;
+        while (end < count && at[end] == at[end - 1] + 1 && (group ? group[end] : 0) == own) end++;
+        if (own < 0) continue;
+        for (int64_t i = start; i < end; i += most) {
+            int64_t n = end - i < most ? end - i : most;
+            tiles.push_back({i, n, at[i], own, start, end});
+        }
+    }
+}
+
+struct Plans {
+    std::vector<Tile> q, k;
+    std::vector<int64_t> q_begin{0}, k_begin{0};
+    std::vector<Unit> units;
+
+    explicit Plans(const Problem &p) {
+        for (int64_t b = 0; b < p.batch; b++) {
+            const int64_t *q_group = p.q_group ? p.q_group + b * p.q_stride : nullptr;
+            const int64_t *k_group = p.k_group ? p.k_group + b * p.k_stride : nullptr;
+            cut(p.q_at + b * p.q_stride, q_group, p.queries, p.hidden ? kMixQueries : kQueryTile, q);
+            cut(p.k_at + b * p.k_stride, k_group, p.keys, p.hidden ? kMixKeys : kKeyTile, k);
+            q_begin.push_back(static_cast<int64_t>(q.size()));
+            k_begin.push_back(static_cast<int64_t>(k.size()));
+            for (int64_t h = 0; h < p.heads; h++)
+                for (int64_t t = q_begin[b + 1] - 1; t >= q_begin[b]; t--) units.push_back({b, h, t});
+        }
+    }
+    Plan plan() const {
+        return {q.data(), k.data(), q_begin.data(), k_begin.data(), units.data(),
+                static_cast<int64_t>(units.size())};
+    }
+};
+
+// HEADSCAPE_NATIVE=avx512, avx2 or portable takes that one where the machine has it.
+int best() {
+#if defined(__x86_64__)
+    const char *asked = std::getenv("HEADSCAPE_NATIVE");
+    int level = 0;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) level = 1;
+    if (level && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
+        level = 2;
+    if (asked && !std::strcmp(asked, "portable")) level = 0;
+    if (asked && !std::strcmp(asked, "avx2") && level > 1) level = 1;
+    return level;
+#else
+    return 0;
+#endif
+}
+
+const int kLevel = best();
+
+}  // namespace
+}  // namespace headscape
+
+using headscape::Plans;
+using headscape::Problem;
+
+extern "C" {
+
+const char *headscape_instructions() {
+    static const char *names[] = {"portable", "avx2", "avx512"};
+    return names[headscape::kLevel];
+}
+
+// For the Python side to check that both agree on the layout.
+int64_t headscape_problem_size() { return sizeof(Problem); }
+
+#if defined(__x86_64__)
+// A vector must divide the head dim, so AVX-512 leaves odd multiples of 8 to AVX2.
+#define HEADSCAPE_RUN(what)                                                      \
+    if (headscape::kLevel == 2 && p->head_dim % 16 == 0)                         \
+        return headscape::avx512::what(*p, plans.plan());                        \
+    if (headscape::kLevel >= 1) return headscape::avx2::what(*p, plans.plan());  \
+    return headscape::portable::what(*p, plans.plan());
+#else
+#define HEADSCAPE_RUN(what) return headscape::portable::what(*p, plans.plan());
+#endif
+
+int headscape_forward(const Problem *p) try {
+    Plans plans(*p);
+    HEADSCAPE_RUN(forward)
+} catch (const std::bad_alloc &) {
+    return 1;
+}
+
+int headscape_backward(const Problem *p) try {
+    Plans plans(*p);
+    HEADSCAPE_RUN(backward)
+} catch (const std::bad_alloc &) {
+    return 1;
+}
+
+}  // extern "C"

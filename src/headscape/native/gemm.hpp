@@ -1,0 +1,136 @@
+// The matrix products of attention, on tiles that sit in the cache.
+//
+// A tile of scores is kept transposed: one row per key, the queries along the vector lanes. Then
+// softmax runs over rows (no sums across lanes), a bias by distance is one unaligned load, and
+// every product below finds its right-hand side already in row order: nothing is packed but the
+// queries, once per query tile.
+//
+//     along_queries   S^T[j, i]  = sum_e K[j, e] Q^T[e, i]        also dP^T = V dO^T
+//     over_keys       O[i, e]   += sum_j P^T[j, i] V[j, e]        also dQ from dS^T and K
+//     over_queries    dV[j, e]  += sum_i P^T[j, i] dO[i, e]       also dK from dS^T and Q
+//
+// `reach` is the causal limit: key row j is seen by query column i when j <= i + reach. Blocks
+// beyond it are skipped, which makes a tile on the diagonal cost half.
+#pragma once
+
+#include "simd.hpp"
+
+namespace headscape {
+namespace HEADSCAPE_ISA {
+
+constexpr int64_t kEverything = INT64_C(1) << 40;  // a reach that hides nothing
+
+enum class Into { kStore, kAdd, kScaleAdd };
+
+// C[M, N W] (=, +=, = factor C +) A[M, depth] B[depth, N W] with all of C in registers. A is read
+// one number at a time: at a[m, k] = a[m * lda + k], or a[k * lda + m] when it is transposed.
+template <int M, int N, bool kTransposed, Into kInto>
+inline void micro(int64_t depth, const float *__restrict a, int64_t lda, const float *__restrict b,
+                  int64_t ldb, float *__restrict c, int64_t ldc, const float *factor) {
+    V sums[M][N];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n++) sums[m][n] = V{};
+    for (int64_t k = 0; k < depth; k++) {
+        V right[N];
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n++) right[n] = load(b + k * ldb + n * W);
+#pragma GCC unroll 16
+        for (int m = 0; m < M; m++) {
+            V left = splat(kTransposed ? a[k * lda + m] : a[m * lda + k]);
+#pragma GCC unroll 4
+            for (int n = 0; n < N; n++) sums[m][n] = fma(left, right[n], sums[m][n]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n++) {
+            float *to = c + m * ldc + n * W;
+            if (kInto == Into::kAdd) sums[m][n] = load(to) + sums[m][n];
+            if (kInto == Into::kScaleAdd) sums[m][n] = fma(splat(factor[m]), load(to), sums[m][n]);
+            store(to, sums[m][n]);
+        }
+}
+
+// The same for `rows` <= M rows.
+template <int M, int N, bool kTransposed, Into kInto>
+inline void micro_rows(int64_t rows, int64_t depth, const float *a, int64_t lda, const float *b,
+                       int64_t ldb, float *c, int64_t ldc, const float *factor) {
+    if constexpr (M > 1) {
+        if (rows < M) {
+            micro_rows<M - 1, N, kTransposed, kInto>(rows, depth, a, lda, b, ldb, c, ldc, factor);
+            return;
+        }
+    }
+    micro<M, N, kTransposed, kInto>(depth, a, lda, b, ldb, c, ldc, factor);
+}
+
+// Each product goes over its columns in panels of N vectors, the last ones in narrower panels.
+
+// S^T[rows, columns] = A[rows, depth] B[depth, columns]. Blocks that `reach` hides are left as they
+// are.
+template <int N = kMicroVectors>
+inline void along_queries(int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t lda,
+                          const float *b, int64_t ldb, float *c, int64_t ldc, int64_t reach) {
+    int64_t i = 0;
+    for (; i + N * W <= columns; i += N * W) {
+        int64_t end = clamp(reach + i + N * W, 0, rows);
+        for (int64_t j = 0; j < end; j += kMicroRows)
+            micro_rows<kMicroRows, N, false, Into::kStore>(end - j, depth, a + j * lda, lda, b + i,
+                                                           ldb, c + j * ldc + i, ldc, nullptr);
+    }
+    if constexpr (N > 1)
+        if (i < columns)
+            along_queries<N - 1>(rows, columns - i, depth, a, lda, b + i, ldb, c + i, ldc, reach + i);
+}
+
+// C[queries, columns] = (factor_i C, C) + sum_j T[j, i] B[j, columns], keys j that query i may see.
+template <Into kInto, int N = kMicroVectors>
+inline void over_keys(int64_t queries, int64_t columns, int64_t keys, const float *t, int64_t ldt,
+                      const float *b, int64_t ldb, float *c, int64_t ldc, const float *factor,
+                      int64_t reach) {
+    int64_t n = 0;
+    for (; n + N * W <= columns; n += N * W)
+        for (int64_t i = 0; i < queries; i += kMicroRows) {
+            int64_t seen = clamp(reach + i + kMicroRows, 0, keys);
+            const float *by = kInto == Into::kScaleAdd ? factor + i : nullptr;
+            micro_rows<kMicroRows, N, true, kInto>(queries - i, seen, t + i, ldt, b + n, ldb,
+                                                   c + i * ldc + n, ldc, by);
+        }
+    if constexpr (N > 1)
+        if (n < columns)
+            over_keys<kInto, N - 1>(queries, columns - n, keys, t, ldt, b + n, ldb, c + n, ldc,
+                                    factor, reach);
+}
+
+// C[keys, columns] += sum_i T[j, i] B[i, columns], queries i that may see key j.
+template <int N = kMicroVectors>
+inline void over_queries(int64_t keys, int64_t columns, int64_t queries, const float *t,
+                         int64_t ldt, const float *b, int64_t ldb, float *c, int64_t ldc,
+                         int64_t reach) {
+    int64_t n = 0;
+    for (; n + N * W <= columns; n += N * W)
+        for (int64_t j = 0; j < keys; j += kMicroRows) {
+            int64_t first = clamp(j - reach, 0, queries);
+            micro_rows<kMicroRows, N, false, Into::kAdd>(
+                keys - j, queries - first, t + j * ldt + first, ldt, b + first * ldb + n, ldb,
+                c + j * ldc + n, ldc, nullptr);
+        }
+    if constexpr (N > 1)
+        if (n < columns)
+            over_queries<N - 1>(keys, columns - n, queries, t, ldt, b + n, ldb, c + n, ldc, reach);
+}
+
+// out[e, i] = factor x[i, e] for `count` tokens; columns up to `padded` are zero.
+inline void transpose(const float *x, int64_t count, int64_t width, int64_t padded, float factor,
+                      float *out, int64_t ld) {
+    for (int64_t e = 0; e < width; e++) {
+        for (int64_t i = 0; i < count; i++) out[e * ld + i] = factor * x[i * width + e];
+        for (int64_t i = count; i < padded; i++) out[e * ld + i] = 0;
+    }
+}
+
+}  // namespace HEADSCAPE_ISA
+}  // namespace headscape

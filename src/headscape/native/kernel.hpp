@@ -1,0 +1,115 @@
+// The two entry points of one instruction set: scratch memory, threads, choice of bias.
+#pragma once
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+#include "mixing.hpp"
+
+namespace headscape {
+namespace HEADSCAPE_ISA {
+
+inline int64_t thread_index() {
+#if defined(_OPENMP)
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+// Zeroed, aligned to a cache line, one piece per thread.
+struct Scratch {
+    float *all;
+    int64_t each;
+    Scratch(int64_t threads, int64_t floats) : each(rounded_up(floats, 64)) {
+        void *memory = nullptr;
+        if (posix_memalign(&memory, 64, threads * each * sizeof(float))) memory = nullptr;
+        all = static_cast<float *>(memory);
+        if (all) memset(all, 0, threads * each * sizeof(float));
+    }
+    ~Scratch() { free(all); }
+    Scratch(const Scratch &) = delete;
+    Scratch &operator=(const Scratch &) = delete;
+};
+
+template <class Bias>
+inline int run_mixed_forward(const Problem &p, const Plan &plan, int64_t bias_floats) {
+    int64_t own = Maps::floats(p, false) + p.heads * kRow * (p.head_dim + 3);
+    Scratch scratch(p.threads, own + bias_floats);
+    if (!scratch.all) return 1;
+    int64_t tiles = plan.q_begin[p.batch];
+#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
+    for (int64_t u = 0; u < tiles; u++) {
+        float *mine = scratch.all + thread_index() * scratch.each;
+        int64_t t = tiles - 1 - u, row = 0;
+        while (plan.q_begin[row + 1] <= t) row++;
+        mixed_forward_tile<Bias>(p, plan, row, plan.q[t], mine, mine + own);
+    }
+    return 0;
+}
+
+template <class Bias, bool kLearns>
+inline int run_mixed_backward(const Problem &p, const Plan &plan, int64_t bias_floats) {
+    int64_t own = Maps::floats(p, true) + 2 * p.heads * kRow * (p.head_dim + 1);
+    Scratch scratch(p.threads, own + bias_floats);
+    if (!scratch.all) return 1;
+#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
+    for (int64_t u = 0; u < p.batch * p.parts; u++) {
+        float *mine = scratch.all + thread_index() * scratch.each;
+        mixed_backward_part<Bias, kLearns>(p, plan, u % p.batch, u / p.batch, mine, mine + own);
+    }
+    return 0;
+}
+
+template <class Bias>
+inline int run_forward(const Problem &p, const Plan &plan, int64_t bias_floats) {
+    if (p.hidden) return run_mixed_forward<Bias>(p, plan, bias_floats);
+    int64_t own = kScores + p.head_dim * kQueryTile + 3 * kQueryTile;
+    Scratch scratch(p.threads, own + bias_floats);
+    if (!scratch.all) return 1;
+#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
+    for (int64_t u = 0; u < plan.unit_count; u++) {
+        float *mine = scratch.all + thread_index() * scratch.each;
+        forward_tile<Bias>(p, plan, plan.units[u], mine, mine + own);
+    }
+    return 0;
+}
+
+template <class Bias, bool kLearns>
+inline int run_backward(const Problem &p, const Plan &plan, int64_t bias_floats) {
+    if (p.hidden) return run_mixed_backward<Bias, kLearns>(p, plan, bias_floats);
+    int64_t own = 2 * kScores + 2 * p.head_dim * kQueryTile + 2 * kQueryTile;
+    Scratch scratch(p.threads, own + bias_floats);
+    if (!scratch.all) return 1;
+    int64_t heads = p.batch * p.heads;
+#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
+    for (int64_t u = 0; u < heads * p.parts; u++) {
+        float *mine = scratch.all + thread_index() * scratch.each;
+        backward_part<Bias, kLearns>(p, plan, u % heads / p.heads, u % p.heads, u / heads, mine,
+                                     mine + own);
+    }
+    return 0;
+}
+
+int forward(const Problem &p, const Plan &plan) {
+    if (p.kind == kToeplitz) return run_forward<Toeplitz>(p, plan, 0);
+    if (p.kind == kSlope) return run_forward<Slope>(p, plan, 0);
+    if (p.kind == kPieces) return run_forward<Pieces>(p, plan, 2 * p.pieces * W);
+    return run_forward<None>(p, plan, 0);
+}
+
+int backward(const Problem &p, const Plan &plan) {
+    int64_t pieces = 2 * p.pieces * W + kScores;
+    bool learns = p.d_table || p.d_weight || p.d_row || p.d_col || p.d_slopes;
+    if (p.kind == kToeplitz && learns) return run_backward<Toeplitz, true>(p, plan, 0);
+    if (p.kind == kToeplitz) return run_backward<Toeplitz, false>(p, plan, 0);
+    if (p.kind == kSlope && learns) return run_backward<Slope, true>(p, plan, 0);
+    if (p.kind == kSlope) return run_backward<Slope, false>(p, plan, 0);
+    if (p.kind == kPieces && learns) return run_backward<Pieces, true>(p, plan, pieces);
+    if (p.kind == kPieces) return run_backward<Pieces, false>(p, plan, pieces);
+    return run_backward<None, false>(p, plan, 0);
+}
+
+}  // namespace HEADSCAPE_ISA
+}  // namespace headscape

@@ -1,0 +1,89 @@
+"""The shared library: where it is, what it is called with, and why it is not there.
+
+`Problem` mirrors the struct of that name in problem.hpp, which documents the fields. ctypes lets
+go of the interpreter lock while a call runs. HEADSCAPE_LIBRARY names another build to load, such as
+one with sanitizers; HEADSCAPE_NATIVE (avx2, portable) holds it back from newer instructions.
+"""
+
+import ctypes
+import functools
+import importlib.machinery
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+def _fields(kind: type, names: str) -> list[tuple[str, type]]:
+    return [(name, kind) for name in names.split()]
+
+
+FIELDS = [
+    *_fields(ctypes.c_int64, "batch heads queries keys head_dim causal threads parts"),
+    *_fields(ctypes.c_double, "scale"),
+    *_fields(ctypes.c_void_p, "q k v q_at k_at q_group k_group"),
+    *_fields(ctypes.c_int64, "q_stride k_stride"),
+    *_fields(ctypes.c_void_p, "out lse"),
+    *_fields(ctypes.c_int64, "kind"),
+    *_fields(ctypes.c_void_p, "table"),
+    *_fields(ctypes.c_int64, "table_low table_length"),
+    *_fields(ctypes.c_void_p, "weight row col"),
+    *_fields(ctypes.c_int64, "weight_stride row_stride col_stride pieces"),
+    *_fields(ctypes.c_void_p, "knots slopes offsets"),
+    *_fields(ctypes.c_int64, "hidden taps adds_bias released"),
+    *_fields(ctypes.c_void_p, "in_weight in_bias out_weight out_bias in_back out_back"),
+    *_fields(ctypes.c_void_p, "d_out d_q d_k d_v d_table d_weight d_row d_col d_slopes d_offsets"),
+    *_fields(ctypes.c_void_p, "d_in_weight d_in_bias d_out_weight d_out_bias"),
+]
+
+
+class Problem(ctypes.Structure):
+    """One attention call, as plain data."""
+
+    _fields_ = FIELDS
+
+
+@functools.cache
+def load() -> ctypes.CDLL | str:
+    """The library, or why there is none."""
+    here = Path(__file__).parent
+    found = [here / f"kernels{s}" for s in importlib.machinery.EXTENSION_SUFFIXES]
+    if other := os.environ.get("HEADSCAPE_LIBRARY"):
+        found = [Path(other)]
+    path = next((p for p in found if p.exists()), None)
+    if path is None:
+        return "the native kernels were not built; install headscape where a C++ compiler is"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return f"the native kernels cannot be loaded: {error}"
+    library.headscape_instructions.restype = ctypes.c_char_p
+    library.headscape_problem_size.restype = ctypes.c_int64
+    if library.headscape_problem_size() != ctypes.sizeof(Problem):
+        return "the native kernels are of another version; install headscape again"
+    for name in ("headscape_forward", "headscape_backward"):
+        getattr(library, name).argtypes = [ctypes.POINTER(Problem)]
+    return library
+
+
+def instructions() -> str:
+    """The instruction set in use: avx512, avx2 or portable."""
+    library = load()
+    assert not isinstance(library, str)
+    return str(library.headscape_instructions().decode())
+
+
+def call(name: str, **fields: Tensor | float | None) -> None:
+    """Run `name` on a problem; tensors are handed over by address."""
+    library = load()
+    assert not isinstance(library, str)
+    problem = Problem(threads=torch.get_num_threads())
+    for field, value in fields.items():
+        if isinstance(value, Tensor):
+            assert value.is_contiguous(), field
+            setattr(problem, field, value.data_ptr())
+        elif value is not None:
+            setattr(problem, field, value)
+    if getattr(library, f"headscape_{name}")(ctypes.byref(problem)):
+        raise MemoryError("no memory for the scratch tiles of native attention")

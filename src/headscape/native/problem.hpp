@@ -1,0 +1,100 @@
+// What the Python side hands over: one attention call, as plain data.
+//
+// Shape letters as everywhere: b batch, t queries, s keys, h heads, e head dim. All float tensors
+// are contiguous in the order named. This struct is mirrored field by field in attention/native.py;
+// every field is 8 bytes wide so that there is no padding to agree on. Gradients carry a leading
+// axis `parts` where several workers may share a head: each part is summed by the caller.
+#pragma once
+
+#include <cstdint>
+
+namespace headscape {
+
+enum Kind : int64_t { kNone = 0, kToeplitz = 1, kSlope = 2, kPieces = 3 };
+
+struct Problem {
+    int64_t batch, heads, queries, keys, head_dim;
+    int64_t causal;
+    int64_t threads;
+    int64_t parts;  // backward: into how many parts the query tiles of a head are dealt
+    double scale;
+
+    const float *q, *k, *v;           // [b h t e], [b h s e], [b h s e]
+    const int64_t *q_at, *k_at;       // positions, [t] or [b t]; [s] or [b s]
+    const int64_t *q_group, *k_group; // same shapes; null: all in one group
+    int64_t q_stride, k_stride;       // elements from one batch row of these to the next; 0: shared
+
+    float *out;  // [b h t e]
+    float *lse;  // [b h t], log of the softmax's denominator
+
+    int64_t kind;            // which bias
+    const float *table;      // toeplitz [h, length]; pieces: near [length]
+    int64_t table_low;       // the distance in column 0
+    int64_t table_length;
+    const float *weight;     // slope [#b h t] or null; pieces: 1 / far [#b t]
+    const double *row, *col; // slope [#b h t], [#b h s]
+    int64_t weight_stride, row_stride, col_stride;  // from one batch row to the next; 0: shared
+    int64_t pieces;          // linear pieces of the perceptron
+    const float *knots;      // [pieces - 1], ascending
+    const float *slopes;     // [h, pieces]
+    const float *offsets;    // [h, pieces]
+
+    // DAPE and DAPEv2; hidden = 0: the scores are not mixed. c = h channels, or 2 h with a bias.
+    int64_t hidden, taps;
+    int64_t adds_bias;  // the bias is added to the scores too, besides being a channel
+    int64_t released;   // nothing lies beyond the last key; else hidden maps from zeros do
+    const float *in_weight, *in_bias;    // [c taps hidden], [hidden]
+    const float *out_weight, *out_bias;  // [hidden taps h], [h]
+    const float *in_back, *out_back;     // [hidden taps c], [h taps hidden]; taps in reverse
+
+    const float *d_out;         // [b h t e]
+    float *d_q, *d_k, *d_v;     // [b h t e], [parts b h s e] twice
+    float *d_table;             // [parts b h length] or null
+    float *d_weight;            // slope, pieces: [b h t] or null
+    double *d_row, *d_col;      // slope: [b h t], [parts b h s] or null
+    float *d_slopes, *d_offsets;  // pieces: [parts b h pieces] or null
+    double *d_in_weight, *d_in_bias;    // [parts b hidden c taps], [parts b hidden]
+    double *d_out_weight, *d_out_bias;  // [parts b h hidden taps], [parts b h]
+};
+
+// A stretch of consecutive tokens whose positions are consecutive too, in one group: inside a pair
+// of tiles the distance is an affine function of the indices, and visibility by group is all or
+// nothing.
+struct Tile {
+    int64_t start;     // index of its first token
+    int64_t count;
+    int64_t position;  // of its first token
+    int64_t group;
+    int64_t run_start, run_end;  // the whole stretch that it was cut from
+};
+
+struct Unit {
+    int64_t row, head, tile;  // tile: an index into Plan::q
+};
+
+struct Plan {
+    const Tile *q, *k;
+    const int64_t *q_begin, *k_begin;  // [batch + 1]: the tiles of a batch row
+    const Unit *units;                 // every (batch row, head, query tile), costly ones first
+    int64_t unit_count;
+};
+
+constexpr int64_t kQueryTile = 128;
+constexpr int64_t kKeyTile = 128;
+constexpr int64_t kMixQueries = 48;  // where scores are mixed, all heads of a tile are held at once
+constexpr int64_t kMixKeys = 64;
+constexpr int64_t kMostTaps = 33;    // so that a key tile and its halo fit into kKeyTile
+
+// The kernels, compiled once per instruction set (kernel_*.cpp). They return 0, or 1 when there is
+// no memory for their scratch.
+#define HEADSCAPE_DECLARE(isa)                              \
+    namespace isa {                                         \
+    int forward(const Problem &p, const Plan &plan);        \
+    int backward(const Problem &p, const Plan &plan);       \
+    }
+HEADSCAPE_DECLARE(avx512)
+HEADSCAPE_DECLARE(avx2)
+HEADSCAPE_DECLARE(portable)
+#undef HEADSCAPE_DECLARE
+
+}  // namespace headscape

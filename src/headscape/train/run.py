@@ -1,0 +1,251 @@
+"""A run is a folder; `train` fills it and `Run.open` reads it.
+
+    RUN/config.toml        the whole configuration          (config_file.py)
+        tokenizer.json     the tokenizer, so that the run needs nothing else to be read
+        metrics.jsonl      a line for every step             (metrics.py)
+        provenance.json    versions, machine, text           (provenance.py)
+        checkpoints/       step-000400 and so on             (checkpoint.py)
+
+Resuming goes on from the newest checkpoint whose checksums are right, and starts at the beginning
+where there is none yet, so the same command with `resume` can be repeated until it is done.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from headscape import atomic
+from headscape.errors import InputError
+from headscape.model import GPT2, store
+from headscape.text.tokenizer import Tokenizer, load_tokenizer
+from headscape.train import checkpoint, config_file, metrics, provenance
+from headscape.train.checkpoint import State
+from headscape.train.config import TrainConfig
+from headscape.train.data import anywhere, default_cache, open_data
+from headscape.train.distributed import spread
+from headscape.train.loop import Loop, progress_of
+from headscape.train.metrics import Line
+from headscape.train.optim import adamw
+from headscape.train.progress import Teller
+from headscape.train.step import Learner
+from headscape.train.world import World, joined, restarted
+
+CONFIG = "config.toml"
+TOKENIZER = "tokenizer.json"
+FREE = {"batch", "checkpoint_every", "keep", "keep_every", "validate_every"} | {
+    "validation_windows",
+    "precision",
+    "compile",
+    "path",
+    "distributed",
+    "tensorboard",
+    "preset",
+}
+"""What may differ when a run is resumed, because it does not change what is learned from what."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run ended."""
+
+    folder: Path
+    """The run."""
+    finished: bool
+    """False when a signal ended it early."""
+    step: int
+    """Updates made."""
+    tokens: int
+    """Tokens seen."""
+    seconds: float
+    """Time spent, over all resumptions."""
+    loss: float
+    """Training loss of the last step, in nats per token."""
+    validation_loss: float | None
+    """The last one, in nats per token."""
+    message: str
+    """A sentence for the user: where it is, or how to resume."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A trained model with what is needed to use it."""
+
+    folder: Path
+    """The run."""
+    config: TrainConfig
+    """What it was made with."""
+    step: int
+    """Updates behind this model."""
+    checkpoint: Path
+    """The folder the weights came from."""
+    model: GPT2
+    """On the CPU."""
+    tokenizer: Tokenizer
+    """The model's."""
+
+    @classmethod
+    def open(cls, folder: Path | str, step: int | None = None) -> "Run":
+        """The newest checkpoint that is whole, or the one of a step."""
+        folder = Path(folder)
+        config = read_config(folder)
+        there = dict(checkpoint.steps(folder))
+        if not there:
+            raise InputError(
+                f"{folder} has no checkpoint yet: wait for its first one or train it further."
+            )
+        if step is not None and step not in there:
+            known = ", ".join(map(str, there))
+            raise InputError(f"{folder} has no checkpoint of step {step}: there are {known}.")
+        if step is not None:
+            chosen = there[step]
+        else:
+            good, complaints = checkpoint.newest_good(folder)
+            if good is None:
+                raise InputError(f"{folder} has no good checkpoint: {' '.join(complaints)}")
+            chosen = good
+        state = checkpoint.verify(chosen)
+        return cls(
+            folder=folder,
+            config=config,
+            step=state.step,
+            checkpoint=chosen,
+            model=checkpoint.load_model(chosen).eval(),
+            tokenizer=load_tokenizer(store.read_json(folder / TOKENIZER)),
+        )
+
+    def metrics(self) -> list[Line]:
+        """The line of every step."""
+        return metrics.read(self.folder)
+
+
+def read_config(folder: Path) -> TrainConfig:
+    """The configuration of a run."""
+    if not (folder / CONFIG).is_file():
+        raise InputError(f"{folder} is not a run: it has no {CONFIG}.")
+    return config_file.read(folder / CONFIG)
+
+
+def train(
+    config: TrainConfig | None,
+    *,
+    out: Path | str,
+    resume: bool = False,
+    cache: Path | str | None = None,
+    quiet: bool = False,
+) -> RunResult:
+    """Train into the folder `out`, or go on with the run that is there.
+
+    Without a configuration, a resumed run takes its own. Text becomes tokens in `cache` (see
+    `default_cache`). Called in every process under torchrun, which after a failure starts them
+    again to resume.
+    """
+    out = Path(out)
+    store_in = default_cache() if cache is None else Path(cache)
+    with joined() as world:
+        # In a function of its own, so that nothing that talks to the others outlives the group.
+        return _train(config, out, store_in, world, resume=resume or restarted(), quiet=quiet)
+
+
+def _train(
+    config: TrainConfig | None, out: Path, cache: Path, world: World, *, resume: bool, quiet: bool
+) -> RunResult:
+    config = world.first(lambda: _settle(config, out, resume=resume))
+    torch.set_float32_matmul_precision("high" if world.device.type == "cuda" else "highest")
+    with Teller(config, speaks=world.leads and not quiet) as teller:
+        loop = _prepare(config, out, cache, world, teller)
+        state = _position(loop, config)
+        taken = loop.learner.attention_path(loop.data.rows(config, 0, config.length, world))
+        world.first(lambda: provenance.record(out, config, loop.data, world, taken, state.step))
+        finished = True
+        if progress_of(config, state) < 1:
+            state, finished = loop.go(state)
+        result = _result(out, state, finished=finished)
+        teller.say(result.message)
+        return result
+
+
+def _settle(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfig:
+    """The run's configuration, once it is clear that `out` can be this run's folder."""
+    there = (out / CONFIG).is_file()
+    if there and not resume:
+        raise InputError(f"{out} already holds a run: add --resume, or choose another folder.")
+    if config is None:
+        return read_config(out)
+    config = anywhere(config)
+    if there:
+        old = read_config(out)
+        for name in config_file.NAMES:
+            before, now = getattr(old, name), getattr(config, name)
+            if name not in FREE and before != now:
+                raise InputError(
+                    f"{out} was trained with {name}={before!r}, not {now!r}: resume it as it was, "
+                    f"or choose another folder."
+                )
+    config_file.write(out / CONFIG, config)
+    return config
+
+
+def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, teller: Teller) -> Loop:
+    data = open_data(config, world, cache)
+    described = json.dumps(data.tokenizer.describe()) + "\n"
+    world.first(lambda: atomic.write_text(out / TOKENIZER, described))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = GPT2(config.model(data.tokenizer.vocabulary))
+    module = spread(model, config.distributed, world)
+    if config.compile:
+        module.compile()
+    learner = Learner(config=config, world=world, model=model, module=module)
+    return Loop(
+        run=out,
+        data=data,
+        learner=learner,
+        optimiser=adamw(model, config),
+        teller=teller,
+    )
+
+
+def _position(loop: Loop, config: TrainConfig) -> State:
+    """Load the newest good checkpoint, if there is one; say what was wrong with newer ones."""
+    world = loop.learner.world
+
+    def choose() -> tuple[Path | None, list[str]]:
+        good, complaints = checkpoint.newest_good(loop.run)
+        checkpoint.set_aside(loop.run, checkpoint.verify(good).step if good else -1)
+        return good, complaints
+
+    good, complaints = world.first(choose)
+    for complaint in complaints:
+        instead = f"going on from {good}" if good else "starting from the beginning"
+        loop.teller.say(f"{complaint} {instead[0].upper()}{instead[1:]}.")
+    if good is None:
+        return State()
+    state = checkpoint.load(good, loop.learner.model, loop.optimiser)
+    of = f" of {config.steps}" if config.steps else ""
+    loop.teller.say(f"resuming {loop.run} at step {state.step}{of}")
+    return state
+
+
+def _result(out: Path, state: State, *, finished: bool) -> RunResult:
+    lines = [line for line in metrics.read(out) if line["step"] <= state.step]
+    validation = [line["validation_loss"] for line in lines if "validation_loss" in line]
+    newest = checkpoint.steps(out)[-1][1]
+    if finished:
+        message = f"finished after {state.step} steps: {newest}"
+    else:
+        message = (
+            f"stopped at step {state.step}, everything is saved; go on with: "
+            f"headscape train --resume --out {out}"
+        )
+    return RunResult(
+        folder=out,
+        finished=finished,
+        step=state.step,
+        tokens=state.tokens,
+        seconds=state.seconds,
+        loss=lines[-1]["loss"],
+        validation_loss=validation[-1] if validation else None,
+        message=message,
+    )

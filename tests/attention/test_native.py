@@ -1,0 +1,280 @@
+"""The fused paths equal the definition, gradients included.
+
+The budget is twice the error that the dense definition itself makes in float32 (against float64)
+and, for values that it happens to hit, what the rounding of as many terms as there are tokens
+amounts to at random: sqrt(tokens) times half a unit in the last place of the largest gradient.
+"""
+
+import copy
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from headscape.attention import native, reference, torch_blocks
+from headscape.attention.reference import Inputs
+from headscape.bias import Pairwise, Toeplitz
+from headscape.encodings import Encoding, build
+from headscape.errors import InputError
+from headscape.native import ops
+from headscape.types import Positions, Visible
+
+PATHS = {"native": native.attend, "torch": torch_blocks.attend}
+EPS = torch.finfo(torch.float32).eps
+HEADS, WIDTH = 3, 12
+
+built = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Positions and visibility, without values."""
+
+    positions: Positions
+    visible: Visible
+    batch: int = 1
+
+
+def place(kind: str, length: int) -> Place:
+    at = torch.arange(length)[None]
+    if kind == "causal":
+        return Place(Positions.span(length), Visible(), 2)
+    if kind == "bidirectional":
+        return Place(Positions.span(length), Visible(causal=False))
+    if kind == "offset":
+        return Place(Positions.span(-(-length // 3), length), Visible())
+    if kind == "packed":
+        group, at = at // 50, at % 50
+        return Place(Positions(at, at), Visible(True, group, group))
+    if kind == "packed both ways":
+        group, at = at // 70, at % 70
+        return Place(Positions(at, at), Visible(False, group, group))
+    assert kind == "left padding"
+    pads = torch.tensor([[0], [length // 3]])
+    group, at = (at >= pads).long() - 1, (at - pads).clamp(min=0)
+    return Place(Positions(at, at), Visible(True, group, group), 2)
+
+
+def encoding(name: str, *, causal: bool = True, head_dim: int = 16, **fields: object) -> Encoding:
+    found = build(
+        name, heads=HEADS, head_dim=head_dim, width=WIDTH, train_length=64, causal=causal, **fields
+    )
+    with torch.no_grad():
+        for p in found.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    return found
+
+
+def tensors(where: Place, head_dim: int) -> list[Tensor]:
+    """q, k, v, the layer's input, and the output's gradient."""
+    b, t, s = where.batch, where.positions.q.shape[1], where.positions.k.shape[1]
+    heads = [torch.randn(b, n, HEADS, head_dim).transpose(1, 2) for n in (t, s, s, t)]
+    return [*heads[:3], torch.randn(b, s, WIDTH), heads[3]]
+
+
+def outcome(path: object, found: Encoding, where: Place, given: list[Tensor]) -> list[Tensor]:
+    """The output and every gradient."""
+    q, k, v, x = (a.clone().requires_grad_() for a in given[:4])
+    keys = found.stream(x)
+    count = where.positions.q.shape[1]
+    queries = None
+    if keys is not None:
+        weight = None if keys.weight is None else keys.weight[..., -count:]
+        queries = type(keys)(keys.total[..., -count:], weight)
+    bias = found.bias(where.positions, queries, keys)
+    arguments = (q, k, v, found, bias, where.positions, where.visible, q.shape[-1] ** -0.5)
+    out = reference.attend(Inputs(*arguments)) if path is None else path(*arguments)
+    wanted = [q, k, v, x, *found.parameters()]
+    grads = torch.autograd.grad(out, wanted, given[4], allow_unused=True)
+    return [out.detach(), *(torch.zeros(1) if g is None else g for g in grads)]
+
+
+def check(path: str, found: Encoding, where: Place) -> None:
+    given = tensors(where, found.shape.head_dim)
+    exact = outcome(None, copy.deepcopy(found).double(), where, [x.double() for x in given])
+    dense = outcome(None, found, where, given)
+    fused = outcome(PATHS[path], found, where, given)
+    largest = max(float(x.abs().max()) for x in exact)
+    tokens = where.positions.k.shape[1]
+    for e, d, f in zip(exact, dense, fused, strict=True):
+        rounding = EPS * largest * (2 + 2 * tokens**0.5)
+        budget = 2 * float((d - e).abs().max()) + rounding
+        assert float((f - e).abs().max()) <= budget
+
+
+ADDITIVE = ["nope", "alibi", "t5", "kerple", "cable", "cable-nw", "fox", "fire"]
+MIXING = ["dape+nope", "dape+fire", "dapev2+kerple", "dapev2+cable", "dapev2+nope"]
+
+
+@built
+@pytest.mark.parametrize("name", [*ADDITIVE, *MIXING])
+@pytest.mark.parametrize("kind", ["causal", "offset", "packed", "left padding"])
+def test_native_equals_the_definition(name: str, kind: str) -> None:
+    check("native", encoding(name), place(kind, 137))
+
+
+@built
+@pytest.mark.parametrize("name", ["nope", "kerple", "dape+alibi", "dapev2+t5"])
+@pytest.mark.parametrize("kind", ["bidirectional", "packed both ways"])
+def test_native_without_a_causal_mask(name: str, kind: str) -> None:
+    check("native", encoding(name, causal=False), place(kind, 137))
+
+
+@built
+@pytest.mark.parametrize("name", ["kerple", "cable", "fire", "dapev2+kerple"])
+@pytest.mark.parametrize("length", [1, 63, 65, 127, 300])
+def test_native_at_odd_lengths(name: str, length: int) -> None:
+    check("native", encoding(name), place("causal", length))
+
+
+@built
+@pytest.mark.parametrize("name", ["nope", "kerple", "cable", "fire"])
+def test_native_at_a_thousand(name: str) -> None:
+    check("native", encoding(name, head_dim=8), place("causal", 1000))
+
+
+@built
+@pytest.mark.parametrize("head_dim", [8, 24, 48, 64, 80])
+def test_native_head_dims(head_dim: int) -> None:
+    check("native", encoding("kerple", head_dim=head_dim), place("causal", 70))
+
+
+@built
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("fire", {"activation": "leaky_relu"}),
+        ("dape+fire", {"base_bias": "channel-only", "hidden": 7}),
+        ("dapev2+alibi", {"kernel": 1}),
+        ("dapev2+kerple", {"kernel": 5, "hidden": 9, "boundary": "released"}),
+        ("dapev2+kerple", {"kernel": 7, "boundary": "masked"}),
+    ],
+)
+def test_native_conventions(name: str, fields: dict[str, object]) -> None:
+    check("native", encoding(name, **fields), place("causal", 80))
+
+
+@built
+def test_native_with_more_threads_than_heads() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(8)
+    try:
+        check("native", encoding("cable"), place("causal", 300))
+        check("native", encoding("dapev2+kerple"), place("causal", 150))
+    finally:
+        torch.set_num_threads(threads)
+
+
+@built
+def test_native_is_deterministic() -> None:
+    found, where = encoding("dapev2+kerple"), place("causal", 150)
+    given = tensors(where, 16)
+    first, second = (outcome(native.attend, found, where, given) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@built
+def test_irregular_positions() -> None:
+    at = torch.tensor([[0, 1, 2, 5, 6, 9, 3, 4]])
+    check("native", encoding("kerple"), Place(Positions(at, at), Visible()))
+
+
+@built
+def test_not_a_number_is_not_hidden() -> None:
+    q = torch.randn(1, HEADS, 40, 16)
+    k = q.clone()
+    k[0, 1, 7] = torch.nan
+    out = native.attend(
+        q, k, q, encoding("alibi"), None, Positions.span(40), Visible(), 0.25
+    )  # fmt: skip
+    assert out[0, 1, 7:].isnan().all()
+    assert out[0, 0].isfinite().all()
+
+
+@built
+def test_long_sums_keep_their_precision() -> None:
+    length, rows = 4096, slice(4000, 4096)
+    found = build("cable-nw", heads=1, head_dim=8, width=4, train_length=64)
+    q, k, v = (torch.randn(1, 1, length, 8) for _ in range(3))
+    stream = found.stream(torch.randn(1, length, 4))
+    where = Positions.span(length)
+    bias = found.bias(where, stream, stream)
+    out = native.attend(q, k, v, found, bias, where, Visible(), 1.0)
+    wide = Inputs(q.double(), k.double(), v.double(), found, bias, where, Visible(), 1.0)
+    exact = reference.scores(wide, rows).weights @ v.double()
+    assert float((out[:, :, rows] - exact).detach().abs().max()) <= 1.5e-5
+
+
+@built
+def test_checkpointed() -> None:
+    found, where = encoding("kerple"), place("causal", 40)
+    given = tensors(where, 16)
+
+    def path(*arguments: object) -> Tensor:
+        return checkpoint(native.attend, *arguments, use_reentrant=False)
+
+    plain = outcome(native.attend, found, where, given)
+    for a, b in zip(plain, outcome(path, found, where, given), strict=True):
+        assert torch.equal(a, b)
+
+
+@built
+def test_the_operator_is_registered_in_full() -> None:
+    q, k, v = (torch.randn(1, 2, 9, 8, requires_grad=True) for _ in range(3))
+    at = [torch.arange(9)[None]] * 2
+    table = torch.randn(2, 9 + 2 * ops.MARGIN + 1, requires_grad=True)
+    arguments = (q, k, v, at, [table], "toeplitz", "", -ops.MARGIN, True, 0.3, True)
+    torch.library.opcheck(ops.attention, arguments)
+
+
+def wrong(**changes: object) -> dict[str, object]:
+    q = torch.randn(1, HEADS, 5, 8)
+    found = encoding("nope", head_dim=8)
+    return {
+        "q": q, "k": q, "v": q, "encoding": found, "bias": None,
+        "positions": Positions.span(5), "visible": Visible(), "scale": 1.0,
+    } | changes  # fmt: skip
+
+
+def short(n: int, e: int = 8) -> Tensor:
+    return torch.randn(1, HEADS, n, e)
+
+
+@built
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"q": short(5).double(), "k": short(5).double(), "v": short(5).double()}, "float64"),
+        ({"q": short(0), "k": short(5), "v": short(5)}, "q must"),
+        ({"k": short(0), "v": short(0)}, "k must"),
+        ({"k": short(5).double()}, "k is"),
+        ({"q": short(5, 6), "k": short(5, 6), "v": short(5, 6)}, "multiples of 8"),
+        ({"positions": Positions.span(4)}, "positions.q"),
+        ({"bias": Toeplitz(torch.full((HEADS, 5), torch.nan), 0)}, "bias"),
+        ({"bias": Toeplitz(torch.zeros(HEADS + 1, 5), 0)}, "bias"),
+        ({"bias": Pairwise(lambda _rows, _cols: torch.zeros(1))}, "function"),
+        ({"visible": Visible(True, torch.zeros(1, 5).long(), torch.zeros(1, 4).long())}, "k_group"),
+        ({"encoding": encoding("cope", head_dim=8)}, "CoPE"),
+        ({"encoding": encoding("dape+kerple", head_dim=8)}, "channels"),
+    ],
+)
+def test_bad_input_is_refused_by_name(changes: dict[str, object], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        native.attend(**wrong(**changes))
+
+
+@built
+def test_unequal_keys_and_values_are_refused() -> None:
+    with pytest.raises(InputError, match="v 4"):
+        native._check(short(5), short(5), short(4), Positions.span(5), Visible())
+
+
+@built
+def test_lying_bounds_are_refused() -> None:
+    at = torch.arange(200)[None]
+    lying = Positions(at, at, (0, 3))
+    q = short(200)
+    with pytest.raises(InputError, match="bounds"):
+        native.attend(**wrong(q=q, k=q, v=q, positions=lying, bias=Toeplitz(torch.ones(3, 9), 0)))

@@ -1,0 +1,53 @@
+"""nano with its defaults learns more than counting pairs does, with every encoding of the paper.
+
+Two minutes for each encoding on two idle cores; thirty for the last test.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from headscape.text.ngram import bigram_loss, fivegram_loss
+from headscape.train import preset, train
+from headscape.train.data import open_data
+from headscape.train.world import World
+
+PAPER = (
+    "cable", "cable-nw", "alibi", "fire", "t5", "kerple", "rope", "learned", "sinusoidal",
+    "dapev2+cable", "dapev2+kerple",
+)  # fmt: skip
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def _two_threads() -> None:
+    torch.set_num_threads(2)
+
+
+@pytest.mark.usefixtures("_two_threads")
+@pytest.mark.parametrize("encoding", PAPER)
+def test_two_minutes_beat_an_interpolated_bigram(
+    encoding: str, cache: Path, tmp_path: Path
+) -> None:
+    config = preset("nano", encoding=encoding)
+    result = train(config, out=tmp_path, cache=cache, quiet=True)
+    data = open_data(config, World(), cache)
+    counted = bigram_loss(
+        data.shards.train.tokens, data.held_out[:, 1:].ravel(), data.tokenizer.vocabulary
+    )
+    assert result.validation_loss is not None
+    assert result.validation_loss < counted - 0.2
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_thirty_minutes_beat_a_five_gram(cache: Path, tmp_path: Path) -> None:
+    config = preset("nano", encoding="cable", minutes=30.0, layers=4)
+    result = train(config, out=tmp_path, cache=cache, quiet=True)
+    data = open_data(config, World(), cache)
+    counted = fivegram_loss(
+        data.shards.train.tokens, data.held_out[:, 1:].ravel(), data.tokenizer.vocabulary
+    )
+    assert result.validation_loss is not None
+    assert result.validation_loss < counted

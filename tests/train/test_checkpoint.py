@@ -1,0 +1,156 @@
+"""A checkpoint is whole, or it is named and passed over."""
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from headscape import atomic
+from headscape.errors import InputError
+from headscape.model import GPT2, preset, store
+from headscape.train import TrainConfig, checkpoint
+from headscape.train.checkpoint import State
+from headscape.train.optim import adamw, moments
+from headscape.train.world import World
+
+FILES = ["model.safetensors", "headscape.json", "optimizer.safetensors", "state.json"]
+
+
+def trained(updates: int = 2) -> tuple[GPT2, torch.optim.AdamW]:
+    torch.manual_seed(updates)
+    model = GPT2(preset("nano", vocabulary=20, train_length=8, encoding="kerple", width=24))
+    optimiser = adamw(model, TrainConfig())
+    for _ in range(updates):
+        model(torch.arange(8)[None]).square().mean().backward()
+        optimiser.step()
+    return model, optimiser
+
+
+def saved(run: Path, *steps: int) -> list[Path]:
+    return [
+        checkpoint.write(run, *trained(), State(step=step, tokens=9, seconds=1.5), World())
+        for step in steps
+    ]
+
+
+def test_what_is_written_comes_back(tmp_path: Path) -> None:
+    model, optimiser = trained()
+    folder = checkpoint.write(tmp_path, model, optimiser, State(step=2, tokens=9), World())
+    assert folder == tmp_path / "checkpoints" / "step-000002"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    other, memory = trained(0)
+    assert checkpoint.load(folder, other, memory) == State(step=2, tokens=9)
+    for ours, theirs in (
+        (model.tensors(), other.tensors()),
+        (moments(model, optimiser), moments(other, memory)),
+    ):
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert all(float(state["step"]) == 2 for state in memory.state.values())
+    loaded = checkpoint.load_model(folder).tensors()
+    assert all(torch.equal(value, loaded[name]) for name, value in model.tensors().items())
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, remove])
+@pytest.mark.parametrize("name", FILES)
+def test_damage_is_named_and_the_one_before_is_taken(
+    name: str, damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    good, bad = saved(tmp_path, 3, 4)
+    damage(bad / name)
+    found, complaints = checkpoint.newest_good(tmp_path)
+    if damage is flip and name == "state.json" and found == bad:
+        # A flipped bit can leave valid JSON: then every file still matches its checksum.
+        assert json.loads((bad / name).read_text())
+        return
+    assert found == good
+    assert len(complaints) == 1
+    assert str(bad / name) in complaints[0]
+    checkpoint.set_aside(tmp_path, 3)
+    assert [step for step, _ in checkpoint.steps(tmp_path)] == [3]
+
+
+def test_the_newest_and_the_multiples_stay(tmp_path: Path) -> None:
+    saved(tmp_path, 2, 4, 5, 6, 7)
+    checkpoint.prune(tmp_path, 2, 4)
+    assert [step for step, _ in checkpoint.steps(tmp_path)] == [4, 6, 7]
+
+
+def test_a_step_is_replaced(tmp_path: Path) -> None:
+    saved(tmp_path, 4)
+    model, optimiser = trained(5)
+    folder = checkpoint.write(tmp_path, model, optimiser, State(step=4), World())
+    assert torch.equal(checkpoint.load_model(folder).tokens.weight, model.tokens.weight)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+class Killed(BaseException):
+    """What no handler catches."""
+
+
+@pytest.mark.parametrize("fatal", range(1, 12))
+def test_a_kill_at_any_write_loses_nothing(
+    fatal: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (good,) = saved(tmp_path, 3)
+    calls = 0
+
+    def dying(act: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*args: object, **kwargs: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == fatal:
+                raise Killed
+            return act(*args, **kwargs)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", dying(Path.rename))
+        patch.setattr(Path, "replace", dying(Path.replace))
+        patch.setattr(atomic, "_flush", dying(atomic._flush))
+        patch.setattr(checkpoint, "save_file", dying(checkpoint.save_file))
+        patch.setattr(store, "save_file", dying(store.save_file))
+        try:
+            saved(tmp_path, 4)
+        except Killed:
+            pass
+        else:
+            assert calls < fatal
+    found, complaints = checkpoint.newest_good(tmp_path)
+    assert complaints == []
+    assert found is not None
+    assert checkpoint.verify(good).step == 3
+    checkpoint.set_aside(tmp_path, checkpoint.verify(found).step)
+    assert not list(found.parent.glob(".*"))
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_the_last_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (good,) = saved(tmp_path, 3)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        saved(tmp_path, 4)
+    assert checkpoint.newest_good(tmp_path) == (good, [])
+    assert [path.name for path in good.parent.iterdir()] == [good.name]

@@ -1,0 +1,340 @@
+"""Runs that are stopped, resumed, damaged and refused."""
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headscape.errors import InputError
+from headscape.train import Run, metrics, provenance, read_config, train
+from headscape.train.data import open_data
+from headscape.train.interrupt import Interrupt
+from headscape.train.nonfinite import NonFiniteError
+from headscape.train.step import Learner
+from headscape.train.world import World
+from train.conftest import Make
+
+
+class Killed(BaseException):
+    """What no handler catches."""
+
+
+@contextmanager
+def at_step(monkeypatch: pytest.MonkeyPatch, number: int, act: Any) -> Iterator[None]:
+    """Do something in the middle of a step."""
+    plain = Learner.gradient
+    calls = 0
+
+    def gradient(self: Learner, windows: torch.Tensor) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            act(self)
+        return plain(self, windows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "gradient", gradient)
+        yield
+
+
+def die(_: Learner) -> None:
+    raise Killed
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return Run.open(folder).model.tensors()
+
+
+def test_a_killed_run_ends_with_the_same_bits(
+    make: Make, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make(curriculum=(16, 32))
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    expected = train(config, out=whole, cache=cache, quiet=True)
+    for number in (3, 6, 4, 1):
+        with at_step(monkeypatch, number, die), pytest.raises(Killed):
+            train(config, out=broken, cache=cache, resume=True, quiet=True)
+    result = train(config, out=broken, cache=cache, resume=True, quiet=True)
+    ours, theirs = weights(whole), weights(broken)
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    assert (result.loss, result.validation_loss) == (expected.loss, expected.validation_loss)
+    curves = [
+        [(line["step"], line["loss"], line.get("validation_loss")) for line in metrics.read(run)]
+        for run in (whole, broken)
+    ]
+    assert curves[0] == curves[1]
+    assert [entry["step"] for entry in provenance.read(broken)] == [0, 0, 4, 4, 4]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_resume(
+    number: int,
+    make: Make,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = signal.getsignal(number)
+    with at_step(monkeypatch, 6, lambda _: os.kill(os.getpid(), number)):
+        result = train(make(), out=tmp_path, cache=cache)
+    assert signal.getsignal(number) == before
+    assert (result.finished, result.step) == (False, 6)
+    assert f"headscape train --resume --out {tmp_path}" in capsys.readouterr().err
+    assert Run.open(tmp_path).step == 6
+    assert train(None, out=tmp_path, cache=cache, resume=True, quiet=True).finished
+
+
+def test_a_second_interrupt_is_taken_at_its_word() -> None:
+    with Interrupt() as interrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt.wanted
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_resuming_passes_over_a_damaged_checkpoint_and_says_so(
+    make: Make, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for out in (whole, broken):
+        train(make(), out=out, cache=cache, quiet=True)
+    bad = broken / "checkpoints" / "step-000012" / "model.safetensors"
+    data = bytearray(bad.read_bytes())
+    data[-5] ^= 1
+    bad.write_bytes(data)
+    assert Run.open(broken).step == 8
+    with pytest.raises(InputError, match="checksum"):
+        Run.open(broken, step=12)
+    train(make(), out=broken, cache=cache, resume=True)
+    said = capsys.readouterr().err
+    assert str(bad) in said
+    assert "Going on from" in said
+    assert "step-000008" in said
+    ours, theirs = weights(whole), weights(broken)
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def test_a_damaged_shard_is_noticed_before_training(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    first = train(make(steps=2), out=tmp_path / "a", cache=cache, quiet=True)
+    (shard,) = cache.glob("*/train/tokens.bin")
+    data = bytearray(shard.read_bytes())
+    data[1000] ^= 1
+    shard.write_bytes(data)
+    again = train(make(steps=2), out=tmp_path / "b", cache=cache, quiet=True)
+    assert str(shard) in caplog.text
+    assert again.validation_loss == first.validation_loss
+    assert again.loss == first.loss
+
+
+def test_a_folder_is_not_overwritten_and_a_run_not_changed(
+    make: Make, cache: Path, tmp_path: Path
+) -> None:
+    train(make(), out=tmp_path, cache=cache, quiet=True)
+    with pytest.raises(InputError, match="already holds a run"):
+        train(make(), out=tmp_path, cache=cache)
+    with pytest.raises(InputError, match="trained with seed=7, not 8"):
+        train(make(seed=8), out=tmp_path, cache=cache, resume=True)
+    again = train(make(checkpoint_every=5), out=tmp_path, cache=cache, resume=True, quiet=True)
+    assert (again.finished, again.step) == (True, 12)
+    assert read_config(tmp_path).checkpoint_every == 5
+
+
+def test_a_run_of_minutes_ends_by_the_clock(make: Make, cache: Path, tmp_path: Path) -> None:
+    result = train(make(steps=None, minutes=0.02), out=tmp_path, cache=cache, quiet=True)
+    assert result.finished
+    assert 1.2 <= result.seconds < 10
+    assert result.step == Run.open(tmp_path).step == len(metrics.read(tmp_path))
+
+
+def test_a_run_can_be_opened_at_any_of_its_steps(make: Make, cache: Path, tmp_path: Path) -> None:
+    train(make(), out=tmp_path, cache=cache, quiet=True)
+    run = Run.open(tmp_path)
+    assert (run.step, run.config, Run.open(tmp_path, step=8).step) == (12, make(), 8)
+    assert run.tokenizer.decode(run.tokenizer.encode("abc def")) == "abc def"
+    assert not run.model.training
+    with pytest.raises(InputError, match="no checkpoint of step 5: there are 8, 12"):
+        Run.open(tmp_path, step=5)
+    facts = provenance.read(tmp_path)[0]
+    assert facts["versions"]["torch"] == torch.__version__
+    header = json.loads(next(cache.glob("*/train/header.json")).read_text())
+    assert facts["corpus"]["fingerprint"] == header["corpus"]
+
+
+def test_what_is_not_a_run_is_refused(make: Make, cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not a run"):
+        Run.open(tmp_path)
+    with pytest.raises(InputError, match="is not a run"):
+        train(None, out=tmp_path, cache=cache, resume=True)
+    train(make(steps=1), out=tmp_path, cache=cache, quiet=True)
+    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="no checkpoint yet"):
+        Run.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("poisoned", "value", "what", "where"),
+    [
+        ("blocks.0.norm2.weight", 3e38, "a loss of nan", "the output of blocks.0.norm2,"),
+        (
+            "blocks.0.attention.qkv.weight",
+            1e25,
+            "a loss of nan",
+            "the output of blocks.0.attention,",
+        ),
+        ("blocks.0.up.weight", 1e30, "a gradient", "the gradient of blocks.0.up.bias,"),
+    ],
+)
+def test_a_non_finite_loss_stops_and_says_where_it_began(
+    poisoned: str,
+    value: float,
+    what: str,
+    where: str,
+    make: Make,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def poison(learner: Learner) -> None:
+        learner.model.get_parameter(poisoned).data.fill_(value)
+
+    with (
+        at_step(monkeypatch, 7, poison),
+        pytest.raises(NonFiniteError) as caught,
+    ):
+        train(make(), out=tmp_path, cache=cache, quiet=True)
+    said = str(caught.value)
+    assert "step 7 " in said
+    assert "8 windows of 32 tokens" in said
+    assert what in said
+    assert where in said
+    assert "step-000004" in said
+    assert Run.open(tmp_path).step == 4
+    assert len(metrics.read(tmp_path)) == 6
+
+
+def test_a_parameter_that_is_not_finite_is_named(
+    make: Make, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poison(learner: Learner) -> None:
+        learner.model.blocks[0].up.bias.data[3] = np.nan
+
+    with (
+        at_step(monkeypatch, 2, poison),
+        pytest.raises(NonFiniteError, match=r"the parameter blocks\.0\.up\.bias"),
+    ):
+        train(make(), out=tmp_path, cache=cache, quiet=True)
+
+
+def test_a_disk_that_fills_up_stops_the_run(
+    make: Make, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(_: Learner) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, plain[1]))
+
+    try:
+        with (
+            at_step(monkeypatch, 6, fill),
+            pytest.raises(InputError, match=r"cannot write .*step-000008") as caught,
+        ):
+            train(make(), out=tmp_path, cache=cache, quiet=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, plain)
+    assert "\n" not in str(caught.value)
+    assert Run.open(tmp_path).step == 4
+    assert train(make(), out=tmp_path, cache=cache, resume=True, quiet=True).finished
+
+
+def test_a_folder_that_cannot_be_written_is_refused(
+    make: Make, cache: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        train(make(), out=tmp_path / "file" / "run", cache=cache, quiet=True)
+    if os.geteuid() == 0:
+        return
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    with pytest.raises(InputError, match="Permission denied"):
+        train(make(), out=closed / "run", cache=cache, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "empty"),
+        (b"too short", "too short|too few"),
+        (b"fine\n" * 200 + b"\xff" + b"fine\n" * 200, "1000"),
+    ],
+)
+def test_a_useless_corpus_is_one_sentence(
+    data: bytes, said: str, make: Make, tmp_path: Path
+) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=said) as caught:
+        train(make(corpus=str(path)), out=tmp_path / "run", cache=tmp_path / "c", quiet=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_step_that_processes_cannot_share_is_refused(make: Make, cache: Path) -> None:
+    with pytest.raises(InputError, match="3 processes cannot share a step of 8 windows"):
+        open_data(make(), World(size=3), cache)
+
+
+def test_tensorboard_gets_every_number_of_the_metrics(
+    make: Make, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, float, int]] = []
+
+    class Writer:
+        def __init__(self, folder: str, purge_step: int) -> None:
+            assert (folder, purge_step) == (str(tmp_path / "run" / "tensorboard"), 1)
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            written.append((name, value, step))
+
+        def close(self) -> None:
+            written.append(("closed", 0, 0))
+
+    config = make(steps=3, tensorboard=True)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(InputError, match=r"headscape\[tensorboard\]"):
+        train(config, out=tmp_path / "without", cache=cache, quiet=True)
+    stand_in = ModuleType("torch.utils.tensorboard")
+    stand_in.SummaryWriter = Writer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stand_in)
+    train(config, out=tmp_path / "run", cache=cache, quiet=True)
+    lines = metrics.read(tmp_path / "run")
+    assert [item for item in written if item[0] == "loss"] == [
+        ("loss", line["loss"], line["step"]) for line in lines
+    ]
+    assert ("validation_loss", lines[-1]["validation_loss"], 3) in written
+    assert written[-1][0] == "closed"
+
+
+def test_the_model_is_compiled_when_asked(make: Make, cache: Path, tmp_path: Path) -> None:
+    calls: list[object] = []
+
+    def compiled(model: torch.nn.Module) -> None:
+        calls.append(model)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.Module, "compile", compiled)
+        train(make(steps=1, compile=True), out=tmp_path, cache=cache, quiet=True)
+    assert len(calls) == 1
