@@ -63,11 +63,16 @@ class Grid:
         """The colour scale of every panel."""
         if self.weights:
             return [Scale.of_weights(self.colormap)] * len(self.maps)
-        if self.limits is not None:
-            return [Scale.between(low, high, self.colormap) for low, high in self.limits]
-        if self.shared_scale:
+        if self.shared_scale and self.limits is None:
             return [Scale.of(self.maps, self.colormap)] * len(self.maps)
-        return [Scale.of(each, self.colormap) for each in self.maps]
+        if self.limits is not None:
+            scales = [Scale.between(low, high, self.colormap) for low, high in self.limits]
+        else:
+            scales = [Scale.of(each, self.colormap) for each in self.maps]
+        # One picture, one meaning of colour: a head that stays negative looks like its neighbours.
+        if self.colormap is None and any(scale.signed for scale in scales):
+            return [scale.centred() for scale in scales]
+        return scales
 
     def draw(self) -> Figure:
         """Draw the grid; axes carry the ids `head-1`, `colorbar-1` and so on."""

@@ -13,7 +13,7 @@ and never through pyplot. SVG text stays text.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -129,6 +129,10 @@ class Scale:
         else:
             chosen = mpl.colormaps["viridis" if high <= 0 else "magma_r"]
         return cls(low=low, high=high, colormap=chosen, signed=signed)
+
+    def centred(self) -> "Scale":
+        """The same range in the colours that are centred on zero."""
+        return replace(self, colormap=SIGNED, signed=True)
 
     @classmethod
     def of_weights(cls, colormap: str | None = None) -> "Scale":
