@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup figures test lint test-slow bench clean
+.PHONY: setup figures test lint test-slow bench results sanitize clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,12 @@ test-slow: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.run
+
+results: setup
+	$(BIN)/python -m benchmarks.results
+
+sanitize: setup
+	benchmarks/sanitize.sh $(BIN)/python
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache

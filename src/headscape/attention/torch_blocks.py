@@ -12,8 +12,10 @@ the columns of the same view of the score gradients. A slope's running sums are 
 the block before they are rounded. Half precision is computed in float32.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, inf
 from torch.utils.checkpoint import checkpoint
@@ -113,7 +115,19 @@ class Regular(torch.autograd.Function):
     """Attention at consecutive positions, a block of queries and a group of heads at a time."""
 
     @staticmethod
-    def forward(ctx, q, k, v, table, weight, row, col, gap, causal, scale):  # type: ignore[no-untyped-def]  # noqa: D102
+    def forward(  # noqa: D102
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        table: Tensor | None,
+        weight: Tensor | None,
+        row: Tensor | None,
+        col: Tensor | None,
+        gap: int,
+        causal: bool,  # noqa: FBT001
+        scale: float,
+    ) -> Tensor:
         ctx.rule = gap, causal, scale
         blocks = _Blocks(q, k, v, table, weight, row, col, gap, causal, scale)
         out = torch.empty_like(blocks.q)
@@ -125,7 +139,7 @@ class Regular(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, d_out):  # type: ignore[no-untyped-def]  # noqa: D102
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         q, k, v, table, weight, row, col, out = ctx.saved_tensors
         blocks = _Blocks(q, k, v, table, weight, row, col, *ctx.rule)
         mean = (d_out * out).sum(-1).view(blocks.q.shape[0], -1, 1).neg_()
@@ -150,18 +164,35 @@ class Regular(torch.autograd.Function):
 class _Blocks:
     """The blocks of one call, its scratch, and a block's weights with rows in reverse."""
 
-    def __init__(self, q, k, v, table, weight, row, col, gap, causal, scale):  # type: ignore[no-untyped-def]
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        table: Tensor | None,
+        weight: Tensor | None,
+        row: Tensor | None,
+        col: Tensor | None,
+        gap: int,
+        causal: bool,  # noqa: FBT001
+        scale: float,
+    ) -> None:
         b, h, t, e = q.shape
         self.q, self.k, self.v = (x.reshape(b * h, -1, e) for x in (q, k, v))
         self.gap, self.causal, self.scale, self.batch = gap, causal, scale, b
-        per_head = None if table is None else table.repeat(b, 1)
-        flat = (None if x is None else x.reshape(b * h, -1) for x in (weight, row, col))
-        self.bias = (per_head, *flat)
+        self.table = None if table is None else table.repeat(b, 1)
+        self.weight, self.row, self.col = (
+            None if x is None else x.reshape(b * h, -1) for x in (weight, row, col)
+        )
         self.size = 64 if t <= 512 else 128 if t <= 2048 else 256
         self.heads = b * h if t <= 2048 else min(4, b * h)
         self.scratch: list[Tensor] = []
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    @property
+    def bias(self) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+        return self.table, self.weight, self.row, self.col
+
+    def __iter__(self) -> Iterator[tuple[slice, int, int, int]]:
         for first in range(0, self.q.shape[0], self.heads):
             for start in range(0, self.q.shape[1], self.size):
                 end = min(start + self.size, self.q.shape[1])
@@ -190,7 +221,7 @@ class _Blocks:
                 s.shape, (by_head.stride(0), 1, 1), by_head.storage_offset() + self.q.shape[1] - end
             )
             torch.baddbmm(view, q, k, out=s)
-        elif col is not None:
+        elif row is not None and col is not None:
             slope = (row[heads, start, None] - col[heads, :keys]).to(s.dtype)[:, None]
             if weight is None:
                 torch.baddbmm(slope.expand_as(s), q, k, out=s)
@@ -205,9 +236,17 @@ class _Blocks:
             s[:, :, seen:] += lower.fill_(-inf).triu_(1).flip(0)
         torch.softmax(s, -1, out=s)
         # A bias can make weights so small that they, or their products, are denormal: slow on CPUs.
-        return s if table is None and col is None else F.threshold_(s, TINY, 0.0)
+        return s if table is None and col is None else torch.threshold_(s, TINY, 0.0)
 
-    def learn(self, d_bias, ds, heads, start, end, keys):  # type: ignore[no-untyped-def]
+    def learn(
+        self,
+        d_bias: list[Tensor | None],
+        ds: Tensor,
+        heads: slice,
+        start: int,
+        end: int,
+        keys: int,
+    ) -> None:
         """Add a block's score gradients, rows in reverse, to the gradients of the bias."""
         d_table, d_weight, d_row, d_col = d_bias
         n, rows = ds.shape[:2]
@@ -220,13 +259,15 @@ class _Blocks:
             skewed = wide.as_strided(shape, (wide.stride(0), keys + rows - 1, 1))
             first = self.q.shape[1] - end
             d_table[heads, first : first + keys + rows - 1] += skewed.sum(1)
-        if d_col is not None:
+        if d_row is not None and d_col is not None:
             _, weight, row, col = self.bias
+            assert row is not None
+            assert col is not None
             g = ds.sum(-1)
             w = torch.ones_like(g) if weight is None else weight[heads, start:end].flip(1)
             d_row[heads, start:end] += (w * g).flip(1)
             d_col[heads, :keys] -= torch.bmm(w[:, None], ds)[:, 0]
-            if weight is not None:
+            if weight is not None and d_weight is not None:
                 near = row[heads, start, None]
                 by_col = torch.bmm(ds, (near - col[heads, :keys]).to(ds.dtype)[..., None])[..., 0]
                 own = (row[heads, start:end] - near).to(ds.dtype).flip(1)

@@ -12,6 +12,7 @@ function of seed and step. A whole checkpoint can be loaded into a sharded model
 round. Never pickle.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -111,8 +112,10 @@ def verify(folder: Path) -> State:
     """Compare every file of a checkpoint with its size and SHA-256; name the one that differs."""
     facts = store.read_json(folder / STATE)
     files, state = facts.get("files"), facts.get("state")
-    if facts.get("format") != FORMAT or not isinstance(files, dict) or not isinstance(state, dict):
+    if facts.get("format") != FORMAT or facts.pop("sha256", None) != _digest(facts):
         raise InputError(f"{folder / STATE} is damaged or of another version.")
+    assert isinstance(files, dict)
+    assert isinstance(state, dict)
     for name, said in files.items():
         path = folder / name
         if not path.is_file():
@@ -173,13 +176,19 @@ def _fresh(part: Path) -> None:
         part.mkdir(parents=True)
 
 
+def _digest(facts: dict[str, object]) -> str:
+    """SHA-256 of what state.json says, so that it vouches for itself too."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
 def _seal(part: Path, final: Path, state: State) -> None:
     files = {
         str(path.relative_to(part)): {"bytes": path.stat().st_size, "sha256": store.sha256(path)}
         for path in sorted(part.rglob("*"))
         if path.is_file()
     }
-    sealed = {"format": FORMAT, "state": asdict(state), "files": files}
+    sealed: dict[str, object] = {"format": FORMAT, "state": asdict(state), "files": files}
+    sealed["sha256"] = _digest(sealed)
     atomic.write_text(part / STATE, json.dumps(sealed, indent=1) + "\n")
     old = final.with_name(f".{final.name}.old")
     if final.exists():
