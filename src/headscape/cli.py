@@ -19,13 +19,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-@app.callback()
-def _group() -> None:
-    """Keep the command's name in the usage even while there is only one."""
-
-
 for register in REGISTER:
     register(app)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from headscape.attention import attend, decode, flex, reference
+from headscape.attention import attend, decode, flex, native, reference
 from headscape.encodings import ENCODINGS, Encoding, build
 from headscape.errors import InputError
 from headscape.types import Positions, Visible
@@ -94,6 +94,47 @@ def test_flex_compiled_equals_the_definition(name: str) -> None:
         torch.testing.assert_close(
             flex.attend(whole), reference.attend(whole), rtol=1e-4, atol=1e-5
         )
+
+
+SERVED_BY_NATIVE = [
+    "nope",
+    "rope",
+    "xpos",
+    "alibi",
+    "t5",
+    "t5-clipped",
+    "kerple",
+    "kerple-power",
+    "sandwich",
+    "fire",
+    "cable",
+    "cable-nw",
+    "fox",
+    "dape+alibi",
+    "dapev2+kerple",
+    "dapev2+cable",
+    "dapev2+rope",
+]
+
+
+@pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
+@pytest.mark.parametrize("name", SERVED_BY_NATIVE)
+def test_what_the_kernels_serve_is_taken_by_itself(name: str) -> None:
+    whole = inputs(subject(name, torch.float32), dtype=torch.float32)
+    assert attend.choose(whole).path == "native"
+
+
+def test_a_path_that_is_not_one_is_named() -> None:
+    with pytest.raises(InputError, match="unknown attention path 'fles': there are auto"):
+        attend.named("fles")
+    assert attend.named("torch") == "torch"
+
+
+def test_one_query_of_keys_out_of_order_equals_the_definition() -> None:
+    q, k, v = (draw(1, HEADS, n, DIM, seed=n) for n in (1, 4, 4))
+    at = Positions(torch.tensor([[3]]), torch.tensor([[0, 2, 1, 3]]))
+    mixed = layer(subject("alibi"), q, k, v, None, at)
+    torch.testing.assert_close(decode.attend(mixed), reference.attend(mixed))
 
 
 def test_a_choice_says_why() -> None:

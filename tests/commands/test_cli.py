@@ -60,7 +60,14 @@ def test_one_encoding_lists_its_fields(call) -> None:
         (["train", "--encoding", "alibi", "--field", "slope=mpt", "--out", "x"], "'slope'"),
         (["train", "--encoding", "alibi", "--field", "slopes", "--out", "x"], "NAME=VALUE"),
         (["train", "--corpus", "nowhere.txt", "--out", "x"], "nowhere.txt"),
+        (["train", "--length", "0", "--out", "x"], "length must be at least 1, not 0"),
+        (["train", "--encoding", "fire", "--field", "heads=3", "--out", "x"], "'heads'"),
         (["capture", "nowhere"], "nowhere is not a run"),
+        (["draw", "a", "b", "--as", "grid"], "draws one capture, not 2"),
+        (["draw", "a", "--as", "curves", "--colormap", "viridis"], "has no colour map"),
+        (["evaluate", "nowhere"], "nowhere is not a run"),
+        (["compare", "nowhere"], "nowhere"),
+        (["figures", "--encodings", "alibi", "--format", "bmp"], "'bmp' is not a figure format"),
         (["generate", "nowhere"], "nowhere is not a run"),
         (["draw", "nowhere.safetensors"], "nowhere.safetensors is not there"),
         (["figures", "--encodings", "albi"], "unknown encoding 'albi'"),
@@ -88,9 +95,17 @@ def test_a_mistake_is_one_sentence_and_code_2(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_mistake_shows_no_traceback_to_a_shell(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["draw", "nowhere.safetensors"],
+        ["train", "--encoding", "t5", "--field", "buckets=many", "--out", "x"],
+        ["train", "--encoding", "xpos", "--field", "gamma=0", "--out", "x"],
+    ],
+)
+def test_a_mistake_shows_no_traceback_to_a_shell(words: list[str], tmp_path: Path) -> None:
     result = subprocess.run(
-        [HEADSCAPE, "draw", "nowhere.safetensors"],
+        [HEADSCAPE, *words],
         check=False,
         capture_output=True,
         text=True,
@@ -152,6 +167,33 @@ def test_a_long_capture_is_reduced(call, small_run: Path, tmp_path: Path) -> Non
     assert held.values(1, "final", "exact").shape == (12, 10, 50)
     result = call("draw", out, "--format", "png")
     assert result.exit_code == 0, result.output
+
+
+def test_a_path_that_is_not_one_is_refused(call, small_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x.safetensors"
+    result = call("capture", small_run, "--path", "fles", "--out", out)
+    assert "unknown attention path 'fles'" in str(result.exception)
+    assert not out.exists()
+
+
+def test_runs_are_evaluated_and_compared(call, small_run: Path, tmp_path: Path) -> None:
+    words = ["evaluate", small_run, "--lengths", 32, 64, "--out", tmp_path / "a"]
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    assert "| 64 |" in result.output
+    result = call("compare", tmp_path / "a", "--out", tmp_path / "b")
+    assert result.exit_code == 0, result.output
+    assert list((tmp_path / "b").glob("*.tex"))
+
+
+def test_the_doctor_names_a_path_for_every_encoding(call) -> None:
+    result = call("doctor", "--length", 16)
+    assert result.exit_code == 0, result.output
+    text = result.output
+    for name in ENCODINGS:
+        assert re.search(
+            rf"^{re.escape(name)} +(native|torch|reference) +decode", text, re.MULTILINE
+        ), name
 
 
 def test_a_model_writes(call, small_run: Path) -> None:

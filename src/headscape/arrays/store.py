@@ -34,7 +34,6 @@ from headscape.errors import InputError
 
 FORMAT: Final = 1
 QUANTITIES: Final = ("content", "bias", "final", "weights")
-REDUCTIONS: Final = ("mean", "min", "max", "exact")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,7 +11,7 @@ its reason. `choose` says what is taken and why the ones before it are not.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import torch
 from jaxtyping import Float
@@ -35,8 +35,16 @@ class Choice:
     passed_over: dict[str, str]
 
 
+def named(path: str) -> Path:
+    """The path of this name."""
+    if path not in get_args(Path):
+        raise InputError(f"unknown attention path {path!r}: there are {', '.join(get_args(Path))}.")
+    return cast("Path", path)
+
+
 def choose(inputs: Inputs, path: Path = "auto") -> Choice:
     """The path that will serve."""
+    named(path)
     if path != "auto":
         reason = _refusal(inputs, path)
         if reason is not None:
@@ -63,9 +71,14 @@ def attend(
     scale: float,
     path: Path = "auto",
     tap: Tap | None = None,
+    unrotated: tuple[Tensor, Tensor] | None = None,
 ) -> Float[Tensor, "b h t e"]:
-    """Attention of rotated q and k over v; a tap is served by the reference path alone."""
-    return run(Inputs(q, k, v, encoding, bias, positions, visible, scale), path, tap)
+    """Attention of rotated q and k over v; a tap is served by the reference path alone.
+
+    `unrotated` holds q and k before rotation, for a tap to tell content from position.
+    """
+    inputs = Inputs(q, k, v, encoding, bias, positions, visible, scale, unrotated)
+    return run(inputs, path, tap)
 
 
 def run(inputs: Inputs, path: Path = "auto", tap: Tap | None = None) -> Float[Tensor, "b h t e"]:

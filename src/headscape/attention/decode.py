@@ -39,8 +39,8 @@ def attend(inputs: Inputs) -> Float[Tensor, "b h 1 e"]:
 
 def _row(bias: Bias, inputs: Inputs) -> Float[Tensor, "#b h 1 s"]:
     low, high = inputs.positions.bounds
-    keys = inputs.k.shape[2]
-    if isinstance(bias, Toeplitz) and inputs.positions.k.shape[0] == 1 and high - low + 1 == keys:
+    at = inputs.positions.k
+    if isinstance(bias, Toeplitz) and at.shape[0] == 1 and bool((at.diff() == 1).all()):
         return bias.table[:, bias.zero + low : bias.zero + high + 1].flip(-1)[None, :, None]
     if isinstance(bias, Slope) and bias.weight is None:
         return (bias.row[..., None] - bias.col[:, :, None]).to(inputs.q.dtype)

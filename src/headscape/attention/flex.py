@@ -2,8 +2,8 @@
 
 torch compiles the function into its fused kernel, so memory is of order length and gradients reach
 every captured tensor. On a CPU the compiled kernel has no backward pass; gradients there go
-through the eager form, which is dense and serves tests. No GPU was at hand when this was written:
-what is tested is the compiled forward and the eager gradients, on a CPU.
+through the eager form, which is dense. Tested on a CPU only: the compiled forward and the eager
+gradients. Untested: everything on a GPU.
 
 Serves Toeplitz, Slope and Perceptron; not a bias that is an arbitrary function of two slices, and
 not encodings that mix whole rows of scores (DAPE, DAPEv2, CoPE).

@@ -20,6 +20,7 @@ from torch import Tensor, inf
 
 from headscape.bias import Bias, dense
 from headscape.encodings import Encoding
+from headscape.errors import InputError
 from headscape.types import ALL, Positions, Visible
 
 
@@ -38,7 +39,10 @@ class Inputs:
     visible: Visible
     scale: float
     unrotated: tuple[Tensor, Tensor] | None = None
-    """q and k before rotation, where that changes them; only a tap needs it."""
+    """q and k before rotation, where that changes them; only a tap needs it.
+
+    Without it (a cache keeps rotated keys alone) content is the rotated score.
+    """
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,8 @@ def _effective(
 
 def attend(inputs: Inputs, tap: Tap | None = None) -> Float[Tensor, "b h t e"]:
     """Dense attention; `tap` is shown every intermediate score."""
+    if tap is not None and inputs.encoding.rotates and inputs.unrotated is None:
+        raise InputError("a tap cannot tell content from rotation: hand in `unrotated` too.")
     every = scores(inputs)
     if tap is not None:
         tap(every)

@@ -11,7 +11,7 @@ from jaxtyping import Int64, Integer
 import headscape
 from headscape.arrays.store import Capture
 from headscape.attention.attend import Path
-from headscape.capture.tap import Progress, Request, capture_maps, edges
+from headscape.capture.tap import Progress, Request, capture_maps, cells_of, edges
 from headscape.errors import InputError
 from headscape.model import GPT2
 from headscape.text.tokenizer import Tokenizer
@@ -27,6 +27,7 @@ class Sequence:
 
 def sample(stream: Integer[np.ndarray, " n"], length: int, seed: int, corpus: str) -> Sequence:
     """A window of `length` tokens at a random place of a token stream."""
+    _check_length(length)
     if len(stream) < length:
         raise InputError(
             f"the validation text has {len(stream)} tokens, fewer than the {length} asked for: "
@@ -39,6 +40,7 @@ def sample(stream: Integer[np.ndarray, " n"], length: int, seed: int, corpus: st
 
 def from_text(text: str, tokenizer: Tokenizer, length: int, name: str) -> Sequence:
     """The first `length` tokens of a text."""
+    _check_length(length)
     tokens = np.asarray(tokenizer.encode(text), dtype=np.int64)
     if len(tokens) < length:
         raise InputError(
@@ -52,6 +54,7 @@ def window_of(
     tokens: Integer[np.ndarray, " n"], length: int, document: int, corpus: str
 ) -> Sequence:
     """The first `length` tokens of a document."""
+    _check_length(length)
     if len(tokens) < length:
         raise InputError(
             f"document {document} has {len(tokens)} tokens, fewer than the {length} asked for: "
@@ -59,6 +62,11 @@ def window_of(
         )
     source = {"corpus": corpus, "document": document, "offset": 0}
     return Sequence(np.asarray(tokens[:length], dtype=np.int64), source)
+
+
+def _check_length(length: int) -> None:
+    if length < 1:
+        raise InputError(f"a sequence needs at least one token, not {length}.")
 
 
 def record(
@@ -102,7 +110,7 @@ def record(
         layers=request.layers,
         heads=request.heads,
         length=length,
-        resolution=request.resolution,
+        resolution=cells_of(length, request),
         causal=config.causal,
         sequence={**sequence.source, "pieces": pieces},
         provenance={"headscape": headscape.__version__, **(provenance or {})},

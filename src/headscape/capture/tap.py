@@ -74,7 +74,13 @@ def capture_maps(
 
 def edges(length: int, request: Request) -> np.ndarray | None:
     """Where the cells of a reduced map begin and end."""
-    return None if request.resolution is None else cell_edges(length, request.resolution)
+    cells = cells_of(length, request)
+    return None if cells is None else cell_edges(length, cells)
+
+
+def cells_of(length: int, request: Request) -> int | None:
+    """Cells a side of a reduced map: never more than tokens."""
+    return None if request.resolution is None else min(request.resolution, length)
 
 
 def _layer_maps(layer: int, inputs: Inputs, request: Request, progress: Progress) -> Maps:

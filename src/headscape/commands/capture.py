@@ -63,17 +63,16 @@ def capture(
 
     Memory is of order block x length: with --resolution, 16,384 tokens and more are no problem.
     """
-    from typing import cast
-
     from rich.progress import Progress, TimeRemainingColumn
 
-    from headscape.attention.attend import Path as AttentionPath
+    from headscape.attention.attend import named
     from headscape.capture.record import record
     from headscape.capture.select import chosen
     from headscape.capture.tap import Request
     from headscape.model import store
     from headscape.train import Run
 
+    attention_path = named(path)
     held = Run.open(run, step)
     shape = held.model.config
     request = Request(
@@ -83,7 +82,9 @@ def capture(
         resolution=resolution,
         window=None if window is None else _window(window),
     )
-    sequence = _sequence(held, length or shape.train_length, seed, text, document)
+    sequence = _sequence(
+        held, shape.train_length if length is None else length, seed, text, document
+    )
     rows = len(sequence.tokens) * len(request.layers)
     with Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn()) as bar:
         task = bar.add_task("capturing", total=rows)
@@ -99,7 +100,7 @@ def capture(
                 "step": held.step,
                 "checkpoint_hash": store.read_json(held.checkpoint / store.HEADER).get("sha256"),
             },
-            path=cast("AttentionPath", path),
+            path=attention_path,
             progress=lambda done: bar.advance(task, done),
         )
     out = out or run / "capture.safetensors"

@@ -66,6 +66,7 @@ def draw(
     from headscape.arrays import store
     from headscape.figures import style
 
+    _check(kind, captures, head, shared_scale=shared_scale, colormap=colormap)
     loaded = [store.load(path) for path in captures]
     layer = loaded[0].layers[-1] if layer is None else layer
     quantity = quantity or _natural(loaded[0])
@@ -82,9 +83,26 @@ def draw(
         typer.echo(path)
 
 
+def _check(
+    kind: Kind, captures: list[Path], head: int, *, shared_scale: bool, colormap: str | None
+) -> None:
+    """Refuse what a kind has no use for, instead of dropping it."""
+    from headscape.errors import InputError
+
+    if len(captures) > 1 and kind not in {Kind.compare, Kind.training}:
+        raise InputError(f"--as {kind} draws one capture, not {len(captures)}: use --as compare.")
+    if kind is Kind.curves and colormap is not None:
+        raise InputError("--as curves has no colour map: leave --colormap out.")
+    if kind in {Kind.curves, Kind.training} and shared_scale:
+        raise InputError(f"--as {kind} has no shared scale: leave --shared-scale out.")
+    if head < 1:
+        raise InputError(f"heads count from 1, not {head}.")
+
+
 def _natural(capture: "Capture") -> str:
-    """RoPE adds no bias, so its scores are what there is to see."""
-    return "final" if capture.encoding in {"rope", "xpos"} else "bias"
+    """Where nothing is added to the scores, the scores are what there is to see."""
+    nothing_added = {"nope", "learned", "sinusoidal", "rope", "xpos"}
+    return "final" if capture.encoding in nothing_added else "bias"
 
 
 def _figure(

@@ -65,6 +65,7 @@ def evaluate(
     out: Annotated[Path, typer.Option(help="Where the files go.")] = Path("evaluation"),
 ) -> None:
     """Measure runs at several lengths and write table, plot and data; resumes by itself."""
+    from headscape.errors import InputError
     from headscape.evaluate import report, task_job
     from headscape.evaluate.extension import parse
     from headscape.evaluate.job import EvaluateConfig
@@ -74,20 +75,31 @@ def evaluate(
     from headscape.evaluate.table import Table
     from headscape.evaluate.task_job import TaskConfig
     from headscape.figures.style import save
-    from headscape.train.data import default_cache
+    from headscape.train.data import TASK, default_cache
     from headscape.train.run import read_config
 
-    tasks = TaskConfig(examples=examples, lengths=tuple(lengths or ()))
-    if depths:
-        tasks = TaskConfig(examples=examples, depths=tuple(depths))
+    ours = [source for source in sources if not source.startswith("hf:")]
+    on_task = bool(ours) and read_config(Path(ours[0])).corpus.startswith(TASK)
+    if task is None and depths:
+        raise InputError("--depths belongs to a heat map: name its --task, passkey or needle.")
+    if task is not None or on_task:
+        texts = {"--corpus": corpus, "--limit": limit, "--extend": extend}
+        texts |= {"--same-tokens": same_tokens, "--protocol": protocol != "nonoverlap"}
+        for name, given in texts.items():
+            if given:
+                raise InputError(f"{name} is for texts, and a task has right answers instead.")
+    tasks = TaskConfig(
+        examples=examples,
+        lengths=tuple(lengths or ()),
+        depths=tuple(depths) if depths else TaskConfig.depths,
+    )
     if task is not None:
         for source in sources:
             figure = task_job.heat_map(source, task, lengths or [256, 512, 1024], tasks).draw()
             for path in save(figure, out / f"{task}-{Path(source).name}"):
                 typer.echo(path)
         return
-    ours = [source for source in sources if not source.startswith("hf:")]
-    if ours and read_config(Path(ours[0])).corpus.startswith(task_job.PREFIX):
+    if on_task:
         chosen, results = task_job.evaluate_tasks(sources, tasks)
         paths = task_job.write(out, chosen, results)
         typer.echo(task_job.markdown(chosen, results))

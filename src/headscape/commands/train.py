@@ -37,7 +37,7 @@ def train(
         str | None,
         typer.Option(
             help="stdlib, a file or folder (.txt .md .py .jsonl, .gz .zst), wikitext-103, "
-            "fineweb-edu, hf:DATASET[:CONFIG]."
+            "fineweb-edu, hf:DATASET[:CONFIG], task:NAME (with --tokenizer bytes)."
         ),
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="bytes, bpe:N or gpt2.")] = None,

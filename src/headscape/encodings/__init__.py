@@ -6,6 +6,7 @@
 A name with a plus is a wrapper around an encoding; fields go to whichever of the two has them.
 """
 
+from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 
@@ -28,7 +29,7 @@ from headscape.encodings.wrapper import Wrapper
 from headscape.encodings.xpos import XPos
 from headscape.errors import InputError
 
-__all__ = ["ENCODINGS", "WRAPPERS", "Encoding", "Shape", "Stream", "build", "encoding_type"]
+__all__ = ["ENCODINGS", "WRAPPERS", "Encoding", "Shape", "Stream", "build", "encoding_type", "make"]
 
 ENCODINGS: dict[str, type[Encoding]] = {
     "nope": NoPE,
@@ -62,7 +63,7 @@ def encoding_type(name: str) -> tuple[type[Wrapper] | None, type[Encoding]]:
     if base in WRAPPERS:
         raise InputError(f"{base!r} wraps another encoding: write '{base}+kerple', say.")
     if base == "none":
-        base = "nope"
+        base = "nope"  # DAPE's authors write "none" for scores alone
     if base not in ENCODINGS:
         raise InputError(_unknown("encoding", base, list(ENCODINGS)))
     if plus and wrapper not in WRAPPERS:
@@ -81,10 +82,15 @@ def build(
     **options: object,
 ) -> Encoding:
     """Make an encoding; `options` are the fields of its config."""
-    wrapper, base = encoding_type(name)
     shape = Shape(
         heads=heads, head_dim=head_dim, width=width, train_length=train_length, causal=causal
     )
+    return make(name, shape, options)
+
+
+def make(name: str, shape: Shape, options: Mapping[str, object]) -> Encoding:
+    """The same for a given shape, with fields from anywhere."""
+    wrapper, base = encoding_type(name)
     base_fields = {item.name for item in fields(base.config_type)}
     wrapper_fields = {item.name for item in fields(wrapper.config_type)} if wrapper else set()
     for option in options:
@@ -97,7 +103,7 @@ def build(
     return wrapper(shape, wrapper.config_type(**_only(options, wrapper_fields)), inner)
 
 
-def _only(options: dict[str, object], names: set[str]) -> dict[str, object]:
+def _only(options: Mapping[str, object], names: set[str]) -> dict[str, object]:
     return {key: value for key, value in options.items() if key in names}
 
 

@@ -13,13 +13,14 @@ of its arguments, so a short pass after a long one equals a fresh one.
 """
 
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, get_args, get_type_hints
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from headscape.bias import Bias
+from headscape.checks import check_types
 from headscape.errors import InputError
 from headscape.types import Positions
 
@@ -47,18 +48,11 @@ class Shape:
 class Config:
     """An encoding's conventions; every subclass names its own fields.
 
-    A field whose type is a Literal is checked against it here, so a subclass checks only ranges.
+    Types and choices are checked here, so a subclass checks only ranges.
     """
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for item in fields(self):
-            options = get_args(hints[item.name])
-            value = getattr(self, item.name)
-            if options and all(isinstance(o, str) for o in options) and value not in options:
-                raise InputError(
-                    f"{item.name}={value!r} is not one of {', '.join(map(repr, options))}."
-                )
+        check_types(self)
 
 
 @dataclass(frozen=True)

@@ -61,13 +61,15 @@ class CoPE(Encoding):
     ) -> Float[Tensor, "b h t s"]:
         """Add z_i at the counted position."""
         assert queries is not None
-        gates = scores.sigmoid() * visible
+        # At least float32: a bfloat16 count stops growing at 256.
+        work = torch.promote_types(scores.dtype, torch.float32)
+        gates = scores.to(work).sigmoid() * visible
         count = gates.flip(-1).cumsum(dim=-1).flip(-1).clamp(max=self.config.positions - 1)
-        z = queries @ self.table.to(queries.dtype)
+        z = queries.to(work) @ self.table.to(work)
         below = count.floor()
         lower = z.gather(-1, below.long())
         upper = z.gather(-1, count.ceil().long())
         term = lower + (count - below) * (upper - lower)
         if self.config.divide == "sum":
             term = term / self.shape.head_dim**0.5
-        return scores + term
+        return scores + term.to(scores.dtype)

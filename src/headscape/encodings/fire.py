@@ -72,8 +72,10 @@ class FIRE(Encoding):
     ) -> Perceptron:
         """The perceptron and its two inputs: by distance, and by query."""
         distance, zero = self.distances(positions, self.c.device)
-        threshold = (self.length_multiplier * self.config.length).abs()
-        rate = self.c.abs()
+        # At least float32: bfloat16 does not tell positions above 256 apart.
+        work = torch.promote_types(self.c.dtype, torch.float32)
+        threshold = (self.length_multiplier.to(work) * self.config.length).abs()
+        rate = self.c.to(work).abs()
         at = torch.maximum(positions.q.to(rate.dtype), threshold)
         return Perceptron(
             near=torch.log1p(rate * distance),

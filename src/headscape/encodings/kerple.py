@@ -57,11 +57,14 @@ class Kerple(Encoding):
     ) -> Toeplitz:
         """The kernel by distance."""
         distance, zero = self.distances(positions, self.raw_p.device)
-        return Toeplitz(self.kernel(distance.abs().to(self.raw_p.dtype)), zero)
+        # At least float32: bfloat16 does not tell distances above 256 apart.
+        work = torch.promote_types(self.raw_p.dtype, torch.float32)
+        return Toeplitz(self.kernel(distance.abs().to(work)), zero)
 
     def kernel(self, distance: Float[Tensor, " n"]) -> Float[Tensor, "h n"]:
         """-p ln(1 + a distance)."""
-        return -self.p()[:, None] * torch.log1p(self.a()[:, None] * distance)
+        p, a = (value.to(distance.dtype)[:, None] for value in (self.p(), self.a()))
+        return -p * torch.log1p(a * distance)
 
 
 class KerplePower(Kerple):
@@ -82,5 +85,5 @@ class KerplePower(Kerple):
 
     def kernel(self, distance: Float[Tensor, " n"]) -> Float[Tensor, "h n"]:
         """-a distance^p; distance 0 is kept out of the power, whose gradient there is not."""
-        power = distance.clamp(min=1) ** self.p()[:, None]
-        return -self.a()[:, None] * torch.where(distance > 0, power, 0.0)
+        p, a = (value.to(distance.dtype)[:, None] for value in (self.p(), self.a()))
+        return -a * torch.where(distance > 0, distance.clamp(min=1) ** p, 0.0)

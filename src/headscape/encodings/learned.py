@@ -24,6 +24,11 @@ class LearnedConfig(Config):
     offset: int = 0
     """Unused rows in front of position 0."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.offset < 0:
+            raise InputError(f"offset must be at least 0, not {self.offset}.")
+
 
 class Learned(Encoding):
     """One learned vector per position."""

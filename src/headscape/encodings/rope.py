@@ -64,6 +64,13 @@ class RoPEConfig(Config):
             raise InputError(f"factor must be at least 1, not {self.factor}.")
         if self.base <= 1:
             raise InputError(f"base must be above 1, not {self.base}.")
+        if not self.beta_fast > self.beta_slow > 0:
+            raise InputError(
+                f"beta_fast ({self.beta_fast}) must be above beta_slow ({self.beta_slow}), "
+                f"and both above 0."
+            )
+        if self.trained_length is not None and self.trained_length < 1:
+            raise InputError(f"trained_length must be at least 1, not {self.trained_length}.")
         if self.low_freq_factor >= self.high_freq_factor:
             raise InputError(
                 f"low_freq_factor ({self.low_freq_factor}) must be below "
@@ -95,7 +102,9 @@ class RoPE(Encoding):
                 f"scaling={config.scaling!r} stretches the base, which needs a rotary width above "
                 f"2: choose another scaling or a wider head."
             )
+        # Dynamic frequencies follow the last position, so all tokens turn anew as it moves.
         self.cacheable_keys = config.scaling != "dynamic"
+        self.shift_invariant = config.scaling != "dynamic"
 
     def frequencies(self, length: int) -> Float[Tensor, " m"]:
         """The rotation per position of each pair, for a text of this length."""

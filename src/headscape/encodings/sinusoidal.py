@@ -32,6 +32,11 @@ class SinusoidalConfig(Config):
     base: float = 10_000.0
     """The longest wavelength is 2 pi base."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.base <= 1:
+            raise InputError(f"base must be above 1, not {self.base}.")
+
 
 class Sinusoidal(Encoding):
     """Sines and cosines of the position, added to the tokens."""

@@ -36,6 +36,12 @@ class XPosConfig(Config):
     gamma: float = 0.4
     """Offset of the slowest-fading pair."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, low in (("gamma", 0.0), ("scale_base", 0.0), ("base", 1.0)):
+            if getattr(self, name) <= low:
+                raise InputError(f"{name} must be above {low:g}, not {getattr(self, name)}.")
+
 
 class XPos(Encoding):
     """Rotation with an exponential decay per pair."""

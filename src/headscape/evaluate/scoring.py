@@ -56,10 +56,12 @@ class GPT2Scorer:
 
     def cannot(self, length: int) -> str | None:
         """The encoding's own word on the last position."""
-        on = self.model.tokens.weight.device
-        x = torch.zeros(1, 1, self.model.config.width, device=on)
+        weight, shape = self.model.tokens.weight, self.model.config
+        at = torch.full((1, 1), length - 1, device=weight.device)
         try:
-            self.model.position.embed(x, torch.full((1, 1), length - 1, device=on))
+            self.model.position.embed(weight.new_zeros(1, 1, shape.width), at)
+            q = weight.new_zeros(1, shape.heads, 1, shape.head_dim)
+            self.model.encoding().rotate(q, at, "query")
         except InputError as error:
             return str(error)
         return None

@@ -22,8 +22,8 @@ TITLES: dict[str, str] = {
     "k-cable": "K-CABLE",
     "alibi": "ALiBi",
     "fire": "Fire",
-    "t5": "T5-bias",
-    "t5-clipped": "T5-bias (clipped)",
+    "t5": "T5 buckets",
+    "t5-clipped": "T5-bias",
     "kerple": "Kerple",
     "kerple-power": "Kerple (power)",
     "rope": "RoPE",
@@ -187,4 +187,12 @@ def _check(rows: Sequence[Measurement], quantity: Quantity) -> None:
                 f"{first.method} was measured with {name} {getattr(first, name)} and "
                 f"{other.method} with {getattr(other, name)}, which do not compare: "
                 f"evaluate them alike."
+            )
+    seen: dict[tuple[str, int, int | None], Measurement] = {}
+    for row in rows:
+        twin = seen.setdefault((row.method, row.length, row.seed), row)
+        if row.seed is not None and twin.model != row.model:
+            raise InputError(
+                f"two different models are both called {row.method}, seed {row.seed}: they are no "
+                f"seeds of one another, so evaluate them into tables of their own."
             )

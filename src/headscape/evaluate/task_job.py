@@ -26,9 +26,8 @@ from headscape.figures.lengths import Lengths, Line
 from headscape.figures.style import save
 from headscape.tasks import Task, task
 from headscape.tasks.retrieval import RETRIEVAL
+from headscape.train.data import TASK
 from headscape.train.run import Run
-
-PREFIX = "task:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +43,13 @@ class TaskConfig:
     depths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     """For heat maps: where the fact stands, as a share of the text."""
 
+    def __post_init__(self) -> None:
+        if self.examples < 1:
+            raise InputError(f"examples must be at least 1, not {self.examples}.")
+        for depth in self.depths:
+            if not 0 <= depth <= 1:
+                raise InputError(f"a depth is a share of the text, 0 to 1, not {depth}.")
+
 
 def evaluate_tasks(
     sources: Sequence[str], config: TaskConfig
@@ -51,12 +57,12 @@ def evaluate_tasks(
     """The accuracies of runs on one task, by heading."""
     runs = [Run.open(source) for source in sources]
     names = {run.config.corpus for run in runs}
-    if len(names) != 1 or not next(iter(names)).startswith(PREFIX):
+    if len(names) != 1 or not next(iter(names)).startswith(TASK):
         raise InputError(
             f"runs on one task are wanted, and these are on {', '.join(sorted(names))}: "
             f"give runs that were trained with the same --corpus task:NAME."
         )
-    chosen = task(next(iter(names)).removeprefix(PREFIX))
+    chosen = task(next(iter(names)).removeprefix(TASK))
     lengths = config.lengths or default_lengths(chosen)
     out: dict[str, list[Accuracy]] = {}
     for run in runs:
@@ -75,7 +81,7 @@ def heat_map(source: str, name: str, lengths: Sequence[int], config: TaskConfig)
         raise InputError(f"{name!r} has no depth: there are {', '.join(RETRIEVAL)}.")
     run, chosen = Run.open(source), RETRIEVAL[name]
     options = {"examples": config.examples, "seed": config.seed}
-    if run.config.corpus == f"{PREFIX}{name}":
+    if run.config.corpus == f"{TASK}{name}":
         values = by_depth_trained(run.model, chosen, lengths, config.depths, **options)
     else:
         encode = run.tokenizer.encode

@@ -37,6 +37,8 @@ class Row:
     query: int
     label: str = "positional bias"
     """What the colours show."""
+    weights: bool = False
+    """Whether these are attention weights, which are coloured by their logarithm."""
     shared_scale: bool = False
     """One range for all heads."""
     colormap: str | None = None
@@ -62,6 +64,7 @@ class Row:
             pieces=tuple(pieces),
             query=query,
             label="positional bias" if quantity == "bias" else quantity,
+            weights=quantity == "weights",
             **options,
         )
 
@@ -98,7 +101,10 @@ class Row:
         ranges = []
         within = self.values[:, start:stop]
         for index, values in enumerate(within):
-            scale = Scale.of(within if self.shared_scale else values, self.colormap)
+            if self.weights:
+                scale = Scale.of_weights(self.colormap)
+            else:
+                scale = Scale.of(within if self.shared_scale else values, self.colormap)
             ranges.append(scale.label)
             axes.imshow(
                 np.ma.masked_invalid(values[None]),

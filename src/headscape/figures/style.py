@@ -82,12 +82,18 @@ def blank(width: float, height: float) -> Figure:
     return figure
 
 
-def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write `stem`.png, .svg and so on, each whole or not at all, and say where."""
-    paths = []
+def check_formats(formats: Sequence[str]) -> None:
+    """Refuse an ending that no figure has."""
     for name in formats:
         if name not in FORMATS:
-            raise InputError(f"{name} is not a figure format; choose from {', '.join(FORMATS)}.")
+            raise InputError(f"{name!r} is not a figure format; choose from {', '.join(FORMATS)}.")
+
+
+def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write `stem`.png, .svg and so on, each whole or not at all, and say where."""
+    check_formats(formats)
+    paths = []
+    for name in formats:
         buffer = BytesIO()
         with context():
             figure.savefig(buffer, format=name, dpi=DPI, metadata=_METADATA[name])

@@ -3,7 +3,7 @@
 Per layer: keys (rotated where a rotated key never changes again), values, and the running sum of
 an encoding that has one. Memory is taken ahead and doubled when full, because growing by a token
 at a time copies everything each step. A forward pass writes behind `length` and advances it once,
-at its end, so a pass that fails leaves the cache as it was.
+at its end, so the tokens of a pass that fails are not among those so far.
 """
 
 from dataclasses import dataclass
@@ -116,5 +116,7 @@ def _write(
         if store is not None:
             grown[:, :start] = store[:, :start]
         store = grown
+    if store.shape[0] < new.shape[0]:
+        store = store.expand(new.shape[0], -1).clone()
     store[:, start : start + new.shape[-1]] = new
     return store

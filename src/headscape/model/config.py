@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from headscape.checks import check_types
+from headscape.encodings import Encoding, Shape, make
 from headscape.errors import InputError
 
 Scale = Literal["head_dim", "width", "one"]
@@ -44,6 +46,7 @@ class ModelConfig:
     norm_epsilon: float = 1e-5
 
     def __post_init__(self) -> None:
+        check_types(self, skip=("encoding_fields",))
         for name in ("layers", "heads", "width", "vocabulary", "train_length"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, not {getattr(self, name)}.")
@@ -52,14 +55,22 @@ class ModelConfig:
                 f"{self.heads} heads do not divide a width of {self.width}: "
                 f"choose a width that is a multiple of {self.heads}."
             )
-        if self.scale not in get_args(Scale):
-            options = ", ".join(map(repr, get_args(Scale)))
-            raise InputError(f"scale={self.scale!r} is not one of {options}.")
 
     @property
     def head_dim(self) -> int:
         """Width of one head."""
         return self.width // self.heads
+
+    def build_encoding(self, name: str | None = None) -> Encoding:
+        """The model's encoding, or another one of its shape without fields."""
+        shape = Shape(
+            heads=self.heads,
+            head_dim=self.head_dim,
+            width=self.width,
+            train_length=self.train_length,
+            causal=self.causal,
+        )
+        return make(name or self.encoding, shape, {} if name else self.encoding_fields)
 
     def to_json(self) -> dict[str, Any]:
         """Every field, for a checkpoint."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headscape.attention import attend
 from headscape.attention.reference import Inputs
-from headscape.encodings import Encoding, Stream, build, encoding_type
+from headscape.encodings import Encoding, Stream, encoding_type
 from headscape.errors import InputError
 from headscape.model import openai, store
 from headscape.model.cache import Cache
@@ -135,9 +135,9 @@ class GPT2(nn.Module):
         self.config = config
         at_input = encoding_type(config.encoding)[1].at_input
         self.tokens = nn.Embedding(config.vocabulary, config.width)
-        self.position = _encoding(config, config.encoding) if at_input else _encoding(config)
+        self.position = config.build_encoding(None if at_input else "nope")
         inside = [
-            _encoding(config) if at_input else _encoding(config, config.encoding)
+            config.build_encoding("nope" if at_input else None)
             for _ in range(1 if config.share_encoding else config.layers)
         ]
         self.blocks = nn.ModuleList(
@@ -166,6 +166,11 @@ class GPT2(nn.Module):
         """
         if tokens.shape[1] == 0:
             raise InputError("a sequence needs at least one token.")
+        if cache is not None and not self.config.causal:
+            raise InputError(
+                "a bidirectional model cannot decode, as every token sees the later ones: "
+                "leave the cache out."
+            )
         old = 0 if cache is None else cache.length
         where = Positions.span(tokens.shape[1], old + tokens.shape[1], on=tokens.device)
         at = where.q if positions is None else positions
@@ -261,15 +266,3 @@ class GPT2(nn.Module):
             deep = 0.02 / math.sqrt(2 * self.config.layers)
             nn.init.normal_(module.down.weight, std=deep)
             nn.init.normal_(module.attention.out.weight, std=deep)
-
-
-def _encoding(config: ModelConfig, name: str = "nope") -> Encoding:
-    return build(
-        name,
-        heads=config.heads,
-        head_dim=config.head_dim,
-        width=config.width,
-        train_length=config.train_length,
-        causal=config.causal,
-        **(config.encoding_fields if name == config.encoding else {}),
-    )

@@ -62,7 +62,8 @@ def _config(theirs: dict[str, object], folder: Path) -> ModelConfig:
         if theirs.get(name, options[0]) not in options:
             raise InputError(f"{folder}: {name}={theirs[name]!r} is not supported.")
     epsilon = theirs.get("layer_norm_epsilon", 1e-5)
-    assert isinstance(epsilon, float)
+    if not isinstance(epsilon, float):
+        raise InputError(f"{folder}: layer_norm_epsilon={epsilon!r} is not a number.")
     return ModelConfig(
         layers=_whole(theirs, "n_layer", folder),
         heads=_whole(theirs, "n_head", folder),

@@ -37,6 +37,7 @@ constexpr int kMicroRows = 4, kMicroVectors = 2;
 typedef float V __attribute__((vector_size(16)));
 #endif
 typedef int32_t Lanes __attribute__((vector_size(W * 4)));
+typedef uint32_t Bits __attribute__((vector_size(W * 4)));
 typedef double Wide __attribute__((vector_size(W * 8)));
 
 inline V load(const float *p) {
@@ -138,6 +139,7 @@ inline V zero_below(V x, float limit, V v) {
 
 // e^x for x <= 0 or a little above: 2^n times a polynomial in the remainder, relative error 1e-7.
 // n is rounded by adding 1.5 * 2^23, which leaves it in the low bits, ready for the exponent.
+// That is done on unsigned numbers, which may wrap: hidden scores lie far outside the range.
 // Below -64 the result is 0: such a weight is lost beside one of 1, and products with anything
 // smaller would be denormal numbers, which are slow. What is not a number stays so.
 inline V exponential(V x) {
@@ -152,7 +154,8 @@ inline V exponential(V x) {
     p = fma(p, r, splat(1.6666665459e-1f));
     p = fma(p, r, splat(5.0000001201e-1f));
     p = fma(p * r, r, r + splat(1.0f));
-    return zero_below(x, -64.0f, from_bits(bits(p) + (bits(shifted) << 23)));
+    Bits scaled = (Bits)p + ((Bits)shifted << 23);
+    return zero_below(x, -64.0f, (V)scaled);
 }
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -45,6 +45,9 @@ class Look:
     colormap: str | None = None
     """A matplotlib colour map instead of the chosen one."""
 
+    def __post_init__(self) -> None:
+        style.check_formats(self.formats)
+
 
 def draw(figure: PaperFigure, subject: Subject, look: Look, command: str) -> Entry:
     """Make the figure's files, unless they are there already, and describe it for the page."""

@@ -61,7 +61,7 @@ def run(job: Job, command: str, say: Say) -> Path:
     preview = [f for f in figures if f.encoding == "alibi" and f.encoding not in own]
     for figure in [] if job.untrained else preview:
         subject = subjects.untrained(figure, job.preset, job.seed)
-        if not (job.look.out / f"{figure.name}.png").exists():
+        if not (job.look.out / f"{figure.name}.{job.look.formats[0]}").exists():
             entries[figure.name] = draw(figure, subject, job.look, command)
             say(f"{figure.title}: {job.look.out / entries[figure.name].image}")
     clock = _Clock(len(figures))

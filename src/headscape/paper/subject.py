@@ -80,7 +80,7 @@ def trained(folder: Path) -> Subject:
         provenance={
             "run": folder.name,
             "step": run.step,
-            "checkpoint_hash": store.read_json(run.checkpoint / store.HEADER)["sha256"],
+            "checkpoint_hash": store.read_json(run.checkpoint / store.HEADER).get("sha256"),
             "corpus_hash": corpus.fingerprint(),
         },
     )

@@ -11,10 +11,10 @@ short), so `batch` is a question of memory and never of the result.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Literal
 
 from headscape.attention.attend import Path as AttentionPath
-from headscape.encodings import build
+from headscape.checks import check_types
 from headscape.errors import InputError
 from headscape.model.config import GPT2_VOCABULARY, ModelConfig, Scale
 
@@ -46,7 +46,7 @@ class TrainConfig:
     """What q.k is multiplied by: 1/sqrt(head_dim), 1/sqrt(width), or one."""
 
     corpus: str = "stdlib"
-    """A file, a folder, stdlib, wikitext-103, fineweb-edu or hf:<dataset>[:config]."""
+    """A file, a folder, stdlib, wikitext-103, fineweb-edu, hf:<dataset>[:config] or task:NAME."""
     tokenizer: str = "bpe:1024"
     """bytes, bpe:N (trained on the corpus) or gpt2."""
 
@@ -133,22 +133,7 @@ class TrainConfig:
 
 
 def _check_types(config: TrainConfig) -> None:
-    """TOML and the command line bring values whose types nobody has looked at."""
-    for name, hint in get_type_hints(TrainConfig).items():
-        value = getattr(config, name)
-        if name in ("curriculum", "encoding_fields"):
-            continue
-        options = get_args(hint)
-        if options and isinstance(options[0], str):
-            if value not in options:
-                raise InputError(f"{name}={value!r} is not one of {', '.join(options)}.")
-            continue
-        allowed = options or (hint,)
-        if float in allowed:
-            allowed = (*allowed, int)
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            kind = allowed[0].__name__
-            raise InputError(f"{name}={value!r} is not of type {kind}.")
+    check_types(config, skip=("curriculum", "encoding_fields"))
     lengths = config.curriculum
     if not isinstance(lengths, tuple) or not all(type(item) is int for item in lengths):
         raise InputError(f"curriculum={lengths!r} is not a list of window lengths.")
@@ -198,13 +183,4 @@ def _check_together(config: TrainConfig) -> None:
                 f"length {length}."
             )
     # Built once for its complaints: unknown names and fields, heads that do not divide the width.
-    shape = config.model(1)
-    options: dict[str, Any] = dict(shape.encoding_fields)
-    build(
-        shape.encoding,
-        heads=shape.heads,
-        head_dim=shape.head_dim,
-        width=shape.width,
-        train_length=shape.train_length,
-        **options,
-    )
+    config.model(1).build_encoding()

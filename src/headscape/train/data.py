@@ -1,4 +1,7 @@
-"""The tokens of a run: corpus, tokenizer and shards, opened alike in every process."""
+"""The tokens of a run: corpus, tokenizer and shards, opened alike in every process.
+
+The corpus `task:NAME` is a generated task: no text, no shards, examples made as they are needed.
+"""
 
 import os
 from dataclasses import dataclass, replace
@@ -10,13 +13,18 @@ from jaxtyping import Int, UInt
 from torch import Tensor
 
 from headscape.errors import InputError
+from headscape.tasks import task
+from headscape.tasks.batches import TaskBatches
 from headscape.text.batches import Batches, validation_windows
+from headscape.text.byte_tokenizer import ByteTokenizer
 from headscape.text.corpus import open_corpus
 from headscape.text.huggingface import SHORTCUTS
 from headscape.text.shards import Shards, open_shards
 from headscape.text.tokenizer import Tokenizer, open_tokenizer
 from headscape.train.config import TrainConfig
 from headscape.train.world import World
+
+TASK = "task:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +33,9 @@ class Data:
 
     tokenizer: Tokenizer
     """What made them."""
-    shards: Shards
-    """Both sides of the corpus, checksums verified."""
-    batches: Batches
+    shards: Shards | None
+    """Both sides of the corpus, checksums verified; None for a task."""
+    batches: Batches | TaskBatches
     """The training side in the run's order."""
     held_out: Int[np.ndarray, "windows length_plus_1"]
     """The validation windows."""
@@ -50,6 +58,9 @@ def open_data(config: TrainConfig, world: World, cache: Path) -> Data:
                 f"tokens evenly: change tokens_per_step or the number of processes."
             )
 
+    if config.corpus.startswith(TASK):
+        return _task(config)
+
     def opened() -> tuple[Tokenizer, Shards]:
         corpus = open_corpus(config.corpus, cache)
         tokenizer = open_tokenizer(config.tokenizer, corpus, cache)
@@ -70,7 +81,7 @@ def open_data(config: TrainConfig, world: World, cache: Path) -> Data:
 
 def anywhere(config: TrainConfig) -> TrainConfig:
     """The same configuration with a corpus path that holds in every working folder."""
-    named = config.corpus == "stdlib" or config.corpus.startswith("hf:")
+    named = config.corpus == "stdlib" or config.corpus.startswith(("hf:", TASK))
     if named or config.corpus.partition("@")[0] in SHORTCUTS or not Path(config.corpus).exists():
         return config
     return replace(config, corpus=str(Path(config.corpus).resolve()))
@@ -82,6 +93,20 @@ def default_cache() -> Path:
         return Path(os.environ["HEADSCAPE_CACHE"])
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "headscape"
+
+
+def _task(config: TrainConfig) -> Data:
+    if config.tokenizer != "bytes":
+        raise InputError(f"{config.corpus} is spelled in bytes: use the tokenizer bytes.")
+    chosen = task(config.corpus.removeprefix(TASK))
+    # Far from any seed that a run would be given, so that held-out examples are others.
+    apart = TaskBatches(chosen, config.length, config.seed + (1 << 40))
+    return Data(
+        tokenizer=ByteTokenizer(),
+        shards=None,
+        batches=TaskBatches(chosen, config.length, config.seed),
+        held_out=apart.windows(0, config.validation_windows),
+    )
 
 
 def _held_out(shards: Shards, config: TrainConfig) -> Int[np.ndarray, "windows length_plus_1"]:

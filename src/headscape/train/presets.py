@@ -109,7 +109,7 @@ def preset(name: str, **changes: Any) -> TrainConfig:
         values["warmup"] = min(base["warmup"], given["steps"] // 10)
     if "length" in given and given["length"] != base["length"] and "curriculum" not in given:
         values["curriculum"] = ()
-    if "tokens_per_step" not in given and {"length", "batch"} & set(given):
+    if values["length"] > 0 and "tokens_per_step" not in given and {"length", "batch"} & set(given):
         least = values["batch"] * values["length"]
         whole = values["tokens_per_step"] // values["length"] * values["length"]
         values["tokens_per_step"] = max(least, whole)

@@ -34,20 +34,14 @@ def record(
     step: int,
 ) -> None:
     """Add an entry for a start at `step`; `attention` is the path that was taken, and why."""
-    header = data.shards.train.header
     entry = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "step": step,
         "command": sys.argv,
         "versions": {"python": platform.python_version()} | _versions(),
         "seed": config.seed,
-        "corpus": {
-            "name": config.corpus,
-            "fingerprint": header.corpus,
-            "train_tokens": header.tokens,
-            "validation_tokens": data.shards.validation.header.tokens,
-        },
-        "tokenizer": {"name": config.tokenizer, "fingerprint": header.tokenizer},
+        "corpus": {"name": config.corpus} | _tokens(data),
+        "tokenizer": {"name": config.tokenizer, "fingerprint": data.tokenizer.fingerprint},
         "attention": {"asked": config.path} | attention,
         "processes": world.size,
         "threads": torch.get_num_threads(),
@@ -106,3 +100,13 @@ def _git() -> dict[str, object] | None:
         return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _tokens(data: Data) -> dict[str, object]:
+    if data.shards is None:
+        return {"generated": True}
+    return {
+        "fingerprint": data.shards.train.header.corpus,
+        "train_tokens": data.shards.train.header.tokens,
+        "validation_tokens": data.shards.validation.header.tokens,
+    }

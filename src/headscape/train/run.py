@@ -183,14 +183,19 @@ def _settle(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConf
                     f"{out} was trained with {name}={before!r}, not {now!r}: resume it as it was, "
                     f"or choose another folder."
                 )
-    config_file.write(out / CONFIG, config)
     return config
 
 
 def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, teller: Teller) -> Loop:
     data = open_data(config, world, cache)
     described = json.dumps(data.tokenizer.describe()) + "\n"
-    world.first(lambda: atomic.write_text(out / TOKENIZER, described))
+
+    def begin() -> None:
+        # Only now: a corpus that cannot be opened leaves no folder behind.
+        config_file.write(out / CONFIG, config)
+        atomic.write_text(out / TOKENIZER, described)
+
+    world.first(begin)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = GPT2(config.model(data.tokenizer.vocabulary))

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from headscape.attention import attend
 from headscape.attention.reference import Inputs
 from headscape.model import GPT2
+from headscape.tasks.batches import weights
 from headscape.train.config import TrainConfig
-from headscape.train.data import Data
+from headscape.train.data import TASK, Data
 from headscape.train.distributed import exchange, rest
 from headscape.train.world import World
 
@@ -85,9 +86,13 @@ class Learner:
         windows = windows.to(self.world.device)
         with self._autocast():
             logits = self.module(windows[:, :-1], path=self.config.path)
-            return F.cross_entropy(
-                logits.flatten(0, 1), windows[:, 1:].flatten(), reduction=reduction
-            )
+            target = windows[:, 1:].flatten()
+            if not self.config.corpus.startswith(TASK):
+                return F.cross_entropy(logits.flatten(0, 1), target, reduction=reduction)
+            weight = torch.from_numpy(weights(windows.cpu().numpy())).to(target.device)
+            losses = F.cross_entropy(logits.flatten(0, 1), target, reduction="none")
+            losses = weight.flatten() * losses
+            return losses.mean() if reduction == "mean" else losses
 
     def _autocast(self) -> AbstractContextManager[object]:
         precision = self.config.precision

@@ -1,0 +1,61 @@
+"""What the README says runs: its Python, its commands, its make targets and its links."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headscape.cli import app
+from headscape.encodings import ENCODINGS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"^ *(?:\.venv/bin/)?headscape ([a-z]+)(.*?)(?:  .*)?$", re.MULTILINE)
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{-511 * 2 ** (-8 * 7 / 12):.4f}" in done.stdout
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_every_command_and_option_exists(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    helps: dict[str, str] = {}
+    for name, rest in COMMAND.findall(path.read_text()):
+        if name not in helps:
+            result = CliRunner().invoke(app, [name, "--help"])
+            assert result.exit_code == 0, f"{path.name}: headscape {name}"
+            helps[name] = result.output
+        for option in re.findall(r"(?<!\S)--[a-z-]+", rest):
+            assert option in helps[name], f"{path.name}: headscape {name} {option}"
+
+
+def test_every_make_target_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for path in DOCS:
+        for target in re.findall(r"`?\bmake ([a-z-]+)`", path.read_text()):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{path.name}: make {target}"
+    for module in re.findall(r"-m (benchmarks\.\w+)", makefile):
+        assert (ROOT / f"{module.replace('.', os.sep)}.py").is_file(), module
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        if not link.startswith("http"):
+            assert (path.parent / link).exists(), f"{path.name}: {link}"
+
+
+def test_the_readme_names_every_encoding() -> None:
+    for name in ENCODINGS:
+        assert f"`{name}`" in README, name
