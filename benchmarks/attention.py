@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from headscape.attention import native, torch_blocks
+from headscape.attention.reference import Inputs
 from headscape.bias import Slope
 from headscape.encodings import Encoding, build
 from headscape.native import library
@@ -51,7 +52,7 @@ def contender(
 
     def run() -> Tensor:
         bias = fixed or found.bias(where)
-        return path(q, k, v, found, bias, where, Visible(), HEAD_DIM**-0.5)
+        return path(Inputs(q, k, v, found, bias, where, Visible(), HEAD_DIM**-0.5))
 
     return run, leaves
 

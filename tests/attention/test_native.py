@@ -85,7 +85,7 @@ def outcome(path: object, found: Encoding, where: Place, given: list[Tensor]) ->
         queries = type(keys)(keys.total[..., -count:], weight)
     bias = found.bias(where.positions, queries, keys)
     arguments = (q, k, v, found, bias, where.positions, where.visible, q.shape[-1] ** -0.5)
-    out = reference.attend(Inputs(*arguments)) if path is None else path(*arguments)
+    out = reference.attend(Inputs(*arguments)) if path is None else path(Inputs(*arguments))
     wanted = [q, k, v, x, *found.parameters()]
     grads = torch.autograd.grad(out, wanted, given[4], allow_unused=True)
     return [out.detach(), *(torch.zeros(1) if g is None else g for g in grads)]
@@ -187,8 +187,8 @@ def test_not_a_number_is_not_hidden() -> None:
     k = q.clone()
     k[0, 1, 7] = torch.nan
     out = native.attend(
-        q, k, q, encoding("alibi"), None, Positions.span(40), Visible(), 0.25
-    )  # fmt: skip
+        Inputs(q, k, q, encoding("alibi"), None, Positions.span(40), Visible(), 0.25)
+    )
     assert out[0, 1, 7:].isnan().all()
     assert out[0, 0].isfinite().all()
 
@@ -201,7 +201,7 @@ def test_long_sums_keep_their_precision() -> None:
     stream = found.stream(torch.randn(1, length, 4))
     where = Positions.span(length)
     bias = found.bias(where, stream, stream)
-    out = native.attend(q, k, v, found, bias, where, Visible(), 1.0)
+    out = native.attend(Inputs(q, k, v, found, bias, where, Visible(), 1.0))
     wide = Inputs(q.double(), k.double(), v.double(), found, bias, where, Visible(), 1.0)
     exact = reference.scores(wide, rows).weights @ v.double()
     assert float((out[:, :, rows] - exact).detach().abs().max()) <= 1.5e-5
@@ -262,7 +262,7 @@ def short(n: int, e: int = 8) -> Tensor:
 )
 def test_bad_input_is_refused_by_name(changes: dict[str, object], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        native.attend(**wrong(**changes))
+        native.attend(Inputs(**wrong(**changes)))
 
 
 @built
@@ -277,4 +277,6 @@ def test_lying_bounds_are_refused() -> None:
     lying = Positions(at, at, (0, 3))
     q = short(200)
     with pytest.raises(InputError, match="bounds"):
-        native.attend(**wrong(q=q, k=q, v=q, positions=lying, bias=Toeplitz(torch.ones(3, 9), 0)))
+        native.attend(
+            Inputs(**wrong(q=q, k=q, v=q, positions=lying, bias=Toeplitz(torch.ones(3, 9), 0)))
+        )

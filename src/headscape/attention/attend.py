@@ -6,8 +6,8 @@
     torch       blocks in plain torch, any dtype and device      attention/torch_blocks.py
     reference   whole matrices, the definition                   attention/reference.py
 
-`auto` takes the first of these that serves; a path asked for by name either serves or raises with
-its reason. `choose` says what is taken and why the ones before it are not.
+`auto` takes the first of these that serves, and `torch` serves everything; a path asked for by name
+serves or raises with its reason. `choose` says what is taken and why those before it are not.
 """
 
 from dataclasses import dataclass
@@ -51,13 +51,13 @@ def choose(inputs: Inputs, path: Path = "auto") -> Choice:
             raise InputError(f"attention path {path!r} cannot serve here: {reason}.")
         return Choice(path, {})
     passed_over: dict[str, str] = {}
-    candidates: tuple[Path, ...] = ("decode", "native", "flex", "torch")
+    candidates: tuple[Path, ...] = ("decode", "native", "flex")
     for candidate in candidates:
         reason = _refusal(inputs, candidate) or _unwanted(inputs, candidate)
         if reason is None:
             return Choice(candidate, passed_over)
         passed_over[candidate] = reason
-    return Choice("reference", passed_over)
+    return Choice("torch", passed_over)
 
 
 def attend(
@@ -91,11 +91,11 @@ def run(inputs: Inputs, path: Path = "auto", tap: Tap | None = None) -> Float[Te
     if chosen == "decode":
         return decode.attend(inputs)
     if chosen == "native":
-        return native.attend(*_parts(inputs))
+        return native.attend(inputs)
     if chosen == "flex":
         return flex.attend(inputs)
     if chosen == "torch":
-        return torch_blocks.attend(*_parts(inputs))
+        return torch_blocks.attend(inputs)
     return reference.attend(inputs)
 
 
@@ -103,11 +103,9 @@ def _refusal(inputs: Inputs, path: Path) -> str | None:
     if path == "decode":
         return decode.refuses(inputs)
     if path == "native":
-        return native.available() or native.supports(*_kind(inputs))
+        return native.refuses(inputs)
     if path == "flex":
         return flex.refuses(inputs)
-    if path == "torch":
-        return torch_blocks.supports(*_kind(inputs))
     return None
 
 
@@ -118,22 +116,3 @@ def _unwanted(inputs: Inputs, path: Path) -> str | None:
     if path == "flex" and inputs.q.device.type != "cuda":
         return "it is for GPUs"
     return None
-
-
-def _parts(
-    inputs: Inputs,
-) -> tuple[Tensor, Tensor, Tensor, Encoding, Bias | None, Positions, Visible, float]:
-    return (
-        inputs.q,
-        inputs.k,
-        inputs.v,
-        inputs.encoding,
-        inputs.bias,
-        inputs.positions,
-        inputs.visible,
-        inputs.scale,
-    )
-
-
-def _kind(inputs: Inputs) -> tuple[Tensor, Encoding, Bias | None, Visible]:
-    return inputs.q, inputs.encoding, inputs.bias, inputs.visible

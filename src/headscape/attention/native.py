@@ -14,13 +14,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headscape.attention.reference import Inputs
 from headscape.bias import Bias, Pairwise, Perceptron, Slope, Toeplitz
 from headscape.encodings import Encoding
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
 from headscape.errors import InputError
 from headscape.native import library
-from headscape.native.ops import MARGIN, attention
+from headscape.native.ops import MARGIN, attention, contiguous
 from headscape.types import Positions, Visible
 
 _FOUND = library.load()
@@ -35,11 +36,9 @@ def available() -> str | None:
     return _MISSING
 
 
-def supports(
-    q: Float[Tensor, "b h t e"], encoding: Encoding, bias: Bias | None, visible: Visible
-) -> str | None:
+def refuses(inputs: Inputs) -> str | None:
     """Why the kernels cannot serve this call; None when they can."""
-    del visible
+    q, encoding = inputs.q, inputs.encoding
     if (missing := available()) is not None:
         return missing
     if q.device.type != "cpu":
@@ -52,29 +51,22 @@ def supports(
         return f"the native kernels do not mix scores as {type(encoding).__name__} does"
     if isinstance(encoding, DAPEv2) and encoding.config.kernel > MOST_TAPS:
         return f"the native kernels take DAPEv2 up to kernel {MOST_TAPS}"
-    if isinstance(bias, Pairwise):
+    if isinstance(inputs.bias, Pairwise):
         return "the native kernels take no bias that is given as a function"
+    if encoding.mixes and not contiguous(_at(inputs)):
+        return "the native kernels mix the scores of consecutive keys only"
     return None
 
 
-def attend(
-    q: Float[Tensor, "b h t e"],
-    k: Float[Tensor, "b h s e"],
-    v: Float[Tensor, "b h s e"],
-    encoding: Encoding,
-    bias: Bias | None,
-    positions: Positions,
-    visible: Visible,
-    scale: float,
-) -> Float[Tensor, "b h t e"]:
+def attend(inputs: Inputs) -> Float[Tensor, "b h t e"]:
     """Attention of rotated q and k over v."""
+    q, k, v, bias, visible = inputs.q, inputs.k, inputs.v, inputs.bias, inputs.visible
+    encoding, positions = inputs.encoding, inputs.positions
     _check(q, k, v, positions, visible)
-    if (reason := supports(q, encoding, bias, visible)) is not None:
+    if (reason := refuses(inputs)) is not None:
         raise InputError(f"path='native' cannot serve this: {reason}.")
     _check_bias(bias, q, k)
-    at = [positions.q, positions.k]
-    if visible.q_group is not None and visible.k_group is not None:
-        at += [visible.q_group, visible.k_group]
+    at = _at(inputs)
     kind, tensors, low = _values(bias, positions, visible.causal)
     mixing, mixers = _mixer(encoding)
     channels = q.shape[1] * (1 if bias is None else 2)
@@ -85,10 +77,18 @@ def attend(
     values = [*tensors, *mixers]
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in values)
     found = attention(
-        q, k, v, at, values, kind, mixing, low, visible.causal, scale, learns
+        q, k, v, at, values, kind, mixing, low, visible.causal, inputs.scale, learns
     )  # fmt: skip
     out: Tensor = found[0]
     return out
+
+
+def _at(inputs: Inputs) -> list[Tensor]:
+    """Positions of queries and keys and, where there are any, their groups."""
+    at = [inputs.positions.q, inputs.positions.k]
+    if inputs.visible.q_group is not None and inputs.visible.k_group is not None:
+        at += [inputs.visible.q_group, inputs.visible.k_group]
+    return at
 
 
 def _mixer(encoding: Encoding) -> tuple[str, list[Tensor]]:

@@ -22,38 +22,18 @@ from torch.utils.checkpoint import checkpoint
 
 from headscape.attention import reference
 from headscape.attention.reference import Inputs
-from headscape.bias import Bias, Slope, Toeplitz
-from headscape.encodings import Encoding
+from headscape.bias import Slope, Toeplitz
 from headscape.errors import InputError
-from headscape.types import Positions, Visible
 
 TINY = 1e-28
 """A weight below this is 0: it is lost beside one of 1, even in float64."""
 
 
-def supports(
-    q: Float[Tensor, "b h t e"], encoding: Encoding, bias: Bias | None, visible: Visible
-) -> str | None:
-    """Why this path cannot serve the call; it serves every one."""
-    del q, encoding, bias, visible
-    return None
-
-
-def attend(
-    q: Float[Tensor, "b h t e"],
-    k: Float[Tensor, "b h s e"],
-    v: Float[Tensor, "b h s e"],
-    encoding: Encoding,
-    bias: Bias | None,
-    positions: Positions,
-    visible: Visible,
-    scale: float,
-) -> Float[Tensor, "b h t e"]:
-    """Attention of rotated q and k over v."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
+def attend(inputs: Inputs) -> Float[Tensor, "b h t e"]:
+    """Attention of rotated q and k over v; it serves every call."""
+    for name, x in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v)):
         if 0 in x.shape:
             raise InputError(f"{name} must hold at least one token, not {tuple(x.shape)}.")
-    inputs = Inputs(q, k, v, encoding, bias, positions, visible, scale)
     gap = _gap(inputs)
     return _general(inputs) if gap is None else _regular(inputs, gap)
 

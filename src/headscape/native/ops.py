@@ -94,14 +94,14 @@ def _check(
         least = max(least, 0) if causal else least
         if least - MARGIN < low or most + MARGIN >= low + values[0].shape[-1]:
             raise InputError(f"positions hold distances {least} to {most}, beyond their bounds.")
-    if mixing and not _contiguous(at):
+    if mixing and not contiguous(at):
         raise InputError(
             "positions.k must be consecutive within each group where scores are mixed natively; "
             "path='torch' takes any."
         )
 
 
-def _contiguous(at: list[Tensor]) -> bool:
+def contiguous(at: list[Tensor]) -> bool:
     """Whether the keys of every group are one stretch of consecutive positions."""
     rows = max(x.shape[0] for x in at)
     position = at[1].expand(rows, -1)
