@@ -166,7 +166,8 @@ def test_a_random_window_is_a_function_of_its_seed() -> None:
         (lambda: Request(layers=(0,), heads=(0,), quantities=("bais",)), "'bais'"),
         (lambda: Request(layers=(0,), heads=(0,), window=(slice(0, 1),) * 2), "resolution"),
         (lambda: chosen("x", 3, "layer"), "'x'"),
-        (lambda: chosen("7", 3, "layer"), "layer 7"),
+        (lambda: chosen("4", 3, "layer"), "layer 4 is not there: the model has 1 to 3"),
+        (lambda: chosen("0", 3, "layer"), "layer 0"),
     ],
 )
 def test_bad_input_is_one_sentence(act, message: str) -> None:
@@ -182,4 +183,4 @@ def test_a_layer_that_is_not_there(tokens: np.ndarray) -> None:
 def test_layers_in_words() -> None:
     assert chosen("all", 3, "layer") == (0, 1, 2)
     assert chosen("last", 3, "layer") == (2,)
-    assert chosen("0,2-4,2", 6, "layer") == (0, 2, 3, 4)
+    assert chosen("1,3-5,3", 6, "layer") == (0, 2, 3, 4)

@@ -118,7 +118,7 @@ def test_a_mistake_shows_no_traceback_to_a_shell(words: list[str], tmp_path: Pat
 
 def test_a_run_is_captured_and_drawn(call, small_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.safetensors"
-    words = ["capture", small_run, "--layers", "all", "--heads", "0,3-4", "--length", 40]
+    words = ["capture", small_run, "--layers", "all", "--heads", "1,4-5", "--length", 40]
     result = call(*words, "--out", out)
     assert result.exit_code == 0, result.output
     held = store.load(out)
@@ -136,13 +136,17 @@ def test_a_run_is_captured_and_drawn(call, small_run: Path, tmp_path: Path) -> N
 def test_the_change_over_training_is_drawn(call, small_run: Path, tmp_path: Path) -> None:
     for step in (4, 8):
         out = tmp_path / f"{step}.safetensors"
-        call("capture", small_run, "--step", step, "--heads", "0,1", "--out", out)
+        call("capture", small_run, "--step", step, "--heads", "1,2", "--out", out)
     files = [tmp_path / f"{step}.safetensors" for step in (4, 8)]
     result = call("draw", *files, "--as", "training", "--format", "png", "--out", tmp_path / "t")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "t.gif").read_bytes().startswith(b"GIF")
     result = call("draw", *files, "--as", "compare", "--head", 2, "--out", tmp_path / "c")
     assert result.exit_code == 0, result.output
+    result = call("draw", *files, "--as", "compare", "--head", 3)
+    assert "head 3 is not in this capture, which holds 1, 2" in str(result.exception)
+    result = call("draw", files[0], files[0], "--as", "training")
+    assert "the same step" in str(result.exception)
 
 
 def test_a_text_file_and_a_document_are_captured(call, small_run: Path, tmp_path: Path) -> None:

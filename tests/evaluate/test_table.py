@@ -141,7 +141,7 @@ def test_bad_files_are_refused_in_a_sentence(content, complaint, tmp_path):
 
 def test_titles_are_the_papers():
     assert title("dapev2+kerple") == "DAPEv2+Kerple"
-    assert title("t5") == "T5-bias"
+    assert title("t5-clipped") == "T5-bias"
 
 
 def test_the_plot_has_a_line_per_method_and_marks_the_training_length():

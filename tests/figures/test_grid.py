@@ -133,7 +133,7 @@ def test_shape(panels, expected):
 
 def test_a_bias_of_zero_can_be_drawn():
     axes = _panels(Grid(maps=np.zeros((1, 8, 8), np.float32), titles=("Head 1",)).draw())[0]
-    assert axes.images[0].get_clim() == (-1, 1)
+    assert axes.images[0].get_clim() == (-1, 0)
 
 
 def test_weights_are_coloured_by_their_logarithm_and_blank_ahead():
@@ -162,3 +162,11 @@ def test_overview_has_a_panel_per_layer_and_head(shared):
         panels[13].images[0].get_array().filled(np.nan), made.values(4, "final")[3]
     )
     assert (len({axes.images[0].get_clim() for axes in panels}) == 1) == shared
+
+
+def test_one_picture_has_one_meaning_of_colour():
+    maps = np.stack([alibi(1, 8)[0], np.tril(np.full((8, 8), 2.0)) + alibi(1, 8)[0]])
+    mixed = Grid(maps=maps, titles=("Head 1", "Head 2")).scales()
+    assert [scale.signed for scale in mixed] == [True, True]
+    assert mixed[0].colormap is mixed[1].colormap
+    assert not any(scale.signed for scale in Grid(maps=maps[:1], titles=("Head 1",)).scales())

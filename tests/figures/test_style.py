@@ -40,7 +40,7 @@ def test_zero_is_light_where_the_sign_is_kept_and_grey_where_it_changes():
 
 
 def test_scale_of_odd_values():
-    assert (Scale.of(np.full((2, 2), np.nan)).low, Scale.of(np.zeros(3)).high) == (-1, 1)
+    assert (Scale.of(np.full((2, 2), np.nan)).low, Scale.of(np.zeros(3)).high) == (-1, 0)
     assert (Scale.of(np.array([-2.0])).low, Scale.of(np.array([-2.0])).high) == (-2, 0)
     scale = Scale.of(np.array([np.nan, -np.inf, -2.5, -0.0]))
     assert (scale.low, scale.high, scale.signed) == (-2.5, 0, False)
@@ -81,7 +81,7 @@ def test_a_name_with_a_dot_keeps_it(tmp_path):
 
 def test_refusals(tmp_path):
     figure = Curves.of(capture(alibi(1, 8)), 0).draw()
-    with pytest.raises(InputError, match="bmp is not a figure format; choose from png, svg, pdf"):
+    with pytest.raises(InputError, match="'bmp' is not a figure format; choose from png, svg, pdf"):
         save(figure, tmp_path / "a", ["bmp"])
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match="nosuch is not a colour map"):

@@ -174,10 +174,9 @@ class UnderClaims(Plain):
 class TurnsKeysTwice(RoPE):
     """Turns keys by twice their position."""
 
-    shift_invariant = False
-
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, RoPEConfig())
+        self.shift_invariant = False
 
     def rotate(self, x: Tensor, at: Tensor, role: str) -> Tensor:
         return super().rotate(x, 2 * at if role == "key" else at, role)

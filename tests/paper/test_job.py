@@ -99,6 +99,21 @@ def test_own_runs_are_used(tmp_path: Path) -> None:
     assert held.provenance["run"] == "nano-fox-seed0"
 
 
+def test_a_run_of_another_encoding_is_refused(tmp_path: Path) -> None:
+    make(tmp_path, encodings=("fox",))
+    folder = tmp_path / "runs" / "nano-fox-seed0"
+    with pytest.raises(InputError, match="was trained with 'fox', not 'alibi'"):
+        make(tmp_path / "b", encodings=("alibi",), own_runs={"alibi": folder})
+    with pytest.raises(InputError, match="not both"):
+        make(tmp_path / "b", encodings=("fox",), own_runs={"fox": folder}, untrained=True)
+
+
+def test_figures_do_not_go_into_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        Look(out=tmp_path / "file")
+
+
 def test_a_run_without_checkpoints_is_refused_before_anything_is_done(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="is not a run"):

@@ -4,18 +4,18 @@ from headscape.errors import InputError
 
 
 def chosen(text: str, count: int, what: str) -> tuple[int, ...]:
-    """Indices from a word: `all`, `last`, or numbers and ranges such as 0,2,4-7."""
+    """Indices from words: `all`, `last`, or numbers from 1, as pictures have them: 1,3,5-8."""
     if text == "all":
         return tuple(range(count))
     if text == "last":
         return (count - 1,)
-    indices: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         low, dash, high = part.partition("-")
         if not low.isdigit() or (dash and not high.isdigit()):
-            raise InputError(f"{what}s {text!r}: write all, last, or numbers such as 0,2,4-7.")
-        indices.extend(range(int(low), int(high or low) + 1))
-    for index in indices:
-        if index >= count:
-            raise InputError(f"{what} {index} is not there: the model has 0 to {count - 1}.")
-    return tuple(dict.fromkeys(indices))
+            raise InputError(f"{what}s {text!r}: write all, last, or numbers such as 1,3,5-8.")
+        numbers.extend(range(int(low), int(high or low) + 1))
+    for number in numbers:
+        if not 1 <= number <= count:
+            raise InputError(f"{what} {number} is not there: the model has 1 to {count}.")
+    return tuple(dict.fromkeys(number - 1 for number in numbers))

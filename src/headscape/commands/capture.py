@@ -18,9 +18,9 @@ def register(app: typer.Typer) -> None:
 def capture(
     run: Annotated[Path, typer.Argument(help="A run that `headscape train` made.")],
     layers: Annotated[
-        str, typer.Option(help="last, all, or numbers from 0 such as 0,2,4-7.")
+        str, typer.Option(help="last, all, or numbers from 1 such as 1,3,5-8.")
     ] = "last",
-    heads: Annotated[str, typer.Option(help="all, or numbers from 0.")] = "all",
+    heads: Annotated[str, typer.Option(help="all, or numbers from 1.")] = "all",
     quantities: Annotated[
         str,
         typer.Option(

@@ -44,7 +44,7 @@ def draw(
         typer.Option(help="content, bias, final or weights. [default: bias; final for RoPE]"),
     ] = None,
     layer: Annotated[
-        int | None, typer.Option(help="Layer, counted from 0. [default: the last captured]")
+        int | None, typer.Option(help="Layer, counted from 1. [default: the last captured]")
     ] = None,
     head: Annotated[int, typer.Option(help="Head for compare, counted from 1.")] = 1,
     query: Annotated[
@@ -66,9 +66,11 @@ def draw(
     from headscape.arrays import store
     from headscape.figures import style
 
-    _check(kind, captures, head, shared_scale=shared_scale, colormap=colormap)
+    _check(kind, captures, shared_scale=shared_scale, colormap=colormap)
     loaded = [store.load(path) for path in captures]
-    layer = loaded[0].layers[-1] if layer is None else layer
+    layer = loaded[0].layers[-1] if layer is None else _held("layer", layer, loaded[0].layers)
+    if kind is Kind.compare:
+        _held("head", head, loaded[0].heads)
     quantity = quantity or _natural(loaded[0])
     look: dict[str, Any] = {"colormap": colormap}
     if kind not in {Kind.curves, Kind.training}:
@@ -83,9 +85,7 @@ def draw(
         typer.echo(path)
 
 
-def _check(
-    kind: Kind, captures: list[Path], head: int, *, shared_scale: bool, colormap: str | None
-) -> None:
+def _check(kind: Kind, captures: list[Path], *, shared_scale: bool, colormap: str | None) -> None:
     """Refuse what a kind has no use for, instead of dropping it."""
     from headscape.errors import InputError
 
@@ -95,8 +95,16 @@ def _check(
         raise InputError("--as curves has no colour map: leave --colormap out.")
     if kind in {Kind.curves, Kind.training} and shared_scale:
         raise InputError(f"--as {kind} has no shared scale: leave --shared-scale out.")
-    if head < 1:
-        raise InputError(f"heads count from 1, not {head}.")
+
+
+def _held(what: str, number: int, held: "tuple[int, ...]") -> int:
+    """The index of a layer or head that people count from 1."""
+    from headscape.errors import InputError
+
+    if number - 1 not in held:
+        there = ", ".join(str(index + 1) for index in held)
+        raise InputError(f"{what} {number} is not in this capture, which holds {there}.")
+    return number - 1
 
 
 def _natural(capture: "Capture") -> str:

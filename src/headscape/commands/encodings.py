@@ -4,7 +4,7 @@ import ast
 import inspect
 import textwrap
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 import typer
 
@@ -35,6 +35,7 @@ def encodings(
 
 def _table() -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from headscape.encodings import ENCODINGS, WRAPPERS
@@ -51,7 +52,11 @@ def _table() -> None:
     for name in shown:
         encoding = _small(name)
         table.add_row(
-            name, encoding.paper, encoding.formula, f"{_parameters(encoding):,}", _claims(encoding)
+            name,
+            escape(encoding.paper),
+            escape(encoding.formula),
+            f"{_parameters(encoding):,}",
+            _claims(encoding),
         )
     console = Console()
     console.print(table)
@@ -79,8 +84,11 @@ def _one(name: str) -> None:
         if part is None:
             continue
         notes = _field_notes(part.config_type)
+        hints = get_type_hints(part.config_type)
         for item in fields(part.config_type):
-            console.print(f"  [bold]{item.name}[/] = {held[item.name]!r}", soft_wrap=True)
+            options = [repr(one) for one in get_args(hints[item.name]) if isinstance(one, str)]
+            choice = f"   (one of {', '.join(options)})" if options else ""
+            console.print(f"  [bold]{item.name}[/] = {held[item.name]!r}{choice}", soft_wrap=True)
             console.print(
                 textwrap.indent(notes.get(item.name, ""), " " * 6), markup=False, soft_wrap=True
             )

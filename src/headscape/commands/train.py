@@ -24,7 +24,8 @@ def train(
         ),
     ] = None,
     encoding: Annotated[
-        str | None, typer.Option(help="See `headscape encodings`; dapev2+kerple wraps one.")
+        str | None,
+        typer.Option(help="See `headscape encodings`. [default: rope]"),
     ] = None,
     field: Annotated[
         list[str] | None,
@@ -73,7 +74,7 @@ def train(
         Path | None, typer.Option(help="A config.toml instead of a preset: re-run it.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, or begin it.")
+        bool, typer.Option("--resume", help="Go on with the run in --out, or begin it there.")
     ] = False,
 ) -> None:
     """Train a GPT-2 with any encoding on any text.

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 from headscape.arrays.store import Capture
 from headscape.figures.panel import Box, draw_bar, draw_map
-from headscape.figures.style import Scale, blank, context
+from headscape.figures.style import Scale, blank, context, one_meaning
 
-_PANEL, _LEFT, _RIGHT, _TOP, _BOTTOM, _ACROSS, _DOWN = 2.3, 0.62, 0.72, 0.32, 0.5, 1.12, 0.55
+_PANEL, _LEFT, _RIGHT, _TOP, _BOTTOM, _ACROSS, _DOWN = 2.3, 0.62, 0.9, 0.32, 0.5, 1.25, 0.55
 
 
 def shape(panels: int) -> tuple[int, int]:
@@ -69,10 +69,7 @@ class Grid:
             scales = [Scale.between(low, high, self.colormap) for low, high in self.limits]
         else:
             scales = [Scale.of(each, self.colormap) for each in self.maps]
-        # One picture, one meaning of colour: a head that stays negative looks like its neighbours.
-        if self.colormap is None and any(scale.signed for scale in scales):
-            return [scale.centred() for scale in scales]
-        return scales
+        return scales if self.colormap else one_meaning(scales)
 
     def draw(self) -> Figure:
         """Draw the grid; axes carry the ids `head-1`, `colorbar-1` and so on."""

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from headscape.arrays.store import Capture
 from headscape.figures.panel import Box, draw_bar, draw_map
-from headscape.figures.style import Scale, blank, context
+from headscape.figures.style import Scale, blank, context, one_meaning
 
 _PANEL, _LEFT, _RIGHT, _TOP, _BOTTOM, _ACROSS, _DOWN = 0.78, 0.72, 0.8, 0.3, 0.25, 0.1, 0.22
 
@@ -44,6 +44,8 @@ class Overview:
         """Draw the overview; axes carry ids like `layer-1-head-1`."""
         rows, columns = len(self.layers), len(self.heads)
         shared = self._shared() if self.shared_scale or self.weights else None
+        scales = [Scale.of(each, self.colormap) for layer in self.maps for each in layer]
+        scales = scales if self.colormap else one_meaning(scales)
         with context():
             figure = blank(
                 _LEFT + columns * (_PANEL + _ACROSS) - _ACROSS + (_RIGHT if shared else 0.15),
@@ -52,7 +54,7 @@ class Overview:
             for row, layer in enumerate(self.layers):
                 for column, head in enumerate(self.heads):
                     values = self.maps[row][column]
-                    scale = shared or Scale.of(values, self.colormap)
+                    scale = shared or scales[row * columns + column]
                     left, top = _LEFT + column * (_PANEL + _ACROSS), _TOP + row * (_PANEL + _DOWN)
                     axes = Box(left=left, top=top, width=_PANEL, height=_PANEL).axes(figure)
                     axes.set_gid(f"layer-{layer + 1}-head-{head + 1}")

@@ -126,7 +126,7 @@ class Scale:
     def between(cls, low: float, high: float, colormap: str | None = None) -> "Scale":
         """The scale that suits values from `low` to `high`; a single value is set against zero."""
         if low == high:
-            low, high = (-1.0, 1.0) if low == 0 else (min(low, 0.0), max(high, 0.0))
+            low, high = (-1.0, 0.0) if low == 0 else (min(low, 0.0), max(high, 0.0))
         signed = low < 0 < high
         if colormap is not None:
             chosen = _named(colormap)
@@ -157,7 +157,7 @@ class Scale:
     @property
     def label(self) -> str:
         """The range in words, for panels without a colour bar."""
-        low, high = (f"{each + 0.0:.3g}" for each in (self.low, self.high))
+        low, high = (f"{each + 0.0:.2g}" for each in (self.low, self.high))
         return f"{low} … {high}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -165,3 +165,8 @@ def _named(colormap: str) -> Colormap:
     if colormap not in mpl.colormaps:
         raise InputError(f"{colormap} is not a colour map that matplotlib knows.")
     return mpl.colormaps[colormap]
+
+
+def one_meaning(scales: list[Scale]) -> list[Scale]:
+    """One picture, one meaning of colour: where a panel changes sign, all are centred on zero."""
+    return [scale.centred() for scale in scales] if any(s.signed for s in scales) else scales

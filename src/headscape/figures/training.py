@@ -58,6 +58,10 @@ class Training:
         if len({(capture.length, capture.resolution) for capture in captures}) != 1:
             raise InputError("the change over training needs captures of one sequence, one length.")
         captures = sorted(captures, key=_step)
+        if len({capture.encoding for capture in captures}) > 1:
+            raise InputError("captures of different encodings are not of one run: compare them.")
+        if len({_step(capture) for capture in captures}) < len(captures):
+            raise InputError("two captures are of the same step: give one of each checkpoint.")
         heads = captures[0].heads if heads is None else heads
         maps = [[each.head(layer, quantity, head) for head in heads] for each in captures]
         return cls(

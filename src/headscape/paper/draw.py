@@ -17,6 +17,7 @@ from headscape.arrays.measures import Measures, measure
 from headscape.arrays.store import Capture
 from headscape.capture.record import record, sample
 from headscape.capture.tap import Request
+from headscape.errors import InputError
 from headscape.figures import style
 from headscape.figures.caption import caption
 from headscape.figures.curves import Curves
@@ -47,6 +48,8 @@ class Look:
 
     def __post_init__(self) -> None:
         style.check_formats(self.formats)
+        if self.out.exists() and not self.out.is_dir():
+            raise InputError(f"{self.out} is a file; figures go into a folder.")
 
 
 def draw(figure: PaperFigure, subject: Subject, look: Look, command: str) -> Entry:

@@ -55,8 +55,10 @@ def run(job: Job, command: str, say: Say) -> Path:
     """Make every figure; give the page."""
     figures = job.figures()
     own = {figure_of(name).encoding: folder for name, folder in job.own_runs.items()}
-    for folder in own.values():
-        subjects.check_run(folder)
+    if job.untrained and own:
+        raise InputError("models are drawn as initialised (untrained) or from runs, not both.")
+    for encoding, folder in own.items():
+        subjects.check_run(folder, encoding)
     entries: dict[str, Entry] = {}
     preview = [f for f in figures if f.encoding == "alibi" and f.encoding not in own]
     for figure in [] if job.untrained else preview:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Integer
 
+from headscape.errors import InputError
 from headscape.model import GPT2, store
 from headscape.paper.table import PaperFigure
 from headscape.text.corpus import open_corpus
@@ -86,9 +87,11 @@ def trained(folder: Path) -> Subject:
     )
 
 
-def check_run(folder: Path) -> None:
-    """Complain now, and not after an hour of training others, if a folder holds no model."""
-    Run.open(folder)
+def check_run(folder: Path, encoding: str) -> None:
+    """Complain now, and not after an hour of training others, if a run cannot be drawn."""
+    found = Run.open(folder).config.encoding
+    if found != encoding:
+        raise InputError(f"{folder} was trained with {found!r}, not {encoding!r}.")
 
 
 def is_finished(folder: Path, config: TrainConfig) -> bool:

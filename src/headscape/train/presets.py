@@ -106,7 +106,7 @@ def preset(name: str, **changes: Any) -> TrainConfig:
     if "minutes" in given and "steps" not in given:
         values["steps"] = None
     if "steps" in given and "warmup" not in given:
-        values["warmup"] = min(base["warmup"], given["steps"] // 10)
+        values["warmup"] = max(0, min(base["warmup"], given["steps"] // 10))
     if "length" in given and given["length"] != base["length"] and "curriculum" not in given:
         values["curriculum"] = ()
     if values["length"] > 0 and "tokens_per_step" not in given and {"length", "batch"} & set(given):

@@ -169,6 +169,8 @@ def _train(
 def _settle(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConfig:
     """The run's configuration, once it is clear that `out` can be this run's folder."""
     there = (out / CONFIG).is_file()
+    if not there and out.exists() and not (out.is_dir() and _is_clean(out)):
+        raise InputError(f"{out} is there and is not a run: choose a folder of its own for a run.")
     if there and not resume:
         raise InputError(f"{out} already holds a run: add --resume, or choose another folder.")
     if config is None:
@@ -184,6 +186,11 @@ def _settle(config: TrainConfig | None, out: Path, *, resume: bool) -> TrainConf
                     f"or choose another folder."
                 )
     return config
+
+
+def _is_clean(folder: Path) -> bool:
+    """Whether a folder holds nothing but what a run that was killed at its start leaves."""
+    return all(item.name.startswith(".") for item in folder.iterdir())
 
 
 def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, teller: Teller) -> Loop:
