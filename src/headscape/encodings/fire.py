@@ -81,9 +81,9 @@ class FIRE(Encoding):
             near=torch.log1p(rate * distance),
             zero=zero,
             far=torch.log1p(rate * at) + EPSILON,
-            in_weight=self.inner.weight[:, 0],
-            in_bias=self.inner.bias,
-            out_weight=self.outer.weight,
-            out_bias=self.outer.bias,
+            in_weight=self.inner.weight[:, 0].to(work),
+            in_bias=self.inner.bias.to(work),
+            out_weight=self.outer.weight.to(work),
+            out_bias=self.outer.bias.to(work),
             leak=LEAK[self.config.activation],
         )

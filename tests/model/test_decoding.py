@@ -1,0 +1,73 @@
+"""What a cache takes besides tokens in a row, and what it refuses."""
+
+import pytest
+import torch
+
+from headscape.encodings import build
+from headscape.errors import InputError
+from headscape.model import GPT2, Cache, ModelConfig
+from laws.layer import randomise
+
+
+def tiny(encoding: str, **changes: object) -> GPT2:
+    shape = {"layers": 2, "heads": 2, "width": 16, "vocabulary": 30, "train_length": 16}
+    model = GPT2(ModelConfig(**shape, encoding=encoding, **changes)).double()
+    randomise(model)
+    return model
+
+
+def test_positions_may_part_after_a_common_start() -> None:
+    model = tiny("alibi")
+    tokens = torch.randint(0, 30, (2, 5))
+    later = torch.tensor([[4], [9]])
+    at = torch.cat([torch.arange(4).expand(2, -1), later], dim=1)
+    with torch.no_grad():
+        whole = model(tokens, positions=at)
+        cache = Cache(2)
+        model(tokens[:, :4], cache=cache)
+        last = model(tokens[:, 4:], cache=cache, positions=later)
+    torch.testing.assert_close(last[:, 0], whole[:, 4])
+
+
+def test_keys_out_of_order_are_decoded_by_their_positions() -> None:
+    model = tiny("kerple")
+    tokens = torch.randint(0, 30, (1, 4))
+    at = torch.tensor([[0, 2, 1, 3]])
+    with torch.no_grad():
+        whole = model(tokens, positions=at)
+        cache = Cache()
+        model(tokens[:, :3], cache=cache, positions=at[:, :3])
+        last = model(tokens[:, 3:], cache=cache, positions=at[:, 3:])
+    torch.testing.assert_close(last[:, 0], whole[:, 3])
+
+
+def test_a_bidirectional_model_does_not_decode() -> None:
+    model = tiny("alibi", causal=False)
+    with torch.no_grad(), pytest.raises(InputError, match="leave the cache out"):
+        model(torch.zeros(1, 3, dtype=torch.long), cache=Cache())
+
+
+def test_dynamic_frequencies_are_not_shift_invariant() -> None:
+    made = {"heads": 1, "head_dim": 8, "width": 8, "train_length": 4}
+    assert build("rope", **made).shift_invariant
+    dynamic = build("rope", **made, scaling="dynamic", factor=2.0).double()
+    assert not dynamic.shift_invariant
+    q, k = (torch.randn(1, 1, 4, 8, dtype=torch.float64) for _ in range(2))
+    at = torch.arange(4)[None]
+    scores = [
+        dynamic.rotate(q, at + move, "query") @ dynamic.rotate(k, at + move, "key").mT
+        for move in (0, 20)
+    ]
+    assert (scores[0] - scores[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["kerple", "fire"])
+def test_far_distances_stay_apart_in_bfloat16(name: str) -> None:
+    from headscape.bias import dense
+    from headscape.types import Positions
+
+    encoding = build(name, heads=1, head_dim=8, width=8, train_length=4096)
+    randomise(encoding)
+    where = Positions.span(1, 2000)
+    row = dense(encoding.bfloat16().bias(where), where).flatten()[:1000]
+    assert row.unique().numel() > 500
