@@ -157,7 +157,10 @@ class Scale:
     @property
     def label(self) -> str:
         """The range in words, for panels without a colour bar."""
-        low, high = (f"{each + 0.0:.2g}" for each in (self.low, self.high))
+        low, high = (
+            f"{each:,.0f}" if abs(each) >= 100 else f"{each + 0.0:.2g}"
+            for each in (self.low, self.high)
+        )
         return f"{low} … {high}".replace("-", "\N{MINUS SIGN}")
 
 
