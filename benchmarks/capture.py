@@ -30,11 +30,15 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=16_384)
     parser.add_argument("--encoding", default="alibi")
     parser.add_argument("--preset", default="small")
+    parser.add_argument("--layers", type=int, help="fewer than the preset's: the same peak, sooner")
     parser.add_argument("--resolution", type=int, default=512)
     parser.add_argument("--quantities", default="content,bias,final,weights")
     options = parser.parse_args()
 
-    model = GPT2(preset(options.preset, train_length=512, encoding=options.encoding)).eval()
+    fewer = {} if options.layers is None else {"layers": options.layers}
+    model = GPT2(
+        preset(options.preset, train_length=512, encoding=options.encoding, **fewer)
+    ).eval()
     own = resident()
     tokens = np.random.default_rng(0).integers(0, model.config.vocabulary, options.length)
     request = Request(
