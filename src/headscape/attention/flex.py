@@ -2,8 +2,10 @@
 
 torch compiles the function into its fused kernel, so memory is of order length and gradients reach
 every captured tensor. On a CPU the compiled kernel has no backward pass; gradients there go
-through the eager form, which is dense. Tested on a CPU only: the compiled forward and the eager
-gradients. Untested: everything on a GPU.
+through the eager form, which is dense. Tested on a CPU only: the eager form and its gradients for
+all three values, the compiled forward for Toeplitz and for no bias. With torch 2.13 the compiled
+CPU kernel of a Slope or Perceptron does not build (torch's generated C++ does not compile).
+Untested: everything on a GPU.
 
 Serves Toeplitz, Slope and Perceptron; not a bias that is an arbitrary function of two slices, and
 not encodings that mix whole rows of scores (DAPE, DAPEv2, CoPE).
