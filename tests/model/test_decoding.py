@@ -71,3 +71,50 @@ def test_far_distances_stay_apart_in_bfloat16(name: str) -> None:
     where = Positions.span(1, 2000)
     row = dense(encoding.bfloat16().bias(where), where).flatten()[:1000]
     assert row.unique().numel() > 500
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["alibi", "t5", "kerple", "fire", "cable", "cable-nw", "fox", "k-cable", "dape+kerple",
+     "dapev2+cable", "rope"],
+)  # fmt: skip
+def test_a_long_text_token_by_token_equals_one_pass(name: str) -> None:
+    model = tiny(name)
+    tokens = torch.randint(0, 30, (2, 90))
+    # Single tokens past the point where kept sums get a new base, a pass of several, and room
+    # that doubles on the way.
+    ends = [*range(1, 75), 80, *range(81, 91)]
+    with torch.no_grad():
+        whole = model(tokens)
+        cache, parts = Cache(2), []
+        for begin, end in zip([0, *ends], ends, strict=False):
+            parts.append(model(tokens[:, begin:end], cache=cache))
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole)
+
+
+def test_far_sums_keep_their_precision_in_float32() -> None:
+    from headscape.bias import Slope
+    from headscape.model.rows import FRESH, keep
+
+    sums = -torch.rand(1, 1, 4000, dtype=torch.float64).cumsum(-1)
+    rows = keep(Slope(None, sums, sums), 4000, torch.float32, mixes=False)
+    for count in range(4000 - 3 * FRESH, 4001):
+        own = Slope(None, sums[..., count - 1 : count], sums[..., :count])
+        row = rows.row(count, own).double().softmax(-1)
+        exact = (own.row[..., None] - own.col[:, :, None]).softmax(-1)
+    # The nearest key's bias is up to FRESH from 0, where a float32 is good to 4e-6.
+    torch.testing.assert_close(row, exact, rtol=0, atol=4e-6)
+
+
+def test_a_kept_row_is_a_view_of_one_table() -> None:
+    model = tiny("alibi").float()
+    tokens = torch.randint(0, 30, (1, 6))
+    cache, seen = Cache(16), []
+    with torch.no_grad():
+        model(tokens[:, :4], cache=cache)
+        for at in (4, 5):
+            model(tokens[:, at : at + 1], cache=cache)
+            kept, room = cache.rows[0]
+            seen.append(kept.row(at + 1, None).untyped_storage().data_ptr())
+    assert room == 16
+    assert seen[0] == seen[1]

@@ -44,8 +44,8 @@ def named(path: str) -> Path:
 
 def choose(inputs: Inputs, path: Path = "auto") -> Choice:
     """The path that will serve."""
-    named(path)
     if path != "auto":
+        named(path)
         reason = _refusal(inputs, path)
         if reason is not None:
             raise InputError(f"attention path {path!r} cannot serve here: {reason}.")

@@ -3,15 +3,17 @@
     out = softmax(scale q K^T + bias row) V
 
 Two matrix-vector products and a row of bias; nothing of order length squared, no mask, since the
-last token sees every key. A Toeplitz row is a slice of its table, read backwards.
+last token sees every key. Reading keys and values is what it costs: beside that, at a long context,
+every pass over the row is a percent, so a model's cache hands its rows in ready (model/rows.py).
 """
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from headscape.attention.reference import Inputs
-from headscape.bias import Bias, Slope, Toeplitz, dense
+from headscape.bias import Bias, Toeplitz, dense
 
 
 def refuses(inputs: Inputs) -> str | None:
@@ -27,21 +29,18 @@ def refuses(inputs: Inputs) -> str | None:
 
 def attend(inputs: Inputs) -> Float[Tensor, "b h 1 e"]:
     """Attention of one query."""
-    scores = inputs.scale * (inputs.q @ inputs.k.mT)
-    row = None if inputs.bias is None else _row(inputs.bias, inputs).to(scores.dtype)
-    if inputs.encoding.mixes:
-        seen = torch.ones(1, 1, 1, scores.shape[-1], dtype=torch.bool, device=scores.device)
-        scores = inputs.encoding.mix(scores, row, seen, inputs.q)
-    elif row is not None:
-        scores = scores + row
-    return scores.softmax(dim=-1) @ inputs.v
+    q, k, v = inputs.q, inputs.k, inputs.v
+    row = None if inputs.bias is None else _row(inputs.bias, inputs).to(q.dtype)
+    if not inputs.encoding.mixes:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=row, scale=inputs.scale)
+    scores = (inputs.scale * q) @ k.mT
+    seen = torch.ones(1, 1, 1, scores.shape[-1], dtype=torch.bool, device=scores.device)
+    return inputs.encoding.mix(scores, row, seen, q).softmax(dim=-1) @ v
 
 
 def _row(bias: Bias, inputs: Inputs) -> Float[Tensor, "#b h 1 s"]:
-    low, high = inputs.positions.bounds
     at = inputs.positions.k
     if isinstance(bias, Toeplitz) and at.shape[0] == 1 and bool((at.diff() == 1).all()):
+        low, high = inputs.positions.bounds
         return bias.table[:, bias.zero + low : bias.zero + high + 1].flip(-1)[None, :, None]
-    if isinstance(bias, Slope) and bias.weight is None:
-        return (bias.row[..., None] - bias.col[:, :, None]).to(inputs.q.dtype)
     return dense(bias, inputs.positions)

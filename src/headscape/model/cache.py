@@ -1,9 +1,10 @@
 """What decoding keeps of the tokens so far; owned by the caller, handed to every forward.
 
-Per layer: keys (rotated where a rotated key never changes again), values, and the running sum of
-an encoding that has one. Memory is taken ahead and doubled when full, because growing by a token
-at a time copies everything each step. A forward pass writes behind `length` and advances it once,
-at its end, so the tokens of a pass that fails are not among those so far.
+Per layer: keys (rotated where a rotated key never changes again), values, the running sum of an
+encoding that has one, and what of its bias is the same for every token (model/rows.py). Memory is
+taken ahead and doubled when full, because growing by a token at a time copies everything each step.
+A forward pass writes behind `length` and advances it once, at its end, so the tokens of a pass that
+fails are not among those so far.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headscape.bias import Bias, Pairwise
+from headscape.encodings import Encoding, Stream
 from headscape.errors import InputError
+from headscape.model import rows
+from headscape.types import ALL, Positions
 
 
 @dataclass
@@ -35,6 +40,8 @@ class Cache:
         self.counted = True
         """Every position so far is the token's index; none was handed in."""
         self.layers: dict[int, LayerCache] = {}
+        self.rows: dict[int, tuple[rows.Rows, int]] = {}
+        """Per layer, what is kept of the bias, and for how many tokens."""
         self.positions: Int[Tensor, "#b c"] | None = None
         self.groups: Int[Tensor, "#b c"] | None = None
 
@@ -85,6 +92,29 @@ class Cache:
             store.v[:, :, :end],
             None if store.total is None else store.total[:, :, :end],
         )
+
+    def bias(
+        self,
+        layer: int,
+        encoding: Encoding,
+        positions: Positions,
+        stream: Stream | None,
+        keys: Stream | None,
+        dtype: torch.dtype,
+    ) -> Bias | None:
+        """The bias of new tokens; of a single one, from what was kept of it for all of them."""
+        own = None if stream is None else encoding.bias(positions, stream, keys)
+        if positions.q.shape[1] == 1 and self.counted:
+            kept, room = self.rows.get(layer, (None, 0))
+            if kept is None or room != self.capacity:
+                ahead = Positions.span(self.capacity, on=positions.q.device)
+                whole = encoding.bias(ahead) if stream is None else own
+                kept = rows.keep(whole, self.capacity, dtype, mixes=encoding.mixes)
+                self.rows[layer] = kept, self.capacity
+            row = kept.row(self.length + 1, own)
+            if row is not None:
+                return Pairwise(lambda at, seen: row if at == seen == ALL else row[:, :, at, seen])
+        return encoding.bias(positions) if stream is None else own
 
     def carry(self, layer: int) -> Float[Tensor, "b h"] | None:
         """The running sum at the last token."""

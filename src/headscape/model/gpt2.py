@@ -65,12 +65,16 @@ class Attention(nn.Module):
             k, keys = encoding.rotate(raw_k, positions.k, "key"), stream
         else:
             k, v, keys = self._remember(raw_k, v, stream, positions, cache)
+        if cache is None or watch is not None:
+            bias = encoding.bias(positions, stream, keys)
+        else:
+            bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype)
         inputs = Inputs(
             q,
             k,
             v,
             encoding,
-            encoding.bias(positions, stream, keys),
+            bias,
             positions,
             visible,
             self.scale,

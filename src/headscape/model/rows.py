@@ -1,0 +1,92 @@
+"""Rows of a bias for one new token after another: what stays the same between them is made once.
+
+    ByDistance   Toeplitz: the table, farthest first, so that a row is a view of it
+    ByPosition   Perceptron: its two inputs for every distance and every query there is room for
+    BySum        Slope: sums relative to a recent token, rounded once for many tokens
+
+`row(count, bias)` is the bias of the last of `count` tokens; its own bias is handed in where it has
+one. A row of BySum leaves out weight_i row_i, the same for every key, which no softmax sees; so it
+is not for encodings that mix scores.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from headscape.bias import Bias, Perceptron, Slope, Toeplitz
+
+FRESH = 64
+"""Tokens for which sums stay relative to the same one: few, so that near keys stay near 0."""
+
+
+class Nothing:
+    """Where nothing can be kept: no bias, or one that is new for every token."""
+
+    def row(self, count: int, bias: Bias | None) -> None:  # noqa: ARG002
+        """No row."""
+        return
+
+
+class ByDistance:
+    """A view of one table."""
+
+    def __init__(self, bias: Toeplitz, dtype: torch.dtype) -> None:
+        self.table = bias.table[None, :, None, bias.zero :].flip(-1).to(dtype)
+
+    def row(self, count: int, bias: Bias | None) -> Float[Tensor, "1 h 1 s"]:  # noqa: ARG002
+        """Distances count - 1 to 0."""
+        return self.table.narrow(3, self.table.shape[3] - count, count)
+
+
+class ByPosition:
+    """Two small matrix products."""
+
+    def __init__(self, bias: Perceptron, dtype: torch.dtype) -> None:
+        self.near = bias.near[None, bias.zero :].flip(-1)
+        self.far = bias.far[0]
+        self.inner = bias.in_bias[:, None], bias.in_weight[:, None]
+        self.outer = bias.out_bias[:, None], bias.out_weight
+        self.leak, self.dtype = bias.leak, dtype
+
+    def row(self, count: int, bias: Bias | None) -> Float[Tensor, "1 h 1 s"]:  # noqa: ARG002
+        """Distances count - 1 to 0, as the last query sees them."""
+        u = self.near.narrow(1, self.near.shape[1] - count, count) / self.far[count - 1]
+        hidden = F.leaky_relu(torch.addmm(self.inner[0], self.inner[1], u), self.leak, inplace=True)
+        return torch.addmm(self.outer[0], self.outer[1], hidden).to(self.dtype)[None, :, None]
+
+
+class BySum:
+    """-weight_i (sum_j - base), where the base is the sum at a recent token."""
+
+    def __init__(self, capacity: int, dtype: torch.dtype) -> None:
+        self.capacity, self.dtype = capacity, dtype
+        self.first, self.last = 0, -1
+        self.base = self.relative = torch.empty(0)
+
+    def row(self, count: int, bias: Bias | None) -> Float[Tensor, "b h 1 s"]:
+        """All keys' sums, seen from the base."""
+        assert isinstance(bias, Slope)
+        if self.last != count - 1 or count > self.first + FRESH:
+            self.base, self.first = bias.col[..., -1:].clone(), count
+            b, h = self.base.shape[:2]
+            self.relative = self.base.new_empty(b, h, 1, self.capacity, dtype=self.dtype)
+            self.relative[:, :, 0, :count] = self.base - bias.col
+        self.relative[:, :, 0, count - 1] = (self.base - bias.row)[..., 0]
+        self.last = count
+        row = self.relative.narrow(3, 0, count)
+        return row if bias.weight is None else bias.weight[..., None] * row
+
+
+Rows = ByDistance | ByPosition | BySum | Nothing
+
+
+def keep(bias: Bias | None, capacity: int, dtype: torch.dtype, *, mixes: bool) -> Rows:
+    """What can be kept of a bias that was made for `capacity` consecutive positions."""
+    if isinstance(bias, Toeplitz):
+        return ByDistance(bias, dtype)
+    if isinstance(bias, Perceptron):
+        return ByPosition(bias, dtype)
+    if isinstance(bias, Slope) and not mixes:
+        return BySum(capacity, dtype)
+    return Nothing()
