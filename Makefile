@@ -31,6 +31,7 @@ test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
 bench: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m benchmarks.run
 
 results: setup

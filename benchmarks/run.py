@@ -11,6 +11,8 @@ OUT = "benchmarks/results"
 SUITE = (
     ("startup", []),
     ("attention", [OUT]),
+    ("slices", ["--out", OUT]),
+    ("decoding", ["--out", OUT]),
     ("training", ["--out", OUT]),
     ("capture", ["--encoding", "alibi"]),
     ("capture", ["--encoding", "dapev2+kerple"]),

@@ -104,7 +104,7 @@ def usual(model: nn.Module, logits: Callable[[Tensor], Tensor]) -> Step:
     return step
 
 
-def theirs(config: TrainConfig, vocabulary: int) -> Step:
+def theirs(config: TrainConfig, vocabulary: int, attention: str = "sdpa") -> Step:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(
@@ -120,7 +120,7 @@ def theirs(config: TrainConfig, vocabulary: int) -> Step:
             use_cache=False,
             bos_token_id=None,
             eos_token_id=None,
-            attn_implementation="sdpa",
+            attn_implementation=attention,
         )
     ).train()
     return usual(model, lambda tokens: model(tokens).logits)
