@@ -19,7 +19,8 @@ from headscape.evaluate import report
 from headscape.evaluate.job import EvaluateConfig, evaluate
 from headscape.evaluate.measurement import Measurement
 from headscape.evaluate.subjects import open_subjects
-from headscape.evaluate.table import Table, title
+from headscape.evaluate.table import Table
+from headscape.figures.names import title
 from headscape.train import preset, train
 from headscape.train.data import default_cache
 

@@ -12,7 +12,8 @@ from headscape.errors import InputError
 from headscape.evaluate import measurement
 from headscape.evaluate.measurement import Measurement
 from headscape.evaluate.report import compare, plot, positions, write
-from headscape.evaluate.table import Table, title
+from headscape.evaluate.table import Table
+from headscape.figures.names import title
 
 BASE = Measurement(
     method="ALiBi", length=8, protocol="nonoverlap", same_tokens=False, corpus="c", text="t",

@@ -129,5 +129,7 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise InputError("hf: models need transformers: pip install transformers.") from error
+        raise InputError(
+            "hf: models need transformers: pip install 'headscape[transformers]'."
+        ) from error
     return transformers

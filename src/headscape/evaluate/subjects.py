@@ -15,8 +15,8 @@ from headscape.evaluate import huggingface
 from headscape.evaluate.extension import Extension, extended
 from headscape.evaluate.perplexity import Method, Text
 from headscape.evaluate.scoring import GPT2Scorer, Scorer
-from headscape.evaluate.table import title
 from headscape.evaluate.units import units
+from headscape.figures.names import title
 from headscape.model import GPT2
 from headscape.text.corpus import open_corpus
 from headscape.text.shards import open_shards

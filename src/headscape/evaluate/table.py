@@ -16,29 +16,6 @@ from dataclasses import dataclass
 from headscape.errors import InputError
 from headscape.evaluate.measurement import Measurement, Quantity
 
-TITLES: dict[str, str] = {
-    "cable": "CABLE",
-    "cable-nw": "CABLE_NW",
-    "k-cable": "K-CABLE",
-    "alibi": "ALiBi",
-    "fire": "Fire",
-    "t5": "T5 buckets",
-    "t5-clipped": "T5-bias",
-    "kerple": "Kerple",
-    "kerple-power": "Kerple (power)",
-    "rope": "RoPE",
-    "xpos": "xPos",
-    "learned": "Learnable",
-    "sinusoidal": "Sinusoidal",
-    "nope": "NoPE",
-    "sandwich": "Sandwich",
-    "fox": "FoX",
-    "cope": "CoPE",
-    "dape": "DAPE",
-    "dapev2": "DAPEv2",
-}
-"""Column headings, the paper's where it has one."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -151,11 +128,6 @@ class Table:
         means = [cell.mean for cell in cells if cell.mean is not None]
         best = format_number(min(means)) if means else None
         return [_text(cell, best, bold, between) for cell in cells]
-
-
-def title(encoding: str) -> str:
-    """The heading of an encoding, wrapped or not."""
-    return "+".join(TITLES.get(part, part) for part in encoding.split("+"))
 
 
 def format_number(value: float) -> str:

@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from headscape import atomic
 from headscape.errors import InputError
 from headscape.evaluate.accuracy import Accuracy, against_length, by_depth, by_depth_trained
-from headscape.evaluate.table import title
 from headscape.figures.depths import Depths
 from headscape.figures.lengths import Lengths, Line
+from headscape.figures.names import title
 from headscape.figures.style import save
 from headscape.tasks import Task, task
 from headscape.tasks.retrieval import RETRIEVAL

@@ -10,28 +10,8 @@ from typing import Any, Final
 
 from headscape.arrays.measures import Measures
 from headscape.arrays.store import Capture
+from headscape.figures.names import title
 
-NAMES: Final[Mapping[str, str]] = {
-    "nope": "No encoding",
-    "learned": "Learned positions",
-    "sinusoidal": "Sinusoidal positions",
-    "rope": "RoPE",
-    "xpos": "xPos",
-    "alibi": "ALiBi",
-    "t5": "T5 buckets",
-    "t5-clipped": "T5-bias (clipped)",
-    "kerple": "Kerple (log)",
-    "kerple-power": "Kerple (power)",
-    "fire": "FIRE",
-    "cable": "CABLE",
-    "cable-nw": "CABLE (not weighted)",
-    "k-cable": "K-CABLE",
-    "sandwich": "Sandwich",
-    "fox": "FoX",
-    "cope": "CoPE",
-    "dape": "DAPE",
-    "dapev2": "DAPEv2",
-}
 _SHOWN: Final[Mapping[str, str]] = {
     "content": "content scores (scaled q·k before any position)",
     "bias": "positional bias (final score less scaled q·k)",
@@ -40,17 +20,12 @@ _SHOWN: Final[Mapping[str, str]] = {
 }
 
 
-def name_of(capture: Capture) -> str:
-    """The encoding as readers know it; of a wrapper and its base, both, as in DAPEv2+CABLE."""
-    return "+".join(NAMES.get(part, part) for part in capture.encoding.split("+"))
-
-
 def caption(capture: Capture, layer: int, quantity: str, measures: Measures | None = None) -> str:
     """The caption of a figure of `quantity` in `layer`."""
     heads = "head" if len(capture.heads) == 1 else "heads"
     place = f"{_layer(capture, layer)} of {_model(capture)}"
     shown = f"{_SHOWN[quantity]} of {len(capture.heads)} {heads}"
-    parts = [f"{name_of(capture)}: {shown}, {place}."]
+    parts = [f"{title(capture.encoding)}: {shown}, {place}."]
     if capture.encoding == "rope":
         rotated = "of the rotated queries and keys"
         parts.append(
