@@ -66,6 +66,12 @@ def test_csv_holds_every_measurement_with_its_interval():
     assert rows[3]["perplexity"] == ""
 
 
+def test_the_note_says_how_much_text_was_scored():
+    assert "; 100 tokens scored;" in Table.of(ROWS).note()
+    more = replace(at("ALiBi", 32, 2.0), tokens=2048)
+    assert "; 100 to 2,048 tokens scored;" in Table.of([*ROWS, more]).note()
+
+
 def test_seeds_are_a_mean_and_a_spread():
     values = [10.0, 11.0, 13.0]
     table = Table.of([at("CABLE", 8, np.log(v), seed) for seed, v in enumerate(values)])

@@ -43,7 +43,7 @@ def test_two_minutes_beat_an_interpolated_bigram(
 
 @pytest.mark.usefixtures("_two_threads")
 def test_thirty_minutes_beat_a_five_gram(cache: Path, tmp_path: Path) -> None:
-    config = preset("nano", encoding="cable", minutes=30.0, layers=4)
+    config = preset("nano", encoding="cable", minutes=30.0)
     result = train(config, out=tmp_path, cache=cache, quiet=True)
     data = open_data(config, World(), cache)
     counted = fivegram_loss(

@@ -74,6 +74,7 @@ class Table:
             f"{self.quantity} by protocol {one.protocol}",
             f"corpus {one.corpus}",
             "the same tokens at every length" if one.same_tokens else "all whole windows",
+            f"{_span(m.tokens for m in self.measurements if m.tokens)} tokens scored",
         ]
         if trained:
             parts.append(f"trained at {', '.join(map(str, trained))}")
@@ -142,6 +143,12 @@ def _text(cell: Cell, best: str | None, bold: str, between: str) -> str:
     # What prints as equal is equally good.
     text = bold.format(text) if text == best else text
     return text if cell.spread is None else f"{text}{between}{format_number(cell.spread)}"
+
+
+def _span(counts: Iterable[int]) -> str:
+    """One number, or the least and the most of several."""
+    found = sorted(set(counts)) or [0]
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((found[0], found[-1])))
 
 
 def _escaped(text: str) -> str:
