@@ -1,0 +1,47 @@
+"""What float32 costs at 16,384 tokens, against float64 on the same inputs, at real sizes.
+
+Some blocks of rows stand for all of them: the first, one in the middle, the last.
+"""
+
+import pytest
+import torch
+
+from headscape.attention import native, reference, torch_blocks
+from headscape.attention.reference import Inputs
+from headscape.bias import Slope
+from headscape.encodings import build
+from headscape.types import Positions, Visible
+
+LENGTH, HEADS, HEAD_DIM = 16_384, 12, 64
+ROWS = [slice(0, 64), slice(8_000, 8_064), slice(LENGTH - 64, LENGTH)]
+PATHS = {"native": native.attend, "torch": torch_blocks.attend}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("name", "budget"), [("alibi", 2e-6), ("kerple", 2e-6), ("fire", 2e-6), ("cable", 1.5e-5)]
+)
+def test_long_contexts_keep_their_precision(name: str, budget: float, path: str) -> None:
+    if path == "native" and native.available() is not None:
+        pytest.skip(str(native.available()))
+    if path == "torch" and name == "fire":
+        pytest.skip("the torch path takes FIRE by the definition itself")
+    torch.manual_seed(0)
+    encoding = build(name, heads=HEADS, head_dim=HEAD_DIM, width=HEADS * HEAD_DIM, train_length=512)
+    q, k, v = (torch.randn(1, HEADS, LENGTH, HEAD_DIM) for _ in range(3))
+    where = Positions.span(LENGTH)
+    with torch.no_grad():
+        stream = encoding.stream(torch.randn(1, LENGTH, HEADS * HEAD_DIM))
+        bias = encoding.bias(where, stream, stream)
+        ours = PATHS[path](Inputs(q, k, v, encoding, bias, where, Visible(), HEAD_DIM**-0.5))
+        exact_encoding = encoding.double()
+        exact_bias = bias
+        if not isinstance(bias, Slope):
+            exact_bias = exact_encoding.bias(where)
+        double = (x.double() for x in (q, k, v))
+        exact = Inputs(*double, exact_encoding, exact_bias, where, Visible(), HEAD_DIM**-0.5)
+        for rows in ROWS:
+            wanted = reference.scores(exact, rows).weights @ exact.v
+            assert (ours[:, :, rows].double() - wanted).abs().max() <= budget
