@@ -1,4 +1,4 @@
-"""nano with its defaults learns more than counting pairs does, with each of the paper's eight methods.
+"""nano with its defaults learns more than counting pairs does, with the paper's eight methods.
 
 Two minutes for each encoding on two idle cores; thirty for the last test.
 """
