@@ -28,7 +28,7 @@ METHODS = (
     "cable", "cable-nw", "dapev2+cable", "alibi", "kerple", "dapev2+kerple", "fire", "t5", "rope",
     "learned", "sinusoidal", "nope",
 )  # fmt: skip
-LENGTH, TIMES = 256, (1, 2, 4, 8, 16)
+LENGTH, TIMES = 512, (1, 2, 4, 8, 16)
 TOKENS = 2**17 + 1
 # Perplexity at 1x, 2x, 4x and 8x the training length, GPT-2 Small on FineWeb-Edu, from the CABLE
 # paper (EMNLP 2025): trained at 1024, and for the DAPEv2 wrappers at 512.
@@ -138,10 +138,8 @@ def main() -> None:
         for method in args.methods:
             folder = args.runs / f"{method}-{args.steps}-{seed}"
             print(f"{method}, seed {seed}", file=sys.stderr, flush=True)
-            run = preset(
-                "nano", encoding=method, length=LENGTH, curriculum=(128, LENGTH), batch=4,
-                steps=args.steps, seed=seed,
-            )  # fmt: skip
+            run = preset("nano", encoding=method, steps=args.steps, seed=seed)
+            assert run.length == LENGTH
             result = train(run, out=folder, resume=folder.exists(), cache=cache)
             if not result.finished:
                 sys.exit(result.message)
