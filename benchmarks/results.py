@@ -125,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--runs", type=Path, default=Path("runs/results"))
     parser.add_argument("--docs", type=Path, default=Path("docs/results.md"))
     args = parser.parse_args()
