@@ -1,12 +1,14 @@
 """Memory and time of evaluating a model on one long window, per encoding.
 
     python -m benchmarks.evaluation                        GPT-2 Small at 16,384 tokens
+    python -m benchmarks.evaluation --layers 2             the same peak, sooner
     python -m benchmarks.evaluation --preset nano --length 4096 --encodings alibi rope
 
 Each encoding runs in a process of its own. `peak` is the largest resident memory during the
 evaluation above the resident memory once weights are loaded, which holds activations, attention's
 workspace, blocks of logits and everything the allocator kept. Weights are random: memory and time
-do not depend on them. Linux only, as the peak is read and reset through /proc.
+do not depend on them. A layer's memory is free again before the next one, so the peak does not
+depend on how many there are. Linux only, as the peak is read and reset through /proc.
 """
 
 import argparse
@@ -31,14 +33,15 @@ def resident(name: str) -> float:
     raise AssertionError(name)
 
 
-def measure(preset_name: str, encoding: str, length: int) -> dict[str, object]:
+def measure(preset_name: str, layers: int | None, encoding: str, length: int) -> dict[str, object]:
     import torch
 
     from headscape.evaluate.scoring import GPT2Scorer
     from headscape.model import GPT2, preset
 
     torch.manual_seed(0)
-    model = GPT2(preset(preset_name, encoding=encoding, train_length=512))
+    fewer = {} if layers is None else {"layers": layers}
+    model = GPT2(preset(preset_name, encoding=encoding, train_length=512, **fewer))
     scorer = GPT2Scorer(model)
     window = torch.randint(model.config.vocabulary, (1, length + 1))
     # 5 resets the kernel's record of the largest resident size.
@@ -49,6 +52,7 @@ def measure(preset_name: str, encoding: str, length: int) -> dict[str, object]:
     seconds = time.perf_counter() - begun
     return {
         "encoding": encoding,
+        "layers": model.config.layers,
         "weights_gb": sum(value.numel() * 4 for value in model.parameters()) / 1e9,
         "peak_gb": resident("VmHWM") - before,
         "seconds": seconds,
@@ -59,7 +63,8 @@ def measure(preset_name: str, encoding: str, length: int) -> dict[str, object]:
 
 def markdown(rows: list[dict[str, object]], preset_name: str, length: int) -> str:
     lines = [
-        f"{preset_name}, one window of {length:,} tokens, float32, {rows[0]['threads']} threads",
+        f"{preset_name}, {rows[0]['layers']} layers, one window of {length:,} tokens, float32, "
+        f"{rows[0]['threads']} threads",
         "",
         "| encoding | peak over weights, GB | within 3 GB | seconds | tokens/s |",
         "|---|---:|---|---:|---:|",
@@ -75,16 +80,18 @@ def markdown(rows: list[dict[str, object]], preset_name: str, length: int) -> st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="small")
+    parser.add_argument("--layers", type=int, help="fewer than the preset's")
     parser.add_argument("--length", type=int, default=16_384)
     parser.add_argument("--encodings", nargs="+", default=ENCODINGS)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        print(json.dumps(measure(args.preset, args.one, args.length)))
+        print(json.dumps(measure(args.preset, args.layers, args.one, args.length)))
         return
     rows = []
     shape = ["--preset", args.preset, "--length", str(args.length)]
+    shape += [] if args.layers is None else ["--layers", str(args.layers)]
     for encoding in args.encodings:
         command = [sys.executable, "-m", "benchmarks.evaluation", *shape, "--one", encoding]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
