@@ -62,9 +62,9 @@ def measure(preset_name: str, layers: int | None, encoding: str, length: int) ->
 
 
 def markdown(rows: list[dict[str, object]], preset_name: str, length: int) -> str:
+    shape = f"{rows[0]['layers']} layers, one window of {length:,} tokens"
     lines = [
-        f"{preset_name}, {rows[0]['layers']} layers, one window of {length:,} tokens, float32, "
-        f"{rows[0]['threads']} threads",
+        f"{preset_name}, {shape}, float32, {rows[0]['threads']} threads",
         "",
         "| encoding | peak over weights, GB | within 3 GB | seconds | tokens/s |",
         "|---|---:|---|---:|---:|",
