@@ -37,7 +37,11 @@ FLAGS = {
 
 
 class PerFileFlags(build_ext):
-    """Compiles every source with its own instruction set."""
+    """Compiles every source with its own instruction set.
+
+    The library is written under a name of its own and renamed: where a process has the old one
+    loaded, that file must not change under it.
+    """
 
     def build_extension(self, ext: Extension) -> None:
         """Compile and link."""
@@ -52,9 +56,18 @@ class PerFileFlags(build_ext):
             )
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_name(f"{target.name}.{os.getpid()}")
         self.compiler.link_shared_object(
-            objects, str(target), extra_postargs=["-fopenmp", *extra], target_lang="c++"
+            objects, str(fresh), extra_postargs=["-fopenmp", *extra], target_lang="c++"
         )
+        fresh.replace(target)
+
+    def copy_file(self, infile: str, outfile: str, **options: int) -> tuple[str, int]:
+        """Copy and rename."""
+        fresh = f"{outfile}.{os.getpid()}"
+        super().copy_file(infile, fresh, **options)
+        Path(fresh).replace(outfile)
+        return outfile, 1
 
 
 headers = ["simd", "problem", "gemm", "bias", "attention", "convolution", "mixing", "kernel"]

@@ -24,7 +24,8 @@ std::vector<T> some(int64_t count) {
 int run(int64_t kind, bool mixed) {
     using namespace headscape;
     int64_t size = kHeads * kTokens * kDim, rows = kHeads * kTokens, length = kTokens + 2 * kMargin;
-    int64_t pieces = 4, channels = kHeads * (kind == kNone ? 1 : 2);
+    int64_t pieces = 4, channels = kHeads * (kind == kSlope || kind == kPieces ? 2 : 1);
+    int64_t folded = length + 2 * kFoldMargin;
     auto q = some(size), k = some(size), v = some(size), d_out = some(size);
     std::vector<int64_t> at(kTokens);
     for (int64_t i = 0; i < kTokens; i++) at[i] = i;
@@ -38,6 +39,8 @@ int run(int64_t kind, bool mixed) {
     auto in = some(channels * kTaps * kHidden), in_bias = some(kHidden);
     auto outer = some(kHidden * kTaps * kHeads), out_bias = some(kHeads);
     std::vector<double> d_in(in.size()), d_in_bias(kHidden), d_outer(outer.size()), d_ob(kHeads);
+    auto fold = some((1 + kTaps) * kHidden * folded);
+    std::vector<float> d_fold(fold.size());
     Problem p{};
     p.batch = 1, p.heads = kHeads, p.queries = p.keys = kTokens, p.head_dim = kDim;
     p.causal = p.threads = p.parts = 1, p.scale = 0.25, p.kind = kind;
@@ -60,6 +63,8 @@ int run(int64_t kind, bool mixed) {
         p.hidden = kHidden, p.taps = kTaps, p.adds_bias = 1;
         p.in_weight = p.in_back = in.data(), p.in_bias = in_bias.data();
         p.out_weight = p.out_back = outer.data(), p.out_bias = out_bias.data();
+        p.fold = fold.data(), p.fold_low = -kMargin - kFoldMargin, p.fold_length = folded;
+        p.d_fold = d_fold.data();
         p.d_in_weight = d_in.data(), p.d_in_bias = d_in_bias.data();
         p.d_out_weight = d_outer.data(), p.d_out_bias = d_ob.data();
     }
@@ -69,6 +74,7 @@ int run(int64_t kind, bool mixed) {
     for (float x : d_q) failed |= !(x == x);
     for (float x : d_k) failed |= !(x == x);
     for (float x : d_table) failed |= !(x == x);
+    for (float x : d_fold) failed |= !(x == x);
     for (double x : d_col) failed |= !(x == x);
     for (double x : d_in) failed |= !(x == x);
     return failed;

@@ -130,6 +130,24 @@ def test_native_at_odd_lengths(name: str, length: int) -> None:
 
 
 @built
+@pytest.mark.parametrize("name", ["dape+alibi", "dapev2+kerple", "dapev2+fire"])
+@pytest.mark.parametrize("length", [47, 48, 49, 64, 97, 113])
+def test_native_mixing_at_tile_borders(name: str, length: int) -> None:
+    check("native", encoding(name), place("causal", length))
+
+
+@built
+@pytest.mark.parametrize("name", ["dape+kerple", "dapev2+kerple", "dapev2+cable"])
+@pytest.mark.parametrize("heads", [6, 8, 12])
+def test_native_mixing_of_many_heads(
+    name: str, heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "HEADS", heads)
+    monkeypatch.setitem(globals(), "WIDTH", 2 * heads)
+    check("native", encoding(name), place("causal", 100))
+
+
+@built
 @pytest.mark.parametrize("name", ["nope", "kerple", "cable", "fire"])
 def test_native_at_a_thousand(name: str) -> None:
     check("native", encoding(name, head_dim=8), place("causal", 1000))
@@ -150,10 +168,19 @@ def test_native_head_dims(head_dim: int) -> None:
         ("dapev2+alibi", {"kernel": 1}),
         ("dapev2+kerple", {"kernel": 5, "hidden": 9, "boundary": "released"}),
         ("dapev2+kerple", {"kernel": 7, "boundary": "masked"}),
+        ("dapev2+kerple", {"kernel": 33}),
     ],
 )
 def test_native_conventions(name: str, fields: dict[str, object]) -> None:
     check("native", encoding(name, **fields), place("causal", 80))
+
+
+@built
+@pytest.mark.parametrize("kernel", [3, 33])
+@pytest.mark.parametrize("kind", ["offset", "packed", "packed both ways", "left padding"])
+def test_native_taps_beside_the_keys(kind: str, kernel: int) -> None:
+    found = encoding("dapev2+kerple", causal=kind != "packed both ways", kernel=kernel)
+    check("native", found, place(kind, 137))
 
 
 @built

@@ -21,6 +21,7 @@ from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
 from headscape.errors import InputError
 from headscape.native import library
+from headscape.native.fold import fold
 from headscape.native.ops import MARGIN, attention, contiguous
 from headscape.types import Positions, Visible
 
@@ -74,6 +75,10 @@ def attend(inputs: Inputs) -> Float[Tensor, "b h t e"]:
         raise InputError(
             f"encoding mixes {mixers[0].shape[1]} channels, but q and bias {channels}."
         )
+    if mixing and kind == "toeplitz":
+        h, (inner, in_bias) = q.shape[1], mixers[:2]
+        tensors += [fold(tensors[0], low, inner[:, h:], in_bias, causal=visible.causal)]
+        mixers[0] = inner[:, :h]
     values = [*tensors, *mixers]
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in values)
     found = attention(

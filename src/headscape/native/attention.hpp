@@ -48,36 +48,37 @@ struct Seen {
 // Scores to weights for one key tile; updates the running maximum and sum, leaves the factor for
 // what was summed before.
 template <class Bias>
-inline void soften(const Pair &pair, Bias &bias, float *s, float *top, float *total, float *factor) {
+inline void soften(const Pair &pair, Bias &bias, float *s, int64_t ld, float *top, float *total,
+                   float *factor) {
     bias.enter(pair);
     for (int64_t i = 0; i < pair.q.count; i += W) {
         Seen seen(pair, i);
         auto c = bias.column(i);
         V before = load(top + i), now = before;
         for (int64_t j = 0; j < seen.all; j++) {
-            V x = load(s + j * kLd + i) + bias.value(c, j);
-            store(s + j * kLd + i, x);
+            V x = load(s + j * ld + i) + bias.value(c, j);
+            store(s + j * ld + i, x);
             now = larger(x, now);
         }
         for (int64_t j = seen.all; j < seen.any; j++) {
-            V x = load(s + j * kLd + i) + bias.value(c, j);
+            V x = load(s + j * ld + i) + bias.value(c, j);
             x = choose(Seen::lanes(pair, i, j), x, splat(kHidden));
-            store(s + j * kLd + i, x);
+            store(s + j * ld + i, x);
             now = larger(x, now);
         }
         V sum = V{};
         for (int64_t j = 0; j < seen.all; j++) {
-            V x = exponential(load(s + j * kLd + i) - now);
-            store(s + j * kLd + i, x);
+            V x = exponential(load(s + j * ld + i) - now);
+            store(s + j * ld + i, x);
             sum += x;
         }
         for (int64_t j = seen.all; j < seen.any; j++) {
-            V x = exponential(load(s + j * kLd + i) - now);
+            V x = exponential(load(s + j * ld + i) - now);
             x = choose(Seen::lanes(pair, i, j), x, V{});
-            store(s + j * kLd + i, x);
+            store(s + j * ld + i, x);
             sum += x;
         }
-        for (int64_t j = seen.any; j < seen.zeros; j++) store(s + j * kLd + i, V{});
+        for (int64_t j = seen.any; j < seen.zeros; j++) store(s + j * ld + i, V{});
         V keep = exponential(before - now);
         store(factor + i, keep);
         store(total + i, fma(load(total + i), keep, sum));
@@ -114,7 +115,7 @@ inline void forward_tile(const Problem &p, const Plan &plan, const Unit &unit, f
         Pair pair{p, unit.row, unit.head, 0, q, k};
         int64_t reach = p.causal ? pair.gap() : kEverything, at = (head * p.keys + k.start) * e;
         along_queries(k.count, padded, e, p.k + at, e, turned, kQueryTile, s, kLd, reach);
-        soften(pair, bias, s, top, total, factor);
+        soften(pair, bias, s, kLd, top, total, factor);
         over_keys<Into::kScaleAdd>(q.count, e, k.count, s, kLd, p.v + at, e, out, e, factor, reach);
     }
     conclude(q.count, e, top, total, out, p.lse + head * p.queries + q.start);
@@ -122,8 +123,8 @@ inline void forward_tile(const Problem &p, const Plan &plan, const Unit &unit, f
 
 // s: scores in, weights out. d: gradients of the weights in, of the scores out.
 template <class Bias, bool kLearns>
-inline void differentiate(const Pair &pair, Bias &bias, float *s, float *d, const float *lse,
-                          const float *delta) {
+inline void differentiate(const Pair &pair, Bias &bias, float *s, float *d, int64_t ld,
+                          const float *lse, const float *delta) {
     bias.enter(pair);
     int64_t i = 0;
     for (; i < pair.q.count; i += W) {
@@ -131,29 +132,29 @@ inline void differentiate(const Pair &pair, Bias &bias, float *s, float *d, cons
         auto c = bias.column(i);
         V less = load(lse + i), mean = load(delta + i);
         for (int64_t j = 0; j < seen.all; j++) {
-            V x = exponential(load(s + j * kLd + i) + bias.value(c, j) - less);
-            V ds = x * (load(d + j * kLd + i) - mean);
-            store(s + j * kLd + i, x);
-            store(d + j * kLd + i, ds);
+            V x = exponential(load(s + j * ld + i) + bias.value(c, j) - less);
+            V ds = x * (load(d + j * ld + i) - mean);
+            store(s + j * ld + i, x);
+            store(d + j * ld + i, ds);
             if (kLearns) bias.learn(c, j, ds);
         }
         for (int64_t j = seen.all; j < seen.any; j++) {
-            V x = exponential(load(s + j * kLd + i) + bias.value(c, j) - less);
+            V x = exponential(load(s + j * ld + i) + bias.value(c, j) - less);
             x = choose(Seen::lanes(pair, i, j), x, V{});
-            V ds = choose(Seen::lanes(pair, i, j), x * (load(d + j * kLd + i) - mean), V{});
-            store(s + j * kLd + i, x);
-            store(d + j * kLd + i, ds);
+            V ds = choose(Seen::lanes(pair, i, j), x * (load(d + j * ld + i) - mean), V{});
+            store(s + j * ld + i, x);
+            store(d + j * ld + i, ds);
             if (kLearns) bias.learn(c, j, ds);
         }
         for (int64_t j = seen.any; j < seen.zeros; j++) {
-            store(s + j * kLd + i, V{});
-            store(d + j * kLd + i, V{});
+            store(s + j * ld + i, V{});
+            store(d + j * ld + i, V{});
         }
         if (kLearns) bias.finish(c);
     }
     if (kLearns) {
-        for (int64_t j = 0; j < pair.k.count; j++) store(d + j * kLd + i, V{});
-        bias.leave(pair, d);
+        for (int64_t j = 0; j < pair.k.count; j++) store(d + j * ld + i, V{});
+        bias.leave(pair, d, ld);
     }
 }
 
@@ -195,7 +196,7 @@ inline void backward_tile(const Problem &p, const Plan &plan, int64_t row, int64
         const float *value = p.v + (head * p.keys + k.start) * e;
         along_queries(k.count, padded, e, key, e, q_turned, kQueryTile, s, kLd, reach);
         along_queries(k.count, padded, e, value, e, d_turned, kQueryTile, d, kLd, reach);
-        differentiate<Bias, kLearns>(pair, bias, s, d, lse, delta);
+        differentiate<Bias, kLearns>(pair, bias, s, d, kLd, lse, delta);
         over_queries(k.count, e, q.count, s, kLd, d_out, e, d_v + k.start * e, e, reach);
         over_queries(k.count, e, q.count, d, kLd, query, e, d_k + k.start * e, e, reach);
         over_keys<Into::kAdd>(q.count, e, k.count, d, kLd, key, e, d_q, e, nullptr, reach);

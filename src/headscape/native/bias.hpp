@@ -5,7 +5,8 @@
 //     value(c, j)         the bias of key j and the W queries of column c
 //     learn(c, j, ds)     what the gradient of those W scores adds to the parameters
 //     finish(c)           the last key of the column is done
-//     leave(pair, ds)     the pair is done; ds[key, query] holds all its score gradients
+//     leave(pair, ds, ld) the pair is done; ds[key, query] holds all its score gradients, ld floats
+//                         from key to key
 //
 // Distances inside a pair of tiles are pair.gap + i - j.
 #pragma once
@@ -35,20 +36,20 @@ struct Pair {
 // table[d] += the sum of x[j, i] over all i - j = d - gap: down the diagonals, W of them at a time.
 // x has W columns of zeros on both sides of its `queries` columns. Distances below `low` are left
 // out.
-inline void add_diagonals(const float *x, int64_t keys, int64_t queries, int64_t low,
+inline void add_diagonals(const float *x, int64_t ld, int64_t keys, int64_t queries, int64_t low,
                           float *table) {
     int64_t first = low > 1 - keys ? low : 1 - keys;
     for (int64_t d = first; d < queries; d += W) {
         int64_t j = d + W > 0 ? 0 : 1 - d - W, end = smaller(keys, queries - d);
-        const float *at = x + d + j * (kLd + 1);
+        const float *at = x + d + j * (ld + 1);
         V a = V{}, b = V{}, c = V{}, e = V{};
-        for (; j + 4 <= end; j += 4, at += 4 * (kLd + 1)) {
+        for (; j + 4 <= end; j += 4, at += 4 * (ld + 1)) {
             a += load(at);
-            b += load(at + kLd + 1);
-            c += load(at + 2 * (kLd + 1));
-            e += load(at + 3 * (kLd + 1));
+            b += load(at + ld + 1);
+            c += load(at + 2 * (ld + 1));
+            e += load(at + 3 * (ld + 1));
         }
-        for (; j < end; j++, at += kLd + 1) a += load(at);
+        for (; j < end; j++, at += ld + 1) a += load(at);
         store(table + d, load(table + d) + ((a + b) + (c + e)));
     }
 }
@@ -61,7 +62,7 @@ struct None {
     V value(Column &, int64_t) { return V{}; }
     void learn(Column &, int64_t, V) {}
     void finish(Column &) {}
-    void leave(const Pair &, const float *) {}
+    void leave(const Pair &, const float *, int64_t) {}
 };
 
 // B_ij = table[distance].
@@ -79,12 +80,12 @@ struct Toeplitz {
     V value(Column &c, int64_t j) { return load(c.at - j); }
     void learn(Column &, int64_t, V) {}
     void finish(Column &) {}
-    void leave(const Pair &pair, const float *ds) {
+    void leave(const Pair &pair, const float *ds, int64_t ld) {
         const Problem &p = pair.p;
         if (!p.d_table) return;
         float *to = p.d_table + pair.of_part() * p.table_length - p.table_low + pair.gap();
         int64_t low = p.causal ? -pair.gap() : 1 - pair.k.count;
-        add_diagonals(ds, pair.k.count, pair.q.count, low, to);
+        add_diagonals(ds, ld, pair.k.count, pair.q.count, low, to);
     }
 };
 
@@ -142,13 +143,13 @@ struct Slope {
             p.d_row[base + c.i + l] += (double)c.weight[l] * c.sum[l];
         }
     }
-    void leave(const Pair &pair, const float *ds) {
+    void leave(const Pair &pair, const float *ds, int64_t ld) {
         double *to = p.d_col + pair.of_part() * p.keys + pair.k.start;
         for (int64_t j = 0; j < pair.k.count; j++) {
             int64_t first = p.causal ? clamp(j - pair.gap(), 0, count) / W * W : 0;
             Wide total = Wide{};
             for (int64_t i = first; i < count; i += W)
-                total += widen(load(weight + i)) * widen(load(ds + j * kLd + i));
+                total += widen(load(weight + i)) * widen(load(ds + j * ld + i));
             to[j] -= sum(total);
         }
     }
@@ -255,13 +256,13 @@ struct Pieces {
         if (p.d_weight)
             for (int64_t l = 0; l < last; l++) p.d_weight[base + c.i + l] += c.sum_scale[l];
     }
-    void leave(const Pair &pair, const float *) {
+    void leave(const Pair &pair, const float *, int64_t) {
         if (p.d_table) {
             int64_t end = rounded_up(count, W);
             for (int64_t j = 0; j < pair.k.count; j++) store(by_near + j * kLd + end, V{});
             float *to = p.d_table + pair.of_part() * p.table_length - p.table_low + pair.gap();
             int64_t low = p.causal ? -pair.gap() : 1 - pair.k.count;
-            add_diagonals(by_near, pair.k.count, pair.q.count, low, to);
+            add_diagonals(by_near, kLd, pair.k.count, pair.q.count, low, to);
         }
         if (p.d_slopes) {
             int64_t at = pair.of_part() * p.pieces;

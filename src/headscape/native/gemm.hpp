@@ -32,6 +32,7 @@ inline void micro(int64_t depth, const float *__restrict a, int64_t lda, const f
     for (int m = 0; m < M; m++)
 #pragma GCC unroll 4
         for (int n = 0; n < N; n++) sums[m][n] = V{};
+    if (kInto != Into::kStore) fetch<M, N>(c, ldc);
     for (int64_t k = 0; k < depth; k++) {
         V right[N];
 #pragma GCC unroll 4
@@ -77,9 +78,12 @@ inline void along_queries(int64_t rows, int64_t columns, int64_t depth, const fl
     int64_t i = 0;
     for (; i + N * W <= columns; i += N * W) {
         int64_t end = clamp(reach + i + N * W, 0, rows);
-        for (int64_t j = 0; j < end; j += kMicroRows)
+        for (int64_t j = 0; j < end; j += kMicroRows) {
+            for (int64_t n = 0; i == 0 && j + 2 * kMicroRows <= end && n < depth; n += 16)
+                fetch<kMicroRows, 1>(a + (j + kMicroRows) * lda + n, lda);
             micro_rows<kMicroRows, N, false, Into::kStore>(end - j, depth, a + j * lda, lda, b + i,
                                                            ldb, c + j * ldc + i, ldc, nullptr);
+        }
     }
     if constexpr (N > 1)
         if (i < columns)

@@ -35,7 +35,7 @@ struct Scratch {
 
 template <class Bias>
 inline int run_mixed_forward(const Problem &p, const Plan &plan, int64_t bias_floats) {
-    int64_t own = Maps::floats(p, false) + p.heads * kRow * (p.head_dim + 3);
+    int64_t own = Maps::floats(p) + p.heads * kRow * (p.head_dim + 3);
     Scratch scratch(p.threads, own + bias_floats);
     if (!scratch.all) return 1;
     int64_t tiles = plan.q_begin[p.batch];
@@ -51,7 +51,7 @@ inline int run_mixed_forward(const Problem &p, const Plan &plan, int64_t bias_fl
 
 template <class Bias, bool kLearns>
 inline int run_mixed_backward(const Problem &p, const Plan &plan, int64_t bias_floats) {
-    int64_t own = Maps::floats(p, true) + 2 * p.heads * kRow * (p.head_dim + 1);
+    int64_t own = Maps::floats(p) + 2 * p.heads * kRow * (p.head_dim + 1);
     Scratch scratch(p.threads, own + bias_floats);
     if (!scratch.all) return 1;
 #pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)

@@ -32,9 +32,10 @@ FIELDS = [
     *_fields(ctypes.c_int64, "weight_stride row_stride col_stride pieces"),
     *_fields(ctypes.c_void_p, "knots slopes offsets"),
     *_fields(ctypes.c_int64, "hidden taps adds_bias released"),
-    *_fields(ctypes.c_void_p, "in_weight in_bias out_weight out_bias in_back out_back"),
+    *_fields(ctypes.c_void_p, "in_weight in_bias out_weight out_bias in_back out_back fold"),
+    *_fields(ctypes.c_int64, "fold_low fold_length"),
     *_fields(ctypes.c_void_p, "d_out d_q d_k d_v d_table d_weight d_row d_col d_slopes d_offsets"),
-    *_fields(ctypes.c_void_p, "d_in_weight d_in_bias d_out_weight d_out_bias"),
+    *_fields(ctypes.c_void_p, "d_fold d_in_weight d_in_bias d_out_weight d_out_bias"),
 ]
 
 

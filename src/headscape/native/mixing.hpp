@@ -8,6 +8,10 @@
 // so these are recomputed at the seams. Backward, a tile sends the gradients of its own m columns of
 // S to all m + 4 p columns of X: the parts of neighbouring tiles add up, since everything is linear
 // in dS once the signs of Z are known. All heads of a tile are held at once.
+//
+// A bias by distance is no channel of X: conv1 B depends on the distance alone, and so the caller
+// hands over `fold`, the sum of conv1's bias and all taps at each distance, and every tap by itself,
+// to be taken away in the few columns of Z where it falls beside the keys.
 #pragma once
 
 #include "attention.hpp"
@@ -20,126 +24,166 @@ constexpr float kLeak = 0.01f;
 
 // Where a key tile's neighbourhood lies: `x` is the part of it that has keys.
 struct Halo {
-    int64_t p, rows;           // rows of X: the tile's and 2 p on either side
-    Tile x;                    // the keys that X covers
-    int64_t x_row;             // the row of X that holds the first of them
-    int64_t z_first, z_last;   // rows of Z that are not zero by definition
+    int64_t p, x_rows, z_rows;          // rows of X: the tile's and 2 p on either side; of Z: p
+    Tile x;                             // the keys that X covers
+    int64_t x_row;                      // the row of X that holds the first of them
+    int64_t z_first, z_last;            // rows of Z that are not zero by definition
 
-    Halo(const Problem &problem, const Tile &k) : p(problem.taps / 2), rows(k.count + 4 * p) {
+    Halo(const Problem &problem, const Tile &k)
+        : p(problem.taps / 2), x_rows(k.count + 4 * p), z_rows(k.count + 2 * p) {
         int64_t from = k.start - 2 * p, to = k.start + k.count + 2 * p;
         int64_t first = from > k.run_start ? from : k.run_start;
         x = {first, smaller(to, k.run_end) - first, k.position + first - k.start, k.group,
              k.run_start, k.run_end};
         x_row = first - from;
         int64_t z_from = k.start - p, z_end = problem.keys + (problem.released ? 0 : p);
-        z_first = clamp(k.run_start - z_from, 0, k.count + 2 * p);
-        z_last = clamp(z_end - z_from, 0, k.count + 2 * p);
+        z_first = clamp(k.run_start - z_from, 0, z_rows);
+        z_last = clamp(z_end - z_from, 0, z_rows);
     }
+    bool leads_out(int64_t z_row, int64_t tap) const {
+        return z_row + tap < x_row || z_row + tap >= x_row + x.count;
+    }
+    bool at_edge(int64_t z_row) const { return leads_out(z_row, 0) || leads_out(z_row, 2 * p); }
 };
 
-// The maps of one tile; all are [channel, row, kRow].
+// The maps of one tile, see convolution.hpp. Z and S lie amid 2 p rows of room on either side; when
+// their gradients have taken their place, these are zeros.
 struct Maps {
-    int64_t channels;
-    int64_t x_size, z_size, y_size, d_size;  // from one channel to the next
-    float *x, *z, *y;                        // [A ; B], hidden maps, conv2 Z
-    float *g, *d, *dx;                       // backward: dS with 2 p zero rows about, dZ likewise, dX
-    float *tile, *d_tile;                    // one head's scores, laid out as in attention.hpp
+    int64_t channels, size, room;
+    float *x, *z, *s;
+    float *spare;  // one map
+    float *start;  // [hidden, kRow]
 
     static int64_t channel_count(const Problem &p) {
-        return p.heads * (p.kind == kNone ? 1 : 2);
+        return p.heads * (p.kind == kSlope || p.kind == kPieces ? 2 : 1);
     }
-    static int64_t most_rows(const Problem &p) { return kMixKeys + 6 * (p.taps / 2); }
-    static int64_t floats(const Problem &p, bool backward) {
-        int64_t maps = channel_count(p) + p.hidden + p.heads;
-        if (backward) maps += p.heads + p.hidden + channel_count(p);
-        return maps * most_rows(p) * kRow + 2 * kScores;
+    static int64_t map_size(const Problem &p) {
+        return ((kMixKeys + 6 * (p.taps / 2)) | 1) * kMapLd;
     }
-    Maps(const Problem &p, float *scratch, bool backward) : channels(channel_count(p)) {
-        x_size = z_size = y_size = d_size = most_rows(p) * kRow;
-        tile = scratch + W;
-        d_tile = tile + kScores;
-        x = scratch + 2 * kScores;
-        z = x + channels * x_size;
-        y = z + p.hidden * z_size;
-        g = d = dx = nullptr;
-        if (!backward) return;
-        g = y + p.heads * y_size;
-        d = g + p.heads * d_size;
-        dx = d + p.hidden * d_size;
+    static int64_t floats(const Problem &p) {
+        int64_t maps = channel_count(p) + p.hidden + p.heads + 1;
+        return 16 + maps * map_size(p) + p.hidden * kRow;
+    }
+    Maps(const Problem &p, float *scratch)
+        : channels(channel_count(p)), size(map_size(p)), room(2 * (p.taps / 2) * kMapLd) {
+        x = scratch + 16;
+        z = x + channels * size + room;
+        s = z + p.hidden * size;
+        spare = s - room + p.heads * size;
+        start = spare + size;
+    }
+    // Zeros about the `count` rows from `rows` on, in the room that they have.
+    void clear_room(float *rows, int64_t count) const {
+        memset(rows - room, 0, room * sizeof(float));
+        memset(rows + count * kMapLd, 0, room * sizeof(float));
     }
 };
 
-inline Lanes visible(const Pair &pair, int64_t i, int64_t j) {
-    return pair.p.causal ? Seen::lanes(pair, i, j) : bits(V{}) - 1;
+// The part of a key tile that some query sees.
+inline Tile seen_part(const Problem &p, const Tile &q, Tile k) {
+    if (p.causal) k.count = smaller(k.count, q.position - k.position + q.count);
+    return k;
 }
 
-// X, Z and conv2 Z of one pair of tiles.
+// Zeros where a query does not see a key.
+inline void hide(const Pair &pair, float *map) {
+    if (!pair.p.causal || pair.gap() >= pair.k.count - 1) return;
+    for (int64_t i = 0; i < kRow; i += W) {
+        Seen seen(pair, i);
+        for (int64_t j = seen.all; j < seen.any; j++) {
+            float *at = map + j * kMapLd + i;
+            store(at, choose(Seen::lanes(pair, i, j), load(at), V{}));
+        }
+        for (int64_t j = seen.any; j < pair.k.count; j++) store(map + j * kMapLd + i, V{});
+    }
+}
+
+// The column of `fold` for row 0 of Z and the first query.
+inline int64_t fold_at(const Pair &pair, const Halo &halo) {
+    return pair.gap() + halo.p - pair.p.fold_low;
+}
+
+// What row r of Z starts from, in maps.start: `fold` without the taps that lead out of the keys.
+inline Start without_lost_taps(const Pair &pair, const Halo &halo, const Maps &maps, int64_t r,
+                               const Start &fold) {
+    const Problem &p = pair.p;
+    for (int64_t o = 0; o < p.hidden; o++)
+        for (int64_t i = 0; i < kRow; i += W) {
+            V x = load(fold.at + o * p.fold_length + i);
+            for (int64_t t = 0; t < p.taps; t++)
+                if (halo.leads_out(r, t))
+                    x -= load(fold.at + ((1 + t) * p.hidden + o) * p.fold_length + i);
+            store(maps.start + o * kRow + i, x);
+        }
+    return {maps.start, kRow, 0};
+}
+
+// Row r of Z from X.
+inline void find_hidden(const Pair &pair, const Halo &halo, const Maps &maps, int64_t r) {
+    const Problem &p = pair.p;
+    float *z = maps.z + r * kMapLd;
+    if (r < halo.z_first || r >= halo.z_last) {
+        for (int64_t o = 0; o < p.hidden; o++) memset(z + o * maps.size, 0, kRow * sizeof(float));
+        return;
+    }
+    Start start{maps.start, kRow, 0};
+    if (p.kind == kToeplitz) {
+        start = {p.fold + fold_at(pair, halo) - r, p.fold_length, 0};
+        if (halo.at_edge(r)) start = without_lost_taps(pair, halo, maps, r, start);
+    }
+    convolve({maps.channels, p.hidden, p.taps, p.in_weight, p.hidden}, 1, maps.x + r * kMapLd,
+             maps.size, start, z,
+             [](V x, int64_t, const float *) { return larger(x * splat(kLeak), x); });
+}
+
+// Z and A + conv2 Z from X.
+inline void convolve_scores(const Pair &pair, const Halo &halo, const Maps &maps) {
+    const Problem &p = pair.p;
+    for (int64_t o = 0; p.kind != kToeplitz && o < p.hidden; o++)
+        for (int64_t i = 0; i < kRow; i += W) store(maps.start + o * kRow + i, splat(p.in_bias[o]));
+    for (int64_t r = 0; r < halo.z_rows; r++) find_hidden(pair, halo, maps, r);
+    convolve({p.hidden, p.heads, p.taps, p.out_weight, p.heads}, pair.k.count, maps.z, maps.size,
+             {maps.x + maps.room, maps.size, kMapLd}, maps.s,
+             [&](V x, int64_t h, const float *) { return x + splat(p.out_bias[h]); });
+}
+
+// X, Z and A + conv2 Z of one pair of tiles.
 template <class Bias>
 inline void mix(const Pair &pair, const Halo &halo, const Maps &maps, Bias &bias,
                 const float *turned) {
     const Problem &p = pair.p;
-    int64_t e = p.head_dim, x_at = halo.x_row * kRow, after = halo.x_row + halo.x.count;
+    int64_t e = p.head_dim, x_at = halo.x_row * kMapLd, after = halo.x_row + halo.x.count;
     for (int64_t c = 0; c < maps.channels; c++) {
-        memset(maps.x + c * maps.x_size, 0, x_at * sizeof(float));
-        memset(maps.x + c * maps.x_size + after * kRow, 0,
-               (halo.rows - after) * kRow * sizeof(float));
+        float *x = maps.x + c * maps.size;
+        memset(x, 0, x_at * sizeof(float));
+        memset(x + after * kMapLd, 0, (halo.x_rows - after) * kMapLd * sizeof(float));
     }
     for (int64_t h = 0; h < p.heads; h++) {
         Pair wide{p, pair.row, h, pair.part, pair.q, halo.x};
-        float *a = maps.x + h * maps.x_size + x_at, *b = a + p.heads * maps.x_size;
+        float *a = maps.x + h * maps.size + x_at, *b = a + p.heads * maps.size;
         const float *key = p.k + (wide.of_head() * p.keys + halo.x.start) * e;
         int64_t reach = p.causal ? wide.gap() : kEverything;
-        along_queries(halo.x.count, kRow, e, key, e, turned + h * e * kRow, kRow, a, kRow, reach);
+        along_queries(halo.x.count, kRow, e, key, e, turned + h * e * kRow, kRow, a, kMapLd, reach);
+        hide(wide, a);
+        if (maps.channels == p.heads) continue;
         bias.enter(wide);
         for (int64_t i = 0; i < kRow; i += W) {
-            int64_t seen = i < pair.q.count ? Seen(wide, i).any : 0;
             auto c = bias.column(i < pair.q.count ? i : 0);
-            for (int64_t j = 0; j < seen; j++) {
-                Lanes lanes = visible(wide, i, j);
-                store(a + j * kRow + i, choose(lanes, load(a + j * kRow + i), V{}));
-                if (p.kind != kNone)
-                    store(b + j * kRow + i, choose(lanes, bias.value(c, j), V{}));
-            }
-            for (int64_t j = seen; j < halo.x.count; j++) {
-                store(a + j * kRow + i, V{});
-                if (p.kind != kNone) store(b + j * kRow + i, V{});
-            }
+            int64_t seen = i < pair.q.count ? Seen(wide, i).any : 0;
+            for (int64_t j = 0; j < seen; j++) store(b + j * kMapLd + i, bias.value(c, j));
+            for (int64_t j = seen; j < halo.x.count; j++) store(b + j * kMapLd + i, V{});
         }
+        hide(wide, b);
     }
-    int64_t z_rows = pair.k.count + 2 * halo.p;
-    convolve(maps.channels, p.hidden, p.taps, z_rows, maps.x, maps.x_size, p.in_weight, p.in_bias,
-             maps.z, maps.z_size);
-    for (int64_t o = 0; o < p.hidden; o++) {
-        float *z = maps.z + o * maps.z_size;
-        memset(z, 0, halo.z_first * kRow * sizeof(float));
-        for (int64_t i = halo.z_first * kRow; i < halo.z_last * kRow; i += W)
-            store(z + i, larger(load(z + i) * splat(kLeak), load(z + i)));
-        memset(z + halo.z_last * kRow, 0, (z_rows - halo.z_last) * kRow * sizeof(float));
-    }
-    convolve(p.hidden, p.heads, p.taps, pair.k.count, maps.z, maps.z_size, p.out_weight, p.out_bias,
-             maps.y, maps.y_size);
-}
-
-// One head's final scores, into a score tile.
-inline void gather_scores(const Pair &pair, const Halo &halo, const Maps &maps) {
-    const Problem &p = pair.p;
-    const float *a = maps.x + pair.head * maps.x_size + 2 * halo.p * kRow;
-    const float *b = a + p.heads * maps.x_size, *y = maps.y + pair.head * maps.y_size;
-    bool adds = p.kind != kNone && p.adds_bias;
-    for (int64_t j = 0; j < pair.k.count; j++)
-        for (int64_t i = 0; i < kRow; i += W) {
-            V s = load(a + j * kRow + i) + load(y + j * kRow + i);
-            if (adds) s += load(b + j * kRow + i);
-            store(maps.tile + j * kLd + i, s);
-        }
+    convolve_scores(pair, halo, maps);
 }
 
 template <class Bias>
 inline void mixed_forward_tile(const Problem &p, const Plan &plan, int64_t row, const Tile &q,
                                float *scratch, float *bias_scratch) {
     int64_t e = p.head_dim;
-    Maps maps(p, scratch, false);
-    float *turned = scratch + Maps::floats(p, false);
+    Maps maps(p, scratch);
+    float *turned = scratch + Maps::floats(p);
     float *top = turned + p.heads * e * kRow, *total = top + p.heads * kRow;
     float *factor = total + p.heads * kRow;
     for (int64_t h = 0; h < p.heads; h++) {
@@ -151,16 +195,18 @@ inline void mixed_forward_tile(const Problem &p, const Plan &plan, int64_t row, 
     Bias bias(p, bias_scratch);
     None none(p, nullptr);
     for (int64_t t = plan.k_begin[row]; t < plan.k_begin[row + 1]; t++) {
-        const Tile &k = plan.k[t];
-        if (!sees(p, q, k)) continue;
-        Halo halo(p, k);
-        mix(Pair{p, row, 0, 0, q, k}, halo, maps, bias, turned);
+        if (!sees(p, q, plan.k[t])) continue;
+        Tile k = seen_part(p, q, plan.k[t]);
+        mix(Pair{p, row, 0, 0, q, k}, Halo(p, k), maps, bias, turned);
         for (int64_t h = 0; h < p.heads; h++) {
             Pair pair{p, row, h, 0, q, k};
             int64_t reach = p.causal ? pair.gap() : kEverything;
-            gather_scores(pair, halo, maps);
-            soften(pair, none, maps.tile, top + h * kRow, total + h * kRow, factor);
-            over_keys<Into::kScaleAdd>(q.count, e, k.count, maps.tile, kLd,
+            float *s = maps.s + h * maps.size;
+            if (p.adds_bias)
+                soften(pair, bias, s, kMapLd, top + h * kRow, total + h * kRow, factor);
+            else
+                soften(pair, none, s, kMapLd, top + h * kRow, total + h * kRow, factor);
+            over_keys<Into::kScaleAdd>(q.count, e, k.count, s, kMapLd,
                                        p.v + (pair.of_head() * p.keys + k.start) * e, e,
                                        p.out + (pair.of_head() * p.queries + q.start) * e, e,
                                        factor, reach);
@@ -172,60 +218,112 @@ inline void mixed_forward_tile(const Problem &p, const Plan &plan, int64_t row, 
     }
 }
 
+// dS of one head, in the place of S; dV on the way.
+template <class Bias, bool kLearns>
+inline void differentiate_mixed(const Pair &pair, const Maps &maps, Bias &bias,
+                                const float *d_turned, const float *lse, const float *delta) {
+    const Problem &p = pair.p;
+    int64_t e = p.head_dim, m = pair.k.count, reach = p.causal ? pair.gap() : kEverything;
+    float *s = maps.s + pair.head * maps.size, *d = maps.spare;
+    const float *value = p.v + (pair.of_head() * p.keys + pair.k.start) * e;
+    None none(p, nullptr);
+    along_queries(m, kRow, e, value, e, d_turned, kRow, d, kMapLd, reach);
+    if (p.adds_bias)
+        differentiate<Bias, kLearns>(pair, bias, s, d, kMapLd, lse, delta);
+    else
+        differentiate<None, false>(pair, none, s, d, kMapLd, lse, delta);
+    over_queries(m, e, pair.q.count, s, kMapLd,
+                 p.d_out + (pair.of_head() * p.queries + pair.q.start) * e, e,
+                 p.d_v + (pair.of_part() * p.keys + pair.k.start) * e, e, reach);
+    for (int64_t j = 0; j < m; j++)
+        for (int64_t i = 0; i < kRow; i += W)
+            store(s + j * kMapLd + i, i < pair.q.count ? load(d + j * kMapLd + i) : V{});
+    hide(pair, s);
+    maps.clear_room(s, m);
+}
+
+// From dS to dZ in the place of Z, to dX in the place of X, and to the convolutions' weights.
+template <bool kLearns>
+inline void unmix(const Pair &pair, const Halo &halo, const Maps &maps) {
+    const Problem &p = pair.p;
+    int64_t c = maps.channels, m = pair.k.count, group = pair.part * p.batch + pair.row;
+    correlate({maps.s, p.heads, 0, p.hidden * p.taps}, {maps.z, p.hidden, kMapLd, p.taps}, p.taps, m,
+              maps.size, p.d_out_weight + group * p.heads * p.hidden * p.taps);
+    add_up(p.heads, m, maps.s, maps.size, p.d_out_bias + group * p.heads);
+    convolve({p.heads, p.hidden, p.taps, p.out_back, p.hidden}, halo.z_rows, maps.s - maps.room,
+             maps.size, {nullptr, 0, 0}, maps.z, [](V dz, int64_t, const float *z) {
+                 return choose((Lanes)(load(z) > V{}), dz, dz * splat(kLeak));
+             });
+    for (int64_t o = 0; o < p.hidden; o++) {
+        float *d = maps.z + o * maps.size;
+        memset(d, 0, halo.z_first * kMapLd * sizeof(float));
+        memset(d + halo.z_last * kMapLd, 0, (halo.z_rows - halo.z_last) * kMapLd * sizeof(float));
+        maps.clear_room(d, halo.z_rows);
+    }
+    correlate({maps.x, c, kMapLd, p.taps}, {maps.z, p.hidden, 0, c * p.taps}, p.taps, halo.z_rows,
+              maps.size, p.d_in_weight + group * p.hidden * c * p.taps);
+    if (p.kind == kToeplitz) {
+        float *d_fold = p.d_fold + group * (1 + p.taps) * p.hidden * p.fold_length;
+        d_fold += fold_at(pair, halo);
+        for (int64_t o = 0; o < p.hidden; o++) {
+            const float *d = maps.z + o * maps.size;
+            add_diagonals(d, kMapLd, halo.z_rows, pair.q.count, 1 - halo.z_rows,
+                          d_fold + o * p.fold_length);
+            for (int64_t r = halo.z_first; r < halo.z_last; r++)
+                for (int64_t t = 0; halo.at_edge(r) && t < p.taps; t++) {
+                    float *to = d_fold + ((1 + t) * p.hidden + o) * p.fold_length - r;
+                    for (int64_t i = 0; halo.leads_out(r, t) && i < kRow; i += W)
+                        store(to + i, load(to + i) - load(d + r * kMapLd + i));
+                }
+        }
+    } else {
+        add_up(p.hidden, halo.z_rows, maps.z, maps.size, p.d_in_bias + group * p.hidden);
+    }
+    auto plain = [](V x, int64_t, const float *) { return x; };
+    convolve({p.hidden, p.heads, p.taps, p.in_back, c}, halo.x_rows, maps.z - maps.room, maps.size,
+             {maps.s - maps.room, maps.size, kMapLd}, maps.x, plain);
+    if (kLearns && c > p.heads)
+        convolve({p.hidden, p.heads, p.taps, p.in_back + p.heads, c}, halo.x_rows,
+                 maps.z - maps.room, maps.size, {nullptr, 0, 0}, maps.x + p.heads * maps.size,
+                 plain);
+}
+
 // Gradients of one head's channels of X: to q and k, and to the bias.
 template <class Bias, bool kLearns>
-inline void send_back(const Pair &wide, const Halo &halo, const Maps &maps, Bias &bias,
-                      const float *own, int64_t own_row, int64_t own_count) {
+inline void send_back(const Pair &wide, const Halo &halo, const Maps &maps, Bias &bias) {
     const Problem &p = wide.p;
     int64_t e = p.head_dim, h = wide.head, count = wide.k.count;
-    int64_t reach = p.causal ? wide.gap() : kEverything, end = rounded_up(wide.q.count, W);
-    const float *da = maps.dx + h * maps.x_size + halo.x_row * kRow;
-    const float *db = da + p.heads * maps.x_size;
-    auto with_own = [&](V grad, int64_t i, int64_t j) {
-        int64_t r = j - own_row;
-        return r >= 0 && r < own_count ? grad + load(own + r * kRow + i) : grad;
-    };
-    for (int64_t i = 0; i < end; i += W) {
-        int64_t seen = Seen(wide, i).any;
-        for (int64_t j = 0; j < seen; j++) {
-            V grad = with_own(load(da + j * kRow + i), i, j);
-            store(maps.d_tile + j * kLd + i, choose(visible(wide, i, j), grad, V{}));
-        }
-        for (int64_t j = seen; j < count; j++) store(maps.d_tile + j * kLd + i, V{});
-    }
+    int64_t reach = p.causal ? wide.gap() : kEverything;
+    float *da = maps.x + h * maps.size + halo.x_row * kMapLd, *db = da + p.heads * maps.size;
     int64_t q_at = (wide.of_head() * p.queries + wide.q.start) * e;
     int64_t k_at = wide.k.start * e;
-    over_keys<Into::kAdd>(wide.q.count, e, count, maps.d_tile, kLd,
+    hide(wide, da);
+    over_keys<Into::kAdd>(wide.q.count, e, count, da, kMapLd,
                           p.k + wide.of_head() * p.keys * e + k_at, e, p.d_q + q_at, e, nullptr,
                           reach);
-    over_queries(count, e, wide.q.count, maps.d_tile, kLd, p.q + q_at, e,
+    over_queries(count, e, wide.q.count, da, kMapLd, p.q + q_at, e,
                  p.d_k + wide.of_part() * p.keys * e + k_at, e, reach);
-    if (!kLearns) return;
+    if (!kLearns || maps.channels == p.heads) return;
+    hide(wide, db);
     bias.enter(wide);
-    for (int64_t i = 0; i < end; i += W) {
+    for (int64_t i = 0; i < wide.q.count; i += W) {
         auto c = bias.column(i);
         int64_t seen = Seen(wide, i).any;
         for (int64_t j = 0; j < seen; j++) {
-            V grad = load(db + j * kRow + i);
-            if (p.adds_bias) grad = with_own(grad, i, j);
-            grad = choose(visible(wide, i, j), grad, V{});
-            store(maps.d_tile + j * kLd + i, grad);
             bias.value(c, j);
-            bias.learn(c, j, grad);
+            bias.learn(c, j, load(db + j * kMapLd + i));
         }
-        for (int64_t j = seen; j < count; j++) store(maps.d_tile + j * kLd + i, V{});
         bias.finish(c);
     }
-    for (int64_t j = 0; j < count; j++) store(maps.d_tile + j * kLd + end, V{});
-    bias.leave(wide, maps.d_tile);
+    bias.leave(wide, db, kMapLd);
 }
 
 template <class Bias, bool kLearns>
 inline void mixed_backward_tile(const Problem &p, const Plan &plan, int64_t row, int64_t part,
                                 const Tile &q, float *scratch, Bias &bias) {
     int64_t e = p.head_dim;
-    Maps maps(p, scratch, true);
-    float *turned = scratch + Maps::floats(p, true), *d_turned = turned + p.heads * e * kRow;
+    Maps maps(p, scratch);
+    float *turned = scratch + Maps::floats(p), *d_turned = turned + p.heads * e * kRow;
     float *lse = d_turned + p.heads * e * kRow, *delta = lse + p.heads * kRow;
     for (int64_t h = 0; h < p.heads; h++) {
         int64_t at = (row * p.heads + h) * p.queries + q.start;
@@ -234,60 +332,19 @@ inline void mixed_backward_tile(const Problem &p, const Plan &plan, int64_t row,
         memset(p.d_q + at * e, 0, q.count * e * sizeof(float));
         recall(p, at, q.count, kRow, lse + h * kRow, delta + h * kRow);
     }
-    int64_t group = part * p.batch + row;
-    None none(p, nullptr);
     for (int64_t t = plan.k_begin[row]; t < plan.k_begin[row + 1]; t++) {
-        const Tile &k = plan.k[t];
-        if (!sees(p, q, k)) continue;
+        if (!sees(p, q, plan.k[t])) continue;
+        Tile k = seen_part(p, q, plan.k[t]);
         Halo halo(p, k);
-        int64_t m = k.count, z_rows = m + 2 * halo.p, edge = 2 * halo.p * kRow;
-        mix(Pair{p, row, 0, part, q, k}, halo, maps, bias, turned);
-        for (int64_t h = 0; h < p.heads; h++) {
-            Pair pair{p, row, h, part, q, k};
-            int64_t reach = p.causal ? pair.gap() : kEverything;
-            int64_t k_at = (pair.of_head() * p.keys + k.start) * e;
-            gather_scores(pair, halo, maps);
-            along_queries(m, kRow, e, p.v + k_at, e, d_turned + h * e * kRow, kRow, maps.d_tile,
-                          kLd, kEverything);
-            differentiate<None, false>(pair, none, maps.tile, maps.d_tile, lse + h * kRow,
-                                       delta + h * kRow);
-            over_queries(m, e, q.count, maps.tile, kLd,
-                         p.d_out + (pair.of_head() * p.queries + q.start) * e, e,
-                         p.d_v + (pair.of_part() * p.keys + k.start) * e, e, reach);
-            float *g = maps.g + h * maps.d_size;
-            memset(g, 0, edge * sizeof(float));
-            memset(g + edge + m * kRow, 0, edge * sizeof(float));
-            for (int64_t j = 0; j < m; j++)
-                for (int64_t i = 0; i < kRow; i += W) {
-                    V ds = i < q.count ? load(maps.d_tile + j * kLd + i) : V{};
-                    store(g + edge + j * kRow + i, choose(visible(pair, i, j), ds, V{}));
-                }
-        }
-        correlate(p.heads, p.hidden, p.taps, m, maps.g + edge, maps.d_size, maps.z, maps.z_size,
-                  p.d_out_weight + group * p.heads * p.hidden * p.taps);
-        add_up(p.heads, m * kRow, maps.g + edge, maps.d_size, p.d_out_bias + group * p.heads);
-        convolve(p.heads, p.hidden, p.taps, z_rows, maps.g, maps.d_size, p.out_back, nullptr,
-                 maps.d + edge, maps.d_size);
-        for (int64_t o = 0; o < p.hidden; o++) {
-            float *d = maps.d + o * maps.d_size, *inner = d + edge;
-            const float *z = maps.z + o * maps.z_size;
-            memset(d, 0, (edge + halo.z_first * kRow) * sizeof(float));
-            for (int64_t i = halo.z_first * kRow; i < halo.z_last * kRow; i += W) {
-                V full = load(inner + i);
-                store(inner + i, choose((Lanes)(load(z + i) > V{}), full, full * splat(kLeak)));
-            }
-            memset(inner + halo.z_last * kRow, 0,
-                   (edge + (z_rows - halo.z_last) * kRow) * sizeof(float));
-        }
-        correlate(p.hidden, maps.channels, p.taps, z_rows, maps.d + edge, maps.d_size, maps.x,
-                  maps.x_size, p.d_in_weight + group * p.hidden * maps.channels * p.taps);
-        add_up(p.hidden, z_rows * kRow, maps.d + edge, maps.d_size,
-               p.d_in_bias + group * p.hidden);
-        convolve(p.hidden, maps.channels, p.taps, halo.rows, maps.d, maps.d_size, p.in_back,
-                 nullptr, maps.dx, maps.x_size);
+        Pair all{p, row, 0, part, q, k};
+        mix(all, halo, maps, bias, turned);
         for (int64_t h = 0; h < p.heads; h++)
-            send_back<Bias, kLearns>(Pair{p, row, h, part, q, halo.x}, halo, maps, bias,
-                                     maps.g + h * maps.d_size + edge, 2 * halo.p - halo.x_row, m);
+            differentiate_mixed<Bias, kLearns>(Pair{p, row, h, part, q, k}, maps, bias,
+                                               d_turned + h * e * kRow, lse + h * kRow,
+                                               delta + h * kRow);
+        unmix<kLearns>(all, halo, maps);
+        for (int64_t h = 0; h < p.heads; h++)
+            send_back<Bias, kLearns>(Pair{p, row, h, part, q, halo.x}, halo, maps, bias);
     }
     V by = splat((float)p.scale);
     for (int64_t h = 0; h < p.heads; h++) {

@@ -11,7 +11,8 @@
     pieces    near [n], 1 / far [#b t], slopes [h p], offsets [h p], knots [p - 1]
 
 and `mixing` says what DAPE or DAPEv2 does with them (empty: the scores are not mixed); its tensors
-are in_weight [m c k], in_bias [m], out_weight [h m k], out_bias [h].
+are in_weight [m c k], in_bias [m], out_weight [h m k], out_bias [h]. A table to be mixed is
+followed by its fold [k+1 m n], which holds in_bias too (see fold.py), and not in in_weight.
 
 `at` holds the positions of queries and keys and, where there are groups, those of both; `low` is
 the distance in column 0 of a table. Being operators, they can be compiled, checkpointed and
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from headscape.errors import InputError
+from headscape.native.fold import MARGIN as FOLD
 from headscape.native.library import call
 
 KINDS = {"none": 0, "toeplitz": 1, "slope": 2, "pieces": 3}
@@ -58,6 +60,8 @@ def _fields(
     bias = [x.contiguous() for x in (values[:-MIXERS] if mixing else values)]
     if kind in ("toeplitz", "pieces"):
         fields |= {"table": bias[0], "table_low": low, "table_length": bias[0].shape[-1]}
+    if kind == "toeplitz" and mixing:
+        fields |= {"fold": bias[1], "fold_low": low - FOLD, "fold_length": bias[1].shape[-1]}
     if kind == "slope":
         for name, x in zip(("row", "col", "weight"), bias, strict=False):
             fields |= {name: x, f"{name}_stride": 0 if x.shape[0] == 1 else x[0].numel()}
@@ -169,7 +173,8 @@ def attention_backward(
         "backward", **(fields | {"parts": parts}), d_out=d_out.contiguous(), out=out, lse=lse,
         d_q=d_q, d_k=d_k, d_v=d_v, **learned,
     )  # fmt: skip
-    found = [d_q, _total(d_k), _total(d_v)]
+    d_k = _total(d_k)
+    found = [d_q, d_k, _total(d_v)]
     if learns:
         found += _gather(kind, bias, learned)
         found += [
@@ -196,6 +201,8 @@ def _buffers(
     found: dict[str, Tensor] = {}
     if kind in ("toeplitz", "pieces"):
         found["d_table"] = q.new_zeros(parts, b, h, bias[0].shape[-1])
+    if kind == "toeplitz" and mixers:
+        found["d_fold"] = q.new_zeros(parts, b, *bias[1].shape)
     if kind == "slope":
         found["d_row"] = q.new_zeros(b, h, t, dtype=double)
         found["d_col"] = q.new_zeros(parts, b, h, k.shape[2], dtype=double)
@@ -217,7 +224,7 @@ def _gather(kind: str, bias: list[Tensor], learned: dict[str, Tensor]) -> list[T
     if kind == "none":
         return []
     if kind == "toeplitz":
-        return [learned["d_table"].sum((0, 1))]
+        return [learned[name].sum((0, 1)) for name in ("d_table", "d_fold") if name in learned]
     if kind == "slope":
         found = [learned["d_row"], learned["d_col"].sum(0)]
         found += [learned["d_weight"]] if len(bias) == 3 else []

@@ -39,13 +39,17 @@ struct Problem {
     const float *slopes;     // [h, pieces]
     const float *offsets;    // [h, pieces]
 
-    // DAPE and DAPEv2; hidden = 0: the scores are not mixed. c = h channels, or 2 h with a bias.
+    // DAPE and DAPEv2; hidden = 0: the scores are not mixed. There are c = 2 h channels with a slope
+    // or pieces, else h: a bias by distance comes as `fold`.
     int64_t hidden, taps;
     int64_t adds_bias;  // the bias is added to the scores too, besides being a channel
     int64_t released;   // nothing lies beyond the last key; else hidden maps from zeros do
     const float *in_weight, *in_bias;    // [c taps hidden], [hidden]
     const float *out_weight, *out_bias;  // [hidden taps h], [h]
     const float *in_back, *out_back;     // [hidden taps c], [h taps hidden]; taps in reverse
+    const float *fold;  // toeplitz [1 + taps, hidden, length]: what each distance adds to a hidden
+                        // map, in_bias included; each tap's share. kFoldMargin beyond `table`
+    int64_t fold_low, fold_length;
 
     const float *d_out;         // [b h t e]
     float *d_q, *d_k, *d_v;     // [b h t e], [parts b h s e] twice
@@ -53,6 +57,7 @@ struct Problem {
     float *d_weight;            // slope, pieces: [b h t] or null
     double *d_row, *d_col;      // slope: [b h t], [parts b h s] or null
     float *d_slopes, *d_offsets;  // pieces: [parts b h pieces] or null
+    float *d_fold;              // [parts b 1+taps hidden length]
     double *d_in_weight, *d_in_bias;    // [parts b hidden c taps], [parts b hidden]
     double *d_out_weight, *d_out_bias;  // [parts b h hidden taps], [parts b h]
 };
@@ -84,6 +89,8 @@ constexpr int64_t kKeyTile = 128;
 constexpr int64_t kMixQueries = 48;  // where scores are mixed, all heads of a tile are held at once
 constexpr int64_t kMixKeys = 64;
 constexpr int64_t kMostTaps = 33;    // so that a key tile and its halo fit into kKeyTile
+constexpr int64_t kFoldMargin = 128; // MARGIN of fold.py
+static_assert(kMixQueries + kMostTaps + 16 <= kFoldMargin, "a row of queries stays inside `fold`");
 
 // The kernels, compiled once per instruction set (kernel_*.cpp). They return 0, or 1 when there is
 // no memory for their scratch.

@@ -55,6 +55,14 @@ inline V splat(float x) {
     return V{x, x, x, x};
 #endif
 }
+// Asks for M rows of N vectors, which lie beyond the first cache, before they are wanted.
+template <int M, int N>
+inline void fetch(const float *p, int64_t ld) {
+#pragma GCC unroll 16
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n += (W < 16 ? 16 / W : 1)) __builtin_prefetch(p + m * ld + n * W);
+}
 inline Lanes bits(V v) { return (Lanes)v; }
 inline V from_bits(Lanes v) { return (V)v; }
 
