@@ -74,9 +74,9 @@ FORBIDDEN: dict[str, set[str]] = {
 # fused path never imports another.
 SHARED = {
     "encodings": {"base", "wrapper", "rotation", "rope_scaling"},
-    "attention": {"reference"},
+    "attention": {"operands", "reach", "reference"},
 }
-GATHERS = {"encodings": {"__init__"}, "attention": {"attend", "__init__"}}
+GATHERS = {"encodings": {"__init__"}, "attention": {"attend", "torch_blocks", "__init__"}}
 
 FILES = sorted(ROOT.rglob("*.py"))
 

@@ -1,0 +1,47 @@
+"""What attention at consecutive positions is a function of: tensors by head, and a rule.
+
+Heads of all sequences of a batch stand in one dimension, n = b h. No bias, a table by distance, or
+the three parts of a slope, weight_i (row_i - col_j).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What attention is told beside its tensors."""
+
+    gap: int
+    """The first query's position minus the first key's."""
+    causal: bool
+    """Whether keys after their query are hidden."""
+    scale: float
+    """What q . k is multiplied by."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The tensors of one call, or their gradients."""
+
+    q: Float[Tensor, "n t e"]
+    k: Float[Tensor, "n s e"]
+    v: Float[Tensor, "n s e"]
+    table: Float[Tensor, "n d"] | None = None
+    """A bias from distance gap + t - 1 down to gap - s + 1."""
+    weight: Float[Tensor, "n t"] | None = None
+    row: Float[Tensor, "n t"] | None = None
+    col: Float[Tensor, "n s"] | None = None
+
+    @property
+    def biased(self) -> bool:
+        """Whether there is a bias."""
+        return self.table is not None or self.row is not None
+
+    def heads(self, some: slice) -> "Operands":
+        """The same of some heads."""
+        every: list[Any] = [None if x is None else x[some] for x in vars(self).values()]
+        return Operands(*every)

@@ -1,0 +1,278 @@
+"""Attention at consecutive positions in tiles of queries and keys, in plain PyTorch.
+
+Forward keeps out and lse; backward recomputes the weights:
+
+    s_ij = scale q_i . k_j + B_ij       p_ij = exp(s_ij - lse_i)        out_i = sum_j p_ij v_j
+    ds_ij = p_ij (d_out_i . v_j - d_out_i . out_i)
+
+Whatever is a sum of products of a query's and a key's numbers rides along in the matrix product, as
+further entries of the head dimension: a slope's weight_i (row_i - col_j), lse_i, d_out_i . out_i.
+Running sums are float64 and are taken relative to the block of queries before they are rounded.
+Scores are in units of ln 2, because torch's exp is slow where it underflows and its exp2 is not.
+
+Queries are taken in reverse, so that a bias by distance is one strided view of the reversed table
+(a Hankel matrix: entry i + j); its gradient is the sum down the columns of the same view of ds.
+A slope's row_i adds the same to all scores of a query, which a softmax does not see: it has no
+gradient. Keys too far back to get any weight are passed over (`reach`).
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, inf
+
+from headscape.attention import reach
+from headscape.attention.operands import Operands, Rule
+from headscape.attention.reach import Reach
+
+LOG2E = 1 / math.log(2)
+FAINT, LOUD = math.log2(reach.TINY), 100.0
+"""Where scores are cut off: their powers of 2 are ordinary float32. Only hidden keys are louder."""
+HEADS = 3
+"""Heads per thread that go together on a CPU; elsewhere all do."""
+FORWARD, BACKWARD = 64, 128
+"""Queries in a tile, multiples of `reach.BLOCK`."""
+KEYS = 512
+"""Keys in a tile of the backward pass, half of it for short calls; the forward pass takes all."""
+
+
+class Regular(torch.autograd.Function):
+    """Attention of `Operands`, given one by one after the `Rule`."""
+
+    @staticmethod
+    def forward(ctx: Any, rule: Rule, *tensors: Tensor | None) -> Tensor:  # noqa: D102
+        every = Operands(*cast("tuple[Any, ...]", tensors))
+        known = reach.look(every, rule)
+        out, lse = torch.empty_like(every.q), every.q.new_empty(every.q.shape[:2])
+        scratch = _Scratch(every.q)
+        for heads in _groups(every.q):
+            part = _Part(every, heads, rule, known, FORWARD, scratch)
+            part.forward(out[heads], lse[heads])
+        ctx.rule, ctx.known = rule, known
+        ctx.save_for_backward(*tensors, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        *tensors, out, lse = ctx.saved_tensors
+        every = Operands(*tensors)
+        grads = [torch.empty_like(x) for x in tensors[:3]] + [
+            torch.zeros_like(x) if need else None
+            for x, need in zip(tensors[3:], ctx.needs_input_grad[4:], strict=True)
+        ]
+        scratch, found = _Scratch(every.q), Operands(*cast("list[Any]", grads))
+        for heads in _groups(every.q):
+            part = _Part(every, heads, ctx.rule, ctx.known, BACKWARD, scratch)
+            part.backward(out[heads], d_out[heads], lse[heads], found.heads(heads))
+        return None, *grads
+
+
+def _groups(q: Tensor) -> Iterator[slice]:
+    """Heads that go together, in groups of one size as nearly as can be."""
+    n = q.shape[0]
+    most = HEADS * torch.get_num_threads() if q.device.type == "cpu" else n
+    size = math.ceil(n / math.ceil(n / most))
+    for first in range(0, n, size):
+        yield slice(first, first + size)
+
+
+class _Scratch:
+    """Memory that every tile uses again."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.like = like
+        self.held: dict[str, Tensor] = {}
+        self.zeroed: dict[tuple[int, int, int], Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        count = math.prod(shape)
+        if name not in self.held or self.held[name].shape[0] < count:
+            self.held[name] = self.like.new_empty(count)
+        return self.held[name][:count].view(shape)
+
+    def padded(self, n: int, r: int, c: int) -> Tensor:
+        """Rows of c with r zeros after each; who writes to it leaves these alone."""
+        if (n, r, c) not in self.zeroed:
+            self.zeroed[n, r, c] = self.like.new_zeros(n, r, c + r)
+        return self.zeroed[n, r, c]
+
+
+class _Part:
+    """Some heads of a call, with queries reversed and queries and keys extended."""
+
+    def __init__(
+        self, every: Operands, heads: slice, rule: Rule, known: Reach, size: int, scratch: _Scratch
+    ) -> None:
+        part = self.part = every.heads(heads)
+        self.rule, self.known, self.size, self.scratch = rule, known, size, scratch
+        n, t, e = part.q.shape
+        self.n, self.t, self.e, self.s = n, t, e, part.k.shape[1]
+        self.last = rule.gap + t - 1
+        wide = e + (1 if part.row is None else 2)
+        self.q, self.k = scratch.take("q", n, t, wide), scratch.take("k", n, wide, self.s)
+        torch.mul(part.q.flip(1), rule.scale, out=self.q[..., :e])
+        torch.mul(part.k.mT, LOG2E, out=self.k[:, :e])
+        self.k[:, -1] = 1
+        self.table = None if part.table is None else part.table * LOG2E
+        # What a query adds to all its scores: its part of a slope, relative to its block.
+        self.own: Tensor | float = 0.0
+        if part.row is not None and part.col is not None:
+            weight = 1.0 if part.weight is None else part.weight.flip(1)
+            row, self.col = part.row.flip(1) * LOG2E, part.col * LOG2E
+            self.near = row[:, ::size].contiguous()
+            self.ahead = row - self.near.repeat_interleave(size, 1)[:, :t]
+            self.own = weight * self.ahead
+            self.q[..., e] = weight
+        self.blocks = torch.split(self.q, size, 1)
+        per = size // reach.BLOCK
+        starts = range(0, len(known.first[0]), per)
+        self.first = [min(min(x[at : at + per]) for x in known.first[heads]) for at in starts]
+        i = torch.arange(size, device=part.q.device)
+        self.shown = (i[:, None] + i <= size - 2).to(part.q.dtype)
+
+    def forward(self, out: Float[Tensor, "n t e"], lse: Float[Tensor, "n t"]) -> None:
+        """Fill in the output and, in reverse, each query's log2 of its sum of powers."""
+        back = self.scratch.take("back", len(self.blocks), self.n, self.size, self.e)
+        total, base = torch.empty_like(lse), torch.zeros_like(lse)
+        if self.known.calm:
+            base += self.reference()
+        self.q[..., -1] = self.own - base
+        parts = zip(torch.split(total, self.size, 1), torch.split(base, self.size, 1), strict=True)
+        for block, (sums, largest) in enumerate(parts):
+            keys = slice(self.first[block], self.seen(block))
+            s = self.scores(block, keys)
+            if not self.known.calm:
+                self.subtract_largest(s, block, keys, largest)
+            p = self.weights(s, block, keys)
+            torch.sum(p, -1, out=sums)
+            torch.bmm(p, self.part.v[:, keys], out=back[block, :, : s.shape[1]])
+        torch.div(self.in_order(back), total.flip(1)[..., None], out=out)
+        torch.add(base, total.log2_(), out=lse)
+
+    def backward(
+        self,
+        out: Float[Tensor, "n t e"],
+        d_out: Float[Tensor, "n t e"],
+        lse: Float[Tensor, "n t"],
+        found: Operands,
+    ) -> None:
+        """Fill in the gradients."""
+        part, scratch, n, e = self.part, self.scratch, self.n, self.e
+        self.q[..., -1] = self.own - lse
+        d, v = scratch.take("d", n, self.t, e + 1), scratch.take("v", n, e + 1, self.s)
+        d[..., :e], d[..., -1] = d_out.flip(1), torch.linalg.vecdot(out, d_out).flip(1).neg_()
+        v[:, :e], v[:, -1] = part.v.mT, 1
+        d_q = scratch.take("d_q", len(self.blocks), n, self.size, e).zero_()
+        self.moments = part.q.new_zeros(n, 2, self.t)
+        rows = list(zip(self.blocks, torch.split(d, self.size, 1), d_q, strict=True))
+        width = KEYS if self.s > KEYS else KEYS // 2
+        for start in range(0, self.s, width):
+            stop = min(start + width, self.s)
+            d_k, d_v = (scratch.take(name, n, e, stop - start).zero_() for name in ("d_k", "d_v"))
+            for block, (q, do, dq) in enumerate(rows):
+                keys = slice(start, min(stop, self.seen(block)))
+                if keys.stop <= start or self.first[block] >= stop:
+                    continue
+                p = self.weights(self.scores(block, keys), block, keys)
+                _add(d_v, do[..., :e].mT, p)
+                ds = torch.bmm(do, v[:, :, keys], out=scratch.take("ds", *p.shape))
+                if found.table is None:
+                    ds.mul_(p)
+                else:
+                    ds = torch.mul(ds, p, out=scratch.padded(*p.shape)[:, :, : p.shape[2]])
+                _add(d_k, q[..., :e].mT, ds)
+                dq[:, : q.shape[1]].baddbmm_(ds, part.k[:, keys])
+                self.learn(ds, block, keys, found)
+            found.k[:, start:stop], found.v[:, start:stop] = d_k.mT, d_v.mT
+        torch.mul(self.in_order(d_q), self.rule.scale, out=found.q)
+        if found.weight is not None:
+            by_col, by_row = self.moments.unbind(1)
+            found.weight.copy_((by_col + self.ahead * by_row).div_(LOG2E).flip(1))
+
+    def learn(self, ds: Float[Tensor, "n r c"], block: int, keys: slice, found: Operands) -> None:
+        """Add a tile's score gradients to those of the bias."""
+        start = block * self.size
+        n, r, c = ds.shape
+        if found.table is not None:
+            # Rows one shorter than the padded ones: each starts a column later, so entry i + j of
+            # every row stands in column i + j.
+            skewed = ds.as_strided((n, r, c + r - 1), (ds.stride(0), c + r - 1, 1))
+            first = start + keys.start
+            found.table[:, first : first + c + r - 1] += skewed.sum(1)
+        if found.col is not None:
+            found.col[:, keys] -= torch.bmm(self.blocks[block][..., -2, None].mT, ds)[:, 0]
+        if found.weight is not None:
+            # By the sums of the keys and by 1, which are the last two entries of a key.
+            self.moments[..., start : start + r] += torch.bmm(self.k[:, -2:, keys], ds.mT)
+
+    def reference(self) -> Tensor | float:
+        """The bias of every query, in reverse, with the key at its own position."""
+        part, own = self.part, slice(self.rule.gap, self.last + 1)
+        if self.table is not None:
+            return self.table[:, self.last, None]
+        if part.row is None or part.col is None:
+            return 0.0
+        slope = (part.row - part.col[:, own]) * LOG2E
+        return (slope if part.weight is None else part.weight * slope).flip(1)
+
+    def in_order(self, blocks: Float[Tensor, "m n r e"]) -> Float[Tensor, "n t e"]:
+        """Blocks of reversed queries as one sequence from the first query to the last."""
+        return blocks.transpose(0, 1).reshape(self.n, -1, self.e)[:, : self.t].flip(1)
+
+    def seen(self, block: int) -> int:
+        """How many keys a block's queries see."""
+        return min(self.s, self.last - block * self.size + 1) if self.rule.causal else self.s
+
+    def scores(self, block: int, keys: slice) -> Float[Tensor, "n r c"]:
+        """A tile's scores in units of ln 2, less what the queries' last entry says."""
+        q, k = self.blocks[block], self.k[:, :, keys]
+        s = self.scratch.take("s", self.n, q.shape[1], k.shape[2])
+        if self.table is not None:
+            first = block * self.size + keys.start
+            view = self.table.as_strided(s.shape, (self.table.shape[1], 1, 1), first)
+            torch.baddbmm(view, q, k, out=s)
+            return s
+        if self.part.row is not None:
+            torch.sub(self.near[:, block, None], self.col[:, keys], out=k[:, -2])
+        torch.bmm(q, k, out=s)
+        return s
+
+    def weights(self, s: Float[Tensor, "n r c"], block: int, keys: slice) -> Float[Tensor, "n r c"]:
+        """2^s, 0 where hidden; denormal numbers are slow on CPUs, so there are none."""
+        if self.known.faint or not self.known.calm:
+            s.clamp_(2 * FAINT if s.dtype == torch.float64 else FAINT, LOUD)
+        p = s.exp2_()
+        border = self.border(p, block, keys)
+        if border is not None:
+            border[0].mul_(border[1])
+        return p
+
+    def subtract_largest(
+        self, s: Float[Tensor, "n r c"], block: int, keys: slice, largest: Float[Tensor, "n r"]
+    ) -> None:
+        """Make the largest visible score of each query 0, and tell what it was."""
+        border = self.border(s, block, keys)
+        if border is not None:
+            border[0].masked_fill_(border[1] == 0, -inf)
+        torch.amax(s, -1, out=largest)
+        s.sub_(largest[..., None])
+
+    def border(self, x: Tensor, block: int, keys: slice) -> tuple[Tensor, Tensor] | None:
+        """The columns of a tile that some of its queries do not see, and 1 where they do."""
+        r = x.shape[1]
+        first = self.last - block * self.size - r + 2
+        if not self.rule.causal or first >= keys.stop:
+            return None
+        shown = self.shown[self.size - r :, max(0, keys.start - first) : keys.stop - first]
+        return x[:, :, max(0, first - keys.start) :], shown
+
+
+def _add(to: Float[Tensor, "n e s"], a: Float[Tensor, "n e r"], b: Float[Tensor, "n r c"]) -> None:
+    """Add products to the first columns; only contiguous memory takes a batch at once."""
+    if to.shape[2] == b.shape[2]:
+        to.baddbmm_(a, b)
+    else:
+        to[:, :, : b.shape[2]] += torch.bmm(a, b)

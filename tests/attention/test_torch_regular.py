@@ -1,0 +1,136 @@
+"""Tiles at consecutive positions: their borders, their shortcuts and their precision."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from headscape.attention import reach, reference, torch_blocks
+from headscape.attention.operands import Operands, Rule
+from headscape.attention.reference import Inputs
+from headscape.bias import Bias, Slope, Toeplitz, dense
+from headscape.encodings import build
+from headscape.types import Positions, Visible
+
+HEAD_DIM = 8
+KINDS = ["none", "table", "steep table", "slope", "weighted slope", "any slope"]
+
+
+def leaves(kind: str, batch: int, t: int, s: int) -> list[Tensor]:
+    """The tensors of a bias for two heads, in float64."""
+    if kind == "none":
+        return []
+    if kind.endswith("table"):
+        steep = -0.9 * torch.arange(s).double() if kind.startswith("steep") else torch.zeros(s)
+        return [steep + torch.randn(2, s, dtype=torch.float64)]
+    steps = torch.rand(batch, 2, s, dtype=torch.float64)
+    if kind == "any slope":
+        steps = steps - 0.5
+    weight = torch.rand(batch, 2, t, dtype=torch.float64) - (0.5 if kind == "any slope" else 0)
+    col = -steps.cumsum(-1)
+    return [col] if kind == "slope" else [col, weight]
+
+
+def bias_of(given: list[Tensor], t: int) -> Bias | None:
+    if not given:
+        return None
+    if given[0].ndim == 2:
+        return Toeplitz(given[0], 0)
+    return Slope(given[1] if len(given) > 1 else None, given[0][..., -t:], given[0])
+
+
+def outcomes(
+    kind: str, t: int, s: int, batch: int = 2, size: float = 1.0, dtype: torch.dtype = torch.float64
+) -> list[list[Tensor]]:
+    """Output and gradients of the tiles in some dtype, and of the definition in float64."""
+    where, scale = Positions.span(t, s), 0.4
+    encoding = build("nope", heads=2, head_dim=HEAD_DIM, width=16, train_length=9)
+    made = [
+        torch.randn(batch, n, 2, HEAD_DIM, dtype=torch.float64).transpose(1, 2) for n in (t, s, s)
+    ]
+    made = [size * made[0], size * made[1], made[2], *leaves(kind, batch, t, s)]
+    upstream = torch.randn(batch, 2, t, HEAD_DIM, dtype=torch.float64)
+    found = []
+    for path, kept in ((torch_blocks.attend, dtype), (reference.attend, torch.float64)):
+        # A running sum is float64 whatever the model is.
+        kinds = [kept] * 3 + [torch.float64 if kind.endswith("slope") else kept, kept]
+        given = [x.to(d).requires_grad_() for x, d in zip(made, kinds, strict=False)]
+        out = path(Inputs(*given[:3], encoding, bias_of(given[3:], t), where, Visible(), scale))
+        found.append([out, *torch.autograd.grad(out, given, upstream.to(kept))])
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("t", "s"), [(64, 64), (127, 127), (129, 129), (300, 300), (513, 513), (65, 600), (1, 130)]
+)
+def test_tile_borders(kind: str, t: int, s: int) -> None:
+    for a, b in zip(*outcomes(kind, t, s), strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_too_large_for_a_fixed_reference(kind: str) -> None:
+    for a, b in zip(*outcomes(kind, 140, 140, size=12.0), strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_in_float32(kind: str) -> None:
+    for a, b in zip(*outcomes(kind, 700, 700, batch=1, dtype=torch.float32), strict=True):
+        assert (a - b).abs().max() < 1e-5 * b.abs().max()
+
+
+def test_hidden_keys_get_exactly_nothing() -> None:
+    encoding = build("nope", heads=2, head_dim=HEAD_DIM, width=16, train_length=9)
+    q, k, v = (torch.randn(1, 2, 200, HEAD_DIM, requires_grad=True) for _ in range(3))
+    bias = Toeplitz(-torch.arange(200.0).expand(2, -1), 0)
+    out = torch_blocks.attend(Inputs(q, k, v, encoding, bias, Positions.span(200), Visible(), 1.0))
+    for grad in torch.autograd.grad(out[:, :, :150].sum(), (k, v)):
+        assert torch.equal(grad[:, :, 150:], torch.zeros(1, 2, 50, HEAD_DIM))
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "none"])
+def test_keys_passed_over_have_no_weight(kind: str) -> None:
+    t = s = 640
+    bias = bias_of(leaves(kind, 1, t, s), t)
+    assert bias is not None
+    q, k = (0.5 * torch.randn(2, n, HEAD_DIM, dtype=torch.float64) for n in (t, s))
+    rule = Rule(gap=0, causal=True, scale=0.4)
+    if isinstance(bias, Toeplitz):
+        part = Operands(q, k, k, bias.table.flip(1))
+    else:
+        weight = None if bias.weight is None else bias.weight[0]
+        part = Operands(q, k, k, None, weight, bias.row[0], bias.col[0])
+    known = reach.look(part, rule)
+    scores = 0.4 * q @ k.mT + dense(bias, Positions.span(s))[0]
+    weights = scores.masked_fill(torch.ones(t, s).triu(1) > 0, -math.inf).softmax(-1)
+    passed = 0
+    for block, start in enumerate(range(0, t, reach.BLOCK)):
+        rows = slice(max(0, t - start - reach.BLOCK), t - start)
+        for head, first in enumerate(f[block] for f in known.first):
+            assert (weights[head, rows, :first] < reach.TINY).all()
+            passed += first
+    assert (passed > 0) == (kind in {"steep table", "slope"})
+    own = scores.diagonal(dim1=1, dim2=2)[..., None]
+    assert not known.calm or (scores - own).tril().max() < reach.CALM
+    assert known.calm == (kind != "any slope")
+
+
+@pytest.mark.parametrize(("name", "most"), [("alibi", 2e-6), ("cable", 1.5e-5), ("fox", 1.5e-5)])
+def test_precision_at_length(name: str, most: float) -> None:
+    length, some = 16384, torch.tensor([5000, 9001, 16320, 16383])
+    encoding = build(name, heads=1, head_dim=64, width=64, train_length=512)
+    q, k, v = (torch.randn(1, 1, length, 64) for _ in range(3))
+    where = Positions.span(length)
+    with torch.no_grad():
+        stream = encoding.stream(torch.randn(1, length, 64))
+        bias = encoding.bias(where, stream, stream)
+        out = torch_blocks.attend(Inputs(q, k, v, encoding, bias, where, Visible(), 0.125))
+        for row in some.tolist():
+            seen = slice(0, row + 1)
+            added = dense(bias, where, slice(row, row + 1), seen).double()
+            scores = 0.125 * q[:, :, row : row + 1].double() @ k[:, :, seen].double().mT + added
+            exact = scores.softmax(-1) @ v[:, :, seen].double()
+            assert (out[:, :, row : row + 1] - exact).abs().max() < most
