@@ -4,10 +4,10 @@
 
 12 heads of 64, float32, batch 1, as many threads as torch takes. Contenders: the floor (torch's
 scaled_dot_product_attention), our native and torch paths, the dense reference, x-transformers and
-transformers (benchmarks/peers.py). All run in one process, in turn (benchmarks/timing.py). Those
-that write out matrices stop at 4096 tokens, those that also mix them at 2048; at 16384 only forward
-is timed. Inputs that belong to the layer and not to attention (CABLE's running sums) are leaves:
-their gradient is taken, their making is not timed. Writes OUT/attention.json, .md, .png and .svg.
+transformers (benchmarks/peers.py). All run in one process, in turn (benchmarks/timing.py). The
+dense reference stops at 2048 tokens, the peers and the torch path at 4096; at 16384 only forward is
+timed. Inputs that belong to the layer and not to attention (CABLE's running sums) are leaves: their
+gradient is taken, their making is not timed. Writes OUT/attention.json, .md, .png and .svg.
 """
 
 import argparse
@@ -37,8 +37,8 @@ ENCODINGS = [
 ]  # fmt: skip
 TORCH = {"rope", "alibi", "t5", "kerple", "cable", "fox"}
 LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
-MATRICES, MIXED, BACKWARD = 4096, 2048, 8192
-"""The longest contexts of what writes out matrices, of what also mixes them, and of backward."""
+DENSE, PEERS, BACKWARD = 2048, 4096, 8192
+"""The longest contexts of the reference, of peers and the torch path, and of backward."""
 Contender = tuple[Step, list[Tensor]]
 
 
@@ -73,11 +73,11 @@ def contenders(length: int, names: list[str]) -> dict[str, Contender]:
             name, heads=HEADS, head_dim=HEAD_DIM, width=HEADS * HEAD_DIM, train_length=512
         )
         found[f"{name} native"] = contender(native.attend, encoding, q, k, v)
-        if name in TORCH:
+        if name in TORCH and length <= PEERS:
             found[f"{name} torch"] = contender(torch_blocks.attend, encoding, q, k, v)
-        if length <= (MIXED if encoding.mixes else MATRICES):
+        if length <= DENSE:
             found[f"{name} dense"] = contender(reference.attend, encoding, q, k, v)
-    if length <= MATRICES:
+    if length <= PEERS:
         for name, (call, leaves) in peers(HEADS, HEAD_DIM, length).items():
             found[name] = (lambda call=call: call(q, k, v)), [q, k, v, *leaves]
     return found
@@ -106,7 +106,7 @@ def measure(length: int, names: list[str], rounds: int) -> list[dict[str, object
     rows: list[dict[str, object]] = []
     for passed, steps in passes.items():
         # A long call averages the machine's moods by itself.
-        seconds = times(steps, rounds if length < MATRICES else max(3, rounds // 2))
+        seconds = times(steps, rounds if length < PEERS else max(3, rounds // 2))
         ratio = ratios(seconds, FLOOR)
         for name, own in seconds.items():
             rows.append(
