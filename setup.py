@@ -62,13 +62,6 @@ class PerFileFlags(build_ext):
         )
         fresh.replace(target)
 
-    def copy_file(self, infile: str, outfile: str, **options: int) -> tuple[str, int]:
-        """Copy and rename."""
-        fresh = f"{outfile}.{os.getpid()}"
-        super().copy_file(infile, fresh, **options)
-        Path(fresh).replace(outfile)
-        return outfile, 1
-
 
 headers = ["simd", "problem", "gemm", "bias", "attention", "convolution", "mixing", "kernel"]
 setup(

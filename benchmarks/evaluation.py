@@ -18,19 +18,13 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.timing import peak_megabytes
+
 LIMIT_GB = 3.0
 ENCODINGS = (
     "nope", "rope", "alibi", "t5", "kerple", "fire", "cable", "cable-nw",
     "dapev2+kerple", "dapev2+cable",
 )  # fmt: skip
-
-
-def resident(name: str) -> float:
-    """A line of /proc/self/status, in GB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) / 1e6
-    raise AssertionError(name)
 
 
 def measure(preset_name: str, layers: int | None, encoding: str, length: int) -> dict[str, object]:
@@ -44,19 +38,17 @@ def measure(preset_name: str, layers: int | None, encoding: str, length: int) ->
     model = GPT2(preset(preset_name, encoding=encoding, train_length=512, **fewer))
     scorer = GPT2Scorer(model)
     window = torch.randint(model.config.vocabulary, (1, length + 1))
-    # 5 resets the kernel's record of the largest resident size.
-    Path("/proc/self/clear_refs").write_text("5")
-    before = resident("VmRSS")
+    losses: list[float] = []
     begun = time.perf_counter()
-    loss = scorer.losses(window, 0).mean().item()
+    peak = peak_megabytes(lambda: losses.append(scorer.losses(window, 0).mean().item()))
     seconds = time.perf_counter() - begun
     return {
         "encoding": encoding,
         "layers": model.config.layers,
         "weights_gb": sum(value.numel() * 4 for value in model.parameters()) / 1e9,
-        "peak_gb": resident("VmHWM") - before,
+        "peak_gb": peak / 1024,
         "seconds": seconds,
-        "loss": loss,
+        "loss": losses[0],
         "threads": torch.get_num_threads(),
     }
 

@@ -13,17 +13,8 @@ from torch import Tensor, nn
 
 Call = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-with warnings.catch_warnings():
-    # Functions are scripted with TorchScript while x-transformers is imported.
-    warnings.simplefilter("ignore")
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-    from transformers.models.gpt2.modeling_gpt2 import eager_attention_forward
-    from x_transformers.attend import Attend
-    from x_transformers.x_transformers import AlibiPositionalBias, RelativePositionBias
 
-
-def x_transformers(bias: nn.Module, heads: int) -> tuple[Call, list[Tensor]]:
-    attend = Attend(causal=True, heads=heads)
+def x_transformers(bias: nn.Module, attend: nn.Module) -> tuple[Call, list[Tensor]]:
 
     def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(q, k, v, attn_bias=bias(q.shape[2], k.shape[2]))[0]
@@ -45,11 +36,20 @@ def transformers(forward: Callable[..., tuple[Tensor, object]], length: int | No
 
 
 def peers(heads: int, head_dim: int, length: int) -> dict[str, tuple[Call, list[Tensor]]]:
-    """Every peer, and what it learns beside q, k and v."""
+    """Every peer, and what it learns beside q, k and v; they are the extra `bench`."""
+    with warnings.catch_warnings():
+        # Functions are scripted with TorchScript while x-transformers is imported.
+        warnings.simplefilter("ignore")
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+        from transformers.models.gpt2.modeling_gpt2 import eager_attention_forward
+        from x_transformers.attend import Attend
+        from x_transformers.x_transformers import AlibiPositionalBias, RelativePositionBias
+
+    attend = Attend(causal=True, heads=heads)
     t5 = RelativePositionBias(scale=head_dim**0.5, causal=True, heads=heads)
     return {
-        "alibi x-transformers": x_transformers(AlibiPositionalBias(heads), heads),
-        "t5 x-transformers": x_transformers(t5, heads),
+        "alibi x-transformers": x_transformers(AlibiPositionalBias(heads), attend),
+        "t5 x-transformers": x_transformers(t5, attend),
         "no bias transformers eager": (transformers(eager_attention_forward, length), []),
         "no bias transformers sdpa": (transformers(sdpa_attention_forward, None), []),
     }

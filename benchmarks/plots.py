@@ -13,12 +13,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 COLOURS = {
-    "no bias": "0.5", "rope": "C0", "alibi": "C1", "t5": "C2", "kerple": "C3", "cable": "C4",
+    "no bias": "0.5", "nope": "C0", "alibi": "C1", "t5": "C2", "kerple": "C3", "cable": "C4",
     "fox": "C5", "fire": "C6", "dape+kerple": "C8", "dapev2+kerple": "C9",
 }  # fmt: skip
 STYLES = {"native": ("-", 2.0), "torch": ("--", 1.2)}
 SHOWN = (
-    "sdpa", "rope native", "alibi native", "cable native", "fire native", "dape+kerple native",
+    "sdpa", "nope native", "alibi native", "cable native", "fire native", "dape+kerple native",
     "dapev2+kerple native", "alibi torch", "cable torch", "fire dense", "cable dense",
     "dapev2+kerple dense", "alibi x-transformers", "t5 x-transformers",
     "no bias transformers eager",

@@ -1,7 +1,8 @@
 """Contenders taking turns in one process, and the memory each of them needs.
 
 A busy machine slows all contenders of a round alike, so a claim is the median over rounds of that
-round's ratio to the floor, never a quotient of two medians. Memory is resident memory at its
+round's ratio to the floor, never a quotient of two medians. Every round has an order of its own, so
+that none always finds the caches as the same other one left them. Memory is resident memory at its
 highest above its level before the call, with what the allocator (glibc's) held back returned first.
 """
 
@@ -11,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 Step = Callable[[], object]
 
@@ -19,7 +21,7 @@ def times(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
     """Seconds of every step in every round, after one round to warm up."""
     found: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(rounds + 1):
-        for name, step in steps.items():
+        for name, step in Random(turn).sample(list(steps.items()), len(steps)):
             start = time.perf_counter()
             step()
             if turn:

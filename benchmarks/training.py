@@ -4,9 +4,8 @@
     python -m benchmarks.training --sizes nano --rounds 3       a quick look
 
 Forward, backward, clipping and a fused AdamW update of one batch, in one process, the three taking
-turns so that a busy machine slows them alike; medians over rounds, and each round's ratio to the
-plain step. `ours` is the loop's own code with encoding nope; `plain` is a GPT-2 in fifty lines
-around torch's causal scaled_dot_product_attention, as in nanoGPT; `transformers` is
+turns (benchmarks/timing.py). `ours` is the loop's own code with encoding nope; `plain` is a GPT-2
+in fifty lines around torch's causal scaled_dot_product_attention, as in nanoGPT; `transformers` is
 GPT2LMHeadModel with attn_implementation="sdpa". No dropout, float32, equal shapes and parameters.
 `loading` is the time to take a batch from a memory-mapped file, as a share of our step.
 """
@@ -18,6 +17,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.timing import ratios, times
 from headscape.model import GPT2
 from headscape.text.batches import Batches
 from headscape.train import TrainConfig, preset
@@ -132,12 +133,12 @@ def loading(windows: int, length: int, vocabulary: int) -> float:
         path = Path(folder) / "tokens.bin"
         np.random.default_rng(0).integers(vocabulary, size=5_000_000).astype("<u2").tofile(path)
         batches = Batches(np.memmap(path, "<u2", "r"), length, 0)
-        times = []
+        taken = []
         for step in range(200):
             begun = time.perf_counter()
             torch.from_numpy(batches.windows(step, windows, length))
-            times.append(time.perf_counter() - begun)
-    return median(times)
+            taken.append(time.perf_counter() - begun)
+    return median(taken)
 
 
 def measure(size: str, rounds: int) -> dict[str, object]:
@@ -151,26 +152,15 @@ def measure(size: str, rounds: int) -> dict[str, object]:
         "transformers": theirs(config, vocabulary),
     }
     batch = torch.randint(vocabulary, (windows, length + 1))
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(rounds + 1):
-        order = list(steps.items())
-        for name, step in order[turn % 3 :] + order[: turn % 3]:
-            begun = time.perf_counter()
-            step(batch)
-            if turn:
-                times[name].append(time.perf_counter() - begun)
-    ratios = {
-        name: median(mine / floor for mine, floor in zip(taken, times["plain"], strict=True))
-        for name, taken in times.items()
-    }
+    taken = times({name: partial(step, batch) for name, step in steps.items()}, rounds)
     load = loading(windows, length, vocabulary)
-    seconds = {name: median(taken) for name, taken in times.items()}
+    seconds = {name: median(own) for name, own in taken.items()}
     return {
         "size": size,
         "windows": windows,
         "length": length,
         "seconds": seconds,
-        "ratio_to_plain": ratios,
+        "ratio_to_plain": ratios(taken, "plain"),
         "tokens_per_second": {name: windows * length / taken for name, taken in seconds.items()},
         "loading_seconds": load,
         "loading_share": load / seconds["ours"],

@@ -76,7 +76,9 @@ SHARED = {
     "encodings": {"base", "wrapper", "rotation", "rope_scaling"},
     "attention": {"operands", "reach", "reference"},
 }
-GATHERS = {"encodings": {"__init__"}, "attention": {"attend", "torch_blocks", "__init__"}}
+GATHERS = {"encodings": {"__init__"}, "attention": {"attend", "__init__"}}
+PARTS = {"torch_blocks": {"torch_regular"}}
+"""A path in two files: the first may import the second."""
 
 FILES = sorted(ROOT.rglob("*.py"))
 
@@ -142,7 +144,7 @@ def test_neighbours_do_not_import_one_another(folder: str) -> None:
             name.split(".")[2] for name in imported(path) if name.startswith(f"headscape.{folder}.")
         }
         modules = {other.stem for other in (ROOT / folder).glob("*.py")}
-        assert names & modules <= SHARED[folder], path
+        assert names & modules <= SHARED[folder] | PARTS.get(path.stem, set()), path
 
 
 def test_an_import_names_no_drawer() -> None:

@@ -3,6 +3,7 @@
 Shape letters, the same everywhere:
 
     b batch   t queries   s keys   h heads   e head dim   d model width   n distances
+    g heads of all sequences, b h          r, c rows and columns of a tile
     # before a letter: that axis may be 1 and is then broadcast
 
 Positions are explicit, never implied by an index, so offsets, packed documents, left padding and

@@ -1,9 +1,12 @@
 """The folded bias equals the first convolution over the dense bias, inside and at both edges."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from headscape.native import library
 from headscape.native.fold import MARGIN, fold
 
 HEADS, HIDDEN, LENGTH, LOW = 3, 5, 20, -25
@@ -28,3 +31,8 @@ def test_fold_is_the_convolution_of_the_bias(taps: int, *, causal: bool) -> None
         key = torch.arange(LENGTH) + t - taps // 2
         total -= by_pair[1 + t] * ((key < 0) | (key >= LENGTH))
     torch.testing.assert_close(total, expected)
+
+
+def test_the_kernel_counts_on_the_same_margin() -> None:
+    header = Path(library.__file__).with_name("problem.hpp").read_text()
+    assert f"kFoldMargin = {MARGIN};" in header

@@ -134,3 +134,47 @@ def test_precision_at_length(name: str, most: float) -> None:
             scores = 0.125 * q[:, :, row : row + 1].double() @ k[:, :, seen].double().mT + added
             exact = scores.softmax(-1) @ v[:, :, seen].double()
             assert (out[:, :, row : row + 1] - exact).abs().max() < most
+
+
+@pytest.mark.parametrize("kind", ["none", "table", "slope"])
+@pytest.mark.parametrize(
+    ("first", "t", "s", "causal"),
+    [
+        (0, 70, 40, True),  # queries beyond the keys
+        (0, 40, 70, True),  # keys that no query sees
+        (-30, 40, 70, False),  # queries before the first key
+        (5, 130, 90, False),
+    ],
+)
+def test_any_stretch_of_queries_over_any_stretch_of_keys(
+    first: int, t: int, s: int, causal: bool, kind: str
+) -> None:
+    where = Positions(first + torch.arange(t)[None], torch.arange(s)[None])
+    double = {"dtype": torch.float64}
+    encoding = build("nope", heads=2, head_dim=HEAD_DIM, width=16, train_length=9)
+    made = [torch.randn(2, 2, n, HEAD_DIM, **double) for n in (t, s, s)]
+    if kind == "table":
+        made += [torch.randn(2, 400, **double)]
+    elif kind == "slope":
+        made += [torch.randn(2, 2, n, **double) for n in (t, t, s)]
+    found = []
+    for path in (torch_blocks.attend, reference.attend):
+        given = [x.clone().requires_grad_() for x in made]
+        bias: Bias | None = None
+        if len(given) > 3:
+            bias = Toeplitz(given[3], 200) if kind == "table" else Slope(*given[3:])
+        out = path(Inputs(*given[:3], encoding, bias, where, Visible(causal), 0.4))
+        found.append([out, *torch.autograd.grad(out.square().sum(), given)])
+    for ours, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(ours, wanted)
+
+
+def test_a_number_that_is_none_is_not_passed_over() -> None:
+    where = Positions.span(300)
+    encoding = build("alibi", heads=2, head_dim=HEAD_DIM, width=16, train_length=9)
+    q, k, v = (torch.randn(1, 2, 300, HEAD_DIM) for _ in range(3))
+    k[:, :, 3] = math.nan
+    inputs = Inputs(q, k, v, encoding, encoding.bias(where), where, Visible(), 1.0)
+    ours, wanted = torch_blocks.attend(inputs), reference.attend(inputs)
+    assert wanted[:, :, 3:].isnan().all()
+    torch.testing.assert_close(ours.isnan(), wanted.isnan())

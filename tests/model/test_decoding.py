@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from headscape.attention import native
 from headscape.encodings import build
 from headscape.errors import InputError
 from headscape.model import GPT2, Cache, ModelConfig
@@ -102,19 +103,76 @@ def test_far_sums_keep_their_precision_in_float32() -> None:
         own = Slope(None, sums[..., count - 1 : count], sums[..., :count])
         row = rows.row(count, own).double().softmax(-1)
         exact = (own.row[..., None] - own.col[:, :, None]).softmax(-1)
-    # The nearest key's bias is up to FRESH from 0, where a float32 is good to 4e-6.
-    torch.testing.assert_close(row, exact, rtol=0, atol=4e-6)
+        # The nearest key's bias is up to FRESH from 0, where a float32 is good to 4e-6.
+        torch.testing.assert_close(row, exact, rtol=0, atol=4e-6)
 
 
 def test_a_kept_row_is_a_view_of_one_table() -> None:
     model = tiny("alibi").float()
     tokens = torch.randint(0, 30, (1, 6))
-    cache, seen = Cache(16), []
+    cache, kept = Cache(16), []
     with torch.no_grad():
         model(tokens[:, :4], cache=cache)
         for at in (4, 5):
             model(tokens[:, at : at + 1], cache=cache)
-            kept, room = cache.rows[0]
-            seen.append(kept.row(at + 1, None).untyped_storage().data_ptr())
+            kept.append(cache.rows[0])
+    assert kept[0] is kept[1]
+    rows, room = kept[0]
     assert room == 16
-    assert seen[0] == seen[1]
+    assert rows.row(5, None).data_ptr() == rows.table[..., 16 - 5 :].data_ptr()
+
+
+@pytest.mark.parametrize("name", ["cable-nw", "fox"])
+def test_half_precision_keeps_near_keys_near(name: str) -> None:
+    model = tiny(name).bfloat16()
+    tokens = torch.randint(0, 30, (1, 80))
+    with torch.no_grad():
+        whole = model(tokens)
+        cache = Cache(80)
+        parts = [model(tokens[:, at : at + 1], cache=cache) for at in range(80)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("path", ["native", "torch", "reference"])
+def test_a_path_asked_for_by_name_decodes_too(path: str) -> None:
+    model = tiny("kerple").float()
+    tokens = torch.randint(0, 30, (1, 5))
+    if path == "native" and native.available() is not None:
+        pytest.skip(str(native.available()))
+    with torch.no_grad():
+        whole = model(tokens)
+        cache = Cache()
+        parts = [model(tokens[:, at : at + 1], cache=cache, path=path) for at in range(5)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_groups_are_decoded_apart() -> None:
+    model = tiny("alibi")
+    tokens = torch.randint(0, 30, (2, 6))
+    groups = torch.tensor([[0, 0, 0, 1, 1, 1], [-1, 0, 0, 0, 0, 0]])
+    with torch.no_grad():
+        whole = model(tokens, groups=groups)
+        cache = Cache()
+        parts = [
+            model(tokens[:, at : at + 1], cache=cache, groups=groups[:, at : at + 1])
+            for at in range(6)
+        ]
+    torch.testing.assert_close(torch.cat(parts, dim=1)[groups >= 0], whole[groups >= 0])
+
+
+def test_a_failed_token_leaves_no_sum_behind() -> None:
+    model = tiny("cable")
+    tokens = torch.randint(0, 30, (1, 8))
+    with torch.no_grad():
+        whole = model(tokens)
+        cache = Cache(16)
+        for at in range(5):
+            model(tokens[:, at : at + 1], cache=cache)
+        block = model.blocks[1]
+        fails, block.forward = block.forward, lambda *_: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            model((tokens[:, 5:6] + 7) % 30, cache=cache)
+        block.forward = fails
+        model(tokens[:, 5:6], cache=cache, watch=lambda *_: None)
+        parts = [model(tokens[:, at : at + 1], cache=cache) for at in (6, 7)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole[:, 6:])

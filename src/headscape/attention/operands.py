@@ -1,6 +1,6 @@
 """What attention at consecutive positions is a function of: tensors by head, and a rule.
 
-Heads of all sequences of a batch stand in one dimension, n = b h. No bias, a table by distance, or
+Heads of all sequences of a batch stand in one dimension, g = b h. No bias, a table by distance, or
 the three parts of a slope, weight_i (row_i - col_j).
 """
 
@@ -27,19 +27,14 @@ class Rule:
 class Operands:
     """The tensors of one call, or their gradients."""
 
-    q: Float[Tensor, "n t e"]
-    k: Float[Tensor, "n s e"]
-    v: Float[Tensor, "n s e"]
-    table: Float[Tensor, "n d"] | None = None
+    q: Float[Tensor, "g t e"]
+    k: Float[Tensor, "g s e"]
+    v: Float[Tensor, "g s e"]
+    table: Float[Tensor, "g n"] | None = None
     """A bias from distance gap + t - 1 down to gap - s + 1."""
-    weight: Float[Tensor, "n t"] | None = None
-    row: Float[Tensor, "n t"] | None = None
-    col: Float[Tensor, "n s"] | None = None
-
-    @property
-    def biased(self) -> bool:
-        """Whether there is a bias."""
-        return self.table is not None or self.row is not None
+    weight: Float[Tensor, "g t"] | None = None
+    row: Float[Tensor, "g t"] | None = None
+    col: Float[Tensor, "g s"] | None = None
 
     def heads(self, some: slice) -> "Operands":
         """The same of some heads."""

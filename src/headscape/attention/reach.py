@@ -46,19 +46,18 @@ def look(part: Operands, rule: Rule) -> Reach:
     n, t, _ = part.q.shape
     own = rule.gap + t - 1
     if not rule.causal or own >= part.k.shape[1]:
-        return Reach([[0] * len(range(0, t, BLOCK))] * n, calm=False, faint=part.biased)
+        return Reach(_everything(n, t), calm=False, faint=True)
     longest = [torch.linalg.vector_norm(x, dim=-1).amax(-1) for x in (part.q, part.k)]
     slack = 2 * abs(rule.scale) * longest[0] * longest[1]
     if part.table is not None:
         return _by_distance(part.table, own, t, slack)
     if part.col is not None:
         return _by_slope(part.weight, part.col, rule.gap, t, slack)
-    everything = [[0] * len(range(0, t, BLOCK))] * n
-    return Reach(everything, calm=bool((slack < CALM).all()), faint=False)
+    return Reach(_everything(n, t), calm=bool((slack < CALM).all()), faint=False)
 
 
 def _by_distance(
-    table: Float[Tensor, "n d"], own: int, t: int, slack: Float[Tensor, " n"]
+    table: Float[Tensor, "g n"], own: int, t: int, slack: Float[Tensor, " g"]
 ) -> Reach:
     """Column `own` of the table is distance 0, column 0 the largest."""
     far = table[:, : own + 1] - table[:, own, None]
@@ -73,11 +72,11 @@ def _by_distance(
 
 
 def _by_slope(
-    weight: Float[Tensor, "n t"] | None,
-    col: Float[Tensor, "n s"],
+    weight: Float[Tensor, "g t"] | None,
+    col: Float[Tensor, "g s"],
     gap: int,
     t: int,
-    slack: Float[Tensor, " n"],
+    slack: Float[Tensor, " g"],
 ) -> Reach:
     """B_ij - B_ir = weight_i (col_r - col_j), at most 0 if sums fall and no weight is negative."""
     falls = (col.diff() <= 0).all() & (slack < CALM).all()
@@ -85,7 +84,7 @@ def _by_slope(
         falls &= (weight >= 0).all()
     calm = bool(falls)
     if col.shape[1] <= SHORT:
-        return Reach([[0] * len(range(0, t, BLOCK))] * len(col), calm=calm, faint=True)
+        return Reach(_everything(len(col), t), calm=calm, faint=True)
     near = col[:, gap : gap + t].flip(1)
     (low, high), (least, most) = _ranges(near), _ranges(col)
     gaps = [low[:, :, None] - most[:, None], high[:, :, None] - least[:, None]]
@@ -96,11 +95,16 @@ def _by_slope(
     return Reach(first.tolist(), calm=calm, faint=True)
 
 
-def _first(counts: Bool[Tensor, "*n d"]) -> Int[Tensor, "*n"]:
+def _everything(heads: int, t: int) -> list[list[int]]:
+    """Every block of every head from the first key on."""
+    return [[0] * len(range(0, t, BLOCK))] * heads
+
+
+def _first(counts: Bool[Tensor, "*g n"]) -> Int[Tensor, "*g"]:
     return counts.to(torch.uint8).argmax(-1)
 
 
-def _ranges(x: Float[Tensor, "n t"]) -> tuple[Tensor, Tensor]:
+def _ranges(x: Float[Tensor, "g t"]) -> tuple[Tensor, Tensor]:
     """The least and the largest of every block."""
     whole = F.pad(x[None], (0, -x.shape[1] % BLOCK), mode="replicate")[0]
     return torch.aminmax(whole.reshape(x.shape[0], -1, BLOCK), dim=2)

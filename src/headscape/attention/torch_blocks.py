@@ -4,7 +4,8 @@
     general   every other bias and every mixing encoding: the definition on a block of rows,
               under activation checkpointing
 
-Both recompute in backward. Half precision is computed in float32.
+Both recompute in backward. The regular one computes half precision in float32, the general one as
+the definition does.
 """
 
 import torch

@@ -133,7 +133,7 @@ class _Part:
         i = torch.arange(size, device=part.q.device)
         self.shown = (i[:, None] + i <= size - 2).to(part.q.dtype)
 
-    def forward(self, out: Float[Tensor, "n t e"], lse: Float[Tensor, "n t"]) -> None:
+    def forward(self, out: Float[Tensor, "g t e"], lse: Float[Tensor, "g t"]) -> None:
         """Fill in the output and, in reverse, each query's log2 of its sum of powers."""
         back = self.scratch.take("back", len(self.blocks), self.n, self.size, self.e)
         total, base = torch.empty_like(lse), torch.zeros_like(lse)
@@ -154,9 +154,9 @@ class _Part:
 
     def backward(
         self,
-        out: Float[Tensor, "n t e"],
-        d_out: Float[Tensor, "n t e"],
-        lse: Float[Tensor, "n t"],
+        out: Float[Tensor, "g t e"],
+        d_out: Float[Tensor, "g t e"],
+        lse: Float[Tensor, "g t"],
         found: Operands,
     ) -> None:
         """Fill in the gradients."""
@@ -192,8 +192,8 @@ class _Part:
             by_col, by_row = self.moments.unbind(1)
             found.weight.copy_((by_col + self.ahead * by_row).div_(LOG2E).flip(1))
 
-    def learn(self, ds: Float[Tensor, "n r c"], block: int, keys: slice, found: Operands) -> None:
-        """Add a tile's score gradients to those of the bias."""
+    def learn(self, ds: Float[Tensor, "g r c"], block: int, keys: slice, found: Operands) -> None:
+        """Add a tile's score gradients to those of the bias, right after its `scores`."""
         start = block * self.size
         n, r, c = ds.shape
         if found.table is not None:
@@ -218,7 +218,7 @@ class _Part:
         slope = (part.row - part.col[:, own]) * LOG2E
         return (slope if part.weight is None else part.weight * slope).flip(1)
 
-    def in_order(self, blocks: Float[Tensor, "m n r e"]) -> Float[Tensor, "n t e"]:
+    def in_order(self, blocks: Float[Tensor, "m n r e"]) -> Float[Tensor, "g t e"]:
         """Blocks of reversed queries as one sequence from the first query to the last."""
         return blocks.transpose(0, 1).reshape(self.n, -1, self.e)[:, : self.t].flip(1)
 
@@ -226,7 +226,7 @@ class _Part:
         """How many keys a block's queries see."""
         return min(self.s, self.last - block * self.size + 1) if self.rule.causal else self.s
 
-    def scores(self, block: int, keys: slice) -> Float[Tensor, "n r c"]:
+    def scores(self, block: int, keys: slice) -> Float[Tensor, "g r c"]:
         """A tile's scores in units of ln 2, less what the queries' last entry says."""
         q, k = self.blocks[block], self.k[:, :, keys]
         s = self.scratch.take("s", self.n, q.shape[1], k.shape[2])
@@ -240,7 +240,7 @@ class _Part:
         torch.bmm(q, k, out=s)
         return s
 
-    def weights(self, s: Float[Tensor, "n r c"], block: int, keys: slice) -> Float[Tensor, "n r c"]:
+    def weights(self, s: Float[Tensor, "g r c"], block: int, keys: slice) -> Float[Tensor, "g r c"]:
         """2^s, 0 where hidden; denormal numbers are slow on CPUs, so there are none."""
         if self.known.faint or not self.known.calm:
             s.clamp_(2 * FAINT if s.dtype == torch.float64 else FAINT, LOUD)
@@ -251,7 +251,7 @@ class _Part:
         return p
 
     def subtract_largest(
-        self, s: Float[Tensor, "n r c"], block: int, keys: slice, largest: Float[Tensor, "n r"]
+        self, s: Float[Tensor, "g r c"], block: int, keys: slice, largest: Float[Tensor, "g r"]
     ) -> None:
         """Make the largest visible score of each query 0, and tell what it was."""
         border = self.border(s, block, keys)
@@ -270,7 +270,7 @@ class _Part:
         return x[:, :, max(0, first - keys.start) :], shown
 
 
-def _add(to: Float[Tensor, "n e s"], a: Float[Tensor, "n e r"], b: Float[Tensor, "n r c"]) -> None:
+def _add(to: Float[Tensor, "g e s"], a: Float[Tensor, "g e r"], b: Float[Tensor, "g r c"]) -> None:
     """Add products to the first columns; only contiguous memory takes a batch at once."""
     if to.shape[2] == b.shape[2]:
         to.baddbmm_(a, b)

@@ -102,19 +102,26 @@ class Cache:
         keys: Stream | None,
         dtype: torch.dtype,
     ) -> Bias | None:
-        """The bias of new tokens; of a single one, from what was kept of it for all of them."""
+        """The bias of one token, from what is kept of it for all of them.
+
+        For a path that takes a row as it comes. A pass that asks the encoding itself has to say so
+        with `forget`, or its tokens would be missing here.
+        """
         own = None if stream is None else encoding.bias(positions, stream, keys)
-        if positions.q.shape[1] == 1 and self.counted:
-            kept, room = self.rows.get(layer, (None, 0))
-            if kept is None or room != self.capacity:
-                ahead = Positions.span(self.capacity, on=positions.q.device)
-                whole = encoding.bias(ahead) if stream is None else own
-                kept = rows.keep(whole, self.capacity, dtype, mixes=encoding.mixes)
-                self.rows[layer] = kept, self.capacity
-            row = kept.row(self.length + 1, own)
-            if row is not None:
-                return Pairwise(lambda at, seen: row if at == seen == ALL else row[:, :, at, seen])
-        return encoding.bias(positions) if stream is None else own
+        kept, room = self.rows.get(layer, (None, 0))
+        if kept is None or room != self.capacity:
+            ahead = Positions.span(self.capacity, on=positions.q.device)
+            whole = encoding.bias(ahead) if stream is None else own
+            kept = rows.keep(whole, self.capacity, dtype, mixes=encoding.mixes)
+            self.rows[layer] = kept, self.capacity
+        row = kept.row(self.length + 1, own)
+        if row is None:
+            return encoding.bias(positions) if stream is None else own
+        return Pairwise(lambda at, seen: row if at == seen == ALL else row[:, :, at, seen])
+
+    def forget(self, layer: int) -> None:
+        """Keep nothing of a layer's bias."""
+        self.rows.pop(layer, None)
 
     def carry(self, layer: int) -> Float[Tensor, "b h"] | None:
         """The running sum at the last token."""

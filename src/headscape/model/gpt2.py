@@ -65,10 +65,14 @@ class Attention(nn.Module):
             k, keys = encoding.rotate(raw_k, positions.k, "key"), stream
         else:
             k, v, keys = self._remember(raw_k, v, stream, positions, cache)
-        if cache is None or watch is not None:
-            bias = encoding.bias(positions, stream, keys)
-        else:
+        # One more token, on the one path that takes its row of the bias ready made.
+        one = x.shape[1] == 1 and visible.q_group is None and path in {"auto", "decode"}
+        if cache is not None and cache.counted and one and watch is None:
             bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype)
+        else:
+            bias = encoding.bias(positions, stream, keys)
+            if cache is not None:
+                cache.forget(self.layer)
         inputs = Inputs(
             q,
             k,

@@ -6,7 +6,8 @@
 
 `row(count, bias)` is the bias of the last of `count` tokens; its own bias is handed in where it has
 one. A row of BySum leaves out weight_i row_i, the same for every key, which no softmax sees; so it
-is not for encodings that mix scores.
+is not for encodings that mix scores. Nor is it for half precision, where a key near the query but
+far from the base would lose too much.
 """
 
 import torch
@@ -87,6 +88,6 @@ def keep(bias: Bias | None, capacity: int, dtype: torch.dtype, *, mixes: bool) -
         return ByDistance(bias, dtype)
     if isinstance(bias, Perceptron):
         return ByPosition(bias, dtype)
-    if isinstance(bias, Slope) and not mixes:
+    if isinstance(bias, Slope) and not mixes and torch.finfo(dtype).bits >= 32:
         return BySum(capacity, dtype)
     return Nothing()

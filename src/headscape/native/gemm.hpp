@@ -79,8 +79,10 @@ inline void along_queries(int64_t rows, int64_t columns, int64_t depth, const fl
     for (; i + N * W <= columns; i += N * W) {
         int64_t end = clamp(reach + i + N * W, 0, rows);
         for (int64_t j = 0; j < end; j += kMicroRows) {
-            for (int64_t n = 0; i == 0 && j + 2 * kMicroRows <= end && n < depth; n += 16)
-                fetch<kMicroRows, 1>(a + (j + kMicroRows) * lda + n, lda);
+            // The first panel brings in the rows that all panels use.
+            if (i == 0 && j + 2 * kMicroRows <= end)
+                for (int64_t n = 0; n < depth; n += 16)
+                    fetch<kMicroRows, 1>(a + (j + kMicroRows) * lda + n, lda);
             micro_rows<kMicroRows, N, false, Into::kStore>(end - j, depth, a + j * lda, lda, b + i,
                                                            ldb, c + j * ldc + i, ldc, nullptr);
         }

@@ -139,8 +139,10 @@ inline void find_hidden(const Pair &pair, const Halo &halo, const Maps &maps, in
 // Z and A + conv2 Z from X.
 inline void convolve_scores(const Pair &pair, const Halo &halo, const Maps &maps) {
     const Problem &p = pair.p;
-    for (int64_t o = 0; p.kind != kToeplitz && o < p.hidden; o++)
-        for (int64_t i = 0; i < kRow; i += W) store(maps.start + o * kRow + i, splat(p.in_bias[o]));
+    if (p.kind != kToeplitz)
+        for (int64_t o = 0; o < p.hidden; o++)
+            for (int64_t i = 0; i < kRow; i += W)
+                store(maps.start + o * kRow + i, splat(p.in_bias[o]));
     for (int64_t r = 0; r < halo.z_rows; r++) find_hidden(pair, halo, maps, r);
     convolve({p.hidden, p.heads, p.taps, p.out_weight, p.heads}, pair.k.count, maps.z, maps.size,
              {maps.x + maps.room, maps.size, kMapLd}, maps.s,
@@ -269,12 +271,15 @@ inline void unmix(const Pair &pair, const Halo &halo, const Maps &maps) {
             const float *d = maps.z + o * maps.size;
             add_diagonals(d, kMapLd, halo.z_rows, pair.q.count, 1 - halo.z_rows,
                           d_fold + o * p.fold_length);
-            for (int64_t r = halo.z_first; r < halo.z_last; r++)
-                for (int64_t t = 0; halo.at_edge(r) && t < p.taps; t++) {
+            for (int64_t r = halo.z_first; r < halo.z_last; r++) {
+                if (!halo.at_edge(r)) continue;
+                for (int64_t t = 0; t < p.taps; t++) {
+                    if (!halo.leads_out(r, t)) continue;
                     float *to = d_fold + ((1 + t) * p.hidden + o) * p.fold_length - r;
-                    for (int64_t i = 0; halo.leads_out(r, t) && i < kRow; i += W)
+                    for (int64_t i = 0; i < kRow; i += W)
                         store(to + i, load(to + i) - load(d + r * kMapLd + i));
                 }
+            }
         }
     } else {
         add_up(p.hidden, halo.z_rows, maps.z, maps.size, p.d_in_bias + group * p.hidden);

@@ -12,7 +12,8 @@
 
 and `mixing` says what DAPE or DAPEv2 does with them (empty: the scores are not mixed); its tensors
 are in_weight [m c k], in_bias [m], out_weight [h m k], out_bias [h]. A table to be mixed is
-followed by its fold [k+1 m n], which holds in_bias too (see fold.py), and not in in_weight.
+followed by its fold [k+1 m n] (see fold.py): in_weight then holds the scores' half alone, and the
+bias's half and in_bias are in the fold.
 
 `at` holds the positions of queries and keys and, where there are groups, those of both; `low` is
 the distance in column 0 of a table. Being operators, they can be compiled, checkpointed and
@@ -98,6 +99,11 @@ def _check(
         least = max(least, 0) if causal else least
         if least - MARGIN < low or most + MARGIN >= low + values[0].shape[-1]:
             raise InputError(f"positions hold distances {least} to {most}, beyond their bounds.")
+    if mixing and kind == "toeplitz":
+        hidden, _, taps = values[-MIXERS].shape
+        wanted = (taps + 1, hidden, values[0].shape[-1] + 2 * FOLD)
+        if values[1].shape != wanted:
+            raise InputError(f"the fold must be of shape {wanted}, not {tuple(values[1].shape)}.")
     if mixing and not contiguous(at):
         raise InputError(
             "positions.k must be consecutive within each group where scores are mixed natively; "
