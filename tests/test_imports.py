@@ -74,7 +74,7 @@ FORBIDDEN: dict[str, set[str]] = {
 # fused path never imports another.
 SHARED = {
     "encodings": {"base", "wrapper", "rotation", "rope_scaling"},
-    "attention": {"operands", "reach", "reference"},
+    "attention": {"check", "operands", "reach", "reference"},
 }
 GATHERS = {"encodings": {"__init__"}, "attention": {"attend", "__init__"}}
 PARTS = {"torch_blocks": {"torch_regular"}}

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from jaxtyping import Bool, Int
 from torch import Tensor, arange, device
 
+from headscape.errors import InputError
+
 ALL = slice(None)
 
 
@@ -28,6 +30,8 @@ class Positions:
     """Smallest and largest distance; worked out from q and k when left at its default."""
 
     def __post_init__(self) -> None:
+        if not (self.q.numel() and self.k.numel()):
+            raise InputError("positions need at least one query and one key.")
         if self.bounds[0] > self.bounds[1]:
             low = int(self.q.min()) - int(self.k.max())
             high = int(self.q.max()) - int(self.k.min())

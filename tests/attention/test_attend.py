@@ -176,3 +176,18 @@ def test_a_tap_is_shown_every_score_by_the_reference_alone() -> None:
     torch.testing.assert_close(seen[0].content + seen[0].bias, seen[0].final)
     with pytest.raises(InputError, match="only the reference path"):
         attend.run(whole, "torch", tap=seen.append)
+
+
+@pytest.mark.parametrize("path", ["auto", "torch", "reference"])
+def test_every_path_is_asked_through_the_same_check(path: attend.Path) -> None:
+    given = vars(inputs(subject("alibi", torch.float32), dtype=torch.float32))
+    half = torch.zeros(2, HEADS, LENGTH, DIM, dtype=torch.float16)
+    with pytest.raises(InputError, match=r"v is torch\.float16"):
+        attend.attend(**(given | {"v": half}), path=path)
+    with pytest.raises(InputError, match=r"positions\.q"):
+        attend.attend(**(given | {"positions": Positions.span(5)}), path=path)
+
+
+def test_no_positions_are_refused() -> None:
+    with pytest.raises(InputError, match="at least one query"):
+        Positions.span(0)

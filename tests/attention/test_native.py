@@ -293,12 +293,6 @@ def test_bad_input_is_refused_by_name(changes: dict[str, object], named: str) ->
 
 
 @built
-def test_unequal_keys_and_values_are_refused() -> None:
-    with pytest.raises(InputError, match="v 4"):
-        native._check(short(5), short(5), short(4), Positions.span(5), Visible())
-
-
-@built
 def test_lying_bounds_are_refused() -> None:
     at = torch.arange(200)[None]
     lying = Positions(at, at, (0, 3))

@@ -178,3 +178,22 @@ def test_a_number_that_is_none_is_not_passed_over() -> None:
     ours, wanted = torch_blocks.attend(inputs), reference.attend(inputs)
     assert wanted[:, :, 3:].isnan().all()
     torch.testing.assert_close(ours.isnan(), wanted.isnan())
+
+
+@pytest.mark.parametrize("name", ["fox", "cable-nw", "cable"])
+def test_gradients_of_running_sums_do_not_drift(name: str) -> None:
+    encoding = build(name, heads=2, head_dim=HEAD_DIM, width=16, train_length=9)
+    where = Positions.span(512)
+    q, k, v, up = (torch.randn(1, 2, 512, HEAD_DIM) for _ in range(4))
+    x = torch.randn(1, 512, 16)
+    found = []
+    for dtype, path in ((torch.float32, torch_blocks.attend), (torch.float64, reference.attend)):
+        encoding = encoding.to(dtype)
+        stream = encoding.stream(x.to(dtype))
+        made = (a.to(dtype) for a in (q, k, v))
+        bias = encoding.bias(where, stream, stream)
+        out = path(Inputs(*made, encoding, bias, where, Visible(), 0.4))
+        found.append(torch.autograd.grad(out, list(encoding.parameters()), up.to(dtype)))
+    # Scores are rounded at the size that the sums reach within a block of queries.
+    for ours, wanted in zip(*found, strict=True):
+        assert (ours - wanted).abs().max() < 2e-4 * wanted.abs().max()

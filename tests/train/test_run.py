@@ -338,3 +338,18 @@ def test_the_model_is_compiled_when_asked(make: Make, cache: Path, tmp_path: Pat
         patch.setattr(torch.nn.Module, "compile", compiled)
         train(make(steps=1, compile=True), out=tmp_path, cache=cache, quiet=True)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+def test_another_text_is_not_resumed_on(
+    tokenizer: str, make: Make, text: Path, cache: Path, tmp_path: Path
+) -> None:
+    own, out = tmp_path / "own.txt", tmp_path / "run"
+    own.write_text(text.read_text())
+    config = make(corpus=str(own), tokenizer=tokenizer, steps=4)
+    train(config, out=out, cache=cache, quiet=True)
+    before = (out / "tokenizer.json").read_bytes()
+    own.write_text(text.read_text().upper())
+    with pytest.raises(InputError, match="another text"):
+        train(None, out=out, cache=cache, resume=True, quiet=True)
+    assert (out / "tokenizer.json").read_bytes() == before

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscape.attention import decode, flex, native, reference, torch_blocks
+from headscape.attention.check import check
 from headscape.attention.reference import Inputs, Tap
 from headscape.bias import Bias
 from headscape.encodings import Encoding
@@ -78,11 +79,12 @@ def attend(
     `unrotated` holds q and k before rotation, for a tap to tell content from position.
     """
     inputs = Inputs(q, k, v, encoding, bias, positions, visible, scale, unrotated)
+    check(inputs)
     return run(inputs, path, tap)
 
 
 def run(inputs: Inputs, path: Path = "auto", tap: Tap | None = None) -> Float[Tensor, "b h t e"]:
-    """The same from one value."""
+    """The same from one value, which fits together as a model's does."""
     if tap is not None:
         if path not in {"auto", "reference"}:
             raise InputError(f"only the reference path shows its scores to a tap, not {path!r}.")

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headscape.attention.check import check
 from headscape.attention.reference import Inputs
 from headscape.bias import Bias, Pairwise, Perceptron, Slope, Toeplitz
 from headscape.encodings import Encoding
@@ -23,7 +24,7 @@ from headscape.errors import InputError
 from headscape.native import library
 from headscape.native.fold import fold
 from headscape.native.ops import MARGIN, attention, contiguous
-from headscape.types import Positions, Visible
+from headscape.types import Positions
 
 _FOUND = library.load()
 _MISSING = _FOUND if isinstance(_FOUND, str) else None
@@ -63,7 +64,7 @@ def attend(inputs: Inputs) -> Float[Tensor, "b h t e"]:
     """Attention of rotated q and k over v."""
     q, k, v, bias, visible = inputs.q, inputs.k, inputs.v, inputs.bias, inputs.visible
     encoding, positions = inputs.encoding, inputs.positions
-    _check(q, k, v, positions, visible)
+    check(inputs)
     if (reason := refuses(inputs)) is not None:
         raise InputError(f"path='native' cannot serve this: {reason}.")
     _check_bias(bias, q, k)
@@ -109,32 +110,6 @@ def _mixer(encoding: Encoding) -> tuple[str, list[Tensor]]:
     assert encoding.inner.bias is not None
     assert encoding.outer.bias is not None
     return mixing, [weights[0], encoding.inner.bias, weights[1], encoding.outer.bias]
-
-
-def _check(q: Tensor, k: Tensor, v: Tensor, positions: Positions, visible: Visible) -> None:
-    if q.ndim != 4 or 0 in q.shape:
-        raise InputError(f"q must be b h t e, none of them 0, not {tuple(q.shape)}.")
-    b, h, t, e = q.shape
-    for name, x in (("k", k), ("v", v)):
-        if x.ndim != 4 or x.shape[:2] != (b, h) or x.shape[3] != e or x.shape[2] == 0:
-            raise InputError(f"{name} must be {b} {h} s {e} with s > 0, not {tuple(x.shape)}.")
-        if x.dtype != q.dtype or x.device != q.device:
-            raise InputError(f"{name} is {x.dtype} on {x.device}, but q {q.dtype} on {q.device}.")
-    if k.shape[2] != v.shape[2]:
-        raise InputError(f"k holds {k.shape[2]} keys, but v {v.shape[2]}.")
-    per_token = {
-        "positions.q": (positions.q, t),
-        "positions.k": (positions.k, k.shape[2]),
-        "visible.q_group": (visible.q_group, t),
-        "visible.k_group": (visible.k_group, k.shape[2]),
-    }
-    for name, (found, count) in per_token.items():
-        if found is None:
-            continue
-        if found.is_floating_point() or found.is_complex() or found.device != q.device:
-            raise InputError(f"{name} must hold integers on {q.device}.")
-        if found.ndim != 2 or found.shape[0] not in (1, b) or found.shape[1] != count:
-            raise InputError(f"{name} must be 1 or {b} by {count}, not {tuple(found.shape)}.")
 
 
 def _check_bias(bias: Bias | None, q: Tensor, k: Tensor) -> None:

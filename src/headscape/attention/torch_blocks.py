@@ -14,18 +14,16 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from headscape.attention import reference
+from headscape.attention.check import check
 from headscape.attention.operands import Rule
 from headscape.attention.reference import Inputs
 from headscape.attention.torch_regular import Regular
 from headscape.bias import Slope, Toeplitz
-from headscape.errors import InputError
 
 
 def attend(inputs: Inputs) -> Float[Tensor, "b h t e"]:
     """Attention of rotated q and k over v; it serves every call."""
-    for name, x in (("q", inputs.q), ("k", inputs.k), ("v", inputs.v)):
-        if 0 in x.shape:
-            raise InputError(f"{name} must hold at least one token, not {tuple(x.shape)}.")
+    check(inputs)
     gap = _gap(inputs)
     return _general(inputs) if gap is None else _regular(inputs, gap)
 

@@ -12,8 +12,9 @@ Scores are in units of ln 2, because torch's exp is slow where it underflows and
 
 Queries are taken in reverse, so that a bias by distance is one strided view of the reversed table
 (a Hankel matrix: entry i + j); its gradient is the sum down the columns of the same view of ds.
-A slope's row_i adds the same to all scores of a query, which a softmax does not see: it has no
-gradient. Keys too far back to get any weight are passed over (`reach`).
+A slope's row_i adds the same to all scores of a query, which a softmax does not see: its gradient
+is rounding alone, but that is what keeps gradients of running sums, which are summed up again, from
+drifting. Keys too far back to get any weight are passed over (`reach`).
 """
 
 import math
@@ -188,8 +189,10 @@ class _Part:
                 self.learn(ds, block, keys, found)
             found.k[:, start:stop], found.v[:, start:stop] = d_k.mT, d_v.mT
         torch.mul(self.in_order(d_q), self.rule.scale, out=found.q)
+        by_col, by_row = self.moments.unbind(1)
+        if found.row is not None:
+            found.row.copy_((self.q[..., e] * by_row).flip(1))
         if found.weight is not None:
-            by_col, by_row = self.moments.unbind(1)
             found.weight.copy_((by_col + self.ahead * by_row).div_(LOG2E).flip(1))
 
     def learn(self, ds: Float[Tensor, "g r c"], block: int, keys: slice, found: Operands) -> None:
@@ -204,7 +207,7 @@ class _Part:
             found.table[:, first : first + c + r - 1] += skewed.sum(1)
         if found.col is not None:
             found.col[:, keys] -= torch.bmm(self.blocks[block][..., -2, None].mT, ds)[:, 0]
-        if found.weight is not None:
+        if found.row is not None or found.weight is not None:
             # By the sums of the keys and by 1, which are the last two entries of a key.
             self.moments[..., start : start + r] += torch.bmm(self.k[:, -2:, keys], ds.mT)
 

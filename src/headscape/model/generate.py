@@ -5,6 +5,7 @@ A temperature of 0 takes the likeliest token; otherwise logits are divided by it
 The same seed gives the same text.
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -14,6 +15,9 @@ from torch import Tensor
 from headscape.errors import InputError
 from headscape.model.cache import Cache
 from headscape.model.gpt2 import GPT2
+
+LEAST = 1e-6
+"""The lowest temperature above 0; logits divided by less overflow."""
 
 
 def generate(
@@ -60,8 +64,10 @@ def stream(
     """The same, a token at a time."""
     if length < 0:
         raise InputError(f"length must be at least 0, not {length}.")
-    if temperature < 0:
-        raise InputError(f"temperature must be at least 0, not {temperature}.")
+    if temperature != 0 and not LEAST <= temperature < math.inf:
+        raise InputError(f"temperature must be 0 or at least {LEAST:g}, not {temperature}.")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed must be from 0 to 2^63 - 1, not {seed}.")
     if top_k is not None and top_k < 1:
         raise InputError(f"top_k must be at least 1, not {top_k}.")
     if not 0 < top_p <= 1:

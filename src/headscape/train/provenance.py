@@ -2,7 +2,7 @@
 
 One entry for every start, first to last: versions, machine, threads, processes, the state of the
 source tree, the fingerprints of text and tokenizer, the attention path, and the step it began at.
-Nothing is read back by a resumption.
+A resumption reads back which text and tokenizer it was, and nothing else.
 """
 
 import json
@@ -56,6 +56,21 @@ def record(
     path = run / NAME
     entries = read(run)
     atomic.write_text(path, json.dumps([*entries, entry], indent=1) + "\n")
+
+
+def changed(run: Path, data: Data) -> str | None:
+    """What of the last start's text and tokenizer is another now."""
+    for entry in read(run)[-1:]:
+        corpus, tokenizer = entry.get("corpus"), entry.get("tokenizer")
+        now = _tokens(data).get("fingerprint")
+        if isinstance(corpus, dict) and corpus.get("fingerprint") != now:
+            return "text"
+        if (
+            isinstance(tokenizer, dict)
+            and tokenizer.get("fingerprint") != data.tokenizer.fingerprint
+        ):
+            return "tokenizer"
+    return None
 
 
 def read(run: Path) -> list[dict[str, object]]:

@@ -198,6 +198,11 @@ def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, teller: 
     described = json.dumps(data.tokenizer.describe()) + "\n"
 
     def begin() -> None:
+        if (what := provenance.changed(out, data)) is not None:
+            raise InputError(
+                f"{out} was trained with another {what} than {config.corpus} now gives: bring it "
+                f"back to resume, or choose another folder."
+            )
         # Only now: a corpus that cannot be opened leaves no folder behind.
         config_file.write(out / CONFIG, config)
         atomic.write_text(out / TOKENIZER, described)

@@ -1,0 +1,46 @@
+"""Arguments of attention that do not fit together are refused by name."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from headscape.attention.check import check
+from headscape.errors import InputError
+from headscape.types import Positions, Visible
+
+GROUP = torch.zeros(1, 5, dtype=torch.long)
+
+
+def given(**changes: object) -> SimpleNamespace:
+    """What fits together, with changes; not Inputs, whose shapes are checked under pytest."""
+    q = torch.zeros(2, 3, 5, 8)
+    fits = {"q": q, "k": q, "v": q, "positions": Positions.span(5), "visible": Visible()}
+    return SimpleNamespace(**(fits | changes))
+
+
+def test_what_fits_is_let_through() -> None:
+    check(given())
+    check(given(visible=Visible(True, GROUP, GROUP)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"q": torch.zeros(3, 5, 8)}, "q must be"),
+        ({"q": torch.zeros(2, 3, 0, 8)}, "q must be"),
+        ({"q": torch.zeros(2, 3, 5, 8, dtype=torch.long)}, "floating"),
+        ({"k": torch.zeros(2, 3, 5, 4)}, "k must be"),
+        ({"v": torch.zeros(2, 3, 5, 4)}, "v must be"),
+        ({"v": torch.zeros(2, 1, 5, 8)}, "v must be"),
+        ({"v": torch.zeros(2, 3, 4, 8)}, "k holds 5 keys, but v 4"),
+        ({"v": torch.zeros(2, 3, 5, 8, dtype=torch.float16)}, "v is torch.float16"),
+        ({"positions": Positions.span(4)}, "positions.q"),
+        ({"positions": Positions.span(5, 9)}, "positions.k"),
+        ({"visible": Visible(q_group=GROUP)}, "groups of both"),
+        ({"visible": Visible(True, GROUP, GROUP[:, 1:])}, "visible.k_group"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(changes: dict[str, object], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        check(given(**changes))
