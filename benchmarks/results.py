@@ -114,11 +114,9 @@ wrappers at 512).
 
 {reading}
 
-Why a method breaks less here than in the paper: {steps} steps leave a nano model little use of far
-tokens, so it loses little by reading them wrongly. RoPE trained at 256 (`headscape train --encoding
-rope --length 256`, the same text and protocol) grew 1.76 times at 8 times its length after 1,200
-steps and 2.47 times after 2,600 of 4,000. What else may differ, not measured: two layers for
-twelve, and source code, which repeats itself at short range and so favours biases that decay fast.
+What may move a method at this scale, none of it measured here: {steps} steps leave a nano model
+little use of far tokens, so it loses little by reading them wrongly; two layers for twelve; and
+source code, which repeats itself at short range and so favours biases that decay fast.
 """
 
 

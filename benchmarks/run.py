@@ -15,8 +15,8 @@ SUITE = (
     ("decoding", ["--out", OUT]),
     ("training", ["--out", OUT]),
     ("capture", ["--encoding", "alibi"]),
-    ("capture", ["--encoding", "dapev2+kerple"]),
-    ("evaluation", ["--out", OUT]),
+    ("capture", ["--encoding", "dapev2+kerple", "--layers", "1", "--length", "4096"]),
+    ("evaluation", ["--layers", "2", "--out", OUT]),
 )
 
 
