@@ -1,10 +1,12 @@
 """The `headscape` command.
 
 Every command lives in a file of its own under commands/ and imports what it needs when it runs,
-so that `headscape --help` is quick. A user's mistake is one sentence on stderr and exit code 2.
+so that `headscape --help` is quick. A user's mistake is one sentence on stderr and exit code 2; a
+warning is one sentence on stderr.
 """
 
 import sys
+import warnings
 
 import typer
 
@@ -25,6 +27,7 @@ for register in REGISTER:
 
 def main() -> None:
     """Run the command line; turn a user's mistake into a sentence."""
+    warnings.showwarning = _warn
     try:
         app()
     except InputError as error:
@@ -34,6 +37,11 @@ def main() -> None:
     except KeyboardInterrupt:
         typer.echo("stopped.", err=True)
         sys.exit(130)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    typer.secho("warning: ", fg="yellow", bold=True, err=True, nl=False)
+    typer.echo(str(message), err=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The command line: what it prints, what it writes, and how it refuses."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -198,6 +199,19 @@ def test_the_doctor_names_a_path_for_every_encoding(call) -> None:
         assert re.search(
             rf"^{re.escape(name)} +(native|torch|reference) +decode", text, re.MULTILINE
         ), name
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_sentence(
+    small_run: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(small_run, tmp_path / "run")
+    bad = run / "checkpoints" / "step-000008" / "model.safetensors"
+    bad.write_bytes(bad.read_bytes()[:-1])
+    words = [HEADSCAPE, "generate", run, "--length", "1"]
+    said = subprocess.run(words, check=True, capture_output=True, text=True).stderr
+    assert said.startswith(f"warning: {bad} is truncated")
+    assert said.endswith(f"Reading {bad.parent.with_name('step-000004')} instead.\n")
+    assert len(said.splitlines()) == 1
 
 
 def test_a_model_writes(call, small_run: Path) -> None:

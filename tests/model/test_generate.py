@@ -125,7 +125,8 @@ def test_no_tokens_asked_for_gives_the_prompt(model: GPT2) -> None:
 )
 def test_bad_options_are_named(model: GPT2, options: dict[str, float], value: str) -> None:
     with pytest.raises(InputError, match=value):
-        generate(model, PROMPT, **options)
+        # At once, not with the first token.
+        stream(model, PROMPT, **options)
 
 
 def test_learned_positions_end_with_a_sentence_and_keep_what_was_written() -> None:

@@ -113,7 +113,8 @@ def test_resuming_passes_over_a_damaged_checkpoint_and_says_so(
     data = bytearray(bad.read_bytes())
     data[-5] ^= 1
     bad.write_bytes(data)
-    assert Run.open(broken).step == 8
+    with pytest.warns(UserWarning, match=r"model\.safetensors .*checksum.* Reading .*step-000008"):
+        assert Run.open(broken).step == 8
     with pytest.raises(InputError, match="checksum"):
         Run.open(broken, step=12)
     train(make(), out=broken, cache=cache, resume=True)
@@ -151,6 +152,15 @@ def test_a_folder_is_not_overwritten_and_a_run_not_changed(
     again = train(make(checkpoint_every=5), out=tmp_path, cache=cache, resume=True, quiet=True)
     assert (again.finished, again.step) == (True, 12)
     assert read_config(tmp_path).checkpoint_every == 5
+
+
+def test_a_path_that_cannot_compute_leaves_no_folder(
+    make: Make, cache: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(InputError, match="native"):
+        train(make(encoding="cope", path="native"), out=out, cache=cache, quiet=True)
+    assert not out.exists()
 
 
 def test_a_run_of_minutes_ends_by_the_clock(make: Make, cache: Path, tmp_path: Path) -> None:

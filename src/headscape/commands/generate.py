@@ -34,10 +34,7 @@ def generate(
     tokenizer = held.tokenizer
     start = np.asarray(tokenizer.encode(prompt), dtype=np.int64)
     tokens = torch.from_numpy(np.concatenate([[tokenizer.end_of_text], start]).astype(np.int64))
-    typer.echo(prompt, nl=False)
-    written: list[int] = []
-    shown = ""
-    for new in stream(
+    steps = stream(
         held.model,
         tokens[None],
         length=length,
@@ -46,7 +43,11 @@ def generate(
         top_p=top_p,
         seed=seed,
         stop=tokenizer.end_of_text,
-    ):
+    )
+    typer.echo(prompt, nl=False)
+    written: list[int] = []
+    shown = ""
+    for new in steps:
         if int(new) == tokenizer.end_of_text:
             break
         written.append(int(new))

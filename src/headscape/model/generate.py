@@ -61,7 +61,7 @@ def stream(
     seed: int = 0,
     stop: int | None = None,
 ) -> Iterator[Int[Tensor, "b 1"]]:
-    """The same, a token at a time."""
+    """The same, a token at a time; what cannot be done is refused at once, before the first."""
     if length < 0:
         raise InputError(f"length must be at least 0, not {length}.")
     if temperature != 0 and not LEAST <= temperature < math.inf:
@@ -72,20 +72,24 @@ def stream(
         raise InputError(f"top_k must be at least 1, not {top_k}.")
     if not 0 < top_p <= 1:
         raise InputError(f"top_p must be in (0, 1], not {top_p}.")
-    random = torch.Generator(device=tokens.device).manual_seed(seed)
-    cache = Cache(capacity=max(1, tokens.shape[1] + length))
-    ended = torch.zeros(tokens.shape[0], 1, dtype=torch.bool, device=tokens.device)
-    step = tokens
-    for _ in range(length):
-        with torch.no_grad():
-            logits = model.logits(model.hidden(step, cache=cache)[:, -1])
-        step = _draw(logits, temperature, top_k, top_p, random)
-        if stop is not None:
-            step = step.masked_fill(ended, stop)
-            ended |= step == stop
-        yield step
-        if bool(ended.all()):
-            return
+
+    def steps() -> Iterator[Int[Tensor, "b 1"]]:
+        random = torch.Generator(device=tokens.device).manual_seed(seed)
+        cache = Cache(capacity=max(1, tokens.shape[1] + length))
+        ended = torch.zeros(tokens.shape[0], 1, dtype=torch.bool, device=tokens.device)
+        step = tokens
+        for _ in range(length):
+            with torch.no_grad():
+                logits = model.logits(model.hidden(step, cache=cache)[:, -1])
+            step = _draw(logits, temperature, top_k, top_p, random)
+            if stop is not None:
+                step = step.masked_fill(ended, stop)
+                ended |= step == stop
+            yield step
+            if bool(ended.all()):
+                return
+
+    return steps()
 
 
 def _draw(

@@ -11,6 +11,7 @@ where there is none yet, so the same command with `resume` can be repeated until
 """
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,7 +88,10 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path | str, step: int | None = None) -> "Run":
-        """The newest checkpoint that is whole, or the one of a step."""
+        """The newest checkpoint that is whole, with a warning if it is not the newest of all.
+
+        Or the one of a step.
+        """
         folder = Path(folder)
         config = read_config(folder)
         there = dict(checkpoint.steps(folder))
@@ -104,6 +108,8 @@ class Run:
             good, complaints = checkpoint.newest_good(folder)
             if good is None:
                 raise InputError(f"{folder} has no good checkpoint: {' '.join(complaints)}")
+            for complaint in complaints:
+                warnings.warn(f"{complaint} Reading {good} instead.", stacklevel=2)
             chosen = good
         state = checkpoint.verify(chosen)
         return cls(
@@ -155,8 +161,10 @@ def _train(
     torch.set_float32_matmul_precision("high" if world.device.type == "cuda" else "highest")
     with Teller(config, speaks=world.leads and not quiet) as teller:
         loop = _prepare(config, out, cache, world, teller)
-        state = _position(loop, config)
         taken = loop.learner.attention_path(loop.data.rows(config, 0, config.length, world))
+        # Only now: what cannot be opened, built or computed leaves no folder behind.
+        world.first(lambda: _begin(loop, config))
+        state = _position(loop, config)
         world.first(lambda: provenance.record(out, config, loop.data, world, taken, state.step))
         finished = True
         if progress_of(config, state) < 1:
@@ -195,19 +203,6 @@ def _is_clean(folder: Path) -> bool:
 
 def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, teller: Teller) -> Loop:
     data = open_data(config, world, cache)
-    described = json.dumps(data.tokenizer.describe()) + "\n"
-
-    def begin() -> None:
-        if (what := provenance.changed(out, data)) is not None:
-            raise InputError(
-                f"{out} was trained with another {what} than {config.corpus} now gives: bring it "
-                f"back to resume, or choose another folder."
-            )
-        # Only now: a corpus that cannot be opened leaves no folder behind.
-        config_file.write(out / CONFIG, config)
-        atomic.write_text(out / TOKENIZER, described)
-
-    world.first(begin)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = GPT2(config.model(data.tokenizer.vocabulary))
@@ -222,6 +217,18 @@ def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, teller: 
         optimiser=adamw(model, config),
         teller=teller,
     )
+
+
+def _begin(loop: Loop, config: TrainConfig) -> None:
+    """Write down what the run is; a resumed one must still be the same."""
+    out, data = loop.run, loop.data
+    if (what := provenance.changed(out, data)) is not None:
+        raise InputError(
+            f"{out} was trained with another {what} than {config.corpus} now gives: bring it "
+            f"back to resume, or choose another folder."
+        )
+    config_file.write(out / CONFIG, config)
+    atomic.write_text(out / TOKENIZER, json.dumps(data.tokenizer.describe()) + "\n")
 
 
 def _position(loop: Loop, config: TrainConfig) -> State:
