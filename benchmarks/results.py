@@ -21,19 +21,23 @@ from headscape.evaluate.measurement import Measurement
 from headscape.evaluate.subjects import open_subjects
 from headscape.evaluate.table import Table
 from headscape.figures.names import title
+from headscape.model.config import Scale
 from headscape.train import preset, train
 from headscape.train.data import default_cache
 
 METHODS = (
-    "cable", "cable-nw", "dapev2+cable", "alibi", "kerple", "dapev2+kerple", "fire", "t5", "rope",
+    "cable", "cable-nw", "dapev2+cable", "alibi", "kerple", "dapev2+kerple", "fire", "t5-clipped",
+    "rope",
     "learned", "sinusoidal", "nope",
 )  # fmt: skip
+SCALES: dict[str, Scale] = {"t5-clipped": "width"}
+"""What q.k is divided by the root of, where the paper's code does not take the head's width."""
 LENGTH, TIMES = 512, (1, 2, 4, 8, 16)
 START = 2**17 + 1
 """Tokens of the held-out text that every seed is measured on; the first seed on all of it too."""
 # Perplexity at 1x, 2x, 4x and 8x the training length, GPT-2 Small on FineWeb-Edu, from the CABLE
 # paper (EMNLP 2025): trained at 1024, and for the DAPEv2 wrappers at 512.
-PAPER: dict[str, tuple[float, ...]] = {
+PAPER: dict[str, tuple[float | None, ...]] = {
     "cable": (20.63, 20.02, 19.24, 19.31),
     "cable-nw": (20.89, 20.34, 19.67, 19.81),
     "dapev2+cable": (20.41, 19.91, 19.30, 18.55),
@@ -41,8 +45,9 @@ PAPER: dict[str, tuple[float, ...]] = {
     "kerple": (20.86, 20.38, 21.11, 26.59),
     "dapev2+kerple": (20.56, 20.07, 19.51, 18.79),
     "fire": (21.26, 22.48, 53.25, 155.32),
-    "t5": (21.57, 29.37, 131.36, 405.94),
+    "t5-clipped": (21.57, 29.37, 131.36, 405.94),
     "rope": (20.87, 58.59, 225.78, 554.12),
+    "learned": (21.56, None, None, None),
     "sinusoidal": (21.83, 207.53, 956.41, 2376.51),
 }
 HOLDS, BREAKS = 1.05, 2.0
@@ -60,29 +65,24 @@ def verdict(growth: float | None) -> str:
 def growth_table(table: Table, methods: Sequence[str]) -> tuple[str, str]:
     """Growth here beside the paper's, and where they agree and where not."""
     lines = [
-        "| method | 2x | 4x | 8x | 16x | | paper 2x | 4x | 8x | |",
-        "|---|---:|---:|---:|---:|---|---:|---:|---:|---|",
+        "| method | 2x | 4x | 8x | 16x | | paper 2x | 4x | 8x | | paper's perplexity 1x | 8x |",
+        "|---|---:|---:|---:|---:|---|---:|---:|---:|---|---:|---:|",
     ]
     differ: list[str] = []
     here: dict[str, float] = {}
     paper: dict[str, float] = {}
     for method in methods:
-        means = [table.cell(title(method), LENGTH * times).mean for times in TIMES]
-        assert means[0] is not None
-        ours = [None if mean is None else mean / means[0] for mean in means]
-        printed = PAPER.get(method)
-        theirs = None if printed is None else [value / printed[0] for value in printed]
+        ours = _growth([table.cell(title(method), LENGTH * times).mean for times in TIMES])
+        printed = PAPER.get(method, (None, None, None, None))
+        theirs = _growth(printed)
         word = verdict(ours[3])
-        other = "not reported" if theirs is None else verdict(theirs[3])
-        if method == "learned":
-            other = "cannot"
-        if theirs is not None and ours[3] is not None:
+        other = verdict(theirs[3]) if method in PAPER else "not reported"
+        if ours[3] is not None and theirs[3] is not None:
             here[title(method)], paper[title(method)] = ours[3], theirs[3]
-            if word != other:
-                differ.append(f"{title(method)} {word} here and {other} in the paper")
-        left = " | ".join("-" if value is None else f"{value:.2f}" for value in ours[1:])
-        right = " | ".join("-" if theirs is None else f"{theirs[n]:.2f}" for n in (1, 2, 3))
-        lines.append(f"| {title(method)} | {left} | {word} | {right} | {other} |")
+        if method in PAPER and word != other:
+            differ.append(f"{title(method)} {word} here and {other} in the paper")
+        cells = [title(method), *_texts(ours[1:]), word, *_texts(theirs[1:]), other]
+        lines.append(f"| {' | '.join([*cells, *_texts((printed[0], printed[3]))])} |")
     reading = f"""Where the words differ: {"; ".join(differ) or "nowhere"}.
 
 From the least growth at 8 times the length to the most, of the methods the paper reports:
@@ -99,18 +99,23 @@ def whole_table(start: Table, whole: Table, methods: Sequence[str]) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     for method in methods:
-        cells = [
-            table.cell(title(method), length).mean
+        here, there = (
+            [table.cell(title(method), length).mean for length in (LENGTH, 8 * LENGTH)]
             for table in (whole, start)
-            for length in (LENGTH, 8 * LENGTH)
-        ]
-        growth = [
-            "-" if after is None or before is None else f"{after / before:.2f}"
-            for before, after in (cells[:2], cells[2:])
-        ]
-        values = ["-" if value is None else f"{value:.2f}" for value in cells[:2]]
-        lines.append(f"| {title(method)} | {' | '.join(values + growth)} |")
+        )
+        cells = [title(method), *_texts([*here, _growth(here)[1], _growth(there)[1]])]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _growth(values: Sequence[float | None]) -> list[float | None]:
+    """Each over the first."""
+    base = values[0]
+    return [None if base is None or value is None else value / base for value in values]
+
+
+def _texts(values: Sequence[float | None]) -> list[str]:
+    return ["-" if value is None else f"{value:.2f}" for value in values]
 
 
 def page(
@@ -121,16 +126,19 @@ def page(
     growth, reading = growth_table(table, args.methods)
     first = Table.of([row for row in rows if row.seed == args.seeds[0]])
     scored = next(row.tokens for row in whole if row.refused is None)
+    run = preset("nano")
+    stages = ", ".join(map(str, run.curriculum))
     return f"""# Trained at {LENGTH}, tested to {LENGTH * TIMES[-1]:,}
 
 Made by
 
     {how}
 
-Models: nano (2 layers, 12 heads, width 192), {args.steps} steps of 1,024 tokens of the standard
-library's source, {len(args.seeds)} seeds each. Perplexities are of this text by a vocabulary of
-1,024 tokens and say nothing beside perplexities of another text; the shape over lengths is what
-compares. Scored is the start of the held-out text.
+Models: nano (2 layers, 12 heads, width 192), {args.steps:,} steps of {run.tokens_per_step:,} tokens
+of the standard library's source, {len(args.seeds)} seeds each. Windows of {stages} tokens take
+equal shares of the steps. Perplexities are of this text by a vocabulary of 1,024 tokens and say
+nothing beside perplexities of another text; the shape over lengths is what compares. Scored is the
+start of the held-out text.
 
 {table.markdown()}
 ![Perplexity against length](results.svg)
@@ -146,9 +154,10 @@ wrappers at 512).
 
 {reading}
 
-What may move a method at this scale, none of it measured here: {args.steps} steps leave a nano
+What may move a method at this scale, none of it measured here: {args.steps:,} steps leave a nano
 model little use of far tokens, so it loses little by reading them wrongly; two layers for twelve;
-and source code, which repeats itself at short range and so favours biases that decay fast.
+windows that were short at first; and source code, which repeats itself at short range and so
+favours biases that decay fast.
 
 ## On all of the held-out text
 
@@ -182,7 +191,8 @@ def main() -> None:
         for method in args.methods:
             folder = args.runs / f"{method}-{args.steps}-{seed}"
             print(f"{method}, seed {seed}", file=sys.stderr, flush=True)
-            run = preset("nano", encoding=method, steps=args.steps, seed=seed)
+            scale = SCALES.get(method, "head_dim")
+            run = preset("nano", encoding=method, scale=scale, steps=args.steps, seed=seed)
             assert run.length == LENGTH
             result = train(run, out=folder, resume=folder.exists(), cache=cache)
             if not result.finished:

@@ -12,6 +12,9 @@ from headscape.arrays import store
 from headscape.cli import main
 from headscape.encodings import ENCODINGS
 
+COMMANDS = (
+    "encodings", "figures", "train", "generate", "capture", "draw", "evaluate", "compare", "doctor",
+)  # fmt: skip
 HEADSCAPE = Path(sys.executable).with_name("headscape")
 
 
@@ -25,12 +28,12 @@ def test_help_needs_no_torch() -> None:
         [sys.executable, "-c", code], check=False, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
-    for command in ("encodings", "figures", "train", "generate", "capture", "draw"):
+    for command in COMMANDS:
         assert command in result.stdout
 
 
 def test_every_option_says_what_it_does(call) -> None:
-    for command in ("encodings", "figures", "train", "generate", "capture", "draw"):
+    for command in COMMANDS:
         text = call(command, "--help").output
         options = re.findall(r"│ +(?:\* +)?(--[a-z-]+)(.*)", text)
         assert options, command
@@ -189,6 +192,33 @@ def test_runs_are_evaluated_and_compared(call, small_run: Path, tmp_path: Path) 
     result = call("compare", tmp_path / "a", "--out", tmp_path / "b")
     assert result.exit_code == 0, result.output
     assert list((tmp_path / "b").glob("*.tex"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--lengths", "100000"], "a length of 100000 needs 100001 tokens and the text has"),
+        (["--lengths", "64", "0"], "a length must be at least 1, not 0"),
+        (["--lengths", "64", "--protocol", "first-3"], "unknown protocol 'first-3': there are"),
+        (["--lengths", "64", "--extend", "yarn"], "yarn"),
+        (["--lengths", "64", "--quantity", "ppl"], "unknown quantity 'ppl'"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_is_refused_in_a_sentence(
+    words: list[str], message: str, small_run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    result = subprocess.run(
+        [HEADSCAPE, "evaluate", small_run, *words, "--out", out],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not out.exists()
 
 
 def test_the_doctor_names_a_path_for_every_encoding(call) -> None:

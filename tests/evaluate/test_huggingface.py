@@ -7,10 +7,13 @@ import torch
 from evaluate.models import stream
 from headscape.errors import InputError
 from headscape.evaluate import huggingface
+from headscape.evaluate.job import EvaluateConfig, evaluate
 from headscape.evaluate.perplexity import Method, Text, measure
 from headscape.evaluate.protocols import parse
 from headscape.evaluate.scoring import GPT2Scorer
+from headscape.evaluate.subjects import open_subjects
 from headscape.model import GPT2
+from headscape.text.trained_bpe import train
 
 transformers = pytest.importorskip("transformers")
 VOCABULARY = 61
@@ -96,20 +99,52 @@ def test_fingerprints_tell_models_apart(tmp_path):
     assert first == again != other
 
 
-def test_byte_level_tokenizers_know_their_bytes(tmp_path):
-    from headscape.text.trained_bpe import train
+WORDS = "naïve words, and\n        more words"
 
-    words = "naïve words, and\n more words"
-    (tmp_path / "t.json").write_text(train(iter([words] * 9), 280))
+
+def saved_tokenizer(folder):
+    """Byte-level, with a run of spaces added to it, as GPT-NeoX's has several."""
+    (folder / "t.json").write_text(train(iter([WORDS] * 9), 280))
     fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(tmp_path / "t.json"),
+        tokenizer_file=str(folder / "t.json"),
         eos_token="<end>",  # noqa: S106
     )
-    fast.save_pretrained(tmp_path)
+    fast.add_tokens(["        "])
+    fast.save_pretrained(folder)
+    return fast
+
+
+def test_byte_level_tokenizers_know_their_bytes(tmp_path):
+    fast = saved_tokenizer(tmp_path)
     tokenizer = huggingface.open_tokenizer(tmp_path)
-    size, found = tokenizer.units().counts(tokenizer.encode(words))
-    assert size.sum() == len(words.encode())
-    assert found.sum() == len(words.split())
+    tokens = tokenizer.encode(WORDS)
+    assert len(fast) - 1 in tokens
+    size, found = tokenizer.units().counts(tokens)
+    assert size.sum() == len(WORDS.encode())
+    assert found.sum() == len(WORDS.split())
+
+
+def test_a_folder_is_evaluated_by_its_own_tokenizer(tmp_path):
+    folder, text = tmp_path / "model", tmp_path / "text.txt"
+    folder.mkdir()
+    fast = saved_tokenizer(folder)
+    config = transformers.GPT2Config(
+        n_layer=1, n_head=2, n_embd=16, vocab_size=len(fast), n_positions=40,
+        bos_token_id=0, eos_token_id=fast.eos_token_id, initializer_range=0.3,
+    )  # fmt: skip
+    theirs = transformers.GPT2LMHeadModel(config).eval()
+    theirs.save_pretrained(folder)
+    text.write_text("".join(f"{number} {WORDS}\n" for number in range(900)))
+    (subject,) = open_subjects(f"hf:{folder}", cache=tmp_path, corpus=str(text))
+    (row,) = evaluate([subject], EvaluateConfig(lengths=(32,), limit=97))
+    held_out = fast.decode(subject.text.tokens[:97])
+    assert held_out in text.read_text()
+    windows = fast(held_out, return_tensors="pt")["input_ids"][0].unfold(0, 33, 32)
+    with torch.no_grad():
+        expected = theirs(windows, labels=windows).loss.item()
+    assert (row.method, row.tokens) == ("model", 96)
+    assert row.loss == pytest.approx(expected, rel=1e-6)
+    assert row.bytes == len(fast.decode(subject.text.tokens[1:97]).encode())
 
 
 def test_bad_folders_are_refused_in_a_sentence(tmp_path):

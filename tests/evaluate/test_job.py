@@ -6,7 +6,7 @@ from evaluate.models import stream, tiny
 from headscape.errors import InputError
 from headscape.evaluate.extension import parse as extension
 from headscape.evaluate.job import EvaluateConfig, evaluate
-from headscape.evaluate.perplexity import Text
+from headscape.evaluate.perplexity import Method, Text
 from headscape.evaluate.subjects import Subject, open_subjects
 from headscape.evaluate.table import Table
 from headscape.train import preset, train
@@ -42,6 +42,39 @@ def test_a_length_longer_than_the_text_is_refused_before_anything_runs():
         evaluate([subject("alibi")], EvaluateConfig(lengths=(8, 128), limit=100))
 
 
+class Untouched:
+    """A model that must not be run."""
+
+    fingerprint = "f"
+
+    def cannot(self, _length):
+        return None
+
+    def cost(self, _length):
+        return 1.0
+
+    def losses(self, _window, _first):
+        raise AssertionError
+
+
+def untouched(name, text=TEXT, **method):
+    scorer = Untouched()
+    return Subject(method=Method(name=name, **method), text=text, scorer=lambda _: scorer)
+
+
+def test_what_cannot_stand_in_one_table_is_refused_before_anything_runs():
+    other = Text(tokens=stream(299), corpus="random")
+    with pytest.raises(InputError, match="do not compare"):
+        evaluate([untouched("a"), untouched("b", other)], EvaluateConfig(lengths=(8,)))
+    with pytest.raises(InputError, match="trained in different ways"):
+        evaluate(
+            [untouched("a", seed=seed, recipe=f"{seed}") for seed in range(2)],
+            EvaluateConfig(lengths=(8,)),
+        )
+    with pytest.raises(InputError, match="a's tokens do not say which bytes they are"):
+        evaluate([untouched("a")], EvaluateConfig(lengths=(8,), quantity="word-perplexity"))
+
+
 def test_extensions_stand_in_the_same_table():
     rows = evaluate(
         [subject("rope"), subject("rope", extension=extension("yarn"))],
@@ -62,6 +95,7 @@ def test_same_tokens_scores_as_many_at_every_length():
     ("fields", "complaint"),
     [
         ({"lengths": ()}, "no length"),
+        ({"lengths": (8, 0)}, "a length must be at least 1, not 0"),
         ({"protocol": "first-3"}, "unknown protocol"),
         ({"batch_tokens": 0}, "batch_tokens must be at least 1"),
         ({"quantity": "ppl"}, "unknown quantity"),

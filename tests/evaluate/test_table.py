@@ -16,7 +16,7 @@ from headscape.evaluate.table import Table
 from headscape.figures.names import title
 
 BASE = Measurement(
-    method="ALiBi", length=8, protocol="nonoverlap", same_tokens=False, corpus="c", text="t",
+    method="ALiBi", length=8, protocol="nonoverlap", recipe="r", corpus="c", text="t",
     model="h", train_length=8, tokens=100, bytes=400, words=50, windows=10, loss=2.0, low=1.9,
     high=2.1, seed=0,
 )  # fmt: skip
@@ -54,7 +54,7 @@ def test_latex_has_the_same_cells():
     assert lines[0].startswith("% perplexity by protocol nonoverlap")
     assert r"Length & ALiBi & Learnable & CABLE\_NW \\" in lines
     assert r"8 & 20.50 & \textbf{19.25} & 30.00 \\" in lines
-    assert r"16 & \textbf{20.00} & - & - \\" in lines
+    assert r"16 & \textbf{20.00} & - &  \\" in lines
 
 
 def test_csv_holds_every_measurement_with_its_interval():
@@ -84,11 +84,38 @@ def test_seeds_are_a_mean_and_a_spread():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"protocol": "last-256"}, {"same_tokens": True}, {"corpus": "d"}, {"text": "u"}]
+    "changes", [{"protocol": "last-256"}, {"longest": 16}, {"corpus": "d"}, {"text": "u"}]
 )
 def test_numbers_that_do_not_compare_are_refused(changes):
     with pytest.raises(InputError, match="do not compare"):
         Table.of([BASE, replace(BASE, method="RoPE", **changes)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"recipe": "s", "model": "g", "seed": 1}, "were trained in different ways"),
+        ({"recipe": "s", "length": 16}, "were trained in different ways"),
+        ({"model": "g"}, "both called ALiBi with seed 0: evaluate"),
+    ],
+)
+def test_only_seeds_of_one_another_share_a_column(changes, complaint):
+    with pytest.raises(InputError, match=complaint):
+        Table.of([BASE, replace(BASE, **changes)])
+    elsewhere = replace(BASE, seed=None, recipe=None)
+    with pytest.raises(InputError, match="two different models are both called ALiBi: evaluate"):
+        Table.of([elsewhere, replace(elsewhere, model="g")])
+
+
+def test_a_measurement_given_twice_counts_once():
+    table = Table.of([BASE, BASE])
+    assert table.cell("ALiBi", 8).count == 1
+    assert "±" not in table.markdown()
+
+
+def test_no_bytes_no_bits_per_byte():
+    with pytest.raises(InputError, match="do not say which bytes they are, so there is no bits"):
+        Table.of([replace(BASE, bytes=None)], "bits-per-byte")
 
 
 def test_other_tokens_compare_by_the_byte():
@@ -134,7 +161,7 @@ def test_positions_survive_the_file(tmp_path):
         ("{", "is not JSON"),
         ("[]", "holds no measurements"),
         ('{"format": 9, "measurements": []}', "has format 9"),
-        ('{"format": 1, "measurements": [{"colour": 1}]}', "unknown field 'colour'"),
+        ('{"format": 2, "measurements": [{"colour": 1}]}', "unknown field 'colour'"),
     ],
 )
 def test_bad_files_are_refused_in_a_sentence(content, complaint, tmp_path):
@@ -171,10 +198,16 @@ def test_an_infinite_perplexity_is_printed_and_not_drawn_to():
     assert np.isfinite(figure.axes[0].get_ylim()).all()
 
 
+def test_what_is_not_a_number_says_so_and_is_never_best():
+    rows = [at("ALiBi", 8, 2.0), at("RoPE", 8, float("nan")), at("FIRE", 8, 800.0)]
+    rows += [at("FIRE", 8, 2.0, seed=1)]
+    assert Table.of(rows).markdown().splitlines()[2] == "| 8 | **7.39** | nan | inf |"
+
+
 def test_loss_along_the_window_is_binned_and_averaged_over_seeds(tmp_path):
     losses = np.random.default_rng(0).random((2, 40)) + 1
     rows = [
-        replace(BASE, protocol="per-position", length=40, seed=seed, by_position=tuple(values))
+        replace(at("ALiBi", 40, 2.0, seed), protocol="per-position", by_position=tuple(values))
         for seed, values in enumerate(losses.tolist())
     ]
     (line,) = positions(rows).lines

@@ -42,7 +42,7 @@ def test_a_word_belongs_to_the_token_that_begins_it():
 
 def test_quantities_follow_from_the_loss():
     one = Measurement(
-        method="m", length=8, protocol="nonoverlap", same_tokens=False, corpus="c", text="t",
+        method="m", length=8, protocol="nonoverlap", corpus="c", text="t",
         model="h", tokens=100, bytes=400, words=50, loss=2.0, low=1.9, high=2.1,
     )  # fmt: skip
     assert one.value("perplexity") == pytest.approx(np.e**2)

@@ -2,7 +2,8 @@
 
 Logits come from the model's own forward pass, so whatever a family does to them is in the loss.
 Only scored positions are asked for where the family allows it (`logits_to_keep`); where it does
-not, whole logits are held for one window. `transformers` is optional and imported here alone.
+not, those of whole windows. Either way they are held for all windows of a batch. `transformers` is
+optional and imported here alone.
 """
 
 import inspect
@@ -17,10 +18,10 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from headscape.errors import InputError
-from headscape.evaluate.scoring import BLOCK, cross_entropy, digest
+from headscape.evaluate.scoring import digest, in_blocks
 from headscape.evaluate.units import Units, byte_level
 
-_TABLE = re.compile(r"(wpe|embed_positions|position_embeddings)$")
+_TABLE = re.compile(r"(wpe|embed_positions|position_embeddings|positions_embed)$")
 
 
 class HuggingFaceScorer:
@@ -61,14 +62,7 @@ class HuggingFaceScorer:
         target = window[:, 1 + first :]
         keep = {"logits_to_keep": target.shape[1]} if self._keeps else {}
         logits = self.model(window[:, :-1], use_cache=False, **keep).logits
-        flat = logits[:, -target.shape[1] :].flatten(0, 1)
-        parts = [
-            cross_entropy(block, truth)
-            for block, truth in zip(
-                torch.split(flat, BLOCK), torch.split(target.flatten(), BLOCK), strict=True
-            )
-        ]
-        return torch.cat(parts).view(target.shape).cpu()
+        return in_blocks(logits[:, -target.shape[1] :], target, lambda block: block).cpu()
 
 
 class HuggingFaceTokenizer:
@@ -86,9 +80,15 @@ class HuggingFaceTokenizer:
     def units(self) -> Units | None:
         """Bytes and words of each token, if the vocabulary is byte-level; None if not."""
         vocabulary = self._tokenizer.get_vocab()
-        special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
+        added = self._tokenizer.added_tokens_decoder
+        # Spelled in characters, unlike the rest; special ones are no text.
+        spelled = {
+            number: b"" if token.special else token.content.encode()
+            for number, token in added.items()
+        }
+        spelled |= dict.fromkeys(self._tokenizer.all_special_ids, b"")
         try:
-            return byte_level(vocabulary, max(vocabulary.values()) + 1, special)
+            return byte_level(vocabulary, max(vocabulary.values()) + 1, spelled)
         except KeyError:
             return None
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headscape.errors import InputError
-from headscape.evaluate.measurement import Measurement, Quantity, quantity
+from headscape.evaluate import table
+from headscape.evaluate.measurement import Measurement, Quantity, by_token, quantity, without_units
 from headscape.evaluate.perplexity import measure
 from headscape.evaluate.protocols import parse, plan
 from headscape.evaluate.scoring import Scorer
@@ -32,13 +33,13 @@ class EvaluateConfig:
     batch_tokens: int = 8192
     """Tokens that go through a model at once: a question of memory."""
     quantity: Quantity = "perplexity"
-    """What the table shows; the JSON holds all of them."""
+    """What the table shows; the JSON holds what all of them are made from."""
 
     def __post_init__(self) -> None:
         if not self.lengths:
             raise InputError("there is no length to evaluate at: give at least one.")
-        for name in ("limit", "batch_tokens"):
-            value = getattr(self, name)
+        numbers = [("a length", length) for length in self.lengths]
+        for name, value in [*numbers, ("limit", self.limit), ("batch_tokens", self.batch_tokens)]:
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, not {value}.")
         parse(self.protocol)
@@ -52,7 +53,7 @@ def evaluate(
     protocol = parse(config.protocol)
     lengths = sorted(set(config.lengths))
     longest = lengths[-1] if config.same_tokens else None
-    work: list[tuple[Subject, int, str | None]] = []
+    work: list[tuple[Subject, int, Measurement]] = []
     total = 0.0
     for subject in (_cut(subject, config.limit) for subject in subjects):
         reasons = {length: subject.scorer(length).cannot(length) for length in lengths}
@@ -60,20 +61,22 @@ def evaluate(
             raise InputError(f"{subject.method.name}: {reasons[lengths[0]]}")
         for length in lengths:
             windows = plan(protocol, len(subject.text.tokens), length, longest)
-            work.append((subject, length, reasons[length]))
+            scorer = subject.scorer(length)
+            work.append((subject, length, _empty(subject, scorer, config, reasons[length], length)))
             if reasons[length] is None:
-                total += len(windows) * subject.scorer(length).cost(length)
+                total += len(windows) * scorer.cost(length)
+    # What cannot stand in one table is refused now, not after hours.
+    table.check([empty for _, _, empty in work], config.quantity)
     out = []
     with SlowBar("evaluating", 1000) as bar:
         spent = _Permille(total, bar.advance)
-        for subject, length, reason in work:
-            scorer = subject.scorer(length)
-            if reason is not None:
-                out.append(_refused(subject, scorer, config, length, reason))
+        for subject, length, empty in work:
+            if empty.refused is not None:
+                out.append(empty)
                 continue
             out.append(
                 measure(
-                    scorer,
+                    subject.scorer(length),
                     subject.text,
                     subject.method,
                     protocol,
@@ -107,16 +110,20 @@ def _cut(subject: Subject, limit: int | None) -> Subject:
     return replace(subject, text=replace(subject.text, tokens=subject.text.tokens[:limit]))
 
 
-def _refused(
-    subject: Subject, scorer: Scorer, config: EvaluateConfig, length: int, reason: str
+def _empty(
+    subject: Subject, scorer: Scorer, config: EvaluateConfig, reason: str | None, length: int
 ) -> Measurement:
+    """All of a measurement but its numbers."""
+    if subject.text.units is None and not by_token(config.quantity):
+        raise without_units(subject.method.name, config.quantity)
     return Measurement(
         method=subject.method.name,
         train_length=subject.method.train_length,
         seed=subject.method.seed,
+        recipe=subject.method.recipe,
+        longest=max(config.lengths) if config.same_tokens else None,
         length=length,
         protocol=config.protocol,
-        same_tokens=config.same_tokens,
         corpus=subject.text.corpus,
         text=subject.text.fingerprint,
         model=scorer.fingerprint,

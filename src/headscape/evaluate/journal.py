@@ -1,9 +1,10 @@
 """What is already measured, so that an interrupted evaluation goes on where it was.
 
-One JSON Lines file per measurement: first a header with everything that the numbers depend on,
-then a line per finished batch of windows. Its name is the header's SHA-256, so another model, text,
-protocol or batch size never meets these lines. Lines are flushed to the disk one by one; a line
-that a kill cut short is dropped. Floats are written so that they read back to the same bits.
+One JSON Lines file per measurement: first a header with what the numbers depend on (of the code,
+only the version), then a line per finished batch of windows. Its name is the header's SHA-256, so
+another model, text, protocol or batch size never meets these lines. Lines are flushed to the disk
+one by one; a line that a kill cut short is dropped. Floats are written so that they read back to
+the same bits.
 """
 
 import hashlib

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from headscape import atomic
 from headscape.errors import InputError
 
-FORMAT = 1
+FORMAT = 2
 Quantity = Literal["perplexity", "byte-perplexity", "word-perplexity", "bits-per-byte", "loss"]
 
 
@@ -28,14 +28,16 @@ class Measurement:
     """The column it belongs to."""
     length: int
     protocol: str
-    same_tokens: bool
-    """Whether all lengths scored the same tokens."""
     corpus: str
     """Which text, as it was asked for."""
     text: str
     """SHA-256 of the tokens."""
     model: str
     """SHA-256 of the model."""
+    recipe: str | None = None
+    """SHA-256 of all that the model was trained with but its seed; None if that is not known."""
+    longest: int | None = None
+    """The length whose tokens were scored; None where every length scored all it could."""
     train_length: int | None = None
     """None where it is not known (a model from elsewhere)."""
     seed: int | None = None
@@ -62,7 +64,7 @@ class Measurement:
         if loss is None:
             return None
         per = {"byte": self.bytes, "bits": self.bytes, "word": self.words}
-        units = per.get(quantity[:4], self.tokens)
+        units = self.tokens if by_token(quantity) else per[quantity[:4]]
         if not units:
             return None
         nats = loss * self.tokens / units
@@ -76,6 +78,19 @@ class Measurement:
             return None
         low, high = self.value(quantity, self.low), self.value(quantity, self.high)
         return None if low is None or high is None else (low, high)
+
+
+def by_token(quantity: Quantity) -> bool:
+    """Whether a quantity is of tokens, which compare only if a text is cut into the same ones."""
+    return quantity in ("perplexity", "loss")
+
+
+def without_units(method: str, quantity: Quantity) -> InputError:
+    """For a quantity by the byte or word of a text whose tokens are only numbers."""
+    return InputError(
+        f"{method}'s tokens do not say which bytes they are, so there is no {quantity}: ask for "
+        f"the perplexity or the loss."
+    )
 
 
 def quantity(name: str) -> Quantity:
@@ -117,4 +132,4 @@ def _measurement(row: Mapping[str, Any], path: Path) -> Measurement:
 
 def _exp(value: float) -> float:
     # A loss above 709 nats overflows a float64; such a model's perplexity is infinite for us.
-    return math.exp(value) if value < 700 else math.inf
+    return math.inf if value >= 700 else math.exp(value)

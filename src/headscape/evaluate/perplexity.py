@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,8 @@ class Method:
     name: str
     train_length: int | None = None
     seed: int | None = None
+    recipe: str | None = None
+    """What all seeds of a method have in common; see `Measurement`."""
 
 
 def measure(
@@ -74,6 +77,7 @@ def measure(
     windows = plan(protocol, len(text.tokens), length, longest)
     about = {
         "format": 1,
+        "headscape": version("headscape"),
         "model": scorer.fingerprint,
         "text": text.fingerprint,
         "protocol": protocol.name,
@@ -97,15 +101,15 @@ def measure(
             advance(scorer.cost(length) * (batch.stop - batch.start))
     counts = length - windows.first
     low, high = bootstrap(sums, counts)
-    seen = (windows.first[None, :] <= np.arange(length)[:, None]).sum(axis=1)
     size, words = _units(text, windows)
     return Measurement(
         method=method.name,
         train_length=method.train_length,
         seed=method.seed,
+        recipe=method.recipe,
+        longest=longest,
         length=length,
         protocol=protocol.name,
-        same_tokens=longest is not None,
         corpus=text.corpus,
         text=text.fingerprint,
         model=scorer.fingerprint,
@@ -116,7 +120,7 @@ def measure(
         loss=float(sums.sum() / counts.sum()),
         low=low,
         high=high,
-        by_position=tuple((positions / seen).tolist()) if _by_position(protocol) else None,
+        by_position=_means(positions, windows) if _by_position(protocol) else None,
     )
 
 
@@ -161,6 +165,12 @@ def _score(
 
 def _by_position(protocol: Protocol) -> bool:
     return protocol.kind == "per-position"
+
+
+def _means(sums: Float64[np.ndarray, " length"], windows: Windows) -> tuple[float, ...]:
+    """Sums by position over the number of windows that were scored there."""
+    scored = np.cumsum(np.bincount(windows.first, minlength=windows.length))
+    return tuple((sums / scored).tolist())
 
 
 def _units(text: Text, windows: Windows) -> tuple[int | None, int | None]:

@@ -31,10 +31,10 @@ def write(
     table = Table.of(measurements, quantity)
     stem = folder / STEM
     texts = {".csv": table.csv(), ".md": table.markdown(), ".tex": table.latex()}
-    measurement.write(stem.with_suffix(".json"), measurements)
+    measurement.write(stem.with_suffix(".json"), table.measurements)
     for suffix, text in texts.items():
         atomic.write_text(stem.with_suffix(suffix), text)
-    along = [one for one in measurements if one.by_position is not None]
+    along = [one for one in table.measurements if one.by_position is not None]
     return [
         *(stem.with_suffix(suffix) for suffix in (".json", *texts)),
         *save(plot(table).draw(), stem),
@@ -107,6 +107,6 @@ def compare(paths: Sequence[Path]) -> list[Measurement]:
     for path in paths:
         file = path / f"{STEM}.json" if path.is_dir() else path
         for one in measurement.read(file):
-            key = (one.method, one.length, one.protocol, one.same_tokens, one.text, one.model)
+            key = (one.method, one.length, one.protocol, one.longest, one.text, one.model)
             out[key] = one
     return list(out.values())

@@ -7,6 +7,7 @@ them and every sum after it are float64.
 
 import hashlib
 import json
+from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 
@@ -78,14 +79,18 @@ class GPT2Scorer:
         window = window.to(self.model.tokens.weight.device)
         hidden = self.model.hidden(window[:, :-1], path=self.path)[:, first:]
         target = window[:, 1 + first :]
-        flat, wanted = hidden.flatten(0, 1), target.flatten()
-        parts = [
-            cross_entropy(self.model.logits(block), truth)
-            for block, truth in zip(
-                torch.split(flat, BLOCK), torch.split(wanted, BLOCK), strict=True
-            )
-        ]
-        return torch.cat(parts).view(target.shape).cpu()
+        return in_blocks(hidden, target, self.model.logits).cpu()
+
+
+def in_blocks(
+    rows: Float[Tensor, "b t n"], target: Int[Tensor, "b t"], logits: Callable[[Tensor], Tensor]
+) -> Float[Tensor, "b t"]:
+    """Nats of each target, `BLOCK` rows at a time through `logits`."""
+    blocks = torch.split(rows.flatten(0, 1), BLOCK)
+    truths = torch.split(target.flatten(), BLOCK)
+    pairs = zip(blocks, truths, strict=True)
+    parts = [cross_entropy(logits(block), truth) for block, truth in pairs]
+    return torch.cat(parts).view(target.shape)
 
 
 def cross_entropy(logits: Float[Tensor, "n v"], target: Int[Tensor, " n"]) -> Float[Tensor, " n"]:

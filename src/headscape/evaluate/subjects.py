@@ -41,18 +41,21 @@ class Subject:
         text: Text,
         *,
         seed: int | None = None,
+        recipe: str | None = None,
         extension: Extension | None = None,
     ) -> "Subject":
         """One of our models, stretched by `extension` if there is one."""
         config = model.config
-        name = title(config.encoding)
+        stretched = "" if extension is None else f", {extension.title}"
+        method = Method(
+            name=f"{title(config.encoding)}{stretched}",
+            train_length=config.train_length,
+            seed=seed,
+            recipe=recipe,
+        )
         if extension is None:
             plain = GPT2Scorer(model)
-            method = Method(name=name, train_length=config.train_length, seed=seed)
             return cls(method=method, text=text, scorer=lambda _: plain)
-        method = Method(
-            name=f"{name}, {extension.title}", train_length=config.train_length, seed=seed
-        )
         # Asked once for its complaint, before anything is computed.
         extended(model, extension, config.train_length)
         return cls(
@@ -81,7 +84,7 @@ def open_subjects(
     shards = open_shards(open_corpus(spec, cache), run.tokenizer, cache)
     text = Text(tokens=shards.validation.tokens, corpus=spec, units=units(run.tokenizer))
     return [
-        Subject.of(run.model, text, seed=run.config.seed, extension=extension)
+        Subject.of(run.model, text, seed=run.config.seed, recipe=run.recipe, extension=extension)
         for extension in (None, *extensions)
     ]
 

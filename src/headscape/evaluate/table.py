@@ -1,9 +1,9 @@
 """Tables in the paper's layout: lengths down, methods across, the best of each row in bold.
 
 A cell is the mean over seeds, with the sample standard deviation after it where there are several;
-"-" says that a method cannot read so many tokens. The line under the table says how the numbers
-were measured, and numbers that were measured differently are refused. JSON and CSV hold every
-single measurement, with its interval.
+"-" says that a method cannot read so many tokens, an empty cell that it was not asked to. The line
+under the table says how the numbers were measured, and numbers that were measured differently are
+refused. JSON and CSV hold every single measurement, with its interval.
 """
 
 import csv
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headscape.errors import InputError
-from headscape.evaluate.measurement import Measurement, Quantity
+from headscape.evaluate.measurement import Measurement, Quantity, by_token, without_units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,9 @@ class Cell:
     mean: float | None
     """None where the method cannot, or was not measured."""
     spread: float | None
-    """Standard deviation over seeds; None of a single one."""
+    """Standard deviation over seeds; None of a single one, or where one is not finite."""
     count: int
-    """Seeds."""
+    """Seeds; 0 where it was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +38,12 @@ class Table:
 
     @classmethod
     def of(cls, measurements: Iterable[Measurement], quantity: Quantity = "perplexity") -> "Table":
-        """Arrange measurements; those that do not compare are refused."""
-        rows = tuple(measurements)
+        """Arrange measurements, each once; those that do not compare are refused."""
+        rows = {(one.method, one.length, one.model): one for one in measurements}
         if not rows:
             raise InputError("there is nothing to put into a table: give at least one evaluation.")
-        _check(rows, quantity)
-        return cls(quantity=quantity, measurements=rows)
+        check(tuple(rows.values()), quantity)
+        return cls(quantity=quantity, measurements=tuple(rows.values()))
 
     @property
     def methods(self) -> list[str]:
@@ -62,7 +62,8 @@ class Table:
         values = [value for value in found if value is not None]
         if not values or len(values) < len(found):
             return Cell(mean=None, spread=None, count=len(here))
-        spread = statistics.stdev(values) if len(values) > 1 else None
+        finite = all(map(math.isfinite, values))
+        spread = statistics.stdev(values) if finite and len(values) > 1 else None
         return Cell(mean=statistics.fmean(values), spread=spread, count=len(values))
 
     def note(self) -> str:
@@ -73,7 +74,7 @@ class Table:
         parts = [
             f"{self.quantity} by protocol {one.protocol}",
             f"corpus {one.corpus}",
-            "the same tokens at every length" if one.same_tokens else "all whole windows",
+            "all whole windows" if one.longest is None else "the same tokens at every length",
             f"{_span(m.tokens for m in self.measurements if m.tokens)} tokens scored",
         ]
         if trained:
@@ -114,7 +115,7 @@ class Table:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         names = [
-            "method", "seed", "train_length", "length", "protocol", "same_tokens", "corpus",
+            "method", "seed", "train_length", "length", "protocol", "longest", "corpus",
             "windows", "tokens", "bytes", "words", "loss",
         ]  # fmt: skip
         writer.writerow([*names, self.quantity, "low", "high", "refused"])
@@ -126,19 +127,19 @@ class Table:
 
     def _row(self, length: int, bold: str, between: str) -> list[str]:
         cells = [self.cell(method, length) for method in self.methods]
-        means = [cell.mean for cell in cells if cell.mean is not None]
+        means = [c.mean for c in cells if c.mean is not None and not math.isnan(c.mean)]
         best = format_number(min(means)) if means else None
         return [_text(cell, best, bold, between) for cell in cells]
 
 
 def format_number(value: float) -> str:
-    """Two decimals, as the paper prints perplexities."""
-    return f"{value:.2f}" if math.isfinite(value) else "inf"
+    """Two decimals, as the paper prints perplexities; `inf` and `nan` as they are."""
+    return f"{value:.2f}"
 
 
 def _text(cell: Cell, best: str | None, bold: str, between: str) -> str:
     if cell.mean is None:
-        return "-"
+        return "-" if cell.count else ""
     text = format_number(cell.mean)
     # What prints as equal is equally good.
     text = bold.format(text) if text == best else text
@@ -155,11 +156,10 @@ def _escaped(text: str) -> str:
     return text.replace("_", r"\_")
 
 
-def _check(rows: Sequence[Measurement], quantity: Quantity) -> None:
+def check(rows: Sequence[Measurement], quantity: Quantity) -> None:
+    """Refuse what does not compare: other texts, other protocols, models that are no seeds."""
     first = rows[0]
-    names = ["protocol", "same_tokens", "corpus"]
-    # Losses per token of different tokenizers do not compare; per byte or word they do.
-    for name in names + ["text"] * (quantity in ("perplexity", "loss")):
+    for name in ["protocol", "longest", "corpus"] + ["text"] * by_token(quantity):
         other = next((row for row in rows if getattr(row, name) != getattr(first, name)), None)
         if other is not None:
             raise InputError(
@@ -167,11 +167,20 @@ def _check(rows: Sequence[Measurement], quantity: Quantity) -> None:
                 f"{other.method} with {getattr(other, name)}, which do not compare: "
                 f"evaluate them alike."
             )
+    recipes: dict[str, str | None] = {}
     seen: dict[tuple[str, int, int | None], Measurement] = {}
     for row in rows:
-        twin = seen.setdefault((row.method, row.length, row.seed), row)
-        if row.seed is not None and twin.model != row.model:
+        if recipes.setdefault(row.method, row.recipe) != row.recipe:
             raise InputError(
-                f"two different models are both called {row.method}, seed {row.seed}: they are no "
-                f"seeds of one another, so evaluate them into tables of their own."
+                f"two models called {row.method} were trained in different ways, so they are no "
+                f"seeds of one another: evaluate them into tables of their own."
             )
+        twin = seen.setdefault((row.method, row.length, row.seed), row)
+        if twin.model != row.model:
+            of = "" if row.seed is None else f" with seed {row.seed}"
+            raise InputError(
+                f"two different models are both called {row.method}{of}: evaluate them into "
+                f"tables of their own."
+            )
+        if row.loss is not None and row.value(quantity) is None:
+            raise without_units(row.method, quantity)

@@ -69,17 +69,19 @@ def units(tokenizer: Tokenizer) -> Units:
             vocabulary = gpt2().get_vocab()
         case other:
             raise InputError(f"a {other!r} tokenizer does not say which bytes its tokens are.")
-    return byte_level(vocabulary, tokenizer.vocabulary, {tokenizer.end_of_text})
+    return byte_level(vocabulary, tokenizer.vocabulary, {tokenizer.end_of_text: b""})
 
 
-def byte_level(vocabulary: Mapping[str, int], size: int, special: set[int]) -> Units:
-    """The units of a byte-level vocabulary; `special` tokens are no text."""
+def byte_level(vocabulary: Mapping[str, int], size: int, given: Mapping[int, bytes]) -> Units:
+    """The units of a byte-level vocabulary; the bytes of some tokens are given."""
     whole = [*range(33, 127), *range(161, 173), *range(174, 256)]
     alphabet = {chr(byte): byte for byte in whole}
     rest = sorted(set(range(256)) - set(whole))
     alphabet |= {chr(256 + number): byte for number, byte in enumerate(rest)}
     spelled = [b""] * size
     for text, number in vocabulary.items():
-        if number not in special:
+        if number in given:
+            spelled[number] = given[number]
+        else:
             spelled[number] = bytes(alphabet[character] for character in text)
     return Units.of(spelled)

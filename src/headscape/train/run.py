@@ -10,6 +10,7 @@ Resuming goes on from the newest checkpoint whose checksums are right, and start
 where there is none yet, so the same command with `resume` can be repeated until it is done.
 """
 
+import hashlib
 import json
 import warnings
 from dataclasses import dataclass
@@ -120,6 +121,15 @@ class Run:
             model=checkpoint.load_model(chosen).eval(),
             tokenizer=load_tokenizer(store.read_json(folder / TOKENIZER)),
         )
+
+    @property
+    def recipe(self) -> str:
+        """SHA-256 of all that the model was made with but its seed: runs that share it compare."""
+        fields = set(config_file.NAMES) - FREE - {"seed"}
+        made = {name: getattr(self.config, name) for name in fields}
+        if self.config.steps is not None:
+            made["step"] = self.step
+        return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
     def metrics(self) -> list[Line]:
         """The line of every step."""
