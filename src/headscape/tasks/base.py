@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int64
 
+from headscape.errors import InputError
+
 END = 256
 ARROW = ord(">")
 VOCABULARY = 257
@@ -44,19 +46,23 @@ class Task:
     """What is asked, in a sentence."""
     make: Callable[[np.random.Generator, int], Example]
     """A random example of a length."""
-    level: str = ""
-    """Its place in the Chomsky hierarchy: regular, context-free or context-sensitive."""
+    level: str
+    """Its place in the Chomsky hierarchy, or algorithmic, or retrieval; printed under tables."""
     shortest: int = 1
     """The smallest length that asks something."""
     train_lengths: tuple[int, int] = (1, 40)
     """Shortest and longest question trained on; the Chomsky-hierarchy suite's by default."""
     test_lengths: tuple[int, int] = (41, 500)
     """Shortest and longest question tested on."""
+    ends: bool = False
+    """Whether an answer's length is part of what is asked, so that its END is a symbol of it."""
     guess: float = 0.0
-    """The share of whole answers that guessing gets right, where that is not negligible."""
+    """What the commonest answer scores at the test lengths, where that is not negligible."""
 
     def example(self, seed: int, index: int, length: int) -> Example:
         """Example number `index` of a length."""
+        if length < 1:
+            raise InputError(f"a question has at least 1 symbol, not {length}.")
         key = zlib.crc32(self.name.encode())
         random = np.random.default_rng([key, seed, index, length])
         return self.make(random, max(length, self.shortest))

@@ -1,11 +1,18 @@
 """The fifteen tasks of the Chomsky-hierarchy suite (Deletang et al. 2023, arXiv:2207.02098).
 
 Made from the paper's descriptions: four regular, four context-free, seven context-sensitive.
-Trained on lengths 1 to 40 and tested on 41 to 500.
+Trained on lengths 1 to 40 and tested on 41 to 500. Binary numbers are written least significant
+bit first, except the square root's, which are most significant first; none is zero.
 
-Ours alone are the spelling (letters a, b; digits; see each task's sentence) and the answer's own
-end in place of padding. Binary numbers are written least significant bit first, except the square
-root's, which are most significant first.
+What differs from the authors' code:
+
+    spelling            letters a and b, digits; see each task's sentence
+    end of an answer    END, in place of a termination symbol and padding to a fixed length
+    even-pairs          1 for an even number, 0 for an odd one; theirs is the other way round
+    odds-first          letters 1, 3, 5 ... first, as the paper says; their code begins with 2, 4
+    solve-equation      every digit is as likely to be z; theirs is the next one from a random place
+    missing-duplicate   an odd length loses a symbol; theirs is padded
+    shortest questions  a length that asks nothing takes the shortest that does; theirs has a filler
 """
 
 import math
@@ -62,7 +69,7 @@ def equation(random: Random, length: int) -> Example:
 
 def stack(random: Random, length: int) -> Example:
     """A stack, bottom first, then actions: A and B push, P pops (nothing, if it is empty)."""
-    size = int(random.integers(1, length + 1))
+    size = int(random.integers(1, length)) if length > 1 else 1
     start, actions = letters(random, size), letters(random, length - size, "ABP")
     content = list(start)
     for action in actions:
@@ -111,9 +118,9 @@ def multiplication(random: Random, length: int) -> Example:
 
 
 def square_root(random: Random, length: int) -> Example:
-    """The whole part of the root."""
-    text = "1" + letters(random, length - 1, "01")
-    return Example(text, f"{math.isqrt(int(text, 2)):b}")
+    """The whole part of the root, in half as many bits, rounded up, whatever its size."""
+    text = _positive(random, length)
+    return Example(text, f"{math.isqrt(int(text, 2)):0{(length + 1) // 2}b}")
 
 
 def bucket_sort(random: Random, length: int) -> Example:
@@ -125,7 +132,13 @@ def bucket_sort(random: Random, length: int) -> Example:
 def _two_numbers(random: Random, length: int) -> tuple[str, str]:
     digits = length - 1
     size = int(random.integers(1, digits))
-    return letters(random, size, "01"), letters(random, digits - size, "01")
+    return _positive(random, size), _positive(random, digits - size)
+
+
+def _positive(random: Random, bits: int) -> str:
+    while "1" not in (text := letters(random, bits, "01")):
+        pass
+    return text
 
 
 def _number(text: str) -> int:
@@ -147,10 +160,10 @@ TASKS = (
     Task(name="cycle-navigation", about="Where on a ring of 5 do steps +, - and . end?",
          make=cycle, level=_REGULAR, guess=0.2),
     Task(name="stack-manipulation", about="A stack after actions A, B, P, read from its top.",
-         make=stack, level=_FREE),
+         make=stack, level=_FREE, ends=True),
     Task(name="reverse-string", about="The string backwards.", make=reverse, level=_FREE),
     Task(name="modular-arithmetic-brackets", about="The value of (1+(2*3)), modulo 5.",
-         make=brackets, level=_FREE, guess=0.2),
+         make=brackets, level=_FREE, guess=0.31),
     Task(name="solve-equation", about="The z of (1-z)=3, modulo 5.",
          make=equation, level=_FREE, shortest=3, guess=0.2),
     Task(name="duplicate-string", about="The string twice.", make=duplicate, level=_SENSITIVE),
@@ -159,9 +172,9 @@ TASKS = (
     Task(name="odds-first", about="Letters at odd places, then those at even places.",
          make=odds_first, level=_SENSITIVE),
     Task(name="binary-addition", about="The sum of two binary numbers.",
-         make=addition, level=_SENSITIVE, shortest=3),
+         make=addition, level=_SENSITIVE, shortest=3, ends=True),
     Task(name="binary-multiplication", about="The product of two binary numbers.",
-         make=multiplication, level=_SENSITIVE, shortest=3),
+         make=multiplication, level=_SENSITIVE, shortest=3, ends=True),
     Task(name="compute-sqrt", about="The square root of a binary number, rounded down.",
          make=square_root, level=_SENSITIVE),
     Task(name="bucket-sort", about="The digits 0 to 4 in order.",

@@ -112,6 +112,7 @@ def _retrieval(
         name=name,
         about=about,
         make=make,
+        level="retrieval",
         shortest=shortest,
         train_lengths=(shortest, 4 * shortest),
         test_lengths=(4 * shortest + 1, 64 * shortest),
