@@ -1,7 +1,8 @@
 """Accuracy by depth and length: where in how long a text something is still found.
 
 Lengths across, depths down from the beginning of the text (0%) to its end (100%), accuracy from 0
-to 1 as colour and as a number in each cell.
+to 1 as colour and as a number in each cell; a grey cell with "-" is a length that the model cannot
+read.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ class Depths:
     """One model's heat map."""
 
     accuracy: Float[np.ndarray, "depths lengths"]
+    """NaN where there is no number."""
     depths: Sequence[float]
     """Shares of the text, 0 to 1."""
     lengths: Sequence[int]
@@ -35,11 +37,13 @@ class Depths:
             box = Box(left=_LEFT, top=_TOP, width=width, height=height)
             axes = box.axes(figure)
             axes.set_gid("depths")
+            axes.set_facecolor("#d8dce0")
             image = axes.imshow(self.accuracy, vmin=0, vmax=1, cmap="viridis", aspect="auto")
             for row, column in np.ndindex(*self.accuracy.shape):
                 value = self.accuracy[row, column]
-                ink = INK if value > 0.6 else "white"
-                axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink)
+                ink = "white" if value <= 0.6 else INK
+                text = "-" if np.isnan(value) else f"{value:.2f}"
+                axes.text(column, row, text, ha="center", va="center", color=ink)
             axes.set_xticks(range(len(self.lengths)), [f"{length:,}" for length in self.lengths])
             axes.set_yticks(range(len(self.depths)), [f"{depth:.0%}" for depth in self.depths])
             axes.set_xlabel("Length (tokens)")

@@ -1,8 +1,9 @@
 """A quantity against the test length, one line per method, both axes logarithmic by default.
 
-The length a model was trained at is a dashed line. Bands are intervals, or the spread over seeds;
-a method that cannot read a length has no point there. Lines differ in colour and in marker (and in
-dashes once colours repeat), so that they tell apart in grey too.
+The length a model was trained at is a dashed line, a level to compare with a dotted one. Bands are
+intervals, or the spread over seeds; a method that cannot read a length has no point there. Lines
+differ in colour and in marker (and in dashes once colours repeat), so that they tell apart in grey
+too.
 """
 
 from collections.abc import Sequence
@@ -45,13 +46,17 @@ class Lengths:
     """What runs along the bottom."""
     trained: Sequence[int] = ()
     """Training lengths, marked."""
+    trained_word: str = "trained at"
+    """What stands before each of them."""
+    reference: tuple[str, float] | None = None
+    """A level to compare with and its name, marked."""
     logarithmic: bool = True
     """Whether both scales are logarithmic; for accuracies neither is."""
     limits: tuple[float, float] | None = None
     """Range of the values; theirs if left out."""
 
     def draw(self) -> Figure:
-        """Draw it; lines carry their labels, the marks of training lengths the id `trained`."""
+        """Draw it; lines carry their labels, marks the ids `trained` and `reference`."""
         every = sorted({length for line in self.lines for length in line.lengths})
         if not every:
             raise InputError("there is no length to plot: give at least one evaluation.")
@@ -64,9 +69,14 @@ class Lengths:
                 mark = axes.axvline(length, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
                 mark.set_gid("trained")
                 axes.annotate(
-                    f"trained at {length:,}", (length, 0.99), xycoords=("data", "axes fraction"),
-                    xytext=(3, 0), textcoords="offset points", va="top", fontsize=7,
+                    f"{self.trained_word} {length:,}", (length, 0.99),
+                    xycoords=("data", "axes fraction"), xytext=(3, 0),
+                    textcoords="offset points", va="top", fontsize=7,
                 )  # fmt: skip
+            if self.reference is not None:
+                name, value = self.reference
+                level = axes.axhline(value, color=INK, linewidth=0.8, linestyle=":", label=name)
+                level.set_gid("reference")
             axes.set_xlabel(self.across)
             axes.set_ylabel(self.label)
             if self.logarithmic:
