@@ -1,12 +1,17 @@
 """`headscape evaluate` and `headscape compare`: what happens past the training length."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
+if TYPE_CHECKING:
+    from headscape.evaluate.task_job import TaskConfig
+
 MANY = ("--lengths", "--extend", "--depths")
+TEXTS_ONLY = ("protocol", "same_tokens", "quantity", "extend", "corpus", "limit")
+"""Options that say nothing about a task."""
 
 
 class Spread(TyperCommand):
@@ -32,6 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
+    context: typer.Context,
     sources: Annotated[
         list[str], typer.Argument(metavar="RUN...", help="Run folders, or hf:FOLDER.")
     ],
@@ -65,8 +71,7 @@ def evaluate(
     out: Annotated[Path, typer.Option(help="Where the files go.")] = Path("evaluation"),
 ) -> None:
     """Measure runs at several lengths and write table, plot and data; resumes by itself."""
-    from headscape.errors import InputError
-    from headscape.evaluate import report, task_job
+    from headscape.evaluate import report
     from headscape.evaluate.extension import parse
     from headscape.evaluate.job import EvaluateConfig
     from headscape.evaluate.job import evaluate as measure
@@ -74,35 +79,16 @@ def evaluate(
     from headscape.evaluate.subjects import open_subjects
     from headscape.evaluate.table import Table
     from headscape.evaluate.task_job import TaskConfig
-    from headscape.figures.style import save
-    from headscape.train.data import TASK, default_cache
-    from headscape.train.run import read_config
+    from headscape.train.data import default_cache
 
-    ours = [source for source in sources if not source.startswith("hf:")]
-    on_task = bool(ours) and read_config(Path(ours[0])).corpus.startswith(TASK)
-    if task is None and depths:
-        raise InputError("--depths belongs to a heat map: name its --task, passkey or needle.")
-    if task is not None or on_task:
-        texts = {"--corpus": corpus, "--limit": limit, "--extend": extend}
-        texts |= {"--same-tokens": same_tokens, "--protocol": protocol != "nonoverlap"}
-        for name, given in texts.items():
-            if given:
-                raise InputError(f"{name} is for texts, and a task has right answers instead.")
-    tasks = TaskConfig(
-        examples=examples,
-        lengths=tuple(lengths or ()),
-        depths=tuple(depths) if depths else TaskConfig.depths,
-    )
-    if task is not None:
-        for source in sources:
-            figure = task_job.heat_map(source, task, lengths or [256, 512, 1024], tasks).draw()
-            for path in save(figure, out / f"{task}-{Path(source).name}"):
-                typer.echo(path)
-        return
-    if on_task:
-        chosen, results = task_job.evaluate_tasks(sources, tasks)
-        paths = task_job.write(out, chosen, results)
-        typer.echo(task_job.markdown(chosen, results))
+    if _on_task(context, sources, task):
+        asked = TaskConfig(
+            lengths=tuple(lengths or ()),
+            examples=examples,
+            depths=tuple(depths or TaskConfig.depths),
+            batch_tokens=batch_tokens,
+        )
+        paths = _ask(sources, task, asked, out)
     else:
         config = EvaluateConfig(
             **({"lengths": tuple(lengths)} if lengths else {}),
@@ -127,7 +113,54 @@ def evaluate(
         typer.echo(path)
 
 
+def _on_task(context: typer.Context, sources: list[str], task: str | None) -> bool:
+    """Whether right answers are asked for; an option that would change nothing is refused."""
+    from headscape.errors import InputError
+    from headscape.train.data import TASK
+    from headscape.train.run import read_config
+
+    hugging = [source for source in sources if source.startswith("hf:")]
+    corpora = [read_config(Path(one)).corpus for one in sources if one not in hugging]
+    on_task = task is not None or any(corpus.startswith(TASK) for corpus in corpora)
+    if _given(context, "depths") and task is None:
+        raise InputError("--depths belongs to a heat map: name its --task, passkey or needle.")
+    if not on_task and _given(context, "examples"):
+        raise InputError(
+            "--examples belongs to tasks, and a text is scored as it is: leave it out, "
+            "or name a --task."
+        )
+    if on_task and hugging:
+        raise InputError(f"{hugging[0]}: tasks are for runs of our own, leave it out.")
+    for name in TEXTS_ONLY if on_task else ():
+        if _given(context, name):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"{option} is for texts, and a task has right answers instead: leave it out."
+            )
+    return on_task
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _ask(sources: list[str], task: str | None, config: "TaskConfig", out: Path) -> list[Path]:
+    """Ask runs on a task against length, or any runs for a heat map; the files written."""
+    from headscape.evaluate import task_report
+    from headscape.evaluate.task_job import evaluate_depths, evaluate_tasks
+    from headscape.evaluate.task_table import TaskTable
+
+    if task is not None:
+        return task_report.write_maps(out, evaluate_depths(sources, task, config, out / "journal"))
+    scores = evaluate_tasks(sources, config, out / "journal")
+    paths = task_report.write(out, scores)
+    typer.echo(TaskTable.of(scores).markdown())
+    return paths
+
+
 def compare(
+    context: typer.Context,
     evaluations: Annotated[
         list[Path], typer.Argument(help="Folders or JSON files that evaluate wrote.")
     ],
@@ -135,12 +168,21 @@ def compare(
     out: Annotated[Path, typer.Option(help="Where the files go.")] = Path("comparison"),
 ) -> None:
     """Merge evaluations: methods across, mean and spread over seeds."""
-    from headscape.evaluate import report
+    from headscape.errors import InputError
+    from headscape.evaluate import report, task_report
     from headscape.evaluate.measurement import quantity as known
     from headscape.evaluate.table import Table
+    from headscape.evaluate.task_table import TaskTable
 
-    rows = report.compare(evaluations)
-    paths = report.write(out, rows, known(quantity))
-    typer.echo(Table.of(rows, known(quantity)).markdown())
+    if task_report.on_tasks(evaluations):
+        if _given(context, "quantity"):
+            raise InputError("--quantity is for texts, and a task has accuracies: leave it out.")
+        scores = task_report.compare(evaluations)
+        paths = task_report.write(out, scores)
+        typer.echo(TaskTable.of(scores).markdown())
+    else:
+        rows = report.compare(evaluations)
+        paths = report.write(out, rows, known(quantity))
+        typer.echo(Table.of(rows, known(quantity)).markdown())
     for path in paths:
         typer.echo(path)

@@ -1,33 +1,30 @@
-"""Runs that were trained on a task (corpus `task:NAME`): accuracy against length, plot and files.
+"""Runs asked for right answers: against length on the task they learned, or by depth and length.
 
-    tasks.json, .csv    every accuracy
-    tasks.md            lengths down, methods across: exact answers, and right symbols in brackets
-    tasks.png, ...      exact answers against length, the longest trained question marked
-
-Retrieval also has a heat map by depth and length, for runs on the task and for any language model.
+A run that cannot read a length gets a "-" there; a run that can read none of them is refused.
+Progress is one line with the time left, by the work that each question is. Answers are kept in the
+journal as they are given.
 """
 
-import csv
-import io
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from headscape import atomic
 from headscape.errors import InputError
-from headscape.evaluate.accuracy import Accuracy, against_length, by_depth, by_depth_trained
-from headscape.figures.depths import Depths
-from headscape.figures.lengths import Lengths, Line
+from headscape.evaluate.accuracy import Question, Sheet, mark
+from headscape.evaluate.scoring import GPT2Scorer
+from headscape.evaluate.task_score import Score
+from headscape.evaluate.task_table import check_names
 from headscape.figures.names import title
-from headscape.figures.style import save
 from headscape.tasks import Task, task
 from headscape.tasks.retrieval import RETRIEVAL
+from headscape.text.progress import SlowBar
 from headscape.train.data import TASK
 from headscape.train.run import Run
+
+Place = tuple[int, float | None]
+"""A length and, in a heat map, a depth."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,27 +32,50 @@ class TaskConfig:
     """How to test."""
 
     lengths: tuple[int, ...] = ()
-    """Question lengths; two within what was trained and eight beyond it if left out."""
+    """Question lengths; if left out, two within what was trained and eight beyond it, or 256, 512
+    and 1,024 in a heat map."""
     examples: int = 100
     """Questions of each length."""
     seed: int = 1_000_003
     """Of the questions; another than training's."""
     depths: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     """For heat maps: where the fact stands, as a share of the text."""
+    batch_tokens: int = 8192
+    """Tokens that go through a model at once: a question of memory."""
 
     def __post_init__(self) -> None:
-        if self.examples < 1:
-            raise InputError(f"examples must be at least 1, not {self.examples}.")
+        for name in ("examples", "batch_tokens"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        for length in self.lengths:
+            if length < 1:
+                raise InputError(f"a question has at least 1 symbol: give no length of {length}.")
         for depth in self.depths:
             if not 0 <= depth <= 1:
                 raise InputError(f"a depth is a share of the text, 0 to 1, not {depth}.")
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidate:
+    """A run, and what it is asked."""
+
+    run: Run
+    scorer: GPT2Scorer
+    task: Task
+    sheet: Callable[[Place], Sheet]
+    """The questions of a place, made when they are needed."""
+
+    @property
+    def method(self) -> str:
+        """Its column."""
+        return title(self.run.config.encoding)
+
+
 def evaluate_tasks(
-    sources: Sequence[str], config: TaskConfig
-) -> tuple[Task, dict[str, list[Accuracy]]]:
-    """The accuracies of runs on one task, by heading."""
-    runs = [Run.open(source) for source in sources]
+    sources: Sequence[str], config: TaskConfig, journal: Path | None = None
+) -> list[Score]:
+    """Accuracy against length of runs on one task; with a folder, resumable."""
+    runs = [Run.open(folder) for folder in _folders(sources).values()]
     names = {run.config.corpus for run in runs}
     if len(names) != 1 or not next(iter(names)).startswith(TASK):
         raise InputError(
@@ -63,89 +83,138 @@ def evaluate_tasks(
             f"give runs that were trained with the same --corpus task:NAME."
         )
     chosen = task(next(iter(names)).removeprefix(TASK))
-    lengths = config.lengths or default_lengths(chosen)
-    out: dict[str, list[Accuracy]] = {}
-    for run in runs:
-        heading = title(run.config.encoding)
-        while heading in out:
-            heading += f" (seed {run.config.seed})"
-        out[heading] = against_length(
-            run.model, chosen, lengths, examples=config.examples, seed=config.seed
+    lengths = sorted(set(config.lengths or default_lengths(chosen)))
+    if lengths[0] < chosen.shortest:
+        raise InputError(
+            f"{chosen.name} has no question of {lengths[0]} symbols: its shortest has "
+            f"{chosen.shortest}."
         )
-    return chosen, out
+
+    def sheet(place: Place) -> Sheet:
+        examples = (chosen.example(config.seed, n, place[0]) for n in range(config.examples))
+        return Sheet(questions=[Question.in_layout(chosen, one) for one in examples])
+
+    candidates = [
+        Candidate(run=run, scorer=GPT2Scorer(run.model), task=chosen, sheet=sheet) for run in runs
+    ]
+    check_names((one.method, one.run.config.seed, one.scorer.fingerprint) for one in candidates)
+    found = _answers(candidates, [(length, None) for length in lengths], config, journal)
+    return [score for scores in found for score in scores]
 
 
-def heat_map(source: str, name: str, lengths: Sequence[int], config: TaskConfig) -> Depths:
-    """Retrieval by depth and length: in the task's layout by a run on it, else as plain text."""
+def evaluate_depths(
+    sources: Sequence[str], name: str, config: TaskConfig, journal: Path | None = None
+) -> dict[str, list[Score]]:
+    """Retrieval by depth and length, by the name of each run; with a folder, resumable.
+
+    A run on the task is asked in the task's layout; any other continues plain text.
+    """
     if name not in RETRIEVAL:
         raise InputError(f"{name!r} has no depth: there are {', '.join(RETRIEVAL)}.")
-    run, chosen = Run.open(source), RETRIEVAL[name]
-    options = {"examples": config.examples, "seed": config.seed}
-    if run.config.corpus == f"{TASK}{name}":
-        values = by_depth_trained(run.model, chosen, lengths, config.depths, **options)
-    else:
-        encode = run.tokenizer.encode
-        values = by_depth(run.model, chosen, lengths, config.depths, encode, **options)
-    heading = f"{name}, {title(run.config.encoding)}"
-    return Depths(accuracy=values, depths=config.depths, lengths=lengths, title=heading)
+    folders = _folders(sources)
+    candidates = [_on_retrieval(Run.open(folder), name, config) for folder in folders.values()]
+    lengths = sorted(set(config.lengths or (256, 512, 1024)))
+    places: list[Place] = [
+        (length, depth) for length in lengths for depth in sorted(set(config.depths))
+    ]
+    return dict(zip(folders, _answers(candidates, places, config, journal), strict=True))
 
 
 def default_lengths(chosen: Task) -> tuple[int, ...]:
-    """Half of and all that was trained, then eight steps to the longest test."""
-    last, end = chosen.train_lengths[1], chosen.test_lengths[1]
-    beyond = np.linspace(last, end, 9)[1:].round().astype(int).tolist()
-    return (max(1, last // 2), last, *beyond)
+    """Half of and all that was trained, then eight from the shortest test to the longest."""
+    last = chosen.train_lengths[1]
+    beyond = np.linspace(*chosen.test_lengths, 8).round().astype(int).tolist()
+    return (max(chosen.shortest, last // 2), last, *beyond)
 
 
-def plot(chosen: Task, results: Mapping[str, Sequence[Accuracy]]) -> Figure:
-    """Exact answers against length."""
-    lines = [
-        Line(
-            label=heading,
-            lengths=[one.length for one in found],
-            values=[one.exact for one in found],
+def _on_retrieval(run: Run, name: str, config: TaskConfig) -> Candidate:
+    chosen = RETRIEVAL[name]
+
+    def in_layout(n: int, length: int, depth: float) -> Question:
+        return Question.in_layout(chosen, chosen.example_at(config.seed, n, length, depth))
+
+    def in_text(n: int, length: int, depth: float) -> Question:
+        encode = run.tokenizer.encode
+        return Question.in_text(*chosen.tokens_at(config.seed, n, length, depth, encode))
+
+    ask = in_layout if run.config.corpus == f"{TASK}{name}" else in_text
+
+    def sheet(place: Place) -> Sheet:
+        length, depth = place
+        assert depth is not None
+        return Sheet(questions=[ask(n, length, depth) for n in range(config.examples)])
+
+    return Candidate(run=run, scorer=GPT2Scorer(run.model), task=chosen, sheet=sheet)
+
+
+def _answers(
+    candidates: Sequence[Candidate],
+    places: Sequence[Place],
+    config: TaskConfig,
+    journal: Path | None,
+) -> list[list[Score]]:
+    """Every candidate's score at every place; places begin with the shortest length."""
+    for one in candidates:
+        reason = one.scorer.cannot(one.sheet(places[0]).reads)
+        if reason is not None:
+            raise InputError(f"{one.run.folder}: {reason}")
+    costs = [[int(one.scorer.cost(length)) for length, _ in places] for one in candidates]
+    with SlowBar("answering", config.examples * sum(map(sum, costs))) as bar:
+        return [
+            [
+                _score(one, place, config, journal, _times(cost, bar.advance))
+                for place, cost in zip(places, row, strict=True)
+            ]
+            for one, row in zip(candidates, costs, strict=True)
+        ]
+
+
+def _times(cost: int, advance: Callable[[int], None]) -> Callable[[int], None]:
+    return lambda count: advance(cost * count)
+
+
+def _score(
+    one: Candidate,
+    place: Place,
+    config: TaskConfig,
+    journal: Path | None,
+    advance: Callable[[int], None],
+) -> Score:
+    sheet = one.sheet(place)
+    refused = one.scorer.cannot(sheet.reads)
+    found = None
+    if refused is None:
+        found = mark(
+            one.scorer,
+            sheet,
+            batch_tokens=config.batch_tokens,
+            journal=journal,
+            advance=advance,
         )
-        for heading, found in results.items()
-    ]
-    return Lengths(
-        lines=lines,
-        label=f"Exact answers, {chosen.name}",
-        across="Question length (symbols)",
-        trained=[chosen.train_lengths[1]],
-        logarithmic=False,
-        limits=(-0.02, 1.05),
-    ).draw()
-
-
-def write(folder: Path, chosen: Task, results: Mapping[str, Sequence[Accuracy]]) -> list[Path]:
-    """Write tasks.json, .csv, .md and the plot; say where."""
-    stem = folder / "tasks"
-    rows = [{"method": name} | asdict(one) for name, found in results.items() for one in found]
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    texts = {
-        ".json": json.dumps(rows, indent=1) + "\n",
-        ".csv": table.getvalue(),
-        ".md": markdown(chosen, results),
-    }
-    for suffix, text in texts.items():
-        atomic.write_text(stem.with_suffix(suffix), text)
-    return [*(stem.with_suffix(suffix) for suffix in texts), *save(plot(chosen, results), stem)]
-
-
-def markdown(chosen: Task, results: Mapping[str, Sequence[Accuracy]]) -> str:
-    """A table of lengths by methods."""
-    lines = ["| length | " + " | ".join(results) + " |", "|---:|" + "---:|" * len(results)]
-    for row in zip(*results.values(), strict=True):
-        cells = " | ".join(f"{one.exact:.2f} ({one.tokens:.2f})" for one in row)
-        lines.append(f"| {row[0].length} | {cells} |")
-    low, high = chosen.train_lengths
-    count = next(iter(results.values()))[0].examples
-    note = (
-        f"{chosen.name}: share of exact answers (of right symbols) over {count} questions; "
-        f"trained on lengths {low} to {high}"
+    else:
+        advance(config.examples)
+    length, depth = place
+    return Score(
+        method=one.method,
+        encoding=one.run.config.encoding,
+        seed=one.run.config.seed,
+        task=one.task.name,
+        length=length,
+        depth=depth,
+        examples=config.examples,
+        symbols=None if found is None else found.symbols,
+        exact=None if found is None else found.exact,
+        questions=sheet.fingerprint,
+        model=one.scorer.fingerprint,
+        refused=refused,
     )
-    guess = f"; guessing gets {chosen.guess:.0%} right" if chosen.guess else ""
-    return "\n".join([*lines, "", f"{note}{guess}.", ""])
+
+
+def _folders(sources: Iterable[str]) -> dict[str, Path]:
+    """Every folder once, by the shortest end of its path that no other shares."""
+    folders = {Path(source).resolve(): Path(source) for source in sources}
+    for count in range(1, max(len(folder.parts) for folder in folders) + 1):
+        names = ["-".join(folder.parts[-count:]).lstrip("/") for folder in folders]
+        if len(set(names)) == len(folders):
+            return dict(zip(names, folders.values(), strict=True))
+    raise InputError(f"the folders {', '.join(names)} cannot be told apart: rename one of them.")
