@@ -155,3 +155,8 @@ def test_bad_folders_are_refused_in_a_sentence(tmp_path):
         huggingface.open_model(tmp_path)
     with pytest.raises(InputError, match="holds no tokenizer"):
         huggingface.open_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(InputError, match="holds no tokenizer"):
+        huggingface.open_tokenizer(tmp_path)
+    with pytest.raises(InputError, match=r"the folder .*nowhere is not there"):
+        huggingface.open_model(tmp_path / "nowhere")

@@ -161,7 +161,8 @@ def test_positions_survive_the_file(tmp_path):
         ("{", "is not JSON"),
         ("[]", "holds no measurements"),
         ('{"format": 9, "measurements": []}', "has format 9"),
-        ('{"format": 2, "measurements": [{"colour": 1}]}', "unknown field 'colour'"),
+        ('{"format": 2, "measurements": [3]}', "are no list of objects"),
+        ('{"format": 2, "measurements": [{"method": "m"}]}', "see its field 'by_position'"),
     ],
 )
 def test_bad_files_are_refused_in_a_sentence(content, complaint, tmp_path):
@@ -171,6 +172,32 @@ def test_bad_files_are_refused_in_a_sentence(content, complaint, tmp_path):
         measurement.read(path)
     with pytest.raises(InputError, match="cannot read"):
         measurement.read(tmp_path / "none.json")
+
+
+def test_a_field_of_another_type_is_refused_in_a_sentence(tmp_path):
+    path = tmp_path / "evaluation.json"
+    measurement.write(path, [BASE])
+    path.write_text(path.read_text().replace('"loss": 2.0', '"loss": "2.0"'))
+    with pytest.raises(
+        InputError, match=r"evaluation\.json is damaged: loss='2\.0' is not of type"
+    ):
+        measurement.read(path)
+
+
+def test_losses_and_bits_have_three_decimals_and_large_numbers_few_digits(tmp_path):
+    table = Table.of([at("ALiBi", 8, 2.0)], "loss")
+    assert "**2.000**" in table.markdown()
+    assert table.csv().splitlines()[0].split(",").count("loss") == 1
+    assert "**1.17e+08**" in Table.of([at("ALiBi", 8, 9.2873)], "word-perplexity").markdown()
+
+
+def test_texts_of_other_sizes_do_not_compare_by_the_byte():
+    other = replace(BASE, method="hf", text="u", bytes=300)
+    with pytest.raises(InputError, match="scored on 400 bytes and hf on 300"):
+        Table.of([BASE, other], "bits-per-byte")
+    shorter = replace(BASE, text="u", bytes=390)
+    with pytest.raises(InputError, match="ALiBi with seed 0 was measured on two texts"):
+        Table.of([BASE, shorter], "bits-per-byte")
 
 
 def test_titles_are_the_papers():

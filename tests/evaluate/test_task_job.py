@@ -58,6 +58,7 @@ def runs(monkeypatch):
 def score(method, length, exact, *, seed=0, **others):
     fields = {"task": "parity", "depth": None, "examples": 10, "questions": f"asked {length}"}
     fields |= {"symbols": exact, "model": f"{method} {seed}", "encoding": method.lower()}
+    fields["recipe"] = "r"
     return Score(method=method, length=length, exact=exact, seed=seed, **(fields | others))
 
 
@@ -161,7 +162,7 @@ def test_what_cannot_be_asked_is_refused(runs):
 
 
 def test_two_models_of_one_name_and_seed_are_refused():
-    with pytest.raises(InputError, match="both called ALiBi, seed 0"):
+    with pytest.raises(InputError, match="both called ALiBi with seed 0"):
         TaskTable.of([score("ALiBi", 4, 0.5), score("ALiBi", 9, 0.5, model="another")])
 
 

@@ -56,7 +56,9 @@ def evaluate(
     ] = "perplexity",
     extend: Annotated[
         list[str] | None,
-        typer.Option(help="Stretch RoPE: linear, ntk, dynamic, yarn; yarn:8 by 8 at every length."),
+        typer.Option(
+            help="Stretch RoPE runs: linear, ntk, dynamic, yarn; yarn:8 by 8 at every length."
+        ),
     ] = None,
     corpus: Annotated[str | None, typer.Option(help="Another text than the runs' own.")] = None,
     limit: Annotated[int | None, typer.Option(help="Use only so many tokens of it.")] = None,
@@ -99,11 +101,15 @@ def evaluate(
             quantity=known(quantity),
         )
         stretched = [parse(name) for name in extend or []]
+        turned = [source for source in sources if _turns(source)] or sources
         subjects = [
             subject
             for source in sources
             for subject in open_subjects(
-                source, cache=default_cache(), corpus=corpus, extensions=stretched
+                source,
+                cache=default_cache(),
+                corpus=corpus,
+                extensions=stretched if source in turned else [],
             )
         ]
         rows = measure(subjects, config, out / "journal")
@@ -138,6 +144,14 @@ def _on_task(context: typer.Context, sources: list[str], task: str | None) -> bo
                 f"{option} is for texts, and a task has right answers instead: leave it out."
             )
     return on_task
+
+
+def _turns(source: str) -> bool:
+    """Whether a run can be stretched, so that others can stand beside it unstretched."""
+    from headscape.evaluate.subjects import HUGGING_FACE
+    from headscape.train.run import read_config
+
+    return not source.startswith(HUGGING_FACE) and read_config(Path(source)).encoding == "rope"
 
 
 def _given(context: typer.Context, name: str) -> bool:

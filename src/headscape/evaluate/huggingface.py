@@ -110,17 +110,20 @@ def open_model(folder: Path) -> HuggingFaceScorer:
 def open_tokenizer(folder: Path) -> HuggingFaceTokenizer:
     """Load the tokenizer that lies beside a model."""
     transformers = _transformers()
+    _check(folder, "config.json")
     try:
         return HuggingFaceTokenizer(
             transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise InputError(
             f"{folder} holds no tokenizer: put its tokenizer.json beside the model."
         ) from error
 
 
 def _check(folder: Path, name: str) -> None:
+    if not folder.is_dir():
+        raise InputError(f"the folder {folder} is not there: give that of a downloaded model.")
     if not (folder / name).is_file():
         raise InputError(f"{folder} holds no {name}: give the folder of a downloaded model.")
 

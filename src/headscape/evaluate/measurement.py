@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from headscape import atomic
+from headscape.checks import check_types
 from headscape.errors import InputError
 
 FORMAT = 2
@@ -119,15 +120,26 @@ def read(path: Path) -> list[Measurement]:
         raise InputError(f"{path} holds no measurements: give a file that evaluate wrote.")
     if data.get("format") != FORMAT:
         raise InputError(f"{path} has format {data.get('format')!r}; this version reads {FORMAT}.")
-    return [_measurement(row, path) for row in data["measurements"]]
+    rows = data["measurements"]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{path} is damaged: its measurements are no list of objects.")
+    return [_measurement(row, path) for row in rows]
 
 
 def _measurement(row: Mapping[str, Any], path: Path) -> Measurement:
     known = {item.name for item in fields(Measurement)}
-    if set(row) - known:
-        raise InputError(f"{path} has an unknown field {min(set(row) - known)!r}.")
-    positions = row.get("by_position")
-    return Measurement(**{**row, "by_position": None if positions is None else tuple(positions)})
+    if set(row) != known:
+        odd = min(set(row) ^ known)
+        raise InputError(f"{path} is damaged or of another version, see its field {odd!r}.")
+    positions = row["by_position"]
+    if positions is not None and not all(isinstance(value, float) for value in positions):
+        raise InputError(f"{path} is damaged: by_position holds what is not a number.")
+    one = Measurement(**{**row, "by_position": None if positions is None else tuple(positions)})
+    try:
+        check_types(one, skip=("by_position",))
+    except InputError as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+    return one
 
 
 def _exp(value: float) -> float:

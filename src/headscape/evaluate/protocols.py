@@ -91,9 +91,10 @@ def plan(protocol: Protocol, tokens: int, length: int, longest: int | None = Non
     if length < 1 or reach < length:
         raise InputError(f"a length must be from 1 to the longest, {reach}, not {length}.")
     if tokens < reach + 1:
+        shorter = f" or a length of at most {tokens - 1}" if tokens > 1 else ""
         raise InputError(
             f"a length of {reach} needs {reach + 1} tokens and the text has {tokens}: "
-            f"give more text or a length of at most {max(tokens - 1, 1)}."
+            f"give more text{shorter}."
         )
     if protocol.count > length:
         raise InputError(

@@ -43,7 +43,7 @@ def write(
 
 
 def plot(table: Table) -> Lengths:
-    """The table as lines; bands are the spread over seeds, or one seed's interval."""
+    """The table as lines; bands are the spread over seeds, or a single one's interval."""
     trained = {one.train_length for one in table.measurements if one.train_length is not None}
     protocol = table.measurements[0].protocol
     return Lengths(
@@ -60,10 +60,11 @@ def positions(measurements: Sequence[Measurement]) -> Lengths:
     Positions are gathered into bins, four to a doubling, so that the noise of single positions
     does not hide the shape.
     """
-    lines = []
+    lines, shown = [], set()
     for method in dict.fromkeys(one.method for one in measurements):
         here = [one for one in measurements if one.method == method]
         longest = max(one.length for one in here)
+        shown.add(longest)
         seeds = [np.array(one.by_position) for one in here if one.length == longest]
         losses = np.mean(seeds, axis=0)
         edges = np.unique(np.append((2 ** np.arange(0, np.log2(longest), 0.25)).astype(int), 0))
@@ -79,7 +80,7 @@ def positions(measurements: Sequence[Measurement]) -> Lengths:
     return Lengths(
         lines=lines,
         label="Loss (nats per token, per-position)",
-        across="Position in the window",
+        across=f"Position in a window of {' or '.join(map(str, sorted(shown)))} tokens",
         trained=sorted(trained),
     )
 

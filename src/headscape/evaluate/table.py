@@ -1,32 +1,21 @@
-"""Tables in the paper's layout: lengths down, methods across, the best of each row in bold.
+"""Measurements as a table; those that were measured differently are refused.
 
-A cell is the mean over seeds, with the sample standard deviation after it where there are several;
-"-" says that a method cannot read so many tokens, an empty cell that it was not asked to. The line
-under the table says how the numbers were measured, and numbers that were measured differently are
-refused. JSON and CSV hold every single measurement, with its interval.
+The line under the table says how the numbers were measured. JSON and CSV hold every single
+measurement, with its interval.
 """
 
 import csv
 import io
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headscape.errors import InputError
+from headscape.evaluate.layout import Cell, Layout, seeds
 from headscape.evaluate.measurement import Measurement, Quantity, by_token, without_units
 
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """A method at a length."""
-
-    mean: float | None
-    """None where the method cannot, or was not measured."""
-    spread: float | None
-    """Standard deviation over seeds; None of a single one, or where one is not finite."""
-    count: int
-    """Seeds; 0 where it was not measured."""
+ALIKE = 1.1
+"""Texts of two tokenizers compare by the byte if neither has this many times the other's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +28,7 @@ class Table:
     @classmethod
     def of(cls, measurements: Iterable[Measurement], quantity: Quantity = "perplexity") -> "Table":
         """Arrange measurements, each once; those that do not compare are refused."""
-        rows = {(one.method, one.length, one.model): one for one in measurements}
+        rows = {(one.method, one.length, one.model, one.text): one for one in measurements}
         if not rows:
             raise InputError("there is nothing to put into a table: give at least one evaluation.")
         check(tuple(rows.values()), quantity)
@@ -56,59 +45,34 @@ class Table:
         return sorted({one.length for one in self.measurements})
 
     def cell(self, method: str, length: int) -> Cell:
-        """Mean and spread over seeds; a method that cannot with one seed cannot at all."""
+        """Mean and spread over seeds."""
         here = [one for one in self.measurements if (one.method, one.length) == (method, length)]
-        found = [one.value(self.quantity) for one in here]
-        values = [value for value in found if value is not None]
-        if not values or len(values) < len(found):
-            return Cell(mean=None, spread=None, count=len(here))
-        finite = all(map(math.isfinite, values))
-        spread = statistics.stdev(values) if finite and len(values) > 1 else None
-        return Cell(mean=statistics.fmean(values), spread=spread, count=len(values))
+        return Cell.of([one.value(self.quantity) for one in here])
 
     def note(self) -> str:
         """How the numbers were measured, in one sentence."""
         one = self.measurements[0]
         trained = sorted({m.train_length for m in self.measurements if m.train_length is not None})
-        counts = {self.cell(m.method, m.length).count for m in self.measurements}
+        counts = [self.cell(m.method, m.length).count for m in self.measurements]
         parts = [
             f"{self.quantity} by protocol {one.protocol}",
             f"corpus {one.corpus}",
             "all whole windows" if one.longest is None else "the same tokens at every length",
             f"{_span(m.tokens for m in self.measurements if m.tokens)} tokens scored",
         ]
+        if not by_token(self.quantity):
+            parts.append(f"{_span(m.bytes for m in self.measurements if m.bytes)} bytes")
         if trained:
             parts.append(f"trained at {', '.join(map(str, trained))}")
-        if max(counts) > 1:
-            seeds = "-".join(map(str, sorted({min(counts), max(counts)})))
-            parts.append(f"mean ± standard deviation over {seeds} seeds")
-        return "; ".join(parts) + "."
+        return "; ".join(filter(None, [*parts, seeds(counts)])) + "."
 
     def markdown(self) -> str:
         """A Markdown table and its note."""
-        lines = [
-            "| length | " + " | ".join(self.methods) + " |",
-            "|---:|" + "---:|" * len(self.methods),
-        ]
-        for length in self.lengths:
-            cells = self._row(length, "**{}**", " ± ")
-            lines.append(f"| {length} | " + " | ".join(cells) + " |")
-        return "\n".join([*lines, "", self.note(), ""])
+        return self._layout().markdown()
 
     def latex(self) -> str:
         """A LaTeX tabular for the package booktabs, and its note as a comment."""
-        head = " & ".join(["Length", *map(_escaped, self.methods)])
-        lines = [
-            f"% {self.note()}",
-            rf"\begin{{tabular}}{{r{'r' * len(self.methods)}}}",
-            r"\toprule",
-            head + r" \\",
-            r"\midrule",
-        ]
-        for length in self.lengths:
-            cells = self._row(length, r"\textbf{{{}}}", r" $\pm$ ")
-            lines.append(" & ".join([str(length), *cells]) + r" \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+        return self._layout().latex()
 
     def csv(self) -> str:
         """Every measurement in a row of its own."""
@@ -116,8 +80,9 @@ class Table:
         writer = csv.writer(out, lineterminator="\n")
         names = [
             "method", "seed", "train_length", "length", "protocol", "longest", "corpus",
-            "windows", "tokens", "bytes", "words", "loss",
+            "windows", "tokens", "bytes", "words",
         ]  # fmt: skip
+        names += ["loss"] if self.quantity != "loss" else []
         writer.writerow([*names, self.quantity, "low", "high", "refused"])
         for one in self.measurements:
             low, high = one.interval(self.quantity) or (None, None)
@@ -125,25 +90,21 @@ class Table:
             writer.writerow([*row, one.value(self.quantity), low, high, one.refused])
         return out.getvalue()
 
-    def _row(self, length: int, bold: str, between: str) -> list[str]:
-        cells = [self.cell(method, length) for method in self.methods]
-        means = [c.mean for c in cells if c.mean is not None and not math.isnan(c.mean)]
-        best = format_number(min(means)) if means else None
-        return [_text(cell, best, bold, between) for cell in cells]
+    def _layout(self) -> Layout:
+        return Layout(
+            methods=self.methods,
+            cells={n: [self.cell(method, n) for method in self.methods] for n in self.lengths},
+            best=min,
+            number=lambda value: format_number(value, self.quantity),
+            note=self.note(),
+        )
 
 
-def format_number(value: float) -> str:
-    """Two decimals, as the paper prints perplexities; `inf` and `nan` as they are."""
-    return f"{value:.2f}"
-
-
-def _text(cell: Cell, best: str | None, bold: str, between: str) -> str:
-    if cell.mean is None:
-        return "-" if cell.count else ""
-    text = format_number(cell.mean)
-    # What prints as equal is equally good.
-    text = bold.format(text) if text == best else text
-    return text if cell.spread is None else f"{text}{between}{format_number(cell.spread)}"
+def format_number(value: float, quantity: Quantity = "perplexity") -> str:
+    """Two decimals, as the paper prints perplexities; three of losses and bits."""
+    if quantity.endswith("perplexity"):
+        return f"{value:.2f}" if not 1e5 <= value < math.inf else f"{value:.3g}"
+    return f"{value:.3f}"
 
 
 def _span(counts: Iterable[int]) -> str:
@@ -152,14 +113,10 @@ def _span(counts: Iterable[int]) -> str:
     return " to ".join(f"{count:,}" for count in dict.fromkeys((found[0], found[-1])))
 
 
-def _escaped(text: str) -> str:
-    return text.replace("_", r"\_")
-
-
 def check(rows: Sequence[Measurement], quantity: Quantity) -> None:
-    """Refuse what does not compare: other texts, other protocols, models that are no seeds."""
+    """Refuse what does not compare: other protocols, other texts, models that are no seeds."""
     first = rows[0]
-    for name in ["protocol", "longest", "corpus"] + ["text"] * by_token(quantity):
+    for name in ("protocol", "longest", "corpus"):
         other = next((row for row in rows if getattr(row, name) != getattr(first, name)), None)
         if other is not None:
             raise InputError(
@@ -167,6 +124,38 @@ def check(rows: Sequence[Measurement], quantity: Quantity) -> None:
                 f"{other.method} with {getattr(other, name)}, which do not compare: "
                 f"evaluate them alike."
             )
+    _check_text(rows, quantity)
+    _check_seeds(rows)
+
+
+def _check_text(rows: Sequence[Measurement], quantity: Quantity) -> None:
+    first = rows[0]
+    other = next((row for row in rows if row.text != first.text), None)
+    if by_token(quantity):
+        if other is not None:
+            raise InputError(
+                f"{first.method} and {other.method} were scored on other tokens, by another "
+                f"--limit or tokenizer, which do not compare: evaluate them alike, or by the "
+                f"byte with --quantity bits-per-byte."
+            )
+        return
+    by_length: dict[int, Measurement] = {}
+    for row in rows:
+        if row.loss is None:
+            continue
+        if row.bytes is None:
+            raise without_units(row.method, quantity)
+        twin = by_length.setdefault(row.length, row)
+        assert twin.bytes is not None
+        if not 1 / ALIKE < row.bytes / max(twin.bytes, 1) < ALIKE:
+            raise InputError(
+                f"at length {row.length} {twin.method} was scored on {twin.bytes:,} bytes and "
+                f"{row.method} on {row.bytes:,}, which do not compare: evaluate them without "
+                f"--limit, or on more text."
+            )
+
+
+def _check_seeds(rows: Sequence[Measurement]) -> None:
     recipes: dict[str, str | None] = {}
     seen: dict[tuple[str, int, int | None], Measurement] = {}
     for row in rows:
@@ -176,11 +165,14 @@ def check(rows: Sequence[Measurement], quantity: Quantity) -> None:
                 f"seeds of one another: evaluate them into tables of their own."
             )
         twin = seen.setdefault((row.method, row.length, row.seed), row)
+        of = "" if row.seed is None else f" with seed {row.seed}"
         if twin.model != row.model:
-            of = "" if row.seed is None else f" with seed {row.seed}"
             raise InputError(
                 f"two different models are both called {row.method}{of}: evaluate them into "
                 f"tables of their own."
             )
-        if row.loss is not None and row.value(quantity) is None:
-            raise without_units(row.method, quantity)
+        if twin.text != row.text:
+            raise InputError(
+                f"{row.method}{of} was measured on two texts at length {row.length}: give one of "
+                f"these evaluations."
+            )

@@ -97,7 +97,10 @@ def evaluate_tasks(
     candidates = [
         Candidate(run=run, scorer=GPT2Scorer(run.model), task=chosen, sheet=sheet) for run in runs
     ]
-    check_names((one.method, one.run.config.seed, one.scorer.fingerprint) for one in candidates)
+    check_names(
+        (one.method, one.run.recipe, one.run.config.seed, one.scorer.fingerprint)
+        for one in candidates
+    )
     found = _answers(candidates, [(length, None) for length in lengths], config, journal)
     return [score for scores in found for score in scores]
 
@@ -197,6 +200,7 @@ def _score(
     return Score(
         method=one.method,
         encoding=one.run.config.encoding,
+        recipe=one.run.recipe,
         seed=one.run.config.seed,
         task=one.task.name,
         length=length,

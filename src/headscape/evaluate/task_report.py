@@ -54,6 +54,7 @@ def plot(table: TaskTable, share: Share) -> Lengths:
         trained=[table.task.train_lengths[1]],
         trained_word="trained up to",
         reference=("commonest answer", table.task.guess) if table.task.guess else None,
+        doubling=False,
         logarithmic=False,
         limits=(-0.02, 1.05),
     )

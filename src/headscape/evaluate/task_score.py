@@ -21,6 +21,8 @@ class Score:
     method: str
     """The column it belongs to."""
     encoding: str
+    recipe: str
+    """SHA-256 of all that the model was trained with but its seed."""
     seed: int
     """The training seed."""
     task: str

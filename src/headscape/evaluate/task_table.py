@@ -1,17 +1,14 @@
-"""Accuracies in the paper's layout: lengths down, methods across, the best of each row in bold.
+"""Scores as two tables, one of exact answers and one of right symbols.
 
-Two tables, one of exact answers and one of right symbols. A cell is the mean over seeds, with the
-sample standard deviation after it where there are several; "-" says that a method cannot read so
-many tokens. Scores on different tasks or questions are refused.
+Scores on different tasks or questions are refused.
 """
 
-import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from headscape.errors import InputError
-from headscape.evaluate.table import Cell
+from headscape.evaluate.layout import Cell, Layout, seeds
 from headscape.evaluate.task_score import Score
 from headscape.tasks import Task, task
 
@@ -50,18 +47,14 @@ class TaskTable:
         return sorted({one.length for one in self.scores})
 
     def cell(self, method: str, length: int, share: Share) -> Cell:
-        """Mean and spread over seeds; a method that cannot with one seed cannot at all."""
+        """Mean and spread over seeds."""
         here = [one for one in self.scores if (one.method, one.length) == (method, length)]
-        found = [getattr(one, share) for one in here]
-        if not found or None in found:
-            return Cell(mean=None, spread=None, count=len(here))
-        spread = statistics.stdev(found) if len(found) > 1 else None
-        return Cell(mean=statistics.fmean(found), spread=spread, count=len(found))
+        return Cell.of([getattr(one, share) for one in here])
 
     def note(self, share: Share) -> str:
         """What the numbers are, in one sentence."""
         low, high = self.task.train_lengths
-        counts = {self.cell(one.method, one.length, share).count for one in self.scores}
+        counts = [self.cell(one.method, one.length, share).count for one in self.scores]
         parts = [
             f"{self.task.name} ({self.task.level}): share of {SHARES[share]}",
             f"{self.scores[0].examples} questions of each length",
@@ -69,70 +62,41 @@ class TaskTable:
         ]
         if self.task.guess:
             parts.append(f"the commonest answer alone gets {self.task.guess:.2f}")
-        if max(counts) > 1:
-            seeds = "-".join(map(str, sorted({min(counts), max(counts)})))
-            parts.append(f"mean ± standard deviation over {seeds} seeds")
-        return "; ".join(parts) + "."
+        return "; ".join(filter(None, [*parts, seeds(counts)])) + "."
 
     def markdown(self) -> str:
         """Both tables, each with its note."""
-        return "\n".join(map(self._markdown, SHARES))
+        return "\n".join(self._layout(share).markdown() for share in SHARES)
 
     def latex(self) -> str:
         """Both as LaTeX tabulars for the package booktabs, their notes as comments."""
-        return "\n".join(map(self._latex, SHARES))
+        return "\n".join(self._layout(share).latex() for share in SHARES)
 
-    def _markdown(self, share: Share) -> str:
-        lines = [
-            "| length | " + " | ".join(self.methods) + " |",
-            "|---:|" + "---:|" * len(self.methods),
-        ]
-        for length in self.lengths:
-            cells = self._row(length, share, "**{}**".format, " ± ")
-            lines.append(f"| {length} | " + " | ".join(cells) + " |")
-        return "\n".join([*lines, "", self.note(share), ""])
-
-    def _latex(self, share: Share) -> str:
-        heads = [method.replace("_", r"\_") for method in self.methods]
-        lines = [
-            f"% {self.note(share)}",
-            rf"\begin{{tabular}}{{r{'r' * len(heads)}}}",
-            r"\toprule",
-            " & ".join(["Length", *heads]) + r" \\",
-            r"\midrule",
-        ]
-        for length in self.lengths:
-            cells = self._row(length, share, r"\textbf{{{}}}".format, r" $\pm$ ")
-            lines.append(" & ".join([str(length), *cells]) + r" \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-    def _row(
-        self, length: int, share: Share, bold: Callable[[str], str], between: str
-    ) -> list[str]:
-        cells = [self.cell(method, length, share) for method in self.methods]
-        means = [f"{cell.mean:.2f}" for cell in cells if cell.mean is not None]
-        best = max(means, default="0.00")
-        return [_text(cell, best, bold, between) for cell in cells]
+    def _layout(self, share: Share) -> Layout:
+        return Layout(
+            methods=self.methods,
+            cells={n: [self.cell(m, n, share) for m in self.methods] for n in self.lengths},
+            best=max,
+            number="{:.2f}".format,
+            note=self.note(share),
+        )
 
 
-def check_names(models: Iterable[tuple[str, int, str]]) -> None:
-    """Refuse two models of one method and seed: (method, seed, SHA-256) of each."""
+def check_names(models: Iterable[tuple[str, str, int, str]]) -> None:
+    """Refuse models that are no seeds of one another: method, recipe, seed and SHA-256 of each."""
+    recipes: dict[str, str] = {}
     seen: dict[tuple[str, int], str] = {}
-    for method, seed, model in models:
+    for method, recipe, seed, model in models:
+        if recipes.setdefault(method, recipe) != recipe:
+            raise InputError(
+                f"two models called {method} were trained in different ways, so they are no seeds "
+                f"of one another: evaluate them into tables of their own."
+            )
         if seen.setdefault((method, seed), model) != model:
             raise InputError(
-                f"two different models are both called {method}, seed {seed}: they are no seeds "
-                f"of one another, so evaluate them into tables of their own."
+                f"two different models are both called {method} with seed {seed}: evaluate them "
+                f"into tables of their own."
             )
-
-
-def _text(cell: Cell, best: str, bold: Callable[[str], str], between: str) -> str:
-    if cell.mean is None:
-        return "-"
-    text = f"{cell.mean:.2f}"
-    # What prints as equal is equally good, and nothing right is not good.
-    text = bold(text) if text == best != "0.00" else text
-    return text if cell.spread is None else f"{text}{between}{cell.spread:.2f}"
 
 
 def _check(rows: Sequence[Score]) -> None:
@@ -151,4 +115,4 @@ def _check(rows: Sequence[Score]) -> None:
                 f"{asked[row.length].method} and {row.method} were asked other questions at "
                 f"length {row.length}: evaluate them with the same --examples."
             )
-    check_names((row.method, row.seed, row.model) for row in rows)
+    check_names((row.method, row.recipe, row.seed, row.model) for row in rows)

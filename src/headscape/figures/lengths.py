@@ -1,4 +1,4 @@
-"""A quantity against the test length, one line per method, both axes logarithmic by default.
+"""A quantity against the test length, one line per method, both scales logarithmic by default.
 
 The length a model was trained at is a dashed line, a level to compare with a dotted one. Bands are
 intervals, or the spread over seeds; a method that cannot read a length has no point there. Lines
@@ -50,8 +50,10 @@ class Lengths:
     """What stands before each of them."""
     reference: tuple[str, float] | None = None
     """A level to compare with and its name, marked."""
+    doubling: bool = True
+    """Whether lengths that double are equally far apart."""
     logarithmic: bool = True
-    """Whether both scales are logarithmic; for accuracies neither is."""
+    """Whether values stand on a logarithmic scale."""
     limits: tuple[float, float] | None = None
     """Range of the values; theirs if left out."""
 
@@ -79,8 +81,10 @@ class Lengths:
                 level.set_gid("reference")
             axes.set_xlabel(self.across)
             axes.set_ylabel(self.label)
+            if self.doubling:
+                _doubling(axes, every)
             if self.logarithmic:
-                _logarithmic(axes, every)
+                _logarithmic(axes)
             if self.limits is not None:
                 axes.set_ylim(*self.limits)
             axes.grid(color="#d8dce0", linewidth=0.5)
@@ -103,14 +107,17 @@ def _draw_line(axes: Axes, number: int, line: Line) -> None:
         axes.fill_between(lengths, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def _logarithmic(axes: Axes, lengths: list[float]) -> None:
+def _doubling(axes: Axes, lengths: list[float]) -> None:
     """Label the lengths that occur, or powers of two where they are many."""
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     few = len(lengths) <= 10
     axes.xaxis.set_major_locator(FixedLocator(lengths) if few else LogLocator(base=2, numticks=10))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def _logarithmic(axes: Axes) -> None:
+    axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.yaxis.set_minor_formatter(FuncFormatter(_minor))
     axes.tick_params(axis="y", which="minor", labelsize=7)

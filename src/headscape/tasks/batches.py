@@ -17,6 +17,9 @@ from jaxtyping import Bool, Float32, Int64
 from headscape.errors import InputError
 from headscape.tasks.base import ARROW, END, Example, Task
 
+SAMPLE = 256
+"""Examples that are looked at for the longest."""
+
 
 class TaskBatches:
     """Examples of one task, endlessly."""
@@ -25,6 +28,13 @@ class TaskBatches:
         self.task = task
         self._length = length
         self._seed = seed
+        longest = (task.example(seed, n, task.train_lengths[1]) for n in range(SAMPLE))
+        needed = max(len(example.tokens()) for example in longest) - 1
+        if needed > length:
+            raise InputError(
+                f"an example of {task.name} has up to {needed} tokens and a window {length}: "
+                f"train with a length of at least {needed}."
+            )
 
     def windows(
         self, step: int, count: int, length: int | None = None, *, rows: range | None = None
@@ -45,13 +55,11 @@ class TaskBatches:
         return np.arange(step * count, (step + 1) * count)
 
 
-def stacked(
-    examples: list[Example], length: int | None = None
-) -> Int64[np.ndarray, "rows length_plus_1"]:
-    """Examples as rows of length + 1 tokens, or as short as the longest allows."""
+def stacked(examples: list[Example], length: int) -> Int64[np.ndarray, "rows length_plus_1"]:
+    """Examples as rows of length + 1 tokens."""
     tokens = [example.tokens() for example in examples]
     needed = max(map(len, tokens))
-    width = needed if length is None else length + 1
+    width = length + 1
     if needed > width:
         raise InputError(
             f"an example of {needed - 1} tokens does not fit a window of {width - 1}: "

@@ -15,6 +15,7 @@ from typing import Any
 from headscape.errors import InputError
 from headscape.model.config import PRESETS as SIZES
 from headscape.train.config import TrainConfig
+from headscape.train.data import TASK
 
 PAPER: dict[str, Any] = {
     "corpus": "fineweb-edu",
@@ -93,8 +94,9 @@ def preset(name: str, **changes: Any) -> TrainConfig:
     """A preset with some fields changed; a change to None is no change.
 
     What hangs on a changed field follows it unless it is given too: `minutes` takes the place of
-    `steps`, fewer steps shorten the warm-up to a tenth, another length ends the curriculum, a batch
-    that is larger than a step enlarges the step, and a lower rate lowers the final one.
+    `steps`, fewer steps shorten the warm-up to a tenth, another length or a task ends the
+    curriculum, a batch that is larger than a step enlarges the step, and a lower rate lowers the
+    final one.
     """
     if name not in PRESETS:
         near = get_close_matches(name, PRESETS, n=1)
@@ -107,7 +109,9 @@ def preset(name: str, **changes: Any) -> TrainConfig:
         values["steps"] = None
     if "steps" in given and "warmup" not in given:
         values["warmup"] = max(0, min(base["warmup"], given["steps"] // 10))
-    if "length" in given and given["length"] != base["length"] and "curriculum" not in given:
+    # A window holds one whole example of a task, so there is no learning from shorter ones.
+    on_task = str(values.get("corpus", "")).startswith(TASK)
+    if (on_task or values["length"] != base["length"]) and "curriculum" not in given:
         values["curriculum"] = ()
     if values["length"] > 0 and "tokens_per_step" not in given and {"length", "batch"} & set(given):
         least = values["batch"] * values["length"]
