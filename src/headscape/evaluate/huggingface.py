@@ -110,7 +110,6 @@ def open_model(folder: Path) -> HuggingFaceScorer:
 def open_tokenizer(folder: Path) -> HuggingFaceTokenizer:
     """Load the tokenizer that lies beside a model."""
     transformers = _transformers()
-    _check(folder, "config.json")
     try:
         return HuggingFaceTokenizer(
             transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -91,8 +91,8 @@ def open_subjects(
 
 def open_huggingface(folder: Path, corpus: str, cache: Path) -> Subject:
     """A Hugging Face model on the held-out side of a corpus, by its own tokenizer."""
-    tokenizer = huggingface.open_tokenizer(folder)
     scorer = huggingface.open_model(folder)
+    tokenizer = huggingface.open_tokenizer(folder)
     end = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
     documents = (item for item in open_corpus(corpus, cache) if item.split == "validation")
     parts = [np.append(tokenizer.encode(item.text), end).astype(np.int64) for item in documents]
