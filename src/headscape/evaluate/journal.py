@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ class Journal:
     """The finished batches of one measurement."""
 
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
-        text = json.dumps(header, sort_keys=True)
+        text = json.dumps({"headscape": version("headscape"), **header}, sort_keys=True)
         key = hashlib.sha256(text.encode()).hexdigest()
         self.path = folder / f"{key[:32]}.jsonl"
         self.finished: dict[int, Any] = {}

@@ -13,7 +13,6 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +76,6 @@ def measure(
     windows = plan(protocol, len(text.tokens), length, longest)
     about = {
         "format": 1,
-        "headscape": version("headscape"),
         "model": scorer.fingerprint,
         "text": text.fingerprint,
         "protocol": protocol.name,
