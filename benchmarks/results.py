@@ -68,6 +68,7 @@ def growth_table(table: Table, methods: Sequence[str]) -> tuple[str, str]:
         "| method | 2x | 4x | 8x | 16x | | paper 2x | 4x | 8x | | paper's perplexity 1x | 8x |",
         "|---|---:|---:|---:|---:|---|---:|---:|---:|---|---:|---:|",
     ]
+    agree: list[str] = []
     differ: list[str] = []
     here: dict[str, float] = {}
     paper: dict[str, float] = {}
@@ -79,11 +80,15 @@ def growth_table(table: Table, methods: Sequence[str]) -> tuple[str, str]:
         other = verdict(theirs[3]) if method in PAPER else "not reported"
         if ours[3] is not None and theirs[3] is not None:
             here[title(method)], paper[title(method)] = ours[3], theirs[3]
-        if method in PAPER and word != other:
+        if method in PAPER and word == other:
+            agree.append(f"{title(method)} {word}")
+        elif method in PAPER:
             differ.append(f"{title(method)} {word} here and {other} in the paper")
         cells = [title(method), *_texts(ours[1:]), word, *_texts(theirs[1:]), other]
         lines.append(f"| {' | '.join([*cells, *_texts((printed[0], printed[3]))])} |")
-    reading = f"""Where the words differ: {"; ".join(differ) or "nowhere"}.
+    reading = f"""Here and in the paper: {"; ".join(agree) or "none agrees"}.
+
+Where they differ: {"; ".join(differ) or "nowhere"}.
 
 From the least growth at 8 times the length to the most, of the methods the paper reports:
 
