@@ -28,7 +28,9 @@ def _check(config: Any, item: Field[Any], hint: Any) -> None:
                 f"{item.name}={value!r} is not one of {', '.join(map(repr, options))}."
             )
         return
-    kinds = get_args(hint) if get_origin(hint) in {Union, types.UnionType} else (hint,)
+    options = get_args(hint) if get_origin(hint) in {Union, types.UnionType} else (hint,)
+    # Of what is inside a tuple or a dictionary nothing is said.
+    kinds = tuple(get_origin(option) or option for option in options)
     if float in kinds and type(value) is int:
         # The one conversion; a frozen dataclass is still being made here.
         object.__setattr__(config, item.name, float(value))

@@ -12,8 +12,6 @@ from headscape.tasks import TASKS, Example
 from headscape.tasks.retrieval import RETRIEVAL
 from headscape.text.byte_tokenizer import ByteTokenizer
 
-END = 256
-
 
 def sheet(name, length, count):
     task = TASKS[name]

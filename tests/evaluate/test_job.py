@@ -9,6 +9,7 @@ from headscape.evaluate.job import EvaluateConfig, evaluate
 from headscape.evaluate.perplexity import Method, Text
 from headscape.evaluate.subjects import Subject, open_subjects
 from headscape.evaluate.table import Table
+from headscape.evaluate.units import Units
 from headscape.train import preset, train
 
 TEXT = Text(tokens=stream(300), corpus="random")
@@ -66,6 +67,13 @@ def test_what_cannot_stand_in_one_table_is_refused_before_anything_runs():
     other = Text(tokens=stream(299), corpus="random")
     with pytest.raises(InputError, match="do not compare"):
         evaluate([untouched("a"), untouched("b", other)], EvaluateConfig(lengths=(8,)))
+    spelled = Units.of([b"ab"] * 50)
+    texts = [Text(tokens=stream(count), corpus="random", units=spelled) for count in (300, 200)]
+    with pytest.raises(InputError, match="a was scored on 592 bytes and b on 384"):
+        evaluate(
+            [untouched(name, text) for name, text in zip("ab", texts, strict=True)],
+            EvaluateConfig(lengths=(8,), quantity="bits-per-byte"),
+        )
     with pytest.raises(InputError, match="trained in different ways"):
         evaluate(
             [untouched("a", seed=seed, recipe=f"{seed}") for seed in range(2)],

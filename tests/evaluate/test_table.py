@@ -83,12 +83,16 @@ def test_seeds_are_a_mean_and_a_spread():
     assert "over 3 seeds" in table.note()
 
 
-@pytest.mark.parametrize(
-    "changes", [{"protocol": "last-256"}, {"longest": 16}, {"corpus": "d"}, {"text": "u"}]
-)
+@pytest.mark.parametrize("changes", [{"protocol": "last-256"}, {"longest": 16}, {"text": "u"}])
 def test_numbers_that_do_not_compare_are_refused(changes):
     with pytest.raises(InputError, match="do not compare"):
-        Table.of([BASE, replace(BASE, method="RoPE", **changes)])
+        Table.of([BASE, replace(BASE, method="RoPE", model="g", **changes)])
+    with pytest.raises(InputError, match=r"do not compare|two texts"):
+        Table.of([BASE, replace(BASE, **changes)])
+
+
+def test_a_text_may_go_by_two_names():
+    assert len(Table.of([BASE, replace(BASE, method="RoPE", corpus="d")]).methods) == 2
 
 
 @pytest.mark.parametrize(
@@ -119,7 +123,7 @@ def test_no_bytes_no_bits_per_byte():
 
 
 def test_other_tokens_compare_by_the_byte():
-    other = replace(BASE, method="hf", text="u")
+    other = replace(BASE, method="hf", model="g", text="u")
     assert Table.of([BASE, other], "bits-per-byte").methods == ["ALiBi", "hf"]
 
 
@@ -139,7 +143,7 @@ def test_files_round_trip_and_compare_merges_each_once(tmp_path):
     assert measurement.read(tmp_path / "a" / "evaluation.json") == ROWS
     write(tmp_path / "b", [*ROWS, at("ALiBi", 8, 3.0, seed=1)])
     merged = compare([tmp_path / "a", tmp_path / "b" / "evaluation.json"])
-    assert len(merged) == len(ROWS) + 1
+    assert len(Table.of(merged).measurements) == len(ROWS) + 1
     assert Table.of(merged).cell("ALiBi", 8).count == 2
 
 
@@ -192,11 +196,11 @@ def test_losses_and_bits_have_three_decimals_and_large_numbers_few_digits(tmp_pa
 
 
 def test_texts_of_other_sizes_do_not_compare_by_the_byte():
-    other = replace(BASE, method="hf", text="u", bytes=300)
+    other = replace(BASE, method="hf", model="g", text="u", bytes=300)
     with pytest.raises(InputError, match="scored on 400 bytes and hf on 300"):
         Table.of([BASE, other], "bits-per-byte")
     shorter = replace(BASE, text="u", bytes=390)
-    with pytest.raises(InputError, match="ALiBi with seed 0 was measured on two texts"):
+    with pytest.raises(InputError, match="ALiBi was measured on two texts at length 8"):
         Table.of([BASE, shorter], "bits-per-byte")
 
 

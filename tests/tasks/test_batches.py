@@ -5,7 +5,7 @@ import pytest
 
 from headscape.errors import InputError
 from headscape.tasks import TASKS
-from headscape.tasks.batches import TaskBatches, scored, weights
+from headscape.tasks.batches import TaskBatches, check_fits, scored, weights
 
 END = 256
 
@@ -51,7 +51,8 @@ def test_training_lengths_are_drawn_evenly_and_from_nowhere_else():
 
 def test_a_window_too_short_is_refused():
     with pytest.raises(InputError, match="has up to 122 tokens and a window 20: train with a"):
-        TaskBatches(TASKS["duplicate-string"], 20, 0)
+        check_fits(TASKS["duplicate-string"], 20)
+    check_fits(TASKS["duplicate-string"], 122)
 
 
 def test_every_example_counts_alike_in_a_plain_mean():

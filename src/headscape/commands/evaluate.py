@@ -122,10 +122,11 @@ def evaluate(
 def _on_task(context: typer.Context, sources: list[str], task: str | None) -> bool:
     """Whether right answers are asked for; an option that would change nothing is refused."""
     from headscape.errors import InputError
+    from headscape.evaluate.subjects import HUGGING_FACE
     from headscape.train.data import TASK
     from headscape.train.run import read_config
 
-    hugging = [source for source in sources if source.startswith("hf:")]
+    hugging = [source for source in sources if source.startswith(HUGGING_FACE)]
     corpora = [read_config(Path(one)).corpus for one in sources if one not in hugging]
     on_task = task is not None or any(corpus.startswith(TASK) for corpus in corpora)
     if _given(context, "depths") and task is None:
@@ -148,10 +149,12 @@ def _on_task(context: typer.Context, sources: list[str], task: str | None) -> bo
 
 def _turns(source: str) -> bool:
     """Whether a run can be stretched, so that others can stand beside it unstretched."""
+    from headscape.evaluate.extension import stretches
     from headscape.evaluate.subjects import HUGGING_FACE
     from headscape.train.run import read_config
 
-    return not source.startswith(HUGGING_FACE) and read_config(Path(source)).encoding == "rope"
+    ours = not source.startswith(HUGGING_FACE)
+    return ours and stretches(read_config(Path(source)).encoding)
 
 
 def _given(context: typer.Context, name: str) -> bool:

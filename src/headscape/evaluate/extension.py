@@ -58,10 +58,15 @@ def parse(text: str) -> Extension:
     raise InputError(f"unknown extension {text!r}: there are {', '.join(TITLES)}, also as yarn:8.")
 
 
+def stretches(encoding: str) -> bool:
+    """Whether an encoding is RoPE, alone or wrapped."""
+    return encoding_type(encoding)[1] is RoPE
+
+
 def extended(model: GPT2, extension: Extension, length: int) -> GPT2:
     """A model with the same weights (shared, not copied) and stretched frequencies."""
     config = model.config
-    if encoding_type(config.encoding)[1] is not RoPE:
+    if not stretches(config.encoding):
         raise InputError(
             f"{extension.kind!r} stretches RoPE, and this model's encoding is "
             f"{config.encoding!r}: leave the extension out or choose a RoPE run."

@@ -79,6 +79,9 @@ class HuggingFaceTokenizer:
 
     def units(self) -> Units | None:
         """Bytes and words of each token, if the vocabulary is byte-level; None if not."""
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None or '"ByteLevel"' not in backend.to_str():
+            return None
         vocabulary = self._tokenizer.get_vocab()
         added = self._tokenizer.added_tokens_decoder
         # Spelled in characters, unlike the rest; special ones are no text.
@@ -87,10 +90,7 @@ class HuggingFaceTokenizer:
             for number, token in added.items()
         }
         spelled |= dict.fromkeys(self._tokenizer.all_special_ids, b"")
-        try:
-            return byte_level(vocabulary, max(vocabulary.values()) + 1, spelled)
-        except KeyError:
-            return None
+        return byte_level(vocabulary, max(vocabulary.values()) + 1, spelled)
 
 
 def open_model(folder: Path) -> HuggingFaceScorer:

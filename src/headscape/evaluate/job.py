@@ -10,9 +10,9 @@ from pathlib import Path
 
 from headscape.errors import InputError
 from headscape.evaluate import table
-from headscape.evaluate.measurement import Measurement, Quantity, by_token, quantity, without_units
-from headscape.evaluate.perplexity import measure
-from headscape.evaluate.protocols import parse, plan
+from headscape.evaluate.measurement import Measurement, Quantity, quantity
+from headscape.evaluate.perplexity import measure, scored_units
+from headscape.evaluate.protocols import Windows, parse, plan
 from headscape.evaluate.scoring import Scorer
 from headscape.evaluate.subjects import Subject
 from headscape.text.progress import SlowBar
@@ -62,7 +62,9 @@ def evaluate(
         for length in lengths:
             windows = plan(protocol, len(subject.text.tokens), length, longest)
             scorer = subject.scorer(length)
-            work.append((subject, length, _empty(subject, scorer, config, reasons[length], length)))
+            work.append(
+                (subject, length, _empty(subject, scorer, config, reasons[length], windows))
+            )
             if reasons[length] is None:
                 total += len(windows) * scorer.cost(length)
     # What cannot stand in one table is refused now, not after hours.
@@ -111,19 +113,20 @@ def _cut(subject: Subject, limit: int | None) -> Subject:
 
 
 def _empty(
-    subject: Subject, scorer: Scorer, config: EvaluateConfig, reason: str | None, length: int
+    subject: Subject, scorer: Scorer, config: EvaluateConfig, reason: str | None, windows: Windows
 ) -> Measurement:
-    """All of a measurement but its numbers."""
-    if subject.text.units is None and not by_token(config.quantity):
-        raise without_units(subject.method.name, config.quantity)
+    """All of a measurement but its losses."""
+    size, words = (None, None) if reason else scored_units(subject.text, windows)
     return Measurement(
         method=subject.method.name,
         train_length=subject.method.train_length,
         seed=subject.method.seed,
         recipe=subject.method.recipe,
         longest=max(config.lengths) if config.same_tokens else None,
-        length=length,
+        length=windows.length,
         protocol=config.protocol,
+        bytes=size,
+        words=words,
         corpus=subject.text.corpus,
         text=subject.text.fingerprint,
         model=scorer.fingerprint,

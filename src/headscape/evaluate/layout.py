@@ -5,6 +5,7 @@ A cell is the mean over seeds, with the sample standard deviation after it where
 """
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Layout:
 
     def latex(self) -> str:
         """A LaTeX tabular for the package booktabs, and its note as a comment."""
-        heads = [method.replace("_", r"\_") for method in self.methods]
+        heads = [re.sub(r"([&%$#_{}])", r"\\\1", method) for method in self.methods]
         lines = [
             f"% {self.note}",
             rf"\begin{{tabular}}{{r{'r' * len(heads)}}}",

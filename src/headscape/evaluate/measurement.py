@@ -8,14 +8,14 @@ Losses are nats per token. With T tokens, B bytes and W words scored at a mean l
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from headscape import atomic
-from headscape.checks import check_types
 from headscape.errors import InputError
+from headscape.evaluate import rows
 
 FORMAT = 2
 Quantity = Literal["perplexity", "byte-perplexity", "word-perplexity", "bits-per-byte", "loss"]
@@ -110,36 +110,7 @@ def write(path: Path, measurements: Iterable[Measurement]) -> None:
 
 def read(path: Path) -> list[Measurement]:
     """The measurements that `write` wrote."""
-    try:
-        data = json.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}.") from error
-    if not isinstance(data, dict) or "measurements" not in data:
-        raise InputError(f"{path} holds no measurements: give a file that evaluate wrote.")
-    if data.get("format") != FORMAT:
-        raise InputError(f"{path} has format {data.get('format')!r}; this version reads {FORMAT}.")
-    rows = data["measurements"]
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError(f"{path} is damaged: its measurements are no list of objects.")
-    return [_measurement(row, path) for row in rows]
-
-
-def _measurement(row: Mapping[str, Any], path: Path) -> Measurement:
-    known = {item.name for item in fields(Measurement)}
-    if set(row) != known:
-        odd = min(set(row) ^ known)
-        raise InputError(f"{path} is damaged or of another version, see its field {odd!r}.")
-    positions = row["by_position"]
-    if positions is not None and not all(isinstance(value, float) for value in positions):
-        raise InputError(f"{path} is damaged: by_position holds what is not a number.")
-    one = Measurement(**{**row, "by_position": None if positions is None else tuple(positions)})
-    try:
-        check_types(one, skip=("by_position",))
-    except InputError as error:
-        raise InputError(f"{path} is damaged: {error}") from error
-    return one
+    return rows.read(path, "measurements", FORMAT, Measurement)
 
 
 def _exp(value: float) -> float:

@@ -99,7 +99,7 @@ def measure(
             advance(scorer.cost(length) * (batch.stop - batch.start))
     counts = length - windows.first
     low, high = bootstrap(sums, counts)
-    size, words = _units(text, windows)
+    size, words = scored_units(text, windows)
     return Measurement(
         method=method.name,
         train_length=method.train_length,
@@ -171,7 +171,8 @@ def _means(sums: Float64[np.ndarray, " length"], windows: Windows) -> tuple[floa
     return tuple((sums / scored).tolist())
 
 
-def _units(text: Text, windows: Windows) -> tuple[int | None, int | None]:
+def scored_units(text: Text, windows: Windows) -> tuple[int | None, int | None]:
+    """Bytes and words that windows score; None where the tokens do not say."""
     if text.units is None:
         return None, None
     size, words = text.units.counts(text.tokens)

@@ -103,11 +103,6 @@ def _line(table: Table, method: str) -> Line:
 
 
 def compare(paths: Sequence[Path]) -> list[Measurement]:
-    """The measurements of several evaluations (folders, or JSON files), each once."""
-    out: dict[tuple[object, ...], Measurement] = {}
-    for path in paths:
-        file = path / f"{STEM}.json" if path.is_dir() else path
-        for one in measurement.read(file):
-            key = (one.method, one.length, one.protocol, one.longest, one.text, one.model)
-            out[key] = one
-    return list(out.values())
+    """The measurements of several evaluations (folders, or JSON files)."""
+    files = [path / f"{STEM}.json" if path.is_dir() else path for path in paths]
+    return [one for file in files for one in measurement.read(file)]

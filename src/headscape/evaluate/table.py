@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from headscape.errors import InputError
 from headscape.evaluate.layout import Cell, Layout, seeds
 from headscape.evaluate.measurement import Measurement, Quantity, by_token, without_units
+from headscape.evaluate.seeds import Member, check_seeds
 
 ALIKE = 1.1
 """Texts of two tokenizers compare by the byte if neither has this many times the other's."""
@@ -28,7 +29,10 @@ class Table:
     @classmethod
     def of(cls, measurements: Iterable[Measurement], quantity: Quantity = "perplexity") -> "Table":
         """Arrange measurements, each once; those that do not compare are refused."""
-        rows = {(one.method, one.length, one.model, one.text): one for one in measurements}
+        rows = {
+            (one.method, one.length, one.protocol, one.longest, one.text, one.model): one
+            for one in measurements
+        }
         if not rows:
             raise InputError("there is nothing to put into a table: give at least one evaluation.")
         check(tuple(rows.values()), quantity)
@@ -115,33 +119,55 @@ def _span(counts: Iterable[int]) -> str:
 
 def check(rows: Sequence[Measurement], quantity: Quantity) -> None:
     """Refuse what does not compare: other protocols, other texts, models that are no seeds."""
+    _check_alike(rows, "protocol")
+    if len({row.longest for row in rows}) > 1:
+        raise InputError(
+            "with --same-tokens every length scores the tokens of the longest, which is not the "
+            "same in these evaluations, so they do not compare: evaluate them alike."
+        )
+    if len({row.text for row in rows}) > 1:
+        # The same text may go by two names, another by the same one.
+        _check_alike(rows, "corpus")
+        _check_text(rows, quantity)
+    if not by_token(quantity):
+        _check_bytes(rows, quantity)
+    check_seeds(Member(row.method, row.recipe, row.seed, row.length, row.model) for row in rows)
+
+
+def _check_alike(rows: Sequence[Measurement], name: str) -> None:
     first = rows[0]
-    for name in ("protocol", "longest", "corpus"):
-        other = next((row for row in rows if getattr(row, name) != getattr(first, name)), None)
-        if other is not None:
-            raise InputError(
-                f"{first.method} was measured with {name} {getattr(first, name)} and "
-                f"{other.method} with {getattr(other, name)}, which do not compare: "
-                f"evaluate them alike."
-            )
-    _check_text(rows, quantity)
-    _check_seeds(rows)
+    other = next((row for row in rows if getattr(row, name) != getattr(first, name)), None)
+    if other is not None:
+        raise InputError(
+            f"{first.method} was measured with {name} {getattr(first, name)} and "
+            f"{other.method} with {getattr(other, name)}, which do not compare: "
+            f"evaluate them alike."
+        )
 
 
 def _check_text(rows: Sequence[Measurement], quantity: Quantity) -> None:
-    first = rows[0]
-    other = next((row for row in rows if row.text != first.text), None)
-    if by_token(quantity):
-        if other is not None:
+    seen: dict[object, Measurement] = {}
+    for row in rows:
+        here = (row.method, row.model, row.length)
+        twin = seen.setdefault(None if by_token(quantity) else here, row)
+        if twin.text == row.text:
+            continue
+        if (twin.method, twin.model, twin.length) == here:
             raise InputError(
-                f"{first.method} and {other.method} were scored on other tokens, by another "
-                f"--limit or tokenizer, which do not compare: evaluate them alike, or by the "
-                f"byte with --quantity bits-per-byte."
+                f"{row.method} was measured on two texts at length {row.length}: give one of "
+                f"these evaluations."
             )
-        return
+        raise InputError(
+            f"{twin.method} and {row.method} were scored on other tokens, by another --limit or "
+            f"tokenizer, which do not compare: evaluate them alike, or by the byte with "
+            f"--quantity bits-per-byte."
+        )
+
+
+def _check_bytes(rows: Sequence[Measurement], quantity: Quantity) -> None:
     by_length: dict[int, Measurement] = {}
     for row in rows:
-        if row.loss is None:
+        if row.refused is not None:
             continue
         if row.bytes is None:
             raise without_units(row.method, quantity)
@@ -152,27 +178,4 @@ def _check_text(rows: Sequence[Measurement], quantity: Quantity) -> None:
                 f"at length {row.length} {twin.method} was scored on {twin.bytes:,} bytes and "
                 f"{row.method} on {row.bytes:,}, which do not compare: evaluate them without "
                 f"--limit, or on more text."
-            )
-
-
-def _check_seeds(rows: Sequence[Measurement]) -> None:
-    recipes: dict[str, str | None] = {}
-    seen: dict[tuple[str, int, int | None], Measurement] = {}
-    for row in rows:
-        if recipes.setdefault(row.method, row.recipe) != row.recipe:
-            raise InputError(
-                f"two models called {row.method} were trained in different ways, so they are no "
-                f"seeds of one another: evaluate them into tables of their own."
-            )
-        twin = seen.setdefault((row.method, row.length, row.seed), row)
-        of = "" if row.seed is None else f" with seed {row.seed}"
-        if twin.model != row.model:
-            raise InputError(
-                f"two different models are both called {row.method}{of}: evaluate them into "
-                f"tables of their own."
-            )
-        if twin.text != row.text:
-            raise InputError(
-                f"{row.method}{of} was measured on two texts at length {row.length}: give one of "
-                f"these evaluations."
             )

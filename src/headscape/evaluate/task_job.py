@@ -14,8 +14,8 @@ import numpy as np
 from headscape.errors import InputError
 from headscape.evaluate.accuracy import Question, Sheet, mark
 from headscape.evaluate.scoring import GPT2Scorer
+from headscape.evaluate.seeds import Member, check_seeds
 from headscape.evaluate.task_score import Score
-from headscape.evaluate.task_table import check_names
 from headscape.figures.names import title
 from headscape.tasks import Task, task
 from headscape.tasks.retrieval import RETRIEVAL
@@ -97,8 +97,8 @@ def evaluate_tasks(
     candidates = [
         Candidate(run=run, scorer=GPT2Scorer(run.model), task=chosen, sheet=sheet) for run in runs
     ]
-    check_names(
-        (one.method, one.run.recipe, one.run.config.seed, one.scorer.fingerprint)
+    check_seeds(
+        Member(one.method, one.run.recipe, one.run.config.seed, 0, one.scorer.fingerprint)
         for one in candidates
     )
     found = _answers(candidates, [(length, None) for length in lengths], config, journal)

@@ -18,7 +18,7 @@ import numpy as np
 
 from headscape import atomic
 from headscape.errors import InputError
-from headscape.evaluate import task_score
+from headscape.evaluate import rows, task_score
 from headscape.evaluate.report import STEM as TEXTS
 from headscape.evaluate.task_score import Score
 from headscape.evaluate.task_table import SHARES, Share, TaskTable
@@ -34,7 +34,7 @@ def write(folder: Path, scores: Sequence[Score]) -> list[Path]:
     table = TaskTable.of(scores)
     stem = folder / STEM
     texts = {".md": table.markdown(), ".tex": table.latex()}
-    paths = task_score.write(stem, scores)
+    paths = task_score.write(stem, table.scores)
     for suffix, text in texts.items():
         paths.append(stem.with_suffix(suffix))
         atomic.write_text(paths[-1], text)
@@ -94,17 +94,14 @@ def on_tasks(paths: Sequence[Path]) -> bool:
 
 
 def compare(paths: Sequence[Path]) -> list[Score]:
-    """The scores of several evaluations (folders, or JSON files), each once."""
-    out: dict[tuple[object, ...], Score] = {}
-    for path in paths:
-        for one in task_score.read(path / f"{STEM}.json" if path.is_dir() else path):
-            out[one.task, one.method, one.length, one.depth, one.model, one.questions] = one
-    return list(out.values())
+    """The scores of several evaluations (folders, or JSON files)."""
+    files = [path / f"{STEM}.json" if path.is_dir() else path for path in paths]
+    return [one for file in files for one in task_score.read(file)]
 
 
 def _is_on_task(path: Path) -> bool:
     if not path.is_dir():
-        data = task_score.load(path)
+        data = rows.load(path)
         return isinstance(data, dict) and "scores" in data
     here = [name for name in (TEXTS, STEM) if (path / f"{name}.json").is_file()]
     if len(here) > 1:

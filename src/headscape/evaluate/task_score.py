@@ -3,13 +3,12 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from headscape import atomic
-from headscape.errors import InputError
+from headscape.evaluate import rows
 
 FORMAT = 1
 
@@ -67,26 +66,4 @@ def write(stem: Path, scores: Sequence[Score]) -> list[Path]:
 
 def read(path: Path) -> list[Score]:
     """The scores that `write` wrote."""
-    data = load(path)
-    if not isinstance(data, dict) or "scores" not in data:
-        raise InputError(f"{path} holds no scores: give a file that evaluate wrote.")
-    if data.get("format") != FORMAT:
-        raise InputError(f"{path} has format {data.get('format')!r}; this version reads {FORMAT}.")
-    return [_score(row, path) for row in data["scores"]]
-
-
-def load(path: Path) -> Any:
-    """What a JSON file holds."""
-    try:
-        return json.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}.") from error
-
-
-def _score(row: Mapping[str, Any], path: Path) -> Score:
-    if set(row) != set(NAMES):
-        odd = min(set(row) ^ set(NAMES))
-        raise InputError(f"{path} is damaged or of another version, see its field {odd!r}.")
-    return Score(**row)
+    return rows.read(path, "scores", FORMAT, Score)

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from headscape.errors import InputError
 from headscape.evaluate.layout import Cell, Layout, seeds
+from headscape.evaluate.seeds import Member, check_seeds
 from headscape.evaluate.task_score import Score
 from headscape.tasks import Task, task
 
@@ -24,12 +25,12 @@ class TaskTable:
 
     @classmethod
     def of(cls, scores: Iterable[Score]) -> "TaskTable":
-        """Arrange scores; those that do not compare are refused."""
-        rows = tuple(scores)
+        """Arrange scores, each once; those that do not compare are refused."""
+        rows = {(s.task, s.method, s.length, s.depth, s.model, s.questions): s for s in scores}
         if not rows:
             raise InputError("there is nothing to put into a table: give at least one evaluation.")
-        _check(rows)
-        return cls(scores=rows)
+        _check(tuple(rows.values()))
+        return cls(scores=tuple(rows.values()))
 
     @property
     def task(self) -> Task:
@@ -82,23 +83,6 @@ class TaskTable:
         )
 
 
-def check_names(models: Iterable[tuple[str, str, int, str]]) -> None:
-    """Refuse models that are no seeds of one another: method, recipe, seed and SHA-256 of each."""
-    recipes: dict[str, str] = {}
-    seen: dict[tuple[str, int], str] = {}
-    for method, recipe, seed, model in models:
-        if recipes.setdefault(method, recipe) != recipe:
-            raise InputError(
-                f"two models called {method} were trained in different ways, so they are no seeds "
-                f"of one another: evaluate them into tables of their own."
-            )
-        if seen.setdefault((method, seed), model) != model:
-            raise InputError(
-                f"two different models are both called {method} with seed {seed}: evaluate them "
-                f"into tables of their own."
-            )
-
-
 def _check(rows: Sequence[Score]) -> None:
     first = rows[0]
     asked: dict[int, Score] = {}
@@ -115,4 +99,4 @@ def _check(rows: Sequence[Score]) -> None:
                 f"{asked[row.length].method} and {row.method} were asked other questions at "
                 f"length {row.length}: evaluate them with the same --examples."
             )
-    check_names((row.method, row.recipe, row.seed, row.model) for row in rows)
+    check_seeds(Member(row.method, row.recipe, row.seed, row.length, row.model) for row in rows)

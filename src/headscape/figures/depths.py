@@ -46,7 +46,7 @@ class Depths:
                 axes.text(column, row, text, ha="center", va="center", color=ink)
             axes.set_xticks(range(len(self.lengths)), [f"{length:,}" for length in self.lengths])
             axes.set_yticks(range(len(self.depths)), [f"{depth:.0%}" for depth in self.depths])
-            axes.set_xlabel("Length (tokens)")
+            axes.set_xlabel("Length")
             axes.set_ylabel("Depth")
             axes.set_title(self.title)
             figure.colorbar(image, cax=box.bar().axes(figure))

@@ -11,14 +11,13 @@ A prediction counts if it is of the answer, its END included. Weights are such t
 of weighted losses over all predictions is the mean over examples of each one's mean loss.
 """
 
+import hashlib
+
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from headscape.errors import InputError
 from headscape.tasks.base import ARROW, END, Example, Task
-
-SAMPLE = 256
-"""Examples that are looked at for the longest."""
 
 
 class TaskBatches:
@@ -28,13 +27,6 @@ class TaskBatches:
         self.task = task
         self._length = length
         self._seed = seed
-        longest = (task.example(seed, n, task.train_lengths[1]) for n in range(SAMPLE))
-        needed = max(len(example.tokens()) for example in longest) - 1
-        if needed > length:
-            raise InputError(
-                f"an example of {task.name} has up to {needed} tokens and a window {length}: "
-                f"train with a length of at least {needed}."
-            )
 
     def windows(
         self, step: int, count: int, length: int | None = None, *, rows: range | None = None
@@ -50,9 +42,32 @@ class TaskBatches:
         random = np.random.default_rng([self._seed, index])
         return self.task.example(self._seed, index, int(random.integers(low, high + 1)))
 
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of some examples, which are the same for every seed."""
+        whole = hashlib.sha256()
+        for example in _longest(self.task):
+            whole.update(example.tokens().astype("<i8").tobytes())
+        return whole.hexdigest()
+
     def starts(self, step: int, count: int, length: int) -> Int64[np.ndarray, " count"]:  # noqa: ARG002
         """The numbers of a step's examples."""
         return np.arange(step * count, (step + 1) * count)
+
+
+def check_fits(task: Task, length: int) -> None:
+    """Refuse windows that do not hold a task's longest examples."""
+    needed = max(len(example.tokens()) for example in _longest(task)) - 1
+    if needed > length:
+        raise InputError(
+            f"an example of {task.name} has up to {needed} tokens and a window {length}: "
+            f"train with a length of at least {needed}."
+        )
+
+
+def _longest(task: Task) -> list[Example]:
+    """Some of its longest examples for training."""
+    return [task.example(0, number, task.train_lengths[1]) for number in range(256)]
 
 
 def stacked(examples: list[Example], length: int) -> Int64[np.ndarray, "rows length_plus_1"]:

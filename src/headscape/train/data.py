@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headscape.errors import InputError
 from headscape.tasks import task
-from headscape.tasks.batches import TaskBatches
+from headscape.tasks.batches import TaskBatches, check_fits
 from headscape.text.batches import Batches, validation_windows
 from headscape.text.byte_tokenizer import ByteTokenizer
 from headscape.text.corpus import open_corpus
@@ -99,6 +99,7 @@ def _task(config: TrainConfig) -> Data:
     if config.tokenizer != "bytes":
         raise InputError(f"{config.corpus} is spelled in bytes: use the tokenizer bytes.")
     chosen = task(config.corpus.removeprefix(TASK))
+    check_fits(chosen, min(config.curriculum or (config.length,)))
     # Far from any seed that a run would be given, so that held-out examples are others.
     apart = TaskBatches(chosen, config.length, config.seed + (1 << 40))
     return Data(

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from headscape import atomic
+from headscape.tasks.batches import TaskBatches
 from headscape.train.config import TrainConfig
 from headscape.train.data import Data
 from headscape.train.world import World
@@ -73,6 +74,15 @@ def changed(run: Path, data: Data) -> str | None:
     return None
 
 
+def text_of(run: Path) -> str | None:
+    """The fingerprint of the text that a run last went on with."""
+    for entry in read(run)[-1:]:
+        corpus = entry.get("corpus")
+        if isinstance(corpus, dict) and isinstance(corpus.get("fingerprint"), str):
+            return str(corpus["fingerprint"])
+    return None
+
+
 def read(run: Path) -> list[dict[str, object]]:
     """Every entry; none where the file is missing or was cut short."""
     try:
@@ -119,7 +129,8 @@ def _git() -> dict[str, object] | None:
 
 def _tokens(data: Data) -> dict[str, object]:
     if data.shards is None:
-        return {"generated": True}
+        assert isinstance(data.batches, TaskBatches)
+        return {"generated": True, "fingerprint": data.batches.fingerprint}
     return {
         "fingerprint": data.shards.train.header.corpus,
         "train_tokens": data.shards.train.header.tokens,

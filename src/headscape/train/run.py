@@ -125,8 +125,10 @@ class Run:
     @property
     def recipe(self) -> str:
         """SHA-256 of all that the model was made with but its seed: runs that share it compare."""
-        fields = set(config_file.NAMES) - FREE - {"seed"}
+        fields = set(config_file.NAMES) - FREE - {"seed"} | {"precision"}
         made = {name: getattr(self.config, name) for name in fields}
+        # A text may lie elsewhere on another machine.
+        made["corpus"] = provenance.text_of(self.folder) or made["corpus"]
         if self.config.steps is not None:
             made["step"] = self.step
         return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
