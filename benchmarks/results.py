@@ -164,10 +164,6 @@ model little use of far tokens, so it loses little by reading them wrongly; two 
 windows that were short at first; and source code, which repeats itself at short range and so
 favours biases that decay fast.
 
-Two choices were made knowing what they do to RoPE. With 1,500 steps (two seeds) it grew 1.99 at 8
-times the length, so the steps were raised to 2,000. All of the held-out text was tried in place of
-its start, showed less growth, and the start was kept; both are on this page.
-
 ## On all of the held-out text
 
 How much a method breaks depends on the text it is tested on. Seed {args.seeds[0]} on all
@@ -175,9 +171,7 @@ How much a method breaks depends on the text it is tested on. Seed {args.seeds[0
 
 {whole_table(first, Table.of(whole), args.methods)}
 
-The start is source code, a good part of it tables of characters; more than half of the whole is one
-file of documentation in English, `pydoc_data/topics.py`, of which models trained on source code
-know little at any length.
+Why these steps and this text: [evaluation.md](evaluation.md#the-shipped-results).
 """
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from headscape.cli import app
+from headscape.cli import app, main
 
 Call = Callable[..., Any]
 
@@ -16,6 +16,22 @@ Call = Callable[..., Any]
 def call() -> Call:
     def run(*words: object) -> Any:
         return CliRunner().invoke(app, [str(word) for word in words])
+
+    return run
+
+
+@pytest.fixture
+def refuses(capfd: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Whether the command line in sys.argv is refused in one sentence that says this."""
+
+    def run(message: str) -> None:
+        with pytest.raises(SystemExit) as stop:
+            main()
+        said = capfd.readouterr().err
+        assert stop.value.code == 2
+        assert message in said
+        assert said.startswith("error: ")
+        assert len(said.strip().splitlines()) == 1
 
     return run
 

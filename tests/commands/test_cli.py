@@ -4,12 +4,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from headscape.arrays import store
-from headscape.cli import main
 from headscape.encodings import ENCODINGS
 
 COMMANDS = (
@@ -85,17 +85,11 @@ def test_a_mistake_is_one_sentence_and_code_2(
     message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    refuses: Callable[[str], None],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["headscape", *words])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    said = capfd.readouterr().err
-    assert stop.value.code == 2
-    assert message in said
-    assert said.startswith("error: ")
-    assert len(said.strip().splitlines()) == 1
+    refuses(message)
     assert not list(tmp_path.iterdir())
 
 

@@ -3,12 +3,13 @@
 import csv
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from headscape.cli import app, main
+from headscape.cli import app
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +95,12 @@ def test_a_mistake_about_tasks_is_one_sentence_and_code_2(
     small_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    refuses: Callable[[str], None],
 ) -> None:
     runs = {"TASK": str(parity_run), "TEXT": str(small_run)}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["headscape", "evaluate", *(runs.get(w, w) for w in words)])
-    refused(message, capfd)
+    refuses(message)
     assert not list(tmp_path.iterdir())
 
 
@@ -107,7 +108,7 @@ def test_tasks_and_texts_are_not_compared(
     answers: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    refuses: Callable[[str], None],
 ) -> None:
     (tmp_path / "evaluation.json").write_text('{"format": 1, "measurements": []}')
     for words, message in (
@@ -115,14 +116,4 @@ def test_tasks_and_texts_are_not_compared(
         ([answers, "--quantity", "loss"], "--quantity is for texts"),
     ):
         monkeypatch.setattr(sys, "argv", ["headscape", "compare", *map(str, words)])
-        refused(message, capfd)
-
-
-def refused(message: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main()
-    said = capfd.readouterr().err
-    assert stop.value.code == 2
-    assert message in said
-    assert said.startswith("error: ")
-    assert len(said.strip().splitlines()) == 1
+        refuses(message)

@@ -88,7 +88,7 @@ class Layout:
         return text if cell.spread is None else f"{text}{between}{self.number(cell.spread)}"
 
 
-def seeds(counts: Sequence[int]) -> str:
+def over_seeds(counts: Sequence[int]) -> str:
     """Over how many seeds means were taken; empty of single ones."""
     if max(counts) < 2:
         return ""

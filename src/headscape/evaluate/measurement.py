@@ -86,14 +86,6 @@ def by_token(quantity: Quantity) -> bool:
     return quantity in ("perplexity", "loss")
 
 
-def without_units(method: str, quantity: Quantity) -> InputError:
-    """For a quantity by the byte or word of a text whose tokens are only numbers."""
-    return InputError(
-        f"{method}'s tokens do not say which bytes they are, so there is no {quantity}: ask for "
-        f"the perplexity or the loss."
-    )
-
-
 def quantity(name: str) -> Quantity:
     """A quantity by its name."""
     for option in get_args(Quantity):

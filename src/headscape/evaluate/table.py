@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headscape.errors import InputError
-from headscape.evaluate.layout import Cell, Layout, seeds
-from headscape.evaluate.measurement import Measurement, Quantity, by_token, without_units
+from headscape.evaluate.layout import Cell, Layout, over_seeds
+from headscape.evaluate.measurement import Measurement, Quantity, by_token
 from headscape.evaluate.seeds import Member, check_seeds
 
 ALIKE = 1.1
@@ -68,7 +68,7 @@ class Table:
             parts.append(f"{_span(m.bytes for m in self.measurements if m.bytes)} bytes")
         if trained:
             parts.append(f"trained at {', '.join(map(str, trained))}")
-        return "; ".join(filter(None, [*parts, seeds(counts)])) + "."
+        return "; ".join(filter(None, [*parts, over_seeds(counts)])) + "."
 
     def markdown(self) -> str:
         """A Markdown table and its note."""
@@ -170,7 +170,10 @@ def _check_bytes(rows: Sequence[Measurement], quantity: Quantity) -> None:
         if row.refused is not None:
             continue
         if row.bytes is None:
-            raise without_units(row.method, quantity)
+            raise InputError(
+                f"{row.method}'s tokens do not say which bytes they are, so there is no "
+                f"{quantity}: ask for the perplexity or the loss."
+            )
         twin = by_length.setdefault(row.length, row)
         assert twin.bytes is not None
         if not 1 / ALIKE < row.bytes / max(twin.bytes, 1) < ALIKE:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from headscape.errors import InputError
-from headscape.evaluate.layout import Cell, Layout, seeds
+from headscape.evaluate.layout import Cell, Layout, over_seeds
 from headscape.evaluate.seeds import Member, check_seeds
 from headscape.evaluate.task_score import Score
 from headscape.tasks import Task, task
@@ -63,7 +63,7 @@ class TaskTable:
         ]
         if self.task.guess:
             parts.append(f"the commonest answer alone gets {self.task.guess:.2f}")
-        return "; ".join(filter(None, [*parts, seeds(counts)])) + "."
+        return "; ".join(filter(None, [*parts, over_seeds(counts)])) + "."
 
     def markdown(self) -> str:
         """Both tables, each with its note."""

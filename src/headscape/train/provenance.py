@@ -61,25 +61,24 @@ def record(
 
 def changed(run: Path, data: Data) -> str | None:
     """What of the last start's text and tokenizer is another now."""
-    for entry in read(run)[-1:]:
-        corpus, tokenizer = entry.get("corpus"), entry.get("tokenizer")
-        now = _tokens(data).get("fingerprint")
-        if isinstance(corpus, dict) and corpus.get("fingerprint") != now:
-            return "text"
-        if (
-            isinstance(tokenizer, dict)
-            and tokenizer.get("fingerprint") != data.tokenizer.fingerprint
-        ):
-            return "tokenizer"
-    return None
+    now = {"corpus": _tokens(data).get("fingerprint"), "tokenizer": data.tokenizer.fingerprint}
+    names = {"corpus": "text", "tokenizer": "tokenizer"}
+    if not read(run):
+        return None
+    return next((names[what] for what in now if _last(run, what) != now[what]), None)
 
 
 def text_of(run: Path) -> str | None:
     """The fingerprint of the text that a run last went on with."""
+    return _last(run, "corpus")
+
+
+def _last(run: Path, what: str) -> str | None:
+    """The fingerprint of the last start's text or tokenizer, where one was written down."""
     for entry in read(run)[-1:]:
-        corpus = entry.get("corpus")
-        if isinstance(corpus, dict) and isinstance(corpus.get("fingerprint"), str):
-            return str(corpus["fingerprint"])
+        facts = entry.get(what)
+        if isinstance(facts, dict) and isinstance(facts.get("fingerprint"), str):
+            return str(facts["fingerprint"])
     return None
 
 
