@@ -10,7 +10,7 @@ setup: $(STAMP)
 
 # The stamp makes a repeat run a matter of milliseconds; it is older than its
 # inputs exactly when something has to be installed again.
-$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/headscape/native/*.?pp)
+$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/headscape/attention/native/*.?pp)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'

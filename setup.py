@@ -13,7 +13,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-NATIVE = "src/headscape/native"
+NATIVE = "src/headscape/attention/native"
 COMMON = [
     "-std=c++17",
     "-O3",
@@ -68,7 +68,7 @@ setup(
     cmdclass={"build_ext": PerFileFlags},
     ext_modules=[
         Extension(
-            "headscape.native.kernels",
+            "headscape.attention.native.kernels",
             sources=[f"{NATIVE}/{name}" for name in FLAGS],
             depends=[f"{NATIVE}/{name}.hpp" for name in headers],
             optional=True,

@@ -26,11 +26,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.peers import peers
 from benchmarks.plots import plot
 from benchmarks.timing import Step, peak_megabytes, ratios, times
-from headscape.attention import native, reference, torch_blocks
+from headscape.attention import reference, torch_blocks
+from headscape.attention.native import adapter, library
 from headscape.attention.reference import Inputs
 from headscape.bias import Slope
 from headscape.encodings import Encoding, build
-from headscape.native import library
 from headscape.types import Positions, Visible
 
 HEADS, HEAD_DIM = 12, 64
@@ -79,7 +79,7 @@ def contenders(length: int, names: list[str]) -> list[dict[str, Contender]]:
         encoding = build(
             name, heads=HEADS, head_dim=HEAD_DIM, width=HEADS * HEAD_DIM, train_length=512
         )
-        fused[f"{name} native"] = contender(native.attend, encoding, q, k, v)
+        fused[f"{name} native"] = contender(adapter.attend, encoding, q, k, v)
         if name in TORCH and length <= PEERS:
             fused[f"{name} torch"] = contender(torch_blocks.attend, encoding, q, k, v)
         if length <= DENSE:

@@ -16,7 +16,7 @@ import numpy as np
 
 from headscape.capture.record import Sequence, record
 from headscape.capture.tap import Request
-from headscape.model import GPT2, preset
+from headscape.gpt2 import GPT2, preset
 
 
 def resident() -> float:

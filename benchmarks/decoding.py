@@ -23,7 +23,7 @@ from benchmarks.timing import Step, ratios, times
 from headscape.attention import attend
 from headscape.attention.reference import Inputs
 from headscape.encodings import Stream, build
-from headscape.model.cache import Cache
+from headscape.gpt2.cache import Cache
 from headscape.types import Positions, Visible
 
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64

@@ -31,7 +31,7 @@ def measure(preset_name: str, layers: int | None, encoding: str, length: int) ->
     import torch
 
     from headscape.evaluate.scoring import GPT2Scorer
-    from headscape.model import GPT2, preset
+    from headscape.gpt2 import GPT2, preset
 
     torch.manual_seed(0)
     fewer = {} if layers is None else {"layers": layers}

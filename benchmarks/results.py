@@ -14,14 +14,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from headscape import atomic
 from headscape.evaluate import report
 from headscape.evaluate.job import EvaluateConfig, evaluate
 from headscape.evaluate.measurement import Measurement
 from headscape.evaluate.subjects import open_subjects
 from headscape.evaluate.table import Table
 from headscape.figures.names import title
-from headscape.model.config import Scale
+from headscape.gpt2.model_config import Scale
+from headscape.io import atomic
 from headscape.train import preset, train
 from headscape.train.data import default_cache
 

@@ -30,7 +30,7 @@ done
 if command -v valgrind > /dev/null; then
     echo "valgrind"
     library=$(build "-g -O1" plain)
-    g++ -g -O1 -std=c++17 -I src/headscape/native benchmarks/valgrind_case.cpp "$library" \
+    g++ -g -O1 -std=c++17 -I src/headscape/attention/native benchmarks/valgrind_case.cpp "$library" \
         -Wl,-rpath,"$(dirname "$library")" -o "$OUT/case"
     HEADSCAPE_NATIVE=avx2 valgrind --quiet --error-exitcode=1 --exit-on-first-error=no "$OUT/case"
 fi

@@ -27,13 +27,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.timing import ratios, times
-from headscape.model import GPT2
-from headscape.text.batches import Batches
+from headscape.gpt2 import GPT2
+from headscape.text.tokens.batches import Batches
 from headscape.train import TrainConfig, preset
-from headscape.train.distributed import clip
-from headscape.train.optim import adamw
-from headscape.train.step import Learner
-from headscape.train.world import World
+from headscape.train.distributed.parallel import clip
+from headscape.train.distributed.world import World
+from headscape.train.loop.optim import adamw
+from headscape.train.loop.step import Learner
 
 SHAPES = {"nano": (4, 512, 1024), "small": (1, 512, 50_304)}
 """Windows, tokens in each, vocabulary."""

@@ -18,13 +18,13 @@ install_import_hook(
         # Not flex: torch counts the arguments of its score functions, which the hook would wrap.
         "headscape.attention.attend",
         "headscape.attention.decode",
-        "headscape.attention.native",
+        "headscape.attention.native.adapter",
         "headscape.attention.operands",
         "headscape.attention.reach",
         "headscape.attention.reference",
         "headscape.attention.torch_blocks",
         "headscape.attention.torch_regular",
-        "headscape.model",
+        "headscape.gpt2",
     ],
     "beartype.beartype",
 )

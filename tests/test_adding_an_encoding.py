@@ -14,11 +14,11 @@ from headscape import encodings
 from headscape.attention import reference
 from headscape.encodings import ENCODINGS, Encoding, build
 from headscape.errors import InputError
-from headscape.model import GPT2, ModelConfig
+from headscape.gpt2 import GPT2, ModelConfig
 from headscape.types import Positions
-from laws import laws
-from laws.layer import draw, layer, randomise
-from laws.subjects import factory
+from properties import laws
+from properties.layer import draw, layer, randomise
+from properties.subjects import factory
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "adding-an-encoding.md"
 FILE, LINE = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)

@@ -8,9 +8,9 @@ import torch
 from headscape.bias import dense
 from headscape.encodings import Encoding, build
 from headscape.encodings.alibi import SLOPES
-from headscape.model import GPT2, Cache
+from headscape.gpt2 import GPT2, Cache
 from headscape.types import Positions
-from laws.layer import draw
+from properties.layer import draw
 
 FLOAT32 = 2e-6
 """Relative: peers work their positions out in float32."""
@@ -232,7 +232,7 @@ def test_gpt2_logits_from_a_checkpoint_folder(tmp_path: Path, sharded: bool) -> 
 def test_greedy_generation_is_theirs(tmp_path: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from headscape.model import generate
+    from headscape.gpt2 import generate
 
     torch.manual_seed(4)
     config = GPT2Config(

@@ -7,7 +7,7 @@ from headscape.attention import reference
 from headscape.bias import dense
 from headscape.encodings import Encoding, build
 from headscape.types import Positions
-from laws.layer import draw, layer, randomise
+from properties.layer import draw, layer, randomise
 
 # x-transformers scripts a function with TorchScript while it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")

@@ -6,7 +6,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from figures.synthetic import alibi, capture
-from headscape.arrays.store import Capture, load
+from headscape.arrays.capture_file import Capture, load
 from headscape.errors import InputError
 
 

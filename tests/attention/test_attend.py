@@ -5,11 +5,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from headscape.attention import attend, decode, flex, native, reference
+from headscape.attention import attend, decode, flex, reference
+from headscape.attention.native import adapter
 from headscape.encodings import ENCODINGS, Encoding, build
 from headscape.errors import InputError
 from headscape.types import Positions, Visible
-from laws.layer import draw, layer, randomise
+from properties.layer import draw, layer, randomise
 
 HEADS, DIM, LENGTH = 4, 8, 48
 NAMES = [*ENCODINGS, "dape+alibi", "dapev2+kerple", "dapev2+cable", "dapev2+rope"]
@@ -122,7 +123,7 @@ SERVED_BY_NATIVE = [
 ]
 
 
-@pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
+@pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
 @pytest.mark.parametrize("name", SERVED_BY_NATIVE)
 def test_what_the_kernels_serve_is_taken_by_itself(name: str) -> None:
     whole = inputs(subject(name, torch.float32), dtype=torch.float32)

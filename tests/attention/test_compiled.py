@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from headscape.attention import native
+from headscape.attention.native import adapter
 
 SCRIPT = """
 import copy, sys, torch
-from headscape.model import GPT2, ModelConfig
+from headscape.gpt2 import GPT2, ModelConfig
 
 torch.manual_seed(0)
 shape = {"layers": 2, "heads": 4, "width": 32, "vocabulary": 50, "train_length": 64}
@@ -30,7 +30,7 @@ print("compiled", torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
+@pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
 @pytest.mark.parametrize("name", ["alibi", "cable", "fire", "dapev2+kerple"])
 def test_a_compiled_model_takes_the_same_step(name: str) -> None:
     done = subprocess.run(

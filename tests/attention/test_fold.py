@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headscape.native import library
-from headscape.native.fold import MARGIN, fold
+from headscape.attention.native import library
+from headscape.attention.native.fold import MARGIN, fold
 
 HEADS, HIDDEN, LENGTH, LOW = 3, 5, 20, -25
 

@@ -6,7 +6,8 @@ Some blocks of rows stand for all of them: the first, one in the middle, the las
 import pytest
 import torch
 
-from headscape.attention import native, reference, torch_blocks
+from headscape.attention import reference, torch_blocks
+from headscape.attention.native import adapter
 from headscape.attention.reference import Inputs
 from headscape.bias import Slope
 from headscape.encodings import build
@@ -14,7 +15,7 @@ from headscape.types import Positions, Visible
 
 LENGTH, HEADS, HEAD_DIM = 16_384, 12, 64
 ROWS = [slice(0, 64), slice(8_000, 8_064), slice(LENGTH - 64, LENGTH)]
-PATHS = {"native": native.attend, "torch": torch_blocks.attend}
+PATHS = {"native": adapter.attend, "torch": torch_blocks.attend}
 
 pytestmark = pytest.mark.slow
 
@@ -32,8 +33,8 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_long_contexts_keep_their_precision(path: str, name: str, budget: float) -> None:
-    if path == "native" and native.available() is not None:
-        pytest.skip(str(native.available()))
+    if path == "native" and adapter.available() is not None:
+        pytest.skip(str(adapter.available()))
     torch.manual_seed(0)
     encoding = build(name, heads=HEADS, head_dim=HEAD_DIM, width=HEADS * HEAD_DIM, train_length=512)
     q, k, v = (torch.randn(1, HEADS, LENGTH, HEAD_DIM) for _ in range(3))

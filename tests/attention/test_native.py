@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from headscape.attention import native, reference, torch_blocks
+from headscape.attention import reference, torch_blocks
+from headscape.attention.native import adapter, ops
 from headscape.attention.reference import Inputs
 from headscape.bias import Pairwise, Toeplitz
 from headscape.encodings import Encoding, build
 from headscape.errors import InputError
-from headscape.native import ops
 from headscape.types import Positions, Visible
 
-PATHS = {"native": native.attend, "torch": torch_blocks.attend}
+PATHS = {"native": adapter.attend, "torch": torch_blocks.attend}
 EPS = torch.finfo(torch.float32).eps
 HEADS, WIDTH = 3, 12
 
-built = pytest.mark.skipif(native.available() is not None, reason=str(native.available()))
+built = pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def test_native_with_more_threads_than_heads() -> None:
 def test_native_is_deterministic() -> None:
     found, where = encoding("dapev2+kerple"), place("causal", 150)
     given = tensors(where, 16)
-    first, second = (outcome(native.attend, found, where, given) for _ in range(2))
+    first, second = (outcome(adapter.attend, found, where, given) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -213,7 +213,7 @@ def test_not_a_number_is_not_hidden() -> None:
     q = torch.randn(1, HEADS, 40, 16)
     k = q.clone()
     k[0, 1, 7] = torch.nan
-    out = native.attend(
+    out = adapter.attend(
         Inputs(q, k, q, encoding("alibi"), None, Positions.span(40), Visible(), 0.25)
     )
     assert out[0, 1, 7:].isnan().all()
@@ -228,7 +228,7 @@ def test_long_sums_keep_their_precision() -> None:
     stream = found.stream(torch.randn(1, length, 4))
     where = Positions.span(length)
     bias = found.bias(where, stream, stream)
-    out = native.attend(Inputs(q, k, v, found, bias, where, Visible(), 1.0))
+    out = adapter.attend(Inputs(q, k, v, found, bias, where, Visible(), 1.0))
     wide = Inputs(q.double(), k.double(), v.double(), found, bias, where, Visible(), 1.0)
     exact = reference.scores(wide, rows).weights @ v.double()
     assert float((out[:, :, rows] - exact).detach().abs().max()) <= 1.5e-5
@@ -240,9 +240,9 @@ def test_checkpointed() -> None:
     given = tensors(where, 16)
 
     def path(*arguments: object) -> Tensor:
-        return checkpoint(native.attend, *arguments, use_reentrant=False)
+        return checkpoint(adapter.attend, *arguments, use_reentrant=False)
 
-    plain = outcome(native.attend, found, where, given)
+    plain = outcome(adapter.attend, found, where, given)
     for a, b in zip(plain, outcome(path, found, where, given), strict=True):
         assert torch.equal(a, b)
 
@@ -289,7 +289,7 @@ def short(n: int, e: int = 8) -> Tensor:
 )
 def test_bad_input_is_refused_by_name(changes: dict[str, object], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        native.attend(Inputs(**wrong(**changes)))
+        adapter.attend(Inputs(**wrong(**changes)))
 
 
 @built
@@ -298,6 +298,6 @@ def test_lying_bounds_are_refused() -> None:
     lying = Positions(at, at, (0, 3))
     q = short(200)
     with pytest.raises(InputError, match="bounds"):
-        native.attend(
+        adapter.attend(
             Inputs(**wrong(q=q, k=q, v=q, positions=lying, bias=Toeplitz(torch.ones(3, 9), 0)))
         )

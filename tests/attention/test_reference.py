@@ -10,7 +10,7 @@ from headscape.attention.reference import Inputs, Scores
 from headscape.bias import Pairwise, Perceptron, Slope, Toeplitz, dense
 from headscape.encodings import build
 from headscape.types import Positions, Visible
-from laws.layer import draw, layer, randomise
+from properties.layer import draw, layer, randomise
 
 
 def made(name: str = "alibi", heads: int = 3, length: int = 9, **fields: object) -> Inputs:

@@ -5,17 +5,17 @@ import pytest
 import torch
 
 import oracle
-from headscape.arrays.store import load
+from headscape.arrays.capture_file import load
 from headscape.capture import tap
 from headscape.capture.record import Sequence, from_text, record, sample
 from headscape.capture.select import chosen
 from headscape.capture.tap import Request, capture_maps
 from headscape.encodings import ENCODINGS
 from headscape.errors import InputError
-from headscape.model import GPT2, ModelConfig
-from headscape.text.byte_tokenizer import ByteTokenizer
-from laws.formulas import array, expected
-from laws.layer import randomise
+from headscape.gpt2 import GPT2, ModelConfig
+from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
+from properties.formulas import array, expected
+from properties.layer import randomise
 
 NAMES = [*ENCODINGS, "dape+kerple", "dapev2+kerple", "dapev2+cable", "dapev2+rope"]
 LENGTH = 24

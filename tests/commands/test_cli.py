@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headscape.arrays import store
+from headscape.arrays import capture_file
 from headscape.encodings import ENCODINGS
 
 COMMANDS = (
@@ -119,7 +119,7 @@ def test_a_run_is_captured_and_drawn(call, small_run: Path, tmp_path: Path) -> N
     words = ["capture", small_run, "--layers", "all", "--heads", "1,4-5", "--length", 40]
     result = call(*words, "--out", out)
     assert result.exit_code == 0, result.output
-    held = store.load(out)
+    held = capture_file.load(out)
     assert held.layers == (0, 1)
     assert held.heads == (0, 3, 4)
     assert held.values(1, "bias").shape == (3, 40, 40)
@@ -153,9 +153,9 @@ def test_a_text_file_and_a_document_are_captured(call, small_run: Path, tmp_path
     out = tmp_path / "n.safetensors"
     result = call("capture", small_run, "--text", text, "--length", 20, "--out", out)
     assert result.exit_code == 0, result.output
-    assert "".join(store.load(out).sequence["pieces"]) == "what every head does"
+    assert "".join(capture_file.load(out).sequence["pieces"]) == "what every head does"
     result = call("capture", small_run, "--document", 0, "--length", 20, "--out", out)
-    assert store.load(out).sequence["document"] == 0
+    assert capture_file.load(out).sequence["document"] == 0
     assert result.exit_code == 0, result.output
 
 
@@ -164,7 +164,7 @@ def test_a_long_capture_is_reduced(call, small_run: Path, tmp_path: Path) -> Non
     words = ["capture", small_run, "--length", 300, "--resolution", 10, "--window", "280:290,0:50"]
     result = call(*words, "--out", out)
     assert result.exit_code == 0, result.output
-    held = store.load(out)
+    held = capture_file.load(out)
     assert held.values(1, "final", "max").shape == (12, 10, 10)
     assert held.values(1, "final", "exact").shape == (12, 10, 50)
     result = call("draw", out, "--format", "png")

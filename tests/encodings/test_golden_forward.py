@@ -19,7 +19,7 @@ from headscape.encodings import build
 from headscape.encodings.alibi import SLOPES
 from headscape.encodings.t5 import bucket
 from headscape.types import Positions, Visible
-from laws.layer import layer
+from properties.layer import layer
 
 Found = Iterator[tuple[str, torch.Tensor]]
 

@@ -16,7 +16,7 @@ from headscape.bias import dense
 from headscape.encodings import Encoding
 from headscape.encodings.kerple import Kerple, KerplePower
 from headscape.types import Positions
-from laws.layer import layer
+from properties.layer import layer
 
 WITH_GRADIENTS = [name for name in FILES if "grad_out" in load(name)]
 

@@ -12,9 +12,9 @@ from headscape.attention import reference
 from headscape.encodings import Shape, build
 from headscape.errors import InputError
 from headscape.types import Positions
-from laws import formulas, laws
-from laws.layer import draw, layer, randomise
-from laws.subjects import HEADS, SUBJECTS, factory
+from properties import formulas, laws
+from properties.layer import draw, layer, randomise
+from properties.subjects import HEADS, SUBJECTS, factory
 
 CONVENTIONS: list[tuple[str, dict[str, object]]] = [
     ("alibi", {"slopes": "fairseq"}),

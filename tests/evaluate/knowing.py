@@ -3,7 +3,7 @@
 import torch
 
 from evaluate.models import tiny
-from headscape.model import GPT2
+from headscape.gpt2 import GPT2
 
 
 class Knowing(GPT2):

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from headscape.model import GPT2, ModelConfig
+from headscape.gpt2 import GPT2, ModelConfig
 
 
 def tiny(encoding="alibi", *, vocabulary=40, train_length=16, seed=0, **fields):

@@ -10,7 +10,7 @@ from headscape.evaluate.scoring import GPT2Scorer
 from headscape.figures.depths import Depths
 from headscape.tasks import TASKS, Example
 from headscape.tasks.retrieval import RETRIEVAL
-from headscape.text.byte_tokenizer import ByteTokenizer
+from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
 
 
 def sheet(name, length, count):

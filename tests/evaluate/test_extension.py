@@ -11,7 +11,7 @@ from headscape.errors import InputError
 from headscape.evaluate.extension import Extension, extended, parse
 from headscape.evaluate.perplexity import Text
 from headscape.evaluate.subjects import Subject
-from headscape.model import GPT2, ModelConfig
+from headscape.gpt2 import GPT2, ModelConfig
 
 
 @pytest.mark.parametrize("kind", ["linear", "ntk", "dynamic", "yarn"])

@@ -12,8 +12,8 @@ from headscape.evaluate.perplexity import Method, Text, measure
 from headscape.evaluate.protocols import parse
 from headscape.evaluate.scoring import GPT2Scorer
 from headscape.evaluate.subjects import open_subjects
-from headscape.model import GPT2
-from headscape.text.trained_bpe import train
+from headscape.gpt2 import GPT2
+from headscape.text.tokenize.trained_bpe import train
 
 transformers = pytest.importorskip("transformers")
 VOCABULARY = 61

@@ -11,7 +11,7 @@ from evaluate.models import loss_after, stream, tiny
 from headscape.evaluate.perplexity import Method, Text, batches, bootstrap, measure
 from headscape.evaluate.protocols import parse, plan
 from headscape.evaluate.scoring import BLOCK, GPT2Scorer
-from headscape.model import Cache
+from headscape.gpt2 import Cache
 
 METHOD = Method(name="m", train_length=16, seed=3)
 PROTOCOLS = ["nonoverlap", "last-5", "sliding-4", "sliding-1", "per-position"]

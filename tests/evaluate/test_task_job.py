@@ -14,17 +14,12 @@ from headscape.errors import InputError
 from headscape.evaluate import task_job, task_report, task_score
 from headscape.evaluate.accuracy import Question, Sheet, mark
 from headscape.evaluate.scoring import GPT2Scorer
-from headscape.evaluate.task_job import (
-    TaskConfig,
-    default_lengths,
-    evaluate_depths,
-    evaluate_tasks,
-)
+from headscape.evaluate.task_job import TaskConfig, default_lengths, evaluate_depths, evaluate_tasks
 from headscape.evaluate.task_score import Score
 from headscape.evaluate.task_table import TaskTable
 from headscape.tasks import TASKS
 from headscape.tasks.retrieval import RETRIEVAL
-from headscape.text.byte_tokenizer import ByteTokenizer
+from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.train import TrainConfig
 from headscape.train.run import Run
 

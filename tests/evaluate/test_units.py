@@ -9,9 +9,9 @@ from headscape.evaluate.perplexity import Method, Text, measure
 from headscape.evaluate.protocols import parse
 from headscape.evaluate.scoring import GPT2Scorer
 from headscape.evaluate.units import units
-from headscape.text.byte_tokenizer import ByteTokenizer
-from headscape.text.gpt2_bpe import GPT2Tokenizer
-from headscape.text.trained_bpe import TrainedBPE, train
+from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
+from headscape.text.tokenize.gpt2_bpe import GPT2Tokenizer
+from headscape.text.tokenize.trained_bpe import TrainedBPE, train
 
 TEXTS = ["Grüße an  die\tWelt,\nsaid ½ of them.\n\n", "  x = [1, 2]\r\n", "日本 語", ""]
 

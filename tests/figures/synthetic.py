@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from headscape.arrays.store import Capture
+from headscape.arrays.capture_file import Capture
 
 
 def causal(maps):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from headscape.arrays import store
+from headscape.arrays import capture_file
 from headscape.encodings import build
 from headscape.errors import InputError
 from headscape.paper import job, subject
-from headscape.paper.draw import Look
-from headscape.paper.table import FIGURES, figure_of
-from headscape.train import presets
+from headscape.paper.figure_files import Look
+from headscape.paper.paper_figures import FIGURES, figure_of
+from headscape.train.config import presets
 
 TICKS = Path(__file__).parents[1] / "figures" / "figure_ticks.json"
 
@@ -60,7 +60,7 @@ def test_all_eight_are_made_and_a_second_run_makes_nothing(tmp_path: Path) -> No
         assert (out / f"{figure.name}.png").is_file()
         assert (out / f"{figure.name}.svg").is_file()
         assert f'href="{figure.name}.svg"' in text
-        held = store.load(out / "data" / f"{figure.name}.safetensors")
+        held = capture_file.load(out / "data" / f"{figure.name}.safetensors")
         assert held.encoding == figure.encoding
         assert held.trained
         measured = json.loads((out / "data" / f"{figure.name}.json").read_text())
@@ -86,7 +86,7 @@ def test_alibi_comes_first_and_is_drawn_without_training(tmp_path: Path) -> None
 def test_untrained_trains_nothing(tmp_path: Path) -> None:
     page = make(tmp_path, encodings=("cable",), untrained=True)
     assert not (tmp_path / "runs").exists()
-    assert not store.load(page.parent / "data" / "figure-08-cable.safetensors").trained
+    assert not capture_file.load(page.parent / "data" / "figure-08-cable.safetensors").trained
     assert "as initialised" in page.read_text()
 
 
@@ -95,7 +95,7 @@ def test_own_runs_are_used(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "nano-fox-seed0"
     page = make(tmp_path / "other", encodings=("fox",), own_runs={"fox": folder})
     assert not (tmp_path / "other" / "runs").exists()
-    held = store.load(page.parent / "data" / "extra-fox.safetensors")
+    held = capture_file.load(page.parent / "data" / "extra-fox.safetensors")
     assert held.provenance["run"] == "nano-fox-seed0"
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from headscape.errors import InputError
 from headscape.tasks import TASKS
-from headscape.tasks.batches import TaskBatches, check_fits, scored, weights
+from headscape.tasks.task_batches import TaskBatches, check_fits, scored, weights
 
 END = 256
 

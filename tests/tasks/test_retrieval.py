@@ -5,8 +5,8 @@ import pytest
 
 from headscape.errors import InputError
 from headscape.tasks.retrieval import RETRIEVAL
-from headscape.text.byte_tokenizer import ByteTokenizer
-from headscape.text.gpt2_bpe import GPT2Tokenizer
+from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
+from headscape.text.tokenize.gpt2_bpe import GPT2Tokenizer
 
 
 @pytest.mark.parametrize("name", RETRIEVAL)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from headscape.errors import InputError
-from headscape.text.batches import Batches, validation_windows
-from headscape.text.permutation import ROUNDS, keyed_numbers, permuted
+from headscape.text.tokens.batches import Batches, validation_windows
+from headscape.text.tokens.permutation import ROUNDS, keyed_numbers, permuted
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 10, 99, 100, 101, 4097])

@@ -9,8 +9,8 @@ import pytest
 import zstandard
 
 from headscape.errors import InputError
-from headscape.text import huggingface
-from headscape.text.corpus import Corpus, fraction, open_corpus
+from headscape.text.corpus import hub
+from headscape.text.corpus.corpus import Corpus, fraction, open_corpus
 
 
 def contents(corpus):
@@ -258,5 +258,5 @@ def test_hugging_face_mistakes(monkeypatch, spec, message):
 
 
 def test_shortcuts_are_what_the_paper_says():
-    assert huggingface.SHORTCUTS["fineweb-edu"].validation_share == 0.01
-    assert huggingface.SHORTCUTS["wikitext-103"].own_validation
+    assert hub.SHORTCUTS["fineweb-edu"].validation_share == 0.01
+    assert hub.SHORTCUTS["wikitext-103"].own_validation

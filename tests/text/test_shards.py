@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from headscape.errors import InputError
-from headscape.text import shards, workers, writing
-from headscape.text.corpus import open_corpus
-from headscape.text.pieces import jobs
-from headscape.text.shards import Shard, open_shards
-from headscape.text.tokenizer import open_tokenizer
+from headscape.text.corpus.corpus import open_corpus
+from headscape.text.tokenize.tokenizer import open_tokenizer
+from headscape.text.tokens import shards, workers, writing
+from headscape.text.tokens.pieces import jobs
+from headscape.text.tokens.shards import Shard, open_shards
 
 
 @pytest.fixture
@@ -151,9 +151,9 @@ def test_leftovers_of_a_killed_writer_go_when_they_are_old(corpus, tokenizer, tm
 
 ENCODE_FOR_EVER = """
 import itertools
-from headscape.text.byte_tokenizer import ByteTokenizer
-from headscape.text.pieces import Job
-from headscape.text.workers import encode_all
+from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
+from headscape.text.tokens.pieces import Job
+from headscape.text.tokens.workers import encode_all
 
 if __name__ == "__main__":
     job = Job(split="train", texts=("text" * 1000,), ends=(True,))

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscape.errors import InputError
-from headscape.text import gpt2_bpe
-from headscape.text.corpus import open_corpus
-from headscape.text.pieces import jobs, pieces
-from headscape.text.tokenizer import load_tokenizer, open_tokenizer
+from headscape.text.corpus.corpus import open_corpus
+from headscape.text.tokenize import gpt2_bpe
+from headscape.text.tokenize.tokenizer import load_tokenizer, open_tokenizer
+from headscape.text.tokens.pieces import jobs, pieces
 
 SAMPLE = "def f(x):\n    return x  # ünï 漢字 🙂\n\n\n\ttail  \r\n it's   'll 42!! \x1c\n"
 

@@ -11,7 +11,7 @@ import torch
 from headscape.text.ngram import bigram_loss, fivegram_loss
 from headscape.train import preset, train
 from headscape.train.data import open_data
-from headscape.train.world import World
+from headscape.train.distributed.world import World
 
 PAPER = (
     "cable", "dapev2+cable", "alibi", "kerple", "dapev2+kerple", "fire", "t5-clipped", "rope",

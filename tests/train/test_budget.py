@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from headscape.model import GPT2
+from headscape.gpt2 import GPT2
 from headscape.train import preset
-from headscape.train.budget import EIGHT_A100, SEVEN, VOCABULARY, budget, parameters
+from headscape.train.config.budget import EIGHT_A100, SEVEN, VOCABULARY, budget, parameters
 
 
 @pytest.mark.parametrize("name", ["paper-tiny-1024", "paper-small-512", "paper-medium-1024"])

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from headscape import atomic
 from headscape.errors import InputError
-from headscape.model import GPT2, preset, store
-from headscape.train import TrainConfig, checkpoint
-from headscape.train.checkpoint import State
-from headscape.train.optim import adamw, moments
-from headscape.train.world import World
+from headscape.gpt2 import GPT2, preset, weights
+from headscape.io import atomic
+from headscape.train import TrainConfig
+from headscape.train.distributed.world import World
+from headscape.train.loop.optim import adamw, moments
+from headscape.train.storage import checkpoint
+from headscape.train.storage.checkpoint import State
 
 FILES = ["model.safetensors", "headscape.json", "optimizer.safetensors", "state.json"]
 
@@ -131,7 +132,7 @@ def test_a_kill_at_any_write_loses_nothing(
         patch.setattr(Path, "replace", dying(Path.replace))
         patch.setattr(atomic, "_flush", dying(atomic._flush))
         patch.setattr(checkpoint, "save_file", dying(checkpoint.save_file))
-        patch.setattr(store, "save_file", dying(store.save_file))
+        patch.setattr(weights, "save_file", dying(weights.save_file))
         try:
             saved(tmp_path, 4)
         except Killed:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from headscape.errors import InputError
-from headscape.train import PRESETS, TrainConfig, config_file, preset
+from headscape.train import PRESETS, TrainConfig, preset
+from headscape.train.config import config_file
 
 
 @pytest.mark.parametrize("name", PRESETS)

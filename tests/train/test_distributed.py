@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from headscape.train import Run, TrainConfig, config_file, metrics, train
+from headscape.train import Run, TrainConfig, train
+from headscape.train.config import config_file
+from headscape.train.loop import metrics
 from train.conftest import Make
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from headscape.train import Run, config_file, metrics, train
+from headscape.train import Run, train
+from headscape.train.config import config_file
+from headscape.train.loop import metrics
 from train.conftest import Make
 
 WORKER = Path(__file__).with_name("worker.py")

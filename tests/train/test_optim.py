@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from headscape.model import GPT2, preset
+from headscape.gpt2 import GPT2, preset
 from headscape.train import TrainConfig
-from headscape.train.optim import adamw, moments, rate_at, set_rate, set_updates
+from headscape.train.loop.optim import adamw, moments, rate_at, set_rate, set_updates
 
 CONFIG = TrainConfig(rate=1e-2, final_rate=1e-3, warmup=10, steps=110)
 

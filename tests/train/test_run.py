@@ -16,12 +16,14 @@ import pytest
 import torch
 
 from headscape.errors import InputError
-from headscape.train import Run, metrics, provenance, read_config, train
+from headscape.train import Run, read_config, train
 from headscape.train.data import open_data
-from headscape.train.interrupt import Interrupt
-from headscape.train.nonfinite import NonFiniteError
-from headscape.train.step import Learner
-from headscape.train.world import World
+from headscape.train.distributed.world import World
+from headscape.train.loop import metrics
+from headscape.train.loop.interrupt import Interrupt
+from headscape.train.loop.nonfinite import NonFiniteError
+from headscape.train.loop.step import Learner
+from headscape.train.storage import provenance
 from train.conftest import Make
 
 

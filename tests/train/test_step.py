@@ -6,13 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headscape.model import GPT2
+from headscape.gpt2 import GPT2
 from headscape.train import Run, train
 from headscape.train.data import open_data
-from headscape.train.distributed import clip
-from headscape.train.optim import rate_at
-from headscape.train.step import Learner
-from headscape.train.world import World
+from headscape.train.distributed.parallel import clip
+from headscape.train.distributed.world import World
+from headscape.train.loop.optim import rate_at
+from headscape.train.loop.step import Learner
 from train.conftest import Make
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from headscape.errors import InputError
 from headscape.tasks import task
-from headscape.tasks.batches import TaskBatches, scored
+from headscape.tasks.task_batches import TaskBatches, scored
 from headscape.train import Run, train
 
 
@@ -20,7 +20,7 @@ def test_a_task_is_trained_and_counts_its_answers_alone(make, tmp_path: Path) ->
     windows = TaskBatches(task("parity"), 64, config.seed).windows(0, 4)
     torch.manual_seed(config.seed)
     first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
-    from headscape.model import GPT2
+    from headscape.gpt2 import GPT2
 
     model = GPT2(config.model(257))
     rows = torch.from_numpy(windows)

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from headscape.errors import InputError
-from headscape.train import config_file, train
-from headscape.train.step import Learner
+from headscape.train import train
+from headscape.train.config import config_file
+from headscape.train.loop.step import Learner
 
 torch.set_num_threads(1)
 

@@ -1,7 +1,7 @@
 """Which path computes attention, and why.
 
     decode      one query against a cache                       attention/decode.py
-    native      the C++ kernel, float32 on a CPU                 attention/native.py
+    native      the C++ kernel, float32 on a CPU                 attention/adapter.py
     flex        torch's FlexAttention, on a GPU                  attention/flex.py
     torch       blocks in plain torch, any dtype and device      attention/torch_blocks.py
     reference   whole matrices, the definition                   attention/reference.py
@@ -17,8 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention import decode, flex, native, reference, torch_blocks
+from headscape.attention import decode, flex, reference, torch_blocks
 from headscape.attention.check import check
+from headscape.attention.native import adapter
 from headscape.attention.reference import Inputs, Tap
 from headscape.bias import Bias
 from headscape.encodings import Encoding
@@ -93,7 +94,7 @@ def run(inputs: Inputs, path: Path = "auto", tap: Tap | None = None) -> Float[Te
     if chosen == "decode":
         return decode.attend(inputs)
     if chosen == "native":
-        return native.attend(inputs)
+        return adapter.attend(inputs)
     if chosen == "flex":
         return flex.attend(inputs)
     if chosen == "torch":
@@ -105,7 +106,7 @@ def _refusal(inputs: Inputs, path: Path) -> str | None:
     if path == "decode":
         return decode.refuses(inputs)
     if path == "native":
-        return native.refuses(inputs)
+        return adapter.refuses(inputs)
     if path == "flex":
         return flex.refuses(inputs)
     return None

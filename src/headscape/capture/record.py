@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Int64, Integer
 
 import headscape
-from headscape.arrays.store import Capture
+from headscape.arrays.capture_file import Capture
 from headscape.attention.attend import Path
 from headscape.capture.tap import Progress, Request, capture_maps, cells_of, edges
 from headscape.errors import InputError
-from headscape.model import GPT2
-from headscape.text.tokenizer import Tokenizer
+from headscape.gpt2 import GPT2
+from headscape.text.tokenize.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from headscape.arrays.capture_file import QUANTITIES
 from headscape.arrays.pyramid import Reducer, cell_edges
-from headscape.arrays.store import QUANTITIES
 from headscape.attention.attend import Path
 from headscape.attention.reference import Inputs, scores
 from headscape.capture.sinks import Maps, Reduced, Whole
 from headscape.errors import InputError
-from headscape.model import GPT2
+from headscape.gpt2 import GPT2
 
 BLOCK_ENTRIES = 1 << 20
 """Query-key pairs per head that are held at once."""

@@ -69,7 +69,7 @@ def capture(
     from headscape.capture.record import record
     from headscape.capture.select import chosen
     from headscape.capture.tap import Request
-    from headscape.model import store
+    from headscape.gpt2 import weights
     from headscape.train import Run
 
     attention_path = named(path)
@@ -98,7 +98,9 @@ def capture(
             provenance={
                 "run": held.folder.name,
                 "step": held.step,
-                "checkpoint_hash": store.read_json(held.checkpoint / store.HEADER).get("sha256"),
+                "checkpoint_hash": weights.read_json(held.checkpoint / weights.HEADER).get(
+                    "sha256"
+                ),
             },
             path=attention_path,
             progress=lambda done: bar.advance(task, done),
@@ -113,9 +115,9 @@ def _sequence(
 ) -> "Sequence":
     from headscape.capture.record import from_text, sample, window_of
     from headscape.errors import InputError
-    from headscape.text.corpus import open_corpus
-    from headscape.text.reading import read_documents
-    from headscape.text.shards import open_shards
+    from headscape.text.corpus.corpus import open_corpus
+    from headscape.text.corpus.reading import read_documents
+    from headscape.text.tokens.shards import open_shards
     from headscape.train.data import default_cache
 
     if text is not None and document is not None:

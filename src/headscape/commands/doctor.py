@@ -20,15 +20,14 @@ def doctor(
     from rich.console import Console
     from rich.table import Table
 
-    from headscape.attention import native
+    from headscape.attention.native import adapter, library
     from headscape.encodings import ENCODINGS
-    from headscape.native import library
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Python {platform.python_version()}, torch {torch.__version__}")
     console.print(f"{platform.machine()}, {torch.get_num_threads()} threads")
     console.print(f"GPU: {torch.cuda.get_device_name() if torch.cuda.is_available() else 'none'}")
-    missing = native.available()
+    missing = adapter.available()
     console.print(
         f"native kernel: {library.instructions() if missing is None else f'no, {missing}'}"
     )
@@ -45,7 +44,7 @@ def _choices(name: str, length: int) -> tuple[str, str, str]:
 
     from headscape.attention.attend import Choice, choose
     from headscape.attention.reference import Inputs
-    from headscape.model import GPT2, Cache, preset
+    from headscape.gpt2 import GPT2, Cache, preset
 
     model = GPT2(preset("nano", layers=1, vocabulary=8, train_length=length, encoding=name))
     tokens = torch.zeros(1, length, dtype=torch.long)

@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headscape.arrays.store import Capture
+    from headscape.arrays.capture_file import Capture
 
 
 class Kind(StrEnum):
@@ -63,11 +63,11 @@ def draw(
     ] = None,
 ) -> None:
     """Draw captured scores as PNG, SVG and PDF."""
-    from headscape.arrays import store
+    from headscape.arrays import capture_file
     from headscape.figures import style
 
     _check(kind, captures, shared_scale=shared_scale, colormap=colormap)
-    loaded = [store.load(path) for path in captures]
+    loaded = [capture_file.load(path) for path in captures]
     layer = loaded[0].layers[-1] if layer is None else _held("layer", layer, loaded[0].layers)
     if kind is Kind.compare:
         _held("head", head, loaded[0].heads)

@@ -51,7 +51,7 @@ def figures(
     """
     from headscape.errors import InputError
     from headscape.paper import job
-    from headscape.paper.draw import Look
+    from headscape.paper.figure_files import Look
 
     own: dict[str, Path] = {}
     for text in run or []:

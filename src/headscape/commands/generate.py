@@ -27,7 +27,7 @@ def generate(
     import numpy as np
     import torch
 
-    from headscape.model.generate import stream
+    from headscape.gpt2.generate import stream
     from headscape.train import Run
 
     held = Run.open(run, step)

@@ -120,7 +120,7 @@ def _config(preset: str | None, file: Path | None, given: "dict[str, Any]") -> "
     from dataclasses import replace
 
     from headscape.errors import InputError
-    from headscape.train import config_file, presets
+    from headscape.train.config import config_file, presets
 
     if file is None:
         return presets.preset(preset or "nano", **given)

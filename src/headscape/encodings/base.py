@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from headscape.bias import Bias
-from headscape.checks import check_types
 from headscape.errors import InputError
+from headscape.io.typecheck import check_types
 from headscape.types import Positions
 
 Role = Literal["query", "key"]

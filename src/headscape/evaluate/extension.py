@@ -18,7 +18,7 @@ import torch
 from headscape.encodings import encoding_type
 from headscape.encodings.rope import RoPE
 from headscape.errors import InputError
-from headscape.model import GPT2
+from headscape.gpt2 import GPT2
 
 Kind = Literal["linear", "ntk", "dynamic", "yarn"]
 TITLES: dict[str, str] = {

@@ -15,7 +15,7 @@ from headscape.evaluate.perplexity import measure, scored_units
 from headscape.evaluate.protocols import Windows, parse, plan
 from headscape.evaluate.scoring import Scorer
 from headscape.evaluate.subjects import Subject
-from headscape.text.progress import SlowBar
+from headscape.io.progress import SlowBar
 
 
 @dataclass(frozen=True, kw_only=True)

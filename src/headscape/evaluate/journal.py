@@ -15,8 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from headscape import atomic
 from headscape.errors import InputError
+from headscape.io import atomic
 
 
 class Journal:

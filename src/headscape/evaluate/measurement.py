@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from headscape import atomic
 from headscape.errors import InputError
 from headscape.evaluate import rows
+from headscape.io import atomic
 
 FORMAT = 2
 Quantity = Literal["perplexity", "byte-perplexity", "word-perplexity", "bits-per-byte", "loss"]

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from headscape import atomic
 from headscape.evaluate import measurement
 from headscape.evaluate.measurement import Measurement, Quantity
 from headscape.evaluate.table import Table
 from headscape.figures.lengths import Lengths, Line
 from headscape.figures.style import save
+from headscape.io import atomic
 
 STEM = "evaluation"
 

@@ -9,8 +9,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headscape.checks import check_types
 from headscape.errors import InputError
+from headscape.io.typecheck import check_types
 
 Row = TypeVar("Row")
 

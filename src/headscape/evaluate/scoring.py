@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headscape.attention import attend
 from headscape.errors import InputError
-from headscape.model import GPT2
+from headscape.gpt2 import GPT2
 
 BLOCK = 128
 

@@ -17,9 +17,9 @@ from headscape.evaluate.perplexity import Method, Text
 from headscape.evaluate.scoring import GPT2Scorer, Scorer
 from headscape.evaluate.units import units
 from headscape.figures.names import title
-from headscape.model import GPT2
-from headscape.text.corpus import open_corpus
-from headscape.text.shards import open_shards
+from headscape.gpt2 import GPT2
+from headscape.text.corpus.corpus import open_corpus
+from headscape.text.tokens.shards import open_shards
 from headscape.train.run import Run
 
 HUGGING_FACE = "hf:"

@@ -17,9 +17,9 @@ from headscape.evaluate.scoring import GPT2Scorer
 from headscape.evaluate.seeds import Member, check_seeds
 from headscape.evaluate.task_score import Score
 from headscape.figures.names import title
+from headscape.io.progress import SlowBar
 from headscape.tasks import Task, task
 from headscape.tasks.retrieval import RETRIEVAL
-from headscape.text.progress import SlowBar
 from headscape.train.data import TASK
 from headscape.train.run import Run
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from headscape import atomic
 from headscape.errors import InputError
 from headscape.evaluate import rows, task_score
 from headscape.evaluate.report import STEM as TEXTS
@@ -25,6 +24,7 @@ from headscape.evaluate.task_table import SHARES, Share, TaskTable
 from headscape.figures.depths import Depths
 from headscape.figures.lengths import Lengths, Line
 from headscape.figures.style import save
+from headscape.io import atomic
 
 STEM = "tasks"
 

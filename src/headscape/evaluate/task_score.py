@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 
-from headscape import atomic
 from headscape.evaluate import rows
+from headscape.io import atomic
 
 FORMAT = 1
 

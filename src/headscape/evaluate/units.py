@@ -18,8 +18,8 @@ import numpy as np
 from jaxtyping import Bool, Int64, Integer
 
 from headscape.errors import InputError
-from headscape.text.gpt2_bpe import gpt2
-from headscape.text.tokenizer import Tokenizer
+from headscape.text.tokenize.gpt2_bpe import gpt2
+from headscape.text.tokenize.tokenizer import Tokenizer
 
 _SPACE = frozenset(b" \t\n\r\v\f")
 

@@ -8,8 +8,8 @@ otherwise as the encoding's own claim, said to be one.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from headscape.arrays.capture_file import Capture
 from headscape.arrays.measures import Measures
-from headscape.arrays.store import Capture
 from headscape.figures.names import title
 
 _SHOWN: Final[Mapping[str, str]] = {

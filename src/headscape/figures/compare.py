@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 from matplotlib.figure import Figure
 
-from headscape.arrays.store import Capture
+from headscape.arrays.capture_file import Capture
 from headscape.errors import InputError
 from headscape.figures.grid import Grid
 from headscape.figures.names import title

@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from headscape.arrays.capture_file import Capture
 from headscape.arrays.profile import Profile
-from headscape.arrays.store import Capture
 from headscape.errors import InputError
 from headscape.figures.grid import shape
 from headscape.figures.panel import Box

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import quote
 
 from headscape.arrays.measures import Measures
-from headscape.atomic import write_text
+from headscape.io.atomic import write_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 from matplotlib.figure import Figure
 
-from headscape.arrays.store import Capture
+from headscape.arrays.capture_file import Capture
 from headscape.figures.panel import Box, draw_bar, draw_map
 from headscape.figures.style import Scale, blank, context, one_meaning
 

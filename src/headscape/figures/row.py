@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.ticker import MaxNLocator
 
-from headscape.arrays.store import Capture
+from headscape.arrays.capture_file import Capture
 from headscape.errors import InputError
 from headscape.figures.panel import Box
 from headscape.figures.style import Scale, blank, context

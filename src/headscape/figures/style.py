@@ -25,8 +25,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 
-from headscape.atomic import write_bytes
 from headscape.errors import InputError
+from headscape.io.atomic import write_bytes
 
 FORMATS: Final = ("png", "svg", "pdf")
 DPI: Final = 200

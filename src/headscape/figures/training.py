@@ -16,11 +16,11 @@ from jaxtyping import Float, Int64
 from matplotlib.figure import Figure
 from PIL import Image
 
-from headscape.arrays.store import Capture
-from headscape.atomic import write_bytes
+from headscape.arrays.capture_file import Capture
 from headscape.errors import InputError
 from headscape.figures.grid import Grid
 from headscape.figures.style import context
+from headscape.io.atomic import write_bytes
 
 _FRAME_DPI: Final = 80
 _FRAME_MS, _LAST_MS = 500, 2000

@@ -13,9 +13,9 @@ import headscape
 from headscape.errors import InputError
 from headscape.figures.gallery import Entry, write_gallery
 from headscape.paper import subject as subjects
-from headscape.paper.draw import Look, draw
+from headscape.paper.figure_files import Look, draw
+from headscape.paper.paper_figures import FIGURES, PaperFigure, figure_of
 from headscape.paper.subject import Subject
-from headscape.paper.table import FIGURES, PaperFigure, figure_of
 from headscape.train.run import train
 
 Say = Callable[[str], None]

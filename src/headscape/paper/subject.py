@@ -10,16 +10,16 @@ import torch
 from jaxtyping import Integer
 
 from headscape.errors import InputError
-from headscape.model import GPT2, store
-from headscape.paper.table import PaperFigure
-from headscape.text.corpus import open_corpus
-from headscape.text.shards import open_shards
-from headscape.text.tokenizer import Tokenizer, open_tokenizer
-from headscape.train import checkpoint
-from headscape.train.config import TrainConfig
+from headscape.gpt2 import GPT2, weights
+from headscape.paper.paper_figures import PaperFigure
+from headscape.text.corpus.corpus import open_corpus
+from headscape.text.tokenize.tokenizer import Tokenizer, open_tokenizer
+from headscape.text.tokens.shards import open_shards
+from headscape.train.config.presets import preset as train_preset
+from headscape.train.config.train_config import TrainConfig
 from headscape.train.data import default_cache
-from headscape.train.presets import preset as train_preset
 from headscape.train.run import Run, read_config
+from headscape.train.storage import checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def trained(folder: Path) -> Subject:
         provenance={
             "run": folder.name,
             "step": run.step,
-            "checkpoint_hash": store.read_json(run.checkpoint / store.HEADER).get("sha256"),
+            "checkpoint_hash": weights.read_json(run.checkpoint / weights.HEADER).get("sha256"),
             "corpus_hash": corpus.fingerprint(),
         },
     )

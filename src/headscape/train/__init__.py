@@ -1,7 +1,7 @@
 """Training: a configuration and a text become a run folder with a trained model in it."""
 
-from headscape.train.config import TrainConfig
-from headscape.train.presets import PRESETS, preset
+from headscape.train.config.presets import PRESETS, preset
+from headscape.train.config.train_config import TrainConfig
 from headscape.train.run import Run, RunResult, read_config, train
 
 __all__ = ["PRESETS", "Run", "RunResult", "TrainConfig", "preset", "read_config", "train"]

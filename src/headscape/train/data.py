@@ -14,15 +14,15 @@ from torch import Tensor
 
 from headscape.errors import InputError
 from headscape.tasks import task
-from headscape.tasks.batches import TaskBatches, check_fits
-from headscape.text.batches import Batches, validation_windows
-from headscape.text.byte_tokenizer import ByteTokenizer
-from headscape.text.corpus import open_corpus
-from headscape.text.huggingface import SHORTCUTS
-from headscape.text.shards import Shards, open_shards
-from headscape.text.tokenizer import Tokenizer, open_tokenizer
-from headscape.train.config import TrainConfig
-from headscape.train.world import World
+from headscape.tasks.task_batches import TaskBatches, check_fits
+from headscape.text.corpus.corpus import open_corpus
+from headscape.text.corpus.hub import SHORTCUTS
+from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
+from headscape.text.tokenize.tokenizer import Tokenizer, open_tokenizer
+from headscape.text.tokens.batches import Batches, validation_windows
+from headscape.text.tokens.shards import Shards, open_shards
+from headscape.train.config.train_config import TrainConfig
+from headscape.train.distributed.world import World
 
 TASK = "task:"
 

@@ -18,21 +18,23 @@ from pathlib import Path
 
 import torch
 
-from headscape import atomic
 from headscape.errors import InputError
-from headscape.model import GPT2, store
-from headscape.text.tokenizer import Tokenizer, load_tokenizer
-from headscape.train import checkpoint, config_file, metrics, provenance
-from headscape.train.checkpoint import State
-from headscape.train.config import TrainConfig
+from headscape.gpt2 import GPT2, weights
+from headscape.io import atomic
+from headscape.text.tokenize.tokenizer import Tokenizer, load_tokenizer
+from headscape.train.config import config_file
+from headscape.train.config.train_config import TrainConfig
 from headscape.train.data import anywhere, default_cache, open_data
-from headscape.train.distributed import spread
-from headscape.train.loop import Loop, progress_of
-from headscape.train.metrics import Line
-from headscape.train.optim import adamw
-from headscape.train.progress import Teller
-from headscape.train.step import Learner
-from headscape.train.world import World, joined, restarted
+from headscape.train.distributed.parallel import spread
+from headscape.train.distributed.world import World, joined, restarted
+from headscape.train.loop import metrics
+from headscape.train.loop.live_line import Teller
+from headscape.train.loop.loop import Loop, progress_of
+from headscape.train.loop.metrics import Line
+from headscape.train.loop.optim import adamw
+from headscape.train.loop.step import Learner
+from headscape.train.storage import checkpoint, provenance
+from headscape.train.storage.checkpoint import State
 
 CONFIG = "config.toml"
 TOKENIZER = "tokenizer.json"
@@ -119,7 +121,7 @@ class Run:
             step=state.step,
             checkpoint=chosen,
             model=checkpoint.load_model(chosen).eval(),
-            tokenizer=load_tokenizer(store.read_json(folder / TOKENIZER)),
+            tokenizer=load_tokenizer(weights.read_json(folder / TOKENIZER)),
         )
 
     @property

@@ -1,0 +1,181 @@
+"""One capture: what every head did with one sequence, in one safetensors file.
+
+Tensors, with letters h heads, t queries, s keys (s = t), r cells a side:
+
+    layer.{i}.{quantity}                 float32 [h t s]   the whole map
+    layer.{i}.{quantity}.mean|min|max    float32 [h r r]   a long map, reduced while computed
+    layer.{i}.{quantity}.exact           float32 [h a b]   one window of a long map, unreduced
+    tokens, positions                    int64 [t]
+    edges                                int64 [r+1]       cell k covers tokens edges[k]:edges[k+1]
+    window                               int64 [4]         query start, stop, key start, stop
+
+Quantities: `content` is the scaled q.k before rotation and bias, `final` the score that goes into
+the softmax, `bias` = final - content the effective positional bias, `weights` the softmax. Where a
+causal capture has key > query the value is NaN; weights are 0 there.
+
+The metadata has one key, `headscape`: a JSON object with `format`, `kind` and the fields of
+`Capture` that are not arrays. Layers and heads count from 0. Absent on purpose: the model's weights
+and anything pickled.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Float32, Int64
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from headscape.errors import InputError
+from headscape.io.atomic import replacing
+
+FORMAT: Final = 1
+QUANTITIES: Final = ("content", "bias", "final", "weights")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Capture:
+    """The arrays of one sequence in one model, and everything needed to say what they are."""
+
+    encoding: str
+    """Name in the table of encodings."""
+    conventions: Mapping[str, Any]
+    """Every field of the encoding: slopes, scale, boundary and the like."""
+    claims: Mapping[str, bool]
+    """What the encoding says of itself: context_dependent, toeplitz, shift_invariant, pointwise."""
+    model: Mapping[str, Any]
+    """preset, layers, heads, width, train_length."""
+    layers: tuple[int, ...]
+    """Layers held here, counted from 0."""
+    heads: tuple[int, ...]
+    """Heads held here, counted from 0; the first axis of every map follows this order."""
+    length: int
+    """Tokens in the sequence."""
+    resolution: int | None = None
+    """Cells a side of the reduced maps; None when the maps are whole."""
+    causal: bool = True
+    """Whether keys after the query are invisible."""
+    sequence: Mapping[str, Any] = field(default_factory=dict)
+    """corpus, document, offset, seed, and the tokens' strings as `pieces`."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """version, run, step, checkpoint hash and what else says where this came from."""
+    trained: bool
+    """Whether the model had been trained."""
+    tokens: Int64[np.ndarray, " t"]
+    positions: Int64[np.ndarray, " t"]
+    maps: Mapping[str, Float32[np.ndarray, "h _ _"]]
+    """Keyed as in the file: `layer.{i}.{quantity}` with an optional reduction."""
+    edges: Int64[np.ndarray, " edges"] | None = None
+    window: Int64[np.ndarray, "4"] | None = None
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """The quantities held here, in the order of QUANTITIES."""
+        held = {key.split(".")[2] for key in self.maps}
+        return tuple(name for name in QUANTITIES if name in held)
+
+    def values(
+        self, layer: int, quantity: str, reduction: str = "mean"
+    ) -> Float32[np.ndarray, "h _ _"]:
+        """The whole map where there is one, otherwise the reduction asked for."""
+        _require("layer", [layer], self.layers)
+        _require("quantity", [quantity], self.quantities)
+        whole = f"layer.{layer}.{quantity}"
+        if whole in self.maps:
+            return self.maps[whole]
+        held = [key.rsplit(".", 1)[1] for key in self.maps if key.startswith(f"{whole}.")]
+        _require("reduction", [reduction], held)
+        return self.maps[f"{whole}.{reduction}"]
+
+    def visible(
+        self, layer: int, quantity: str, reduction: str = "mean"
+    ) -> Float32[np.ndarray, "h _ _"]:
+        """The same values with NaN at every invisible entry, of the weights too."""
+        values = self.values(layer, quantity, reduction)
+        if quantity != "weights" or not self.causal or self.resolution is not None:
+            return values
+        return np.where(np.tri(self.length, dtype=bool), values, np.float32(np.nan))
+
+    def head(
+        self, layer: int, quantity: str, head: int, reduction: str = "mean"
+    ) -> Float32[np.ndarray, "_ _"]:
+        """One head's map, NaN where invisible."""
+        _require("head", [head], self.heads)
+        values: np.ndarray = self.visible(layer, quantity, reduction)[self.heads.index(head)]
+        return values
+
+    def save(self, path: Path) -> None:
+        """Write the capture to `path`, whole or not at all."""
+        arrays = {"tokens": self.tokens, "positions": self.positions, **self.maps}
+        arrays |= {name: value for name in _OPTIONAL if (value := getattr(self, name)) is not None}
+        described = {"format": FORMAT, "kind": "capture"}
+        described |= {name: getattr(self, name) for name in _DESCRIBED}
+        text = json.dumps(described, sort_keys=True, allow_nan=False, ensure_ascii=False)
+        contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+        with replacing(path) as part:
+            save_file(contiguous, part, metadata={"headscape": text})
+
+
+_ARRAYS = ("tokens", "positions", "maps", "edges", "window")
+_OPTIONAL = ("edges", "window")
+_DESCRIBED = tuple(each.name for each in fields(Capture) if each.name not in _ARRAYS)
+
+
+def load(
+    path: Path, layers: Sequence[int] | None = None, quantities: Sequence[str] | None = None
+) -> Capture:
+    """Read a capture, or only the layers and quantities asked for, leaving the rest on disk."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} is not there; `headscape capture` writes captures.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            described = _describe(path, file.metadata() or {})
+            names = list(file.keys())
+            maps = [name for name in names if name.startswith("layer.")]
+            if layers is not None:
+                _require("layer", layers, described["layers"])
+                maps = [name for name in maps if int(name.split(".")[1]) in layers]
+                described["layers"] = tuple(each for each in described["layers"] if each in layers)
+            if quantities is not None:
+                held = {name.split(".")[2] for name in names if name.startswith("layer.")}
+                _require("quantity", quantities, [name for name in QUANTITIES if name in held])
+                maps = [name for name in maps if name.split(".")[2] in quantities]
+            arrays = {name: file.get_tensor(name) for name in ("tokens", "positions")}
+            arrays |= {name: file.get_tensor(name) for name in _OPTIONAL if name in names}
+            return Capture(**described, **arrays, maps={key: file.get_tensor(key) for key in maps})
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"{path} is not a whole safetensors file ({error}); capture it again."
+        ) from error
+
+
+def _describe(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        described = json.loads(metadata["headscape"])
+        kind, version = described["kind"], described["format"]
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} holds tensors but is not a headscape capture.") from error
+    if kind != "capture":
+        raise InputError(f"{path} is a headscape {kind}, not a capture.")
+    if version > FORMAT:
+        raise InputError(
+            f"{path} has capture format {version} and this version reads up to {FORMAT}; "
+            "upgrade headscape."
+        )
+    missing = [name for name in _DESCRIBED if name not in described]
+    if missing:
+        raise InputError(f"{path} says nothing of {', '.join(missing)}; capture it again.")
+    described = {name: described[name] for name in _DESCRIBED}
+    return described | {name: tuple(described[name]) for name in ("layers", "heads")}
+
+
+def _require(what: str, asked: Iterable[object], held: Iterable[object]) -> None:
+    held = list(held)
+    for each in asked:
+        if each not in held:
+            names = ", ".join(str(name) for name in held) or "none"
+            raise InputError(f"{what} {each} is not in this capture, which holds {names}.")

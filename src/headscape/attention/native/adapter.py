@@ -1,0 +1,169 @@
+"""Attention by the native kernels: float32 on the CPU, forward and backward.
+
+Serves every bias of bias.py but Pairwise, causal or not, with any positions and groups. A
+perceptron (FIRE) goes in as its linear pieces,
+
+    mlp(u) = slope_m u + offset_m      between its sorted knots -in_bias / in_weight,
+
+which is exact; the kernel returns gradients of slopes, offsets, near and 1 / far, and autograd
+carries them on. Anything the kernels cannot serve is refused here with its reason; native code
+never sees it. Positions are cheapest in consecutive stretches.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscape.attention.check import check
+from headscape.attention.native import library
+from headscape.attention.native.fold import fold
+from headscape.attention.native.ops import MARGIN, attention, contiguous
+from headscape.attention.reference import Inputs
+from headscape.bias import Bias, Pairwise, Perceptron, Slope, Toeplitz
+from headscape.encodings import Encoding
+from headscape.encodings.dape import DAPE
+from headscape.encodings.dapev2 import DAPEv2
+from headscape.errors import InputError
+from headscape.types import Positions
+
+_FOUND = library.load()
+_MISSING = _FOUND if isinstance(_FOUND, str) else None
+MOST_TAPS = 33
+FAR = 1e30
+"""Where a unit's knot goes that has no slope: beyond every input."""
+
+
+def available() -> str | None:
+    """Why the kernels are not there; None when they are."""
+    return _MISSING
+
+
+def refuses(inputs: Inputs) -> str | None:
+    """Why the kernels cannot serve this call; None when they can."""
+    q, encoding = inputs.q, inputs.encoding
+    if (missing := available()) is not None:
+        return missing
+    if q.device.type != "cpu":
+        return f"the native kernels run on the CPU, not on {q.device.type}"
+    if q.dtype != torch.float32:
+        return f"the native kernels take float32, not {str(q.dtype).removeprefix('torch.')}"
+    if q.shape[-1] % 8:
+        return f"the native kernels take head dims that are multiples of 8, not {q.shape[-1]}"
+    if encoding.mixes and not isinstance(encoding, DAPE | DAPEv2):
+        return f"the native kernels do not mix scores as {type(encoding).__name__} does"
+    if isinstance(encoding, DAPEv2) and encoding.config.kernel > MOST_TAPS:
+        return f"the native kernels take DAPEv2 up to kernel {MOST_TAPS}"
+    if isinstance(inputs.bias, Pairwise):
+        return "the native kernels take no bias that is given as a function"
+    if encoding.mixes and not contiguous(_at(inputs)):
+        return "the native kernels mix the scores of consecutive keys only"
+    return None
+
+
+def attend(inputs: Inputs) -> Float[Tensor, "b h t e"]:
+    """Attention of rotated q and k over v."""
+    q, k, v, bias, visible = inputs.q, inputs.k, inputs.v, inputs.bias, inputs.visible
+    encoding, positions = inputs.encoding, inputs.positions
+    check(inputs)
+    if (reason := refuses(inputs)) is not None:
+        raise InputError(f"path='native' cannot serve this: {reason}.")
+    _check_bias(bias, q, k)
+    at = _at(inputs)
+    kind, tensors, low = _values(bias, positions, visible.causal)
+    mixing, mixers = _mixer(encoding)
+    channels = q.shape[1] * (1 if bias is None else 2)
+    if mixing and (mixers[0].shape[1] != channels or mixers[3].shape[0] != q.shape[1]):
+        raise InputError(
+            f"encoding mixes {mixers[0].shape[1]} channels, but q and bias {channels}."
+        )
+    if mixing and kind == "toeplitz":
+        h, (inner, in_bias) = q.shape[1], mixers[:2]
+        tensors += [fold(tensors[0], low, inner[:, h:], in_bias, causal=visible.causal)]
+        mixers[0] = inner[:, :h]
+    values = [*tensors, *mixers]
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in values)
+    found = attention(
+        q, k, v, at, values, kind, mixing, low, visible.causal, inputs.scale, learns
+    )  # fmt: skip
+    out: Tensor = found[0]
+    return out
+
+
+def _at(inputs: Inputs) -> list[Tensor]:
+    """Positions of queries and keys and, where there are any, their groups."""
+    at = [inputs.positions.q, inputs.positions.k]
+    if inputs.visible.q_group is not None and inputs.visible.k_group is not None:
+        at += [inputs.visible.q_group, inputs.visible.k_group]
+    return at
+
+
+def _mixer(encoding: Encoding) -> tuple[str, list[Tensor]]:
+    """How a mixing encoding mixes, and its weights as convolutions [out, in, taps]."""
+    if isinstance(encoding, DAPE):
+        weights = [encoding.inner.weight[..., None], encoding.outer.weight[..., None]]
+        mixing = f"dape {encoding.config.base_bias}"
+    elif isinstance(encoding, DAPEv2):
+        weights = [encoding.inner.weight[:, :, 0], encoding.outer.weight[:, :, 0]]
+        mixing = f"dapev2 {encoding.config.boundary}"
+    else:
+        return "", []
+    assert encoding.inner.bias is not None
+    assert encoding.outer.bias is not None
+    return mixing, [weights[0], encoding.inner.bias, weights[1], encoding.outer.bias]
+
+
+def _check_bias(bias: Bias | None, q: Tensor, k: Tensor) -> None:
+    b, h, t, _ = q.shape
+    found: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
+    if isinstance(bias, Toeplitz):
+        found["table"] = bias.table, (h, bias.table.shape[-1])
+    elif isinstance(bias, Slope):
+        found["row"], found["col"] = (bias.row, (b, h, t)), (bias.col, (b, h, k.shape[2]))
+        if bias.weight is not None:
+            found["weight"] = bias.weight, (b, h, t)
+    elif isinstance(bias, Perceptron):
+        m = bias.in_weight.shape[-1]
+        found["far"], found["near"] = (bias.far, (b, t)), (bias.near, (bias.near.shape[-1],))
+        found["in_weight"], found["in_bias"] = (bias.in_weight, (m,)), (bias.in_bias, (m,))
+        found["out_weight"], found["out_bias"] = (bias.out_weight, (h, m)), (bias.out_bias, (h,))
+    for name, (x, shape) in found.items():
+        shared = (1, *shape[1:]) if name in ("row", "col", "weight", "far") else shape
+        if tuple(x.shape) not in (shape, shared) or x.numel() == 0 or x.device != q.device:
+            raise InputError(f"bias.{name} must be {shape} on {q.device}, not {tuple(x.shape)}.")
+
+
+def _values(
+    bias: Bias | None,
+    positions: Positions,
+    causal: bool,  # noqa: FBT001
+) -> tuple[str, list[Tensor], int]:
+    if bias is None:
+        return "none", [], 0
+    if isinstance(bias, Slope):
+        sums = [bias.row.double(), bias.col.double()]
+        return "slope", sums if bias.weight is None else [*sums, bias.weight.float()], 0
+    least, most = positions.bounds
+    low = (max(least, 0) if causal else least) - MARGIN
+    distance = torch.arange(low, max(most, low) + MARGIN + 1)
+    if isinstance(bias, Toeplitz):
+        column = (distance + bias.zero).clamp(0, bias.table.shape[1] - 1)
+        return "toeplitz", [bias.table.index_select(1, column).float()], low
+    assert isinstance(bias, Perceptron)
+    column = (distance + bias.zero).clamp(0, bias.near.shape[0] - 1)
+    near = bias.near.index_select(0, column).float()
+    return "pieces", [near, (1 / bias.far.double()).float(), *pieces(bias)], low
+
+
+def pieces(mlp: Perceptron) -> tuple[Tensor, Tensor, Tensor]:
+    """Slopes [h p], offsets [h p] and knots [p - 1] of a perceptron of one input."""
+    w, b = mlp.in_weight.double(), mlp.in_bias.double()
+    with torch.no_grad():
+        knots = torch.where(w == 0, FAR, -b / torch.where(w == 0, 1, w)).clamp(-FAR, FAR)
+        knots = knots.sort().values
+        inside = (knots[1:] + knots[:-1]) / 2
+        inside = torch.cat([knots[:1] - 1, inside, knots[-1:] + 1])
+        active = torch.where(w[:, None] * inside + b[:, None] > 0, 1.0, mlp.leak)
+    out = mlp.out_weight.double()
+    slopes = out @ (active * w[:, None])
+    offsets = out @ (active * b[:, None]) + mlp.out_bias.double()[:, None]
+    return slopes.float(), offsets.float(), knots.float()

@@ -1,0 +1,276 @@
+"""GPT-2 (Radford et al. 2019) with any position encoding.
+
+    x   = tokens, embedded                       (+ learned or sinusoidal positions)
+    x  += attention(norm(x));  x += mlp(norm(x))                    in every layer
+    out = norm(x) tokens^T                       the embedding is also the output matrix
+
+The paper's initialisation: every Linear and Embedding N(0, 0.02), those of an encoding included,
+the two projections back into the residual 1/sqrt(2 layers) of that; biases zero; Conv2d and bare
+parameters as their encoding makes them. No dropout, as in the runs this reproduces.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path as FilePath
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headscape.attention import attend
+from headscape.attention.reference import Inputs
+from headscape.encodings import Encoding, Stream, encoding_type
+from headscape.errors import InputError
+from headscape.gpt2 import published, weights
+from headscape.gpt2.cache import Cache
+from headscape.gpt2.model_config import ModelConfig
+from headscape.types import Positions, Visible
+
+Watch = Callable[[int, Inputs], None]
+"""Called in every layer with its index and what its attention is a function of."""
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with a position encoding."""
+
+    def __init__(self, config: ModelConfig, layer: int, encoding: Encoding) -> None:
+        super().__init__()
+        self.layer = layer
+        self.heads = config.heads
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+        self.encoding = encoding
+        sizes = {"head_dim": config.head_dim, "width": config.width, "one": 1}
+        self.scale = 1 / math.sqrt(sizes[config.scale])
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t d"],
+        positions: Positions,
+        visible: Visible,
+        cache: Cache | None,
+        path: attend.Path,
+        watch: Watch | None,
+    ) -> Float[Tensor, "b t d"]:
+        """What each token takes from those it sees."""
+        encoding = self.encoding
+        raw_q, raw_k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, dim=-1)
+        )
+        stream = encoding.stream(x, None if cache is None else cache.carry(self.layer))
+        q = encoding.rotate(raw_q, positions.q, "query")
+        if cache is None:
+            k, keys = encoding.rotate(raw_k, positions.k, "key"), stream
+        else:
+            k, v, keys = self._remember(raw_k, v, stream, positions, cache)
+        # One more token, on the one path that takes its row of the bias ready made.
+        one = x.shape[1] == 1 and visible.q_group is None and path in {"auto", "decode"}
+        if cache is not None and cache.counted and one and watch is None:
+            bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype)
+        else:
+            bias = encoding.bias(positions, stream, keys)
+            if cache is not None:
+                cache.forget(self.layer)
+        inputs = Inputs(
+            q,
+            k,
+            v,
+            encoding,
+            bias,
+            positions,
+            visible,
+            self.scale,
+            (raw_q, raw_k) if encoding.rotates and cache is None else None,
+        )
+        if watch is not None:
+            watch(self.layer, inputs)
+        mixed = attend.run(inputs, path).transpose(1, 2).flatten(2)
+        out: Tensor = self.out(mixed)
+        return out
+
+    def _remember(
+        self,
+        k: Float[Tensor, "b h t e"],
+        v: Float[Tensor, "b h t e"],
+        stream: Stream | None,
+        positions: Positions,
+        cache: Cache,
+    ) -> tuple[Tensor, Tensor, Stream | None]:
+        """Put new keys into the cache; give all keys (rotated), values and sums."""
+        encoding = self.encoding
+        if encoding.cacheable_keys:
+            k = encoding.rotate(k, positions.q, "key")
+        whole = cache.extend(self.layer, k, v, None if stream is None else stream.total)
+        k = whole.k
+        if not encoding.cacheable_keys:
+            k = encoding.rotate(k, positions.k, "key")
+        return k, whole.v, None if whole.total is None else Stream(whole.total)
+
+
+class Block(nn.Module):
+    """Attention and a two-layer perceptron, each behind a norm and a residual."""
+
+    def __init__(self, config: ModelConfig, layer: int, encoding: Encoding) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.attention = Attention(config, layer, encoding)
+        self.norm2 = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.up = nn.Linear(config.width, 4 * config.width)
+        self.down = nn.Linear(4 * config.width, config.width)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t d"],
+        positions: Positions,
+        visible: Visible,
+        cache: Cache | None,
+        path: attend.Path,
+        watch: Watch | None,
+    ) -> Float[Tensor, "b t d"]:
+        """One layer."""
+        x = x + self.attention(self.norm1(x), positions, visible, cache, path, watch)
+        out: Tensor = x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        return out
+
+
+class GPT2(nn.Module):
+    """A GPT-2 of any size with any encoding."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        at_input = encoding_type(config.encoding)[1].at_input
+        self.tokens = nn.Embedding(config.vocabulary, config.width)
+        self.position = config.build_encoding(None if at_input else "nope")
+        inside = [
+            config.build_encoding("nope" if at_input else None)
+            for _ in range(1 if config.share_encoding else config.layers)
+        ]
+        self.blocks = nn.ModuleList(
+            Block(config, layer, inside[layer % len(inside)]) for layer in range(config.layers)
+        )
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.apply(self._initialise)
+        for module in self.modules():
+            if isinstance(module, Encoding):
+                module.initialise()
+
+    def hidden(
+        self,
+        tokens: Int[Tensor, "b t"],
+        *,
+        cache: Cache | None = None,
+        positions: Int[Tensor, "#b t"] | None = None,
+        groups: Int[Tensor, "#b t"] | None = None,
+        path: attend.Path = "auto",
+        watch: Watch | None = None,
+    ) -> Float[Tensor, "b t d"]:
+        """The last layer's normed output for each token.
+
+        Positions default to 0, 1, 2 ... behind those of the cache; groups keep packed documents
+        apart and mark padding (see Visible).
+        """
+        if tokens.shape[1] == 0:
+            raise InputError("a sequence needs at least one token.")
+        if cache is not None and not self.config.causal:
+            raise InputError(
+                "a bidirectional model cannot decode, as every token sees the later ones: "
+                "leave the cache out."
+            )
+        old = 0 if cache is None else cache.length
+        where = Positions.span(tokens.shape[1], old + tokens.shape[1], on=tokens.device)
+        at = where.q if positions is None else positions
+        x = self.position.embed(self.tokens(tokens), at)
+        all_at, all_groups = at, groups
+        if cache is not None:
+            all_at, all_groups = cache.place(at, groups, counted=positions is None)
+        if positions is not None or (cache is not None and not cache.counted):
+            where = Positions(at, all_at)
+        visible = Visible(self.config.causal, groups, all_groups)
+        for block in self.blocks:
+            x = block(x, where, visible, cache, path, watch)
+        if cache is not None:
+            cache.advance(tokens.shape[1])
+        out: Tensor = self.norm(x)
+        return out
+
+    def logits(self, hidden: Float[Tensor, "*b d"]) -> Float[Tensor, "*b v"]:
+        """Scores of the next token."""
+        return F.linear(hidden, self.tokens.weight)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "b t"],
+        *,
+        cache: Cache | None = None,
+        positions: Int[Tensor, "#b t"] | None = None,
+        groups: Int[Tensor, "#b t"] | None = None,
+        path: attend.Path = "auto",
+        watch: Watch | None = None,
+    ) -> Float[Tensor, "b t v"]:
+        """Scores of the next token after each token; the arguments are those of `hidden`."""
+        return self.logits(
+            self.hidden(
+                tokens, cache=cache, positions=positions, groups=groups, path=path, watch=watch
+            )
+        )
+
+    @classmethod
+    def from_pretrained(cls, folder: FilePath | str) -> "GPT2":
+        """Load our own format, or a Hugging Face GPT-2 checkpoint, onto the CPU."""
+        folder = FilePath(folder)
+        reader = weights.read if weights.is_ours(folder) else published.read
+        config, tensors = reader(folder)
+        model = cls(config)
+        model.load_tensors(tensors, source=str(folder))
+        return model
+
+    def save_pretrained(self, folder: FilePath | str) -> None:
+        """Write weights and every convention to a folder: safetensors and JSON."""
+        weights.write(FilePath(folder), self.config, self.conventions(), self.tensors())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is learned, each tensor once, by name."""
+        return {name: value.detach() for name, value in self.named_parameters()}
+
+    @torch.no_grad()
+    def load_tensors(self, tensors: dict[str, Tensor], *, source: str) -> None:
+        """Take every learned tensor by name: none missing, none left over, none misshapen."""
+        mine = self.tensors()
+        for name, value in mine.items():
+            if name not in tensors:
+                raise InputError(f"{source} lacks the tensor {name!r}.")
+            if tensors[name].shape != value.shape:
+                raise InputError(
+                    f"{source} holds {name!r} of shape {tuple(tensors[name].shape)}; "
+                    f"the model needs {tuple(value.shape)}."
+                )
+        surplus = sorted(set(tensors) - set(mine))
+        if surplus:
+            raise InputError(f"{source} holds {surplus[0]!r}, which this model has no place for.")
+        for name, value in mine.items():
+            value.copy_(tensors[name])
+
+    def conventions(self) -> dict[str, object]:
+        """Every convention of the encoding, defaults written out."""
+        return self.encoding().conventions()
+
+    def encoding(self, layer: int = 0) -> Encoding:
+        """The encoding at work: at the input, or in a layer."""
+        if self.position.at_input:
+            return self.position
+        block = self.blocks[layer]
+        assert isinstance(block, Block)
+        return block.attention.encoding
+
+    def _initialise(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
+        if isinstance(module, Block):
+            deep = 0.02 / math.sqrt(2 * self.config.layers)
+            nn.init.normal_(module.down.weight, std=deep)
+            nn.init.normal_(module.attention.out.weight, std=deep)

@@ -1,0 +1,98 @@
+"""A model's shape and every convention it was built with."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from headscape.encodings import Encoding, Shape, make
+from headscape.errors import InputError
+from headscape.io.typecheck import check_types
+
+Scale = Literal["head_dim", "width", "one"]
+GPT2_VOCABULARY = 50_304
+"""GPT-2's 50,257 tokens, padded to a multiple of 128."""
+
+PRESETS: dict[str, dict[str, int]] = {
+    "nano": {"layers": 2, "heads": 12, "width": 192},
+    "mini": {"layers": 6, "heads": 12, "width": 384},
+    "tiny": {"layers": 6, "heads": 8, "width": 512},
+    "small": {"layers": 12, "heads": 12, "width": 768},
+    "medium": {"layers": 24, "heads": 16, "width": 1024},
+    "large": {"layers": 36, "heads": 20, "width": 1280},
+    "xl": {"layers": 48, "heads": 25, "width": 1600},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A GPT-2 and its position encoding."""
+
+    layers: int
+    heads: int
+    width: int
+    vocabulary: int = GPT2_VOCABULARY
+    train_length: int = 1024
+    """The length it is trained at."""
+    encoding: str = "learned"
+    """A name that `headscape.encodings.build` takes."""
+    encoding_fields: Mapping[str, object] = field(default_factory=dict)
+    """That encoding's conventions, where they differ from its defaults."""
+    share_encoding: bool = False
+    """One encoding for all layers (T5, official KERPLE) instead of one for each."""
+    scale: Scale = "head_dim"
+    """What q.k is multiplied by: 1/sqrt(head_dim), 1/sqrt(width), or one."""
+    causal: bool = True
+    norm_epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_types(self, skip=("encoding_fields",))
+        for name in ("layers", "heads", "width", "vocabulary", "train_length"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.width % self.heads:
+            raise InputError(
+                f"{self.heads} heads do not divide a width of {self.width}: "
+                f"choose a width that is a multiple of {self.heads}."
+            )
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        return self.width // self.heads
+
+    def build_encoding(self, name: str | None = None) -> Encoding:
+        """The model's encoding, or another one of its shape without fields."""
+        shape = Shape(
+            heads=self.heads,
+            head_dim=self.head_dim,
+            width=self.width,
+            train_length=self.train_length,
+            causal=self.causal,
+        )
+        return make(name or self.encoding, shape, {} if name else self.encoding_fields)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, for a checkpoint."""
+        return asdict(self) | {"encoding_fields": dict(self.encoding_fields)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "ModelConfig":
+        """The config that `to_json` wrote."""
+        known = {item.name for item in fields(cls)}
+        surplus = sorted(set(data) - known)
+        if surplus:
+            raise InputError(f"unknown model field {surplus[0]!r}: there are {sorted(known)}.")
+        missing = sorted({"layers", "heads", "width"} - set(data))
+        if missing:
+            raise InputError(f"the model's {missing[0]!r} is missing.")
+        return cls(**data)
+
+
+def preset(name: str, **changes: Any) -> ModelConfig:
+    """A named size, with some fields changed."""
+    if name not in PRESETS:
+        near = get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InputError(f"unknown preset {name!r}: {hint}there are {', '.join(PRESETS)}.")
+    return ModelConfig(**{**PRESETS[name], **changes})

@@ -1,0 +1,1 @@
+"""Files, types and progress: what every folder may use."""

@@ -1,0 +1,1 @@
+"""Tokenizers: bytes, a trained BPE, and the BPE of GPT-2."""

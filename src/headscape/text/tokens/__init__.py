@@ -1,0 +1,1 @@
+"""Token shards on disk and the batches cut from them."""

@@ -1,0 +1,1 @@
+"""Everything a training run is a function of."""

@@ -1,0 +1,1 @@
+"""Several processes: setup, DDP and FSDP2."""

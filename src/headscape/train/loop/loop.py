@@ -1,0 +1,185 @@
+"""The steps of a run, from where it stands to its end.
+
+In each step, everything is a function of the configuration and the number of the step: the window
+length, the rate, the windows. (In a run of so many minutes the clock takes the number's place.)
+On a CPU sums are taken in a fixed order, so a resumed run ends with the same bits.
+
+Order at the end of a step: update, validation, metrics, checkpoint; a checkpoint therefore never
+knows of a step that the metrics do not have.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscape.train.config.train_config import TrainConfig
+from headscape.train.data import Data
+from headscape.train.distributed.parallel import clip
+from headscape.train.loop import nonfinite
+from headscape.train.loop.interrupt import Interrupt
+from headscape.train.loop.live_line import Teller
+from headscape.train.loop.metrics import Line, Metrics
+from headscape.train.loop.nonfinite import NonFiniteError
+from headscape.train.loop.optim import rate_at, set_rate
+from headscape.train.loop.step import Learner
+from headscape.train.loop.tensorboard import Events
+from headscape.train.storage import checkpoint
+from headscape.train.storage.checkpoint import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """A run that is ready to go on."""
+
+    run: Path
+    """Its folder."""
+    data: Data
+    """Its tokens."""
+    learner: Learner
+    """Its model."""
+    optimiser: torch.optim.AdamW
+    """The model's."""
+    teller: Teller
+    """Where it says how it goes."""
+
+    def go(self, state: State) -> tuple[State, bool]:
+        """Train until the end or a signal; gives the last state and whether it is the end."""
+        config, world = self.learner.config, self.learner.world
+        begun, first = time.monotonic() - state.seconds, state
+        sinks: list[Metrics | Events] = []
+        try:
+            self._open(sinks, state.step)
+            with Interrupt() as interrupt, _fixed_order(world.device):
+                while progress_of(config, state) < 1:
+                    line, stop = self._step(state, begun, interrupt)
+                    state = State(
+                        step=int(line["step"]), tokens=int(line["tokens"]), seconds=line["seconds"]
+                    )
+                    progress = progress_of(config, state)
+                    ended = progress >= 1
+                    if ended or _due(state.step, config.validate_every):
+                        line["validation_loss"] = self.learner.validation(self.data)
+                    self._note(sinks, line)
+                    spent = state.seconds - first.seconds
+                    share = progress - progress_of(config, first)
+                    speed = (state.tokens - first.tokens) / max(spent, 1e-9)
+                    self.teller.step(line, progress, speed, spent / share * (1 - progress))
+                    if ended or stop or _due(state.step, config.checkpoint_every):
+                        self._save(state, sinks)
+                    if stop and not ended:
+                        return state, False
+        finally:
+            for sink in sinks:
+                sink.close()
+        return state, True
+
+    def _step(self, state: State, begun: float, interrupt: Interrupt) -> tuple[Line, bool]:
+        learner, config, world = self.learner, self.learner.config, self.learner.world
+        progress = progress_of(config, state)
+        length = config.length_at(progress)
+        rate = rate_at(config, state.step, progress)
+        windows = self.data.rows(config, state.step, length, world)
+        self.optimiser.zero_grad(set_to_none=True)
+        mine = learner.gradient(windows)
+        # The clock of one process is everybody's, so that all end at the same step.
+        seconds = time.monotonic() - begun if world.leads else 0.0
+        loss, stops, seconds = world.sums(mine, float(interrupt.wanted), seconds)
+        norm = 0.0
+        if not nonfinite.is_bad(loss):
+            norm = clip(learner.model.parameters(), config.clip)
+        if nonfinite.is_bad(loss, norm):
+            raise self._not_finite(state.step, length, windows, loss)
+        set_rate(self.optimiser, rate)
+        self.optimiser.step()
+        line: Line = {
+            "step": state.step + 1,
+            "loss": loss,
+            "rate": rate,
+            "norm": norm,
+            "length": length,
+            "tokens": state.tokens + config.tokens_per_step,
+            "seconds": seconds,
+        }
+        return line, stops > 0
+
+    def _open(self, sinks: list[Metrics | Events], after: int) -> None:
+        def opened() -> None:
+            sinks.append(Metrics(self.run, after))
+            if self.learner.config.tensorboard:
+                sinks.append(Events(self.run, after))
+
+        self.learner.world.first(opened)
+
+    def _note(self, sinks: list[Metrics | Events], line: Line) -> None:
+        def append() -> None:
+            for sink in sinks:
+                sink.append(line)
+
+        self.learner.world.first(append)
+
+    def _save(self, state: State, sinks: list[Metrics | Events]) -> None:
+        learner, config = self.learner, self.learner.config
+        for sink in sinks:
+            if isinstance(sink, Metrics):
+                sink.flush()
+        checkpoint.write(self.run, learner.model, self.optimiser, state, learner.world)
+        learner.world.first(lambda: checkpoint.prune(self.run, config.keep, config.keep_every))
+
+    def _not_finite(
+        self, step: int, length: int, windows: torch.Tensor, loss: float
+    ) -> NonFiniteError:
+        learner, world = self.learner, self.learner.world
+        model = learner.model
+        found = [
+            nonfinite.locate(model, part[:, :-1].to(world.device))
+            for part in torch.split(windows, learner.config.batch)
+        ]
+        where = next((name for name in found if name), "") or nonfinite.locate_gradient(model)
+        told = world.gather(where)
+        where = next((name for name in told if not name.startswith("the gradient")), told[0])
+        count = learner.config.tokens_per_step // length
+        starts = self.data.batches.starts(step, count, length).tolist()
+        shown = ", ".join(map(str, starts[:8])) + (" ..." if count > 8 else "")
+        good, _ = checkpoint.newest_good(self.run)
+        keep = f"the last good checkpoint is {good}" if good else "there is no checkpoint yet"
+        met = "a gradient that is not finite" if math.isfinite(loss) else f"a loss of {loss}"
+        return NonFiniteError(
+            f"training stopped at step {step + 1} with {met}: it began in {where}, on "
+            f"the {count} windows of {length} tokens that start at {shown} of the training text; "
+            f"{keep}; a lower rate or a smaller clip may get past it."
+        )
+
+
+def progress_of(config: TrainConfig, state: State) -> float:
+    """The share of the run that is done, by steps or by time."""
+    if config.steps is not None:
+        return state.step / config.steps
+    assert config.minutes is not None
+    return state.seconds / (60 * config.minutes)
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+@contextmanager
+def _fixed_order(device: torch.device) -> Iterator[None]:
+    """Sums in one order on a CPU, where some would otherwise depend on which thread is quicker."""
+    before = torch.are_deterministic_algorithms_enabled()
+    # Typed as a module, though it is an object with a property.
+    settings: Any = torch.utils.deterministic
+    fills = settings.fill_uninitialized_memory
+    if device.type == "cpu":
+        torch.use_deterministic_algorithms(mode=True)
+        settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(mode=before)
+        settings.fill_uninitialized_memory = fills

@@ -1,0 +1,60 @@
+"""The tensors of a sharded model in safetensors files, one per process.
+
+torch.distributed.checkpoint plans who writes which part and puts the parts together again for any
+number of processes, one included; its safetensors storage takes the place of its usual pickles.
+"""
+
+import json
+import warnings
+from pathlib import Path
+
+from torch import Tensor
+from torch.distributed import is_initialized
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from headscape.errors import InputError
+from headscape.gpt2 import GPT2, weights
+from headscape.io import atomic
+
+FOLDER = "shards"
+
+
+def is_here(folder: Path) -> bool:
+    """Whether a checkpoint is sharded."""
+    return (folder / FOLDER).is_dir()
+
+
+def write(folder: Path, tensors: dict[str, Tensor]) -> None:
+    """Write every process's part."""
+    writer = HuggingFaceStorageWriter(str(folder / FOLDER), save_distributed=True)
+    try:
+        save(tensors, storage_writer=writer)
+    except CheckpointException as error:
+        reasons = {str(reason) for reason, _ in error.failures.values()}
+        raise InputError(f"cannot write {folder}: {'; '.join(sorted(reasons))}.") from error
+
+
+def write_header(folder: Path, model: GPT2) -> None:
+    """Write what a whole checkpoint's header says, without the checksum of a whole file."""
+    header = {
+        "format": weights.FORMAT,
+        "model": model.config.to_json(),
+        "conventions": model.conventions(),
+        "shards": FOLDER,
+    }
+    atomic.write_text(folder / weights.HEADER, json.dumps(header, indent=2) + "\n")
+
+
+def read(folder: Path, into: dict[str, Tensor]) -> None:
+    """Fill tensors, whole or cut in any way, from the parts."""
+    reader = HuggingFaceStorageReader(str(folder / FOLDER))
+    with warnings.catch_warnings():
+        # One process reads alone, which dcp announces as a warning.
+        warnings.simplefilter("ignore", UserWarning)
+        load(into, storage_reader=reader, no_dist=not is_initialized())
