@@ -6,7 +6,7 @@
 scaled_dot_product_attention), our native and torch paths, the dense reference, x-transformers and
 transformers (benchmarks/peers.py). All run in one process, in turn (benchmarks/timing.py), the
 fused paths and the rest apart. The dense reference stops at 2048 tokens, the peers and the torch
-path at 4096; at 16384 only forward is timed. Inputs that belong to the layer and not to attention
+path at 4096; at 16384 only forward is timed. AttentionInputs that belong to the layer and not to attention
 (CABLE's running sums) are leaves: their gradient is taken, their making is not timed. `nope` is
 also RoPE's core: what is left once q and k are turned. From 4096 tokens on there are half as many
 rounds, and one for what writes out matrices from 2048 on. Writes OUT/attention.json, .md, .png and
@@ -28,7 +28,7 @@ from benchmarks.plots import plot
 from benchmarks.timing import Step, peak_megabytes, ratios, times
 from headscape.attention import reference, torch_blocks
 from headscape.attention.native import adapter, library
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.bias import Slope
 from headscape.encodings import Encoding, build
 from headscape.types import Positions, Visible
@@ -61,7 +61,7 @@ def contender(
 
     def run() -> Tensor:
         bias = fixed or found.bias(where)
-        return path(Inputs(q, k, v, found, bias, where, Visible(), HEAD_DIM**-0.5))
+        return path(AttentionInputs(q, k, v, found, bias, where, Visible(), HEAD_DIM**-0.5))
 
     return run, [q, k, v, *leaves]
 

@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.timing import Step, ratios, times
 from headscape.attention import attend
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.encodings import Stream, build
 from headscape.gpt2.cache import Cache
 from headscape.types import Positions, Visible
@@ -54,7 +54,9 @@ def contender(name: str, q: Tensor, caches: list[Pair], context: int) -> Step:
             seen = of_tokens(streams[n], slice(count))
             bias = kept.bias(n, layer, where, last, seen, q.dtype)
             pair = k[:, :, :count], v[:, :, :count]
-            attend.run(Inputs(turned, *pair, layer, bias, where, Visible(), HEAD_DIM**-0.5))
+            attend.run(
+                AttentionInputs(turned, *pair, layer, bias, where, Visible(), HEAD_DIM**-0.5)
+            )
         kept.advance(1)
 
     return step

@@ -22,8 +22,8 @@ from headscape.evaluate.table import Table
 from headscape.figures.names import title
 from headscape.gpt2.model_config import Scale
 from headscape.io import atomic
+from headscape.text.dataset import default_cache
 from headscape.train import preset, train
-from headscape.train.data import default_cache
 
 METHODS = (
     "cable", "cable-nw", "dapev2+cable", "alibi", "kerple", "dapev2+kerple", "fire", "t5-clipped",

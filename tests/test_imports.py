@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "gpt2": {"attention", "bias", "encodings", "types"},
     "text": set(),
     "tasks": {"text"},
+    "protocol": {"attention", "text"},
     "train": {"attention", "encodings", "gpt2", "tasks", "text", "types"},
     "arrays": set(),
     "capture": {"arrays", "attention", "bias", "encodings", "gpt2", "text", "types"},

@@ -37,7 +37,7 @@ def subject(name: str, dtype: torch.dtype = torch.float64) -> Encoding:
 
 def inputs(
     encoding: Encoding, queries: int = LENGTH, dtype: torch.dtype = torch.float64
-) -> reference.Inputs:
+) -> reference.AttentionInputs:
     q = draw(2, HEADS, queries, DIM, seed=1).to(dtype)
     k, v = (draw(2, HEADS, LENGTH, DIM, seed=seed).to(dtype) for seed in (2, 3))
     x = draw(2, LENGTH, HEADS * DIM, seed=4).to(dtype)

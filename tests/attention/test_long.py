@@ -8,7 +8,7 @@ import torch
 
 from headscape.attention import reference, torch_blocks
 from headscape.attention.native import adapter
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.bias import Slope
 from headscape.encodings import build
 from headscape.types import Positions, Visible
@@ -42,13 +42,17 @@ def test_long_contexts_keep_their_precision(path: str, name: str, budget: float)
     with torch.no_grad():
         stream = encoding.stream(torch.randn(1, LENGTH, HEADS * HEAD_DIM))
         bias = encoding.bias(where, stream, stream)
-        ours = PATHS[path](Inputs(q, k, v, encoding, bias, where, Visible(), HEAD_DIM**-0.5))
+        ours = PATHS[path](
+            AttentionInputs(q, k, v, encoding, bias, where, Visible(), HEAD_DIM**-0.5)
+        )
         exact_encoding = encoding.double()
         exact_bias = bias
         if not isinstance(bias, Slope):
             exact_bias = exact_encoding.bias(where)
         double = (x.double() for x in (q, k, v))
-        exact = Inputs(*double, exact_encoding, exact_bias, where, Visible(), HEAD_DIM**-0.5)
+        exact = AttentionInputs(
+            *double, exact_encoding, exact_bias, where, Visible(), HEAD_DIM**-0.5
+        )
         for rows in ROWS:
             wanted = reference.scores(exact, rows).weights @ exact.v
             assert (ours[:, :, rows].double() - wanted).abs().max() <= budget

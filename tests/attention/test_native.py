@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from headscape.attention import reference, torch_blocks
 from headscape.attention.native import adapter, ops
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.bias import Pairwise, Toeplitz
 from headscape.encodings import Encoding, build
 from headscape.errors import InputError
@@ -85,7 +85,11 @@ def outcome(path: object, found: Encoding, where: Place, given: list[Tensor]) ->
         queries = type(keys)(keys.total[..., -count:], weight)
     bias = found.bias(where.positions, queries, keys)
     arguments = (q, k, v, found, bias, where.positions, where.visible, q.shape[-1] ** -0.5)
-    out = reference.attend(Inputs(*arguments)) if path is None else path(Inputs(*arguments))
+    out = (
+        reference.attend(AttentionInputs(*arguments))
+        if path is None
+        else path(AttentionInputs(*arguments))
+    )
     wanted = [q, k, v, x, *found.parameters()]
     grads = torch.autograd.grad(out, wanted, given[4], allow_unused=True)
     return [out.detach(), *(torch.zeros(1) if g is None else g for g in grads)]
@@ -214,7 +218,7 @@ def test_not_a_number_is_not_hidden() -> None:
     k = q.clone()
     k[0, 1, 7] = torch.nan
     out = adapter.attend(
-        Inputs(q, k, q, encoding("alibi"), None, Positions.span(40), Visible(), 0.25)
+        AttentionInputs(q, k, q, encoding("alibi"), None, Positions.span(40), Visible(), 0.25)
     )
     assert out[0, 1, 7:].isnan().all()
     assert out[0, 0].isfinite().all()
@@ -228,8 +232,8 @@ def test_long_sums_keep_their_precision() -> None:
     stream = found.stream(torch.randn(1, length, 4))
     where = Positions.span(length)
     bias = found.bias(where, stream, stream)
-    out = adapter.attend(Inputs(q, k, v, found, bias, where, Visible(), 1.0))
-    wide = Inputs(q.double(), k.double(), v.double(), found, bias, where, Visible(), 1.0)
+    out = adapter.attend(AttentionInputs(q, k, v, found, bias, where, Visible(), 1.0))
+    wide = AttentionInputs(q.double(), k.double(), v.double(), found, bias, where, Visible(), 1.0)
     exact = reference.scores(wide, rows).weights @ v.double()
     assert float((out[:, :, rows] - exact).detach().abs().max()) <= 1.5e-5
 
@@ -289,7 +293,7 @@ def short(n: int, e: int = 8) -> Tensor:
 )
 def test_bad_input_is_refused_by_name(changes: dict[str, object], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        adapter.attend(Inputs(**wrong(**changes)))
+        adapter.attend(AttentionInputs(**wrong(**changes)))
 
 
 @built
@@ -299,5 +303,7 @@ def test_lying_bounds_are_refused() -> None:
     q = short(200)
     with pytest.raises(InputError, match="bounds"):
         adapter.attend(
-            Inputs(**wrong(q=q, k=q, v=q, positions=lying, bias=Toeplitz(torch.ones(3, 9), 0)))
+            AttentionInputs(
+                **wrong(q=q, k=q, v=q, positions=lying, bias=Toeplitz(torch.ones(3, 9), 0))
+            )
         )

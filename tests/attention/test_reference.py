@@ -6,14 +6,14 @@ import torch
 
 import oracle
 from headscape.attention import attend, reference
-from headscape.attention.reference import Inputs, Scores
+from headscape.attention.reference import AttentionInputs, Scores
 from headscape.bias import Pairwise, Perceptron, Slope, Toeplitz, dense
 from headscape.encodings import build
 from headscape.types import Positions, Visible
 from properties.layer import draw, layer, randomise
 
 
-def made(name: str = "alibi", heads: int = 3, length: int = 9, **fields: object) -> Inputs:
+def made(name: str = "alibi", heads: int = 3, length: int = 9, **fields: object) -> AttentionInputs:
     encoding = build(name, heads=heads, head_dim=4, width=4 * heads, train_length=8, **fields)
     encoding = encoding.double()
     randomise(encoding)
@@ -47,7 +47,7 @@ def test_output_is_the_oracles() -> None:
 @pytest.mark.parametrize("scale", [1.0, 0.25, 12**-0.5])
 def test_score_scale(scale: float) -> None:
     inputs = made("nope")
-    scaled = Inputs(
+    scaled = AttentionInputs(
         inputs.q, inputs.k, inputs.v, inputs.encoding, None, inputs.positions, Visible(), scale
     )
     expected = oracle.content_scores(inputs.q.numpy(), inputs.k.numpy(), scale)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headscape.attention import reference, torch_blocks
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.encodings import build
 from headscape.errors import InputError
 from headscape.types import Positions, Visible
@@ -33,7 +33,10 @@ def both(name: str, where: Positions, visible: Visible, batch: int = 2) -> tuple
     upstream = torch.randn(batch, HEADS, t, HEAD_DIM, dtype=torch.float64)
     wanted = [q, k, v, x, *found.parameters()]
     results = []
-    for out in (torch_blocks.attend(Inputs(*arguments)), reference.attend(Inputs(*arguments))):
+    for out in (
+        torch_blocks.attend(AttentionInputs(*arguments)),
+        reference.attend(AttentionInputs(*arguments)),
+    ):
         grads = torch.autograd.grad(out, wanted, upstream, retain_graph=True, allow_unused=True)
         results.append([out, *(g for g in grads if g is not None)])
     return results[0], results[1]
@@ -78,8 +81,8 @@ def test_half_precision_is_computed_in_float32() -> None:
     q, k, v = (torch.randn(1, HEADS, 70, 8).bfloat16() for _ in range(3))
     where = Positions.span(70)
     rest = (found, found.bias(where), where, Visible(), 0.3)
-    out = torch_blocks.attend(Inputs(q, k, v, *rest))
-    exact = torch_blocks.attend(Inputs(q.float(), k.float(), v.float(), *rest))
+    out = torch_blocks.attend(AttentionInputs(q, k, v, *rest))
+    exact = torch_blocks.attend(AttentionInputs(q.float(), k.float(), v.float(), *rest))
     assert out.dtype == torch.bfloat16
     assert torch.equal(out, exact.bfloat16())
 
@@ -88,4 +91,6 @@ def test_an_empty_input_is_refused() -> None:
     found = build("nope", heads=HEADS, head_dim=8, width=WIDTH, train_length=9)
     q = torch.randn(1, HEADS, 0, 8)
     with pytest.raises(InputError, match="q must"):
-        torch_blocks.attend(Inputs(q, q, q, found, None, Positions.span(1), Visible(), 1.0))
+        torch_blocks.attend(
+            AttentionInputs(q, q, q, found, None, Positions.span(1), Visible(), 1.0)
+        )

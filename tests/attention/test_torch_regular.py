@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headscape.attention import reach, reference, torch_blocks
 from headscape.attention.operands import Operands, Rule
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Slope, Toeplitz, dense
 from headscape.encodings import build
 from headscape.types import Positions, Visible
@@ -56,7 +56,9 @@ def outcomes(
         # A running sum is float64 whatever the model is.
         kinds = [kept] * 3 + [torch.float64 if kind.endswith("slope") else kept, kept]
         given = [x.to(d).requires_grad_() for x, d in zip(made, kinds, strict=False)]
-        out = path(Inputs(*given[:3], encoding, bias_of(given[3:], t), where, Visible(), scale))
+        out = path(
+            AttentionInputs(*given[:3], encoding, bias_of(given[3:], t), where, Visible(), scale)
+        )
         found.append([out, *torch.autograd.grad(out, given, upstream.to(kept))])
     return found
 
@@ -86,7 +88,9 @@ def test_hidden_keys_get_exactly_nothing() -> None:
     encoding = build("nope", heads=2, head_dim=HEAD_DIM, width=16, train_length=9)
     q, k, v = (torch.randn(1, 2, 200, HEAD_DIM, requires_grad=True) for _ in range(3))
     bias = Toeplitz(-torch.arange(200.0).expand(2, -1), 0)
-    out = torch_blocks.attend(Inputs(q, k, v, encoding, bias, Positions.span(200), Visible(), 1.0))
+    out = torch_blocks.attend(
+        AttentionInputs(q, k, v, encoding, bias, Positions.span(200), Visible(), 1.0)
+    )
     for grad in torch.autograd.grad(out[:, :, :150].sum(), (k, v)):
         assert torch.equal(grad[:, :, 150:], torch.zeros(1, 2, 50, HEAD_DIM))
 
@@ -127,7 +131,7 @@ def test_precision_at_length(name: str, most: float) -> None:
     with torch.no_grad():
         stream = encoding.stream(torch.randn(1, length, 64))
         bias = encoding.bias(where, stream, stream)
-        out = torch_blocks.attend(Inputs(q, k, v, encoding, bias, where, Visible(), 0.125))
+        out = torch_blocks.attend(AttentionInputs(q, k, v, encoding, bias, where, Visible(), 0.125))
         for row in some.tolist():
             seen = slice(0, row + 1)
             added = dense(bias, where, slice(row, row + 1), seen).double()
@@ -163,7 +167,7 @@ def test_any_stretch_of_queries_over_any_stretch_of_keys(
         bias: Bias | None = None
         if len(given) > 3:
             bias = Toeplitz(given[3], 200) if kind == "table" else Slope(*given[3:])
-        out = path(Inputs(*given[:3], encoding, bias, where, Visible(causal), 0.4))
+        out = path(AttentionInputs(*given[:3], encoding, bias, where, Visible(causal), 0.4))
         found.append([out, *torch.autograd.grad(out.square().sum(), given)])
     for ours, wanted in zip(*found, strict=True):
         torch.testing.assert_close(ours, wanted)
@@ -174,7 +178,7 @@ def test_a_number_that_is_none_is_not_passed_over() -> None:
     encoding = build("alibi", heads=2, head_dim=HEAD_DIM, width=16, train_length=9)
     q, k, v = (torch.randn(1, 2, 300, HEAD_DIM) for _ in range(3))
     k[:, :, 3] = math.nan
-    inputs = Inputs(q, k, v, encoding, encoding.bias(where), where, Visible(), 1.0)
+    inputs = AttentionInputs(q, k, v, encoding, encoding.bias(where), where, Visible(), 1.0)
     ours, wanted = torch_blocks.attend(inputs), reference.attend(inputs)
     assert wanted[:, :, 3:].isnan().all()
     torch.testing.assert_close(ours.isnan(), wanted.isnan())
@@ -192,7 +196,7 @@ def test_gradients_of_running_sums_do_not_drift(name: str) -> None:
         stream = encoding.stream(x.to(dtype))
         made = (a.to(dtype) for a in (q, k, v))
         bias = encoding.bias(where, stream, stream)
-        out = path(Inputs(*made, encoding, bias, where, Visible(), 0.4))
+        out = path(AttentionInputs(*made, encoding, bias, where, Visible(), 0.4))
         found.append(torch.autograd.grad(out, list(encoding.parameters()), up.to(dtype)))
     # Scores are rounded at the size that the sums reach within a block of queries.
     for ours, wanted in zip(*found, strict=True):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headscape.attention import attend, reference
-from headscape.attention.reference import Inputs, Scores
+from headscape.attention.reference import AttentionInputs, Scores
 from headscape.encodings import Encoding, Shape
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
@@ -89,7 +89,7 @@ def _pass(
 ) -> Seen:
     scores: list[Scores] = []
 
-    def watch(_: int, inputs: Inputs) -> None:
+    def watch(_: int, inputs: AttentionInputs) -> None:
         scores.append(reference.scores(inputs))
 
     return Seen(subject(text, positions=positions, groups=groups, watch=watch), scores)
@@ -337,7 +337,7 @@ def _error(found: list[Tensor], exact: list[Tensor]) -> float:
 
 def _inputs(
     encoding: Encoding, heads: int, length: int, dtype: torch.dtype
-) -> tuple[Inputs, list[Tensor]]:
+) -> tuple[AttentionInputs, list[Tensor]]:
     """One call of attention and the leaves it is a function of."""
     encoding = copy.deepcopy(encoding).double()
     randomise(encoding)

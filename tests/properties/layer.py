@@ -10,7 +10,7 @@ x [b s d] is the layer's input for every key; queries are its last t tokens.
 import torch
 from torch import Tensor
 
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.encodings import Encoding, Stream
 from headscape.types import Positions, Visible
 
@@ -40,10 +40,10 @@ def layer(
     *,
     visible: Visible | None = None,
     scale: float | None = None,
-) -> Inputs:
+) -> AttentionInputs:
     """Rotated queries and keys, the bias and everything else attention needs."""
     keys = None if x is None else encoding.stream(x)
-    return Inputs(
+    return AttentionInputs(
         encoding.rotate(q, positions.q, "query"),
         encoding.rotate(k, positions.k, "key"),
         v,

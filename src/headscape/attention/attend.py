@@ -1,7 +1,7 @@
 """Which path computes attention, and why.
 
     decode      one query against a cache                       attention/decode.py
-    native      the C++ kernel, float32 on a CPU                 attention/adapter.py
+    native      the C++ kernel, float32 on a CPU                 attention/native/
     flex        torch's FlexAttention, on a GPU                  attention/flex.py
     torch       blocks in plain torch, any dtype and device      attention/torch_blocks.py
     reference   whole matrices, the definition                   attention/reference.py
@@ -20,7 +20,7 @@ from torch import Tensor
 from headscape.attention import decode, flex, reference, torch_blocks
 from headscape.attention.check import check
 from headscape.attention.native import adapter
-from headscape.attention.reference import Inputs, Tap
+from headscape.attention.reference import AttentionInputs, Tap
 from headscape.bias import Bias
 from headscape.encodings import Encoding
 from headscape.errors import InputError
@@ -44,7 +44,7 @@ def named(path: str) -> Path:
     return cast("Path", path)
 
 
-def choose(inputs: Inputs, path: Path = "auto") -> Choice:
+def choose(inputs: AttentionInputs, path: Path = "auto") -> Choice:
     """The path that will serve."""
     if path != "auto":
         named(path)
@@ -79,12 +79,14 @@ def attend(
 
     `unrotated` holds q and k before rotation, for a tap to tell content from position.
     """
-    inputs = Inputs(q, k, v, encoding, bias, positions, visible, scale, unrotated)
+    inputs = AttentionInputs(q, k, v, encoding, bias, positions, visible, scale, unrotated)
     check(inputs)
     return run(inputs, path, tap)
 
 
-def run(inputs: Inputs, path: Path = "auto", tap: Tap | None = None) -> Float[Tensor, "b h t e"]:
+def run(
+    inputs: AttentionInputs, path: Path = "auto", tap: Tap | None = None
+) -> Float[Tensor, "b h t e"]:
     """The same from one value, which fits together as a model's does."""
     if tap is not None:
         if path not in {"auto", "reference"}:
@@ -102,7 +104,7 @@ def run(inputs: Inputs, path: Path = "auto", tap: Tap | None = None) -> Float[Te
     return reference.attend(inputs)
 
 
-def _refusal(inputs: Inputs, path: Path) -> str | None:
+def _refusal(inputs: AttentionInputs, path: Path) -> str | None:
     if path == "decode":
         return decode.refuses(inputs)
     if path == "native":
@@ -112,7 +114,7 @@ def _refusal(inputs: Inputs, path: Path) -> str | None:
     return None
 
 
-def _unwanted(inputs: Inputs, path: Path) -> str | None:
+def _unwanted(inputs: AttentionInputs, path: Path) -> str | None:
     """Why a path that could serve is not taken by itself."""
     if path == "decode" and torch.is_grad_enabled() and inputs.q.requires_grad:
         return "gradients are wanted"

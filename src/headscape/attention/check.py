@@ -3,11 +3,11 @@
 A path that computes with what does not fit would give numbers that mean nothing.
 """
 
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.errors import InputError
 
 
-def check(inputs: Inputs) -> None:
+def check(inputs: AttentionInputs) -> None:
     """Refuse what does not fit together, by the name of the argument."""
     q, k, v, visible = inputs.q, inputs.k, inputs.v, inputs.visible
     if q.ndim != 4 or 0 in q.shape:
@@ -27,7 +27,7 @@ def check(inputs: Inputs) -> None:
     _check_tokens(inputs)
 
 
-def _check_tokens(inputs: Inputs) -> None:
+def _check_tokens(inputs: AttentionInputs) -> None:
     b, _, t, _ = inputs.q.shape
     keys, device = inputs.k.shape[2], inputs.q.device
     per_token = {

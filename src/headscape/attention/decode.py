@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Toeplitz, dense
 
 
-def refuses(inputs: Inputs) -> str | None:
+def refuses(inputs: AttentionInputs) -> str | None:
     """Why this path cannot serve, if so."""
     if inputs.q.shape[2] != 1:
         return f"it takes one query, not {inputs.q.shape[2]}"
@@ -27,7 +27,7 @@ def refuses(inputs: Inputs) -> str | None:
     return None
 
 
-def attend(inputs: Inputs) -> Float[Tensor, "b h 1 e"]:
+def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 e"]:
     """Attention of one query."""
     q, k, v = inputs.q, inputs.k, inputs.v
     row = None if inputs.bias is None else _row(inputs.bias, inputs).to(q.dtype)
@@ -38,7 +38,7 @@ def attend(inputs: Inputs) -> Float[Tensor, "b h 1 e"]:
     return inputs.encoding.mix(scores, row, seen, q).softmax(dim=-1) @ v
 
 
-def _row(bias: Bias, inputs: Inputs) -> Float[Tensor, "#b h 1 s"]:
+def _row(bias: Bias, inputs: AttentionInputs) -> Float[Tensor, "#b h 1 s"]:
     at = inputs.positions.k
     if isinstance(bias, Toeplitz) and at.shape[0] == 1 and bool((at.diff() == 1).all()):
         low, high = inputs.positions.bounds

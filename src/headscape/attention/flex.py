@@ -19,13 +19,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.bias import Pairwise, Perceptron, Slope, Toeplitz
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def refuses(inputs: Inputs) -> str | None:
+def refuses(inputs: AttentionInputs) -> str | None:
     """Why this path cannot serve, if so."""
     if inputs.encoding.mixes:
         return f"{type(inputs.encoding).__name__} mixes whole rows of scores"
@@ -36,7 +36,7 @@ def refuses(inputs: Inputs) -> str | None:
     return None
 
 
-def attend(inputs: Inputs, *, compiled: bool = True) -> Float[Tensor, "b h t e"]:
+def attend(inputs: AttentionInputs, *, compiled: bool = True) -> Float[Tensor, "b h t e"]:
     """Attention by torch's fused kernel, or its dense eager form."""
     return _function(compiled=compiled)(
         inputs.q,
@@ -48,7 +48,7 @@ def attend(inputs: Inputs, *, compiled: bool = True) -> Float[Tensor, "b h t e"]
     )
 
 
-def score_mod(inputs: Inputs) -> ScoreMod | None:
+def score_mod(inputs: AttentionInputs) -> ScoreMod | None:
     """The bias as a function of a score's batch, head, query and key."""
     bias, positions = inputs.bias, inputs.positions
     at_q, at_k = _per_row(positions.q, inputs), _per_row(positions.k, inputs)
@@ -75,7 +75,7 @@ def score_mod(inputs: Inputs) -> ScoreMod | None:
     return _perceptron(bias, inputs)
 
 
-def _perceptron(bias: Perceptron, inputs: Inputs) -> ScoreMod:
+def _perceptron(bias: Perceptron, inputs: AttentionInputs) -> ScoreMod:
     at_q, at_k = _per_row(inputs.positions.q, inputs), _per_row(inputs.positions.k, inputs)
     far, last = _per_row(bias.far, inputs), bias.near.shape[0] - 1
 
@@ -92,7 +92,7 @@ def _perceptron(bias: Perceptron, inputs: Inputs) -> ScoreMod:
     return perceptron
 
 
-def _mask(inputs: Inputs) -> object:
+def _mask(inputs: AttentionInputs) -> object:
     visible = inputs.visible
     at_q, at_k = _per_row(inputs.positions.q, inputs), _per_row(inputs.positions.k, inputs)
     groups = None
@@ -112,7 +112,7 @@ def _mask(inputs: Inputs) -> object:
     )
 
 
-def _per_row(values: Tensor, inputs: Inputs) -> Tensor:
+def _per_row(values: Tensor, inputs: AttentionInputs) -> Tensor:
     """The same values, with the batch axis written out so that it can be indexed."""
     return values.expand(inputs.q.shape[0], *values.shape[1:])
 

@@ -25,7 +25,7 @@ from headscape.types import ALL, Positions, Visible
 
 
 @dataclass(frozen=True)
-class Inputs:
+class AttentionInputs:
     """Everything one layer's attention is a function of."""
 
     q: Float[Tensor, "b h t e"]
@@ -64,7 +64,7 @@ class Scores:
 Tap = Callable[[Scores], None]
 
 
-def scores(inputs: Inputs, rows: slice = ALL) -> Scores:
+def scores(inputs: AttentionInputs, rows: slice = ALL) -> Scores:
     """All scores of the queries in `rows`."""
     q = inputs.q[:, :, rows]
     turned = inputs.scale * (q @ inputs.k.mT)
@@ -84,7 +84,7 @@ def scores(inputs: Inputs, rows: slice = ALL) -> Scores:
 
 
 def _effective(
-    inputs: Inputs, content: Tensor, added: Tensor | None, final: Tensor
+    inputs: AttentionInputs, content: Tensor, added: Tensor | None, final: Tensor
 ) -> Float[Tensor, "b h t s"]:
     """What position changes; where that is the added bias, the bias itself and not its rounding."""
     if inputs.encoding.mixes or inputs.unrotated is not None:
@@ -92,7 +92,7 @@ def _effective(
     return torch.zeros_like(content) if added is None else added.expand_as(content)
 
 
-def attend(inputs: Inputs, tap: Tap | None = None) -> Float[Tensor, "b h t e"]:
+def attend(inputs: AttentionInputs, tap: Tap | None = None) -> Float[Tensor, "b h t e"]:
     """Dense attention; `tap` is shown every intermediate score."""
     if tap is not None and inputs.encoding.rotates and inputs.unrotated is None:
         raise InputError("a tap cannot tell content from rotation: hand in `unrotated` too.")

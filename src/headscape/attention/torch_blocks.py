@@ -16,19 +16,19 @@ from torch.utils.checkpoint import checkpoint
 from headscape.attention import reference
 from headscape.attention.check import check
 from headscape.attention.operands import Rule
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.attention.torch_regular import Regular
 from headscape.bias import Slope, Toeplitz
 
 
-def attend(inputs: Inputs) -> Float[Tensor, "b h t e"]:
+def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t e"]:
     """Attention of rotated q and k over v; it serves every call."""
     check(inputs)
     gap = _gap(inputs)
     return _general(inputs) if gap is None else _regular(inputs, gap)
 
 
-def _gap(inputs: Inputs) -> int | None:
+def _gap(inputs: AttentionInputs) -> int | None:
     """The first query's position minus the first key's, if both are consecutive from there on."""
     at, visible, bias = inputs.positions, inputs.visible, inputs.bias
     if inputs.encoding.mixes or not isinstance(bias, Toeplitz | Slope | None):
@@ -41,9 +41,9 @@ def _gap(inputs: Inputs) -> int | None:
     return None if inputs.visible.causal and gap < 0 else gap
 
 
-def _general(inputs: Inputs) -> Tensor:
+def _general(inputs: AttentionInputs) -> Tensor:
     def rows_of(q: Tensor, k: Tensor, v: Tensor, rows: slice) -> Tensor:
-        part = Inputs(
+        part = AttentionInputs(
             q, k, v, inputs.encoding, inputs.bias, inputs.positions, inputs.visible, inputs.scale
         )
         return reference.scores(part, rows).weights.to(v.dtype) @ v
@@ -59,7 +59,7 @@ def _general(inputs: Inputs) -> Tensor:
     return torch.cat(blocks, dim=2)
 
 
-def _regular(inputs: Inputs, gap: int) -> Tensor:
+def _regular(inputs: AttentionInputs, gap: int) -> Tensor:
     q, bias, causal = inputs.q, inputs.bias, inputs.visible.causal
     b, h, t, _ = q.shape
     work = torch.promote_types(q.dtype, torch.float32)

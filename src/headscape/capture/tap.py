@@ -17,7 +17,7 @@ from torch import Tensor
 from headscape.arrays.capture_file import QUANTITIES
 from headscape.arrays.pyramid import Reducer, cell_edges
 from headscape.attention.attend import Path
-from headscape.attention.reference import Inputs, scores
+from headscape.attention.reference import AttentionInputs, scores
 from headscape.capture.sinks import Maps, Reduced, Whole
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
@@ -63,7 +63,7 @@ def capture_maps(
     _check(model, request)
     maps: Maps = {}
 
-    def watch(layer: int, inputs: Inputs) -> None:
+    def watch(layer: int, inputs: AttentionInputs) -> None:
         if layer in request.layers:
             maps.update(_layer_maps(layer, inputs, request, progress))
 
@@ -83,7 +83,7 @@ def cells_of(length: int, request: Request) -> int | None:
     return None if request.resolution is None else min(request.resolution, length)
 
 
-def _layer_maps(layer: int, inputs: Inputs, request: Request, progress: Progress) -> Maps:
+def _layer_maps(layer: int, inputs: AttentionInputs, request: Request, progress: Progress) -> Maps:
     length = inputs.q.shape[2]
     sinks = {name: _sink(length, inputs.visible.causal, request) for name in request.quantities}
     block = max(1, min(length, BLOCK_ENTRIES // length))

@@ -117,8 +117,8 @@ def _sequence(
     from headscape.errors import InputError
     from headscape.text.corpus.corpus import open_corpus
     from headscape.text.corpus.reading import read_documents
+    from headscape.text.dataset import default_cache
     from headscape.text.tokens.shards import open_shards
-    from headscape.train.data import default_cache
 
     if text is not None and document is not None:
         raise InputError(f"--text {text} and --document {document}: give one of them.")

@@ -81,7 +81,7 @@ def evaluate(
     from headscape.evaluate.subjects import open_subjects
     from headscape.evaluate.table import Table
     from headscape.evaluate.task_job import TaskConfig
-    from headscape.train.data import default_cache
+    from headscape.text.dataset import default_cache
 
     if _on_task(context, sources, task):
         asked = TaskConfig(

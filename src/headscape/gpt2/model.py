@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headscape.attention import attend
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.encodings import Encoding, Stream, encoding_type
 from headscape.errors import InputError
 from headscape.gpt2 import published, weights
@@ -27,7 +27,7 @@ from headscape.gpt2.cache import Cache
 from headscape.gpt2.model_config import ModelConfig
 from headscape.types import Positions, Visible
 
-Watch = Callable[[int, Inputs], None]
+Watch = Callable[[int, AttentionInputs], None]
 """Called in every layer with its index and what its attention is a function of."""
 
 
@@ -73,7 +73,7 @@ class Attention(nn.Module):
             bias = encoding.bias(positions, stream, keys)
             if cache is not None:
                 cache.forget(self.layer)
-        inputs = Inputs(
+        inputs = AttentionInputs(
             q,
             k,
             v,

@@ -13,11 +13,11 @@ from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
 from headscape.paper.paper_figures import PaperFigure
 from headscape.text.corpus.corpus import open_corpus
+from headscape.text.dataset import default_cache
 from headscape.text.tokenize.tokenizer import Tokenizer, open_tokenizer
 from headscape.text.tokens.shards import open_shards
 from headscape.train.config.presets import preset as train_preset
 from headscape.train.config.train_config import TrainConfig
-from headscape.train.data import default_cache
 from headscape.train.run import Run, read_config
 from headscape.train.storage import checkpoint
 

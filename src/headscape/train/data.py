@@ -3,7 +3,6 @@
 The corpus `task:NAME` is a generated task: no text, no shards, examples made as they are needed.
 """
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,14 +84,6 @@ def anywhere(config: TrainConfig) -> TrainConfig:
     if named or config.corpus.partition("@")[0] in SHORTCUTS or not Path(config.corpus).exists():
         return config
     return replace(config, corpus=str(Path(config.corpus).resolve()))
-
-
-def default_cache() -> Path:
-    """Where tokens are kept between runs: HEADSCAPE_CACHE, or the user's cache folder."""
-    if "HEADSCAPE_CACHE" in os.environ:
-        return Path(os.environ["HEADSCAPE_CACHE"])
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "headscape"
 
 
 def _task(config: TrainConfig) -> Data:

@@ -21,10 +21,11 @@ import torch
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
 from headscape.io import atomic
+from headscape.text.dataset import default_cache
 from headscape.text.tokenize.tokenizer import Tokenizer, load_tokenizer
 from headscape.train.config import config_file
 from headscape.train.config.train_config import TrainConfig
-from headscape.train.data import anywhere, default_cache, open_data
+from headscape.train.data import anywhere, open_data
 from headscape.train.distributed.parallel import spread
 from headscape.train.distributed.world import World, joined, restarted
 from headscape.train.loop import metrics

@@ -18,7 +18,7 @@ from headscape.attention.check import check
 from headscape.attention.native import library
 from headscape.attention.native.fold import fold
 from headscape.attention.native.ops import MARGIN, attention, contiguous
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Pairwise, Perceptron, Slope, Toeplitz
 from headscape.encodings import Encoding
 from headscape.encodings.dape import DAPE
@@ -38,7 +38,7 @@ def available() -> str | None:
     return _MISSING
 
 
-def refuses(inputs: Inputs) -> str | None:
+def refuses(inputs: AttentionInputs) -> str | None:
     """Why the kernels cannot serve this call; None when they can."""
     q, encoding = inputs.q, inputs.encoding
     if (missing := available()) is not None:
@@ -60,7 +60,7 @@ def refuses(inputs: Inputs) -> str | None:
     return None
 
 
-def attend(inputs: Inputs) -> Float[Tensor, "b h t e"]:
+def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t e"]:
     """Attention of rotated q and k over v."""
     q, k, v, bias, visible = inputs.q, inputs.k, inputs.v, inputs.bias, inputs.visible
     encoding, positions = inputs.encoding, inputs.positions
@@ -89,7 +89,7 @@ def attend(inputs: Inputs) -> Float[Tensor, "b h t e"]:
     return out
 
 
-def _at(inputs: Inputs) -> list[Tensor]:
+def _at(inputs: AttentionInputs) -> list[Tensor]:
     """Positions of queries and keys and, where there are any, their groups."""
     at = [inputs.positions.q, inputs.positions.k]
     if inputs.visible.q_group is not None and inputs.visible.k_group is not None:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headscape.attention import attend
-from headscape.attention.reference import Inputs
+from headscape.attention.reference import AttentionInputs
 from headscape.gpt2 import GPT2
 from headscape.tasks.task_batches import weights
 from headscape.train.config.train_config import TrainConfig
@@ -52,7 +52,7 @@ class Learner:
         """Which attention path the first layer takes in training, and why not those before it."""
         taken: list[attend.Choice] = []
 
-        def watch(layer: int, inputs: Inputs) -> None:
+        def watch(layer: int, inputs: AttentionInputs) -> None:
             if layer == 0:
                 taken.append(attend.choose(inputs, self.config.path))
 

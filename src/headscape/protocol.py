@@ -1,0 +1,112 @@
+"""What every part that looks at, measures or scores a model needs of it.
+
+Capture, figures, evaluation, tasks and generation take a `Model` and nothing else. A training
+run, a GPT2 in memory, a run with its RoPE stretched and a published model all provide it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headscape.attention.reference import AttentionInputs
+from headscape.text.dataset import Dataset
+from headscape.text.tokenize.tokenizer import Tokenizer
+
+Watch = Callable[[int, AttentionInputs], None]
+"""Called with a layer, counted from 0, and what its attention is a function of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSpec:
+    """What one layer does with position."""
+
+    encoding: str
+    """Name in the table of encodings."""
+    conventions: Mapping[str, object]
+    """Every field of the encoding, defaults written out, and the score scale."""
+    claims: Mapping[str, bool]
+    """What the encoding says of itself: shift_invariant, toeplitz, pointwise, context_dependent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What a model is, as data."""
+
+    name: str
+    """What its column, caption or legend says, for example CABLE."""
+    layers: tuple[LayerSpec, ...]
+    """One entry per layer."""
+    heads: int
+    head_dim: int
+    width: int
+    vocabulary: int
+    train_length: int | None
+    """Context length in training, in tokens; None where that is not known."""
+    causal: bool
+    preset: str = "custom"
+    """The size it was made from."""
+    trained: bool = True
+    """False for weights as initialised."""
+    task: str | None = None
+    """The task it was trained on; None for a model of text."""
+    seed: int | None = None
+    """The training seed, where known."""
+    recipe: str | None = None
+    """SHA-256 of everything it was trained with except the seed."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Where it comes from: run, step, checkpoint hash, corpus hash."""
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of every layer, or the different ones in order of layers, with commas."""
+        return ",".join(dict.fromkeys(layer.encoding for layer in self.layers))
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A model that can be looked into and scored."""
+
+    @property
+    def spec(self) -> Spec:
+        """What it is."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Its tokenizer; None for a model that only takes token numbers."""
+        ...
+
+    @property
+    def dataset(self) -> Dataset | None:
+        """The text it was trained on; None for a task or where that is not known."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of config and weights: equal fingerprints mean equal losses."""
+        ...
+
+    def observe(self, tokens: Int[Tensor, "b t"], layers: Sequence[int], watch: Watch) -> None:
+        """Run tokens and call `watch` for each of `layers`; stop after the last of them."""
+        ...
+
+    def losses(self, windows: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
+        """Nats of predictions first, first + 1 ... of each window, in float64."""
+        ...
+
+    def predictions(
+        self, tokens: Int[Tensor, "b t"], where: Bool[Tensor, "b t"]
+    ) -> Int[Tensor, " n"]:
+        """The likeliest next token after each token that `where` selects, in row order."""
+        ...
+
+    def cannot(self, length: int) -> str | None:
+        """Why it cannot read so many tokens, or None if it can."""
+        ...
+
+    def cost(self, length: int) -> float:
+        """Work of a window of this length, in any fixed unit: for the time left."""
+        ...
