@@ -1,9 +1,8 @@
-"""Scores of chosen layers and heads while a model reads one sequence.
+"""The maps of one layer, from what its attention is a function of.
 
-The model runs as it always does; where a layer is wanted, its scores are written out a block of
-queries at a time by the dense definition, so memory is of order block x length whatever the
-length. Maps are kept whole, or reduced to a grid of cells while they are computed, or cut to one
-exact window.
+Scores are computed by the dense definition, a block of queries at a time, so memory is of order
+block x length. Maps are kept whole, or reduced to a grid of cells while they are computed, with one
+exact window beside the cells.
 """
 
 from collections.abc import Callable
@@ -11,19 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from headscape.arrays.capture_file import QUANTITIES
 from headscape.arrays.pyramid import Reducer, cell_edges
-from headscape.attention.attend import Path
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.capture.sinks import Maps, Reduced, Whole
 from headscape.errors import InputError
-from headscape.gpt2 import GPT2
 
 BLOCK_ENTRIES = 1 << 20
-"""Query-key pairs per head that are held at once."""
+"""Query-key pairs per head in memory at once."""
 
 Progress = Callable[[int], None]
 """Called with the number of queries just done."""
@@ -44,46 +40,17 @@ class Request:
     def __post_init__(self) -> None:
         for name in self.quantities:
             if name not in QUANTITIES:
-                raise InputError(f"unknown quantity {name!r}: there are {', '.join(QUANTITIES)}.")
+                raise InputError(f"unknown quantity {name!r}: choose from {', '.join(QUANTITIES)}.")
         if self.resolution is not None and self.resolution < 1:
-            raise InputError(f"resolution must be at least 1, not {self.resolution}.")
+            raise InputError(f"resolution must be at least 1, got {self.resolution}.")
         if self.window is not None and self.resolution is None:
-            raise InputError("a window is cut out beside a reduced map: give a resolution too.")
+            raise InputError("window keeps part of a reduced map exactly: give a resolution too.")
 
 
-def capture_maps(
-    model: GPT2,
-    tokens: Int[Tensor, " t"],
-    request: Request,
-    *,
-    path: Path = "auto",
-    progress: Progress = lambda _: None,
+def layer_maps(
+    layer: int, inputs: AttentionInputs, request: Request, progress: Progress
 ) -> Maps:
-    """Run `tokens` through the model; give the maps asked for, by their name in a capture."""
-    _check(model, request)
-    maps: Maps = {}
-
-    def watch(layer: int, inputs: AttentionInputs) -> None:
-        if layer in request.layers:
-            maps.update(_layer_maps(layer, inputs, request, progress))
-
-    with torch.no_grad():
-        model.hidden(tokens[None], path=path, watch=watch)
-    return maps
-
-
-def edges(length: int, request: Request) -> np.ndarray | None:
-    """Where the cells of a reduced map begin and end."""
-    cells = cells_of(length, request)
-    return None if cells is None else cell_edges(length, cells)
-
-
-def cells_of(length: int, request: Request) -> int | None:
-    """Cells a side of a reduced map: never more than tokens."""
-    return None if request.resolution is None else min(request.resolution, length)
-
-
-def _layer_maps(layer: int, inputs: AttentionInputs, request: Request, progress: Progress) -> Maps:
+    """The maps asked for of one layer, by their name in a capture."""
     length = inputs.q.shape[2]
     sinks = {name: _sink(length, inputs.visible.causal, request) for name in request.quantities}
     block = max(1, min(length, BLOCK_ENTRIES // length))
@@ -104,6 +71,17 @@ def _layer_maps(layer: int, inputs: AttentionInputs, request: Request, progress:
     }
 
 
+def edges(length: int, request: Request) -> np.ndarray | None:
+    """Where the cells of a reduced map begin and end."""
+    cells = cells_of(length, request)
+    return None if cells is None else cell_edges(length, cells)
+
+
+def cells_of(length: int, request: Request) -> int | None:
+    """Cells a side of a reduced map: never more than tokens."""
+    return None if request.resolution is None else min(request.resolution, length)
+
+
 def _sink(length: int, causal: bool, request: Request) -> Whole | Reduced:  # noqa: FBT001
     heads = len(request.heads)
     if request.resolution is None:
@@ -112,17 +90,7 @@ def _sink(length: int, causal: bool, request: Request) -> Whole | Reduced:  # no
         for part in request.window:
             if not 0 <= part.start < part.stop <= length:
                 raise InputError(
-                    f"the window {part.start}:{part.stop} is not within a sequence of {length}."
+                    f"window {part.start}:{part.stop} is outside the sequence of {length} tokens."
                 )
     reducer = Reducer(heads=heads, length=length, resolution=request.resolution, causal=causal)
     return Reduced(reducer, heads, request.window)
-
-
-def _check(model: GPT2, request: Request) -> None:
-    for what, asked, held in (
-        ("layer", request.layers, model.config.layers),
-        ("head", request.heads, model.config.heads),
-    ):
-        for index in asked:
-            if not 0 <= index < held:
-                raise InputError(f"{what} {index} is not there: the model has 0 to {held - 1}.")
