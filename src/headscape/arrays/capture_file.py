@@ -43,6 +43,8 @@ class CaptureData:
 
     encoding: str
     """Name in the table of encodings."""
+    title: str = ""
+    """Display name of the encoding, for example CABLE; its name if left out."""
     conventions: Mapping[str, Any]
     """Every field of the encoding: slopes, scale, boundary and the like."""
     claims: Mapping[str, bool]
@@ -72,24 +74,15 @@ class CaptureData:
     edges: Int64[np.ndarray, " edges"] | None = None
     window: Int64[np.ndarray, "4"] | None = None
 
+    def __post_init__(self) -> None:
+        if not self.title:
+            object.__setattr__(self, "title", self.encoding)
+
     @property
     def quantities(self) -> tuple[str, ...]:
         """The quantities held here, in the order of QUANTITIES."""
         held = {key.split(".")[2] for key in self.maps}
         return tuple(name for name in QUANTITIES if name in held)
-
-    @property
-    def title(self) -> str:
-        """What a caption calls it: the model's name and, for a checkpoint, its step."""
-        name = str(self.model.get("name", self.encoding))
-        step = self.provenance.get("step")
-        return name if step is None else f"{name}, step {step}"
-
-    @property
-    def natural(self) -> str:
-        """The quantity that shows what position does: the bias, or final scores without one."""
-        wanted = str(self.model.get("shows", "bias"))
-        return wanted if wanted in self.quantities else self.quantities[0]
 
     def content(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
         """Scaled q.k before rotation and bias; see `array`."""

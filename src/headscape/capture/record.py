@@ -111,10 +111,10 @@ def _described(model: Model, chosen: Tokens, request: Request, maps: Maps) -> Ca
         bounds = np.array(ends, dtype=np.int64)
     return Capture(
         encoding=spec.encoding,
+        title=spec.name,
         conventions=layer.conventions,
         claims=layer.claims,
         model={
-            "name": spec.name,
             "preset": spec.preset,
             "layers": len(spec.layers),
             "heads": spec.heads,
