@@ -126,9 +126,7 @@ class Measures:
         return cls(
             quantity=read["quantity"],
             layers=tuple(
-                LayerMeasures(
-                    **layer | {"context": ContextDependence(**found) if found else None}
-                )
+                LayerMeasures(**layer | {"context": ContextDependence(**found) if found else None})
                 for layer in read["layers"]
                 for found in [layer["context"]]
             ),

@@ -92,15 +92,13 @@ def measured(rows: Sequence[Record]) -> list[str]:
 
 def _counted(row: Record, first: int) -> Record:
     """Return the record with layers and heads counted from `first`."""
-    return row | {name: row[name] + first for name in _INDICES if row[name] is not None}  # type: ignore[operator]
+    moved = {name: None if (value := row[name]) is None else value + first for name in _INDICES}
+    return row | moved
 
 
 def _cells(rows: Sequence[Record], names: Sequence[str], first: int) -> list[list[str]]:
     return [
-        [
-            "" if row[name] is None else format(row[name], _FORMATS.get(name, ""))
-            for name in names
-        ]
+        ["" if row[name] is None else format(row[name], _FORMATS.get(name, "")) for name in names]
         for row in (_counted(each, first) for each in rows)
     ]
 

@@ -121,7 +121,7 @@ def _figure(
     head: int,
     query: int | None,
     look: dict[str, Any],
-) -> "tuple[Any, Callable[[Path], None] | None]":
+) -> "tuple[Any, Callable[[Path], Path] | None]":
     first = captures[0]
     if kind is Kind.curves:
         from headscape.figures.curves import Curves
@@ -130,7 +130,7 @@ def _figure(
     if kind is Kind.row:
         from headscape.figures.row import Row
 
-        return Row.of(first, layer, quantity, query, **look).draw(), None
+        return Row.of(first, layer, quantity, -1 if query is None else query, **look).draw(), None
     if kind is Kind.overview:
         from headscape.figures.overview import Overview
 
@@ -143,7 +143,7 @@ def _figure(
         from headscape.figures.training import Training
 
         change = Training.of(captures, layer, quantity, **look)
-        return change.draw(), change.animate
+        return change.draw(), change.save
     from headscape.figures.grid import Grid
 
     return Grid.of(first, layer, quantity, **look).draw(), None

@@ -110,9 +110,7 @@ def named(colormap: str | None) -> Colormap:
 
 
 def _both_signs(ranges: Sequence[tuple[float, float]]) -> bool:
-    return bool(ranges) and all(
-        min(-low, high) >= SHARE * (high - low) for low, high in ranges
-    )
+    return bool(ranges) and all(min(-low, high) >= SHARE * (high - low) for low, high in ranges)
 
 
 def _extended(low: float, high: float) -> tuple[float, float]:

@@ -117,9 +117,7 @@ class Curves(View):
             if first:
                 axes.set_ylabel(self.label)
             if last:
-                axes.set_xlabel(
-                    "Distance" if small else "Distance (query \N{MINUS SIGN} key)"
-                )
+                axes.set_xlabel("Distance" if small else "Distance (query \N{MINUS SIGN} key)")
         if self._spread:
             top = layout.box(0).top - layout.top
             figure.legend(
@@ -145,9 +143,7 @@ class Curves(View):
                     profile.distance, low[index], high[index],
                     color=ACCENT, alpha=shade, linewidth=0, label=name,
                 )  # fmt: skip
-        axes.plot(
-            profile.distance, profile.mean[index], color=ACCENT, linewidth=1.2, label="mean"
-        )
+        axes.plot(profile.distance, profile.mean[index], color=ACCENT, linewidth=1.2, label="mean")
         axes.margins(x=0.01)
         axes.grid(color=RULE, linewidth=0.5)
         axes.spines[["top", "right"]].set_visible(False)

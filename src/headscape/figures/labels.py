@@ -1,7 +1,7 @@
 """The words on figures and in their file names, which count layers and heads from 1.
 
-    heading        CABLE, step 1,200, layer 6: positional bias
-    default_name   cable-step1200-layer6-head4-bias-grid
+heading        CABLE, step 1,200, layer 6: positional bias
+default_name   cable-step1200-layer6-head4-bias-grid
 """
 
 from collections.abc import Mapping, Sequence

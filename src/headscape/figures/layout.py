@@ -100,10 +100,10 @@ class Layout:
         if self.width is not None:
             if self.width <= 0:
                 raise InputError(f"width must be greater than 0 inches, got {self.width:g}.")
-            layout = self._with_panel((self.width - self.left - self.right) / self.columns * 0.6)
+            layout = self.with_panel((self.width - self.left - self.right) / self.columns * 0.6)
             for _ in range(3):
                 with context(layout.font):
-                    layout = layout._measured(paint(layout))
+                    layout = layout.measured(paint(layout))
         with context(layout.font):
             return paint(layout)
 
@@ -113,20 +113,30 @@ class Layout:
         heading = 0.06 + lines * (self.font + 1) * 1.35 / 72 if lines else 0
         return self.top + heading + (1.8 * self.font / 72 if self.legend else 0)
 
+    def title(self, text: str) -> str:
+        """Return a panel's title, in several lines if it is longer than a given width allows."""
+        return text if self.width is None else self._fill(text, self.panel + 0.3)
+
     def _wrapped(self) -> str:
-        letters = int(self._across * 72 / (0.54 * (self.font + 1)))
-        return fill(self.heading or "", max(letters, 10), break_long_words=False)
+        return self._fill(self.heading or "", self._across)
+
+    def _fill(self, text: str, width: float) -> str:
+        """Break lines where needed, but not within "step 300"."""
+        letters = int(width * 72 / (0.54 * (self.font + 1)))
+        whole = text.replace("step ", "step\N{NO-BREAK SPACE}")
+        return fill(whole, max(letters, 10), break_long_words=False).replace("\xa0", " ")
 
     @property
     def _across(self) -> float:
         across = self.left + self.columns * (self.panel + self.across) - self.across + self.right
         return self.width or across
 
-    def _with_panel(self, panel: float) -> "Layout":
+    def with_panel(self, panel: float) -> "Layout":
+        """Return the layout with panels of this width and text to match."""
         panel = max(panel, _LEAST_PANEL)
         return replace(self, panel=panel, font=min(max(5 + 1.5 * panel, 6), FONT))
 
-    def _measured(self, figure: Figure) -> "Layout":
+    def measured(self, figure: Figure) -> "Layout":
         """Return the layout whose gaps are what the labels of `figure` take."""
         assert self.width is not None
         sides = [_overhang(figure, index, self.box(index)) for index in range(self.panels)]
@@ -152,7 +162,7 @@ class Layout:
             across=across,
             down=between + top + _SPACE,
         )
-        return gaps._with_panel(panel)
+        return gaps.with_panel(panel)
 
 
 def _overhang(figure: Figure, index: int, box: Box) -> tuple[float, float, float, float]:

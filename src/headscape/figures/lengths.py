@@ -59,7 +59,7 @@ class Lengths(View):
     """Range of the axis of values; by default that of the values."""
 
     def draw(self) -> Figure:
-        """Return the drawn plot; lines have their labels, marks the ids `trained` and `reference`."""
+        """Return the drawn plot; its marks have the ids `trained` and `reference`."""
         every = sorted({length for line in self.lines for length in line.lengths})
         if not every:
             raise InputError("there is no length to plot: give at least one evaluation.")

@@ -1,4 +1,4 @@
-"""Maps in rows and columns, a panel and a colour bar each: what grid, comparison and difference share.
+"""Maps in rows and columns, a panel and a colour bar each: the base of several views.
 
 Query positions run down with 0 at the top, key positions across; invisible entries are blank.
 """
@@ -76,7 +76,7 @@ class Maps(View):
         for index, (values, title, scale) in enumerate(panels):
             box = layout.box(index)
             axes = box.axes(figure, f"panel-{index + 1}")
-            axes.set_title(title, pad=layout.font / 2)
+            axes.set_title(layout.title(title), pad=layout.font / 2)
             image = draw_map(axes, values, scale, self.edges)
             draw_bar(figure, image, scale, box.bar().axes(figure, f"colorbar-{index + 1}"))
             first, last = layout.outer(index)

@@ -98,7 +98,9 @@ class Overview(View):
             height=rows * (_PANEL + _DOWN) - _DOWN,
         )
         with context():
-            figure = blank(_LEFT + whole.width + (1.0 if own else 0.8), above + whole.height + _BOTTOM)
+            figure = blank(
+                _LEFT + whole.width + (1.0 if own else 0.8), above + whole.height + _BOTTOM
+            )
             if self.heading:
                 y = 1 - 0.06 / figure.get_figheight()
                 figure.suptitle(self.heading, y=y, va="top", fontsize=9)

@@ -57,9 +57,8 @@ def context(font: float = FONT) -> Iterator[None]:
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_SETTINGS)
-        labels = ("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize")
-        mpl.rcParams.update(dict.fromkeys(labels, font))
-        mpl.rcParams["axes.titlesize"] = font + 1
+        mpl.rcParams.update({"font.size": font, "axes.labelsize": font, "axes.titlesize": font + 1})
+        mpl.rcParams.update({"xtick.labelsize": font, "ytick.labelsize": font})
         yield
 
 

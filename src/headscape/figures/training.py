@@ -72,9 +72,7 @@ class Training(View):
         shown: dict[str, Any] = {
             "heading": f"{title or first.encoding}, steps {_step(first):,} to {_step(last):,}, "
             f"layer {layer + 1}: {quantity_words(quantity)}",
-            "stem": default_name(
-                "training", captures, quantity=quantity, layer=layer, heads=heads
-            ),
+            "stem": default_name("training", captures, quantity=quantity, layer=layer, heads=heads),
             **options,
         }
         maps = [[each.head(layer, quantity, head) for head in heads] for each in captures]

@@ -13,7 +13,7 @@ import headscape
 from headscape.arrays.capture_file import Capture
 from headscape.arrays.capture_file import load as load_capture
 from headscape.arrays.context import ContextDependence, context_dependence
-from headscape.arrays.measures import Measures, measure
+from headscape.arrays.measures import Measures
 from headscape.capture.record import record, sample
 from headscape.capture.tap import Request
 from headscape.errors import InputError
@@ -63,13 +63,8 @@ def draw(figure: PaperFigure, subject: Subject, look: Look, command: str) -> Ent
     if _read(stamp_file) != stamp or not all(path.is_file() for path in wanted):
         stamp_file.unlink(missing_ok=True)
         capture = _capture(figure, subject, look, look.seed)
-        measures = measure(
-            layer=layer,
-            heads=capture.heads,
-            quantity=figure.quantity,
-            maps=capture.values(layer, figure.quantity),
-            weights=capture.values(layer, "weights"),
-            context=_context(figure, subject, look),
+        measures = Measures.of(
+            capture, figure.quantity, context={layer: _context(figure, subject, look)}
         )
         capture.save(capture_file)
         atomic.write_text(measures_file, measures.to_json())
@@ -111,11 +106,12 @@ def _draw(figure: PaperFigure, capture: Capture, look: Look) -> None:
         capture,
         layer,
         figure.quantity,
+        heading=None,
         shared_scale=look.shared_scale,
         colormap=look.colormap,
     )
     style.save(grid.draw(), look.out / figure.name, look.formats)
-    curves = Curves.of(capture, layer, figure.quantity)
+    curves = Curves.of(capture, layer, figure.quantity, heading=None)
     style.save(curves.draw(), look.out / f"{figure.name}-curves", look.formats)
 
 
@@ -149,9 +145,12 @@ def _entry(
     return Entry(
         name=figure.name,
         title=figure.title,
+        number=figure.number,
         image=f"{figure.name}.{shown}",
         alt=f"{figure.method}: {figure.quantity} of every head of the final layer as heat maps.",
-        caption=caption(capture, capture.layers[-1], figure.quantity, measures),
+        caption=caption(
+            capture, capture.layers[-1], figure.quantity, measures, title=figure.method
+        ),
         measures=measures,
         files=files,
         made=made,
