@@ -160,7 +160,10 @@ def test_frame_has_the_rows(found, monkeypatch):
     pandas = ModuleType("pandas")
     pandas.DataFrame = lambda rows, columns: (rows, columns)
     monkeypatch.setitem(sys.modules, "pandas", pandas)
-    assert found.to_frame() == (found.rows(), list(COLUMNS))
+    rows, columns = found.to_frame()
+    assert columns == list(COLUMNS)
+    assert rows[3:] == found.rows()[3:]
+    assert np.isnan([rows[0][name] for name in ("context_dependence", "low", "high")]).all()
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match="`pip install pandas`"):
         found.to_frame()

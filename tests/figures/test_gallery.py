@@ -5,7 +5,7 @@ import pytest
 
 from figures.synthetic import alibi, capture
 from headscape.arrays.measures import Measures
-from headscape.arrays.measures_table import COLUMNS
+from headscape.arrays.measures_table import COLUMNS, label
 from headscape.errors import InputError
 from headscape.figures.gallery import Entry, merge, read_entries, write_gallery
 
@@ -88,7 +88,7 @@ def test_page_explains_the_columns_it_shows(entry, tmp_path):
     page = Page(write_gallery(tmp_path, [entry], "T", {}).read_text(encoding="utf-8"))
     shown = [name for name in COLUMNS if name not in ("context_dependence", "low", "high")]
     for name in shown:
-        assert name.replace("_", " ") in page.text
+        assert label(name) in page.text
         assert COLUMNS[name] in page.text
     assert COLUMNS["context_dependence"] not in page.text
     bare = replace(entry, measures=None)

@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from figures.synthetic import alibi, cable, capture, scores
 from headscape.arrays.pyramid import Reducer
 from headscape.errors import InputError
+from headscape.figures.figure_layout import shape
 from headscape.figures.grid import Grid
-from headscape.figures.layout import shape
 from headscape.figures.overview import Overview
 from headscape.figures.style import context, save
 

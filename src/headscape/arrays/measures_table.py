@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from html import escape
 from io import StringIO
+from math import nan
 from typing import Any, Final
 
 from headscape.errors import InputError
@@ -20,7 +21,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "head": "Head within the layer.",
     "context_dependence": "Share of the variance of the head's maps over several sequences that "
     "the input explains beyond the positions: 0 if every input has the same map.",
-    "low": "Lower end of the 95% bootstrap interval of context_dependence, over sequences.",
+    "low": "Lower end of the 95% bootstrap interval of context dependence, over sequences.",
     "high": "Upper end of the same interval.",
     "shift_invariance": "Share of the variance of one map that the distance query - key explains: "
     "1 if equal distances always have equal values.",
@@ -56,7 +57,7 @@ def to_csv(rows: Sequence[Record], first: int) -> str:
 def to_markdown(rows: Sequence[Record], first: int) -> str:
     """Return a Markdown table of the measured columns."""
     names = measured(rows)
-    lines = [[_label(name) for name in names], ["---:"] * len(names), *_cells(rows, names, first)]
+    lines = [[label(name) for name in names], ["---:"] * len(names), *_cells(rows, names, first)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -64,17 +65,18 @@ def to_html(rows: Sequence[Record], first: int) -> str:
     """Return an HTML table of the measured columns, each explained by its heading's tooltip."""
     names = measured(rows)
     head = "".join(
-        f'<th scope="col" title="{escape(COLUMNS[name])}">{_label(name)}</th>' for name in names
+        f'<th scope="col" title="{escape(COLUMNS[name])}">{label(name)}</th>' for name in names
     )
+    header, cell = '<th scope="row">{}</th>', "<td>{}</td>"
+    tags = [header if name in {"layer", "head"} else cell for name in names]
     body = "".join(
-        f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>\n"
-        for line in _cells(rows, names, first)
+        f"<tr>{''.join(map(str.format, tags, line))}</tr>\n" for line in _cells(rows, names, first)
     )
     return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n"
 
 
 def to_frame(rows: Sequence[Record]) -> Any:
-    """Return a pandas DataFrame."""
+    """Return a pandas DataFrame of numbers, NaN where a record has None."""
     try:
         pandas = importlib.import_module("pandas")
     except ImportError as error:
@@ -82,7 +84,8 @@ def to_frame(rows: Sequence[Record]) -> Any:
             "to_frame needs pandas, which is not installed; run `pip install pandas`, or use "
             "rows() or to_csv()."
         ) from error
-    return pandas.DataFrame(rows, columns=list(COLUMNS))
+    numbers = [{name: nan if x is None else x for name, x in row.items()} for row in rows]
+    return pandas.DataFrame(numbers, columns=list(COLUMNS))
 
 
 def measured(rows: Sequence[Record]) -> list[str]:
@@ -103,5 +106,6 @@ def _cells(rows: Sequence[Record], names: Sequence[str], first: int) -> list[lis
     ]
 
 
-def _label(name: str) -> str:
-    return name.replace("_", " ")
+def label(name: str) -> str:
+    """Return a column's name as tables show it."""
+    return {"low": "95% low", "high": "95% high"}.get(name, name.replace("_", " "))

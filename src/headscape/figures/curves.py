@@ -18,8 +18,8 @@ from headscape.arrays.capture_file import Capture
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.arrays.profile import Profile
 from headscape.errors import InputError
+from headscape.figures.figure_layout import Layout, shape
 from headscape.figures.labels import default_name, head_titles, method, quantity_words
-from headscape.figures.layout import Layout, shape
 from headscape.figures.style import ACCENT, RULE
 from headscape.figures.view import View
 

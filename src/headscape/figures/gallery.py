@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import quote
 
 from headscape.arrays.measures import Measures
-from headscape.arrays.measures_table import COLUMNS, measured
+from headscape.arrays.measures_table import COLUMNS, label, measured
 from headscape.errors import InputError
 from headscape.figures.gallery_style import STYLE
 from headscape.io.atomic import write_text
@@ -137,8 +137,7 @@ def _columns(entries: Sequence[Entry]) -> str:
     if not rows:
         return ""
     said = "".join(
-        f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(COLUMNS[name])}</dd>\n"
-        for name in measured(rows)
+        f"<dt>{label(name)}</dt><dd>{escape(COLUMNS[name])}</dd>\n" for name in measured(rows)
     )
     return (
         '<section id="columns" aria-labelledby="columns-title">\n'

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from headscape.errors import InputError
 from headscape.figures.colour import Scale, limits, scales
-from headscape.figures.layout import Layout, shape
+from headscape.figures.figure_layout import Layout, shape
 from headscape.figures.panel import draw_bar, draw_map
 from headscape.figures.view import View
 
