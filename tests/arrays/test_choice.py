@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
+from figures.synthetic import alibi, capture
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
 
@@ -23,8 +26,11 @@ def test_heads_are_listed_once_and_not_none():
         choose_heads([], (1, 4))
 
 
-def test_quantity_is_the_bias_only_where_all_add_one():
-    adds, none = {"adds_bias": True}, {"adds_bias": False}
+def test_quantity_is_what_the_models_show():
+    adds, none = capture(alibi(1, 4)), capture(alibi(1, 4), encoding="rope")
     assert choose_quantity(None, adds) == "bias"
+    assert choose_quantity(None, none) == "final"
     assert choose_quantity(None, adds, none) == "final"
     assert choose_quantity("weights", none) == "weights"
+    maps = {name: x for name, x in adds.maps.items() if name.endswith("weights")}
+    assert choose_quantity(None, replace(adds, maps=maps)) == "weights"

@@ -15,6 +15,7 @@ from headscape.arrays.measures import (
     effective_reach,
     head_similarity,
     shift_invariance,
+    written,
 )
 from headscape.arrays.measures_table import COLUMNS
 from headscape.errors import InputError
@@ -167,3 +168,24 @@ def test_frame_has_the_rows(found, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match="`pip install pandas`"):
         found.to_frame()
+
+
+def test_one_or_several_captures_are_written(found):
+    assert written({"a": found}, "csv") == found.to_csv(first=1)
+    assert written({"a": found}, "md") == found.to_markdown()
+    assert written({"a": found}, "json") == found.to_json()
+    both = list(csv.DictReader(written({"a": found, "b": found}, "csv").splitlines()))
+    assert [row["capture"] for row in both] == ["a"] * 6 + ["b"] * 6
+    assert [row["head"] for row in both] == ["1", "2", "3"] * 4
+    assert written({"a": found, "b": found}, "md").count("## ") == 2
+    assert list(json.loads(written({"a": found, "b": found}, "json"))) == ["a", "b"]
+    with pytest.raises(InputError, match="cannot be written as 'xls'; choose csv, json or md"):
+        written({"a": found}, "xls")
+
+
+def test_context_of_the_only_layer(found):
+    made = capture(cable(3, 24, seed=0), encoding="cable", layers=(5,))
+    context = found.layers[1].context
+    assert Measures.of(made, context=context).layers == found.layers[1:]
+    with pytest.raises(InputError, match="given for 2 layers"):
+        Measures.of(replace(made, layers=(4, 5)), context=context)

@@ -45,8 +45,15 @@ def capture(bias, *, encoding="alibi", layers=(0,), seed=0, step=None, trained=F
     return Capture(
         encoding=encoding,
         conventions={"slopes": "geometric", "scale": "1/sqrt(e)"},
-        claims={"context_dependent": encoding == "cable", "adds_bias": encoding != "rope"},
-        model={"preset": "nano", "layers": 6, "heads": heads, "width": 96, "train_length": 256},
+        claims={"context_dependent": encoding == "cable"},
+        model={
+            "preset": "nano",
+            "layers": 6,
+            "heads": heads,
+            "width": 96,
+            "train_length": 256,
+            "shows": "final" if encoding == "rope" else "bias",
+        },
         layers=tuple(layers),
         heads=tuple(range(heads)),
         length=length,

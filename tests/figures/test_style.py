@@ -1,5 +1,7 @@
 import subprocess
 import sys
+from base64 import b64decode
+from pathlib import Path
 
 import matplotlib as mpl
 import pytest
@@ -10,6 +12,7 @@ from headscape.errors import InputError
 from headscape.figures.curves import Curves
 from headscape.figures.grid import Grid
 from headscape.figures.style import save
+from headscape.figures.view import targets
 
 
 def test_same_capture_same_bytes_whatever_the_users_settings(tmp_path):
@@ -73,6 +76,24 @@ def test_a_view_shows_itself_in_a_notebook():
     view = Grid.of(capture(alibi(3, 8), step=1200, trained=True), title="ALiBi")
     assert view._repr_png_().startswith(b"\x89PNG")
     assert repr(view) == "<Grid: ALiBi, step 1,200, layer 1: positional bias>"
+    html = view._repr_html_()
+    assert 'alt="ALiBi, step 1,200, layer 1: positional bias"' in html
+    picture = b64decode(html.split("base64,")[1].split('"')[0])
+    assert picture == view.encode("png")
+
+
+def test_files_are_named_after_what_they_show(tmp_path):
+    view = Grid.of(capture(alibi(3, 8)))
+    assert targets(view, None, None, tmp_path) == [tmp_path / f"{view.stem}.png"]
+    assert targets(view, None, ["svg", "pdf"], tmp_path) == [
+        tmp_path / f"{view.stem}.svg", tmp_path / f"{view.stem}.pdf",
+    ]  # fmt: skip
+    pic = Path("v0.1.png")
+    assert targets(view, pic, None, tmp_path) == [pic]
+    assert targets(view, pic, ["pdf"], tmp_path) == [Path("v0.1.pdf")]
+    assert targets(view, Path("v0.1"), ["pdf"], tmp_path) == [Path("v0.1.pdf")]
+    with pytest.raises(InputError, match="'gif' is not a format of this figure"):
+        targets(view, None, ["gif"], tmp_path)
 
 
 def test_refused_formats(tmp_path):

@@ -4,8 +4,9 @@ Layers and heads count from 0. A negative number counts from the end of what was
 the last captured layer or head.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from headscape.arrays.capture_file import QUANTITIES, Capture
 from headscape.errors import InputError
 
 
@@ -27,15 +28,18 @@ def choose_heads(heads: Sequence[int] | None, captured: Sequence[int]) -> tuple[
     return chosen
 
 
-def choose_quantity(quantity: str | None, *claims: Mapping[str, bool]) -> str:
-    """Return `quantity`, or by default what one figure of these encodings shows.
+def choose_quantity(quantity: str | None, *captures: Capture) -> str:
+    """Return `quantity`, or by default what one figure of these captures shows.
 
-    That is `bias` where all of them add one, otherwise `final`: an encoding that adds nothing to
-    the scores (its claim `adds_bias` is false) shows in the scores alone.
+    That is what their models show (`bias`, or `final` where nothing is added to the scores), and
+    `final` where they differ.
     """
     if quantity is not None:
         return quantity
-    return "bias" if all(each.get("adds_bias", True) for each in claims) else "final"
+    shown = {str(each.model.get("shows", "bias")) for each in captures}
+    wanted = shown.pop() if len(shown) == 1 else "final"
+    common = [name for name in QUANTITIES if all(name in each.quantities for each in captures)]
+    return wanted if wanted in common or not common else common[0]
 
 
 def _choose(what: str, number: int, captured: Sequence[int]) -> int:

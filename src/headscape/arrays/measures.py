@@ -81,21 +81,28 @@ class Measures:
         quantity: str | None = None,
         layers: Sequence[int] | None = None,
         *,
-        context: Mapping[int, ContextDependence] | None = None,
+        context: ContextDependence | Mapping[int, ContextDependence] | None = None,
     ) -> "Measures":
         """Return what one capture says of its layers, which must not be reduced.
 
-        `layers` count from 0, -1 is the last; by default all captured ones. `context` has the
-        context-dependence of each layer where it was measured over several sequences.
+        `layers` count from 0, -1 is the last; by default all captured ones. `context` is the
+        context-dependence over several sequences, of the only layer or by layer.
         """
         if capture.resolution is not None:
             raise InputError(
                 f"a capture reduced to {capture.resolution} cells cannot be measured exactly; "
                 "capture a shorter sequence without --resolution."
             )
-        quantity = choose_quantity(quantity, capture.claims)
+        quantity = choose_quantity(quantity, capture)
         asked = capture.layers if layers is None else layers
         chosen = [choose_layer(layer, capture.layers) for layer in asked]
+        if isinstance(context, ContextDependence):
+            if len(chosen) != 1:
+                raise InputError(
+                    f"context-dependence of one layer is given for {len(chosen)} layers; give a "
+                    "mapping from layer to context-dependence."
+                )
+            context = {chosen[0]: context}
         has_weights = "weights" in capture.quantities
         return cls(
             quantity=quantity,
@@ -154,6 +161,27 @@ class Measures:
     def __repr__(self) -> str:
         heads = sum(len(layer.heads) for layer in self.layers)
         return f"<Measures of {self.quantity}: {len(self.layers)} layers, {heads} heads>"
+
+
+def written(files: Mapping[str, Measures], form: str) -> str:
+    """Return the measures of several captures, by name, as `csv`, `json` or `md`.
+
+    Layers and heads count from 1 in csv and md, from 0 in json. Names stand in a first column of
+    csv and above each table of md, if there are several.
+    """
+    alone = len(files) == 1
+    if form == "csv":
+        parts = [(name, each.rows()) for name, each in files.items()]
+        return measures_table.to_csv(parts[0][1], 1) if alone else measures_table.join_csv(parts, 1)
+    if form == "md":
+        heads = {name: "" if alone else f"## {name}\n\n" for name in files}
+        return "\n".join(heads[name] + each.to_markdown() for name, each in files.items())
+    if form == "json":
+        if alone:
+            return next(iter(files.values())).to_json()
+        whole = {name: json.loads(each.to_json()) for name, each in files.items()}
+        return json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    raise InputError(f"measures cannot be written as {form!r}; choose csv, json or md.")
 
 
 def measure_layer(

@@ -6,7 +6,7 @@ None in every record; CSV and DataFrame keep them, empty.
 
 import csv
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from io import StringIO
 from math import nan
@@ -47,11 +47,13 @@ _FORMATS: Final[Mapping[str, str]] = {
 
 def to_csv(rows: Sequence[Record], first: int) -> str:
     """Return CSV text with a header line; layers and heads count from `first`."""
-    text = StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_counted(row, first) for row in rows)
-    return text.getvalue()
+    return _csv(list(COLUMNS), [_counted(row, first) for row in rows])
+
+
+def join_csv(parts: Sequence[tuple[str, Sequence[Record]]], first: int) -> str:
+    """Return CSV text of several captures, with their names in a first column `capture`."""
+    rows = [{"capture": name} | _counted(row, first) for name, rows in parts for row in rows]
+    return _csv(["capture", *COLUMNS], rows)
 
 
 def to_markdown(rows: Sequence[Record], first: int) -> str:
@@ -91,6 +93,14 @@ def to_frame(rows: Sequence[Record]) -> Any:
 def measured(rows: Sequence[Record]) -> list[str]:
     """Return the columns with at least one number."""
     return [name for name in COLUMNS if any(row[name] is not None for row in rows)]
+
+
+def _csv(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+    text = StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def _counted(row: Record, first: int) -> Record:

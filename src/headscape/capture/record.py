@@ -99,7 +99,7 @@ def record(
     return Capture(
         encoding=config.encoding,
         conventions={**encoding.conventions(), "scale": config.scale},
-        claims={**encoding.claims(), "adds_bias": encoding.adds_bias or encoding.mixes},
+        claims=encoding.claims(),
         model={
             "preset": preset,
             "layers": config.layers,

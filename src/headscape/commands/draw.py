@@ -130,7 +130,7 @@ def _figure(
     if kind is Kind.row:
         from headscape.figures.row import Row
 
-        return Row.of(first, layer, quantity, -1 if query is None else query, **look).draw(), None
+        return Row.of(first, layer, quantity, query, **look).draw(), None
     if kind is Kind.overview:
         from headscape.figures.overview import Overview
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from headscape.arrays.capture_file import Capture
 from headscape.arrays.context import ContextDependence
 from headscape.arrays.measures import Measures
+from headscape.figures.labels import encoding_name
 
 _SHOWN: Final[Mapping[str, str]] = {
     "content": "content scores (scaled q·k before any position)",
@@ -34,9 +35,9 @@ def caption(
     heads = "head" if len(capture.heads) == 1 else "heads"
     place = f"{_layer(capture, layer)} of {_model(capture)}"
     shown = f"{_SHOWN[quantity]} of {len(capture.heads)} {heads}"
-    name = title or capture.encoding
+    name = encoding_name(capture, title)
     parts = [f"{name}: {shown}, {place}."]
-    if not capture.claims.get("adds_bias", True) and quantity in {"bias", "final"}:
+    if capture.model.get("shows") == "final" and quantity in {"bias", "final"}:
         parts.append(
             f"{name} adds no bias: these are the final scores."
             if quantity == "final"

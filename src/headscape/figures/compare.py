@@ -55,7 +55,7 @@ class Compare(Maps):
         if not captures:
             raise InputError("there is nothing to compare; give at least one capture.")
         check_comparable(captures)
-        quantity = choose_quantity(quantity, *(each.claims for each in captures))
+        quantity = choose_quantity(quantity, *captures)
         layers = [choose_layer(layer, each.layers) for each in captures]
         heads = [choose_heads([head], each.heads)[0] for each in captures]
         places = list(zip(captures, layers, heads, strict=True))

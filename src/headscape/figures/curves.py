@@ -64,7 +64,7 @@ class Curves(View):
             )
         layer = choose_layer(layer, capture.layers)
         heads = choose_heads(heads, capture.heads)
-        quantity = choose_quantity(quantity, capture.claims)
+        quantity = choose_quantity(quantity, capture)
         shown: dict[str, Any] = {
             "heading": f"{method(capture, title)}, layer {layer + 1}: "
             f"{quantity_words(quantity)} against distance",

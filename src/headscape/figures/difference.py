@@ -42,7 +42,7 @@ class Difference(Maps):
         """
         pair = (first, second)
         check_comparable(pair)
-        quantity = choose_quantity(quantity, first.claims, second.claims)
+        quantity = choose_quantity(quantity, first, second)
         layers = [choose_layer(layer, each.layers) for each in pair]
         heads = choose_heads(heads, first.heads)
         one, other = (

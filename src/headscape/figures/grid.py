@@ -39,7 +39,7 @@ class Grid(Maps):
         """
         layer = choose_layer(layer, capture.layers)
         heads = choose_heads(heads, capture.heads)
-        quantity = choose_quantity(quantity, capture.claims)
+        quantity = choose_quantity(quantity, capture)
         shown: dict[str, Any] = {
             "heading": f"{method(capture, title)}, layer {layer + 1}: {quantity_words(quantity)}",
             "stem": default_name("grid", capture, quantity=quantity, layer=layer, heads=heads),

@@ -22,9 +22,14 @@ def quantity_words(quantity: str) -> str:
     return _QUANTITIES.get(quantity, quantity)
 
 
+def encoding_name(capture: Capture, title: str | None = None) -> str:
+    """Return `title`, or by default the model's name, or the key of its encoding."""
+    return title or str(capture.model.get("name", capture.encoding))
+
+
 def method(capture: Capture, title: str | None = None) -> str:
-    """Return the encoding's name (`title`, by default its key) and the step of training."""
-    name = title or capture.encoding
+    """Return the encoding's name and the step of training."""
+    name = encoding_name(capture, title)
     step = capture.provenance.get("step")
     if step is not None:
         return f"{name}, step {step:,}"

@@ -56,7 +56,7 @@ class Overview(View):
         `heads` count from 0, -1 is the last. `title` is the encoding's name in the heading;
         `options` are the fields above.
         """
-        quantity = choose_quantity(quantity, capture.claims)
+        quantity = choose_quantity(quantity, capture)
         heads = choose_heads(heads, capture.heads)
         shown: dict[str, Any] = {
             "heading": f"{method(capture, title)}: {quantity_words(quantity)}",

@@ -56,7 +56,7 @@ class Row(View):
         capture: Capture,
         layer: int = -1,
         quantity: str | None = None,
-        query: int = -1,
+        query: int | None = None,
         heads: Sequence[int] | None = None,
         *,
         title: str | None = None,
@@ -64,7 +64,8 @@ class Row(View):
     ) -> "Row":
         """Return the row of `query` in one captured layer, which must not be reduced.
 
-        `query`, `layer` and `heads` count from 0, -1 is the last. `title` is the encoding's name in
+        `query`, `layer` and `heads` count from 0, -1 is the last; by default the last query and
+        layer and all heads. `title` is the encoding's name in
         the heading; `options` are the fields above.
         """
         if capture.resolution is not None:
@@ -72,6 +73,7 @@ class Row(View):
                 f"a capture reduced to {capture.resolution} cells has no single rows; "
                 "capture a shorter sequence without --resolution."
             )
+        query = -1 if query is None else query
         if not -capture.length <= query < capture.length:
             raise InputError(
                 f"query {query} is not in this capture of {capture.length} tokens; choose one from "
@@ -80,7 +82,7 @@ class Row(View):
         query %= capture.length
         layer = choose_layer(layer, capture.layers)
         heads = choose_heads(heads, capture.heads)
-        quantity = choose_quantity(quantity, capture.claims)
+        quantity = choose_quantity(quantity, capture)
         pieces = capture.sequence.get("pieces") or [str(token) for token in capture.tokens]
         heading = f"{method(capture, title)}, layer {layer + 1}: {quantity_words(quantity)}"
         shown: dict[str, Any] = {

@@ -21,7 +21,7 @@ from headscape.errors import InputError
 from headscape.figures.colour import limits
 from headscape.figures.compare import check_comparable
 from headscape.figures.grid import Grid
-from headscape.figures.labels import default_name, head_titles, quantity_words
+from headscape.figures.labels import default_name, encoding_name, head_titles, quantity_words
 from headscape.figures.style import FORMATS, encode
 from headscape.figures.view import View
 
@@ -68,9 +68,9 @@ class Training(View):
         first, last = captures[0], captures[-1]
         layer = choose_layer(layer, first.layers)
         heads = choose_heads(heads, first.heads)
-        quantity = choose_quantity(quantity, first.claims)
+        quantity = choose_quantity(quantity, *captures)
         shown: dict[str, Any] = {
-            "heading": f"{title or first.encoding}, steps {_step(first):,} to {_step(last):,}, "
+            "heading": f"{encoding_name(first, title)}, steps {_step(first):,} to {_step(last):,}, "
             f"layer {layer + 1}: {quantity_words(quantity)}",
             "stem": default_name("training", captures, quantity=quantity, layer=layer, heads=heads),
             **options,

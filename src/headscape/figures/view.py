@@ -5,7 +5,10 @@ gives a new matplotlib figure each time; nothing is kept between calls.
 """
 
 from abc import ABC, abstractmethod
+from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -51,5 +54,34 @@ class View(ABC):
     def _repr_png_(self) -> bytes:
         return encode(self.draw(), "png", _SCREEN_DPI)
 
+    def _repr_html_(self) -> str:
+        figure = self.draw()
+        picture = b64encode(encode(figure, "png")).decode()
+        width = round(96 * figure.get_figwidth())
+        alt = escape(self.heading or self.stem)
+        return f'<img src="data:image/png;base64,{picture}" alt="{alt}" width="{width}">'
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.heading or self.stem}>"
+
+
+def targets(
+    view: View, out: Path | None, formats: Sequence[str] | None, folder: Path
+) -> list[Path]:
+    """Return the files to write a view to.
+
+    Without `out` they are named after what the view shows and lie in `folder`. Without `formats`
+    there is one file, `out` itself or a PNG, and of the change over training also a GIF.
+    """
+    for name in formats or ():
+        if name not in view.formats:
+            raise InputError(
+                f"{name!r} is not a format of this figure; choose from {', '.join(view.formats)}."
+            )
+    if out is not None and not formats:
+        return [out]
+    stem = folder / view.stem if out is None else out
+    if stem.suffix[1:] in view.formats:
+        stem = stem.with_suffix("")
+    default = [name for name in view.formats if name in {"png", "gif"}]
+    return [stem.with_name(f"{stem.name}.{name}") for name in formats or default]
