@@ -79,7 +79,7 @@ def heat_map(scores: Sequence[Score]) -> Depths:
             values[depths.index(one.depth), lengths.index(one.length)] = one.exact
     one = scores[0]
     title = f"{one.task}, {one.method}, seed {one.seed}"
-    return Depths(accuracy=values, depths=depths, lengths=lengths, title=title)
+    return Depths(accuracy=values, depths=depths, lengths=lengths, heading=title)
 
 
 def on_tasks(paths: Sequence[Path]) -> bool:
