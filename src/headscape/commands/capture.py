@@ -69,7 +69,6 @@ def capture(
     from headscape.capture.record import record
     from headscape.capture.select import chosen
     from headscape.capture.tap import Request
-    from headscape.gpt2 import weights
     from headscape.train import Run
 
     attention_path = named(path)
@@ -98,9 +97,7 @@ def capture(
             provenance={
                 "run": held.folder.name,
                 "step": held.step,
-                "checkpoint_hash": weights.read_json(held.checkpoint / weights.HEADER).get(
-                    "sha256"
-                ),
+                "checkpoint_hash": held.checkpoint_hash,
             },
             path=attention_path,
             progress=lambda done: bar.advance(task, done),

@@ -1,4 +1,4 @@
-"""Writing files so that a kill or a full disk leaves the old file or the new one, never half of one.
+"""Writing files so that a kill or a full disk leaves the old file or the new one, never a part.
 
 A file is written under a temporary name in the target's folder, flushed to the disk and renamed. A
 symbolic link is followed: the file it points to is replaced and the link stays. Devices, FIFOs,

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Integer
 
 from headscape.errors import InputError
-from headscape.gpt2 import GPT2, weights
+from headscape.gpt2 import GPT2
 from headscape.paper.paper_figures import PaperFigure
 from headscape.text.corpus.corpus import open_corpus
 from headscape.text.dataset import default_cache
@@ -81,7 +81,7 @@ def trained(folder: Path) -> Subject:
         provenance={
             "run": folder.name,
             "step": run.step,
-            "checkpoint_hash": weights.read_json(run.checkpoint / weights.HEADER).get("sha256"),
+            "checkpoint_hash": run.checkpoint_hash,
             "corpus_hash": corpus.fingerprint(),
         },
     )

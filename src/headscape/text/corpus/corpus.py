@@ -142,6 +142,11 @@ def cut(document: Document, share: float) -> Iterator[Document]:
         yield Document(name=f"{document.name}#{side}", text=part, split=side)
 
 
+def is_named(spec: str) -> bool:
+    """Return whether a spec is a name (stdlib, hf:DATASET, a shortcut) and not a path."""
+    return spec == "stdlib" or spec.startswith("hf:") or spec.partition("@")[0] in SHORTCUTS
+
+
 def open_corpus(spec: str, cache: Path | None = None) -> Corpus:
     """Open `stdlib`, a shortcut, `hf:<dataset>[:config]` or a path.
 
@@ -149,7 +154,7 @@ def open_corpus(spec: str, cache: Path | None = None) -> Corpus:
     """
     if spec == "stdlib":
         return Corpus(spec, standard_library(), cache)
-    if spec.startswith("hf:") or spec.partition("@")[0] in SHORTCUTS:
+    if is_named(spec):
         return Corpus(spec, streamed(spec.removeprefix("hf:")), cache)
     if not spec:
         raise InputError("the corpus is empty: give a file, a folder, stdlib or hf:DATASET.")

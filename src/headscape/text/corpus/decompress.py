@@ -48,7 +48,7 @@ class BoundedReader:
             yield line
 
     def _longest_line(self) -> int:
-        """Return how many bytes of a line to read: one more than a bound shows that it is broken."""
+        """Return how many bytes of a line to read: one more than allowed, to notice longer ones."""
         if self._limit is None:
             return MAX_DOCUMENT + 1
         return min(MAX_DOCUMENT, self._limit - self._read) + 1

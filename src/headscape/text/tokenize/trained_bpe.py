@@ -2,8 +2,8 @@
 
 It is trained on the first 128 million characters of the training split, always in the same order,
 so a corpus always gives the same tokenizer. Of N tokens, 256 are bytes, N - 257 are merges and the
-last is end-of-text; a small corpus gives fewer merges, not padding. A tokenizer is stored as JSON in
-the format of the package `tokenizers`.
+last is end-of-text; a small corpus gives fewer merges, not padding. A tokenizer is stored as JSON,
+in the format of the package `tokenizers`.
 """
 
 import hashlib
@@ -65,10 +65,10 @@ class TrainedBPE:
         """Return the tokenizer of a description."""
         text = described.get("json")
         if not isinstance(text, str):
-            raise InputError("the description of a trained BPE has no string \"json\".")
+            raise InputError('the description of a trained BPE has no string "json".')
         try:
             return cls(text)
-        except Exception as error:  # noqa: BLE001 - the package raises nothing more specific
+        except Exception as error:
             reason = " ".join(str(error).split())
             raise InputError(f"the trained BPE cannot be read: {reason}.") from error
 

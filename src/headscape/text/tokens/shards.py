@@ -7,7 +7,7 @@
                                                        size and SHA-256 of each data file
 
 Folder names are hashes of the content, so a run's data never changes and two processes that write
-the same shard write the same bytes. A shard whose header, sizes or checksums disagree is never used:
+the same shard write the same bytes. A shard whose header, sizes or checksums disagree is not used:
 `open_shards`, which has the text, reports the file and writes the shard again; `Shard.open` and
 `Shard.verify` raise. Document names are not stored.
 """

@@ -85,7 +85,9 @@ def write_sides(
             bar.advance(done.characters)
         for split, side in sides.items():
             if side.documents == 0:
-                raise InputError(f"the corpus {corpus.spec} has no document for the {split} split: give more text.")
+                raise InputError(
+                    f"the corpus {corpus.spec} has no document for {split}: give more text."
+                )
         corpus.check_unchanged()
     return sides
 
