@@ -33,7 +33,9 @@ def test_a_task_is_trained_and_counts_its_answers_alone(make, tmp_path: Path) ->
     answers = torch.from_numpy(scored(windows))
     by_example = [row[kept].mean().item() for row, kept in zip(losses, answers, strict=True)]
     assert first["loss"] == pytest.approx(sum(by_example) / 4, rel=1e-5)
-    assert Run.open(tmp_path / "run").config.corpus == "task:parity"
+    run = Run.open(tmp_path / "run")
+    assert run.config.corpus == "task:parity"
+    assert run.dataset() is None
 
 
 def test_a_task_is_spelled_in_bytes(make, tmp_path: Path) -> None:
