@@ -196,7 +196,7 @@ def main() -> None:
             print(f"{method}, seed {seed}", file=sys.stderr, flush=True)
             scale = SCALES.get(method, "head_dim")
             run = preset("nano", encoding=method, scale=scale, steps=args.steps, seed=seed)
-            assert run.length == LENGTH
+            assert run.context_length == LENGTH
             result = train(run, out=folder, resume=folder.exists(), cache=cache)
             if not result.finished:
                 sys.exit(result.message)

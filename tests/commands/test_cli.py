@@ -64,7 +64,7 @@ def test_one_encoding_lists_its_fields(call) -> None:
         (["train", "--encoding", "alibi", "--field", "slope=mpt", "--out", "x"], "'slope'"),
         (["train", "--encoding", "alibi", "--field", "slopes", "--out", "x"], "NAME=VALUE"),
         (["train", "--corpus", "nowhere.txt", "--out", "x"], "nowhere.txt"),
-        (["train", "--length", "0", "--out", "x"], "length must be at least 1, not 0"),
+        (["train", "--context-length", "0", "--out", "x"], "length must be at least 1, got 0"),
         (["train", "--encoding", "fire", "--field", "heads=3", "--out", "x"], "'heads'"),
         (["capture", "nowhere"], "nowhere is not a run"),
         (["draw", "a", "b", "--as", "grid"], "draws one capture, not 2"),

@@ -16,8 +16,8 @@ from headscape.cli import app
 def parity_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four steps of a nano model with learned positions on parity."""
     out = tmp_path_factory.mktemp("parity") / "run"
-    words = ["train", "--corpus", "task:parity", "--tokenizer", "bytes", "--length", 64]
-    words += ["--steps", 4, "--batch", 2, "--encoding", "learned", "--out", out]
+    words = ["train", "--corpus", "task:parity", "--tokenizer", "bytes", "--context-length", 64]
+    words += ["--steps", 4, "--batch-size", 2, "--encoding", "learned", "--out", out]
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert result.exit_code == 0, result.output
     return out

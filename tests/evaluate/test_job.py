@@ -121,7 +121,7 @@ def run(tmp_path_factory):
     corpus.write_text("".join(f"line {n} of a text that says {n * n}\n" for n in range(400)))
     config = preset(
         "nano", width=24, layers=1, heads=2, encoding="rope", corpus=str(corpus),
-        tokenizer="bytes", length=32, batch=2, steps=2, seed=5,
+        tokenizer="bytes", context_length=32, batch_size=2, steps=2, seed=5,
     )  # fmt: skip
     train(config, out=folder / "run", cache=folder / "cache", quiet=True)
     return folder

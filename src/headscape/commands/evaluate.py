@@ -123,12 +123,12 @@ def _on_task(context: typer.Context, sources: list[str], task: str | None) -> bo
     """Whether right answers are asked for; an option that would change nothing is refused."""
     from headscape.errors import InputError
     from headscape.evaluate.subjects import HUGGING_FACE
-    from headscape.train.data import TASK
+    from headscape.train.objective import objective_of
     from headscape.train.run import read_config
 
     hugging = [source for source in sources if source.startswith(HUGGING_FACE)]
     corpora = [read_config(Path(one)).corpus for one in sources if one not in hugging]
-    on_task = task is not None or any(corpus.startswith(TASK) for corpus in corpora)
+    on_task = task is not None or any(objective_of(corpus).task is not None for corpus in corpora)
     if _given(context, "depths") and task is None:
         raise InputError("--depths belongs to a heat map: name its --task, passkey or needle.")
     if not on_task and _given(context, "examples"):

@@ -26,7 +26,7 @@ from jaxtyping import Bool, Int64
 from headscape.evaluate.journal import Journal
 from headscape.evaluate.scoring import BLOCK, GPT2Scorer
 from headscape.gpt2 import GPT2
-from headscape.tasks.base import Example, Task
+from headscape.tasks import Example, Task
 
 FORMAT = 1
 

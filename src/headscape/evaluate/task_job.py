@@ -20,7 +20,7 @@ from headscape.evaluate.task_score import Score
 from headscape.io.progress import SlowBar
 from headscape.tasks import Task, task
 from headscape.tasks.retrieval import RETRIEVAL
-from headscape.train.data import TASK
+from headscape.train.objective import objective_of
 from headscape.train.run import Run
 
 Place = tuple[int, float | None]
@@ -77,12 +77,13 @@ def evaluate_tasks(
     """Accuracy against length of runs on one task; with a folder, resumable."""
     runs = [Run.open(folder) for folder in _folders(sources).values()]
     names = {run.config.corpus for run in runs}
-    if len(names) != 1 or not next(iter(names)).startswith(TASK):
+    on_task = objective_of(next(iter(names))).task if len(names) == 1 else None
+    if on_task is None:
         raise InputError(
             f"runs on one task are wanted, and these are on {', '.join(sorted(names))}: "
             f"give runs that were trained with the same --corpus task:NAME."
         )
-    chosen = task(next(iter(names)).removeprefix(TASK))
+    chosen = task(on_task)
     lengths = sorted(set(config.lengths or default_lengths(chosen)))
     if lengths[0] < chosen.shortest:
         raise InputError(
@@ -140,7 +141,7 @@ def _on_retrieval(run: Run, name: str, config: TaskConfig) -> Candidate:
         encode = run.tokenizer.encode
         return Question.in_text(*chosen.tokens_at(config.seed, n, length, depth, encode))
 
-    ask = in_layout if run.config.corpus == f"{TASK}{name}" else in_text
+    ask = in_layout if objective_of(run.config.corpus).task == name else in_text
 
     def sheet(place: Place) -> Sheet:
         length, depth = place

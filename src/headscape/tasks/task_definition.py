@@ -1,13 +1,13 @@
-"""What a task is: a question, written in ASCII, that has exactly one answer.
+"""Task and Example: a question in ASCII that has exactly one answer.
 
 An example is a function of (task, seed, index, length), so any process can make any part of any
 batch. Its tokens are bytes, the vocabulary of the `bytes` tokenizer:
 
     END question > answer END                     END is end-of-text, 256
 
-The answer is everything after `>`, the closing END included, which is how long the answer is.
-Length counts the question's symbols; where a task has only odd lengths, say, the nearest one below
-is taken, and its shortest question where there is none.
+The answer is everything after `>`, including the final END, which gives its length. The length of
+an example is the number of symbols of its question. A task that exists only at some lengths, such
+as odd ones, uses the nearest length below, or its shortest.
 """
 
 import zlib
@@ -32,37 +32,40 @@ class Example:
     answer: str
 
     def tokens(self) -> Int64[np.ndarray, " n"]:
-        """Both, as a model reads them."""
+        """Return question and answer as a model reads them."""
         text = f"{self.question}>{self.answer}".encode("ascii")
         return np.array([END, *text, END], dtype=np.int64)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Task:
-    """A family of questions of every length."""
+    """Questions of one kind, at every length."""
 
     name: str
     about: str
-    """What is asked, in a sentence."""
+    """The question, in a sentence."""
     make: Callable[[np.random.Generator, int], Example]
-    """A random example of a length."""
+    """Returns a random example of a length."""
     level: str
     """Its place in the Chomsky hierarchy, or algorithmic, or retrieval; printed under tables."""
     shortest: int = 1
-    """The smallest length that asks something."""
+    """The smallest length with a question."""
     train_lengths: tuple[int, int] = (1, 40)
-    """Shortest and longest question trained on; the Chomsky-hierarchy suite's by default."""
+    """Shortest and longest training question; by default those of the Chomsky-hierarchy suite."""
     test_lengths: tuple[int, int] = (41, 500)
-    """Shortest and longest question tested on."""
+    """Shortest and longest test question."""
     ends: bool = False
-    """Whether an answer's length is part of what is asked, so that its END is a symbol of it."""
+    """Whether the length of the answer is part of the question, so that its END is scored."""
     guess: float = 0.0
-    """What the commonest answer scores at the test lengths, where that is not negligible."""
+    """Accuracy of always giving the most frequent answer at test lengths, if not negligible."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
     def example(self, seed: int, index: int, length: int) -> Example:
-        """Example number `index` of a length."""
+        """Return example number `index` of a length."""
         if length < 1:
-            raise InputError(f"a question has at least 1 symbol, not {length}.")
+            raise InputError(f"question length must be at least 1, got {length}.")
         key = zlib.crc32(self.name.encode())
         random = np.random.default_rng([key, seed, index, length])
         return self.make(random, max(length, self.shortest))
