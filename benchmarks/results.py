@@ -9,20 +9,18 @@ from the measurements alone, so it can be made again without training.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from headscape.evaluate import report
-from headscape.evaluate.job import EvaluateConfig, evaluate
-from headscape.evaluate.measurement import Measurement
-from headscape.evaluate.subjects import open_subjects
+from headscape.models.load import load
+
+from headscape.evaluate.evaluate import evaluate
 from headscape.evaluate.table import Table
+from headscape.evaluate.table.row import Row
 from headscape.figures.names import title
 from headscape.gpt2.model_config import Scale
 from headscape.io import atomic
-from headscape.text.dataset import default_cache
 from headscape.train import preset, train
 
 METHODS = (
@@ -123,14 +121,11 @@ def _texts(values: Sequence[float | None]) -> list[str]:
     return ["-" if value is None else f"{value:.2f}" for value in values]
 
 
-def page(
-    rows: list[Measurement], whole: list[Measurement], args: argparse.Namespace, how: str
-) -> str:
+def page(table: Table, whole: Table, args: argparse.Namespace, how: str) -> str:
     """docs/results.md."""
-    table = Table.of(rows)
     growth, reading = growth_table(table, args.methods)
-    first = Table.of([row for row in rows if row.seed == args.seeds[0]])
-    scored = next(row.tokens for row in whole if row.refused is None)
+    first = Table.of(row for row in table.rows if row.seed == args.seeds[0])
+    scored = next(row.tokens for row in whole.rows if row.refused is None)
     run = preset("nano")
     stages = ", ".join(map(str, run.curriculum))
     return f"""# Trained at {LENGTH}, tested to {LENGTH * TIMES[-1]:,}
@@ -145,7 +140,7 @@ equal shares of the steps. Perplexities are of this text by a vocabulary of 1,02
 nothing beside perplexities of another text; the shape over lengths is what compares. Scored is the
 start of the held-out text.
 
-{table.markdown()}
+{table.to_markdown()}
 ![Perplexity against length](results.svg)
 
 ## Growth past the training length, beside the paper's
@@ -169,7 +164,7 @@ favours biases that decay fast.
 How much a method breaks depends on the text it is tested on. Seed {args.seeds[0]} on all
 {scored:,} tokens, by the same protocol:
 
-{whole_table(first, Table.of(whole), args.methods)}
+{whole_table(first, whole, args.methods)}
 
 Why these steps and this text: [evaluation.md](evaluation.md#the-shipped-results).
 """
@@ -183,13 +178,10 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/results"))
     parser.add_argument("--docs", type=Path, default=Path("docs/results.md"))
     args = parser.parse_args()
-    cache = default_cache()
-    start = EvaluateConfig(
-        lengths=tuple(LENGTH * times for times in TIMES), same_tokens=True, limit=START
-    )
-    everything = EvaluateConfig(lengths=(LENGTH, 8 * LENGTH), same_tokens=True)
-    rows: list[Measurement] = []
-    whole: list[Measurement] = []
+    lengths = [LENGTH * times for times in TIMES]
+    how = {"same_tokens": True, "journal": args.runs / "journal"}
+    rows: list[Row] = []
+    whole: list[Row] = []
     for seed in args.seeds:
         for method in args.methods:
             folder = args.runs / f"{method}-{args.steps}-{seed}"
@@ -197,16 +189,18 @@ def main() -> None:
             scale = SCALES.get(method, "head_dim")
             run = preset("nano", encoding=method, scale=scale, steps=args.steps, seed=seed)
             assert run.length == LENGTH
-            result = train(run, out=folder, resume=folder.exists(), cache=cache)
+            result = train(run, out=folder, resume=folder.exists())
             if not result.finished:
                 sys.exit(result.message)
-            subjects = open_subjects(os.fspath(folder), cache=cache)
-            rows += evaluate(subjects, start, args.runs / "journal")
+            model = load(folder)
+            rows += evaluate(model, lengths=lengths, limit=START, **how).rows
             if seed == args.seeds[0]:
-                whole += evaluate(subjects, everything, args.runs / "journal")
+                whole += evaluate(model, lengths=[LENGTH, 8 * LENGTH], **how).rows
     rows.sort(key=lambda row: [title(method) for method in args.methods].index(row.method))
-    report.write(args.runs, rows)
-    text = page(rows, whole, args, " ".join(["python -m benchmarks.results", *sys.argv[1:]]))
+    table = Table.of(rows)
+    table.save(args.runs)
+    command = " ".join(["python -m benchmarks.results", *sys.argv[1:]])
+    text = page(table, Table.of(whole), args, command)
     atomic.write_text(args.docs, text)
     atomic.write_bytes(
         args.docs.with_name("results.svg"), (args.runs / "evaluation.svg").read_bytes()
