@@ -12,11 +12,11 @@ import pytest
 
 from headscape.errors import InputError
 from headscape.evaluate.table import Table
-from headscape.evaluate.table.row import TextRow
+from headscape.evaluate.table.row import Row
 from headscape.evaluate.table.table_plots import along_window
 from headscape.figures.names import title
 
-BASE = TextRow(
+BASE = Row(
     method="ALiBi", length=8, protocol="nonoverlap", recipe="r", corpus="c", text="t",
     model="h", train_length=8, tokens=100, bytes=400, words=50, windows=10, loss=2.0, low=1.9,
     high=2.1, seed=0,

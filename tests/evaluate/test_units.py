@@ -8,7 +8,7 @@ from evaluate.models import Numbers, Subject, tiny
 from headscape.evaluate.held_out import HeldOut
 from headscape.evaluate.perplexity import TextJob
 from headscape.evaluate.protocols import parse
-from headscape.evaluate.table.row import TextRow
+from headscape.evaluate.table.row import Row
 from headscape.evaluate.units import units
 from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.text.tokenize.gpt2_bpe import GPT2Tokenizer
@@ -71,7 +71,7 @@ def test_a_tokenizer_that_does_not_give_bytes_has_no_units():
 
 
 def test_quantities_follow_from_the_loss():
-    one = TextRow(
+    one = Row(
         method="m", length=8, protocol="nonoverlap", corpus="c", text="t",
         model="h", tokens=100, bytes=400, words=50, loss=2.0, low=1.9, high=2.1,
     )  # fmt: skip

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Int64
 
 from headscape.evaluate.journal import resumed
 from headscape.evaluate.perplexity import Advance
-from headscape.evaluate.table.row import TaskRow
+from headscape.evaluate.table.row import Row
 from headscape.protocol import Model
 from headscape.tasks.base import Example, Task
 
@@ -81,7 +81,7 @@ class AnswerJob:
 
     model: Model
     sheet: Sheet
-    row: TaskRow
+    row: Row
     """Everything except the accuracies."""
 
     @classmethod
@@ -97,7 +97,7 @@ class AnswerJob:
     ) -> "AnswerJob":
         """Prepare the row, with the reason if the model cannot read the questions."""
         spec = model.spec
-        row = TaskRow(
+        row = Row(
             method=spec.name,
             encoding=spec.encoding,
             recipe=spec.recipe,
@@ -124,7 +124,7 @@ class AnswerJob:
         batch_tokens: int = 8192,
         journal: Path | None = None,
         advance: Advance | None = None,
-    ) -> TaskRow:
+    ) -> Row:
         """Ask all questions; with a folder for journals, only those not answered yet."""
         header = {
             "format": 1,

@@ -7,7 +7,7 @@ from typing import Any
 
 from headscape.errors import InputError
 from headscape.evaluate.protocols import Protocol, parse
-from headscape.evaluate.table.row import Row, TaskRow, TextRow, known_quantity
+from headscape.evaluate.table.row import TASK, TEXT, known_quantity
 from headscape.protocol import Model, Spec
 
 TEXT_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -45,8 +45,7 @@ class Options:
     def check_for(self, models: Sequence[Model]) -> None:
         """Refuse options that do not apply to what these models are evaluated on."""
         on_task = self.on_task(models)
-        kind: type[Row] = TaskRow if on_task else TextRow
-        known_quantity(self.quantity, kind)
+        known_quantity(self.quantity, TASK if on_task else TEXT)
         if not on_task and self.examples is not None:
             raise InputError("examples applies to tasks only: leave it out, or name a task.")
         for name in TEXT_ONLY if on_task else ():

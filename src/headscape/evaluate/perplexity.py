@@ -20,7 +20,7 @@ from jaxtyping import Float64, Int64
 from headscape.evaluate.held_out import HeldOut
 from headscape.evaluate.journal import resumed
 from headscape.evaluate.protocols import Protocol, Windows, plan
-from headscape.evaluate.table.row import TextRow
+from headscape.evaluate.table.row import Row
 from headscape.protocol import Model
 
 RESAMPLES = 1000
@@ -35,7 +35,7 @@ class TextJob:
     model: Model
     text: HeldOut
     windows: Windows
-    row: TextRow
+    row: Row
     """Everything except the losses."""
 
     @classmethod
@@ -50,7 +50,7 @@ class TextJob:
         """Plan the windows; with `longest`, the tokens that this length scores, so both compare."""
         spec = model.spec
         windows = plan(protocol, len(text.tokens), length, longest)
-        row = TextRow(
+        row = Row(
             method=spec.name,
             length=length,
             protocol=protocol.name,
@@ -80,7 +80,7 @@ class TextJob:
         batch_tokens: int = 8192,
         journal: Path | None = None,
         advance: Advance | None = None,
-    ) -> TextRow:
+    ) -> Row:
         """Score the text; with a folder for journals, only what is not finished yet."""
         windows, length = self.windows, self.windows.length
         header = {

@@ -1,10 +1,9 @@
 """Which rows may share a table; all others are refused."""
 
 from collections.abc import Sequence
-from typing import cast
 
 from headscape.errors import InputError
-from headscape.evaluate.table.row import Quantity, Row, TaskRow, TextRow, by_token
+from headscape.evaluate.table.row import Quantity, Row, by_token
 
 ALIKE = 1.1
 """Texts of two tokenizers compare by the byte if neither has this many times the other's bytes."""
@@ -12,17 +11,17 @@ ALIKE = 1.1
 
 def check(rows: Sequence[Row], quantity: Quantity) -> None:
     """Refuse rows whose numbers do not compare, and columns that would average different models."""
-    if len({type(row) for row in rows}) > 1:
+    if len({row.kind.group for row in rows}) > 1:
         raise InputError("rows on a text and rows on a task do not compare: use two tables.")
-    if isinstance(rows[0], TextRow):
-        _check_texts(cast("Sequence[TextRow]", rows), quantity)
+    if rows[0].task is None:
+        _check_texts(rows, quantity)
     else:
-        _check_tasks(cast("Sequence[TaskRow]", rows))
-    if getattr(rows[0], "depth", None) is None:
+        _check_tasks(rows)
+    if rows[0].depth is None:
         _check_seeds(rows)
 
 
-def _check_texts(rows: Sequence[TextRow], quantity: Quantity) -> None:
+def _check_texts(rows: Sequence[Row], quantity: Quantity) -> None:
     _check_alike(rows, "protocol")
     if len({row.longest for row in rows}) > 1:
         raise InputError(
@@ -38,10 +37,10 @@ def _check_texts(rows: Sequence[TextRow], quantity: Quantity) -> None:
         _check_bytes(rows, quantity)
 
 
-def _check_tasks(rows: Sequence[TaskRow]) -> None:
+def _check_tasks(rows: Sequence[Row]) -> None:
     _check_alike(rows, "task")
-    asked: dict[int, TaskRow] = {}
-    maps: dict[tuple[object, ...], TaskRow] = {}
+    asked: dict[int, Row] = {}
+    maps: dict[tuple[object, ...], Row] = {}
     for row in rows:
         if (row.depth is None) != (rows[0].depth is None):
             raise InputError(
@@ -72,8 +71,8 @@ def _check_alike(rows: Sequence[Row], name: str) -> None:
             )
 
 
-def _check_tokens(rows: Sequence[TextRow], quantity: Quantity) -> None:
-    seen: dict[object, TextRow] = {}
+def _check_tokens(rows: Sequence[Row], quantity: Quantity) -> None:
+    seen: dict[object, Row] = {}
     for row in rows:
         here = (row.method, row.model, row.length)
         twin = seen.setdefault(None if by_token(quantity) else here, row)
@@ -91,8 +90,8 @@ def _check_tokens(rows: Sequence[TextRow], quantity: Quantity) -> None:
         )
 
 
-def _check_bytes(rows: Sequence[TextRow], quantity: Quantity) -> None:
-    by_length: dict[int, TextRow] = {}
+def _check_bytes(rows: Sequence[Row], quantity: Quantity) -> None:
+    by_length: dict[int, Row] = {}
     for row in rows:
         if row.refused is not None:
             continue

@@ -1,27 +1,27 @@
 """The sentence under a table: how its numbers were measured."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final, cast
+from typing import Final
 
-from headscape.evaluate.table.row import Quantity, Row, TaskRow, TextRow, by_token
-from headscape.tasks import task
+from headscape.evaluate.table.row import Quantity, Row, by_token
+from headscape.tasks import Task, task
 
 SHARES: Final[dict[str, str]] = {"exact": "exact answers", "symbols": "right symbols"}
 
 
 def note(rows: Sequence[Row], quantity: Quantity, seeds: Iterable[int]) -> str:
     """How the numbers were measured, in one sentence; `seeds` are the cells' numbers of seeds."""
-    if isinstance(rows[0], TextRow):
-        parts = _text_parts(cast("Sequence[TextRow]", rows), quantity)
+    if rows[0].task is None:
+        parts = _text_parts(rows, quantity)
     else:
-        parts = _task_parts(cast("Sequence[TaskRow]", rows), quantity)
+        parts = _task_parts(rows[0], task(rows[0].task), quantity)
     counts = sorted({*seeds} - {0})
     if counts and counts[-1] > 1:
         parts.append(f"mean ± standard deviation over {'-'.join(map(str, counts))} seeds")
     return "; ".join(parts) + "."
 
 
-def _text_parts(rows: Sequence[TextRow], quantity: Quantity) -> list[str]:
+def _text_parts(rows: Sequence[Row], quantity: Quantity) -> list[str]:
     first = rows[0]
     trained = sorted({row.train_length for row in rows if row.train_length is not None})
     parts = [
@@ -37,8 +37,7 @@ def _text_parts(rows: Sequence[TextRow], quantity: Quantity) -> list[str]:
     return parts
 
 
-def _task_parts(rows: Sequence[TaskRow], quantity: Quantity) -> list[str]:
-    first, chosen = rows[0], task(rows[0].task)
+def _task_parts(first: Row, chosen: Task, quantity: Quantity) -> list[str]:
     about = f"{chosen.name} ({chosen.level}): share of {SHARES[quantity]}"
     if first.depth is not None:
         name = first.method if first.seed is None else f"{first.method}, seed {first.seed}"

@@ -1,8 +1,6 @@
 """One row of an evaluation: a model at a length, its numbers, and all that belongs beside them.
 
-    TextRow   losses on a text       perplexity and the quantities made from the same loss
-    TaskRow   answers on a task      exact answers and right symbols
-
+A row is about a text (losses, shown as one of five quantities) or about a task (two accuracies).
 Losses are nats per token. With T tokens, B bytes and W words scored at a mean loss l:
 
     perplexity exp(l)      byte perplexity exp(l T / B)      word perplexity exp(l T / W)
@@ -10,8 +8,8 @@ Losses are nats per token. With T tokens, B bytes and W words scored at a mean l
 """
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from headscape.errors import InputError
 
@@ -21,75 +19,75 @@ Quantity = Literal[
 ]  # fmt: skip
 
 
-class Row:
-    """What every row has; its two kinds list their fields in the order of the JSON file."""
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """How rows of one kind are written and shown."""
 
-    group: ClassVar[str]
+    group: str
     """The name of the list of rows in a JSON file."""
-    version: ClassVar[int]
+    version: int
     """Version of that file's format."""
-    stem: ClassVar[str]
-    """Name of the files of a table of such rows."""
-    quantities: ClassVar[tuple[Quantity, ...]]
-    """What it can be shown as; the first is the default."""
+    stem: str
+    """Name of a table's files."""
+    quantities: tuple[Quantity, ...]
+    """What a row can be shown as; the first is the default."""
+    fields: tuple[str, ...]
+    """The fields in a JSON file, in their order."""
+
+
+TEXT = Kind(
+    group="measurements",
+    version=2,
+    stem="evaluation",
+    quantities=("perplexity", "byte-perplexity", "word-perplexity", "bits-per-byte", "loss"),
+    fields=(
+        "method", "length", "protocol", "corpus", "text", "model", "recipe", "longest",
+        "train_length", "seed", "windows", "tokens", "bytes", "words", "loss", "low", "high",
+        "by_position", "refused",
+    ),
+)  # fmt: skip
+TASK = Kind(
+    group="scores",
+    version=1,
+    stem="tasks",
+    quantities=("exact", "symbols"),
+    fields=(
+        "method", "encoding", "recipe", "seed", "task", "length", "depth", "examples", "symbols",
+        "exact", "questions", "model", "refused",
+    ),
+)  # fmt: skip
+_TEXT_COLUMNS = (
+    "method", "seed", "train_length", "length", "protocol", "longest", "corpus", "windows",
+    "tokens", "bytes", "words", "loss",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A model at a length."""
 
     method: str
     """The column it belongs to: the model's name."""
     length: int
+    """Tokens of a window or of a text to continue; symbols of a question."""
     model: str
     """Fingerprint of the model."""
-    recipe: str | None
+    recipe: str | None = None
     """SHA-256 of everything the model was trained with except the seed; None if unknown."""
-    seed: int | None
+    seed: int | None = None
     """The training seed; None if unknown."""
-    refused: str | None
+    refused: str | None = None
     """Why the model cannot read this length; None if it can."""
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Rows with equal keys are the same measurement."""
-        raise NotImplementedError
-
-    def value(self, quantity: Quantity) -> float | None:
-        """A quantity; None where the model was refused."""
-        raise NotImplementedError
-
-    def interval(self, quantity: Quantity) -> tuple[float, float] | None:  # noqa: ARG002
-        """The 95% interval of a quantity, where there is one."""
-        return None
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field that files contain, in their order."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
-
-    def record(self, quantity: Quantity) -> dict[str, Any]:
-        """The columns of a CSV file or data frame."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextRow(Row):
-    """The loss of a model on a text, at a length, by a protocol."""
-
-    group = "measurements"
-    version = 2
-    stem = "evaluation"
-    quantities = ("perplexity", "byte-perplexity", "word-perplexity", "bits-per-byte", "loss")
-
-    method: str
-    length: int
-    protocol: str
-    corpus: str
+    protocol: str = ""
+    corpus: str = ""
     """The text, as the user named it."""
-    text: str
+    text: str = ""
     """SHA-256 of the tokens."""
-    model: str
-    recipe: str | None = None
     longest: int | None = None
     """The length whose tokens were scored; None where every length scored all it could."""
     train_length: int | None = None
     """Context length in training; None if unknown."""
-    seed: int | None = None
     windows: int = 0
     tokens: int = 0
     """Tokens scored."""
@@ -103,31 +101,51 @@ class TextRow(Row):
     high: float | None = None
     by_position: tuple[float, ...] | None = None
     """Mean loss at each position of the window, by the protocol per-position."""
-    refused: str | None = None
+
+    task: str | None = None
+    """The task; None for a text."""
+    encoding: str = ""
+    depth: float | None = None
+    """Where the fact is, as a share of the text; None outside heat maps."""
+    examples: int = 0
+    symbols: float | None = None
+    """Share of right symbols, averaged over answers; None where the model was refused."""
+    exact: float | None = None
+    """Share of answers that are right throughout."""
+    questions: str = ""
+    """SHA-256 of the questions."""
+    label: str = field(default="", compare=False)
+    """The model's name in the file names of its heat map; files do not contain it."""
+
+    @property
+    def kind(self) -> Kind:
+        """About a text or about a task."""
+        return TEXT if self.task is None else TASK
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Column, model, tokens and protocol; the name of a corpus is not part of it."""
-        return (self.method, self.length, self.protocol, self.longest, self.text, self.model)
+        """Rows with equal keys are the same measurement; the name of a corpus is not part of it."""
+        text = (self.protocol, self.longest, self.text)
+        return (self.method, self.length, self.model, *text, self.task, self.depth, self.questions)
 
     def value(self, quantity: Quantity) -> float | None:
-        """The loss as a quantity."""
+        """A quantity; None where the model was refused."""
+        if quantity in TASK.quantities:
+            return self.exact if quantity == "exact" else self.symbols
         return self._of(self.loss, quantity)
 
     def interval(self, quantity: Quantity) -> tuple[float, float] | None:
-        """The ends of the loss's interval as a quantity."""
+        """The 95% interval of a quantity made from the loss."""
         low, high = self._of(self.low, quantity), self._of(self.high, quantity)
         return None if low is None or high is None else (low, high)
 
     def record(self, quantity: Quantity) -> dict[str, Any]:
-        """What was measured, the quantity with its interval, and why there is none."""
-        names = [
-            "method", "seed", "train_length", "length", "protocol", "longest", "corpus",
-            "windows", "tokens", "bytes", "words", "loss",
-        ]  # fmt: skip
+        """The columns of a CSV file or data frame."""
+        if self.kind is TASK:
+            return {name: getattr(self, name) for name in TASK.fields}
         low, high = self.interval(quantity) or (None, None)
         shown = {quantity: self.value(quantity), "low": low, "high": high, "refused": self.refused}
-        return {name: getattr(self, name) for name in names} | shown
+        return {name: getattr(self, name) for name in _TEXT_COLUMNS} | shown
 
     def _of(self, loss: float | None, quantity: Quantity) -> float | None:
         if loss is None:
@@ -142,63 +160,12 @@ class TextRow(Row):
         return nats if quantity == "loss" else _exp(nats)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskRow(Row):
-    """A model's accuracy on a task, at a length and, in a heat map, a depth."""
-
-    group = "scores"
-    version = 1
-    stem = "tasks"
-    quantities = ("exact", "symbols")
-
-    method: str
-    encoding: str
-    recipe: str | None = None
-    seed: int | None = None
-    task: str
-    length: int
-    """Symbols of a question; tokens of a text that the model continues."""
-    depth: float | None = None
-    """Where the fact is, as a share of the text; None outside heat maps."""
-    examples: int
-    symbols: float | None = None
-    """Share of right symbols, averaged over answers; None where the model was refused."""
-    exact: float | None = None
-    """Share of answers that are right throughout."""
-    questions: str
-    """SHA-256 of the questions."""
-    model: str
-    refused: str | None = None
-    label: str = field(default="", compare=False)
-    """The model's name in the file names of its heat map; files do not contain it."""
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Column, model and questions."""
-        return (self.task, self.method, self.length, self.depth, self.model, self.questions)
-
-    def value(self, quantity: Quantity) -> float | None:
-        """One of the two accuracies."""
-        return self.exact if quantity == "exact" else self.symbols
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field except the label."""
-        return {name: value for name, value in asdict(self).items() if name != "label"}
-
-    def record(self, quantity: Quantity) -> dict[str, Any]:  # noqa: ARG002
-        """Every field: both accuracies are among them."""
-        return self.to_json()
-
-
-KINDS: tuple[type[TextRow] | type[TaskRow], ...] = (TextRow, TaskRow)
-
-
 def by_token(quantity: Quantity) -> bool:
     """Whether a quantity is per token, and so compares only between equal tokenizations."""
     return quantity in ("perplexity", "loss")
 
 
-def known_quantity(name: str | None, kind: type[Row]) -> Quantity:
+def known_quantity(name: str | None, kind: Kind) -> Quantity:
     """Return the quantity with this name, or the kind's default for None."""
     for option in kind.quantities:
         if name in (None, option):

@@ -26,7 +26,7 @@ from headscape.evaluate.table import row_files
 from headscape.evaluate.table.comparable import check
 from headscape.evaluate.table.layout import Cell, Layout
 from headscape.evaluate.table.notes import note
-from headscape.evaluate.table.row import Quantity, Row, TaskRow, TextRow, known_quantity
+from headscape.evaluate.table.row import Quantity, Row, known_quantity
 from headscape.evaluate.table.table_plots import against_length, along_window, heat_map
 from headscape.figures.depths import Depths
 from headscape.figures.lengths import Lengths
@@ -61,15 +61,14 @@ class Table:
         found = tuple({row.key: row for row in rows}.values())
         if not found:
             raise InputError("a table needs at least one row: give at least one evaluation.")
-        shown = known_quantity(quantity, type(found[0]))
+        shown = known_quantity(quantity, found[0].kind)
         check(found, shown)
         return cls(rows=found, quantity=shown)
 
     @classmethod
     def read(cls, *paths: Path | str, quantity: str | None = None) -> "Table":
         """Merge evaluations, named by their folders or JSON files, into one table."""
-        files = [row_files.evaluation_file(Path(path)) for path in paths]
-        return cls.of(row_files.read_all(files), quantity)
+        return cls.of(row_files.read_all(map(Path, paths)), quantity)
 
     def __repr__(self) -> str:
         lengths = self.lengths
@@ -94,7 +93,7 @@ class Table:
     def note(self, quantity: Quantity | None = None) -> str:
         """How the numbers were measured, in one sentence."""
         # A heat map belongs to one model, so its cells are not means over seeds.
-        plain = [] if _by_depth(self.rows) else self.rows
+        plain = self.rows if self.rows[0].depth is None else ()
         seeds = {self.cell(row.method, row.length).count for row in plain}
         return note(self.rows, quantity or self.quantity, seeds)
 
@@ -132,8 +131,8 @@ class Table:
 
     def maps(self) -> dict[str, "Table"]:
         """A table per heat map, by the label of its model; empty for accuracies by length."""
-        by_label: dict[str, list[TaskRow]] = {}
-        for row in _by_depth(self.rows):
+        by_label: dict[str, list[Row]] = {}
+        for row in self.rows if self.rows[0].depth is not None else ():
             by_label.setdefault(row.label or row.method, []).append(row)
         return {
             label: Table(rows=tuple(rows), quantity=self.quantity)
@@ -142,26 +141,26 @@ class Table:
 
     def plot(self, quantity: str | None = None) -> Lengths | Depths:
         """The quantity against length, or one model's heat map."""
-        shown = known_quantity(quantity or self.quantity, type(self.rows[0]))
+        shown = known_quantity(quantity or self.quantity, self.rows[0].kind)
         maps = self.maps()
         if len(maps) > 1:
             raise InputError(
                 f"this table has {len(maps)} heat maps: plot one, such as "
                 f"table.maps()[{next(iter(maps))!r}].plot()."
             )
-        return heat_map(_by_depth(self.rows), shown) if maps else against_length(self.rows, shown)
+        return heat_map(self.rows, shown) if maps else against_length(self.rows, shown)
 
     def save(self, folder: Path | str) -> list[Path]:
         """Write the table's files into a folder; return their paths."""
         folder = Path(folder)
         paths = []
         for label, table in self.maps().items():
-            stem = folder / f"{_by_depth(table.rows)[0].task}-{label}"
+            stem = folder / f"{table.rows[0].task}-{label}"
             texts = {"json": table.to_json(), "csv": table.to_csv()}
             paths += [*_write(stem, texts), *save_figure(table.plot().draw(), stem)]
         if paths:
             return paths
-        stem = folder / self.rows[0].stem
+        stem = folder / self.rows[0].kind.stem
         texts = {"json": self.to_json(), "csv": self.to_csv()}
         paths = _write(stem, texts | {"md": self.to_markdown(), "tex": self.to_latex()})
         first, *others = self._shown()
@@ -170,7 +169,7 @@ class Table:
             paths += save_figure(
                 self.plot(quantity).draw(), stem.with_name(f"{stem.name}-{quantity}")
             )
-        along = [r for r in self.rows if isinstance(r, TextRow) and r.by_position is not None]
+        along = [row for row in self.rows if row.by_position is not None]
         if along:
             paths += save_figure(along_window(along).draw(), folder / "positions")
         return paths
@@ -180,7 +179,8 @@ class Table:
 
     def _shown(self) -> tuple[Quantity, ...]:
         """The quantities that files and tables show."""
-        return (self.quantity,) if isinstance(self.rows[0], TextRow) else self.rows[0].quantities
+        first = self.rows[0]
+        return (self.quantity,) if first.task is None else first.kind.quantities
 
     def _layouts(self) -> list[Layout]:
         maps = self.maps()
@@ -190,7 +190,7 @@ class Table:
             Layout(
                 columns=self.methods,
                 cells={n: [self.cell(m, n, shown) for m in self.methods] for n in self.lengths},
-                best=min if isinstance(self.rows[0], TextRow) else max,
+                best=min if self.rows[0].task is None else max,
                 number=partial(format_number, quantity=shown),
                 note=self.note(shown),
             )
@@ -198,14 +198,9 @@ class Table:
         ]
 
 
-def _by_depth(rows: Iterable[Row]) -> list[TaskRow]:
-    """The rows of heat maps."""
-    return [row for row in rows if isinstance(row, TaskRow) and row.depth is not None]
-
-
 def _map_layout(table: Table) -> Layout:
     """One model's heat map: lengths down, depths across."""
-    cells = {(row.length, row.depth): row for row in _by_depth(table.rows)}
+    cells = {(row.length, row.depth): row for row in table.rows}
     depths = sorted({row.depth for row in cells.values() if row.depth is not None})
     return Layout(
         columns=[f"{depth:.0%}" for depth in depths],

@@ -1,13 +1,12 @@
 """A table's figures: a quantity against length, loss along the window, accuracy by depth."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 
 from headscape.evaluate.table.layout import Cell
 from headscape.evaluate.table.notes import SHARES
-from headscape.evaluate.table.row import Quantity, Row, TaskRow, TextRow
+from headscape.evaluate.table.row import Quantity, Row
 from headscape.figures.depths import Depths
 from headscape.figures.lengths import Lengths, Line
 from headscape.tasks import task
@@ -17,9 +16,8 @@ def against_length(rows: Sequence[Row], quantity: Quantity) -> Lengths:
     """A line per method; bands are the spread over seeds, or a single run's interval."""
     methods = dict.fromkeys(row.method for row in rows)
     lines = [_line([row for row in rows if row.method == name], quantity) for name in methods]
-    first = rows[0]
-    if isinstance(first, TaskRow):
-        chosen = task(first.task)
+    if rows[0].task is not None:
+        chosen = task(rows[0].task)
         return Lengths(
             lines=lines,
             label=f"{SHARES[quantity].capitalize()}, {chosen.name}",
@@ -31,16 +29,15 @@ def against_length(rows: Sequence[Row], quantity: Quantity) -> Lengths:
             logarithmic=False,
             limits=(-0.02, 1.05),
         )
-    texts = cast("Sequence[TextRow]", rows)
     return Lengths(
         lines=lines,
-        label=f"{quantity.replace('-', ' ').capitalize()} ({texts[0].protocol})",
-        trained=_trained(texts),
+        label=f"{quantity.replace('-', ' ').capitalize()} ({rows[0].protocol})",
+        trained=_trained(rows),
         logarithmic=quantity.endswith("perplexity"),
     )
 
 
-def along_window(rows: Sequence[TextRow]) -> Lengths:
+def along_window(rows: Sequence[Row]) -> Lengths:
     """Loss along the window at each method's longest length, averaged over seeds.
 
     Positions are gathered into bins, four to a doubling, so that the noise of single positions
@@ -70,7 +67,7 @@ def along_window(rows: Sequence[TextRow]) -> Lengths:
     )
 
 
-def heat_map(rows: Sequence[TaskRow], quantity: Quantity = "exact") -> Depths:
+def heat_map(rows: Sequence[Row], quantity: Quantity = "exact") -> Depths:
     """One model's accuracy by depth and length."""
     depths = sorted({row.depth for row in rows if row.depth is not None})
     lengths = sorted({row.length for row in rows})
@@ -96,7 +93,7 @@ def _line(rows: Sequence[Row], quantity: Quantity) -> Line:
         if cell.spread is not None:
             low, high = cell.mean - cell.spread, cell.mean + cell.spread
             # A band must not leave what the axis can show: shares, or a logarithmic scale.
-            share = isinstance(here[0], TaskRow)
+            share = here[0].task is not None
             low, high = (
                 (max(low, 0.0), min(high, 1.0)) if share else (max(low, cell.mean / 10), high)
             )
@@ -106,5 +103,5 @@ def _line(rows: Sequence[Row], quantity: Quantity) -> Line:
     return Line(label=rows[0].method, lengths=lengths, values=values, low=lows, high=highs)
 
 
-def _trained(rows: Sequence[TextRow]) -> list[int]:
+def _trained(rows: Sequence[Row]) -> list[int]:
     return sorted({row.train_length for row in rows if row.train_length is not None})
