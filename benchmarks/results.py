@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headscape.models.load import load
+from headscape.text.dataset import default_cache
 
 from headscape.evaluate.evaluate import evaluate
 from headscape.evaluate.table import Table
@@ -178,6 +179,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/results"))
     parser.add_argument("--docs", type=Path, default=Path("docs/results.md"))
     args = parser.parse_args()
+    cache = default_cache()
     lengths = [LENGTH * times for times in TIMES]
     how = {"same_tokens": True, "journal": args.runs / "journal"}
     rows: list[Row] = []
@@ -189,7 +191,7 @@ def main() -> None:
             scale = SCALES.get(method, "head_dim")
             run = preset("nano", encoding=method, scale=scale, steps=args.steps, seed=seed)
             assert run.length == LENGTH
-            result = train(run, out=folder, resume=folder.exists())
+            result = train(run, out=folder, resume=folder.exists(), cache=cache)
             if not result.finished:
                 sys.exit(result.message)
             model = load(folder)

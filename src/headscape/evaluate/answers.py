@@ -26,7 +26,7 @@ from headscape.evaluate.journal import resumed
 from headscape.evaluate.perplexity import Advance
 from headscape.evaluate.table.row import Row
 from headscape.protocol import Model
-from headscape.tasks.base import Example, Task
+from headscape.tasks import Example, Task
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
