@@ -29,9 +29,9 @@ ENCODINGS = (
 
 def measure(preset_name: str, layers: int | None, encoding: str, length: int) -> dict[str, object]:
     import torch
-    from headscape.models.load import load
 
     from headscape.gpt2 import GPT2, preset
+    from headscape.models.load import load
 
     torch.manual_seed(0)
     fewer = {} if layers is None else {"layers": layers}

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from headscape.errors import InputError
-from headscape.figures.names import title
 from headscape.gpt2 import GPT2, ModelConfig
 from headscape.losses import BLOCK, digest, losses_in_blocks
 from headscape.protocol import LayerSpec, Spec
@@ -65,6 +64,9 @@ def dataset(tokens, tokenizer=None, corpus="random"):
     return Dataset(corpus=corpus, tokenizer=tokenizer or Numbers(), shards=shards)
 
 
+NAMES = {"alibi": "ALiBi", "learned": "Learnable", "rope": "RoPE"}
+
+
 class Subject:
     """A GPT2 as a `Model`."""
 
@@ -74,7 +76,7 @@ class Subject:
         layer = LayerSpec(encoding=config.encoding, conventions={}, claims={})
         self.spec = Spec(
             **{
-                "name": title(config.encoding),
+                "name": NAMES.get(config.encoding, config.encoding),
                 "layers": (layer,) * config.layers,
                 "heads": config.heads,
                 "head_dim": config.head_dim,

@@ -14,7 +14,6 @@ from headscape.errors import InputError
 from headscape.evaluate.table import Table
 from headscape.evaluate.table.row import Row
 from headscape.evaluate.table.table_plots import along_window
-from headscape.figures.names import title
 
 BASE = Row(
     method="ALiBi", length=8, protocol="nonoverlap", recipe="r", corpus="c", text="t",
@@ -246,11 +245,6 @@ def test_texts_of_other_sizes_do_not_compare_by_the_byte():
     shorter = replace(BASE, text="u", bytes=390)
     with pytest.raises(InputError, match="ALiBi was scored on two texts at length 8"):
         Table.of([BASE, shorter], "bits-per-byte")
-
-
-def test_titles_are_the_papers():
-    assert title("dapev2+kerple") == "DAPEv2+Kerple"
-    assert title("t5-clipped") == "T5-bias"
 
 
 def test_the_plot_has_a_line_per_method_and_marks_the_training_length():
