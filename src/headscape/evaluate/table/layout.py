@@ -1,9 +1,10 @@
 """The paper's layout: lengths down, methods across, the best of each row in bold.
 
-A cell is the mean over seeds, with the sample standard deviation after it where there are several;
-"-" says that a method cannot read so many tokens, an empty cell that it was not asked to.
+A cell is the mean over seeds, with the sample standard deviation after it where there are several.
+"-" marks a length that a method cannot read; an empty cell was not measured.
 """
 
+import html
 import math
 import re
 import statistics
@@ -16,15 +17,15 @@ class Cell:
     """A method at a length."""
 
     mean: float | None
-    """None where the method cannot, or was not measured."""
+    """None where the method cannot read the length, or was not measured."""
     spread: float | None
-    """Standard deviation over seeds; None of a single one, or where one is not finite."""
+    """Standard deviation over seeds; None for a single seed, or where a value is not finite."""
     count: int
-    """Seeds; 0 where it was not measured."""
+    """Number of seeds; 0 where nothing was measured."""
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> "Cell":
-        """From the value of every seed; a method that cannot with one seed cannot at all."""
+        """The cell of the values of every seed; one seed that is refused refuses the cell."""
         known = [value for value in values if value is not None]
         if not known or len(known) < len(values):
             return cls(mean=None, spread=None, count=len(values))
@@ -37,21 +38,21 @@ class Cell:
 class Layout:
     """A table to be printed."""
 
-    methods: Sequence[str]
+    columns: Sequence[str]
     cells: Mapping[int, Sequence[Cell]]
-    """By length, in the order of the methods."""
-    best: Callable[[Sequence[float]], float]
-    """The best of several means."""
+    """By length, in the order of the columns."""
+    best: Callable[[Sequence[float]], float] | None
+    """Chooses the best mean of a row; None for no bold cells."""
     number: Callable[[float], str]
-    """How a value is printed."""
+    """Formats a value."""
     note: str
     """How the numbers were measured, in one sentence."""
 
     def markdown(self) -> str:
         """A Markdown table and its note."""
         lines = [
-            "| length | " + " | ".join(self.methods) + " |",
-            "|---:|" + "---:|" * len(self.methods),
+            "| length | " + " | ".join(self.columns) + " |",
+            "|---:|" + "---:|" * len(self.columns),
         ]
         for length in self.cells:
             cells = self._row(length, "**{}**".format, " ± ")
@@ -59,8 +60,8 @@ class Layout:
         return "\n".join([*lines, "", self.note, ""])
 
     def latex(self) -> str:
-        """A LaTeX tabular for the package booktabs, and its note as a comment."""
-        heads = [re.sub(r"([&%$#_{}])", r"\\\1", method) for method in self.methods]
+        """A LaTeX tabular for the package booktabs, with its note as a comment."""
+        heads = [re.sub(r"([&%$#_{}])", r"\\\1", column) for column in self.columns]
         lines = [
             f"% {self.note}",
             rf"\begin{{tabular}}{{r{'r' * len(heads)}}}",
@@ -73,23 +74,27 @@ class Layout:
             lines.append(" & ".join([str(length), *cells]) + r" \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
+    def html(self) -> str:
+        """An HTML table and its note."""
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in ["length", *self.columns])
+        lines = ["<table>", f"<thead><tr>{head}</tr></thead>", "<tbody>"]
+        for length in self.cells:
+            cells = self._row(length, "<b>{}</b>".format, " ± ")
+            lines.append(
+                f"<tr><th>{length}</th>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+            )
+        return "\n".join([*lines, "</tbody>", "</table>", f"<p>{html.escape(self.note)}</p>", ""])
+
     def _row(self, length: int, bold: Callable[[str], str], between: str) -> list[str]:
         cells = self.cells[length]
         means = [c.mean for c in cells if c.mean is not None and not math.isnan(c.mean)]
-        best = self.number(self.best(means)) if means else ""
+        best = self.number(self.best(means)) if means and self.best else ""
         return [self._text(cell, best, bold, between) for cell in cells]
 
     def _text(self, cell: Cell, best: str, bold: Callable[[str], str], between: str) -> str:
         if cell.mean is None:
             return "-" if cell.count else ""
         text = self.number(cell.mean)
-        # What prints as equal is equally good, and nothing right is not good.
+        # Bold every cell that rounds to the best; never bold 0.
         text = bold(text) if text == best and float(text) else text
         return text if cell.spread is None else f"{text}{between}{self.number(cell.spread)}"
-
-
-def over_seeds(counts: Sequence[int]) -> str:
-    """Over how many seeds means were taken; empty of single ones."""
-    if max(counts) < 2:
-        return ""
-    return f"mean ± standard deviation over {'-'.join(map(str, sorted({*counts} - {0})))} seeds"
