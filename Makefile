@@ -29,7 +29,8 @@ dependencies:
 package:
 	$(PIP) --no-deps --editable .
 
-$(VENV)/.tested: $(VENV)/.installed
+# The tests build the site too.
+$(VENV)/.tested: $(VENV)/.installed $(VENV)/.documented
 	$(PIP) $(call listed,['optional-dependencies']['test'])
 	touch $@
 
@@ -41,7 +42,7 @@ figures: setup
 	$(BIN)/headscape figures
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check
@@ -52,7 +53,7 @@ test-slow: $(VENV)/.tested
 	$(BIN)/python -m pytest -m slow
 
 docs: $(VENV)/.documented
-	$(BIN)/python -m docs.build build/site
+	$(BIN)/python -m docs.site.build build/site
 
 wheel: $(VENV)/.tested
 	$(BIN)/python -m build --outdir dist

@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 KERNEL = "headscape/attention/native/kernels.so"
+pytestmark = pytest.mark.xdist_group("wheel")  # one worker builds it, once
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -87,7 +88,8 @@ def test_it_has_the_stripped_kernel_and_no_sources(wheel: Path) -> None:
 
 def test_the_sdist_has_what_a_build_needs(wheel: Path) -> None:
     [sdist] = wheel.parent.glob("*.tar.gz")
-    names = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
     native = ROOT / "src/headscape/attention/native"
     needed = {str(path.relative_to(ROOT)) for path in native.glob("*.?pp")}
     assert needed | {"setup.py", "pyproject.toml", "README.md", "LICENSE"} <= names
