@@ -14,12 +14,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from headscape.encodings import title
 from headscape.evaluate import report
 from headscape.evaluate.job import EvaluateConfig, evaluate
 from headscape.evaluate.measurement import Measurement
 from headscape.evaluate.subjects import open_subjects
 from headscape.evaluate.table import Table
-from headscape.figures.names import title
 from headscape.gpt2.model_config import Scale
 from headscape.io import atomic
 from headscape.text.dataset import default_cache

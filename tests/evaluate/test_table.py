@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from headscape.encodings import title
 from headscape.errors import InputError
 from headscape.evaluate import measurement
 from headscape.evaluate.measurement import Measurement
 from headscape.evaluate.report import compare, plot, positions, write
 from headscape.evaluate.table import Table
-from headscape.figures.names import title
 
 BASE = Measurement(
     method="ALiBi", length=8, protocol="nonoverlap", recipe="r", corpus="c", text="t",

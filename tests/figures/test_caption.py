@@ -65,5 +65,5 @@ def test_an_unmeasured_claim_is_called_one(encoding, claim):
 def test_reduced_and_unknown():
     made = replace(capture(alibi(1, 8), encoding="dapev2+new"), resolution=4)
     text = caption(made, 0, "bias")
-    assert text.startswith("DAPEv2+new: positional bias (final score less scaled q·k) of 1 head,")
+    assert text.startswith("dapev2+new: positional bias (final score less scaled q·k) of 1 head,")
     assert "mean of its entries, 4 cells a side" in text

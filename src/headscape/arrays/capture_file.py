@@ -42,6 +42,8 @@ class Capture:
 
     encoding: str
     """Name in the table of encodings."""
+    title: str = ""
+    """Display name of the encoding, for example CABLE; its name if left out."""
     conventions: Mapping[str, Any]
     """Every field of the encoding: slopes, scale, boundary and the like."""
     claims: Mapping[str, bool]
@@ -70,6 +72,10 @@ class Capture:
     """Keyed as in the file: `layer.{i}.{quantity}` with an optional reduction."""
     edges: Int64[np.ndarray, " edges"] | None = None
     window: Int64[np.ndarray, "4"] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.title:
+            object.__setattr__(self, "title", self.encoding)
 
     @property
     def quantities(self) -> tuple[str, ...]:

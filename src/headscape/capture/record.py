@@ -12,6 +12,7 @@ import headscape
 from headscape.arrays.capture_file import Capture
 from headscape.attention.attend import Path
 from headscape.capture.tap import Progress, Request, capture_maps, cells_of, edges
+from headscape.encodings import title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.text.tokenize.tokenizer import Tokenizer
@@ -98,6 +99,7 @@ def record(
         window = np.array(bounds, dtype=np.int64)
     return Capture(
         encoding=config.encoding,
+        title=title(config.encoding),
         conventions={**encoding.conventions(), "scale": config.scale},
         claims=encoding.claims(),
         model={

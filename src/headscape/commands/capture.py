@@ -65,14 +65,14 @@ def capture(
     """
     from rich.progress import Progress, TimeRemainingColumn
 
-    from headscape.attention.attend import named
+    from headscape.attention.attend import parse_path
     from headscape.capture.record import record
     from headscape.capture.select import chosen
     from headscape.capture.tap import Request
     from headscape.gpt2 import weights
     from headscape.train import Run
 
-    attention_path = named(path)
+    attention_path = parse_path(path)
     held = Run.open(run, step)
     shape = held.model.config
     request = Request(

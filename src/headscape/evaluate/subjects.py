@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from headscape.encodings import title
 from headscape.errors import InputError
 from headscape.evaluate import huggingface
 from headscape.evaluate.extension import Extension, extended
 from headscape.evaluate.perplexity import Method, Text
 from headscape.evaluate.scoring import GPT2Scorer, Scorer
 from headscape.evaluate.units import units
-from headscape.figures.names import title
 from headscape.gpt2 import GPT2
 from headscape.text.corpus.corpus import open_corpus
 from headscape.text.tokens.shards import open_shards

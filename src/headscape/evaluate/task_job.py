@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from headscape.encodings import title
 from headscape.errors import InputError
 from headscape.evaluate.accuracy import Question, Sheet, mark
 from headscape.evaluate.scoring import GPT2Scorer
 from headscape.evaluate.seeds import Member, check_seeds
 from headscape.evaluate.task_score import Score
-from headscape.figures.names import title
 from headscape.io.progress import SlowBar
 from headscape.tasks import Task, task
 from headscape.tasks.retrieval import RETRIEVAL

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from headscape.arrays.capture_file import Capture
 from headscape.arrays.measures import Measures
-from headscape.figures.names import title
 
 _SHOWN: Final[Mapping[str, str]] = {
     "content": "content scores (scaled q·k before any position)",
@@ -25,7 +24,7 @@ def caption(capture: Capture, layer: int, quantity: str, measures: Measures | No
     heads = "head" if len(capture.heads) == 1 else "heads"
     place = f"{_layer(capture, layer)} of {_model(capture)}"
     shown = f"{_SHOWN[quantity]} of {len(capture.heads)} {heads}"
-    parts = [f"{title(capture.encoding)}: {shown}, {place}."]
+    parts = [f"{capture.title}: {shown}, {place}."]
     if capture.encoding == "rope":
         rotated = "of the rotated queries and keys"
         parts.append(

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from headscape.arrays.capture_file import Capture
 from headscape.errors import InputError
 from headscape.figures.grid import Grid
-from headscape.figures.names import title
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,7 +42,7 @@ class Compare:
         if len({(capture.length, capture.resolution) for capture in captures}) != 1:
             lengths = ", ".join(str(capture.length) for capture in captures)
             raise InputError(f"captures of {lengths} tokens do not compare; use one length.")
-        titles = tuple(title(capture.encoding) for capture in captures)
+        titles = tuple(capture.title for capture in captures)
         return cls(
             titles=titles,
             maps=np.stack(maps),
