@@ -4,7 +4,8 @@
 
 Forward and backward of one call, 12 heads of 64, batch 1, float32: rotation, stream, bias and the
 path that `auto` chooses, against torch's causal scaled_dot_product_attention. All contenders take
-turns in one process (benchmarks/timing.py). Position vectors added at the input cost nothing here.
+turns in one process (benchmarks/timing.py). Encodings that act at the input are left out: their
+attention is NoPE's.
 """
 
 import argparse
@@ -17,10 +18,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.timing import Step, ratios, times
-from headscape.attention.attend import attend
+from headscape.attention.layer import attention
 from headscape.attention.native import library
 from headscape.encodings import ENCODINGS, WRAPPERS, build
-from headscape.types import Positions, Visible
 
 HEADS, HEAD_DIM = 12, 64
 FLOOR = "sdpa"
@@ -30,20 +30,9 @@ def step(name: str, q: Tensor, k: Tensor, v: Tensor, x: Tensor, upstream: Tensor
     """Return one forward and backward call with an encoding."""
     encoding = build(name, heads=HEADS, head_dim=HEAD_DIM, width=x.shape[2], train_length=512)
     leaves = [q, k, v, x, *encoding.parameters()]
-    where = Positions.span(q.shape[2])
 
     def run() -> object:
-        stream = encoding.stream(x)
-        out = attend(
-            encoding.rotate(q, where.q, "query"),
-            encoding.rotate(k, where.k, "key"),
-            v,
-            encoding,
-            encoding.bias(where, stream, stream),
-            where,
-            Visible(),
-            scale=HEAD_DIM**-0.5,
-        )
+        out = attention(q, k, v, encoding=encoding, x=x)
         return torch.autograd.grad(out, leaves, upstream, allow_unused=True)
 
     return run
@@ -81,7 +70,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
-    names = [*ENCODINGS, *(f"{wrapper}+kerple" for wrapper in WRAPPERS)]
+    names = [name for name, kind in ENCODINGS.items() if not kind.at_input]
+    names += [f"{wrapper}+kerple" for wrapper in WRAPPERS]
     found: dict[str, dict[str, float]] = {name: {} for name in names}
     for length in options.lengths:
         for name, ratio in measure(length, names, options.rounds).items():

@@ -10,8 +10,7 @@ from typing import get_args, get_type_hints
 from sphinx.pycode import ModuleAnalyzer
 
 from docs.site.pictures import draw_curves, draw_maps, shown
-from headscape.encodings import ENCODINGS, WRAPPERS, Encoding, build
-from headscape.figures.names import title
+from headscape.encodings import ENCODINGS, WRAPPERS, Encoding, build, title
 
 WRAPPED = "kerple"
 """What a wrapper's page shows it around."""
@@ -41,7 +40,7 @@ def write(folder: Path, docs: Path) -> list[str]:
             pictures(encoding, page, folder),
             conventions(type(encoding)),
             claims(encoding),
-            cost(name, costs),
+            cost("nope" if encoding.at_input else name, costs),
             extrapolates(page, results),
         ]
         (folder / f"{page}.md").write_text("\n\n".join(parts) + "\n")

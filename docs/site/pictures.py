@@ -17,7 +17,8 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from headscape.arrays.profile import Profile
-from headscape.attention.reference import AttentionInputs, scores
+from headscape.attention.layer import prepare
+from headscape.attention.reference import scores
 from headscape.encodings import Encoding
 from headscape.figures.grid import Grid
 from headscape.types import Positions, Visible
@@ -57,16 +58,9 @@ def shown(encoding: Encoding) -> Shown:
             q, k = encoding.rotate(one, where.q, "query"), encoding.rotate(one, where.k, "key")
             note = "The score of one fixed pair, q = k = (1, ..., 1) / sqrt(e), by position."
             return Shown(hidden((q @ k.mT)[0, :1]), note)
-        raw = [torch.randn(size, generator=generator) for _ in range(2)]
+        q, k = (torch.randn(size, generator=generator) for _ in range(2))
         x = torch.randn(1, LENGTH, shape.width, generator=generator)
-        stream = encoding.stream(x)
-        bias = encoding.bias(where, stream, stream)
-        q = encoding.rotate(raw[0], where.q, "query")
-        k = encoding.rotate(raw[1], where.k, "key")
-        unrotated = (raw[0], raw[1]) if encoding.rotates else None
-        inputs = AttentionInputs(
-            q, k, k, encoding, bias, where, Visible(), shape.head_dim**-0.5, unrotated
-        )
+        inputs = prepare(encoding, q, k, k, x, where, visible=Visible(), scale=None)
         maps = scores(inputs).bias[0]
     if encoding.context_dependent or encoding.mixes:
         return Shown(hidden(maps), "The bias at initialisation, for random tokens.")

@@ -6,8 +6,8 @@
 import torch
 
 from headscape.attention import reference
+from headscape.attention.layer import prepare
 from headscape.attention.native import adapter
-from headscape.attention.reference import AttentionInputs
 from headscape.encodings import build
 from headscape.types import Positions, Visible
 
@@ -33,9 +33,7 @@ def largest_error() -> float:
         encoding = build(
             name, heads=HEADS, head_dim=HEAD_DIM, width=HEADS * HEAD_DIM, train_length=LENGTH
         )
-        stream = encoding.stream(x)
-        bias = encoding.bias(positions, stream, stream)
-        inputs = AttentionInputs(q, k, v, encoding, bias, positions, Visible(), HEAD_DIM**-0.5)
+        inputs = prepare(encoding, q, k, v, x, positions, visible=Visible(), scale=None)
         found, expected = (
             [out, *torch.autograd.grad(out, (q, k, v), upstream, retain_graph=True)]
             for out in (adapter.attend(inputs), reference.attend(inputs))
