@@ -97,7 +97,7 @@ def test_row_shows_the_query_and_its_tokens():
     assert [text.get_text() for text in close.get_yticklabels()] == ["Head 1", "Head 2", "Head 3"]
 
 
-@pytest.mark.parametrize("width", [3.3, 6.75])
+@pytest.mark.parametrize("width", [3.3, 6.75, None])
 @pytest.mark.parametrize("kind", ["row", "weights", "overview", "one layer"])
 def test_rows_and_overviews_keep_a_given_width_and_clip_nothing(kind, width):
     made = capture(alibi(3, 100), layers=(4,) if kind == "one layer" else (4, 5))
@@ -105,7 +105,9 @@ def test_rows_and_overviews_keep_a_given_width_and_clip_nothing(kind, width):
         quantity = "weights" if kind == "weights" else None
         figure = Row.of(made, quantity=quantity, width=width).draw()
     else:
-        figure = Overview.of(made, width=width).draw()
+        heads = [0] if width is None else None
+        figure = Overview.of(made, width=width, heads=heads, title="DAPEv2+Kerple (power)").draw()
+    width = width or figure.get_figwidth()
     assert figure.get_figwidth() == width
     renderer = figure.canvas.get_renderer()
     for artist in (*figure.axes, figure._suptitle):

@@ -19,7 +19,7 @@ from headscape.errors import InputError
 from headscape.figures.colour import Scale, limits, scales
 from headscape.figures.labels import default_name, method, quantity_words
 from headscape.figures.panel import Box, draw_bar, draw_map, draw_relative_bar
-from headscape.figures.style import DPI, PRINT_DPI, blank, context
+from headscape.figures.style import DPI, PRINT_DPI, blank, context, wrap
 from headscape.figures.view import View
 
 _PANEL, _LEFT, _TOP, _BOTTOM, _ACROSS, _DOWN = 0.78, 0.72, 0.3, 0.25, 0.1, 0.22
@@ -98,7 +98,9 @@ class Overview(View):
         small = panel < _PANEL
         down = _DOWN + (0.09 if small else 0)
         every = self.scales()
-        above = _TOP + (0.22 if self.heading else 0)
+        width = self.width or _LEFT + columns * (panel + _ACROSS) - _ACROSS + right
+        heading = wrap(self.heading or "", width, 9)
+        above = _TOP + (0.05 + 0.17 * (heading.count("\n") + 1) if heading else 0)
         whole = Box(
             left=_LEFT,
             top=above,
@@ -107,11 +109,10 @@ class Overview(View):
         )
         with context():
             dpi = DPI if self.width is None else PRINT_DPI
-            width = self.width or _LEFT + whole.width + right
             figure = blank(width, above + whole.height + _BOTTOM + (0.09 if small else 0), dpi)
-            if self.heading:
+            if heading:
                 y = 1 - 0.06 / figure.get_figheight()
-                figure.suptitle(self.heading, y=y, va="top", fontsize=9)
+                figure.suptitle(heading, y=y, va="top", fontsize=9)
             for index, scale in enumerate(every):
                 row, column = divmod(index, columns)
                 layer, head = self.layers[row] + 1, self.heads[column] + 1

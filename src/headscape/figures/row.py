@@ -9,7 +9,6 @@ weights, a colour is a value, the same in all heads.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import fill
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -27,7 +26,7 @@ from headscape.errors import InputError
 from headscape.figures.colour import Scale, limits, scales
 from headscape.figures.labels import default_name, head_titles, method, quantity_words
 from headscape.figures.panel import Box, draw_bar, draw_relative_bar
-from headscape.figures.style import DPI, FONT, PRINT_DPI, blank, context
+from headscape.figures.style import DPI, FONT, PRINT_DPI, blank, context, wrap
 from headscape.figures.view import View
 
 CLOSE_UP: Final = 48
@@ -132,7 +131,7 @@ class Row(View):
             )
         near = max(start, stop - min(CLOSE_UP, int(strip / _TOKEN)))
         height = 0.16 * max(len(self.titles), 4)
-        heading = fill(self.heading or "", int((left + strip + right) * 72 / (0.54 * (font + 1))))
+        heading = wrap(self.heading or "", left + strip + right, font + 1)
         top = 0.37 + 0.18 * (heading.count("\n") + 1 if heading else 0)
         whole = 2 * height + _BETWEEN
         with context(font):
