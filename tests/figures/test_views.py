@@ -11,6 +11,7 @@ from headscape.errors import InputError
 from headscape.figures.compare import Compare
 from headscape.figures.curves import Curves
 from headscape.figures.difference import Difference
+from headscape.figures.overview import Overview
 from headscape.figures.row import CLOSE_UP, Row
 from headscape.figures.training import Training
 
@@ -94,6 +95,35 @@ def test_row_shows_the_query_and_its_tokens():
     assert shown[-1] == "↵"
     assert "of query 79 “↵”" in figure.get_suptitle()
     assert [text.get_text() for text in close.get_yticklabels()] == ["Head 1", "Head 2", "Head 3"]
+
+
+@pytest.mark.parametrize("width", [3.3, 6.75, None])
+@pytest.mark.parametrize("kind", ["row", "weights", "overview", "one layer"])
+def test_rows_and_overviews_keep_a_given_width_and_clip_nothing(kind, width):
+    made = capture(alibi(3, 100), layers=(4,) if kind == "one layer" else (4, 5))
+    if kind in ("row", "weights"):
+        quantity = "weights" if kind == "weights" else None
+        figure = Row.of(made, quantity=quantity, width=width).draw()
+    else:
+        heads = [0] if width is None else None
+        figure = Overview.of(made, width=width, heads=heads, title="DAPEv2+Kerple (power)").draw()
+    width = width or figure.get_figwidth()
+    assert figure.get_figwidth() == width
+    renderer = figure.canvas.get_renderer()
+    for artist in (*figure.axes, figure._suptitle):
+        box = artist.get_tightbbox(renderer).transformed(figure.dpi_scale_trans.inverted())
+        assert box.x0 >= 0
+        assert box.x1 <= width
+        assert box.y0 >= 0
+        assert box.y1 <= figure.get_figheight()
+
+
+def test_rows_and_overviews_refuse_widths_that_are_too_small():
+    made = capture(alibi(12, 16))
+    with pytest.raises(InputError, match=r"at least 3\.1 inches, got 2"):
+        Row.of(made, width=2).draw()
+    with pytest.raises(InputError, match="12 heads needs a width of at least"):
+        Overview.of(made, width=3.3).draw()
 
 
 def test_row_of_weights_ends_at_the_query():
