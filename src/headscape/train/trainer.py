@@ -98,10 +98,10 @@ def train(
     out = Path(out)
     cache = default_cache() if cache is None else Path(cache)
     with joined() as world, FolderLock(out) as lock:
-        # A function of its own, so that everything that holds the process group is freed when it
-        # returns, before the group is destroyed.
         resume = resume or restarted()
         chosen = world.first(lambda: requested_config(config, settings, out, resume=resume))
+        # In a separate function, so that everything that holds the process group is freed before
+        # the group is destroyed.
         return _train(chosen, out, cache, world, lock, resume=resume, quiet=quiet, report=report)
 
 
