@@ -87,7 +87,7 @@ def evaluate(
     Table.of([job.row for job in jobs], quantity)
     if journal is None and out is not None:
         journal = Path(out) / "journal"
-    rows = _run(jobs, batch_tokens, None if journal is None else Path(journal))
+    rows = _run(jobs, options.batch_tokens, None if journal is None else Path(journal))
     table = Table.of(rows, quantity)
     if out is not None:
         table.save(out)
