@@ -118,7 +118,7 @@ def test_same_tokens_scores_as_many_at_every_length():
         ({"limit": 0}, "limit must be at least 1, got 0"),
         ({"protocol": "first-3"}, "unknown protocol 'first-3'"),
         ({"protocol": 3}, "protocol must be a string, got 3"),
-        ({"corpus": Path("x")}, "corpus must be a string, got"),
+        ({"corpus": 3}, "corpus must be a string, got 3"),
         ({"batch_tokens": 0}, "batch_tokens must be at least 1, got 0"),
         ({"quantity": "ppl"}, "unknown quantity 'ppl': choose one of perplexity"),
         ({"quantity": "exact"}, "unknown quantity 'exact'"),
@@ -170,7 +170,7 @@ def test_a_corpus_is_opened_once_with_each_tokenizer(book, monkeypatch):
         Subject(tiny(encoding, vocabulary=257), tokenizer=ByteTokenizer())
         for encoding in ("alibi", "rope")
     ]
-    table = evaluate(models, lengths=(32, 64), corpus=str(book))
+    table = evaluate(models, lengths=(32, 64), corpus=book)
     assert len(opened) == 1
     assert all(row.bytes == row.tokens for row in table.rows)
     assert {row.corpus for row in table.rows} == {str(book)}
