@@ -29,7 +29,7 @@ def evaluate(
     protocol: str | None = None,
     same_tokens: bool = False,
     quantity: str | None = None,
-    corpus: str | None = None,
+    corpus: str | Path | None = None,
     limit: int | None = None,
     task: str | None = None,
     depths: float | Sequence[float] | None = None,
@@ -73,7 +73,7 @@ def evaluate(
         protocol=protocol,
         same_tokens=same_tokens,
         quantity=quantity,
-        corpus=corpus,
+        corpus=str(corpus) if isinstance(corpus, Path) else corpus,
         limit=limit,
         task=task,
         depths=several(depths, "depths"),
@@ -87,7 +87,7 @@ def evaluate(
     Table.of([job.row for job in jobs], quantity)
     if journal is None and out is not None:
         journal = Path(out) / "journal"
-    rows = _run(jobs, batch_tokens, None if journal is None else Path(journal))
+    rows = _run(jobs, options.batch_tokens, None if journal is None else Path(journal))
     table = Table.of(rows, quantity)
     if out is not None:
         table.save(out)
