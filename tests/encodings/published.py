@@ -51,9 +51,7 @@ RENAMED = {
     "param_bias_p": "bias_p",
     "param_bias_a": "bias_a",
 }
-DOTTED = re.compile(
-    r"(mlp2|mlp_dape)_([02])_(weight|bias)|(cable_layer(?:_scale)?)_(weight|bias)"
-)
+DOTTED = re.compile(r"(mlp2|mlp_dape)_([02])_(weight|bias)|(cable_layer(?:_scale)?)_(weight|bias)")
 UNCHANGED = ("c", "L_multiplier", "init_L", "bias_p", "bias_a")
 PROJECTIONS = {"cable_official_v1_h12": "h_attn", "fox_fla_h12": "f_proj"}
 TABLES = {"t5_hf_causal_h12_L48", "t5bias_cable_official_h12"}

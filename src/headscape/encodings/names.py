@@ -65,7 +65,7 @@ def register(name: str, kind: type[Encoding]) -> None:
         ENCODINGS[name] = kind
 
 
-def check_entry(name: str, kind: object) -> None:
+def check_entry(name: object, kind: object) -> None:
     """Raise InputError unless `register(name, kind)` is possible."""
     if not (isinstance(kind, type) and issubclass(kind, Encoding)):
         raise InputError(
