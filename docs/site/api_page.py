@@ -10,11 +10,10 @@ from types import ModuleType
 from sphinx.pycode import ModuleAnalyzer
 
 import headscape
-import headscape.bias
-import headscape.encodings.base
-import headscape.types
+from headscape import bias, types
+from headscape.encodings import base
 
-BLOCKS = (headscape.encodings.base, headscape.types, headscape.bias)
+BLOCKS = (base, types, bias)
 """Modules that somebody who writes an encoding needs besides `import headscape as hs`."""
 FENCE = "`" * 8
 EXAMPLE = re.compile(r"^( *)>>> .*\n(?:\1\S.*(?:\n|\Z))*", re.MULTILINE)
@@ -23,7 +22,7 @@ EXAMPLE = re.compile(r"^( *)>>> .*\n(?:\1\S.*(?:\n|\Z))*", re.MULTILINE)
 
 def write(path: Path) -> None:
     """Write the page."""
-    names = [name for name in getattr(headscape, "__all__", []) if not name.startswith("_")]
+    names = [name for name in headscape.__all__ if not name.startswith("_")]
     parts = [
         "# Python API",
         "`import headscape as hs` is all you need. Layers and heads count from 0; -1 is the last.",

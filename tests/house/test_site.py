@@ -82,7 +82,7 @@ def test_every_encoding_has_a_whole_page(site: Path, name: str) -> None:
 
 def test_the_api_page_has_every_public_name(site: Path) -> None:
     page = (site / "api.html").read_text()
-    for name in headscape.__all__:
+    for name in set(headscape.__all__) - {"__version__"}:
         assert f'id="headscape.{name}"' in page, name
 
 
