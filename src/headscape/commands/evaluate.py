@@ -10,7 +10,7 @@ from headscape.commands.parsing import Command, Plugin
 
 if TYPE_CHECKING:
     from headscape.evaluate.table import Table
-    from headscape.models.loaded import LoadedModel
+    from headscape.loaded import LoadedModel
 
 
 def register(app: typer.Typer) -> None:

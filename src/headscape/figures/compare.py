@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
 from headscape.figures.labels import default_name, methods, quantity_words
 from headscape.figures.maps import Maps
 
 
-def check_comparable(captures: Sequence[Capture]) -> None:
+def check_comparable(captures: Sequence[CaptureData]) -> None:
     """Refuse captures whose maps have different shapes."""
     for what, values in (
         ("tokens", [capture.length for capture in captures]),
@@ -38,7 +38,7 @@ class Compare(Maps):
     @classmethod
     def of(
         cls,
-        captures: Sequence[Capture],
+        captures: Sequence[CaptureData],
         layer: int = -1,
         head: int = 0,
         quantity: str | None = None,

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_quantity
 from headscape.figures.colour import Scale, limits, scales
 from headscape.figures.labels import default_name, method, quantity_words
@@ -44,7 +44,7 @@ class Overview(View):
     @classmethod
     def of(
         cls,
-        capture: Capture,
+        capture: CaptureData,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,
         *,

@@ -19,7 +19,7 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
 from headscape.figures.colour import Scale, limits, scales
@@ -53,7 +53,7 @@ class Row(View):
     @classmethod
     def of(
         cls,
-        capture: Capture,
+        capture: CaptureData,
         layer: int = -1,
         quantity: str | None = None,
         query: int | None = None,
