@@ -8,11 +8,11 @@ from PIL import Image
 
 from figures.synthetic import alibi, cable, capture, causal, scores
 from headscape.errors import InputError
-from headscape.figures.compare import Compare
 from headscape.figures.curves import Curves
 from headscape.figures.difference import Difference
 from headscape.figures.overview import Overview
 from headscape.figures.row import CLOSE_UP, Row
+from headscape.figures.side_by_side import SideBySide
 from headscape.figures.training import Training
 
 
@@ -156,7 +156,7 @@ def test_compare_shows_one_head_of_each():
         capture(cable(4, 20, seed=1), encoding="dapev2+cable", step=1200, trained=True),
         capture(cable(4, 20, seed=2), encoding="dapev2+cable", step=300, trained=True),
     ]
-    view = Compare.of(made, 0, 2, titles=["ALiBi", "DAPEv2+CABLE", "DAPEv2+CABLE"])
+    view = SideBySide.of(made, 0, 2, titles=["ALiBi", "DAPEv2+CABLE", "DAPEv2+CABLE"])
     figure = view.draw()
     panels = [_axes(figure, f"panel-{index}") for index in (1, 2, 3)]
     assert [axes.get_title() for axes in panels] == [
@@ -167,13 +167,13 @@ def test_compare_shows_one_head_of_each():
         np.testing.assert_array_equal(
             axes.images[0].get_array().filled(np.nan), each.values(0, "bias")[2]
         )
-    assert Compare.of(made[:2]).titles == (
+    assert SideBySide.of(made[:2]).titles == (
         "alibi, untrained, layer 2, head 1", "dapev2+cable, step 1,200, layer 1, head 1",
     )  # fmt: skip
     with pytest.raises(InputError, match="captures of 20, 8 tokens cannot be compared"):
-        Compare.of([made[0], capture(alibi(4, 8))], 0, 0)
+        SideBySide.of([made[0], capture(alibi(4, 8))], 0, 0)
     with pytest.raises(InputError, match="at least one capture"):
-        Compare.of([])
+        SideBySide.of([])
 
 
 def test_difference_is_first_minus_second_and_symmetric():

@@ -15,7 +15,7 @@ from headscape.evaluate.options import EXAMPLES, TEXT_LENGTHS, Options, as_model
 from headscape.evaluate.perplexity import TextJob
 from headscape.evaluate.questions import by_depth, by_length
 from headscape.evaluate.table import Table
-from headscape.evaluate.table.row import Row
+from headscape.evaluate.table.table_row import Row
 from headscape.io.progress import SlowBar
 from headscape.protocol import Model
 

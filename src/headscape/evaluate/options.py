@@ -7,7 +7,7 @@ from typing import Any
 
 from headscape.errors import InputError
 from headscape.evaluate.protocols import Protocol, parse
-from headscape.evaluate.table.row import TASK, TEXT, known_quantity
+from headscape.evaluate.table.table_row import TASK, TEXT, known_quantity
 from headscape.protocol import Model, Spec
 
 TEXT_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)

@@ -19,9 +19,9 @@ from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
 from headscape.figures.colour import limits
-from headscape.figures.compare import check_comparable
 from headscape.figures.grid import Grid
 from headscape.figures.labels import default_name, encoding_name, head_titles, quantity_words
+from headscape.figures.side_by_side import check_comparable
 from headscape.figures.style import FORMATS, encode
 from headscape.figures.view import View
 

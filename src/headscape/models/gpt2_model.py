@@ -15,8 +15,8 @@ from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.gpt2.generate import stream
 from headscape.io import atomic
-from headscape.losses import BLOCK, digest, losses_in_blocks
 from headscape.loaded import LoadedModel
+from headscape.losses import BLOCK, digest, losses_in_blocks
 from headscape.protocol import LayerSpec, Spec, Watch
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.tokenizer import Tokenizer

@@ -6,8 +6,8 @@ from pathlib import Path
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
 from headscape.io.json_file import read_json
-from headscape.models.gpt2_model import GPT2Model
 from headscape.loaded import LoadedModel
+from headscape.models.gpt2_model import GPT2Model
 from headscape.models.run_model import open_run
 from headscape.models.stretched import StretchedModel, parse_extension
 from headscape.text.tokenize.byte_tokenizer import ByteTokenizer

@@ -105,9 +105,10 @@ def _draw(figure: PaperFigure, capture: Capture, look: Look) -> None:
         figure.quantity,
         shared_scale=look.shared_scale,
         colormap=look.colormap,
+        heading=None,
     )
     style.save(grid.draw(), look.out / figure.name, look.formats)
-    curves = Curves.of(capture, layer, figure.quantity)
+    curves = Curves.of(capture, layer, figure.quantity, heading=None)
     style.save(curves.draw(), look.out / f"{figure.name}-curves", look.formats)
 
 
@@ -141,6 +142,7 @@ def _entry(
     return Entry(
         name=figure.name,
         title=figure.title,
+        number=figure.number,
         image=f"{figure.name}.{shown}",
         alt=f"{figure.method}: {figure.quantity} of every head of the final layer as heat maps.",
         caption=caption(capture, capture.layers[-1], figure.quantity, measures),

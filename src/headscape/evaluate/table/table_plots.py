@@ -6,7 +6,7 @@ import numpy as np
 
 from headscape.evaluate.table.layout import Cell
 from headscape.evaluate.table.notes import SHARES
-from headscape.evaluate.table.row import Quantity, Row
+from headscape.evaluate.table.table_row import Quantity, Row
 from headscape.figures.depths import Depths
 from headscape.figures.lengths import Lengths, Line
 from headscape.tasks import task

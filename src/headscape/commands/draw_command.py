@@ -156,9 +156,9 @@ def _view(
 
         return compare(captures[0], captures[1], quantity=quantity, **options)
     if kind is Kind.compare:
-        from headscape.figures.compare import Compare
+        from headscape.figures.side_by_side import SideBySide
 
-        return Compare.of(captures, quantity=quantity, **options)
+        return SideBySide.of(captures, quantity=quantity, **options)
     from headscape.figures.training import Training
 
     return Training.of(captures, quantity=quantity, **options)

@@ -32,7 +32,7 @@ def check_comparable(captures: Sequence[CaptureData]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Compare(Maps):
+class SideBySide(Maps):
     """One head of several captures, in rows of at most four."""
 
     @classmethod
@@ -45,7 +45,7 @@ class Compare(Maps):
         *,
         titles: Sequence[str] | None = None,
         **options: Any,
-    ) -> "Compare":
+    ) -> "SideBySide":
         """Return the same layer, head and quantity of each capture.
 
         `layer` and `head` count from 0, -1 is the last of each capture. `quantity` is by default
