@@ -4,14 +4,17 @@ from typing import Annotated
 
 import typer
 
+from headscape.commands.parsing import Command, Plugin
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("doctor")(doctor)
+    app.command("doctor", cls=Command)(doctor)
 
 
 def doctor(
     length: Annotated[int, typer.Option(help="Tokens of the trial sequence.")] = 128,
+    plugin: Plugin = None,
 ) -> None:
     """Say what this machine has, which attention path each encoding takes here, and why."""
     import platform

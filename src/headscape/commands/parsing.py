@@ -98,6 +98,8 @@ def from_zero(words: "list[str] | None", count: int, what: str) -> "tuple[int, .
 
 def _repeated(option: str, value: str) -> list[str]:
     parts = [value] if option in ONE_AT_A_TIME else value.replace(",", " ").split()
+    # An empty list stays an empty word, which its command refuses, and does not become a default.
+    parts = parts or [""]
     return [word for part in parts for word in (option, part)]
 
 

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from headscape.commands.parsing import Command, Plugin
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("train")(train)
+    app.command("train", cls=Command)(train)
 
 
 def train(
@@ -79,6 +81,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, or start it there.")
     ] = False,
+    plugin: Plugin = None,
 ) -> None:
     """Train a GPT-2 with any position encoding on any text.
 
