@@ -1,4 +1,4 @@
-"""Bad input and a bad machine: a sentence with exit code 2, or a right result; never a traceback."""
+"""Bad input and a bad machine: a sentence and exit code 2, or a right result; no traceback."""
 
 import json
 import os
@@ -293,9 +293,7 @@ def test_a_closed_stdout_is_no_traceback(captured: Path) -> None:
     os.close(writing)
 
 
-def test_a_locale_without_utf8_and_a_path_outside_of_ascii(
-    small_run: Path, tmp_path: Path
-) -> None:
+def test_a_locale_without_utf8_and_a_path_outside_of_ascii(small_run: Path, tmp_path: Path) -> None:
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     run = shutil.copytree(small_run, tmp_path / "a b é" / "rün")
     done = shell("capture", run, env=locale, stdout=subprocess.PIPE)
@@ -310,9 +308,7 @@ def test_a_locale_without_utf8_and_a_path_outside_of_ascii(
     assert done.returncode == 0, done.stderr
 
 
-def test_a_home_that_cannot_be_written_and_a_narrow_terminal(
-    text: Path, tmp_path: Path
-) -> None:
+def test_a_home_that_cannot_be_written_and_a_narrow_terminal(text: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.write_text("a file, so that not even root can write into it")
     env = {"HOME": str(home), "XDG_CACHE_HOME": "", "HEADSCAPE_CACHE": "", "COLUMNS": "40"}

@@ -15,7 +15,8 @@ causal capture has key > query the value is NaN; weights are 0 there.
 
 The metadata has one key, `headscape`: a JSON object with `format`, `kind`, the fields of
 `CaptureData` that are not arrays, and `sha256`: that of every tensor by name, and of all else as
-`description`. Layers and heads count from 0. Absent on purpose: the model's weights and anything pickled.
+`description`. Layers and heads count from 0. Absent on purpose: the model's weights and anything
+pickled.
 """
 
 import hashlib

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from headscape.commands.parsing import Command, Plugin
+from headscape.commands.parsing import Command, Plugin, as_text
 
 
 def register(app: typer.Typer) -> None:

@@ -3,9 +3,8 @@
 One JSON Lines file per model and length: first a header with everything the numbers depend on (of
 the code, only the version), then a line per finished batch. The file's name is the header's
 SHA-256, so a different model, text, protocol or batch size never reads these lines. Each line is
-flushed to the disk and ends with its CRC-32; a line that is cut short or damaged is dropped with all
-that follow. Floats are written so that they read
-back to the same bits.
+flushed to the disk and ends with its CRC-32; a line that is cut short or damaged is dropped, with
+all that follow. Floats are written so that they read back to the same bits.
 """
 
 import hashlib
@@ -75,11 +74,14 @@ class Journal:
             return
         for line in lines:
             text, _, crc = line.rpartition(b" ")
-            # A matching CRC means that `_line` wrote it.
             if crc != _crc(text):
                 return
-            entry = json.loads(text)
-            self.finished[entry["batch"]] = entry["losses"]
+            try:
+                entry = json.loads(text)
+                batch, losses = int(entry["batch"]), entry["losses"]
+            except (ValueError, TypeError, KeyError, RecursionError):
+                return
+            self.finished[batch] = losses
 
 
 def _line(batch: int, losses: Any) -> str:
