@@ -104,7 +104,7 @@ def test_one_encoding_lists_its_fields(call) -> None:
         (["figures", "--encodings", "alibi", "--format", "bmp"], "'bmp' is not a figure format"),
         (["generate", "nowhere"], "there is no folder nowhere"),
         (["draw", "nowhere.safetensors"], "there is no file nowhere.safetensors"),
-        (["figures", "--encodings", ""], "unknown encoding ''"),
+        (["figures", "--encodings", ""], "--encodings is empty"),
         (["draw", "a", "--head", "2"], "--as grid does not use --head"),
         (["draw", "a", "--as", "difference"], "--as difference draws 2 captures, got 1"),
         (["measure", "nowhere.safetensors"], "there is no file nowhere.safetensors"),

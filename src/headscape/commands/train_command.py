@@ -19,7 +19,7 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="nano (two minutes on two cores), mini, tiny, small, medium, large, xl, "
+            help="nano (a minute on two cores), mini, tiny, small, medium, large, xl, "
             "paper-tiny-1024, paper-small-512, paper-small-1024, paper-medium-1024. "
             "[default: nano]"
         ),
@@ -52,6 +52,7 @@ def train(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Number of updates.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Training time instead of steps.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adamw or muon.")] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     seed: Annotated[
         int | None, typer.Option(help="Random seed of initial weights and data order.")
@@ -110,6 +111,7 @@ def train(
         tokens_per_step=tokens_per_step,
         steps=steps,
         minutes=minutes,
+        optimizer=optimizer,
         lr=lr,
         seed=seed,
         checkpoint_every=checkpoint_every,
