@@ -7,6 +7,7 @@ import torch
 from headscape.arrays.cells import REDUCTIONS, Grid, Reduction
 from headscape.arrays.factors import QUANTITIES, LayerFactors
 from headscape.arrays.pooled import Pooled
+from headscape.arrays.profile_factors import Minus, profile
 from headscape.arrays.row_pass import log_sum_exp, weight_cells
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.capture.factors_of import factors_of
@@ -102,8 +103,7 @@ def test_cells_are_reduced_exactly(name: str, causal: bool, level: int) -> None:
         whole = factors.tile(quantity, [1], slice(0, LENGTH), slice(0, LENGTH))[0]
         for cell_rows, cell_cols in parts:
             grid = pooled.grid(level, cell_rows, cell_cols)
-            for how in REDUCTIONS:
-                got = pooled.cells(quantity, 1, grid, how)
+            for how, got in pooled.cells(quantity, 1, grid).items():
                 size = max(1.0, float(np.nanmax(np.abs(whole))))
                 np.testing.assert_allclose(
                     got, reduced(whole, grid, how), rtol=0, atol=1e-11 * size, err_msg=quantity
@@ -191,3 +191,55 @@ def test_mistakes_are_told() -> None:
     )
     with pytest.raises(InputError, match="before rotation"):
         factors_of(bare)
+
+
+@pytest.mark.parametrize(("name", "causal"), [("cable", True), ("rope", False), ("cope", True)])
+def test_profiles_go_by_distance(name: str, causal: bool) -> None:
+    factors = factors_of(made(name, causal=causal))
+    every = slice(0, LENGTH)
+    distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)
+    for quantity in QUANTITIES:
+        whole = factors.tile(quantity, [1], every, every)[0]
+        seen = factors.visible(every, every)
+        found = profile(factors, 1, quantity)
+        assert found.complete
+        assert found.first == (0 if causal else 1 - LENGTH)
+        for index, d in enumerate(range(found.first, LENGTH)):
+            values = whole[seen & (distance == d)]
+            assert found.count[index] == len(values)
+            wanted = [values.mean(), values.std(), values.min(), values.max()]
+            got = [found.mean[index], found.std[index], found.min[index], found.max[index]]
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-7)
+        rows = np.where(seen, whole, 0.0).sum(axis=1) / seen.sum(axis=1)
+        np.testing.assert_allclose(found.rows, rows, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("what", ["row", "distance"])
+@pytest.mark.parametrize("name", ["cable", "rope", "dapev2+kerple"])
+def test_what_is_taken_away_is_gone(name: str, what: Minus) -> None:
+    factors = factors_of(made(name))
+    pooled, every = Pooled(factors), slice(0, LENGTH)
+    for quantity in QUANTITIES:
+        minus = profile(factors, 2, quantity).minus(what)
+        assert minus is not None
+        left = factors.tile(quantity, [2], every, every)[0] - minus.block(0, every, every)
+        left = np.where(factors.visible(every, every), left, np.nan)
+        if what == "row":
+            np.testing.assert_allclose(np.nanmean(left, axis=1), 0, atol=1e-10)
+        else:
+            means = [np.nanmean(np.diagonal(left, -d)) for d in range(LENGTH)]
+            np.testing.assert_allclose(means, 0, atol=1e-10)
+        grid = pooled.grid(3, range(10), range(10))
+        for how, got in pooled.cells(quantity, 2, grid, minus=minus).items():
+            np.testing.assert_allclose(got, reduced(left, grid, how), atol=1e-10, err_msg=quantity)
+
+
+def test_a_long_profile_is_from_some_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headscape.arrays.profile_factors.LONGEST", 50)
+    factors = factors_of(made("alibi"))
+    found = profile(factors, 0, "weights", samples=5)
+    assert not found.complete
+    assert np.isfinite(found.rows).sum() == 5
+    assert found.count[0] == 5
+    with pytest.raises(InputError, match="needs every pair"):
+        found.minus("row")

@@ -194,7 +194,7 @@ class PerceptronFactor:
 
     def cells(self, head: int, grid: Grid, reduction: Reduction) -> Values:
         """Every pair of every cell."""
-        return pool(grid, reduction, lambda rows, cols: self.block(head, rows, cols))
+        return pool(grid, lambda rows, cols: self.block(head, rows, cols))[reduction]
 
     def _linear(self, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Where the pieces of one head meet, and slope and intercept of each."""
@@ -226,4 +226,4 @@ class DenseFactor:
 
     def cells(self, head: int, grid: Grid, reduction: Reduction) -> Values:
         """Every pair of every cell."""
-        return pool(grid, reduction, lambda rows, cols: self.block(head, rows, cols))
+        return pool(grid, lambda rows, cols: self.block(head, rows, cols))[reduction]

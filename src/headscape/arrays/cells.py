@@ -113,10 +113,10 @@ def empty_cells(grid: Grid) -> Float[np.ndarray, "r c"]:
 
 
 def pool(
-    grid: Grid, reduction: Reduction, block: Callable[[slice, slice], np.ndarray]
-) -> Float[np.ndarray, "r c"]:
+    grid: Grid, block: Callable[[slice, slice], np.ndarray]
+) -> dict[Reduction, Float[np.ndarray, "r c"]]:
     """Reduce every visible pair of every cell; `block` gives the values of queries and keys."""
-    out = empty_cells(grid)
+    out: dict[Reduction, np.ndarray] = {how: empty_cells(grid) for how in REDUCTIONS}
     for y, (first, last) in enumerate(grid.row_spans):
         stop = min(grid.cols.stop, last) if grid.causal else grid.cols.stop
         if stop <= grid.cols.start:
@@ -131,7 +131,8 @@ def pool(
             if grid.causal and stop > start + 1:
                 hidden = np.arange(cols.start, stop) > np.arange(start, rows.stop)[:, None]
             state.add(values, hidden, grid.col_starts[:cells])
-        out[y, :cells] = state.result(reduction)
+        for how, values in state.result().items():
+            out[how][y, :cells] = values
     return out
 
 
@@ -155,9 +156,9 @@ class Cells:
         self.min = np.minimum(self.min, np.minimum.reduceat(low.min(axis=0), starts))
         self.max = np.maximum(self.max, np.maximum.reduceat(high.max(axis=0), starts))
 
-    def result(self, reduction: Reduction) -> np.ndarray:
-        """One number per cell, NaN where nothing is visible."""
+    def result(self) -> dict[Reduction, np.ndarray]:
+        """Mean, least and greatest of each cell, NaN where nothing is visible."""
         nothing = self.count == 0
-        if reduction == "mean":
-            return np.where(nothing, np.nan, self.sum / np.where(nothing, 1, self.count))
-        return np.where(nothing, np.nan, self.min if reduction == "min" else self.max)
+        mean = self.sum / np.where(nothing, 1, self.count)
+        values: dict[Reduction, np.ndarray] = {"mean": mean, "min": self.min, "max": self.max}
+        return {how: np.where(nothing, np.nan, value) for how, value in values.items()}

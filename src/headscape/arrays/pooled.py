@@ -9,19 +9,22 @@ much as one pair per cell. On the causal diagonal
 gives the triangle of a cell from its two halves. Everything else is a loop over all visible pairs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float, Float64
 
-from headscape.arrays.bias_factors import SlopeFactor, ToeplitzFactor
-from headscape.arrays.cells import Grid, Reduction, empty_cells, pool
+from headscape.arrays.bias_factors import BiasFactor, SlopeFactor, ToeplitzFactor
+from headscape.arrays.cells import REDUCTIONS, Grid, Reduction, empty_cells, pool
 from headscape.arrays.factors import LayerFactors
 
 BASE_LEVEL: Final = 4
 """Sums are kept from this level on; finer ones are computed where they are needed."""
+
+Norms = Callable[[int, slice], Float[np.ndarray, " r"]]
+"""Gives the log-sum-exp of some queries of a head."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,46 +105,67 @@ class Pooled:
         """A grid over this layer's map."""
         return Grid(self.layer.length, level, cell_rows, cell_cols, self.layer.causal)
 
-    def closed(self, quantity: str, reduction: Reduction) -> bool:
-        """Whether cells come from closed forms, at a cost that does not grow with their pairs."""
-        additive = self.layer.bias is None or isinstance(
-            self.layer.bias, ToeplitzFactor | SlopeFactor
-        )
-        if quantity == "content":
-            return reduction == "mean"
-        if self.layer.mix is not None or quantity == "weights" or not additive:
-            return False
-        return reduction == "mean" or (quantity == "bias" and self.layer.turn is None)
-
     def cells(
         self,
         quantity: str,
         head: int,
         grid: Grid,
-        reduction: Reduction,
+        reductions: Sequence[Reduction] = REDUCTIONS,
         *,
-        norms: Callable[[slice], Float[np.ndarray, " r"]] | None = None,
+        minus: BiasFactor | None = None,
+        norms: Norms | None = None,
         dtype: Any = np.float64,
-    ) -> Float64[np.ndarray, "r c"]:
-        """Every cell of a grid, NaN where hidden; `norms` gives log-sum-exp where none is stored."""
-        layer = self.layer
+    ) -> dict[Reduction, Float64[np.ndarray, "r c"]]:
+        """The reductions asked for of every cell of a grid, NaN where hidden.
+
+        `minus`, whose one head is 0, is taken away from the map first. `norms` gives log-sum-exp
+        where none is stored.
+        """
         if not grid.row_spans or not grid.col_spans:
-            return empty_cells(grid)
-        if quantity == "bias" and layer.additive:
-            return self._bias(head, grid, reduction)
-        if reduction == "mean" and quantity == "content":
-            return self._score(head, grid, turned=False)
-        if reduction == "mean" and layer.mix is None and quantity in {"final", "bias"}:
-            final = self._score(head, grid, turned=layer.turn is not None)
-            if layer.bias is not None:
-                final = final + layer.bias.cells(head, grid, "mean")
-            return final if quantity == "final" else final - self._score(head, grid, turned=False)
+            return {how: empty_cells(grid) for how in reductions}
+        closed = [how for how in reductions if self.closed(quantity, how, minus)]
+        out = {how: self._closed(quantity, head, grid, how, minus) for how in closed}
+        rest = [how for how in reductions if how not in closed]
+        if not rest:
+            return out
 
         def block(rows: slice, cols: slice) -> np.ndarray:
-            lse = None if norms is None or quantity != "weights" else norms(rows)
-            return layer.block(quantity, head, rows, cols, lse=lse, dtype=dtype)
+            lse = None if norms is None or quantity != "weights" else norms(head, rows)
+            values = self.layer.block(quantity, head, rows, cols, lse=lse, dtype=dtype)
+            return values if minus is None else values - minus.block(0, rows, cols)
 
-        return pool(grid, reduction, block)
+        looped = pool(grid, block)
+        return out | {how: looped[how] for how in rest}
+
+    def closed(
+        self, quantity: str, reduction: Reduction, minus: BiasFactor | None = None
+    ) -> bool:
+        """Whether cells come from closed forms, at a cost that does not grow with their pairs."""
+        bias = self.layer.bias
+        simple = bias is None or isinstance(bias, ToeplitzFactor | SlopeFactor)
+        if quantity == "content":
+            return reduction == "mean"
+        if self.layer.mix is not None or quantity == "weights" or not simple:
+            return False
+        if reduction == "mean":
+            return True
+        return quantity == "bias" and self.layer.turn is None and minus is None
+
+    def _closed(
+        self, quantity: str, head: int, grid: Grid, how: Reduction, minus: BiasFactor | None
+    ) -> np.ndarray:
+        layer = self.layer
+        if quantity == "content":
+            values = self._score(head, grid, turned=False)
+        elif layer.additive and quantity == "bias":
+            values = self._bias(head, grid, how)
+        else:
+            values = self._score(head, grid, turned=layer.turn is not None)
+            if layer.bias is not None:
+                values = values + layer.bias.cells(head, grid, "mean")
+            if quantity == "bias":
+                values = values - self._score(head, grid, turned=False)
+        return values if minus is None else values - minus.cells(0, grid, "mean")
 
     def _bias(self, head: int, grid: Grid, reduction: Reduction) -> np.ndarray:
         if self.layer.bias is not None:

@@ -115,13 +115,13 @@ def _bias(bias: Bias | None, positions: Positions, heads: list[int]) -> BiasFact
             return SlopeFactor(weight, _float64(bias.row[0, heads]), _float64(bias.col[0, heads]))
         case Perceptron():
             return PerceptronFactor(
-                near=_float64(bias.near),
+                near=_float32(bias.near),
                 zero=bias.zero,
-                far=_float64(bias.far[0]),
-                in_weight=_float64(bias.in_weight),
-                in_bias=_float64(bias.in_bias),
-                out_weight=_float64(bias.out_weight[heads]),
-                out_bias=_float64(bias.out_bias[heads]),
+                far=_float32(bias.far[0]),
+                in_weight=_float32(bias.in_weight),
+                in_bias=_float32(bias.in_bias),
+                out_weight=_float32(bias.out_weight[heads]),
+                out_bias=_float32(bias.out_bias[heads]),
                 leak=bias.leak,
             )
         case Pairwise():
