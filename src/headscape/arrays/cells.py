@@ -94,6 +94,19 @@ class Grid:
         seen = np.clip(np.arange(rows.start, rows.stop) + 1 - cols.start, 0, cols.stop - cols.start)
         return int(seen.sum())
 
+    @cached_property
+    def counts(self) -> Float[np.ndarray, "r c"]:
+        """Visible pairs of each cell."""
+        rows, cols = self.row_sizes[:, None].astype(np.float64), self.col_sizes
+        whole = rows * cols
+        if not self.causal:
+            return whole
+        gap = np.array([first for first, _ in self.row_spans])[:, None] - (
+            self.col_starts + self.cols.start
+        )
+        triangle = rows * (rows + 1) / 2
+        return np.where(gap > 0, whole, np.where(gap == 0, triangle, 0.0))
+
     def _tokens(self, cells: range) -> slice:
         return slice(
             min(cells.start * self.side, self.length), min(cells.stop * self.side, self.length)
@@ -116,49 +129,55 @@ def pool(
     grid: Grid, block: Callable[[slice, slice], np.ndarray]
 ) -> dict[Reduction, Float[np.ndarray, "r c"]]:
     """Reduce every visible pair of every cell; `block` gives the values of queries and keys."""
-    out: dict[Reduction, np.ndarray] = {how: empty_cells(grid) for how in REDUCTIONS}
-    for y, (first, last) in enumerate(grid.row_spans):
-        stop = min(grid.cols.stop, last) if grid.causal else grid.cols.stop
+    shape = (len(grid.row_spans), len(grid.col_spans))
+    total, low, high = np.zeros(shape), np.full(shape, np.inf), np.full(shape, -np.inf)
+    for rows in _strips(grid):
+        stop = min(grid.cols.stop, rows.stop) if grid.causal else grid.cols.stop
         if stop <= grid.cols.start:
             continue
-        cells = int(np.searchsorted(grid.col_starts, stop - grid.cols.start))
-        step = max(1, BLOCK_PAIRS // (stop - grid.cols.start))
-        state = Cells(cells)
-        for start in range(first, last, step):
-            rows, cols = slice(start, min(last, start + step)), slice(grid.cols.start, stop)
-            values = block(rows, cols)
-            hidden = None
-            if grid.causal and stop > start + 1:
-                hidden = np.arange(cols.start, stop) > np.arange(start, rows.stop)[:, None]
-            state.add(values, hidden, grid.col_starts[:cells])
-        for how, values in state.result().items():
-            out[how][y, :cells] = values
-    return out
+        cols = slice(grid.cols.start, stop)
+        first = (rows.start - grid.rows.start) // grid.side
+        starts = np.arange(first, -(-(rows.stop - grid.rows.start) // grid.side)) * grid.side
+        starts = np.maximum(starts + grid.rows.start - rows.start, 0)
+        keys = grid.col_starts[: np.searchsorted(grid.col_starts, stop - cols.start)]
+        at = np.s_[first : first + len(starts), : len(keys)]
+        values = block(rows, cols)
+        masked = {"sum": values, "min": values, "max": values}
+        if grid.causal and stop > rows.start + 1:
+            left = max(0, rows.start + 1 - cols.start)
+            hidden = np.arange(cols.start + left, stop) > np.arange(rows.start, rows.stop)[:, None]
+            blanks = {"sum": 0.0, "min": np.inf, "max": -np.inf}
+            masked = {name: values.copy() for name in masked}
+            for name, blank in blanks.items():
+                masked[name][:, left:][hidden] = blank
+        total[at] += _reduce(np.add, masked["sum"], starts, keys, np.float64)
+        low[at] = np.minimum(low[at], _reduce(np.minimum, masked["min"], starts, keys, None))
+        high[at] = np.maximum(high[at], _reduce(np.maximum, masked["max"], starts, keys, None))
+    count = grid.counts
+    mean = total / np.maximum(count, 1)
+    found: dict[Reduction, np.ndarray] = {"mean": mean, "min": low, "max": high}
+    return {how: np.where(count > 0, value, np.nan) for how, value in found.items()}
 
 
-class Cells:
-    """Sum, count, least and greatest of the cells of one row of cells."""
+def _strips(grid: Grid) -> list[slice]:
+    """Queries to take at once: whole rows of cells, or parts of one where that is too many."""
+    step = max(1, BLOCK_PAIRS // max(1, grid.cols.stop - grid.cols.start))
+    if step >= grid.side:
+        step -= step % grid.side
+        spans = [(grid.rows.start, grid.rows.stop)]
+    else:
+        spans = grid.row_spans
+    return [
+        slice(start, min(last, start + step))
+        for first, last in spans
+        for start in range(first, last, step)
+    ]
 
-    def __init__(self, cells: int) -> None:
-        self.sum, self.count = np.zeros(cells), np.zeros(cells)
-        self.min, self.max = np.full(cells, np.inf), np.full(cells, -np.inf)
 
-    def add(self, values: np.ndarray, hidden: np.ndarray | None, starts: np.ndarray) -> None:
-        """Take the values of some queries; columns of a cell begin at `starts`."""
-        seen = np.full(values.shape[1], float(len(values)))
-        low = high = total = values
-        if hidden is not None:
-            seen = (~hidden).sum(axis=0, dtype=np.float64)
-            total = np.where(hidden, 0.0, values)
-            low, high = np.where(hidden, np.inf, values), np.where(hidden, -np.inf, values)
-        self.sum += np.add.reduceat(total.sum(axis=0, dtype=np.float64), starts)
-        self.count += np.add.reduceat(seen, starts)
-        self.min = np.minimum(self.min, np.minimum.reduceat(low.min(axis=0), starts))
-        self.max = np.maximum(self.max, np.maximum.reduceat(high.max(axis=0), starts))
-
-    def result(self) -> dict[Reduction, np.ndarray]:
-        """Mean, least and greatest of each cell, NaN where nothing is visible."""
-        nothing = self.count == 0
-        mean = self.sum / np.where(nothing, 1, self.count)
-        values: dict[Reduction, np.ndarray] = {"mean": mean, "min": self.min, "max": self.max}
-        return {how: np.where(nothing, np.nan, value) for how, value in values.items()}
+def _reduce(
+    function: np.ufunc, values: np.ndarray, rows: np.ndarray, cols: np.ndarray, kind: type | None
+) -> np.ndarray:
+    """Reduce runs of rows, then runs of columns; rows first, because those are contiguous."""
+    down = function.reduceat(values, rows, axis=0, dtype=kind)
+    across: np.ndarray = function.reduceat(down, cols, axis=1, dtype=kind)
+    return across
