@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from arrays.test_factors import HEADS, LENGTH, SUBJECTS, made
+from arrays.test_factors import DIM, HEADS, LENGTH, SUBJECTS, made
 from headscape.arrays.factors import QUANTITIES
+from headscape.arrays.file_array import FileArray, OpenFile
 from headscape.arrays.pack import Pack, is_pack, make_pack, open_pack
 from headscape.arrays.pack_bytes import pack_bytes
 from headscape.capture.factors_of import factors_of
@@ -39,13 +40,54 @@ def test_a_file_gives_the_same_tiles(name: str, tmp_path: Path) -> None:
     assert is_pack(tmp_path / "a.safetensors")
 
 
-def test_a_file_is_mapped_and_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_large_arrays_stay_in_the_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headscape.arrays.pack.LAZY_BYTES", 0)
+    pack, path = packed(name), tmp_path / "a.safetensors"
+    pack.save(path)
+    read = open_pack(path)
+    assert isinstance(read.layer(3).q, FileArray)
+    rows, cols = slice(20, 60), slice(3, 41)
+    for quantity in QUANTITIES:
+        np.testing.assert_array_equal(
+            read.layer(3).tile(quantity, [2, 1], rows, cols),
+            pack.layer(3).tile(quantity, [2, 1], rows, cols),
+        )
+    some = np.array([3, 50, 71])
+    np.testing.assert_array_equal(
+        read.layer(3).block("final", 1, some, cols), pack.layer(3).block("final", 1, some, cols)
+    )
+    np.testing.assert_array_equal(np.asarray(read.layer(3).k), pack.layer(3).k)
+
+
+def test_a_tile_reads_its_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headscape.arrays.pack.LAZY_BYTES", 0)
     packed().save(tmp_path / "a.safetensors")
-    q = open_pack(tmp_path / "a.safetensors").layer(3).q
-    base = q
-    while base.base is not None and not isinstance(base, np.memmap):
-        base = base.base
-    assert isinstance(base, np.memmap)
+    layer = open_pack(tmp_path / "a.safetensors").layer(3)
+    sizes: list[int] = []
+    read = OpenFile.read
+
+    def counted(self: OpenFile, start: int, size: int) -> bytearray:
+        sizes.append(size)
+        return read(self, start, size)
+
+    monkeypatch.setattr(OpenFile, "read", counted)
+    layer.tile("content", [1], slice(10, 14), slice(2, 9))
+    assert sizes == [4 * DIM * 4, 7 * DIM * 4]
+
+
+def test_a_file_cut_short_while_open_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headscape.arrays.pack.LAZY_BYTES", 0)
+    path = tmp_path / "a.safetensors"
+    packed().save(path)
+    layer = open_pack(path).layer(3)
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="became shorter while it was read"):
+        layer.tile("final", [0], slice(0, 4), slice(0, 4))
 
 
 def read_bytes(data: bytes) -> tuple[dict[str, object], dict[str, np.ndarray]]:

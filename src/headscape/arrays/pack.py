@@ -19,8 +19,8 @@ Arrays of layer L, with h heads, kv key heads, t tokens, e dims, p turned pairs,
     layer.L.mix.inner.weight .inner.bias .outer.weight .outer.bias | .table [e n]
     layer.L.lse [h t]                             float64; absent where it was too long to compute
 
-On disk a pack is a safetensors file whose metadata has one key, `headscape`: the header as JSON. It
-is memory-mapped: opening reads the header, and a tile reads only its rows.
+On disk a pack is a safetensors file whose metadata has one key, `headscape`: the header as JSON.
+Opening reads the header and small arrays; of large ones a tile reads only its rows.
 """
 
 import json
@@ -34,12 +34,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from headscape.arrays.factors import LayerFactors
+from headscape.arrays.file_array import FileArray, OpenFile
 from headscape.arrays.layer_arrays import bias_fits, read_layer, write_layer
 from headscape.errors import InputError
 from headscape.io.atomic import replacing
 
 FORMAT: Final = 1
 KIND: Final = "factors"
+LAZY_BYTES: Final = 1 << 20
+"""Arrays of tokens above this size stay in the file."""
 REQUIRED: Final = ("encoding", "causal", "length", "layers", "heads", "factors")
 DTYPES: Final = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I64": "<i8", "I32": "<i4", "U8": "u1"}
 
@@ -113,7 +116,7 @@ def make_pack(layers: Mapping[int, LayerFactors], **header: Any) -> Pack:
 
 
 def open_pack(path: Path) -> Pack:
-    """Map a pack file into memory; nothing but its header is read."""
+    """Open a pack file; of arrays above LAZY_BYTES only what is asked for is ever read."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"there is no file {path}: `headscape capture` writes captures.")
@@ -124,14 +127,14 @@ def open_pack(path: Path) -> Pack:
         with path.open("rb") as raw:
             size = int.from_bytes(raw.read(8), "little")
             directory = json.loads(raw.read(size))
-        data = np.memmap(path, dtype=np.uint8, mode="r", offset=8 + size)
+        opened = OpenFile(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(
             f"{path} is not a whole safetensors file ({error}); capture it again."
         ) from error
     header = _header(path, metadata)
     directory.pop("__metadata__", None)
-    arrays = {name: _view(path, data, name, entry) for name, entry in directory.items()}
+    arrays = {name: _array(opened, name, entry, 8 + size) for name, entry in directory.items()}
     pack = Pack(header, arrays, path)
     for layer in header["layers"]:
         _check_layer(path, pack, layer)
@@ -148,15 +151,14 @@ def is_pack(path: Path) -> bool:
     return True
 
 
-def _view(path: Path, data: np.ndarray, name: str, entry: Mapping[str, Any]) -> np.ndarray:
-    start, stop = entry["data_offsets"]
+def _array(file: OpenFile, name: str, entry: Mapping[str, Any], start: int) -> np.ndarray:
     if entry["dtype"] not in DTYPES:
-        raise InputError(f"{path} is damaged: {name} has dtype {entry['dtype']}.")
-    flat = data[start:stop].view(np.ndarray)
+        raise InputError(f"{file.path} is damaged: {name} has dtype {entry['dtype']}.")
     dtype = np.dtype(DTYPES[entry["dtype"]])
-    if start % dtype.itemsize:  # a file that others wrote may be unaligned
-        flat = flat.copy()
-    return flat.view(dtype).reshape(entry["shape"])
+    lazy = FileArray(file, start + entry["data_offsets"][0], dtype, entry["shape"])
+    if lazy.nbytes <= LAZY_BYTES or not name.endswith((".q", ".k", ".bias.map")):
+        return np.asarray(lazy)
+    return lazy  # type: ignore[return-value]
 
 
 def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:

@@ -224,7 +224,7 @@ def _map(message: Mapping[str, Any]) -> tuple[int, int, str]:
 
 def _minus(message: Mapping[str, Any]) -> Any:
     value = message.get("minus", "nothing")
-    if value not in {"nothing", "row", "distance"}:
+    if value not in ("nothing", "row", "distance"):
         raise InputError("minus must be nothing, row or distance.")
     return value
 

@@ -216,7 +216,8 @@ class Tiles:
 
 
 def _grid(length: int, level: int, row: int, column: int, *, causal: bool) -> Grid:
-    cells = -(-length // (1 << level)) if 0 <= level < 64 else 0
+    coarsest = (length - 1).bit_length()
+    cells = -(-length // (1 << level)) if 0 <= level <= coarsest else 0
     if not (0 <= row * TILE < cells and 0 <= column * TILE < cells):
         raise InputError(f"there is no tile ({row}, {column}) at level {level}.")
     spans = [range(x * TILE, min(cells, (x + 1) * TILE)) for x in (row, column)]
