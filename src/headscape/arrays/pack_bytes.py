@@ -6,7 +6,9 @@
     arrays     little endian, each at a multiple of 16
 
 q and k may be written in float16. The log-sum-exp is then computed anew from what is written, so
-that every row of weights still sums to 1.
+that every row of weights still sums to 1; it, running sums and their weights are rounded to
+multiples of 2^-24, far below what float16 costs, which leaves zeros for deflate. Equal arrays of a
+layer (CABLE's sums of queries and of keys) share their bytes.
 """
 
 import json
@@ -24,6 +26,8 @@ ALIGN: Final = 16
 HALF_LIMIT: Final = 65504.0
 """Greatest number that float16 holds."""
 
+ROUND: Final = float(1 << 24)
+
 Precision = Literal["float16", "float32"]
 
 
@@ -33,7 +37,9 @@ def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:
     arrays = dict(pack.arrays)
     if precision == "float16":
         arrays = _halved(pack)
-    little = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+    # Sums of queries come before those of keys, which may be the same bytes.
+    ordered = sorted(arrays.items(), key=lambda item: (item[0].endswith(".bias.col"), item[0]))
+    little = {name: np.ascontiguousarray(value) for name, value in ordered}
     little = {
         name: value.astype(value.dtype.newbyteorder("<"), copy=False)
         for name, value in little.items()
@@ -43,13 +49,20 @@ def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:
     start = -(-(len(MAGIC) + 4 + size) // ALIGN) * ALIGN
     size = start - len(MAGIC) - 4
     directory, offset = [], start
+    written: dict[str, np.ndarray] = {}
+    places: dict[str, int] = {}
     for name, value in little.items():
+        twin = name.removesuffix(".col") + ".row"
+        if name.endswith(".bias.col") and np.array_equal(value, little[twin]) and twin in places:
+            places[name] = places[twin]
+        else:
+            places[name], written[name] = offset, value
+            offset += -(-value.nbytes // ALIGN) * ALIGN
         entry = {"name": name, "dtype": value.dtype.name, "shape": list(value.shape)}
-        directory.append({**entry, "offset": offset, "bytes": value.nbytes})
-        offset += -(-value.nbytes // ALIGN) * ALIGN
+        directory.append({**entry, "offset": places[name], "bytes": value.nbytes})
     text = json.dumps({**header, "arrays": directory}, allow_nan=False, ensure_ascii=False).encode()
     parts = [MAGIC, size.to_bytes(4, "little"), text.ljust(size)]
-    for value in little.values():
+    for value in written.values():
         parts += [value.tobytes(), bytes(-value.nbytes % ALIGN)]
     return b"".join(parts)
 
@@ -70,4 +83,7 @@ def _halved(pack: Pack) -> dict[str, np.ndarray]:
         if layer.lse is not None:
             stored = replace(layer, q=arrays[prefix + "q"], k=arrays[prefix + "k"])
             arrays[prefix + "lse"] = log_sum_exp(stored, dtype=np.float32)
+        for name in ("lse", "bias.row", "bias.col", "bias.weight"):
+            if prefix + name in arrays:
+                arrays[prefix + name] = np.round(arrays[prefix + name] * ROUND) / ROUND
     return arrays
