@@ -2,43 +2,74 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: setup figures test lint test-slow bench results sanitize clean
+# pip does not compile the 8,000 modules it installs (26 s), so Python must be free to keep the few
+# that it compiles when they are first imported.
+unexport PYTHONDONTWRITEBYTECODE
 
-setup: $(STAMP)
+# Requirements by key of pyproject.toml's [project]: $(call listed,['dependencies']).
+listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']$(1))")
 
-# The stamp makes a repeat run a matter of milliseconds; it is older than its
-# inputs exactly when something has to be installed again.
-$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/headscape/attention/native/*.?pp)
+.PHONY: setup dependencies package figures test lint test-slow test-browser docs wheel bench results sanitize clean
+
+# Every stamp is older than its inputs exactly when something has to be installed again, so a repeat
+# takes milliseconds.
+setup: $(VENV)/.installed
+
+# The kernel compiles on one core while torch is unpacked on another.
+$(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard src/headscape/attention/native/*.?pp)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(MAKE) --no-print-directory --jobs 2 dependencies package
+	touch $@
+
+dependencies:
+	$(PIP) $(call listed,['dependencies'])
+
+package:
+	$(PIP) --no-deps --editable .
+
+# The tests build the site too.
+$(VENV)/.tested: $(VENV)/.installed $(VENV)/.documented
+	$(PIP) $(call listed,['optional-dependencies']['test'])
+	touch $@
+
+$(VENV)/.documented: $(VENV)/.installed
+	$(PIP) $(call listed,['optional-dependencies']['docs'])
 	touch $@
 
 figures: setup
 	$(BIN)/headscape figures
 
-test: setup lint
-	$(BIN)/python -m pytest -n 2
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-lint: setup
+lint: $(VENV)/.tested
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-test-slow: setup
+test-slow: $(VENV)/.tested
 	$(BIN)/python -m pytest -m slow
 
+test-browser: $(VENV)/.tested
+	$(BIN)/python -m pytest -m browser
+
+docs: $(VENV)/.documented
+	$(BIN)/python -m docs.site.build build/site
+
+wheel: $(VENV)/.tested
+	$(BIN)/python -m build --outdir dist
+
 bench: setup
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(PIP) $(call listed,['optional-dependencies']['bench'])
 	$(BIN)/python -m benchmarks.run
 
 results: setup
 	$(BIN)/python -m benchmarks.results
 
-sanitize: setup
+sanitize: $(VENV)/.tested
 	benchmarks/sanitize.sh $(BIN)/python
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

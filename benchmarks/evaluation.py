@@ -30,22 +30,22 @@ ENCODINGS = (
 def measure(preset_name: str, layers: int | None, encoding: str, length: int) -> dict[str, object]:
     import torch
 
-    from headscape.evaluate.scoring import GPT2Scorer
     from headscape.gpt2 import GPT2, preset
+    from headscape.models.load import load
 
     torch.manual_seed(0)
     fewer = {} if layers is None else {"layers": layers}
-    model = GPT2(preset(preset_name, encoding=encoding, train_length=512, **fewer))
-    scorer = GPT2Scorer(model)
-    window = torch.randint(model.config.vocabulary, (1, length + 1))
+    gpt2 = GPT2(preset(preset_name, encoding=encoding, train_length=512, **fewer))
+    model = load(gpt2)
+    window = torch.randint(gpt2.config.vocabulary, (1, length + 1))
     losses: list[float] = []
     begun = time.perf_counter()
-    peak = peak_megabytes(lambda: losses.append(scorer.losses(window, 0).mean().item()))
+    peak = peak_megabytes(lambda: losses.append(model.losses(window, 0).mean().item()))
     seconds = time.perf_counter() - begun
     return {
         "encoding": encoding,
-        "layers": model.config.layers,
-        "weights_gib": sum(value.numel() * 4 for value in model.parameters()) / 2**30,
+        "layers": gpt2.config.layers,
+        "weights_gib": sum(value.numel() * 4 for value in gpt2.parameters()) / 2**30,
         "peak_gib": peak / 1024,
         "seconds": seconds,
         "loss": losses[0],

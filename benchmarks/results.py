@@ -9,19 +9,16 @@ from the measurements alone, so it can be made again without training.
 """
 
 import argparse
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headscape.evaluate import report
-from headscape.evaluate.job import EvaluateConfig, evaluate
-from headscape.evaluate.measurement import Measurement
-from headscape.evaluate.subjects import open_subjects
+from headscape.evaluate.evaluate import evaluate
 from headscape.evaluate.table import Table
-from headscape.figures.names import title
+from headscape.evaluate.table.row import Row
 from headscape.gpt2.model_config import Scale
 from headscape.io import atomic
+from headscape.models.load import load
 from headscape.text.dataset import default_cache
 from headscape.train import preset, train
 
@@ -62,8 +59,8 @@ def verdict(growth: float | None) -> str:
     return "degrades" if growth < BREAKS else "breaks"
 
 
-def growth_table(table: Table, methods: Sequence[str]) -> tuple[str, str]:
-    """Growth here beside the paper's, and where they agree and where not."""
+def growth_table(table: Table, names: Mapping[str, str]) -> tuple[str, str]:
+    """Growth here beside the paper's, and where they agree and where not; names by method."""
     lines = [
         "| method | 2x | 4x | 8x | 16x | | paper 2x | 4x | 8x | | paper's perplexity 1x | 8x |",
         "|---|---:|---:|---:|---:|---|---:|---:|---:|---|---:|---:|",
@@ -72,19 +69,19 @@ def growth_table(table: Table, methods: Sequence[str]) -> tuple[str, str]:
     differ: list[str] = []
     here: dict[str, float] = {}
     paper: dict[str, float] = {}
-    for method in methods:
-        ours = _growth([table.cell(title(method), LENGTH * times).mean for times in TIMES])
+    for method, name in names.items():
+        ours = _growth([table.cell(name, LENGTH * times).mean for times in TIMES])
         printed = PAPER.get(method, (None, None, None, None))
         theirs = _growth(printed)
         word = verdict(ours[3])
         other = verdict(theirs[3]) if method in PAPER else "not reported"
         if ours[3] is not None and theirs[3] is not None:
-            here[title(method)], paper[title(method)] = ours[3], theirs[3]
+            here[name], paper[name] = ours[3], theirs[3]
         if method in PAPER and word == other:
-            agree.append(f"{title(method)} {word}")
+            agree.append(f"{name} {word}")
         elif method in PAPER:
-            differ.append(f"{title(method)} {word} here and {other} in the paper")
-        cells = [title(method), *_texts(ours[1:]), word, *_texts(theirs[1:]), other]
+            differ.append(f"{name} {word} here and {other} in the paper")
+        cells = [name, *_texts(ours[1:]), word, *_texts(theirs[1:]), other]
         lines.append(f"| {' | '.join([*cells, *_texts((printed[0], printed[3]))])} |")
     reading = f"""Here and in the paper: {"; ".join(agree) or "none agrees"}.
 
@@ -97,18 +94,18 @@ From the least growth at 8 times the length to the most, of the methods the pape
     return "\n".join(lines), reading
 
 
-def whole_table(start: Table, whole: Table, methods: Sequence[str]) -> str:
+def whole_table(start: Table, whole: Table, names: Mapping[str, str]) -> str:
     """Growth at 8 times the length on the start of the text and on all of it."""
     lines = [
         f"| method | {LENGTH} | {8 * LENGTH} | growth | growth on the start |",
         "|---|---:|---:|---:|---:|",
     ]
-    for method in methods:
+    for name in names.values():
         here, there = (
-            [table.cell(title(method), length).mean for length in (LENGTH, 8 * LENGTH)]
+            [table.cell(name, length).mean for length in (LENGTH, 8 * LENGTH)]
             for table in (whole, start)
         )
-        cells = [title(method), *_texts([*here, _growth(here)[1], _growth(there)[1]])]
+        cells = [name, *_texts([*here, _growth(here)[1], _growth(there)[1]])]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -124,13 +121,12 @@ def _texts(values: Sequence[float | None]) -> list[str]:
 
 
 def page(
-    rows: list[Measurement], whole: list[Measurement], args: argparse.Namespace, how: str
+    table: Table, whole: Table, names: Mapping[str, str], args: argparse.Namespace, how: str
 ) -> str:
     """docs/results.md."""
-    table = Table.of(rows)
-    growth, reading = growth_table(table, args.methods)
-    first = Table.of([row for row in rows if row.seed == args.seeds[0]])
-    scored = next(row.tokens for row in whole if row.refused is None)
+    growth, reading = growth_table(table, names)
+    first = Table.of(row for row in table.rows if row.seed == args.seeds[0])
+    scored = next(row.tokens for row in whole.rows if row.refused is None)
     run = preset("nano")
     stages = ", ".join(map(str, run.curriculum))
     return f"""# Trained at {LENGTH}, tested to {LENGTH * TIMES[-1]:,}
@@ -145,7 +141,7 @@ equal shares of the steps. Perplexities are of this text by a vocabulary of 1,02
 nothing beside perplexities of another text; the shape over lengths is what compares. Scored is the
 start of the held-out text.
 
-{table.markdown()}
+{table.to_markdown()}
 ![Perplexity against length](results.svg)
 
 ## Growth past the training length, beside the paper's
@@ -169,7 +165,7 @@ favours biases that decay fast.
 How much a method breaks depends on the text it is tested on. Seed {args.seeds[0]} on all
 {scored:,} tokens, by the same protocol:
 
-{whole_table(first, Table.of(whole), args.methods)}
+{whole_table(first, whole, names)}
 
 Why these steps and this text: [evaluation.md](evaluation.md#the-shipped-results).
 """
@@ -184,12 +180,11 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=Path("docs/results.md"))
     args = parser.parse_args()
     cache = default_cache()
-    start = EvaluateConfig(
-        lengths=tuple(LENGTH * times for times in TIMES), same_tokens=True, limit=START
-    )
-    everything = EvaluateConfig(lengths=(LENGTH, 8 * LENGTH), same_tokens=True)
-    rows: list[Measurement] = []
-    whole: list[Measurement] = []
+    lengths = [LENGTH * times for times in TIMES]
+    how = {"same_tokens": True, "journal": args.runs / "journal"}
+    rows: list[Row] = []
+    whole: list[Row] = []
+    names: dict[str, str] = {}
     for seed in args.seeds:
         for method in args.methods:
             folder = args.runs / f"{method}-{args.steps}-{seed}"
@@ -200,13 +195,16 @@ def main() -> None:
             result = train(run, out=folder, resume=folder.exists(), cache=cache)
             if not result.finished:
                 sys.exit(result.message)
-            subjects = open_subjects(os.fspath(folder), cache=cache)
-            rows += evaluate(subjects, start, args.runs / "journal")
+            model = load(folder)
+            names[method] = model.spec.name
+            rows += evaluate(model, lengths=lengths, limit=START, **how).rows
             if seed == args.seeds[0]:
-                whole += evaluate(subjects, everything, args.runs / "journal")
-    rows.sort(key=lambda row: [title(method) for method in args.methods].index(row.method))
-    report.write(args.runs, rows)
-    text = page(rows, whole, args, " ".join(["python -m benchmarks.results", *sys.argv[1:]]))
+                whole += evaluate(model, lengths=[LENGTH, 8 * LENGTH], **how).rows
+    rows.sort(key=lambda row: list(names.values()).index(row.method))
+    table = Table.of(rows)
+    table.save(args.runs)
+    command = " ".join(["python -m benchmarks.results", *sys.argv[1:]])
+    text = page(table, Table.of(whole), names, args, command)
     atomic.write_text(args.docs, text)
     atomic.write_bytes(
         args.docs.with_name("results.svg"), (args.runs / "evaluation.svg").read_bytes()

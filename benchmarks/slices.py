@@ -51,7 +51,12 @@ def steps(length: int) -> dict[str, Step]:
     window = torch.randint(VOCABULARY, (1, length + 1))
     configs = {
         name: preset(
-            "small", encoding=name, layers=LAYERS, length=length, batch=1, tokenizer="bytes"
+            "small",
+            encoding=name,
+            layers=LAYERS,
+            context_length=length,
+            batch_size=1,
+            tokenizer="bytes",
         )
         for name in OURS
     }

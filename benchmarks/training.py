@@ -30,7 +30,7 @@ from benchmarks.timing import ratios, times
 from headscape.gpt2 import GPT2
 from headscape.text.tokens.batches import Batches
 from headscape.train import TrainConfig, preset
-from headscape.train.distributed.parallel import clip
+from headscape.train.distributed.parallel import clip_gradients
 from headscape.train.distributed.world import World
 from headscape.train.loop.optim import adamw
 from headscape.train.loop.step import Learner
@@ -86,7 +86,7 @@ def ours(config: TrainConfig, vocabulary: int) -> Step:
     def step(windows: Tensor) -> None:
         optimiser.zero_grad(set_to_none=True)
         learner.gradient(windows)
-        clip(model.parameters(), config.clip)
+        clip_gradients(model.parameters(), config.grad_clip)
         optimiser.step()
 
     return step
@@ -111,7 +111,7 @@ def theirs(config: TrainConfig, vocabulary: int, attention: str = "sdpa") -> Ste
     model = GPT2LMHeadModel(
         GPT2Config(
             vocab_size=vocabulary,
-            n_positions=config.length,
+            n_positions=config.context_length,
             n_embd=config.width,
             n_layer=config.layers,
             n_head=config.heads,
@@ -143,7 +143,9 @@ def loading(windows: int, length: int, vocabulary: int) -> float:
 
 def measure(size: str, rounds: int) -> dict[str, object]:
     windows, length, vocabulary = SHAPES[size]
-    config = preset(size, encoding="nope", length=length, batch=windows, tokenizer="bytes")
+    config = preset(
+        size, encoding="nope", context_length=length, batch_size=windows, tokenizer="bytes"
+    )
     torch.manual_seed(0)
     plain = Plain(config, vocabulary)
     steps = {

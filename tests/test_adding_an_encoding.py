@@ -1,8 +1,6 @@
-"""docs/adding-an-encoding.md, done as it says: its file, its line, the laws, the numbers."""
+"""docs/adding-an-encoding.md, done as it says: the file, the plugin, the properties, the line."""
 
-import importlib.util
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,43 +8,48 @@ import numpy as np
 import pytest
 import torch
 
-from headscape import encodings
 from headscape.attention import reference
-from headscape.encodings import ENCODINGS, Encoding, build
+from headscape.attention.layer import prepare
+from headscape.encodings import ENCODINGS, Encoding, build, encodings, load_plugin, title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
+from headscape.properties import PROPERTIES
+from headscape.properties.cases import factory
+from headscape.properties.probe import TRAINED, draw, randomise
 from headscape.types import Positions
-from properties import laws
-from properties.layer import draw, layer, randomise
-from properties.subjects import factory
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "adding-an-encoding.md"
-FILE, LINE = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+FILE, PLUGIN, CHECK, LINE = BLOCKS
 
 
 @pytest.fixture
 def gaussian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Encoding]]:
-    """The document's encoding, in the table for the time of a test."""
-    path = tmp_path / "gaussian.py"
-    path.write_text(FILE)
-    spec = importlib.util.spec_from_file_location("headscape.encodings.gaussian", path)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    entry = re.fullmatch(r'\s*"([\w-]+)": (\w+),\n', LINE)
-    assert entry, "the document's line is one row of the table"
-    name, kind = entry[1], getattr(module, entry[2])
-    monkeypatch.setattr(encodings, "ENCODINGS", {**ENCODINGS, name: kind})
-    yield kind
-    assert "gaussian" not in ENCODINGS
+    """The document's encoding, registered for the time of a test."""
+    (tmp_path / "gaussian.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    assert load_plugin("gaussian.py") == ["gaussian"]
+    yield ENCODINGS["gaussian"]
+    del ENCODINGS["gaussian"]
 
 
-@pytest.mark.parametrize("law", laws.LAWS)
-@pytest.mark.parametrize("name", ["gaussian", "dapev2+gaussian"])
+@pytest.mark.parametrize("name", PROPERTIES)
+@pytest.mark.parametrize("encoding", ["gaussian", "dapev2+gaussian"])
 @pytest.mark.usefixtures("gaussian")
-def test_it_keeps_every_law(name: str, law: str) -> None:
-    for heads, length in ((1, 1), (12, 2), (3, 2 * laws.TRAINED + 5)):
-        laws.LAWS[law](factory(name), heads, length)
+def test_it_has_every_property(encoding: str, name: str) -> None:
+    for heads, length in ((1, 1), (12, 2), (3, 2 * TRAINED + 5)):
+        PROPERTIES[name](factory(encoding), heads, length)
+
+
+@pytest.mark.usefixtures("gaussian")
+def test_its_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    variables: dict[str, object] = {}
+    exec(PLUGIN, variables)  # noqa: S102
+    assert variables["window"].config.sigma == 8.0
+    exec(CHECK, variables)  # noqa: S102
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == len(PROPERTIES)
+    assert all(line.startswith("pass  ") for line in printed), printed
 
 
 @pytest.mark.usefixtures("gaussian")
@@ -56,7 +59,7 @@ def test_it_is_its_formula() -> None:
     randomise(encoding)
     q, k, v = (draw(1, 3, 20, 4, seed=seed) for seed in (1, 2, 3))
     with torch.no_grad():
-        found = reference.scores(layer(encoding, q, k, v, None, Positions.span(20)))
+        found = reference.scores(prepare(encoding, q, k, v, None, Positions.span(20)))
     sigma = np.exp(encoding.log_sigma.detach().numpy())
     for i in range(20):
         for j in range(i + 1):
@@ -65,11 +68,14 @@ def test_it_is_its_formula() -> None:
 
 
 @pytest.mark.usefixtures("gaussian")
-def test_it_is_known_by_name_and_trains() -> None:
+def test_it_is_in_the_table_and_trains() -> None:
     with pytest.raises(InputError, match=r"'gausian': there are gaussian, "):
         build("gausian", heads=1, head_dim=4, width=4, train_length=8)
-    with pytest.raises(InputError, match=r"sigma must be above 0, not -1\.0"):
+    with pytest.raises(InputError, match=r"sigma must be above 0, got -1\.0"):
         build("gaussian", heads=1, head_dim=4, width=4, train_length=8, sigma=-1.0)
+    assert title("dape+gaussian") == "DAPE+Gaussian window"
+    (row,) = [row for row in encodings() if row.name == "gaussian"]
+    assert (row.parameters, row.letters) == (12, "STP-")
     model = GPT2(
         ModelConfig(layers=1, heads=2, width=8, vocabulary=9, train_length=8, encoding="gaussian")
     )
@@ -77,6 +83,14 @@ def test_it_is_known_by_name_and_trains() -> None:
     assert model.encoding().log_sigma.grad.all()
 
 
+def test_its_line_is_a_row_of_the_table(gaussian: type[Encoding]) -> None:
+    entry = re.fullmatch(r'    "([\w-]+)": (\w+),\n', LINE)
+    assert entry
+    assert (entry[1], entry[2]) == ("gaussian", gaussian.__name__)
+    source = (DOCUMENT.parents[1] / "src" / "headscape" / "encodings" / "names.py").read_text()
+    assert re.search(r'^    "alibi": ALiBi,\n', source, re.MULTILINE), "rows look like this"
+
+
 def test_its_command_is_real() -> None:
     (command,) = re.findall(r"-m pytest (\S+) -k gaussian", DOCUMENT.read_text())
-    assert (DOCUMENT.parents[1] / command / "test_laws.py").is_file()
+    assert (DOCUMENT.parents[1] / command / "test_properties.py").is_file()

@@ -9,8 +9,8 @@ from headscape.bias import dense
 from headscape.encodings import Encoding, build
 from headscape.encodings.alibi import SLOPES
 from headscape.gpt2 import GPT2, Cache
+from headscape.properties.probe import draw
 from headscape.types import Positions
-from properties.layer import draw
 
 FLOAT32 = 2e-6
 """Relative: peers work their positions out in float32."""

@@ -1,5 +1,114 @@
-"""Headscape: what position does in every attention head of a transformer."""
+"""Show, train and measure what position does in every attention head of a transformer.
 
-from importlib.metadata import version
+    import headscape as hs
 
-__version__ = version("headscape")
+    model = hs.load("runs/cable")
+    cap = model.capture("The cat sat on the mat", layers="all")
+    cap.bias(layer=-1, head=3)                     # numpy [queries, keys]
+    cap.grid(heads=[1, 4, 7, 9]).save("figure.pdf")
+
+The public names are those in `API` below; each is imported when it is first used.
+"""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headscape.arrays.measures import Measures
+    from headscape.attention.attention import attention
+    from headscape.capture.capture import Capture
+    from headscape.capture.compare import compare
+    from headscape.capture.record import capture
+    from headscape.encodings import Encoding, build, encodings, register
+    from headscape.errors import InputError
+    from headscape.evaluate.evaluate import evaluate
+    from headscape.evaluate.table import Table
+    from headscape.figures.curves import Curves
+    from headscape.figures.grid import Grid
+    from headscape.gpt2 import GPT2
+    from headscape.models.load import load, stretch
+    from headscape.paper.job import figures
+    from headscape.protocol import Model
+    from headscape.train.run import train
+    from headscape.types import Positions
+
+__version__ = "0.1.0"
+
+API = {
+    "load": "headscape.models.load",
+    "stretch": "headscape.models.load",
+    "capture": "headscape.capture.record",
+    "compare": "headscape.capture.compare",
+    "evaluate": "headscape.evaluate.evaluate",
+    "train": "headscape.train.run",
+    "figures": "headscape.paper.job",
+    "attention": "headscape.attention.attention",
+    "build": "headscape.encodings",
+    "encodings": "headscape.encodings",
+    "register": "headscape.encodings",
+    "Model": "headscape.protocol",
+    "Capture": "headscape.capture.capture",
+    "Measures": "headscape.arrays.measures",
+    "Table": "headscape.evaluate.table",
+    "Grid": "headscape.figures.grid",
+    "Curves": "headscape.figures.curves",
+    "GPT2": "headscape.gpt2",
+    "Encoding": "headscape.encodings",
+    "Positions": "headscape.types",
+    "InputError": "headscape.errors",
+}
+"""Public names, and the module that defines each."""
+
+__all__ = [
+    "GPT2",
+    "Capture",
+    "Curves",
+    "Encoding",
+    "Grid",
+    "InputError",
+    "Measures",
+    "Model",
+    "Positions",
+    "Table",
+    "__version__",
+    "attention",
+    "build",
+    "capture",
+    "compare",
+    "encodings",
+    "evaluate",
+    "figures",
+    "load",
+    "register",
+    "stretch",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in API:
+        raise AttributeError(f"module 'headscape' has no attribute {name!r}")
+    value = getattr(importlib.import_module(API[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """Keeps a public function from being replaced by the folder of the same name.
+
+    Python binds every imported submodule to its parent, so `import headscape.train.run` would turn
+    `headscape.train` into a module.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in API and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,23 +1,23 @@
-"""What an additive encoding hands to attention: data that says what it is.
+"""The bias that an additive encoding adds to the scores, as data in one of four forms.
 
     Toeplitz    B_ij = table[i - j]                     ALiBi, T5, Kerple, Sandwich
     Slope       B_ij = weight_i (row_i - col_j)         CABLE, FoX
     Perceptron  B_ij = mlp(near[i - j] / far_i)         FIRE
-    Pairwise    B_ij = whatever a function says         K-CABLE, bidirectional CABLE
+    Pairwise    B_ij = any function of i and j          K-CABLE, bidirectional CABLE
 
-One value serves the dense definition (`dense` below), the fused kernels, the cache, the capture
-and the plot. Entries that the mask hides (a key after its query in a causal model) are finite
-and mean nothing.
+The dense definition (`dense` below), the fused kernels, the cache, the capture and the figures all
+read the same value. Entries that the mask hides (a key after its query in a causal model) are
+finite and have no meaning.
 
-Values keep the precision they were made in (a running sum is float64 even in a float32 model);
-whoever adds them to scores casts the result, not the parts.
+Values keep the dtype they were computed in (a running sum is float64 even in a float32 model). Code
+that adds a bias to scores casts the sum, not the parts.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscape.types import ALL, Positions
@@ -25,13 +25,13 @@ from headscape.types import ALL, Positions
 
 @dataclass(frozen=True)
 class Toeplitz:
-    """A value per head and distance: column `zero` is distance 0, the next one distance 1."""
+    """One value per head and distance: column `zero` is distance 0, the next one distance 1."""
 
     table: Float[Tensor, "h n"]
     zero: int
 
     def block(self, positions: Positions, rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
-        """The bias of some queries and keys."""
+        """Return the bias of some of the queries and keys."""
         column = positions.block(rows, cols).distance() + self.zero
         return self.table[:, column.clamp(0, self.table.shape[1] - 1)].movedim(0, 1)
 
@@ -41,12 +41,12 @@ class Slope:
     """weight_i (row_i - col_j): one running sum per token, one weight per query."""
 
     weight: Float[Tensor, "#b h t"] | None
-    """None is a weight of one."""
+    """None means a weight of 1."""
     row: Float[Tensor, "#b h t"]
     col: Float[Tensor, "#b h s"]
 
     def block(self, positions: Positions, rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
-        """The bias of some queries and keys."""
+        """Return the bias of some of the queries and keys."""
         gap = self.row[:, :, rows, None] - self.col[:, :, None, cols]
         return gap if self.weight is None else self.weight[:, :, rows, None] * gap
 
@@ -56,21 +56,23 @@ class Perceptron:
     """A two-layer perceptron of one input u_ij = near[i - j] / far_i, one output per head.
 
     mlp(u)_h = out_bias_h + sum_m out_weight_hm act(in_weight_m u + in_bias_m), where act(z) is z
-    for z > 0 and leak z below: piecewise linear in u, which is what makes it cheap.
+    for z > 0 and leak z otherwise. It is piecewise linear in u, which the kernels use.
     """
 
     near: Float[Tensor, " n"]
     zero: int
-    """The column of `near` that holds distance 0."""
+    """The column of `near` for distance 0."""
     far: Float[Tensor, "#b t"]
     in_weight: Float[Tensor, " m"]
     in_bias: Float[Tensor, " m"]
     out_weight: Float[Tensor, "h m"]
     out_bias: Float[Tensor, " h"]
     leak: float
+    at: Int[Tensor, "#b t"] | None = None
+    """The query positions that `far` was computed for."""
 
     def block(self, positions: Positions, rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
-        """The bias of some queries and keys."""
+        """Return the bias of some of the queries and keys."""
         column = positions.block(rows, cols).distance() + self.zero
         near = self.near[column.clamp(0, self.near.shape[0] - 1)]
         u = near / self.far[:, rows, None]
@@ -85,9 +87,11 @@ class Pairwise:
     """Any other bias, computed a block at a time from the indices of its queries and keys."""
 
     fn: Callable[[slice, slice], Float[Tensor, "#b h t s"]]
+    positions: Positions | None = None
+    """The positions that the bias was built for."""
 
     def block(self, positions: Positions, rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
-        """The bias of some queries and keys."""
+        """Return the bias of some of the queries and keys."""
         return self.fn(rows, cols)
 
 
@@ -97,5 +101,5 @@ Bias = Toeplitz | Slope | Perceptron | Pairwise
 def dense(
     bias: Bias, positions: Positions, rows: slice = ALL, cols: slice = ALL
 ) -> Float[Tensor, "#b h t s"]:
-    """The bias written out, for all queries and keys or for a block of them."""
+    """Return the bias as a matrix, for all queries and keys or for a block of them."""
     return bias.block(positions, rows, cols)

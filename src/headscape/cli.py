@@ -1,15 +1,17 @@
 """The `headscape` command.
 
-Every command lives in a file of its own under commands/ and imports what it needs when it runs,
-so that `headscape --help` is quick. A user's mistake is one sentence on stderr and exit code 2; a
-warning is one sentence on stderr.
+Every command is a file of its own under commands/ and imports what it needs when it runs, so that
+`headscape --help` is quick. A user's mistake is one sentence on stderr and exit code 2; a warning
+is one sentence on stderr. Results go to stdout, progress to stderr.
 """
 
 import sys
 import warnings
+from typing import Annotated
 
 import typer
 
+from headscape import __version__
 from headscape.commands import REGISTER
 from headscape.errors import InputError
 
@@ -25,14 +27,38 @@ for register in REGISTER:
     register(app)
 
 
+def _version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headscape {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=lambda value: _version(wanted=value),
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Show, train and measure what position does in every attention head of a transformer."""
+
+
 def main() -> None:
     """Run the command line; turn a user's mistake into a sentence."""
     warnings.showwarning = _warn
     try:
         app()
     except InputError as error:
-        typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
-        typer.echo(str(error), err=True)
+        _say("error: ", "red", str(error))
+        sys.exit(2)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _say("error: ", "red", f"{where}{error.strerror or error}.")
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("stopped.", err=True)
@@ -40,8 +66,12 @@ def main() -> None:
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    typer.secho("warning: ", fg="yellow", bold=True, err=True, nl=False)
-    typer.echo(str(message), err=True)
+    _say("warning: ", "yellow", str(message))
+
+
+def _say(label: str, colour: str, text: str) -> None:
+    typer.secho(label, fg=colour, bold=True, err=True, nl=False)
+    typer.echo(text, err=True)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,10 @@ class Model(Protocol):
         """SHA-256 of config and weights: equal fingerprints mean equal losses."""
         ...
 
+    def at(self, length: int) -> "Model":
+        """The model that reads `length` tokens: itself, unless its RoPE is stretched to fit."""
+        ...
+
     def observe(self, tokens: Int[Tensor, "b t"], layers: Sequence[int], watch: Watch) -> None:
         """Run tokens and call `watch` for each of `layers`; stop after the last of them."""
         ...

@@ -1,4 +1,4 @@
-"""Where queries and keys stand, and which key a query may see.
+"""The positions of queries and keys, and which keys a query sees.
 
 Shape letters, the same everywhere:
 
@@ -6,8 +6,8 @@ Shape letters, the same everywhere:
     g heads of all sequences, b h          r, c rows and columns of a tile
     # before a letter: that axis may be 1 and is then broadcast
 
-Positions are explicit, never implied by an index, so offsets, packed documents, left padding and
-one-token decoding are all the same case.
+Positions are always given, never taken from an index, so offsets, packed documents, left padding
+and decoding one token need no special case.
 """
 
 from dataclasses import dataclass, field
@@ -27,11 +27,14 @@ class Positions:
     q: Int[Tensor, "#b t"]
     k: Int[Tensor, "#b s"]
     bounds: tuple[int, int] = field(default=(0, -1))
-    """Smallest and largest distance; worked out from q and k when left at its default."""
+    """Smallest and largest distance; computed from q and k unless given."""
 
     def __post_init__(self) -> None:
         if not (self.q.numel() and self.k.numel()):
-            raise InputError("positions need at least one query and one key.")
+            raise InputError(
+                "positions need at least one query and one key, got "
+                f"{self.q.numel()} and {self.k.numel()}."
+            )
         if self.bounds[0] > self.bounds[1]:
             low = int(self.q.min()) - int(self.k.max())
             high = int(self.q.max()) - int(self.k.min())
@@ -41,26 +44,26 @@ class Positions:
     def span(
         cls, queries: int, keys: int | None = None, *, on: device | str = "cpu"
     ) -> "Positions":
-        """The last `queries` of `keys` consecutive positions 0, 1, 2 ..."""
+        """Return keys at 0, 1, 2 ... and queries at the last `queries` of these positions."""
         keys = queries if keys is None else keys
         at = arange(keys, device=on)[None]
         return cls(at[:, keys - queries :], at, (1 - queries, keys - 1))
 
     def block(self, rows: slice, cols: slice = ALL) -> "Positions":
-        """The positions of some of the queries and keys."""
+        """Return the positions of some of the queries and keys."""
         return Positions(self.q[:, rows], self.k[:, cols])
 
     def distance(self) -> Int[Tensor, "#b t s"]:
-        """Query position minus key position."""
+        """Return query position minus key position."""
         return self.q[:, :, None] - self.k[:, None, :]
 
 
 @dataclass(frozen=True)
 class Visible:
-    """Which keys a query sees: those of its own group, and of these, if causal, none later.
+    """Which keys a query sees: those in its own group and, if causal, none at a later position.
 
-    A group is a document of a packed batch; a negative group is padding, which sees nothing and is
-    seen by nothing. Without groups every key is of every query's group.
+    A group is a document of a packed batch. A negative group is padding, which sees nothing and is
+    seen by nothing. Without groups all tokens are in one group.
     """
 
     causal: bool = True
@@ -68,13 +71,13 @@ class Visible:
     k_group: Int[Tensor, "#b s"] | None = None
 
     def block(self, rows: slice, cols: slice = ALL) -> "Visible":
-        """The same rule for some of the queries and keys."""
+        """Return the same rule for some of the queries and keys."""
         q = None if self.q_group is None else self.q_group[:, rows]
         k = None if self.k_group is None else self.k_group[:, cols]
         return Visible(self.causal, q, k)
 
     def dense(self, positions: Positions) -> Bool[Tensor, "#b 1 t s"]:
-        """True where the query sees the key."""
+        """Return True where the query sees the key."""
         distance = positions.distance()
         seen = distance >= 0 if self.causal else distance == distance
         if self.q_group is not None and self.k_group is not None:

@@ -63,9 +63,9 @@ def test_interval_is_that_of_a_direct_bootstrap():
 
 
 def test_refusals():
-    with pytest.raises(InputError, match="at least 16 sequences, not 15"):
+    with pytest.raises(InputError, match="at least 16 sequences, got 15"):
         context_dependence(alibi(1, 8) for _ in range(15))
-    with pytest.raises(InputError, match="not 0"):
+    with pytest.raises(InputError, match="at least 16 sequences, got 0"):
         context_dependence(iter(()))
     with pytest.raises(InputError, match="one shape"):
         context_dependence(alibi(1, 8 + i % 2) for i in range(16))

@@ -1,17 +1,24 @@
+import csv
 import json
+import sys
+from dataclasses import replace
+from html import escape
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from figures.synthetic import alibi, cable, causal, scores, softmax
+from figures.synthetic import alibi, cable, capture, causal, scores, softmax
 from headscape.arrays.context import context_dependence
 from headscape.arrays.measures import (
     Measures,
     effective_reach,
     head_similarity,
-    measure,
     shift_invariance,
+    written,
 )
+from headscape.arrays.measures_table import COLUMNS
+from headscape.errors import InputError
 
 
 def test_toeplitz_is_exactly_shift_invariant():
@@ -73,25 +80,112 @@ def test_similarity_is_correlation():
     np.testing.assert_array_equal(found[4], [0, 0, 0, 0, 1])
 
 
-def test_measures_as_json_and_as_a_table():
+@pytest.fixture
+def found():
+    made = capture(cable(3, 24, seed=0), encoding="cable", layers=(1, 5))
+    context = context_dependence(cable(3, 24, seed) for seed in range(16))
+    return Measures.of(made, context={5: context})
+
+
+def test_rows_are_numbers_counted_from_0(found):
+    rows = found.rows()
+    assert [(row["layer"], row["head"]) for row in rows] == [
+        (layer, head) for layer in (1, 5) for head in (0, 1, 2)
+    ]
+    assert all(list(row) == list(COLUMNS) for row in rows)
     maps = cable(3, 24, seed=0)
-    found = measure(
-        layer=5,
-        heads=(0, 2, 7),
-        quantity="bias",
-        maps=maps,
-        weights=softmax(maps),
-        context=context_dependence(cable(3, 24, seed) for seed in range(16)),
-    )
+    final = maps + causal(np.random.default_rng(0).normal(size=maps.shape))
+    median, mean = effective_reach(softmax(final))
+    similar = head_similarity(maps)
+    np.fill_diagonal(similar, -2)
+    context = found.layers[1].context
+    for row in rows:
+        head = row["head"]
+        assert row["shift_invariance"] == shift_invariance(maps)[head]
+        assert (row["reach_median"], row["reach_mean"]) == (median[head], mean[head])
+        assert row["most_similar_head"] == similar[head].argmax()
+        assert row["similarity"] == similar[head].max()
+        if row["layer"] == 5:
+            assert row["context_dependence"] == context.heads[head]
+            assert (row["low"], row["high"]) == context.head_intervals[head]
+        else:
+            assert row["context_dependence"] is row["low"] is row["high"] is None
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_csv_counts_from_first(found, first):
+    read = list(csv.DictReader(found.to_csv(first=first).splitlines()))
+    assert len(read) == 6
+    for row, expected in zip(read, found.rows(), strict=True):
+        for name, text in row.items():
+            shift = first if name in ("layer", "head", "most_similar_head") else 0
+            value = expected[name]
+            assert text == "" if value is None else float(text) == value + shift
+
+
+def test_json_is_read_back(found):
     assert Measures.from_json(found.to_json()) == found
-    assert json.loads(found.to_json())["context"]["sequences"] == 16
+    assert json.loads(found.to_json())["layers"][1]["context"]["sequences"] == 16
+
+
+def test_markdown_and_html_show_what_was_measured(found):
     lines = found.to_markdown().splitlines()
-    assert [line.split("|")[1].strip() for line in lines] == ["head", "---:", "1", "3", "8"]
-    assert f"{found.context.heads[1]:.3g}" in lines[3]
+    assert [line.split("|")[2].strip() for line in lines[2:]] == ["1", "2", "3"] * 2
+    assert f"{found.layers[1].context.heads[1]:.3g}" in lines[6]
     assert len({line.count("|") for line in lines}) == 1
+    html = found._repr_html_()
+    assert html.count("<tr>") == 7
+    assert all(f'title="{escape(COLUMNS[name])}"' in html for name in COLUMNS)
+    assert repr(found) == "<Measures of bias: 2 layers, 6 heads>"
 
 
-def test_a_table_without_weights_or_sequences():
-    found = measure(layer=0, heads=(0,), quantity="final", maps=alibi(1, 8))
-    assert found.rows() == (["head", "shift-invariance"], [["1", "1"]])
+def test_columns_that_were_not_measured_are_left_out_of_tables():
+    made = capture(alibi(1, 8))
+    maps = {name: x for name, x in made.maps.items() if name.endswith("bias")}
+    found = Measures.of(replace(made, maps=maps))
+    assert found.to_markdown().splitlines()[0] == "| layer | head | shift invariance |"
+    assert found.rows()[0]["most_similar_head"] is None
     assert Measures.from_json(found.to_json()) == found
+
+
+def test_layers_and_refusals(found):
+    made = capture(alibi(2, 8), layers=(1, 5))
+    assert [each.layer for each in Measures.of(made, layers=[-1, 1]).layers] == [5, 1]
+    with pytest.raises(InputError, match="layer 2 is not in this capture"):
+        Measures.of(made, layers=[2])
+    with pytest.raises(InputError, match="reduced to 4 cells cannot be measured"):
+        Measures.of(replace(made, resolution=4))
+
+
+def test_frame_has_the_rows(found, monkeypatch):
+    pandas = ModuleType("pandas")
+    pandas.DataFrame = lambda rows, columns: (rows, columns)
+    monkeypatch.setitem(sys.modules, "pandas", pandas)
+    rows, columns = found.to_frame()
+    assert columns == list(COLUMNS)
+    assert rows[3:] == found.rows()[3:]
+    assert np.isnan([rows[0][name] for name in ("context_dependence", "low", "high")]).all()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="`pip install pandas`"):
+        found.to_frame()
+
+
+def test_one_or_several_captures_are_written(found):
+    assert written({"a": found}, "csv") == found.to_csv(first=1)
+    assert written({"a": found}, "md") == found.to_markdown()
+    assert written({"a": found}, "json") == found.to_json()
+    both = list(csv.DictReader(written({"a": found, "b": found}, "csv").splitlines()))
+    assert [row["capture"] for row in both] == ["a"] * 6 + ["b"] * 6
+    assert [row["head"] for row in both] == ["1", "2", "3"] * 4
+    assert written({"a": found, "b": found}, "md").count("## ") == 2
+    assert list(json.loads(written({"a": found, "b": found}, "json"))) == ["a", "b"]
+    with pytest.raises(InputError, match="cannot be written as 'xls'; choose csv, json or md"):
+        written({"a": found}, "xls")
+
+
+def test_context_of_the_only_layer(found):
+    made = capture(cable(3, 24, seed=0), encoding="cable", layers=(5,))
+    context = found.layers[1].context
+    assert Measures.of(made, context=context).layers == found.layers[1:]
+    with pytest.raises(InputError, match="given for 2 layers"):
+        Measures.of(replace(made, layers=(4, 5)), context=context)

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from headscape.attention import attend, decode, flex, reference
+from headscape.attention.layer import prepare
 from headscape.attention.native import adapter
 from headscape.encodings import ENCODINGS, Encoding, build
 from headscape.errors import InputError
+from headscape.properties.probe import draw, randomise
 from headscape.types import Positions, Visible
-from properties.layer import draw, layer, randomise
 
 HEADS, DIM, LENGTH = 4, 8, 48
 NAMES = [*ENCODINGS, "dape+alibi", "dapev2+kerple", "dapev2+cable", "dapev2+rope"]
@@ -41,7 +42,7 @@ def inputs(
     q = draw(2, HEADS, queries, DIM, seed=1).to(dtype)
     k, v = (draw(2, HEADS, LENGTH, DIM, seed=seed).to(dtype) for seed in (2, 3))
     x = draw(2, LENGTH, HEADS * DIM, seed=4).to(dtype)
-    return layer(encoding, q, k, v, x, Positions.span(queries, LENGTH))
+    return prepare(encoding, q, k, v, x, Positions.span(queries, LENGTH))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,7 +59,7 @@ def test_one_query_of_a_cache_that_slides_equals_the_definition(name: str) -> No
     q, k, v = (draw(1, HEADS, n, DIM, seed=n) for n in (1, LENGTH, LENGTH + 1))
     x = draw(1, LENGTH, HEADS * DIM, seed=4)
     at = torch.arange(100, 100 + LENGTH)[None]
-    late = layer(encoding, q, k, v[:, :, 1:], x, Positions(at[:, -1:], at))
+    late = prepare(encoding, q, k, v[:, :, 1:], x, Positions(at[:, -1:], at))
     torch.testing.assert_close(decode.attend(late), reference.attend(late), rtol=1e-12, atol=1e-12)
 
 
@@ -70,7 +71,7 @@ def test_flex_equals_the_definition_or_says_why_not(name: str) -> None:
         reason = flex.refuses(whole)
         if reason is not None:
             assert name in {"k-cable", "cope"} or "+" in name
-            with pytest.raises(InputError, match=r"attention path 'flex' cannot serve here"):
+            with pytest.raises(InputError, match=r"attention path 'flex' cannot run this call"):
                 attend.run(whole, "flex")
             return
         torch.testing.assert_close(
@@ -132,14 +133,14 @@ def test_what_the_kernels_serve_is_taken_by_itself(name: str) -> None:
 
 def test_a_path_that_is_not_one_is_named() -> None:
     with pytest.raises(InputError, match="unknown attention path 'fles': there are auto"):
-        attend.named("fles")
-    assert attend.named("torch") == "torch"
+        attend.parse_path("fles")
+    assert attend.parse_path("torch") == "torch"
 
 
 def test_one_query_of_keys_out_of_order_equals_the_definition() -> None:
     q, k, v = (draw(1, HEADS, n, DIM, seed=n) for n in (1, 4, 4))
     at = Positions(torch.tensor([[3]]), torch.tensor([[0, 2, 1, 3]]))
-    mixed = layer(subject("alibi"), q, k, v, None, at)
+    mixed = prepare(subject("alibi"), q, k, v, None, at)
     torch.testing.assert_close(decode.attend(mixed), reference.attend(mixed))
 
 
@@ -153,9 +154,9 @@ def test_a_choice_says_why() -> None:
 
 def test_a_path_asked_for_never_falls_back() -> None:
     whole = inputs(subject("alibi"))
-    with pytest.raises(InputError, match="'decode' cannot serve here: it takes one query, not 48"):
+    with pytest.raises(InputError, match=r"'decode' cannot run .*: it takes one query, got 48"):
         attend.run(whole, "decode")
-    with pytest.raises(InputError, match="'native' cannot serve here"):
+    with pytest.raises(InputError, match="'native' cannot run this call"):
         attend.run(whole, "native")
 
 
@@ -175,7 +176,7 @@ def test_a_tap_is_shown_every_score_by_the_reference_alone() -> None:
     )
     torch.testing.assert_close(out, reference.attend(whole))
     torch.testing.assert_close(seen[0].content + seen[0].bias, seen[0].final)
-    with pytest.raises(InputError, match="only the reference path"):
+    with pytest.raises(InputError, match="a tap needs the reference path"):
         attend.run(whole, "torch", tap=seen.append)
 
 

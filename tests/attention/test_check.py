@@ -13,7 +13,7 @@ GROUP = torch.zeros(1, 5, dtype=torch.long)
 
 
 def given(**changes: object) -> SimpleNamespace:
-    """What fits together, with changes; not AttentionInputs, whose shapes are checked under pytest."""
+    """Consistent arguments with changes; AttentionInputs itself checks shapes under pytest."""
     q = torch.zeros(2, 3, 5, 8)
     fits = {"q": q, "k": q, "v": q, "positions": Positions.span(5), "visible": Visible()}
     return SimpleNamespace(**(fits | changes))
@@ -27,13 +27,13 @@ def test_what_fits_is_let_through() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"q": torch.zeros(3, 5, 8)}, "q must be"),
-        ({"q": torch.zeros(2, 3, 0, 8)}, "q must be"),
+        ({"q": torch.zeros(3, 5, 8)}, "q must have shape"),
+        ({"q": torch.zeros(2, 3, 0, 8)}, "q must have shape"),
         ({"q": torch.zeros(2, 3, 5, 8, dtype=torch.long)}, "floating"),
-        ({"k": torch.zeros(2, 3, 5, 4)}, "k must be"),
-        ({"v": torch.zeros(2, 3, 5, 4)}, "v must be"),
-        ({"v": torch.zeros(2, 1, 5, 8)}, "v must be"),
-        ({"v": torch.zeros(2, 3, 4, 8)}, "k holds 5 keys, but v 4"),
+        ({"k": torch.zeros(2, 3, 5, 4)}, "k must have shape"),
+        ({"v": torch.zeros(2, 3, 5, 4)}, "v must have shape"),
+        ({"v": torch.zeros(2, 1, 5, 8)}, "v must have shape"),
+        ({"v": torch.zeros(2, 3, 4, 8)}, "k has 5 keys, but v has 4"),
         ({"v": torch.zeros(2, 3, 5, 8, dtype=torch.float16)}, "v is torch.float16"),
         ({"positions": Positions.span(4)}, "positions.q"),
         ({"positions": Positions.span(5, 9)}, "positions.k"),

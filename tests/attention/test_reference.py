@@ -6,11 +6,12 @@ import torch
 
 import oracle
 from headscape.attention import attend, reference
+from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs, Scores
 from headscape.bias import Pairwise, Perceptron, Slope, Toeplitz, dense
 from headscape.encodings import build
+from headscape.properties.probe import draw, randomise
 from headscape.types import Positions, Visible
-from properties.layer import draw, layer, randomise
 
 
 def made(name: str = "alibi", heads: int = 3, length: int = 9, **fields: object) -> AttentionInputs:
@@ -19,7 +20,7 @@ def made(name: str = "alibi", heads: int = 3, length: int = 9, **fields: object)
     randomise(encoding)
     q, k, v = (draw(2, heads, length, 4, seed=seed) for seed in (1, 2, 3))
     x = draw(2, length, 4 * heads, seed=4)
-    return layer(encoding, q, k, v, x, Positions.span(length))
+    return prepare(encoding, q, k, v, x, Positions.span(length))
 
 
 def test_output_is_the_oracles() -> None:
@@ -91,7 +92,7 @@ def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients() -> None:
     q, k, v = (draw(1, 2, 5, 4, seed=seed).requires_grad_() for seed in (1, 2, 3))
     groups = torch.tensor([[-1, -1, 0, 0, 1]])
     visible = Visible(True, groups, groups)
-    inputs = layer(encoding, q, k, v, None, Positions.span(5), visible=visible)
+    inputs = prepare(encoding, q, k, v, None, Positions.span(5), visible=visible)
     out = reference.attend(inputs)
     assert not out[:, :, :2].any()
     torch.testing.assert_close(out[:, :, 4], v[:, :, 4])
@@ -109,7 +110,7 @@ def test_lower_precision_stays_in_its_dtype(dtype: torch.dtype) -> None:
     low = low.to(dtype)
     q, k, v = (draw(2, 3, 9, 4, seed=seed).to(dtype) for seed in (1, 2, 3))
     ours = reference.attend(
-        layer(low, q, k, v, draw(2, 9, 12, seed=4).to(dtype), Positions.span(9))
+        prepare(low, q, k, v, draw(2, 9, 12, seed=4).to(dtype), Positions.span(9))
     )
     assert ours.dtype == dtype
     assert (ours.double() - exact).abs().max() < 40 * torch.finfo(dtype).eps

@@ -107,7 +107,7 @@ def test_keys_passed_over_have_no_weight(kind: str) -> None:
     else:
         weight = None if bias.weight is None else bias.weight[0]
         part = Operands(q, k, k, None, weight, bias.row[0], bias.col[0])
-    known = reach.look(part, rule)
+    known = reach.bounds(part, rule)
     scores = 0.4 * q @ k.mT + dense(bias, Positions.span(s))[0]
     weights = scores.masked_fill(torch.ones(t, s).triu(1) > 0, -math.inf).softmax(-1)
     passed = 0

@@ -13,9 +13,9 @@ from headscape.capture.tap import Request, capture_maps
 from headscape.encodings import ENCODINGS
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
+from headscape.properties.probe import randomise
 from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
 from properties.formulas import array, expected
-from properties.layer import randomise
 
 NAMES = [*ENCODINGS, "dape+kerple", "dapev2+kerple", "dapev2+cable", "dapev2+rope"]
 LENGTH = 24

@@ -53,7 +53,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     text = folder / "text.txt"
     text.write_text("".join(f"line {n} of {n % 7} things and {n % 11} more\n" for n in range(2000)))
     words = ["train", "--encoding", "cable", "--corpus", text, "--tokenizer", "bytes"]
-    words += ["--length", 32, "--batch", 2, "--steps", 8, "--checkpoint-every", 4]
+    words += ["--context-length", 32, "--batch-size", 2, "--steps", 8, "--checkpoint-every", 4]
     words += ["--keep-every", 4, "--out", folder / "run"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADSCAPE_CACHE", str(cache))

@@ -64,7 +64,7 @@ def test_one_encoding_lists_its_fields(call) -> None:
         (["train", "--encoding", "alibi", "--field", "slope=mpt", "--out", "x"], "'slope'"),
         (["train", "--encoding", "alibi", "--field", "slopes", "--out", "x"], "NAME=VALUE"),
         (["train", "--corpus", "nowhere.txt", "--out", "x"], "nowhere.txt"),
-        (["train", "--length", "0", "--out", "x"], "length must be at least 1, not 0"),
+        (["train", "--context-length", "0", "--out", "x"], "length must be at least 1, got 0"),
         (["train", "--encoding", "fire", "--field", "heads=3", "--out", "x"], "'heads'"),
         (["capture", "nowhere"], "nowhere is not a run"),
         (["draw", "a", "b", "--as", "grid"], "draws one capture, not 2"),
@@ -192,7 +192,7 @@ def test_runs_are_evaluated_and_compared(call, small_run: Path, tmp_path: Path) 
     ("words", "message"),
     [
         (["--lengths", "100000"], "a length of 100000 needs 100001 tokens and the text has"),
-        (["--lengths", "64", "0"], "a length must be at least 1, not 0"),
+        (["--lengths", "64", "0"], "a length must be at least 1, got 0"),
         (["--lengths", "64", "--protocol", "first-3"], "unknown protocol 'first-3': there are"),
         (["--lengths", "64", "--extend", "yarn"], "'yarn' stretches RoPE, and"),
         (["--lengths", "64", "--quantity", "ppl"], "unknown quantity 'ppl'"),

@@ -16,8 +16,8 @@ from headscape.cli import app
 def parity_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four steps of a nano model with learned positions on parity."""
     out = tmp_path_factory.mktemp("parity") / "run"
-    words = ["train", "--corpus", "task:parity", "--tokenizer", "bytes", "--length", 64]
-    words += ["--steps", 4, "--batch", 2, "--encoding", "learned", "--out", out]
+    words = ["train", "--corpus", "task:parity", "--tokenizer", "bytes", "--context-length", 64]
+    words += ["--steps", 4, "--batch-size", 2, "--encoding", "learned", "--out", out]
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert result.exit_code == 0, result.output
     return out
@@ -69,22 +69,21 @@ def test_a_heat_map_of_a_run_on_text(call, small_run: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["TASK", "--quantity", "loss"], "--quantity is for texts"),
-        (["TASK", "--protocol", "nonoverlap"], "--protocol is for texts"),
-        (["TASK", "--same-tokens"], "--same-tokens is for texts"),
-        (["TASK", "--corpus", "stdlib"], "--corpus is for texts"),
-        (["TASK", "--depths", "0.5"], "--depths belongs to a heat map"),
-        (["TASK", "--lengths", "-1"], "give no length of -1"),
-        (["TASK", "--lengths", "0"], "give no length of 0"),
+        (["TASK", "--quantity", "loss"], "unknown quantity 'loss': choose one of exact, symbols"),
+        (["TASK", "--protocol", "nonoverlap"], "protocol applies to text"),
+        (["TASK", "--same-tokens"], "same_tokens applies to text"),
+        (["TASK", "--corpus", "stdlib"], "corpus applies to text"),
+        (["TASK", "--depths", "0.5"], "depths need a heat map"),
+        (["TASK", "--lengths", "-1"], "a length must be at least 1, got -1"),
+        (["TASK", "--lengths", "0"], "a length must be at least 1, got 0"),
         (["TASK", "--lengths", "90"], "past the learned table's 64 rows"),
-        (["TASK", "--examples", "0"], "examples must be at least 1, not 0"),
-        (["TASK", "--batch-tokens", "0"], "batch_tokens must be at least 1, not 0"),
-        (["TASK", "TEXT"], "runs on one task are wanted"),
-        (["TEXT", "TASK"], "runs on one task are wanted"),
-        (["TASK", "hf:x"], "tasks are for runs of our own"),
-        (["TEXT", "--examples", "5"], "--examples belongs to tasks"),
+        (["TASK", "--examples", "0"], "examples must be at least 1, got 0"),
+        (["TASK", "--batch-tokens", "0"], "batch_tokens must be at least 1, got 0"),
+        (["TASK", "TEXT"], "not trained on the same task"),
+        (["TEXT", "TASK"], "not trained on the same task"),
+        (["TEXT", "--examples", "5"], "examples applies to tasks only"),
         (["TEXT", "--task", "parity"], "'parity' has no depth"),
-        (["TEXT", "--task", "passkey", "--quantity", "loss"], "--quantity is for texts"),
+        (["TEXT", "--task", "passkey", "--quantity", "loss"], "unknown quantity 'loss'"),
         (["TEXT", "--task", "passkey", "--lengths", "20"], "does not fit"),
     ],
 )
@@ -113,7 +112,7 @@ def test_tasks_and_texts_are_not_compared(
     (tmp_path / "evaluation.json").write_text('{"format": 1, "measurements": []}')
     for words, message in (
         ([tmp_path, answers], "which do not compare"),
-        ([answers, "--quantity", "loss"], "--quantity is for texts"),
+        ([answers, "--quantity", "loss"], "unknown quantity 'loss'"),
     ):
         monkeypatch.setattr(sys, "argv", ["headscape", "compare", *map(str, words)])
         refuses(message)

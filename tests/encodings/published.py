@@ -1,14 +1,15 @@
-"""The authors' weights of a golden file, put into the package's modules.
+"""The authors' weights of a golden file, loaded into the package's modules.
 
 `encoding(name, z)` builds the encoding of a file in float64 with the file's conventions; `scale`
 is what that code multiplies q.k by.
 """
 
 import json
+import re
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headscape.encodings import Encoding, build
 from oracle.golden_cases import GOLDEN, Golden, load
@@ -41,28 +42,18 @@ NAMES: dict[str, tuple[str, dict[str, object]]] = {
     "t5bias_cable_official_h12": ("t5-clipped", {}),
 }
 
-# Their name of a tensor -> ours.
-TENSORS = {
-    "w1": "inner.weight",
-    "b1": "inner.bias",
-    "w2": "outer.weight",
-    "b2": "outer.bias",
-    "c": "c",
-    "L_multiplier": "length_multiplier",
-    "mlp2_0_weight": "inner.weight",
-    "mlp2_0_bias": "inner.bias",
-    "mlp2_2_weight": "outer.weight",
-    "mlp2_2_bias": "outer.bias",
-    "mlp_dape_0_weight": "inner.weight",
-    "mlp_dape_0_bias": "inner.bias",
-    "mlp_dape_2_weight": "outer.weight",
-    "mlp_dape_2_bias": "outer.bias",
-    "cable_layer_weight": "increment.weight",
-    "cable_layer_bias": "increment.bias",
-    "cable_layer_scale_weight": "weight.weight",
-    "cable_layer_scale_bias": "weight.bias",
+# Arrays of a file whose name differs from the published one by more than dots for underscores.
+RENAMED = {
+    "w1": "mlp.0.weight",
+    "b1": "mlp.0.bias",
+    "w2": "mlp.2.weight",
+    "b2": "mlp.2.bias",
+    "param_bias_p": "bias_p",
+    "param_bias_a": "bias_a",
 }
-PROJECTIONS = {"cable_official_v1_h12": "increment", "fox_fla_h12": "gate"}
+DOTTED = re.compile(r"(mlp2|mlp_dape)_([02])_(weight|bias)|(cable_layer(?:_scale)?)_(weight|bias)")
+UNCHANGED = ("c", "L_multiplier", "init_L", "bias_p", "bias_a")
+PROJECTIONS = {"cable_official_v1_h12": "h_attn", "fox_fla_h12": "f_proj"}
 TABLES = {"t5_hf_causal_h12_L48", "t5bias_cable_official_h12"}
 
 
@@ -71,15 +62,29 @@ def tensor(value: np.ndarray) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def ours(name: str) -> dict[str, str]:
-    """Their tensors' names in this file and ours."""
+def published_names(name: str, z: Golden) -> dict[str, str]:
+    """The arrays of a file that are parameters, and their names in the authors' state_dict."""
     if name in PROJECTIONS:
         return {"w": f"{PROJECTIONS[name]}.weight", "b": f"{PROJECTIONS[name]}.bias"}
-    return {"weight": "table.weight"} if name in TABLES else TENSORS
+    if name in TABLES:
+        return {"weight": "relative_attention_bias.weight"}
+    names = {array: RENAMED[array] for array in RENAMED if array in z}
+    names |= {array: array for array in UNCHANGED if array in z}
+    for array in z:
+        if found := DOTTED.fullmatch(array):
+            names[array] = ".".join(part for part in found.groups() if part)
+    return names
+
+
+def parameters(name: str, z: Golden, made: Encoding) -> dict[str, str]:
+    """The arrays of a file that are parameters, and the names of ours."""
+    ours = {theirs: mine for each in made.published for theirs, mine in each.items()}
+    names = published_names(name, z)
+    return {array: ours[theirs] for array, theirs in names.items() if theirs in ours}
 
 
 def encoding(name: str, z: Golden, *, causal: bool = True, **fields: object) -> Encoding:
-    """The file's encoding with the authors' weights."""
+    """The file's encoding with the authors' weights, loaded by their published names."""
     kind, conventions = NAMES[name]
     if "init_L" in z:
         conventions = conventions | {"length": float(z["init_L"])}
@@ -93,20 +98,15 @@ def encoding(name: str, z: Golden, *, causal: bool = True, **fields: object) -> 
         causal=causal,
         **(conventions | fields),
     ).double()
-    names = {theirs: mine for theirs, mine in ours(name).items() if theirs in z}
+    tensors = {theirs: tensor(z[array]) for array, theirs in published_names(name, z).items()}
+    if next(made.parameters(), None) is None:
+        assert not tensors
+        return made
     with torch.no_grad():
-        for theirs, mine in names.items():
-            parameter = made.get_parameter(mine)
-            assert parameter.shape == z[theirs].shape
-            parameter.copy_(tensor(z[theirs]))
-    loaded = set(names.values())
-    prefix = "param_bias" if "param_bias_p" in z else "bias"
-    if f"{prefix}_p" in z:
-        kernel: nn.Module = made.base if "+" in kind else made
-        kernel.load_published(tensor(z[f"{prefix}_p"]), tensor(z[f"{prefix}_a"]))
-        start = "base." if "+" in kind else ""
-        loaded |= {f"{start}raw_p", f"{start}raw_a"}
-    assert loaded == {parameter for parameter, _ in made.named_parameters()}
+        for parameter in made.parameters():
+            parameter.fill_(torch.nan)
+    made.load_published(tensors, source=name)
+    assert all(torch.isfinite(parameter).all() for parameter in made.parameters())
     return made
 
 

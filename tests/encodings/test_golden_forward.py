@@ -14,12 +14,12 @@ import torch
 from published import FILES, NAMES, TABLES, Golden, encoding, load, scale, tensor
 
 from headscape.attention import reference
+from headscape.attention.layer import prepare
 from headscape.bias import dense
 from headscape.encodings import build
 from headscape.encodings.alibi import SLOPES
 from headscape.encodings.t5 import bucket
 from headscape.types import Positions, Visible
-from properties.layer import layer
 
 Found = Iterator[tuple[str, torch.Tensor]]
 
@@ -34,7 +34,7 @@ def attention(name: str, z: Golden) -> Found:
     made, length = encoding(name, z), z["q"].shape[2]
     q, k, v = (tensor(z[part]) for part in "qkv")
     x = tensor(z["x"]) if "x" in z else None
-    inputs = layer(made, q, k, v, x, Positions.span(length), scale=scale(z))
+    inputs = prepare(made, q, k, v, x, Positions.span(length), scale=scale(z))
     found = reference.scores(inputs)
     yield "scores", found.final
     yield "scores_masked", found.final.masked_fill(~found.visible, -torch.inf)
@@ -47,7 +47,7 @@ def attention(name: str, z: Golden) -> Found:
     # The authors' one-row call of DAPEv2 sees key 0 only; it is documented as wrong.
     if not name.startswith("dapev2"):
         at = Positions.span(1, length)
-        last = layer(made, q[:, :, -1:], k, v, x, at, scale=scale(z))
+        last = prepare(made, q[:, :, -1:], k, v, x, at, scale=scale(z))
         yield "scores_decode", reference.scores(last).final
     if x is not None:
         stream = made.stream(x)
@@ -66,7 +66,7 @@ def both_directions(name: str, z: Golden) -> Found:
     x = tensor(z["x"]) if "x" in z else None
     keep = torch.tensor(z["attention_mask"]) > 0
     visible = Visible(False, torch.zeros(keep.shape).long(), torch.where(keep, 0, -1))
-    inputs = layer(made, q, k, v, x, Positions.span(q.shape[2]), visible=visible)
+    inputs = prepare(made, q, k, v, x, Positions.span(q.shape[2]), visible=visible)
     far = -10_000.0 * ~keep[:, None, None, :]
     yield "scores_bidir", reference.scores(inputs).final + far
     yield "out_bidir", reference.attend(inputs)
@@ -148,7 +148,7 @@ def absolute(name: str, z: Golden) -> Found:
             kind, heads=1, head_dim=x.shape[-1], width=x.shape[-1], train_length=32, **fields
         ).double()
         if kind == "learned":
-            made.table.weight.data.copy_(tensor(z["gpt2_wpe"]))
+            made.load_published({"wpe.weight": tensor(z["gpt2_wpe"])})
         return made.embed(x, torch.arange(first, first + x.shape[1])[None])
 
     words = tensor(z["gpt2_wte"])[torch.tensor(z["gpt2_ids"])]
@@ -162,7 +162,7 @@ def absolute(name: str, z: Golden) -> Found:
     yield "sin_xtransformers", learned[0]
     nope = build("nope", heads=12, head_dim=16, width=192, train_length=24)
     q, k, v = (tensor(z[f"nope_{part}"]) for part in "qkv")
-    inputs = layer(nope, q, k, v, None, Positions.span(24))
+    inputs = prepare(nope, q, k, v, None, Positions.span(24))
     found = reference.scores(inputs)
     yield "nope_scores_masked", found.final.masked_fill(~found.visible, -torch.inf)
     yield "nope_out", reference.attend(inputs)
@@ -220,7 +220,7 @@ def test_the_masked_boundary_changes_the_last_query_only(name: str) -> None:
     q, k, v = (tensor(z[part]) for part in "qkv")
     made = encoding(name, z, boundary="masked")
     with torch.no_grad():
-        ours = reference.scores(layer(made, q, k, v, None, Positions.span(32))).final
+        ours = reference.scores(prepare(made, q, k, v, None, Positions.span(32))).final
     changed = (ours - tensor(z["scores"])).abs() > 1e-6 * ours.abs().max()
     pairs = (changed & torch.ones(32, 32).tril().bool()).any(dim=1).any(dim=0)
     assert pairs.nonzero().tolist() == [[31, 31]]

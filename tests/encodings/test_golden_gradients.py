@@ -1,22 +1,22 @@
 """The package's gradients against those of the authors' autograd.
 
-Kerple's p and a are stored in another parametrisation here, so theirs come back through the chain
-rule: dL/dp = dL/draw / (dp/draw), with dp/draw = p for the exponential and p (1 - p/2) for the
-scaled logistic.
+Kerple's p and a have a different parametrisation here, so their gradients follow by the chain rule:
+dL/dp = dL/draw / (dp/draw), with dp/draw = p for the exponential and p (1 - p/2) for the scaled
+logistic.
 """
 
 import numpy as np
 import pytest
 import torch
-from published import FILES, Golden, encoding, load, ours, scale, tensor
+from published import FILES, Golden, encoding, load, parameters, scale, tensor
 from torch import Tensor
 
 from headscape.attention import reference
+from headscape.attention.layer import prepare
 from headscape.bias import dense
 from headscape.encodings import Encoding
 from headscape.encodings.kerple import Kerple, KerplePower
 from headscape.types import Positions
-from properties.layer import layer
 
 WITH_GRADIENTS = [name for name in FILES if "grad_out" in load(name)]
 
@@ -32,7 +32,7 @@ def loss(made: Encoding, z: Golden, x: Tensor | None) -> Tensor:
         zero = value.diagonal(dim1=-2, dim2=-1)[..., None].expand_as(value)
         return (torch.where(hidden, zero, value) * cotangent).sum()
     q, k, v = (tensor(z[part]) for part in "qkv")
-    inputs = layer(made, q, k, v, x, Positions.span(q.shape[2]), scale=scale(z))
+    inputs = prepare(made, q, k, v, x, Positions.span(q.shape[2]), scale=scale(z))
     if cotangent.shape[-1] == cotangent.shape[-2] == q.shape[2]:
         return (reference.scores(inputs).final * cotangent).tril().sum()
     out = reference.attend(inputs)
@@ -54,8 +54,7 @@ def test_gradients_are_the_authors(name: str) -> None:
     loss(made, z, x).backward()
     found = {
         f"grad_{theirs}": made.get_parameter(mine).grad
-        for theirs, mine in ours(name).items()
-        if theirs in z
+        for theirs, mine in parameters(name, z, made).items()
     }
     if "grad_weight_rows256_to_288" in z:
         rows = found.pop("grad_weight")

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from headscape.attention import reference
+from headscape.attention.layer import prepare
 from headscape.encodings import Shape, build
 from headscape.errors import InputError
+from headscape.properties.cases import HEADS, SUBJECTS, factory
+from headscape.properties.probe import TRAINED, draw, randomise
+from headscape.properties.tolerance import require_same
 from headscape.types import Positions
-from properties import formulas, laws
-from properties.layer import draw, layer, randomise
-from properties.subjects import HEADS, SUBJECTS, factory
+from properties import formulas
 
 CONVENTIONS: list[tuple[str, dict[str, object]]] = [
     ("alibi", {"slopes": "fairseq"}),
@@ -62,25 +64,25 @@ TWO_WAYS = [name for name in (*SUBJECTS, "dapev2+fox") if name not in ONE_WAY]
 @pytest.mark.parametrize("heads", HEADS)
 def test_scores_of_every_encoding(name: str, heads: int) -> None:
     make = factory(name)
-    laws.formula(make, heads, 1)
-    laws.formula(make, heads, 2 * laws.TRAINED + 5)
-    laws.formula(make, heads, 3, past=17, start=40)
+    formulas.formula(make, heads, 1)
+    formulas.formula(make, heads, 2 * TRAINED + 5)
+    formulas.formula(make, heads, 3, past=17, start=40)
 
 
 @pytest.mark.parametrize(("name", "fields"), CONVENTIONS)
 def test_every_convention(name: str, fields: dict[str, object]) -> None:
     make = factory(name, **fields)
     for heads in (1, 6):
-        laws.formula(make, heads, 2 * laws.TRAINED + 5)
+        formulas.formula(make, heads, 2 * TRAINED + 5)
         if fields.get("boundary") != "released":
-            laws.formula(make, heads, 1, past=30, start=11)
+            formulas.formula(make, heads, 1, past=30, start=11)
 
 
 def test_dynamic_frequencies_follow_the_longest_position() -> None:
     make = factory("rope", scaling="dynamic", factor=2.0)
-    for length in (laws.TRAINED - 1, laws.TRAINED, 3 * laws.TRAINED):
-        laws.formula(make, 3, length)
-        laws.formula(make, 3, 1, past=length)
+    for length in (TRAINED - 1, TRAINED, 3 * TRAINED):
+        formulas.formula(make, 3, length)
+        formulas.formula(make, 3, 1, past=length)
 
 
 @pytest.mark.parametrize("name", TWO_WAYS)
@@ -93,16 +95,16 @@ def test_both_directions(name: str) -> None:
     if encoding.at_input:
         ours = encoding.embed(x, at)
         theirs = formulas.expected_embedding(encoding, x.numpy(), at[0].numpy())
-        laws.same(ours.detach(), torch.from_numpy(theirs), "embeddings")
+        require_same(ours.detach(), torch.from_numpy(theirs), "embeddings")
         return
     q, k, v = (draw(2, heads, length, 4, seed=seed) for seed in (2, 3, 4))
     with torch.no_grad():
-        found = reference.scores(layer(encoding, q, k, v, x, Positions(at, at)))
+        found = reference.scores(prepare(encoding, q, k, v, x, Positions(at, at)))
     assert found.visible.all()
     where = at[0].numpy()
     theirs = formulas.expected(encoding, q.numpy(), k.numpy(), x.numpy(), where, where)
     assert not np.isnan(theirs).any()
-    laws.same(found.final, torch.from_numpy(theirs), "scores and their formula")
+    require_same(found.final, torch.from_numpy(theirs), "scores and their formula")
 
 
 @pytest.mark.parametrize("name", [*ONE_WAY, "dape+xpos"])
@@ -111,12 +113,12 @@ def test_no_bidirectional_form_says_why(name: str) -> None:
         build(name, heads=2, head_dim=4, width=8, train_length=16, causal=False)
 
 
-def test_kerple_takes_the_authors_values_clamped_as_they_clamp_them() -> None:
+def test_kerple_clamps_the_authors_values_as_their_code_does() -> None:
     p, a = torch.tensor([[[0.001]], [[3.0]], [[1.5]]]), torch.tensor([0.5, -1.0, 0.25])
     log = build("kerple", heads=3, head_dim=4, width=12, train_length=8).double()
     power = build("kerple-power", heads=3, head_dim=4, width=12, train_length=8).double()
     for kernel, exponent in ((log, 3.0), (power, 2.0)):
-        kernel.load_published(p, a)
+        kernel.load_published({"bias_p": p, "bias_a": a})
         assert kernel.p().tolist() == pytest.approx([0.01, exponent, 1.5], rel=1e-6)
         assert kernel.a().tolist() == pytest.approx([0.5, 0.01, 0.25], rel=1e-6)
 

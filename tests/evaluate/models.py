@@ -1,9 +1,18 @@
 """Models small enough to compute everything twice."""
 
+import json
+from dataclasses import replace
+from functools import cached_property
+from types import SimpleNamespace
+
 import numpy as np
 import torch
 
+from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
+from headscape.losses import BLOCK, digest, losses_in_blocks
+from headscape.protocol import LayerSpec, Spec
+from headscape.text.dataset import Dataset
 
 
 def tiny(encoding="alibi", *, vocabulary=40, train_length=16, seed=0, **fields):
@@ -35,3 +44,98 @@ def loss_after(model, context, target):
         logits = model(torch.tensor(context.astype(np.int64))[None])[0, -1]
     shifted = logits - logits.max()
     return float(shifted.exp().sum().log() - shifted[int(target)])
+
+
+class Numbers:
+    """A tokenizer that says nothing about bytes."""
+
+    vocabulary, end_of_text, fingerprint = 40, 0, "numbers"
+
+    def describe(self):
+        return {"kind": "numbers"}
+
+
+def dataset(tokens, tokenizer=None, corpus="random"):
+    """Tokens as the held-out side of a corpus."""
+    header = SimpleNamespace(corpus=f"{corpus} of {len(tokens)}")
+    shards = SimpleNamespace(
+        train=SimpleNamespace(header=header), validation=SimpleNamespace(tokens=tokens)
+    )
+    return Dataset(corpus=corpus, tokenizer=tokenizer or Numbers(), shards=shards)
+
+
+NAMES = {"alibi": "ALiBi", "learned": "Learnable", "rope": "RoPE"}
+
+
+class Subject:
+    """A GPT2 as a `Model`."""
+
+    def __init__(self, model, *, data=None, tokenizer=None, **spec):
+        config = model.config
+        self.model, self.dataset, self.tokenizer = model.eval(), data, tokenizer
+        layer = LayerSpec(encoding=config.encoding, conventions={}, claims={})
+        self.spec = Spec(
+            **{
+                "name": NAMES.get(config.encoding, config.encoding),
+                "layers": (layer,) * config.layers,
+                "heads": config.heads,
+                "head_dim": config.head_dim,
+                "width": config.width,
+                "vocabulary": config.vocabulary,
+                "train_length": config.train_length,
+                "causal": True,
+            }
+            | spec
+        )
+
+    @cached_property
+    def fingerprint(self):
+        return digest(json.dumps(self.model.config.to_json()), self.model.tensors())
+
+    def at(self, _length):
+        return self
+
+    def cannot(self, length):
+        weight, shape = self.model.tokens.weight, self.model.config
+        at = torch.full((1, 1), length - 1)
+        try:
+            self.model.position.embed(weight.new_zeros(1, 1, shape.width), at)
+            q = weight.new_zeros(1, shape.heads, 1, shape.head_dim)
+            self.model.encoding().rotate(q, at, "query")
+        except InputError as error:
+            return str(error)
+        return None
+
+    def cost(self, length):
+        shape = self.model.config
+        layer = 12 * shape.width**2 + length * shape.width
+        return float(length * (shape.layers * layer + shape.vocabulary * shape.width))
+
+    @torch.inference_mode()
+    def losses(self, windows, first):
+        hidden = self.model.hidden(windows[:, :-1], path="auto")[:, first:]
+        return losses_in_blocks(hidden, windows[:, 1 + first :], self.model.logits)
+
+    @torch.inference_mode()
+    def predictions(self, tokens, where):
+        hidden = self.model.hidden(tokens)[where]
+        return torch.cat([self.model.logits(rows).argmax(-1) for rows in hidden.split(BLOCK)])
+
+
+class Stretched(Subject):
+    """A RoPE model that is stretched linearly to the length that it reads."""
+
+    def __init__(self, model, kind="linear", **options):
+        self.kind, self.built = kind, []
+        self.options = {"name": f"RoPE, {kind}"} | options
+        super().__init__(model, **self.options)
+
+    def at(self, length):
+        self.built.append(length)
+        config = self.model.config
+        changes = {"scaling": self.kind, "factor": max(1.0, length / config.train_length)}
+        fields = {**config.encoding_fields, **changes}
+        with torch.device("meta"):
+            twin = GPT2(replace(config, encoding_fields=fields))
+        twin.load_state_dict(self.model.state_dict(), assign=True)
+        return Subject(twin, **self.options)

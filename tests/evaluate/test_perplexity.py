@@ -7,19 +7,23 @@ import numpy as np
 import pytest
 import torch
 
-from evaluate.models import loss_after, stream, tiny
-from headscape.evaluate.perplexity import Method, Text, batches, bootstrap, measure
+from evaluate.models import Subject, loss_after, stream, tiny
+from headscape.evaluate.held_out import HeldOut
+from headscape.evaluate.perplexity import TextJob, batches, bootstrap
 from headscape.evaluate.protocols import parse, plan
-from headscape.evaluate.scoring import BLOCK, GPT2Scorer
 from headscape.gpt2 import Cache
+from headscape.losses import BLOCK
 
-METHOD = Method(name="m", train_length=16, seed=3)
 PROTOCOLS = ["nonoverlap", "last-5", "sliding-4", "sliding-1", "per-position"]
 
 
-def run(model, tokens, name, length, **options):
-    text = Text(tokens=tokens, corpus="random")
-    return measure(GPT2Scorer(model), text, METHOD, parse(name), length, **options)
+def measure(subject, text, name, length, longest=None, **options):
+    return TextJob.of(subject, text, parse(name), length, longest).run(**options)
+
+
+def run(model, tokens, name, length, longest=None, **options):
+    text = HeldOut(tokens=tokens, corpus="random")
+    return measure(Subject(model), text, name, length, longest, **options)
 
 
 def direct(model, tokens, name, length, longest=None):
@@ -125,57 +129,62 @@ def test_bootstrap_covers_the_mean_and_narrows_with_more_windows():
     assert bootstrap(sums[:1], counts[:1]) == (None, None)
 
 
-class Counting(GPT2Scorer):
+class Counting(Subject):
     """Counts batches and fails before the `limit`-th."""
 
     def __init__(self, model, limit=None):
         super().__init__(model)
         self.calls, self.limit = 0, limit
 
-    def losses(self, window, first):
+    def losses(self, windows, first):
         if self.calls == self.limit:
             raise KeyboardInterrupt
         self.calls += 1
-        return super().losses(window, first)
+        return super().losses(windows, first)
 
 
 @pytest.mark.parametrize("name", ["nonoverlap", "sliding-3", "per-position"])
 def test_an_interrupted_evaluation_resumes_and_gives_the_same_numbers(name, tmp_path):
-    model, protocol = tiny().float(), parse(name)
-    text = Text(tokens=stream(120), corpus="random")
-    options = {"longest": 24, "batch_tokens": 16}
+    model = tiny().float()
+    text = HeldOut(tokens=stream(120), corpus="random")
+
+    def measured(subject, **options):
+        return measure(subject, text, name, 8, 24, batch_tokens=16, **options)
+
     whole = Counting(model)
-    expected = measure(whole, text, METHOD, protocol, 8, **options)
+    expected = measured(whole)
     with pytest.raises(KeyboardInterrupt):
-        measure(Counting(model, 4), text, METHOD, protocol, 8, journal=tmp_path, **options)
+        measured(Counting(model, 4), journal=tmp_path)
     (journal,) = tmp_path.iterdir()
     with journal.open("a") as file:
         file.write('{"batch": 4, "losses": {"windo')
     rest = Counting(model)
-    assert measure(rest, text, METHOD, protocol, 8, journal=tmp_path, **options) == expected
+    assert measured(rest, journal=tmp_path) == expected
     assert rest.calls == whole.calls - 4
-    again = Counting(model, 0)
-    assert measure(again, text, METHOD, protocol, 8, journal=tmp_path, **options) == expected
+    assert measured(Counting(model, 0), journal=tmp_path) == expected
     assert all(json.loads(line) for line in journal.read_text().splitlines())
 
 
 def test_a_journal_belongs_to_one_model_text_protocol_and_length(tmp_path):
-    text = Text(tokens=stream(60), corpus="random")
-    other = Text(tokens=stream(60, seed=1), corpus="random")
-    first, second = GPT2Scorer(tiny()), GPT2Scorer(tiny(seed=1))
-    for scorer, words, name, length in (
+    text = HeldOut(tokens=stream(60), corpus="random")
+    other = HeldOut(tokens=stream(60, seed=1), corpus="random")
+    first, second = Subject(tiny()), Subject(tiny(seed=1))
+    for subject, words, name, length in (
         (first, text, "nonoverlap", 8),
         (second, text, "nonoverlap", 8),
         (first, other, "nonoverlap", 8),
         (first, text, "last-8", 8),
         (first, text, "nonoverlap", 9),
     ):
-        with_journal = measure(scorer, words, METHOD, parse(name), length, journal=tmp_path)
-        assert with_journal == measure(scorer, words, METHOD, parse(name), length)
+        with_journal = measure(subject, words, name, length, journal=tmp_path)
+        assert with_journal == measure(subject, words, name, length)
     assert len(list(tmp_path.iterdir())) == 5
 
 
-def test_encoding_fields_are_part_of_the_fingerprint():
-    plain, fairseq = tiny("alibi"), tiny("alibi", slopes="fairseq")
-    assert GPT2Scorer(plain).fingerprint != GPT2Scorer(fairseq).fingerprint
-    assert GPT2Scorer(plain).fingerprint == GPT2Scorer(tiny("alibi")).fingerprint
+def test_the_cost_of_all_batches_is_the_cost_of_the_job():
+    text = HeldOut(tokens=stream(100), corpus="random")
+    job = TextJob.of(Subject(tiny()), text, parse("sliding-3"), 8)
+    spent = []
+    job.run(batch_tokens=20, advance=spent.append)
+    assert len(spent) > 3
+    assert sum(spent) == job.cost

@@ -3,19 +3,19 @@
 import csv
 import io
 import statistics
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from headscape.errors import InputError
-from headscape.evaluate import measurement
-from headscape.evaluate.measurement import Measurement
-from headscape.evaluate.report import compare, plot, positions, write
 from headscape.evaluate.table import Table
-from headscape.figures.names import title
+from headscape.evaluate.table.row import Row
+from headscape.evaluate.table.table_plots import along_window
 
-BASE = Measurement(
+BASE = Row(
     method="ALiBi", length=8, protocol="nonoverlap", recipe="r", corpus="c", text="t",
     model="h", train_length=8, tokens=100, bytes=400, words=50, windows=10, loss=2.0, low=1.9,
     high=2.1, seed=0,
@@ -40,7 +40,7 @@ ROWS = [
 
 
 def test_markdown_is_the_papers_layout():
-    lines = Table.of(ROWS).markdown().splitlines()
+    lines = Table.of(ROWS).to_markdown().splitlines()
     assert lines[0] == "| length | ALiBi | Learnable |"
     assert lines[2] == "| 8 | 20.50 | **19.25** |"
     assert lines[3] == "| 16 | **20.00** | - |"
@@ -50,7 +50,7 @@ def test_markdown_is_the_papers_layout():
 
 def test_latex_has_the_same_cells():
     rows = [*ROWS, at("CABLE_NW", 8, np.log(30))]
-    lines = Table.of(rows).latex().splitlines()
+    lines = Table.of(rows).to_latex().splitlines()
     assert lines[0].startswith("% perplexity by protocol nonoverlap")
     assert r"Length & ALiBi & Learnable & CABLE\_NW \\" in lines
     assert r"8 & 20.50 & \textbf{19.25} & 30.00 \\" in lines
@@ -58,7 +58,7 @@ def test_latex_has_the_same_cells():
 
 
 def test_csv_holds_every_measurement_with_its_interval():
-    rows = list(csv.DictReader(io.StringIO(Table.of(ROWS).csv())))
+    rows = list(csv.DictReader(io.StringIO(Table.of(ROWS).to_csv())))
     assert [row["method"] for row in rows] == ["ALiBi", "ALiBi", "Learnable", "Learnable"]
     assert float(rows[0]["perplexity"]) == pytest.approx(20.5)
     assert float(rows[0]["low"]) == pytest.approx(np.exp(1.9))
@@ -79,7 +79,7 @@ def test_seeds_are_a_mean_and_a_spread():
     assert cell.mean == pytest.approx(statistics.mean(values))
     assert cell.spread == pytest.approx(statistics.stdev(values))
     assert cell.count == 3
-    assert "**11.33** ± 1.53" in table.markdown()
+    assert "**11.33** ± 1.53" in table.to_markdown()
     assert "over 3 seeds" in table.note()
 
 
@@ -98,8 +98,14 @@ def test_a_text_may_go_by_two_names():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"recipe": "s", "model": "g", "seed": 1}, "were trained in different ways"),
-        ({"recipe": "s", "length": 16}, "were trained in different ways"),
+        (
+            {"recipe": "s", "model": "g", "seed": 1},
+            "configs differ in more than the seed, so they cannot be averaged",
+        ),
+        (
+            {"recipe": "s", "length": 16},
+            "configs differ in more than the seed, so they cannot be averaged",
+        ),
         ({"model": "g"}, "both called ALiBi with seed 0: evaluate"),
     ],
 )
@@ -114,11 +120,13 @@ def test_only_seeds_of_one_another_share_a_column(changes, complaint):
 def test_a_measurement_given_twice_counts_once():
     table = Table.of([BASE, BASE])
     assert table.cell("ALiBi", 8).count == 1
-    assert "±" not in table.markdown()
+    assert "±" not in table.to_markdown()
 
 
 def test_no_bytes_no_bits_per_byte():
-    with pytest.raises(InputError, match="do not say which bytes they are, so there is no bits"):
+    with pytest.raises(
+        InputError, match="does not say which bytes its tokens are, so bits-per-byte"
+    ):
         Table.of([replace(BASE, bytes=None)], "bits-per-byte")
 
 
@@ -128,71 +136,106 @@ def test_other_tokens_compare_by_the_byte():
 
 
 def test_nothing_is_refused_and_so_is_an_unknown_quantity():
-    with pytest.raises(InputError, match="nothing to put into a table"):
+    with pytest.raises(InputError, match="a table needs at least one row"):
         Table.of([])
     with pytest.raises(InputError, match="unknown quantity 'ppl'"):
-        measurement.quantity("ppl")
+        Table.of([BASE], "ppl")
 
 
-def test_files_round_trip_and_compare_merges_each_once(tmp_path):
-    paths = write(tmp_path / "a", ROWS)
+def test_files_round_trip_and_read_merges_each_once(tmp_path):
+    paths = Table.of(ROWS).save(tmp_path / "a")
     assert {path.suffix for path in paths} == {
         ".json", ".csv", ".md", ".tex", ".png", ".svg", ".pdf"
     }  # fmt: skip
     assert all(path.stat().st_size for path in paths)
-    assert measurement.read(tmp_path / "a" / "evaluation.json") == ROWS
-    write(tmp_path / "b", [*ROWS, at("ALiBi", 8, 3.0, seed=1)])
-    merged = compare([tmp_path / "a", tmp_path / "b" / "evaluation.json"])
-    assert len(Table.of(merged).measurements) == len(ROWS) + 1
-    assert Table.of(merged).cell("ALiBi", 8).count == 2
+    assert Table.read(tmp_path / "a" / "evaluation.json").rows == tuple(ROWS)
+    Table.of([*ROWS, at("ALiBi", 8, 3.0, seed=1)]).save(tmp_path / "b")
+    merged = Table.read(tmp_path / "a", tmp_path / "b" / "evaluation.json")
+    assert len(merged.rows) == len(ROWS) + 1
+    assert merged.cell("ALiBi", 8).count == 2
+    assert Table.read(tmp_path / "a", quantity="loss").quantity == "loss"
 
 
-def test_the_same_measurements_give_the_same_bytes(tmp_path):
-    first, second = write(tmp_path / "a", ROWS), write(tmp_path / "b", ROWS)
+def test_the_same_rows_give_the_same_bytes(tmp_path):
+    first, second = Table.of(ROWS).save(tmp_path / "a"), Table.of(ROWS).save(tmp_path / "b")
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes(), one.name
 
 
 def test_positions_survive_the_file(tmp_path):
     row = replace(BASE, protocol="per-position", by_position=(0.1, 1 / 3, 5e-324))
-    measurement.write(tmp_path / "x.json", [row])
-    assert measurement.read(tmp_path / "x.json") == [row]
+    (tmp_path / "x.json").write_text(Table.of([row]).to_json())
+    assert Table.read(tmp_path / "x.json").rows == (row,)
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
         ("{", "is not JSON"),
-        ("[]", "holds no measurements"),
-        ('{"format": 9, "measurements": []}', "has format 9"),
-        ('{"format": 2, "measurements": [3]}', "are no list of objects"),
+        ("[]", "contains no measurements"),
+        ('{"format": 9, "measurements": []}', "has format 9; this version reads 2"),
+        ('{"format": 2, "measurements": [3]}', "measurements is not a list of objects"),
         ('{"format": 2, "measurements": [{"method": "m"}]}', "see its field 'by_position'"),
+        ('{"format": 2, "measurements": []}', "needs at least one row"),
+        ('{"format": 9, "scores": []}', "has format 9; this version reads 1"),
+        ('{"format": 1, "scores": [{"method": "a"}]}', "see its field 'depth'"),
     ],
 )
 def test_bad_files_are_refused_in_a_sentence(content, complaint, tmp_path):
     path = tmp_path / "evaluation.json"
     path.write_text(content)
     with pytest.raises(InputError, match=complaint):
-        measurement.read(path)
-    with pytest.raises(InputError, match="cannot read"):
-        measurement.read(tmp_path / "none.json")
+        Table.read(path)
 
 
-def test_a_field_of_another_type_is_refused_in_a_sentence(tmp_path):
+def test_missing_files_are_refused_in_a_sentence(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read .*none\.json"):
+        Table.read(tmp_path / "none.json")
+    with pytest.raises(InputError, match=r"contains no evaluation\.json or tasks\.json"):
+        Table.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('"loss": 2.0', '"loss": "2.0"', r"loss='2\.0' is not of type"),
+        ('"by_position": null', '"by_position": ["x"]', "by_position contains a non-numeric"),
+    ],
+)
+def test_a_field_of_a_different_type_is_refused_in_a_sentence(tmp_path, old, new, complaint):
     path = tmp_path / "evaluation.json"
-    measurement.write(path, [BASE])
-    path.write_text(path.read_text().replace('"loss": 2.0', '"loss": "2.0"'))
-    with pytest.raises(
-        InputError, match=r"evaluation\.json is damaged: loss='2\.0' is not of type"
-    ):
-        measurement.read(path)
+    path.write_text(Table.of([BASE]).to_json().replace(old, new))
+    with pytest.raises(InputError, match=rf"evaluation\.json is damaged: {complaint}"):
+        Table.read(path)
 
 
-def test_losses_and_bits_have_three_decimals_and_large_numbers_few_digits(tmp_path):
+def test_a_table_shows_itself_in_a_notebook():
+    rows = [*ROWS, at("a<b", 8, np.log(30))]
+    html = Table.of(rows)._repr_html_()
+    assert "<th>a&lt;b</th>" in html
+    assert "<tr><th>8</th><td>20.50</td><td><b>19.25</b></td><td>30.00</td></tr>" in html
+    assert "protocol nonoverlap" in html
+    assert repr(Table.of(ROWS)) == "Table(perplexity of ALiBi, Learnable at length 8 to 16)"
+
+
+def test_a_frame_has_the_columns_of_the_csv(monkeypatch):
+    made = []
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=made.append))
+    table = Table.of(ROWS)
+    table.to_frame()
+    (records,) = made
+    assert [",".join(record) for record in records] == [table.to_csv().splitlines()[0]] * 4
+    assert records[0]["perplexity"] == pytest.approx(20.5)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="to_frame needs pandas: pip install pandas"):
+        table.to_frame()
+
+
+def test_losses_and_bits_have_three_decimals_and_large_numbers_few_digits():
     table = Table.of([at("ALiBi", 8, 2.0)], "loss")
-    assert "**2.000**" in table.markdown()
-    assert table.csv().splitlines()[0].split(",").count("loss") == 1
-    assert "**1.17e+08**" in Table.of([at("ALiBi", 8, 9.2873)], "word-perplexity").markdown()
+    assert "**2.000**" in table.to_markdown()
+    assert table.to_csv().splitlines()[0].split(",").count("loss") == 1
+    assert "**1.17e+08**" in Table.of([at("ALiBi", 8, 9.2873)], "word-perplexity").to_markdown()
 
 
 def test_texts_of_other_sizes_do_not_compare_by_the_byte():
@@ -200,17 +243,12 @@ def test_texts_of_other_sizes_do_not_compare_by_the_byte():
     with pytest.raises(InputError, match="scored on 400 bytes and hf on 300"):
         Table.of([BASE, other], "bits-per-byte")
     shorter = replace(BASE, text="u", bytes=390)
-    with pytest.raises(InputError, match="ALiBi was measured on two texts at length 8"):
+    with pytest.raises(InputError, match="ALiBi was scored on two texts at length 8"):
         Table.of([BASE, shorter], "bits-per-byte")
 
 
-def test_titles_are_the_papers():
-    assert title("dapev2+kerple") == "DAPEv2+Kerple"
-    assert title("t5-clipped") == "T5-bias"
-
-
 def test_the_plot_has_a_line_per_method_and_marks_the_training_length():
-    figure = plot(Table.of(ROWS)).draw()
+    figure = Table.of(ROWS).plot().draw()
     (axes,) = figure.axes
     assert axes.get_yscale() == "log"
     lines = {line.get_label(): line for line in axes.lines}
@@ -224,15 +262,15 @@ def test_the_plot_has_a_line_per_method_and_marks_the_training_length():
 
 def test_an_infinite_perplexity_is_printed_and_not_drawn_to():
     table = Table.of([at("ALiBi", 8, 2.0), at("ALiBi", 16, 800.0)])
-    assert "inf" in table.markdown()
-    figure = plot(table).draw()
+    assert "inf" in table.to_markdown()
+    figure = table.plot().draw()
     assert np.isfinite(figure.axes[0].get_ylim()).all()
 
 
 def test_what_is_not_a_number_says_so_and_is_never_best():
     rows = [at("ALiBi", 8, 2.0), at("RoPE", 8, float("nan")), at("FIRE", 8, 800.0)]
     rows += [at("FIRE", 8, 2.0, seed=1)]
-    assert Table.of(rows).markdown().splitlines()[2] == "| 8 | **7.39** | nan | inf |"
+    assert Table.of(rows).to_markdown().splitlines()[2] == "| 8 | **7.39** | nan | inf |"
 
 
 def test_loss_along_the_window_is_binned_and_averaged_over_seeds(tmp_path):
@@ -241,7 +279,7 @@ def test_loss_along_the_window_is_binned_and_averaged_over_seeds(tmp_path):
         replace(at("ALiBi", 40, 2.0, seed), protocol="per-position", by_position=tuple(values))
         for seed, values in enumerate(losses.tolist())
     ]
-    (line,) = positions(rows).lines
+    (line,) = along_window(rows).lines
     mean = losses.mean(axis=0)
     assert line.values[:2] == pytest.approx(mean[:2])
     assert line.lengths[:2] == [1, 2]
@@ -251,12 +289,13 @@ def test_loss_along_the_window_is_binned_and_averaged_over_seeds(tmp_path):
         assert value == pytest.approx(mean[start : start + count].mean())
         start += count
     assert start == 40
-    names = {path.name for path in write(tmp_path, rows)}
+    names = {path.name for path in Table.of(rows).save(tmp_path)}
     assert "positions.svg" in names
 
 
 def test_values_close_together_still_have_labels():
-    figure = plot(Table.of([at("ALiBi", 8, np.log(17.2)), at("ALiBi", 16, np.log(18.1))])).draw()
+    rows = [at("ALiBi", 8, np.log(17.2)), at("ALiBi", 16, np.log(18.1))]
+    figure = Table.of(rows).plot().draw()
     figure.canvas.draw()
     (axes,) = figure.axes
     low, high = axes.get_ylim()

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
-from evaluate.models import tiny
-from headscape.evaluate.measurement import Measurement
-from headscape.evaluate.perplexity import Method, Text, measure
+from evaluate.models import Numbers, Subject, tiny
+from headscape.evaluate.held_out import HeldOut
+from headscape.evaluate.perplexity import TextJob
 from headscape.evaluate.protocols import parse
-from headscape.evaluate.scoring import GPT2Scorer
+from headscape.evaluate.table.row import Row
 from headscape.evaluate.units import units
 from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.text.tokenize.gpt2_bpe import GPT2Tokenizer
@@ -40,8 +41,37 @@ def test_a_word_belongs_to_the_token_that_begins_it():
     assert units(ByteTokenizer()).counts(tokens)[1].tolist() == [1, 0, 0, 1, 0]
 
 
+class Published(TrainedBPE):
+    """A tokenizer with added tokens, as published ones have them."""
+
+    def __init__(self, text):
+        bpe = Tokenizer.from_str(text)
+        bpe.add_tokens(["        "])
+        bpe.add_special_tokens(["<end>"])
+        super().__init__(bpe.to_str())
+        self.end_of_text = bpe.token_to_id("<end>")
+        self.vocabulary = bpe.get_vocab_size()
+
+
+def test_added_tokens_are_spelled_in_characters_and_special_ones_are_not_text():
+    words = "naïve words, and\n        more words"
+    tokenizer = Published(train(iter([words] * 9), 280))
+    tokens = np.append(tokenizer.encode(words), tokenizer.end_of_text).astype(np.int64)
+    assert tokenizer.end_of_text - 1 in tokens
+    size, found = units(tokenizer).counts(tokens)
+    assert size.sum() == len(words.encode())
+    assert found.sum() == len(words.split())
+
+
+def test_a_tokenizer_that_does_not_give_bytes_has_no_units():
+    assert units(Numbers()) is None
+    words = HeldOut(tokens=np.arange(20), corpus="c", units=units(Numbers()))
+    row = TextJob.of(Subject(tiny()), words, parse("nonoverlap"), 8).row
+    assert (row.bytes, row.words) == (None, None)
+
+
 def test_quantities_follow_from_the_loss():
-    one = Measurement(
+    one = Row(
         method="m", length=8, protocol="nonoverlap", corpus="c", text="t",
         model="h", tokens=100, bytes=400, words=50, loss=2.0, low=1.9, high=2.1,
     )  # fmt: skip
@@ -57,8 +87,8 @@ def test_quantities_follow_from_the_loss():
 def test_only_scored_text_is_counted():
     model = tiny(vocabulary=257)
     tokens = ByteTokenizer().encode("one two three four five six")
-    text = Text(tokens=tokens, corpus="c", units=units(ByteTokenizer()))
-    found = measure(GPT2Scorer(model), text, Method(name="m"), parse("last-4"), 8)
+    text = HeldOut(tokens=tokens, corpus="c", units=units(ByteTokenizer()))
+    found = TextJob.of(Subject(model), text, parse("last-4"), 8).row
     scored = [bytes(tokens[end - 3 : end + 1].tolist()) for end in (8, 16, 24)]
     assert found.bytes == 12
     assert found.words == sum(

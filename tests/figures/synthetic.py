@@ -36,17 +36,28 @@ def softmax(final):
     return (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
 
 
+TITLES = {"alibi": "ALiBi", "cable": "CABLE", "rope": "RoPE", "dapev2+cable": "DAPEv2+CABLE"}
+
+
 def capture(bias, *, encoding="alibi", layers=(0,), seed=0, step=None, trained=False):
     heads, length, _ = bias.shape
     content = causal(np.random.default_rng(seed).normal(size=bias.shape))
     final = content + bias
-    held = {"content": content, "bias": bias, "final": final, "weights": softmax(final)}
+    quantities = {"content": content, "bias": bias, "final": final, "weights": softmax(final)}
     words = ["The", " old", " house", " by", " the", " river", ",", " of", " stone", "\n"]
     return Capture(
         encoding=encoding,
+        title=TITLES.get(encoding, ""),
         conventions={"slopes": "geometric", "scale": "1/sqrt(e)"},
         claims={"context_dependent": encoding == "cable"},
-        model={"preset": "nano", "layers": 6, "heads": heads, "width": 96, "train_length": 256},
+        model={
+            "preset": "nano",
+            "layers": 6,
+            "heads": heads,
+            "width": 96,
+            "train_length": 256,
+            "shows": "final" if encoding == "rope" else "bias",
+        },
         layers=tuple(layers),
         heads=tuple(range(heads)),
         length=length,
@@ -61,5 +72,5 @@ def capture(bias, *, encoding="alibi", layers=(0,), seed=0, step=None, trained=F
         trained=trained,
         tokens=np.arange(length, dtype=np.int64),
         positions=np.arange(length, dtype=np.int64),
-        maps={f"layer.{i}.{name}": x for i in layers for name, x in held.items()},
+        maps={f"layer.{i}.{name}": x for i in layers for name, x in quantities.items()},
     )

@@ -4,23 +4,18 @@ import pytest
 
 from figures.synthetic import alibi, cable, capture, scores
 from headscape.arrays.context import context_dependence
-from headscape.arrays.measures import measure
+from headscape.arrays.measures import Measures
 from headscape.figures.caption import caption
 
 
 def _measured(made, maps, quantity="bias"):
-    return measure(
-        layer=0,
-        heads=made.heads,
-        quantity=quantity,
-        maps=made.values(0, quantity),
-        context=context_dependence(maps),
-    )
+    context = dict.fromkeys(made.layers, context_dependence(maps))
+    return Measures.of(made, quantity, context=context)
 
 
 def test_uniform_says_so_with_its_zero():
     made = capture(alibi(12, 32), layers=(0, 5))
-    text = caption(made, 5, "bias", _measured(made, (alibi(12, 32) for _ in range(16))))
+    text = caption(made, 5, "bias", _measured(made, (alibi(12, 32) for _ in range(16))), "ALiBi")
     for part in (
         "ALiBi: positional bias",
         "12 heads, final layer (6 of 6)",
@@ -37,7 +32,8 @@ def test_varying_says_so_with_its_number_and_interval():
     made = capture(cable(2, 32, 0), encoding="cable", trained=True, step=1200)
     found = _measured(made, (cable(2, 32, seed) for seed in range(18)))
     text = caption(made, 0, "bias", found)
-    share, low, high = (100 * x for x in (found.context.overall, *found.context.interval))
+    context = found.layers[0].context
+    share, low, high = (100 * x for x in (context.overall, *context.interval))
     assert "trained for 1,200 steps at length 256" in text
     assert "layer 1 of 6" in text
     assert (
@@ -48,9 +44,9 @@ def test_varying_says_so_with_its_number_and_interval():
 
 def test_rope_says_that_it_shows_final_scores():
     made = capture(scores(2, 16, 0), encoding="rope")
-    text = caption(made, 0, "final")
+    text = caption(made, 0, "final", title="RoPE")
     assert "RoPE: final attention scores (pre-softmax)" in text
-    assert "RoPE adds no bias: these are the scores of the rotated queries and keys." in text
+    assert "RoPE adds no bias: these are the final scores." in text
     assert "Context-independent" not in text
 
 
@@ -65,5 +61,5 @@ def test_an_unmeasured_claim_is_called_one(encoding, claim):
 def test_reduced_and_unknown():
     made = replace(capture(alibi(1, 8), encoding="dapev2+new"), resolution=4)
     text = caption(made, 0, "bias")
-    assert text.startswith("DAPEv2+new: positional bias (final score less scaled q·k) of 1 head,")
+    assert text.startswith("dapev2+new: positional bias (final score minus scaled q·k) of 1 head,")
     assert "mean of its entries, 4 cells a side" in text

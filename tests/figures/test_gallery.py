@@ -1,10 +1,13 @@
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
-from figures.synthetic import alibi
-from headscape.arrays.measures import measure
-from headscape.figures.gallery import Entry, write_gallery
+from figures.synthetic import alibi, capture
+from headscape.arrays.measures import Measures
+from headscape.arrays.measures_table import COLUMNS, label
+from headscape.errors import InputError
+from headscape.figures.gallery import Entry, merge, read_entries, write_gallery
 
 
 class Page(HTMLParser):
@@ -37,14 +40,14 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def entry():
-    found = measure(layer=0, heads=(0, 1), quantity="bias", maps=alibi(2, 8))
     return Entry(
         name="figure-12-alibi",
         title="Figure 12: ALiBi",
         image="figure-12-alibi.png",
         alt="Two maps that darken with distance",
         caption="The bias of <all> heads & more.",
-        measures=found,
+        measures=Measures.of(capture(alibi(2, 8))),
+        number=12,
         files={"SVG": "figure-12-alibi.svg", "capture": "captures/a b.safetensors"},
         made={"command": "headscape figures", "seed": "0"},
     )
@@ -58,10 +61,10 @@ def test_page_says_and_links_everything(entry, tmp_path):
     assert page.images == [("figure-12-alibi.png", "Two maps that darken with distance")]
     assert "figure-12-alibi.svg" in page.links
     assert "captures/a%20b.safetensors" in page.links
-    for part in ("The bias of <all> heads & more.", "headscape figures", "0.1.0", "shift-invari"):
+    for part in ("The bias of <all> heads & more.", "headscape figures", "0.1.0", "shift invari"):
         assert part in page.text
     anchors = [link[1:] for link in page.links if link.startswith("#")]
-    assert anchors == ["figure-12-alibi"]
+    assert anchors == ["figure-12-alibi", "columns"]
     assert set(anchors) <= set(page.ids)
     assert len(page.ids) == len(set(page.ids))
 
@@ -79,3 +82,48 @@ def test_page_needs_no_script_and_no_network(entry, tmp_path):
 def test_same_entries_same_bytes(entry, tmp_path):
     pages = [write_gallery(tmp_path / name, [entry], "T", {"v": "1"}) for name in "ab"]
     assert pages[0].read_bytes() == pages[1].read_bytes()
+
+
+def test_page_explains_the_columns_it_shows(entry, tmp_path):
+    page = Page(write_gallery(tmp_path, [entry], "T", {}).read_text(encoding="utf-8"))
+    shown = [name for name in COLUMNS if name not in ("context_dependence", "low", "high")]
+    for name in shown:
+        assert label(name) in page.text
+        assert COLUMNS[name] in page.text
+    assert COLUMNS["context_dependence"] not in page.text
+    bare = replace(entry, measures=None)
+    text = write_gallery(tmp_path, [bare], "T", {}).read_text(encoding="utf-8")
+    assert "What the columns mean" not in text
+
+
+def test_viewer_link(entry, tmp_path):
+    assert (
+        "Open in the viewer" not in Page(write_gallery(tmp_path, [entry], "T", {}).read_text()).text
+    )
+    linked = replace(entry, viewer="viewer.html#capture=alibi&layer=2")
+    page = Page(write_gallery(tmp_path, [linked], "T", {}).read_text(encoding="utf-8"))
+    assert "viewer.html#capture=alibi&layer=2" in page.links
+
+
+def test_a_second_run_keeps_earlier_figures(entry, tmp_path):
+    assert read_entries(tmp_path) == []
+    extra = replace(entry, name="extra-fox", title="FoX", number=None, image="fox.png")
+    cable = replace(entry, name="figure-08-cable", number=8, image="cable.png", measures=None)
+    for each in (entry, extra, cable):
+        (tmp_path / each.image).touch()
+    write_gallery(tmp_path, merge([], [entry, extra]), "T", {})
+    assert read_entries(tmp_path) == [entry, extra]
+    again = replace(entry, caption="Made again.")
+    merged = merge(read_entries(tmp_path), [again, cable])
+    assert merged == [cable, again, extra]
+    page = Page(write_gallery(tmp_path, merged, "T", {}).read_text(encoding="utf-8"))
+    assert [source for source, _ in page.images] == ["cable.png", "figure-12-alibi.png", "fox.png"]
+    (tmp_path / "fox.png").unlink()
+    assert read_entries(tmp_path) == [cable, again]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '[{"name": "a"}]'])
+def test_damaged_entries_are_refused(tmp_path, text):
+    (tmp_path / "entries.json").write_text(text)
+    with pytest.raises(InputError, match=r"entries\.json is damaged .*delete it"):
+        read_entries(tmp_path)

@@ -9,7 +9,9 @@ from matplotlib.ticker import MaxNLocator
 
 from figures.synthetic import alibi, cable, capture, scores
 from headscape.arrays.pyramid import Reducer
-from headscape.figures.grid import Grid, shape
+from headscape.errors import InputError
+from headscape.figures.figure_layout import shape
+from headscape.figures.grid import Grid
 from headscape.figures.overview import Overview
 from headscape.figures.style import context, save
 
@@ -27,7 +29,7 @@ def figure_12(tmp_path_factory):
     return {
         name: [text.text for text in group.iter(f"{SVG}text")]
         for name, group in groups.items()
-        if name and re.fullmatch(r"(head|colorbar)-\d+", name)
+        if name and re.fullmatch(r"(panel|colorbar)-\d+", name)
     }
 
 
@@ -41,7 +43,7 @@ def test_colour_bars_of_figure_12_read_as_printed(figure_12, head):
 
 def test_panels_of_figure_12(figure_12):
     for head in range(1, 13):
-        texts = figure_12[f"head-{head}"]
+        texts = figure_12[f"panel-{head}"]
         ticks = [text for text in texts if text.isdigit()]
         assert ticks == ["0", "100", "200", "300", "400", "500"] * 2
         assert f"Head {head}" in texts
@@ -58,7 +60,7 @@ def test_colour_bar_rule_is_matplotlibs_own_on_a_tall_bar():
 
 
 def _panels(figure):
-    return [axes for axes in figure.axes if axes.get_gid().startswith("head-")]
+    return [axes for axes in figure.axes if axes.get_gid().startswith("panel-")]
 
 
 def _bars(figure):
@@ -91,16 +93,15 @@ def test_panels_lie_in_four_rows_of_three_in_reading_order():
         assert box.width == pytest.approx(box.height)
 
 
-def test_signed_maps_are_centred_on_zero_and_their_bars_show_what_occurs():
+def test_bars_show_the_range_that_occurs():
     made = capture(scores(6, 32, seed=0))
     figure = Grid.of(made, 0, "bias").draw()
     for values, axes, bar in zip(
         made.values(0, "bias"), _panels(figure), _bars(figure), strict=True
     ):
-        low, high = axes.images[0].get_clim()
-        assert low == -high
-        assert high == max(-np.nanmin(values), np.nanmax(values))
-        assert bar.get_ylim() == (np.nanmin(values), np.nanmax(values))
+        expected = (np.nanmin(values), np.nanmax(values))
+        assert axes.images[0].get_clim() == expected
+        assert bar.get_ylim() == expected
 
 
 def test_shared_scale_and_colour_map():
@@ -155,7 +156,9 @@ def test_overview_has_a_panel_per_layer_and_head(shared):
     figure = Overview.of(made, "final", shared_scale=shared).draw()
     panels = [axes for axes in figure.axes if axes.get_gid() != "colorbar"]
     assert len(panels) == 15
-    assert len(figure.axes) == 15 + shared
+    bar = next(axes for axes in figure.axes if axes.get_gid() == "colorbar")
+    labels = [text.get_text() for text in bar.get_yticklabels()]
+    assert ("lowest" in labels) != shared
     assert panels[0].get_title() == "Head 1"
     assert panels[10].get_ylabel() == "Layer 5"
     np.testing.assert_array_equal(
@@ -164,9 +167,82 @@ def test_overview_has_a_panel_per_layer_and_head(shared):
     assert (len({axes.images[0].get_clim() for axes in panels}) == 1) == shared
 
 
-def test_one_picture_has_one_meaning_of_colour():
-    maps = np.stack([alibi(1, 8)[0], np.full((8, 8), 0.01) + alibi(1, 8)[0]])
-    mixed = Grid(maps=maps, titles=("Head 1", "Head 2")).scales()
-    assert [scale.signed for scale in mixed] == [True, True]
-    assert mixed[0].colormap is mixed[1].colormap
-    assert not any(scale.signed for scale in Grid(maps=maps[:1], titles=("Head 1",)).scales())
+def test_chosen_heads_in_the_order_given():
+    made = capture(scores(12, 16, seed=0), layers=(2, 5))
+    grid = Grid.of(made, layer=-1, heads=[9, 0, -1])
+    figure = grid.draw()
+    assert [axes.get_title() for axes in _panels(figure)] == ["Head 10", "Head 1", "Head 12"]
+    for head, axes in zip([9, 0, 11], _panels(figure), strict=True):
+        np.testing.assert_array_equal(
+            axes.images[0].get_array().filled(np.nan), made.values(5, "bias")[head]
+        )
+    assert grid.heading == "alibi, untrained, layer 6: positional bias"
+    assert figure.get_suptitle() == grid.heading
+    for heads, message in [([12], "head 12"), ([], "empty"), ([1, 1], "listed twice")]:
+        with pytest.raises(InputError, match=message):
+            Grid.of(made, heads=heads)
+    with pytest.raises(InputError, match="layer 0 is not in this capture, which contains"):
+        Grid.of(made, layer=0)
+
+
+def test_an_encoding_without_a_bias_shows_its_scores():
+    made = capture(scores(2, 8, seed=0), encoding="rope")
+    np.testing.assert_array_equal(Grid.of(made).maps, made.values(0, "final"))
+    assert "final scores" in Grid.of(made).heading
+
+
+def _ink(figure):
+    """Boxes in inches of everything drawn, by axes id."""
+    renderer = figure.canvas.get_renderer()
+    return {
+        axes.get_gid(): axes.get_tightbbox(renderer).transformed(figure.dpi_scale_trans.inverted())
+        for axes in figure.axes
+    }
+
+
+@pytest.mark.parametrize(
+    ("width", "columns", "heads"), [(3.3, 2, 4), (3.3, 1, 2), (4.5, 3, 3), (6.75, 4, 12), (5, 2, 3)]
+)
+@pytest.mark.parametrize("made", [capture(alibi(12, 512)), capture(1e-3 * scores(12, 64, seed=0))])
+def test_a_given_width_is_kept_and_nothing_is_clipped(made, width, columns, heads, tmp_path):
+    grid = Grid.of(made, heads=range(heads), columns=columns, width=width, title="DAPEv2+Kerple")
+    figure = grid.draw()
+    wide, high = figure.get_size_inches()
+    assert wide == width
+    boxes = _ink(figure)
+    for box in boxes.values():
+        assert box.x0 >= 0
+        assert box.x1 <= width
+        assert box.y0 >= 0
+        assert box.y1 <= high
+    heading = figure._suptitle.get_window_extent().transformed(figure.dpi_scale_trans.inverted())
+    assert heading.x0 >= 0
+    assert heading.x1 <= width
+    assert heading.y0 >= max(box.y1 for box in boxes.values())
+    places = [box for name, box in boxes.items() if name.startswith("panel")]
+    bars = [box for name, box in boxes.items() if name.startswith("colorbar")]
+    for index, bar in enumerate(bars):
+        if (index + 1) % columns and index + 1 < heads:
+            assert bar.x1 <= places[index + 1].x0
+        if index + columns < heads:
+            assert places[index].y0 >= places[index + columns].y1
+    sizes = [text.get_fontsize() for axes in figure.axes for text in axes.get_yticklabels()]
+    assert min(sizes) >= 6
+    for axes in figure.axes:
+        assert len([tick for tick in axes.get_yticks() if _inside(tick, axes.get_ylim())]) >= 2
+    text = grid.save(tmp_path / "a.pdf").read_bytes()
+    assert f"/MediaBox [ 0 0 {72 * width:g} ".encode() in text
+
+
+def _inside(value, limits):
+    return min(limits) <= value <= max(limits)
+
+
+def test_widths_that_cannot_be_drawn():
+    made = capture(alibi(12, 16))
+    with pytest.raises(InputError, match=r"12 columns do not fit into 3\.3 inches"):
+        Grid.of(made, columns=12, width=3.3).draw()
+    with pytest.raises(InputError, match="greater than 0 inches, got -1"):
+        Grid.of(made, width=-1).draw()
+    with pytest.raises(InputError, match="columns must be at least 1, got 0"):
+        Grid.of(made, columns=0)

@@ -1,50 +1,18 @@
 import subprocess
 import sys
+from base64 import b64decode
+from pathlib import Path
 
 import matplotlib as mpl
-import numpy as np
 import pytest
+from PIL import Image
 
 from figures.synthetic import alibi, capture, scores
 from headscape.errors import InputError
 from headscape.figures.curves import Curves
 from headscape.figures.grid import Grid
-from headscape.figures.style import SIGNED, Scale, save
-
-
-def lightness(colormap):
-    """CIE L* of 256 colours, from their relative luminance (IEC 61966-2-1, CIE 15)."""
-    rgb = colormap(np.linspace(0, 1, 256))[:, :3]
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    luminance = linear @ [0.2126, 0.7152, 0.0722]
-    return 116 * np.cbrt(luminance) - 16
-
-
-@pytest.mark.parametrize(
-    ("low", "high"), [(-3.0, 0.0), (0.0, 2.0), (-3.0, 2.0), (-7.0, -2.0), (1.0, 5.0)]
-)
-def test_colours_keep_their_order_in_grey(low, high):
-    shades = np.diff(lightness(Scale.between(low, high).colormap))
-    assert (shades > 0).all() or (shades < 0).all()
-
-
-def test_zero_is_light_where_the_sign_is_kept_and_grey_where_it_changes():
-    for low, high, zero in [(-3.0, 0.0, 1.0), (0.0, 3.0, 0.0)]:
-        scale = Scale.between(low, high)
-        assert scale.norm(0.0) == zero
-        assert lightness(scale.colormap)[int(255 * zero)] > 85
-    assert Scale.between(-9.0, 1.0).norm(0.0) == 0.5
-    red, green, blue, _ = SIGNED(0.5)
-    assert max(red, green, blue) - min(red, green, blue) < 0.03
-    assert 0.5 < red < 0.75
-
-
-def test_scale_of_odd_values():
-    assert (Scale.of(np.full((2, 2), np.nan)).low, Scale.of(np.zeros(3)).high) == (-1, 0)
-    assert (Scale.of(np.array([-2.0])).low, Scale.of(np.array([-2.0])).high) == (-2, 0)
-    scale = Scale.of(np.array([np.nan, -np.inf, -2.5, -0.0]))
-    assert (scale.low, scale.high, scale.signed) == (-2.5, 0, False)
-    assert scale.label == "\N{MINUS SIGN}2.5 … 0"
+from headscape.figures.style import save
+from headscape.figures.view import targets
 
 
 def test_same_capture_same_bytes_whatever_the_users_settings(tmp_path):
@@ -79,10 +47,57 @@ def test_a_name_with_a_dot_keeps_it(tmp_path):
     assert save(figure, tmp_path / "v0.1", ["png"]) == [tmp_path / "v0.1.png"]
 
 
-def test_refusals(tmp_path):
+@pytest.mark.parametrize("suffix", ["png", "SVG", "pdf"])
+def test_a_view_is_written_to_the_path_given(tmp_path, suffix):
+    view = Grid.of(capture(alibi(1, 8)))
+    path = tmp_path / "deep" / f"v0.1.{suffix}"
+    assert view.save(str(path)) == path
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    (expected,) = save(view.draw(), tmp_path / "other", [suffix.lower()])
+    assert path.read_bytes() == expected.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a.bmp", "a", "a.gif"])
+def test_other_suffixes_are_refused(tmp_path, name):
+    with pytest.raises(InputError, match=r"end its name in \.png, \.svg, \.pdf"):
+        Grid.of(capture(alibi(1, 8))).save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_pictures_have_full_colour(tmp_path):
+    path = Grid.of(capture(alibi(4, 512))).save(tmp_path / "a.png")
+    with Image.open(path) as picture:
+        assert picture.mode == "RGBA"
+        # A palette has at most 256 colours; each panel alone shows most of the map's.
+        assert len(picture.getcolors(1 << 20)) > 500
+
+
+def test_a_view_shows_itself_in_a_notebook():
+    view = Grid.of(capture(alibi(3, 8), step=1200, trained=True), title="ALiBi")
+    assert view._repr_png_().startswith(b"\x89PNG")
+    assert repr(view) == "<Grid: ALiBi, step 1,200, layer 1: positional bias>"
+    html = view._repr_html_()
+    assert 'alt="ALiBi, step 1,200, layer 1: positional bias"' in html
+    picture = b64decode(html.split("base64,")[1].split('"')[0])
+    assert picture == view.encode("png")
+
+
+def test_files_are_named_after_what_they_show(tmp_path):
+    view = Grid.of(capture(alibi(3, 8)))
+    assert targets(view, None, None, tmp_path) == [tmp_path / f"{view.stem}.png"]
+    assert targets(view, None, ["svg", "pdf"], tmp_path) == [
+        tmp_path / f"{view.stem}.svg", tmp_path / f"{view.stem}.pdf",
+    ]  # fmt: skip
+    pic = Path("v0.1.png")
+    assert targets(view, pic, None, tmp_path) == [pic]
+    assert targets(view, pic, ["pdf"], tmp_path) == [Path("v0.1.pdf")]
+    assert targets(view, Path("v0.1"), ["pdf"], tmp_path) == [Path("v0.1.pdf")]
+    with pytest.raises(InputError, match="'gif' is not a format of this figure"):
+        targets(view, None, ["gif"], tmp_path)
+
+
+def test_refused_formats(tmp_path):
     figure = Curves.of(capture(alibi(1, 8)), 0).draw()
     with pytest.raises(InputError, match="'bmp' is not a figure format; choose from png, svg, pdf"):
         save(figure, tmp_path / "a", ["bmp"])
     assert not list(tmp_path.iterdir())
-    with pytest.raises(InputError, match="nosuch is not a colour map"):
-        Scale.between(0.0, 1.0, "nosuch")

@@ -99,7 +99,7 @@ def test_a_bad_value_is_named(name: str, fields: dict[str, object], value: str) 
 
 @pytest.mark.parametrize("field", ["heads", "head_dim", "width", "train_length"])
 def test_a_shape_without_extent(field: str) -> None:
-    with pytest.raises(InputError, match=f"{field} must be at least 1, not 0"):
+    with pytest.raises(InputError, match=f"{field} must be at least 1, got 0"):
         build("alibi", **(SHAPE | {field: 0}))
 
 
@@ -108,7 +108,7 @@ def test_odd_rotary_widths() -> None:
         build("rope", heads=1, head_dim=5, width=5, train_length=8)
     with pytest.raises(InputError, match=r"even.*10 x rotary_fraction 0.5 = 5"):
         build("rope", heads=1, head_dim=10, width=10, train_length=8, rotary_fraction=0.5)
-    with pytest.raises(InputError, match=r"even, not 5"):
+    with pytest.raises(InputError, match=r"even, got 5"):
         build("xpos", heads=1, head_dim=5, width=5, train_length=8)
     with pytest.raises(InputError, match=r"even .*7"):
         build("sinusoidal", heads=1, head_dim=7, width=7, train_length=8)

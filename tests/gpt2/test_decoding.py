@@ -7,7 +7,7 @@ from headscape.attention.native import adapter
 from headscape.encodings import build
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
-from properties.layer import randomise
+from headscape.properties.probe import randomise
 
 
 def tiny(encoding: str, **changes: object) -> GPT2:

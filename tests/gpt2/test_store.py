@@ -155,7 +155,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("{", "not JSON"),
-        ("[]", "no JSON object"),
+        ("[]", "must contain a JSON object"),
         ('{"format": 99}', "format 99"),
         ('{"format": 1}', "does not describe a model"),
     ],

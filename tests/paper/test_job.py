@@ -64,7 +64,7 @@ def test_all_eight_are_made_and_a_second_run_makes_nothing(tmp_path: Path) -> No
         assert held.encoding == figure.encoding
         assert held.trained
         measured = json.loads((out / "data" / f"{figure.name}.json").read_text())
-        share = measured["context"]["overall"]
+        share = measured["layers"][0]["context"]["overall"]
         if build(
             figure.encoding, heads=12, head_dim=16, width=192, train_length=32
         ).context_dependent:
@@ -139,7 +139,7 @@ def test_figure_12_at_gpt2_small_has_the_printed_colour_bars(tmp_path: Path) -> 
     printed = json.loads(TICKS.read_text())
     printed = printed.get("12", printed)["heads"]
     for head in range(1, 13):
-        part = svg.split(f'id="colorbar-{head}"')[1].split('id="head-')[0]
+        part = svg.split(f'id="colorbar-{head}"')[1].split('id="panel-')[0]
         labels = re.findall(r"<text[^>]*>([^<]+)</text>", part)
         ticks = [float(text.replace("\u2212", "-")) for text in labels[: len(printed[str(head)])]]
         assert sorted(ticks, reverse=True) == printed[str(head)], head

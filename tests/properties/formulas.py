@@ -1,15 +1,19 @@
 """What each encoding's scores are by the oracle, with the weights and conventions of a module.
 
 `expected(encoding, q, k, x, qpos, kpos)` gives final scores [b h t s], NaN where no value is
-defined. A subclass is measured by its parent's formula, which is how a broken one is found out.
+defined. A subclass is compared with its parent's formula, so a broken subclass fails. `formula` is
+the property that a module computes them.
 """
 
 from functools import singledispatch
 
 import numpy as np
+import torch
 from torch import Tensor
 
 import oracle
+from headscape.attention import reference
+from headscape.attention.layer import prepare
 from headscape.encodings import Encoding
 from headscape.encodings.alibi import ALiBi
 from headscape.encodings.cable import CABLE, CABLENW, KCABLE
@@ -25,6 +29,9 @@ from headscape.encodings.sandwich import Sandwich
 from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.encodings.t5 import T5, T5Clipped
 from headscape.encodings.xpos import XPos
+from headscape.properties.probe import HEAD_DIM, Factory, draw, randomise, shape
+from headscape.properties.tolerance import require_same
+from headscape.types import Positions
 
 Array = np.ndarray
 
@@ -197,7 +204,7 @@ def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos
 
 
 def expected_embedding(encoding: Encoding, x: Array, at: Array) -> Array:
-    """What an encoding at the input makes of embeddings x [b t d]."""
+    """Embeddings x [b t d] with their positions added."""
     if isinstance(encoding, Learned):
         table = array(encoding.table.weight)
         return oracle.learned_embedding(x, table, at + encoding.config.offset)
@@ -206,3 +213,26 @@ def expected_embedding(encoding: Encoding, x: Array, at: Array) -> Array:
     return x + oracle.sinusoidal_embedding(
         at, x.shape[-1], layout=encoding.config.layout, scale=scale, base=encoding.config.base
     )
+
+
+def formula(factory: Factory, heads: int, length: int, past: int = 0, start: int = 0) -> None:
+    """The scores are the oracle's, for a text that starts at any position, after `past` keys."""
+    encoding = factory(shape(heads)).double()
+    randomise(encoding)
+    keys = past + length
+    at = torch.arange(start, start + keys)[None]
+    x = draw(2, keys, heads * HEAD_DIM, seed=1)
+    where, rows_at = at[0].numpy(), at[0, past:].numpy()
+    if encoding.at_input:
+        ours = encoding.embed(x[:, past:], at[:, past:])
+        theirs = expected_embedding(encoding, x[:, past:].numpy(), rows_at)
+        require_same(ours.detach(), torch.from_numpy(theirs), "embeddings")
+        return
+    q = draw(2, heads, length, HEAD_DIM, seed=2)
+    k, v = (draw(2, heads, keys, HEAD_DIM, seed=seed) for seed in (3, 4))
+    with torch.no_grad():
+        found = reference.scores(prepare(encoding, q, k, v, x, Positions(at[:, past:], at)))
+    theirs = expected(encoding, q.numpy(), k.numpy(), x.numpy(), rows_at, where)
+    seen = found.visible.expand_as(found.final)
+    assert not np.isnan(theirs[seen.numpy()]).any()
+    require_same(found.final[seen], torch.from_numpy(theirs)[seen], "scores and their formula")

@@ -157,7 +157,7 @@ def test_every_stack_is_acted_upon():
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("length", [0, -1])
 def test_a_question_without_symbols_is_refused(name, length):
-    with pytest.raises(InputError, match=f"at least 1 symbol, not {length}"):
+    with pytest.raises(InputError, match=f"question length must be at least 1, got {length}"):
         TASKS[name].example(0, 0, length)
 
 

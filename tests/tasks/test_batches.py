@@ -50,7 +50,9 @@ def test_training_lengths_are_drawn_evenly_and_from_nowhere_else():
 
 
 def test_a_window_too_short_is_refused():
-    with pytest.raises(InputError, match="has up to 122 tokens and a window 20: train with a"):
+    with pytest.raises(
+        InputError, match="has up to 122 tokens and a window only 20: set context_length"
+    ):
         check_fits(TASKS["duplicate-string"], 20)
     check_fits(TASKS["duplicate-string"], 122)
 

@@ -94,7 +94,7 @@ def test_validation_windows():
 @pytest.mark.parametrize("size", [0, 1, 10])
 def test_too_short(size):
     tokens = np.zeros(size, np.uint16)
-    with pytest.raises(InputError, match=f"{size} tokens do not hold one window of 10"):
+    with pytest.raises(InputError, match=rf"{size} tokens and a window needs 10 \+ 1"):
         Batches(tokens, 10, seed=0)
     with pytest.raises(InputError, match="too short"):
         validation_windows(tokens, 10)

@@ -139,20 +139,20 @@ def test_standard_library():
     [
         ("a.txt", b"", "is empty"),
         ("a.txt", b" \n\n", "is empty"),
-        ("a.txt", "Köln".encode("latin-1"), r"a\.txt is not UTF-8: byte 0xf6 at offset 1;"),
-        ("a.jsonl", b'{"text": "x"}\n{"text": "\xff"}', r"not UTF-8: byte 0xff at offset 24;"),
+        ("a.txt", "Köln".encode("latin-1"), r"a\.txt is not UTF-8: byte 0xf6 at offset 1:"),
+        ("a.jsonl", b'{"text": "x"}\n{"text": "\xff"}', r"not UTF-8: byte 0xff at offset 24:"),
         ("a.jsonl", b'{"text": "x"}\n{"text"', r"a\.jsonl line 2 is not JSON"),
         ("a.jsonl", b'{"text": "x"}\n{"body": "x"}', r'line 2 has no string field "text"'),
         ("a.jsonl", b"[1]", r'line 1 has no string field "text"'),
         ("a.jsonl", b'{"text": "\\ud800"}', r"line 1 has half of a surrogate pair"),
         ("a.txt.bz2", b"x", r"compressed as \.bz2"),
-        ("a.txt.gz", b"not gzip", r"a\.txt\.gz is not a whole \.gz file"),
+        ("a.txt.gz", b"not gzip", r"a\.txt\.gz is not a complete \.gz file"),
         (
             "a.txt.gz",
             gzip.compress(b"x" * 999, mtime=0)[:-9],
-            r"a\.txt\.gz is not a whole \.gz file",
+            r"a\.txt\.gz is not a complete \.gz file",
         ),
-        ("a.txt.zst", b"not zstd", r"a\.txt\.zst is not a whole \.zst file"),
+        ("a.txt.zst", b"not zstd", r"a\.txt\.zst is not a complete \.zst file"),
     ],
 )
 @pytest.mark.parametrize("whole_folder", [False, True])
@@ -165,12 +165,12 @@ def test_bad_text_is_one_sentence(tmp_path, name, data, message, whole_folder):
 
 
 def test_bad_path(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.txt is not there"):
+    with pytest.raises(InputError, match=r"nowhere\.txt does not exist"):
         open_corpus(str(tmp_path / "nowhere.txt"))
     write(tmp_path, {"picture.png": b"x"})
-    with pytest.raises(InputError, match=r"holds no \.txt"):
+    with pytest.raises(InputError, match=r"contains no \.txt"):
         open_corpus(str(tmp_path))
-    with pytest.raises(InputError, match="no name"):
+    with pytest.raises(InputError, match="corpus is empty"):
         open_corpus("")
 
 
@@ -216,7 +216,7 @@ def test_hugging_face_rows(monkeypatch):
 def test_pinned_commit_needs_no_network(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert open_corpus(f"hf:some/data@{'a' * 40}").fingerprint()
-    with pytest.raises(InputError, match=r"pip install headscape\[datasets\]"):
+    with pytest.raises(InputError, match=r"pip install 'headscape\[datasets\]'"):
         open_corpus("hf:some/data")
 
 

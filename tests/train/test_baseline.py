@@ -35,7 +35,7 @@ def test_two_minutes_beat_an_interpolated_bigram(
     result = train(config, out=tmp_path, cache=cache, quiet=True)
     data = open_data(config, World(), cache)
     counted = bigram_loss(
-        data.shards.train.tokens, data.held_out[:, 1:].ravel(), data.tokenizer.vocabulary
+        data.dataset.train, data.held_out[:, 1:].ravel(), data.tokenizer.vocabulary
     )
     assert result.validation_loss is not None
     assert result.validation_loss < counted - 0.2
@@ -47,7 +47,7 @@ def test_thirty_minutes_beat_a_five_gram(cache: Path, tmp_path: Path) -> None:
     result = train(config, out=tmp_path, cache=cache, quiet=True)
     data = open_data(config, World(), cache)
     counted = fivegram_loss(
-        data.shards.train.tokens, data.held_out[:, 1:].ravel(), data.tokenizer.vocabulary
+        data.dataset.train, data.held_out[:, 1:].ravel(), data.tokenizer.vocabulary
     )
     assert result.validation_loss is not None
     assert result.validation_loss < counted

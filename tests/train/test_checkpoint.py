@@ -14,7 +14,7 @@ from headscape.io import atomic
 from headscape.train import TrainConfig
 from headscape.train.distributed.world import World
 from headscape.train.loop.optim import adamw, moments
-from headscape.train.storage import checkpoint
+from headscape.train.storage import checkpoint, checkpoint_tensors
 from headscape.train.storage.checkpoint import State
 
 FILES = ["model.safetensors", "headscape.json", "optimizer.safetensors", "state.json"]
@@ -32,25 +32,29 @@ def trained(updates: int = 2) -> tuple[GPT2, torch.optim.AdamW]:
 
 def saved(run: Path, *steps: int) -> list[Path]:
     return [
-        checkpoint.write(run, *trained(), State(step=step, tokens=9, seconds=1.5), World())
+        checkpoint_tensors.write(run, *trained(), State(step=step, tokens=9, seconds=1.5), World())
         for step in steps
     ]
 
 
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
     model, optimiser = trained()
-    folder = checkpoint.write(tmp_path, model, optimiser, State(step=2, tokens=9), World())
+    folder = checkpoint_tensors.write(tmp_path, model, optimiser, State(step=2, tokens=9), World())
     assert folder == tmp_path / "checkpoints" / "step-000002"
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     other, memory = trained(0)
-    assert checkpoint.load(folder, other, memory) == State(step=2, tokens=9)
+    verified = checkpoint.verify(folder)
+    assert verified.state == State(step=2, tokens=9)
+    checkpoint_tensors.load(verified, other, memory)
     for ours, theirs in (
         (model.tensors(), other.tensors()),
         (moments(model, optimiser), moments(other, memory)),
     ):
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert all(float(state["step"]) == 2 for state in memory.state.values())
-    loaded = checkpoint.load_model(folder).tensors()
+    loaded_model, digest = checkpoint_tensors.load_model(verified)
+    assert digest == weights.sha256(folder / "model.safetensors")
+    loaded = loaded_model.tensors()
     assert all(torch.equal(value, loaded[name]) for name, value in model.tensors().items())
 
 
@@ -76,7 +80,8 @@ def test_damage_is_named_and_the_one_before_is_taken(
     good, bad = saved(tmp_path, 3, 4)
     damage(bad / name)
     found, complaints = checkpoint.newest_good(tmp_path)
-    assert found == good
+    assert found is not None
+    assert found.folder == good
     assert len(complaints) == 1
     assert str(bad / name) in complaints[0]
     checkpoint.set_aside(tmp_path, 3)
@@ -89,7 +94,7 @@ def test_a_number_that_changed_in_the_state_is_noticed(tmp_path: Path) -> None:
     facts = json.loads(path.read_text())
     facts["state"]["step"] = 5
     path.write_text(json.dumps(facts))
-    assert checkpoint.newest_good(tmp_path)[0] == good
+    assert checkpoint.newest_good(tmp_path)[0] == checkpoint.verify(good)
 
 
 def test_the_newest_and_the_multiples_stay(tmp_path: Path) -> None:
@@ -101,8 +106,11 @@ def test_the_newest_and_the_multiples_stay(tmp_path: Path) -> None:
 def test_a_step_is_replaced(tmp_path: Path) -> None:
     saved(tmp_path, 4)
     model, optimiser = trained(5)
-    folder = checkpoint.write(tmp_path, model, optimiser, State(step=4), World())
-    assert torch.equal(checkpoint.load_model(folder).tokens.weight, model.tokens.weight)
+    folder = checkpoint_tensors.write(tmp_path, model, optimiser, State(step=4), World())
+    assert torch.equal(
+        checkpoint_tensors.load_model(checkpoint.verify(folder))[0].tokens.weight,
+        model.tokens.weight,
+    )
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
@@ -131,7 +139,7 @@ def test_a_kill_at_any_write_loses_nothing(
         patch.setattr(Path, "rename", dying(Path.rename))
         patch.setattr(Path, "replace", dying(Path.replace))
         patch.setattr(atomic, "_flush", dying(atomic._flush))
-        patch.setattr(checkpoint, "save_file", dying(checkpoint.save_file))
+        patch.setattr(checkpoint_tensors, "save_file", dying(checkpoint_tensors.save_file))
         patch.setattr(weights, "save_file", dying(weights.save_file))
         try:
             saved(tmp_path, 4)
@@ -142,9 +150,9 @@ def test_a_kill_at_any_write_loses_nothing(
     found, complaints = checkpoint.newest_good(tmp_path)
     assert complaints == []
     assert found is not None
-    assert checkpoint.verify(good).step == 3
-    checkpoint.set_aside(tmp_path, checkpoint.verify(found).step)
-    assert not list(found.parent.glob(".*"))
+    assert checkpoint.verify(good).state.step == 3
+    checkpoint.set_aside(tmp_path, found.state.step)
+    assert not list(found.folder.parent.glob(".*"))
 
 
 def test_a_full_disk_is_a_sentence_and_leaves_the_last_good_one(
@@ -155,8 +163,8 @@ def test_a_full_disk_is_a_sentence_and_leaves_the_last_good_one(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint_tensors, "save_file", full)
     with pytest.raises(InputError, match="No space left on device"):
         saved(tmp_path, 4)
-    assert checkpoint.newest_good(tmp_path) == (good, [])
+    assert checkpoint.newest_good(tmp_path) == (checkpoint.verify(good), [])
     assert [path.name for path in good.parent.iterdir()] == [good.name]

@@ -33,7 +33,7 @@ def test_minutes_survive_without_steps(tmp_path: Path) -> None:
 def test_an_unknown_key_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("warm_up = 3\n")
-    with pytest.raises(InputError, match=r"'warm_up'.*did you mean 'warmup'"):
+    with pytest.raises(InputError, match=r"'warm_up'.*did you mean 'warmup_steps'"):
         config_file.read(path)
 
 
@@ -48,20 +48,20 @@ def test_what_is_not_toml_is_refused(text: str, tmp_path: Path) -> None:
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"steps": None}, "give one"),
     ({"minutes": 1.0}, "give one"),
-    ({"steps": 50, "warmup": 50}, "warm-up of 50"),
-    ({"rate": 1e-4, "final_rate": 1e-3}, "final_rate"),
-    ({"curriculum": (128, 256)}, "ends at 256"),
+    ({"steps": 50, "warmup_steps": 50}, "warmup_steps=50 must be below steps=50"),
+    ({"lr": 1e-4, "final_lr": 1e-3}, "final_lr"),
+    ({"curriculum": (128, 256)}, r"last length of curriculum=\(128, 256\)"),
     ({"curriculum": (1024, 512)}, "1024"),
     ({"tokens_per_step": 1000}, "1000"),
     ({"curriculum": (384, 512)}, "384"),
     ({"steps": 0}, "steps"),
     ({"steps": 2.5}, "steps=2.5"),
     ({"minutes": -1.0, "steps": None}, "minutes"),
-    ({"rate": float("nan")}, "rate"),
+    ({"lr": float("nan")}, "lr"),
     ({"beta2": 1.0}, "beta2"),
-    ({"batch": 0}, "batch"),
-    ({"batch": True}, "batch=True"),
-    ({"clip": -1.0}, "clip"),
+    ({"batch_size": 0}, "batch_size"),
+    ({"batch_size": True}, "batch_size=True"),
+    ({"grad_clip": -1.0}, "grad_clip"),
     ({"compile": "yes"}, "compile='yes'"),
     ({"precision": "fp8"}, "fp8"),
     ({"distributed": "horovod"}, "ddp"),
@@ -70,6 +70,14 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"encoding": "cabel"}, "cable"),
     ({"encoding": "alibi", "encoding_fields": {"slope": "x"}}, "slope"),
     ({"curriculum": [128, 512]}, "curriculum"),
+    ({"seed": -1}, "seed must be at least 0, got -1"),
+    ({"seed": 1 << 70}, "seed must be at most"),
+    ({"steps": 10**30}, "steps must be at most"),
+    ({"layers": 10**9}, "layers must be at most 1,000, got 1000000000"),
+    ({"context_length": 10**12}, "context_length must be at most"),
+    ({"lr": 10**400}, "lr is too large"),
+    ({"minutes": float("inf"), "steps": None}, "minutes must be above 0"),
+    ({"weight_decay": float("nan")}, "weight_decay must be at least 0, got nan"),
 ]
 
 
@@ -88,23 +96,25 @@ def test_presets_carry_the_papers_numbers() -> None:
         "paper-medium-1024": (24, 16, 1024, 1024),
     }.items():
         run = preset(name, encoding="dapev2+kerple")
-        assert (run.layers, run.heads, run.width, run.length) == shape
-        assert (run.tokens_per_step, run.steps, run.warmup) == (524_288, 19_000, 750)
-        assert (run.rate, run.final_rate, run.clip, run.decay) == (6e-4, 6e-5, 1.0, 0.1)
+        assert (run.layers, run.heads, run.width, run.context_length) == shape
+        assert (run.tokens_per_step, run.steps, run.warmup_steps) == (524_288, 19_000, 750)
+        assert (run.lr, run.final_lr, run.grad_clip, run.weight_decay) == (6e-4, 6e-5, 1.0, 0.1)
         assert (run.beta1, run.beta2, run.precision) == (0.9, 0.95, "bf16")
         assert (run.corpus, run.tokenizer) == ("fineweb-edu", "gpt2")
         assert run.model(50_257).vocabulary == 50_304
         # Eight processes share a step evenly, in whole passes.
-        assert run.tokens_per_step % (8 * run.batch * run.length) == 0
+        assert run.tokens_per_step % (8 * run.batch_size * run.context_length) == 0
 
 
 def test_what_hangs_on_a_changed_field_follows_it() -> None:
-    run = preset("nano", length=512, batch=8, steps=400, seed=7, encoding="cable", rate=None)
-    assert (run.tokens_per_step, run.curriculum, run.warmup) == (4096, (128, 256, 512), 40)
-    assert preset("nano", length=96).curriculum == ()
-    assert preset("nano", length=96).tokens_per_step == 960
-    assert preset("nano", rate=1e-4).final_rate == pytest.approx(1e-5)
-    assert preset("nano", steps=1).warmup == 0
+    run = preset(
+        "nano", context_length=512, batch_size=8, steps=400, seed=7, encoding="cable", lr=None
+    )
+    assert (run.tokens_per_step, run.curriculum, run.warmup_steps) == (4096, (128, 256, 512), 40)
+    assert preset("nano", context_length=96).curriculum == ()
+    assert preset("nano", context_length=96).tokens_per_step == 960
+    assert preset("nano", lr=1e-4).final_lr == pytest.approx(1e-5)
+    assert preset("nano", steps=1).warmup_steps == 0
     with pytest.raises(InputError, match="did you mean 'paper-small-512'"):
         preset("paper-smal-512")
 

@@ -44,7 +44,7 @@ def alone(make: Make, cache: Path, tmp_path: Path) -> Path:
     return tmp_path / "alone"
 
 
-FIFTY = {"steps": 50, "layers": 2, "encoding": "fire", "checkpoint_every": 20, "rate": 1e-3}
+FIFTY = {"steps": 50, "layers": 2, "encoding": "fire", "checkpoint_every": 20, "lr": 1e-3}
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

@@ -8,13 +8,14 @@ import torch
 
 from headscape.gpt2 import GPT2, preset
 from headscape.train import TrainConfig
-from headscape.train.loop.optim import adamw, moments, rate_at, set_rate, set_updates
+from headscape.train.loop.optim import adamw, moments, set_updates
+from headscape.train.loop.schedule import lr_at, set_lr
 
-CONFIG = TrainConfig(rate=1e-2, final_rate=1e-3, warmup=10, steps=110)
+CONFIG = TrainConfig(lr=1e-2, final_lr=1e-3, warmup_steps=10, steps=110)
 
 
 def test_the_rate_rises_in_a_line_and_falls_as_a_cosine() -> None:
-    rates = [rate_at(CONFIG, step, step / 110) for step in range(111)]
+    rates = [lr_at(CONFIG, step, step / 110) for step in range(111)]
     assert rates[:10] == pytest.approx([1e-3 * (step + 1) for step in range(10)])
     for step in range(10, 111):
         x = (step - 10) / 100
@@ -22,8 +23,8 @@ def test_the_rate_rises_in_a_line_and_falls_as_a_cosine() -> None:
 
 
 def test_a_run_of_minutes_falls_with_time() -> None:
-    timed = TrainConfig(steps=None, minutes=1.0, warmup=0, rate=1.0, final_rate=0.0)
-    assert [rate_at(timed, 5, x) for x in (0, 0.5, 1, 2)] == pytest.approx([1, 0.5, 0, 0])
+    timed = TrainConfig(steps=None, minutes=1.0, warmup_steps=0, lr=1.0, final_lr=0.0)
+    assert [lr_at(timed, 5, x) for x in (0, 0.5, 1, 2)] == pytest.approx([1, 0.5, 0, 0])
 
 
 def test_only_matrices_decay() -> None:
@@ -44,7 +45,7 @@ def test_updates_are_adamws_by_hand() -> None:
         gradient = np.random.default_rng(step).normal(size=weight.shape)
         model.weight.grad = torch.from_numpy(gradient.copy())
         model.bias.grad = torch.zeros_like(model.bias)
-        set_rate(optimiser, 0.01 * step)
+        set_lr(optimiser, 0.01 * step)
         optimiser.step()
         mean = 0.9 * mean + 0.1 * gradient
         square = 0.95 * square + 0.05 * gradient**2

@@ -100,7 +100,7 @@ def test_a_signal_saves_and_says_how_to_resume(
 def test_a_second_interrupt_is_taken_at_its_word() -> None:
     with Interrupt() as interrupt:
         os.kill(os.getpid(), signal.SIGINT)
-        assert interrupt.wanted
+        assert interrupt.requested
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -122,7 +122,7 @@ def test_resuming_passes_over_a_damaged_checkpoint_and_says_so(
     train(make(), out=broken, cache=cache, resume=True)
     said = capsys.readouterr().err
     assert str(bad) in said
-    assert "Going on from" in said
+    assert "Continuing from" in said
     assert "step-000008" in said
     ours, theirs = weights(whole), weights(broken)
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
@@ -147,9 +147,9 @@ def test_a_folder_is_not_overwritten_and_a_run_not_changed(
     make: Make, cache: Path, tmp_path: Path
 ) -> None:
     train(make(), out=tmp_path, cache=cache, quiet=True)
-    with pytest.raises(InputError, match="already holds a run"):
+    with pytest.raises(InputError, match="already contains a run"):
         train(make(), out=tmp_path, cache=cache)
-    with pytest.raises(InputError, match="trained with seed=7, not 8"):
+    with pytest.raises(InputError, match="trained with seed=7, got 8"):
         train(make(seed=8), out=tmp_path, cache=cache, resume=True)
     again = train(make(checkpoint_every=5), out=tmp_path, cache=cache, resume=True, quiet=True)
     assert (again.finished, again.step) == (True, 12)
@@ -189,8 +189,6 @@ def test_a_run_can_be_opened_at_any_of_its_steps(make: Make, cache: Path, tmp_pa
 def test_what_is_not_a_run_is_refused(make: Make, cache: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a run"):
         Run.open(tmp_path)
-    with pytest.raises(InputError, match="is not a run"):
-        train(None, out=tmp_path, cache=cache, resume=True)
     train(make(steps=1), out=tmp_path, cache=cache, quiet=True)
     (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="no checkpoint yet"):
@@ -362,6 +360,6 @@ def test_another_text_is_not_resumed_on(
     train(config, out=out, cache=cache, quiet=True)
     before = (out / "tokenizer.json").read_bytes()
     own.write_text(text.read_text().upper())
-    with pytest.raises(InputError, match="another text"):
+    with pytest.raises(InputError, match="a different text"):
         train(None, out=out, cache=cache, resume=True, quiet=True)
     assert (out / "tokenizer.json").read_bytes() == before

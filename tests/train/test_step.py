@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from headscape.gpt2 import GPT2
 from headscape.train import Run, train
 from headscape.train.data import open_data
-from headscape.train.distributed.parallel import clip
+from headscape.train.distributed.parallel import clip_gradients
 from headscape.train.distributed.world import World
-from headscape.train.loop.optim import rate_at
+from headscape.train.loop.schedule import lr_at
 from headscape.train.loop.step import Learner
 from train.conftest import Make
 
 
 def test_a_run_is_plain_training(make: Make, cache: Path, tmp_path: Path) -> None:
-    config = make(curriculum=(16, 32), batch=2)
+    config = make(curriculum=(16, 32), batch_size=2)
     train(config, out=tmp_path, cache=cache, quiet=True)
     data = open_data(config, World(), cache)
     torch.manual_seed(config.seed)
@@ -38,7 +38,7 @@ def test_a_run_is_plain_training(make: Make, cache: Path, tmp_path: Path) -> Non
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimiser.param_groups:
-            group["lr"] = rate_at(config, step, step / 12)
+            group["lr"] = lr_at(config, step, step / 12)
         optimiser.step()
         losses.append(loss.item())
     run = Run.open(tmp_path)
@@ -60,7 +60,7 @@ def test_the_size_of_a_pass_does_not_change_the_gradient(
     batch: int, make: Make, cache: Path
 ) -> None:
     def gradients(size: int) -> tuple[float, list[torch.Tensor]]:
-        config = make(batch=size)
+        config = make(batch_size=size)
         data = open_data(config, World(), cache)
         torch.manual_seed(0)
         model = GPT2(config.model(data.tokenizer.vocabulary))
@@ -89,7 +89,7 @@ def test_clipping_is_torchs(limit: float) -> None:
     theirs.load_state_dict(ours.state_dict())
     for model in (ours, theirs):
         model(torch.arange(10.0).view(2, 5)).square().sum().backward()
-    norm = clip(ours.parameters(), limit)
+    norm = clip_gradients(ours.parameters(), limit)
     expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), limit or float("inf"))
     assert norm == pytest.approx(float(expected))
     torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)

@@ -14,7 +14,9 @@ from headscape.train import Run, train
 
 
 def test_a_task_is_trained_and_counts_its_answers_alone(make, tmp_path: Path) -> None:
-    config = make(corpus="task:parity", length=64, tokens_per_step=256, steps=3, curriculum=())
+    config = make(
+        corpus="task:parity", context_length=64, tokens_per_step=256, steps=3, curriculum=()
+    )
     result = train(config, out=tmp_path / "run", quiet=True)
     assert result.finished
     windows = TaskBatches(task("parity"), 64, config.seed).windows(0, 4)
@@ -31,17 +33,19 @@ def test_a_task_is_trained_and_counts_its_answers_alone(make, tmp_path: Path) ->
     answers = torch.from_numpy(scored(windows))
     by_example = [row[kept].mean().item() for row, kept in zip(losses, answers, strict=True)]
     assert first["loss"] == pytest.approx(sum(by_example) / 4, rel=1e-5)
-    assert Run.open(tmp_path / "run").config.corpus == "task:parity"
+    run = Run.open(tmp_path / "run")
+    assert run.config.corpus == "task:parity"
+    assert run.dataset() is None
 
 
 def test_a_task_is_spelled_in_bytes(make, tmp_path: Path) -> None:
-    config = make(corpus="task:parity", tokenizer="bpe:300", length=64, tokens_per_step=256)
+    config = make(corpus="task:parity", tokenizer="bpe:300", context_length=64, tokens_per_step=256)
     with pytest.raises(InputError, match="tokenizer bytes"):
         train(config, out=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 
 
 def test_an_unknown_task_is_named(make, tmp_path: Path) -> None:
-    config = make(corpus="task:party", length=64, tokens_per_step=256)
+    config = make(corpus="task:party", context_length=64, tokens_per_step=256)
     with pytest.raises(InputError, match="'party': did you mean 'parity'"):
         train(config, out=tmp_path / "run", quiet=True)

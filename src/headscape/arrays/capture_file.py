@@ -13,16 +13,17 @@ Quantities: `content` is the scaled q.k before rotation and bias, `final` the sc
 the softmax, `bias` = final - content the effective positional bias, `weights` the softmax. Where a
 causal capture has key > query the value is NaN; weights are 0 there.
 
-The metadata has one key, `headscape`: a JSON object with `format`, `kind` and the fields of
-`Capture` that are not arrays. Layers and heads count from 0. Absent on purpose: the model's weights
-and anything pickled.
+The metadata has one key, `headscape`: a JSON object with `format`, `kind`, the fields of
+`CaptureData` that are not arrays, and the SHA-256 of every tensor by name. Layers and heads count
+from 0. Absent on purpose: the model's weights and anything pickled.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -32,16 +33,18 @@ from safetensors.numpy import save_file
 from headscape.errors import InputError
 from headscape.io.atomic import replacing
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 QUANTITIES: Final = ("content", "bias", "final", "weights")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Capture:
+class CaptureData:
     """The arrays of one sequence in one model, and everything needed to say what they are."""
 
     encoding: str
     """Name in the table of encodings."""
+    title: str = ""
+    """Display name of the encoding, for example CABLE; its name if left out."""
     conventions: Mapping[str, Any]
     """Every field of the encoding: slopes, scale, boundary and the like."""
     claims: Mapping[str, bool]
@@ -71,11 +74,54 @@ class Capture:
     edges: Int64[np.ndarray, " edges"] | None = None
     window: Int64[np.ndarray, "4"] | None = None
 
+    def __post_init__(self) -> None:
+        if not self.title:
+            object.__setattr__(self, "title", self.encoding)
+
     @property
     def quantities(self) -> tuple[str, ...]:
         """The quantities held here, in the order of QUANTITIES."""
         held = {key.split(".")[2] for key in self.maps}
         return tuple(name for name in QUANTITIES if name in held)
+
+    def content(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
+        """Scaled q.k before rotation and bias; see `array`."""
+        return self.array("content", layer, head)
+
+    def bias(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
+        """The effective positional bias, final - content; see `array`."""
+        return self.array("bias", layer, head)
+
+    def final(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
+        """Scores as the softmax takes them; see `array`."""
+        return self.array("final", layer, head)
+
+    def weights(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
+        """Attention weights, 0 where a key is masked; see `array`."""
+        return self.array("weights", layer, head)
+
+    def array(
+        self, quantity: str, layer: int = -1, head: int | None = None, reduction: str = "mean"
+    ) -> Float32[np.ndarray, "..."]:
+        """One head's map [queries, keys], or all captured heads' [heads, queries, keys].
+
+        Layers and heads are the model's, counted from 0; negative ones count back from the last
+        captured. Masked entries are NaN, and 0 in weights. Of a reduced capture, `reduction` is
+        mean, min or max, and the axes are cells.
+        """
+        values = self.values(self.layer_index(layer), quantity, reduction)
+        if head is None:
+            return values
+        one: Float32[np.ndarray, ...] = values[self.heads.index(self.head_index(head))]
+        return one
+
+    def layer_index(self, layer: int) -> int:
+        """The layer meant by a number from 0, or by a negative one from the last captured."""
+        return _index("layer", layer, self.layers)
+
+    def head_index(self, head: int) -> int:
+        """The head meant by a number from 0, or by a negative one from the last captured."""
+        return _index("head", head, self.heads)
 
     def values(
         self, layer: int, quantity: str, reduction: str = "mean"
@@ -113,27 +159,34 @@ class Capture:
         arrays |= {name: value for name in _OPTIONAL if (value := getattr(self, name)) is not None}
         described = {"format": FORMAT, "kind": "capture"}
         described |= {name: getattr(self, name) for name in _DESCRIBED}
-        text = json.dumps(described, sort_keys=True, allow_nan=False, ensure_ascii=False)
         contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+        described["sha256"] = {name: _digest(value) for name, value in contiguous.items()}
+        text = json.dumps(described, sort_keys=True, allow_nan=False, ensure_ascii=False)
         with replacing(path) as part:
             save_file(contiguous, part, metadata={"headscape": text})
 
 
+Kind = TypeVar("Kind", bound=CaptureData)
 _ARRAYS = ("tokens", "positions", "maps", "edges", "window")
 _OPTIONAL = ("edges", "window")
-_DESCRIBED = tuple(each.name for each in fields(Capture) if each.name not in _ARRAYS)
+_DESCRIBED = tuple(each.name for each in fields(CaptureData) if each.name not in _ARRAYS)
 
 
 def load(
-    path: Path, layers: Sequence[int] | None = None, quantities: Sequence[str] | None = None
-) -> Capture:
+    path: Path,
+    layers: Sequence[int] | None = None,
+    quantities: Sequence[str] | None = None,
+    kind: type[Kind] = CaptureData,  # type: ignore[assignment]
+) -> Kind:
     """Read a capture, or only the layers and quantities asked for, leaving the rest on disk."""
     path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: capture a run first, headscape capture {path}.")
     if not path.is_file():
-        raise InputError(f"{path} is not there; `headscape capture` writes captures.")
+        raise InputError(f"there is no file {path}: `headscape capture` writes captures.")
     try:
         with safe_open(path, framework="numpy") as file:
-            described = _describe(path, file.metadata() or {})
+            described, sums = _describe(path, file.metadata() or {})
             names = list(file.keys())
             maps = [name for name in names if name.startswith("layer.")]
             if layers is not None:
@@ -144,33 +197,87 @@ def load(
                 held = {name.split(".")[2] for name in names if name.startswith("layer.")}
                 _require("quantity", quantities, [name for name in QUANTITIES if name in held])
                 maps = [name for name in maps if name.split(".")[2] in quantities]
-            arrays = {name: file.get_tensor(name) for name in ("tokens", "positions")}
-            arrays |= {name: file.get_tensor(name) for name in _OPTIONAL if name in names}
-            return Capture(**described, **arrays, maps={key: file.get_tensor(key) for key in maps})
+            wanted = [*maps, "tokens", "positions", *(name for name in _OPTIONAL if name in names)]
+            arrays: dict[str, Any] = {name: file.get_tensor(name) for name in wanted}
+            for name, value in arrays.items():
+                if _digest(value) != sums.get(name):
+                    raise InputError(f"{path} is damaged: {name} does not match its checksum.")
+            kept = {name: arrays.pop(name) for name in maps}
+            _check_shapes(path, described, kept)
+            return kind(**described, **arrays, maps=kept)
     except (SafetensorError, OSError) as error:
         raise InputError(
             f"{path} is not a whole safetensors file ({error}); capture it again."
         ) from error
 
 
-def _describe(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+def is_capture(path: Path) -> bool:
+    """Whether a file says that it is a capture."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            _describe(path, file.metadata() or {})
+    except (SafetensorError, OSError, InputError):
+        return False
+    return True
+
+
+def _digest(value: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
+
+
+def _check_shapes(
+    path: Path, described: Mapping[str, Any], maps: Mapping[str, np.ndarray]
+) -> None:
+    """Refuse maps whose shape is not what the description says."""
+    cells = described["resolution"] or described["length"]
+    for name, value in maps.items():
+        size = value.shape[1:] if name.endswith(".exact") else (cells, cells)
+        if value.shape != (len(described["heads"]), *size):
+            raise InputError(
+                f"{path} is damaged: {name} has shape {value.shape}, not "
+                f"{(len(described['heads']), *size)}."
+            )
+
+
+def _describe(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The described fields, and the checksum of every tensor."""
     try:
         described = json.loads(metadata["headscape"])
         kind, version = described["kind"], described["format"]
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} holds tensors but is not a headscape capture.") from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is a safetensors file but not a headscape capture.") from error
     if kind != "capture":
         raise InputError(f"{path} is a headscape {kind}, not a capture.")
-    if version > FORMAT:
+    if not isinstance(version, int) or version != FORMAT:
         raise InputError(
-            f"{path} has capture format {version} and this version reads up to {FORMAT}; "
-            "upgrade headscape."
+            f"{path} has capture format {version!r} and this version reads {FORMAT}: capture it "
+            f"again, or upgrade headscape."
         )
+    sums = described.get("sha256")
     missing = [name for name in _DESCRIBED if name not in described]
-    if missing:
-        raise InputError(f"{path} says nothing of {', '.join(missing)}; capture it again.")
-    described = {name: described[name] for name in _DESCRIBED}
-    return described | {name: tuple(described[name]) for name in ("layers", "heads")}
+    if missing or not isinstance(sums, dict):
+        raise InputError(f"{path} is damaged: it has no {(*missing, 'sha256')[0]}.")
+    kept = {name: described[name] for name in _DESCRIBED}
+    for name in ("layers", "heads"):
+        if not _whole_numbers(kept[name]):
+            raise InputError(f"{path} is damaged: its {name} are not a list of whole numbers.")
+        kept[name] = tuple(kept[name])
+    if not _whole_numbers([kept["length"], kept["resolution"] or 1]):
+        raise InputError(f"{path} is damaged: its length is not a whole number.")
+    return kept, sums
+
+
+def _whole_numbers(found: object) -> bool:
+    return isinstance(found, list) and all(type(item) is int and item >= 0 for item in found)
+
+
+def _index(what: str, number: object, held: tuple[int, ...]) -> int:
+    if not isinstance(number, int | np.integer) or isinstance(number, bool):
+        raise InputError(f"{what} {number!r} is not a whole number.")
+    if -len(held) <= number < 0:
+        return held[number]
+    _require(what, [int(number)], held)
+    return int(number)
 
 
 def _require(what: str, asked: Iterable[object], held: Iterable[object]) -> None:
@@ -178,4 +285,7 @@ def _require(what: str, asked: Iterable[object], held: Iterable[object]) -> None
     for each in asked:
         if each not in held:
             names = ", ".join(str(name) for name in held) or "none"
-            raise InputError(f"{what} {each} is not in this capture, which holds {names}.")
+            raise InputError(f"{what} {each} is not in this capture, which contains {names}.")
+
+
+Capture = CaptureData

@@ -4,13 +4,14 @@ With b_s[i, j] the bias of sequence s = 1 ... n between query i and key j, over 
 
     share = sum_s,i,j (b_s[i, j] - mean_s b_s[i, j])^2 / sum_s,i,j (b_s[i, j] - mean b)^2
 
-0 means that (i, j) alone determines the bias, 1 that the place determines nothing. Over all heads
-the numerators and the denominators are added up, each head keeping its own mean.
+0 means that (i, j) alone determines the bias, 1 that it determines nothing. The share over all
+heads adds up the numerators and the denominators of the heads, each with its own mean.
 
-Everything is taken relative to the first sequence's map, so maps that are equal bit for bit give
-exactly 0.0. Both sums are quadratic in the differences, so one n x n Gram matrix per head holds all
-that the bootstrap over sequences needs: resampling costs nothing in the length. A resample repeats
-sequences, which shrinks the numerator by (n - 1)/n on average; the interval undoes that.
+Everything is computed relative to the first sequence's map, so maps that are equal bit for bit give
+exactly 0.0. Both sums are quadratic in the differences, so one n x n Gram matrix per head contains
+all that the bootstrap over sequences needs, and the cost of resampling does not depend on the
+length. A resample repeats sequences, which shrinks the numerator by (n - 1)/n on average; the
+interval is corrected for that.
 """
 
 from collections.abc import Iterable
@@ -42,7 +43,7 @@ class ContextDependence:
 def context_dependence(
     maps: Iterable[Float[np.ndarray, "h t s"]], *, seed: int = 0
 ) -> ContextDependence:
-    """Measure the biases of at least 16 sequences of one length in one layer."""
+    """Return the context-dependence of one layer, from maps of at least 16 sequences."""
     gram, along, ones, base, count = _products(maps)
     sequences = gram.shape[-1]
     drawn = np.random.default_rng(seed).multinomial(
@@ -70,22 +71,22 @@ def context_dependence(
 def _products(
     maps: Iterable[np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
-    """Inner products over visible entries of what the shares are made of.
+    """Return the inner products over visible entries that the shares are computed from.
 
-    With x_s = b_s - b_1 and c = b_1 less its mean: <x_s, x_u> [h n n], <c, x_s> [h n],
+    With x_s = b_s - b_1 and c = b_1 minus its mean: <x_s, x_u> [h n n], <c, x_s> [h n],
     <1, x_s> [h n], <c, c> [h], and the number of visible entries.
     """
     every = iter(maps)
     first = next(every, None)
     if first is None:
-        raise InputError("context-dependence needs at least 16 sequences, not 0.")
+        raise InputError(f"context-dependence needs at least {MINIMUM_SEQUENCES} sequences, got 0.")
     visible = np.isfinite(first).all(axis=0)
     origin = first[:, visible].astype(np.float64)
     differences: list[np.ndarray | None] = [None]
     for each in every:
         if each.shape != first.shape:
             raise InputError(
-                f"context-dependence compares maps of one shape, not {first.shape} and "
+                f"context-dependence compares maps of one shape, got {first.shape} and "
                 f"{each.shape}; capture sequences of one length."
             )
         entries = each[:, visible]
@@ -94,7 +95,7 @@ def _products(
     sequences = len(differences)
     if sequences < MINIMUM_SEQUENCES:
         raise InputError(
-            f"context-dependence needs at least {MINIMUM_SEQUENCES} sequences, not {sequences}."
+            f"context-dependence needs at least {MINIMUM_SEQUENCES} sequences, got {sequences}."
         )
     heads = len(first)
     centred = origin - origin.mean(axis=1, keepdims=True)
@@ -112,7 +113,7 @@ def _products(
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Part / whole within 0 ... 1; a constant bias has no variance to share and counts as 0."""
+    """Return part / whole, at most 1; 0 for a constant bias, which has no variance."""
     positive = whole > 0
     share: np.ndarray = np.where(positive, part, 0.0) / np.where(positive, whole, 1.0)
     limited: np.ndarray = np.minimum(share, 1.0)

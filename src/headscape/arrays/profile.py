@@ -1,9 +1,9 @@
-"""Bias against distance: the curve behind a Toeplitz picture, with its spread over tokens.
+"""Bias against distance: the curve behind a Toeplitz map, with its spread over tokens.
 
-For each head and each distance d = query - key, the entries of the map's d-th diagonal are summed
-up by mean, least, greatest and the 10th and 90th percentile. Where the bias is a function of the
-distance all five agree. Invisible entries are NaN and left out; a distance with none visible is
-left out whole, so causal maps give d = 0 ... t-1. Reduced maps have no exact profile.
+For each head and each distance d = query - key, the profile has the mean, the minimum, the maximum
+and the 10th and 90th percentile of the map's d-th diagonal. Where the bias is a function of the
+distance all five are equal. Invisible entries are NaN and left out; a distance without a visible
+entry is left out, so causal maps give d = 0 ... t-1. Reduced maps have no exact profile.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Profile:
 
     @classmethod
     def of(cls, maps: Float[np.ndarray, "h t t"]) -> "Profile":
-        """Profile whole maps of one sequence."""
+        """Return the profile of one sequence's maps, which must not be reduced."""
         length = maps.shape[1]
         distances, curves = [], []
         for distance in range(1 - length, length):
@@ -37,16 +37,16 @@ class Profile:
                 continue
             distances.append(distance)
             low, high = np.percentile(entries, [10, 90], axis=1)
-            # Around the first entry, so that equal entries have exactly their value as mean.
+            # Relative to the first entry, so that the mean of equal entries is exactly their value.
             first = entries[:, :1]
             mean = (first + (entries - first).mean(axis=1, keepdims=True))[:, 0]
             curves.append((mean, entries.min(axis=1), entries.max(axis=1), low, high))
-        mean, least, greatest, low, high = np.array(curves).transpose(1, 2, 0)
+        mean, minimum, maximum, low, high = np.array(curves).transpose(1, 2, 0)
         return cls(
             distance=np.array(distances, dtype=np.int64),
             mean=mean,
-            min=least,
-            max=greatest,
+            min=minimum,
+            max=maximum,
             low=low,
             high=high,
         )

@@ -1,1 +1,1 @@
-"""Attention with any positional bias: one dense definition and the fused paths that equal it."""
+"""Attention with any positional bias: the dense definition, and fused paths tested against it."""

@@ -1,4 +1,4 @@
-"""Which path computes attention, and why.
+"""The choice of the path that computes attention.
 
     decode      one query against a cache                       attention/decode.py
     native      the C++ kernel, float32 on a CPU                 attention/native/
@@ -6,8 +6,9 @@
     torch       blocks in plain torch, any dtype and device      attention/torch_blocks.py
     reference   whole matrices, the definition                   attention/reference.py
 
-`auto` takes the first of these that serves, and `torch` serves everything; a path asked for by name
-serves or raises with its reason. `choose` says what is taken and why those before it are not.
+`auto` takes the first of decode, native, flex and torch that supports the call; `torch` supports
+every call. A path asked for by name runs, or raises an InputError with the reason. `choose` returns
+the path that would run and why the ones before it do not.
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from headscape.attention import decode, flex, reference, torch_blocks
 from headscape.attention.check import check
+from headscape.attention.consistency import check_consistency
 from headscape.attention.native import adapter
 from headscape.attention.reference import AttentionInputs, Tap
 from headscape.bias import Bias
@@ -31,26 +33,26 @@ Path = Literal["auto", "decode", "native", "flex", "torch", "reference"]
 
 @dataclass(frozen=True)
 class Choice:
-    """The path taken, and why those before it were not."""
+    """The path that runs, and why the ones before it do not."""
 
     path: Path
     passed_over: dict[str, str]
 
 
-def named(path: str) -> Path:
-    """The path of this name."""
+def parse_path(path: str) -> Path:
+    """Return the name as a Path, or raise InputError if there is no such path."""
     if path not in get_args(Path):
         raise InputError(f"unknown attention path {path!r}: there are {', '.join(get_args(Path))}.")
     return cast("Path", path)
 
 
 def choose(inputs: AttentionInputs, path: Path = "auto") -> Choice:
-    """The path that will serve."""
+    """Return the path that runs this call."""
     if path != "auto":
-        named(path)
+        parse_path(path)
         reason = _refusal(inputs, path)
         if reason is not None:
-            raise InputError(f"attention path {path!r} cannot serve here: {reason}.")
+            raise InputError(f"attention path {path!r} cannot run this call: {reason}.")
         return Choice(path, {})
     passed_over: dict[str, str] = {}
     candidates: tuple[Path, ...] = ("decode", "native", "flex")
@@ -75,22 +77,24 @@ def attend(
     tap: Tap | None = None,
     unrotated: tuple[Tensor, Tensor] | None = None,
 ) -> Float[Tensor, "b h t e"]:
-    """Attention of rotated q and k over v; a tap is served by the reference path alone.
+    """Check the arguments and return the attention of rotated q and k over v.
 
-    `unrotated` holds q and k before rotation, for a tap to tell content from position.
+    `tap` is called with every score, on the reference path only; `unrotated` is q and k before
+    rotation, which a tap needs to separate content from position.
     """
     inputs = AttentionInputs(q, k, v, encoding, bias, positions, visible, scale, unrotated)
     check(inputs)
+    check_consistency(inputs)
     return run(inputs, path, tap)
 
 
 def run(
     inputs: AttentionInputs, path: Path = "auto", tap: Tap | None = None
 ) -> Float[Tensor, "b h t e"]:
-    """The same from one value, which fits together as a model's does."""
+    """Return the same for arguments that are known to be consistent, as a model's are."""
     if tap is not None:
         if path not in {"auto", "reference"}:
-            raise InputError(f"only the reference path shows its scores to a tap, not {path!r}.")
+            raise InputError(f"a tap needs the reference path, got path={path!r}.")
         return reference.attend(inputs, tap)
     chosen = choose(inputs, path).path
     if chosen == "decode":
@@ -115,9 +119,9 @@ def _refusal(inputs: AttentionInputs, path: Path) -> str | None:
 
 
 def _unwanted(inputs: AttentionInputs, path: Path) -> str | None:
-    """Why a path that could serve is not taken by itself."""
+    """Return why `auto` does not take a path that supports the call."""
     if path == "decode" and torch.is_grad_enabled() and inputs.q.requires_grad:
-        return "gradients are wanted"
+        return "gradients are needed"
     if path == "flex" and inputs.q.device.type != "cuda":
-        return "it is for GPUs"
+        return "auto takes it on GPUs only"
     return None

@@ -1,45 +1,57 @@
-"""Whether the arguments of attention fit together: shapes, dtypes, devices, positions, groups.
+"""Checks that the tensors of an attention call fit together: shapes, dtypes, devices, tokens."""
 
-A path that computes with what does not fit would give numbers that mean nothing.
-"""
+from torch import Tensor
 
 from headscape.attention.reference import AttentionInputs
 from headscape.errors import InputError
+from headscape.types import Positions, Visible
 
 
 def check(inputs: AttentionInputs) -> None:
-    """Refuse what does not fit together, by the name of the argument."""
-    q, k, v, visible = inputs.q, inputs.k, inputs.v, inputs.visible
+    """Raise InputError if tensors, positions and groups do not fit together."""
+    check_tensors(inputs.q, inputs.k, inputs.v)
+    check_tokens(inputs.q, inputs.k, inputs.positions, inputs.visible)
+
+
+def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise InputError unless q, k and v agree in shape, dtype and device."""
     if q.ndim != 4 or 0 in q.shape:
-        raise InputError(f"q must be b h t e, none of them 0, not {tuple(q.shape)}.")
+        raise InputError(f"q must have shape b h t e without a 0, got {tuple(q.shape)}.")
     if not q.is_floating_point():
-        raise InputError(f"q must hold floating-point numbers, not {q.dtype}.")
-    if (visible.q_group is None) != (visible.k_group is None):
-        raise InputError("visible needs the groups of both queries and keys, or of neither.")
+        raise InputError(f"q must have a floating-point dtype, got {q.dtype}.")
     b, h, _, e = q.shape
     for name, x in (("k", k), ("v", v)):
         if x.ndim != 4 or x.shape[:2] != (b, h) or x.shape[3] != e or x.shape[2] == 0:
-            raise InputError(f"{name} must be {b} {h} s {e} with s > 0, not {tuple(x.shape)}.")
+            raise InputError(
+                f"{name} must have shape {b} {h} s {e} with s at least 1, got {tuple(x.shape)}."
+            )
         if x.dtype != q.dtype or x.device != q.device:
-            raise InputError(f"{name} is {x.dtype} on {x.device}, but q {q.dtype} on {q.device}.")
+            raise InputError(
+                f"{name} is {x.dtype} on {x.device}, but q is {q.dtype} on {q.device}."
+            )
     if k.shape[2] != v.shape[2]:
-        raise InputError(f"k holds {k.shape[2]} keys, but v {v.shape[2]}.")
-    _check_tokens(inputs)
+        raise InputError(f"k has {k.shape[2]} keys, but v has {v.shape[2]}.")
 
 
-def _check_tokens(inputs: AttentionInputs) -> None:
-    b, _, t, _ = inputs.q.shape
-    keys, device = inputs.k.shape[2], inputs.q.device
+def check_tokens(q: Tensor, k: Tensor, positions: Positions, visible: Visible) -> None:
+    """Raise InputError unless there is one position and one group per query and key."""
+    if (visible.q_group is None) != (visible.k_group is None):
+        raise InputError("visible needs the groups of both queries and keys, or of neither.")
+    b, queries, keys, device = q.shape[0], q.shape[2], k.shape[2], q.device
     per_token = {
-        "positions.q": (inputs.positions.q, t),
-        "positions.k": (inputs.positions.k, keys),
-        "visible.q_group": (inputs.visible.q_group, t),
-        "visible.k_group": (inputs.visible.k_group, keys),
+        "positions.q": (positions.q, queries),
+        "positions.k": (positions.k, keys),
+        "visible.q_group": (visible.q_group, queries),
+        "visible.k_group": (visible.k_group, keys),
     }
     for name, (found, count) in per_token.items():
         if found is None:
             continue
         if found.is_floating_point() or found.is_complex() or found.device != device:
-            raise InputError(f"{name} must hold integers on {device}.")
+            raise InputError(
+                f"{name} must be integers on {device}, got {found.dtype} on {found.device}."
+            )
         if found.ndim != 2 or found.shape[0] not in (1, b) or found.shape[1] != count:
-            raise InputError(f"{name} must be 1 or {b} by {count}, not {tuple(found.shape)}.")
+            raise InputError(
+                f"{name} must have shape {b} {count} or 1 {count}, got {tuple(found.shape)}."
+            )

@@ -1,10 +1,10 @@
-"""One query against all cached keys: what generating a token costs.
+"""Attention of one query over all cached keys, as in generating a token.
 
     out = softmax(scale q K^T + bias row) V
 
-Two matrix-vector products and a row of bias; nothing of order length squared, no mask, since the
-last token sees every key. Reading keys and values is what it costs: beside that, at a long context,
-every pass over the row is a percent, so a model's cache hands its rows in ready (model/rows.py).
+Two matrix-vector products and one row of bias. There is no mask, since the last token sees every
+key. Reading keys and values dominates the time; at a long context each further pass over the row
+adds about a percent, so a model's cache computes its rows incrementally (gpt2/bias_rows.py).
 """
 
 import torch
@@ -17,18 +17,18 @@ from headscape.bias import Bias, Toeplitz, dense
 
 
 def refuses(inputs: AttentionInputs) -> str | None:
-    """Why this path cannot serve, if so."""
+    """Return why this path does not support the call, or None if it does."""
     if inputs.q.shape[2] != 1:
-        return f"it takes one query, not {inputs.q.shape[2]}"
+        return f"it takes one query, got {inputs.q.shape[2]}"
     if inputs.visible.q_group is not None:
-        return "it does not tell groups apart"
+        return "it does not support groups"
     if inputs.visible.causal and inputs.positions.bounds[0] < 0:
         return "a key comes after the query"
     return None
 
 
 def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 e"]:
-    """Attention of one query."""
+    """Return the attention of one query."""
     q, k, v = inputs.q, inputs.k, inputs.v
     row = None if inputs.bias is None else _row(inputs.bias, inputs).to(q.dtype)
     if not inputs.encoding.mixes:

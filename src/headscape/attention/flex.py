@@ -1,14 +1,14 @@
-"""FlexAttention: the same bias values as score functions, for GPUs.
+"""The bias as a score function for torch's FlexAttention, for GPUs.
 
-torch compiles the function into its fused kernel, so memory is of order length and gradients reach
-every captured tensor. On a CPU the compiled kernel has no backward pass; gradients there go
-through the eager form, which is dense. Tested on a CPU only: the eager form and its gradients for
-all three values, the compiled forward for Toeplitz and for no bias. With torch 2.13 the compiled
-CPU kernel of a Slope or Perceptron does not build (torch's generated C++ does not compile).
-Untested: everything on a GPU.
+torch compiles the function into its fused kernel, so memory grows linearly with length and
+gradients reach every tensor the function reads. On a CPU the compiled kernel has no backward pass;
+gradients there need the eager form, which is dense. Tested on a CPU only: the eager form and its
+gradients for all three kinds of bias, the compiled forward for Toeplitz and for no bias. With torch
+2.13 the compiled CPU kernel of a Slope or Perceptron does not build (the C++ that torch generates
+does not compile). Nothing is tested on a GPU.
 
-Serves Toeplitz, Slope and Perceptron; not a bias that is an arbitrary function of two slices, and
-not encodings that mix whole rows of scores (DAPE, DAPEv2, CoPE).
+It supports Toeplitz, Slope and Perceptron, but neither Pairwise nor encodings that mix whole rows
+of scores (DAPE, DAPEv2, CoPE).
 """
 
 from collections.abc import Callable
@@ -26,9 +26,9 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def refuses(inputs: AttentionInputs) -> str | None:
-    """Why this path cannot serve, if so."""
+    """Return why this path does not support the call, or None if it does."""
     if inputs.encoding.mixes:
-        return f"{type(inputs.encoding).__name__} mixes whole rows of scores"
+        return f"{inputs.encoding.title} mixes whole rows of scores"
     if isinstance(inputs.bias, Pairwise):
         return "its bias is an arbitrary function of pairs"
     if inputs.q.device.type == "cpu" and torch.is_grad_enabled() and inputs.q.requires_grad:
@@ -37,7 +37,7 @@ def refuses(inputs: AttentionInputs) -> str | None:
 
 
 def attend(inputs: AttentionInputs, *, compiled: bool = True) -> Float[Tensor, "b h t e"]:
-    """Attention by torch's fused kernel, or its dense eager form."""
+    """Return attention by torch's fused kernel, or by its dense eager form."""
     return _function(compiled=compiled)(
         inputs.q,
         inputs.k,
@@ -49,7 +49,7 @@ def attend(inputs: AttentionInputs, *, compiled: bool = True) -> Float[Tensor, "
 
 
 def score_mod(inputs: AttentionInputs) -> ScoreMod | None:
-    """The bias as a function of a score's batch, head, query and key."""
+    """Return the bias as a function of a score's batch, head, query and key index."""
     bias, positions = inputs.bias, inputs.positions
     at_q, at_k = _per_row(positions.q, inputs), _per_row(positions.k, inputs)
     if bias is None:
@@ -83,7 +83,7 @@ def _perceptron(bias: Perceptron, inputs: AttentionInputs) -> ScoreMod:
         column = (at_q[b, q] - at_k[b, k] + bias.zero).clamp(0, last)
         u = bias.near[column] / far[b, q]
         total = bias.out_bias[h]
-        # A score function works on single numbers, so the hidden units are written out.
+        # A score function works on scalars, so the loop over hidden units is explicit.
         for unit in range(bias.in_weight.shape[0]):
             z = bias.in_weight[unit] * u + bias.in_bias[unit]
             total = total + bias.out_weight[h, unit] * torch.where(z > 0, z, bias.leak * z)
@@ -113,7 +113,7 @@ def _mask(inputs: AttentionInputs) -> object:
 
 
 def _per_row(values: Tensor, inputs: AttentionInputs) -> Tensor:
-    """The same values, with the batch axis written out so that it can be indexed."""
+    """Return the values with the batch axis expanded, so that it can be indexed."""
     return values.expand(inputs.q.shape[0], *values.shape[1:])
 
 

@@ -1,7 +1,7 @@
-"""What attention at consecutive positions is a function of: tensors by head, and a rule.
+"""The arguments of attention at consecutive positions: tensors by head, and a rule.
 
-Heads of all sequences of a batch stand in one dimension, g = b h. No bias, a table by distance, or
-the three parts of a slope, weight_i (row_i - col_j).
+Batch and heads are one axis, g = b h. The bias is absent, a table by distance, or a slope
+weight_i (row_i - col_j).
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What attention is told beside its tensors."""
+    """The arguments that are not tensors."""
 
     gap: int
     """The first query's position minus the first key's."""
     causal: bool
     """Whether keys after their query are hidden."""
     scale: float
-    """What q . k is multiplied by."""
+    """The factor of q . k."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Operands:
     k: Float[Tensor, "g s e"]
     v: Float[Tensor, "g s e"]
     table: Float[Tensor, "g n"] | None = None
-    """A bias from distance gap + t - 1 down to gap - s + 1."""
+    """The bias of distances gap + t - 1 down to gap - s + 1."""
     weight: Float[Tensor, "g t"] | None = None
     row: Float[Tensor, "g t"] | None = None
     col: Float[Tensor, "g s"] | None = None
 
     def heads(self, some: slice) -> "Operands":
-        """The same of some heads."""
+        """Return the operands of some of the heads."""
         every: list[Any] = [None if x is None else x[some] for x in vars(self).values()]
         return Operands(*every)

@@ -1,12 +1,12 @@
-"""What a bias is known to do to weights before any score is computed.
+"""Bounds on attention weights from the bias alone, to skip keys that get no weight.
 
-Compare a query's scores with that of one key r it sees, at its own position or the nearest to it.
-With |scale q_i . k_j| <= size by the lengths of the vectors (Cauchy and Schwarz),
+Let r be the visible key at the query's own position, or the nearest one. The Cauchy-Schwarz
+inequality bounds |scale q_i . k_j| by a number `size`, so
 
     B_ij - B_ir - 2 size <= s_ij - s_ir <= B_ij - B_ir + 2 size
 
-The weight p_ij is at most exp(s_ij - s_ir): where that is below `TINY`, a key need not be looked
-at. The bounds are over blocks of queries and keys: safe, not tight. A NaN is always looked at.
+The weight p_ij is at most exp(s_ij - s_ir); keys where that is below `TINY` are skipped. The bounds
+are taken over blocks of queries and keys, so they are safe but not tight. A NaN is never skipped.
 """
 
 import math
@@ -20,29 +20,29 @@ from torch import Tensor
 from headscape.attention.operands import Operands, Rule
 
 TINY = 1e-28
-"""A weight below this is as good as 0: it is lost beside one of 1, even in float64."""
+"""Weights below this count as 0; added to a weight of 1 they vanish even in float64."""
 BLOCK = 64
-"""Queries, and keys, that are looked at together."""
+"""Queries per block, and keys per block."""
 SHORT = 512
-"""So few keys are not worth the search for those that a slope passes over."""
+"""Up to this many keys, searching for keys to skip costs more than it saves."""
 CALM = 55.0
-"""exp of this, or of minus half of it, summed over any keys, is an ordinary float32."""
+"""exp(CALM) and exp(-CALM / 2), summed over any number of keys, are normal float32 numbers."""
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What is known of one call."""
+    """The bounds of one call."""
 
     first: list[list[int]]
-    """The first key that counts, by head and block of queries, the last queries first."""
+    """The first key not skipped, by head and block of queries, last queries first."""
     calm: bool
-    """Whether exp(s_ij - B_ir) cannot overflow, nor the sum of a query's be too small."""
+    """exp(s_ij - B_ir) cannot overflow, and its sum over a query's keys cannot underflow."""
     faint: bool
-    """Whether weights below TINY may occur."""
+    """Weights below TINY may occur."""
 
 
-def look(part: Operands, rule: Rule) -> Reach:
-    """What is known of a call; nothing unless it is causal and each query's own key is there."""
+def bounds(part: Operands, rule: Rule) -> Reach:
+    """Return the bounds of a call; they skip keys only if it is causal and has every own key."""
     n, t, _ = part.q.shape
     own = rule.gap + t - 1
     if not rule.causal or own >= part.k.shape[1]:
@@ -59,7 +59,7 @@ def look(part: Operands, rule: Rule) -> Reach:
 def _by_distance(
     table: Float[Tensor, "g n"], own: int, t: int, slack: Float[Tensor, " g"]
 ) -> Reach:
-    """Column `own` of the table is distance 0, column 0 the largest."""
+    """Return the bounds for a table whose column `own` is distance 0 and column 0 the largest."""
     far = table[:, : own + 1] - table[:, own, None]
     counts = ~(far < math.log(TINY) - slack[:, None])
     reached = (own - _first(counts)).tolist()
@@ -78,7 +78,10 @@ def _by_slope(
     t: int,
     slack: Float[Tensor, " g"],
 ) -> Reach:
-    """B_ij - B_ir = weight_i (col_r - col_j), at most 0 if sums fall and no weight is negative."""
+    """Return the bounds for a slope: B_ij - B_ir = weight_i (col_r - col_j).
+
+    It is at most 0 if the sums never increase and no weight is negative.
+    """
     falls = (col.diff() <= 0).all() & (slack < CALM).all()
     if weight is not None:
         falls &= (weight >= 0).all()
@@ -96,7 +99,7 @@ def _by_slope(
 
 
 def _everything(heads: int, t: int) -> list[list[int]]:
-    """Every block of every head from the first key on."""
+    """Return key 0 as the first key of every head and block, which skips nothing."""
     return [[0] * len(range(0, t, BLOCK))] * heads
 
 
@@ -105,6 +108,6 @@ def _first(counts: Bool[Tensor, "*g n"]) -> Int[Tensor, "*g"]:
 
 
 def _ranges(x: Float[Tensor, "g t"]) -> tuple[Tensor, Tensor]:
-    """The least and the largest of every block."""
+    """Return the minimum and the maximum of every block."""
     whole = F.pad(x[None], (0, -x.shape[1] % BLOCK), mode="replicate")[0]
     return torch.aminmax(whole.reshape(x.shape[0], -1, BLOCK), dim=2)

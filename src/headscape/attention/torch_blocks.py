@@ -1,11 +1,12 @@
 """Attention in blocks, in plain PyTorch: any dtype, any device, memory far below length squared.
 
-    regular   no bias, Toeplitz or Slope at consecutive positions: `torch_regular`, by hand
-    general   every other bias and every mixing encoding: the definition on a block of rows,
-              under activation checkpointing
+    regular   no bias, Toeplitz or Slope at consecutive positions: tiles with a backward pass of
+              their own (torch_regular.py)
+    general   every other bias and every encoding that mixes scores: the reference on a block of
+              rows, under activation checkpointing
 
-Both recompute in backward. The regular one computes half precision in float32, the general one as
-the definition does.
+Both recompute the scores in backward. For half precision the regular form computes in float32, the
+general form in the input's dtype, as the reference does.
 """
 
 import torch
@@ -22,14 +23,14 @@ from headscape.bias import Slope, Toeplitz
 
 
 def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t e"]:
-    """Attention of rotated q and k over v; it serves every call."""
+    """Return the attention of rotated q and k over v; every call is supported."""
     check(inputs)
     gap = _gap(inputs)
     return _general(inputs) if gap is None else _regular(inputs, gap)
 
 
 def _gap(inputs: AttentionInputs) -> int | None:
-    """The first query's position minus the first key's, if both are consecutive from there on."""
+    """Return first query position minus first key position; None unless both are consecutive."""
     at, visible, bias = inputs.positions, inputs.visible, inputs.bias
     if inputs.encoding.mixes or not isinstance(bias, Toeplitz | Slope | None):
         return None
@@ -69,7 +70,7 @@ def _regular(inputs: AttentionInputs, gap: int) -> Tensor:
 
     table = weight = row = col = None
     if isinstance(bias, Toeplitz):
-        # From the largest distance down; what is hidden takes the value at 0.
+        # From the largest distance down; hidden entries get the value of distance 0.
         distance = torch.arange(gap + t - 1, gap - inputs.k.shape[2], -1, device=q.device)
         column = (distance.clamp_min(0) if causal else distance) + bias.zero
         chosen = bias.table.index_select(1, column.clamp(0, bias.table.shape[1] - 1))

@@ -1,20 +1,21 @@
 """Attention at consecutive positions in tiles of queries and keys, in plain PyTorch.
 
-Forward keeps out and lse; backward recomputes the weights:
+Forward saves out and lse; backward recomputes the weights:
 
     s_ij = scale q_i . k_j + B_ij       p_ij = exp(s_ij - lse_i)        out_i = sum_j p_ij v_j
     ds_ij = p_ij (d_out_i . v_j - d_out_i . out_i)
 
-Whatever is a sum of products of a query's and a key's numbers rides along in the matrix product, as
-further entries of the head dimension: a slope's weight_i (row_i - col_j), lse_i, d_out_i . out_i.
-Running sums are float64 and are taken relative to the block of queries before they are rounded.
-Scores are in units of ln 2, because torch's exp is slow where it underflows and its exp2 is not.
+Terms that are sums of products of a query's and a key's numbers are computed by the same matrix
+product, as extra entries of the head dimension: a slope's weight_i (row_i - col_j), lse_i and
+d_out_i . out_i. Running sums are float64; they are made relative to the block of queries before
+they are rounded. Scores are in units of ln 2, because torch's exp is slow where it underflows and
+exp2 is not.
 
-Queries are taken in reverse, so that a bias by distance is one strided view of the reversed table
-(a Hankel matrix: entry i + j); its gradient is the sum down the columns of the same view of ds.
-A slope's row_i adds the same to all scores of a query, which a softmax does not see: its gradient
-is rounding alone, but that is what keeps gradients of running sums, which are summed up again, from
-drifting. Keys too far back to get any weight are passed over (`reach`).
+Queries are in reverse order, so that a bias by distance is one strided view of the reversed table
+(a Hankel matrix: entry i + j); its gradient is the sum over the columns of the same view of ds.
+A slope's row_i shifts all scores of a query equally, so its exact gradient is 0. The rounding error
+computed in its place cancels that of col_j, which would otherwise accumulate when the gradients of
+running sums are summed. Keys too far back to get any weight are skipped (reach.py).
 """
 
 import math
@@ -31,22 +32,22 @@ from headscape.attention.reach import Reach
 
 LOG2E = 1 / math.log(2)
 FAINT, LOUD = math.log2(reach.TINY), 100.0
-"""Where scores are cut off: their powers of 2 are ordinary float32. Only hidden keys are louder."""
+"""Scores are clamped to this range, where 2^s is a normal float32; only hidden keys exceed it."""
 HEADS = 3
-"""Heads per thread that go together on a CPU; elsewhere all do."""
+"""Heads per thread processed together on a CPU; on other devices all are."""
 FORWARD, BACKWARD = 64, 128
-"""Queries in a tile, multiples of `reach.BLOCK`."""
+"""Queries per tile, multiples of `reach.BLOCK`."""
 KEYS = 512
-"""Keys in a tile of the backward pass, half of it for short calls; the forward pass takes all."""
+"""Keys per tile of the backward pass, half of it for short calls; forward has one tile."""
 
 
 class Regular(torch.autograd.Function):
-    """Attention of `Operands`, given one by one after the `Rule`."""
+    """Attention as an autograd function of a `Rule` and the fields of `Operands`."""
 
     @staticmethod
     def forward(ctx: Any, rule: Rule, *tensors: Tensor | None) -> Tensor:  # noqa: D102
         every = Operands(*cast("tuple[Any, ...]", tensors))
-        known = reach.look(every, rule)
+        known = reach.bounds(every, rule)
         out, lse = torch.empty_like(every.q), every.q.new_empty(every.q.shape[:2])
         scratch = _Scratch(every.q)
         for heads in _groups(every.q):
@@ -72,7 +73,7 @@ class Regular(torch.autograd.Function):
 
 
 def _groups(q: Tensor) -> Iterator[slice]:
-    """Heads that go together, in groups of one size as nearly as can be."""
+    """Yield slices of heads to process together, of nearly equal size."""
     n = q.shape[0]
     most = HEADS * torch.get_num_threads() if q.device.type == "cpu" else n
     size = math.ceil(n / math.ceil(n / most))
@@ -81,28 +82,29 @@ def _groups(q: Tensor) -> Iterator[slice]:
 
 
 class _Scratch:
-    """Memory that every tile uses again."""
+    """Buffers that all tiles share."""
 
     def __init__(self, like: Tensor) -> None:
         self.like = like
-        self.held: dict[str, Tensor] = {}
+        self.buffers: dict[str, Tensor] = {}
         self.zeroed: dict[tuple[int, int, int], Tensor] = {}
 
     def take(self, name: str, *shape: int) -> Tensor:
+        """Return a buffer of this shape with arbitrary contents."""
         count = math.prod(shape)
-        if name not in self.held or self.held[name].shape[0] < count:
-            self.held[name] = self.like.new_empty(count)
-        return self.held[name][:count].view(shape)
+        if name not in self.buffers or self.buffers[name].shape[0] < count:
+            self.buffers[name] = self.like.new_empty(count)
+        return self.buffers[name][:count].view(shape)
 
     def padded(self, n: int, r: int, c: int) -> Tensor:
-        """Rows of c with r zeros after each; who writes to it leaves these alone."""
+        """Return rows of c followed by r zeros each; callers must not write to the zeros."""
         if (n, r, c) not in self.zeroed:
             self.zeroed[n, r, c] = self.like.new_zeros(n, r, c + r)
         return self.zeroed[n, r, c]
 
 
 class _Part:
-    """Some heads of a call, with queries reversed and queries and keys extended."""
+    """Some heads of a call, with queries reversed and extra entries appended to q and k."""
 
     def __init__(
         self, every: Operands, heads: slice, rule: Rule, known: Reach, size: int, scratch: _Scratch
@@ -118,7 +120,7 @@ class _Part:
         torch.mul(part.k.mT, LOG2E, out=self.k[:, :e])
         self.k[:, -1] = 1
         self.table = None if part.table is None else part.table * LOG2E
-        # What a query adds to all its scores: its part of a slope, relative to its block.
+        # The part of a slope that a query adds to all its scores, relative to its block.
         self.own: Tensor | float = 0.0
         if part.row is not None and part.col is not None:
             weight = 1.0 if part.weight is None else part.weight.flip(1)
@@ -135,7 +137,7 @@ class _Part:
         self.shown = (i[:, None] + i <= size - 2).to(part.q.dtype)
 
     def forward(self, out: Float[Tensor, "g t e"], lse: Float[Tensor, "g t"]) -> None:
-        """Fill in the output and, in reverse, each query's log2 of its sum of powers."""
+        """Write the output and, in reverse order, log2 of each query's softmax denominator."""
         back = self.scratch.take("back", len(self.blocks), self.n, self.size, self.e)
         total, base = torch.empty_like(lse), torch.zeros_like(lse)
         if self.known.calm:
@@ -160,7 +162,7 @@ class _Part:
         lse: Float[Tensor, "g t"],
         found: Operands,
     ) -> None:
-        """Fill in the gradients."""
+        """Write the gradients into `found`."""
         part, scratch, n, e = self.part, self.scratch, self.n, self.e
         self.q[..., -1] = self.own - lse
         d, v = scratch.take("d", n, self.t, e + 1), scratch.take("v", n, e + 1, self.s)
@@ -196,23 +198,23 @@ class _Part:
             found.weight.copy_((by_col + self.ahead * by_row).div_(LOG2E).flip(1))
 
     def learn(self, ds: Float[Tensor, "g r c"], block: int, keys: slice, found: Operands) -> None:
-        """Add a tile's score gradients to those of the bias, right after its `scores`."""
+        """Add a tile's score gradients to those of the bias; call it right after `scores`."""
         start = block * self.size
         n, r, c = ds.shape
         if found.table is not None:
-            # Rows one shorter than the padded ones: each starts a column later, so entry i + j of
-            # every row stands in column i + j.
+            # A row stride one below the padded width shifts each row by one column, so entry j of
+            # row i is in column i + j.
             skewed = ds.as_strided((n, r, c + r - 1), (ds.stride(0), c + r - 1, 1))
             first = start + keys.start
             found.table[:, first : first + c + r - 1] += skewed.sum(1)
         if found.col is not None:
             found.col[:, keys] -= torch.bmm(self.blocks[block][..., -2, None].mT, ds)[:, 0]
         if found.row is not None or found.weight is not None:
-            # By the sums of the keys and by 1, which are the last two entries of a key.
+            # The last two entries of a key are its running sum and 1.
             self.moments[..., start : start + r] += torch.bmm(self.k[:, -2:, keys], ds.mT)
 
     def reference(self) -> Tensor | float:
-        """The bias of every query, in reverse, with the key at its own position."""
+        """Return the bias of every query, in reverse order, for the key at its own position."""
         part, own = self.part, slice(self.rule.gap, self.last + 1)
         if self.table is not None:
             return self.table[:, self.last, None]
@@ -222,15 +224,15 @@ class _Part:
         return (slope if part.weight is None else part.weight * slope).flip(1)
 
     def in_order(self, blocks: Float[Tensor, "m n r e"]) -> Float[Tensor, "g t e"]:
-        """Blocks of reversed queries as one sequence from the first query to the last."""
+        """Return blocks of reversed queries as one sequence, first query first."""
         return blocks.transpose(0, 1).reshape(self.n, -1, self.e)[:, : self.t].flip(1)
 
     def seen(self, block: int) -> int:
-        """How many keys a block's queries see."""
+        """Return how many keys a block's queries see."""
         return min(self.s, self.last - block * self.size + 1) if self.rule.causal else self.s
 
     def scores(self, block: int, keys: slice) -> Float[Tensor, "g r c"]:
-        """A tile's scores in units of ln 2, less what the queries' last entry says."""
+        """Return a tile's scores in units of ln 2, plus the queries' last entry."""
         q, k = self.blocks[block], self.k[:, :, keys]
         s = self.scratch.take("s", self.n, q.shape[1], k.shape[2])
         if self.table is not None:
@@ -244,7 +246,7 @@ class _Part:
         return s
 
     def weights(self, s: Float[Tensor, "g r c"], block: int, keys: slice) -> Float[Tensor, "g r c"]:
-        """2^s, 0 where hidden; denormal numbers are slow on CPUs, so there are none."""
+        """Return 2^s, 0 where hidden; clamped to avoid denormal numbers, which are slow on CPUs."""
         if self.known.faint or not self.known.calm:
             s.clamp_(2 * FAINT if s.dtype == torch.float64 else FAINT, LOUD)
         p = s.exp2_()
@@ -256,7 +258,7 @@ class _Part:
     def subtract_largest(
         self, s: Float[Tensor, "g r c"], block: int, keys: slice, largest: Float[Tensor, "g r"]
     ) -> None:
-        """Make the largest visible score of each query 0, and tell what it was."""
+        """Subtract the largest visible score of each query and write it to `largest`."""
         border = self.border(s, block, keys)
         if border is not None:
             border[0].masked_fill_(border[1] == 0, -inf)
@@ -264,7 +266,7 @@ class _Part:
         s.sub_(largest[..., None])
 
     def border(self, x: Tensor, block: int, keys: slice) -> tuple[Tensor, Tensor] | None:
-        """The columns of a tile that some of its queries do not see, and 1 where they do."""
+        """Return the columns that some of a tile's queries do not see, and 1 where they do."""
         r = x.shape[1]
         first = self.last - block * self.size - r + 2
         if not self.rule.causal or first >= keys.stop:
@@ -274,7 +276,7 @@ class _Part:
 
 
 def _add(to: Float[Tensor, "g e s"], a: Float[Tensor, "g e r"], b: Float[Tensor, "g r c"]) -> None:
-    """Add products to the first columns; only contiguous memory takes a batch at once."""
+    """Add a b to the first columns of `to`; baddbmm_ is fast on contiguous memory only."""
     if to.shape[2] == b.shape[2]:
         to.baddbmm_(a, b)
     else:

@@ -1,123 +1,137 @@
-"""One sequence, one model, one capture with everything needed to say what it is."""
+"""One sequence through one model, as a capture with everything needed to say what it is."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Int64, Integer
 
 import headscape
-from headscape.arrays.capture_file import Capture
-from headscape.attention.attend import Path
-from headscape.capture.tap import Progress, Request, capture_maps, cells_of, edges
+from headscape.arrays.capture_file import QUANTITIES
+from headscape.attention.reference import AttentionInputs
+from headscape.capture.capture import Capture
+from headscape.capture.layer_maps import Request, cells_of, edges, layer_maps
+from headscape.capture.sequences import Text, Tokens, choose_tokens
+from headscape.capture.sinks import Maps
 from headscape.errors import InputError
-from headscape.gpt2 import GPT2
-from headscape.text.tokenize.tokenizer import Tokenizer
+from headscape.io.progress import SlowBar
+from headscape.protocol import Model
 
 
-@dataclass(frozen=True)
-class Sequence:
-    """Tokens, and where they come from."""
-
-    tokens: Int64[np.ndarray, " t"]
-    source: Mapping[str, Any]
-
-
-def sample(stream: Integer[np.ndarray, " n"], length: int, seed: int, corpus: str) -> Sequence:
-    """A window of `length` tokens at a random place of a token stream."""
-    _check_length(length)
-    if len(stream) < length:
-        raise InputError(
-            f"the validation text has {len(stream)} tokens, fewer than the {length} asked for: "
-            f"choose a shorter length or a larger corpus."
-        )
-    offset = int(np.random.default_rng(seed).integers(len(stream) - length + 1))
-    window = np.asarray(stream[offset : offset + length], dtype=np.int64)
-    return Sequence(window, {"corpus": corpus, "offset": offset, "seed": seed})
-
-
-def from_text(text: str, tokenizer: Tokenizer, length: int, name: str) -> Sequence:
-    """The first `length` tokens of a text."""
-    _check_length(length)
-    tokens = np.asarray(tokenizer.encode(text), dtype=np.int64)
-    if len(tokens) < length:
-        raise InputError(
-            f"{name} has {len(tokens)} tokens, fewer than the {length} asked for: "
-            f"choose a shorter length."
-        )
-    return Sequence(tokens[:length], {"corpus": name, "offset": 0})
-
-
-def window_of(
-    tokens: Integer[np.ndarray, " n"], length: int, document: int, corpus: str
-) -> Sequence:
-    """The first `length` tokens of a document."""
-    _check_length(length)
-    if len(tokens) < length:
-        raise InputError(
-            f"document {document} has {len(tokens)} tokens, fewer than the {length} asked for: "
-            f"choose a shorter length or another document."
-        )
-    source = {"corpus": corpus, "document": document, "offset": 0}
-    return Sequence(np.asarray(tokens[:length], dtype=np.int64), source)
-
-
-def _check_length(length: int) -> None:
-    if length < 1:
-        raise InputError(f"a sequence needs at least one token, not {length}.")
-
-
-def record(
-    model: GPT2,
-    sequence: Sequence,
-    request: Request,
+def capture(
+    model: Model,
+    text: Text | Tokens | None = None,
     *,
-    preset: str,
-    trained: bool,
-    tokenizer: Tokenizer | None = None,
-    provenance: Mapping[str, Any] | None = None,
-    path: Path = "auto",
-    progress: Progress = lambda _: None,
+    length: int | None = None,
+    seed: int = 0,
+    document: int | None = None,
+    layers: int | str | Sequence[int] = "last",
+    heads: int | str | Sequence[int] = "all",
+    quantities: Sequence[str] = QUANTITIES,
+    resolution: int | None = None,
+    window: tuple[slice, slice] | None = None,
 ) -> Capture:
-    """Run the sequence through the model and keep what the request says."""
-    config, encoding = model.config, model.encoding()
-    length = len(sequence.tokens)
-    maps = capture_maps(
-        model, torch.from_numpy(sequence.tokens), request, path=path, progress=progress
+    """Run one sequence through a model and keep what every chosen head does with it.
+
+    The sequence is `text` (or token numbers); without one, `length` tokens of the validation text:
+    at a random place given by `seed`, or the beginning of a `document`. Layers and heads count from
+    0 and -1 is the last; `"all"` and `"last"` are accepted too. `quantities` is any of content,
+    bias, final and weights. With `resolution`, maps are reduced to that many cells a side while
+    they are computed; `window` (queries, keys) is then kept exactly besides.
+
+    Example:
+        >>> import headscape as hs
+        >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+        >>> hs.capture(model, [72, 105, 33], layers="all").layers
+        (0, 1)
+    """
+    spec = model.spec
+    request = Request(
+        layers=tuple(sorted(indices(layers, len(spec.layers), "layer"))),
+        heads=indices(heads, spec.heads, "head"),
+        quantities=tuple(quantities),
+        resolution=resolution,
+        window=window,
     )
-    pieces = (
-        []
-        if tokenizer is None
-        else [tokenizer.decode(sequence.tokens[i : i + 1]) for i in range(length)]
+    chosen = (
+        text
+        if isinstance(text, Tokens)
+        else choose_tokens(model, text, length=length, seed=seed, document=document)
     )
-    window = None
+    reason = model.cannot(len(chosen.tokens))
+    if reason is not None:
+        raise InputError(reason)
+    maps: Maps = {}
+    with SlowBar("capturing", len(chosen.tokens) * len(request.layers)) as bar:
+
+        def watch(layer: int, inputs: AttentionInputs) -> None:
+            maps.update(layer_maps(layer, inputs, request, bar.advance))
+
+        model.observe(torch.from_numpy(chosen.tokens)[None], request.layers, watch)
+    return _described(model, chosen, request, maps)
+
+
+def indices(
+    asked: int | str | Iterable[int], count: int, what: str, *, first: int = 0
+) -> tuple[int, ...]:
+    """Layers or heads by number, as indices from 0: `all`, `last`, one number or several.
+
+    `first` is the number of the first one: 0 in Python, 1 on the command line. Negative numbers
+    count from the end where counting starts at 0.
+    """
+    if isinstance(asked, str):
+        if asked not in {"all", "last"}:
+            raise InputError(f"{what}s {asked!r}: give 'all', 'last' or numbers.")
+        return tuple(range(count)) if asked == "all" else (count - 1,)
+    numbers = [asked] if isinstance(asked, int) else list(asked)
+    if not numbers:
+        raise InputError(f"no {what} is chosen: give at least one.")
+    found = []
+    for number in numbers:
+        if not isinstance(number, int | np.integer) or isinstance(number, bool):
+            raise InputError(f"{what} {number!r} is not a whole number.")
+        low = -count if first == 0 else first
+        if not low <= number < first + count:
+            raise InputError(
+                f"there is no {what} {number}: the model has {first} to {first + count - 1}."
+            )
+        found.append(int(number - first) % count)
+    return tuple(dict.fromkeys(found))
+
+
+def _described(model: Model, chosen: Tokens, request: Request, maps: Maps) -> Capture:
+    spec, length = model.spec, len(chosen.tokens)
+    layer = spec.layers[request.layers[-1]]
+    decode: Callable[[np.ndarray], str] | None = None
+    if model.tokenizer is not None:
+        decode = model.tokenizer.decode
+    pieces = [] if decode is None else [decode(chosen.tokens[i : i + 1]) for i in range(length)]
+    bounds = None
     if request.window is not None:
-        bounds = [edge for part in request.window for edge in (part.start, part.stop)]
-        window = np.array(bounds, dtype=np.int64)
+        ends = [edge for part in request.window for edge in (part.start, part.stop)]
+        bounds = np.array(ends, dtype=np.int64)
     return Capture(
-        encoding=config.encoding,
-        conventions={**encoding.conventions(), "scale": config.scale},
-        claims=encoding.claims(),
+        encoding=spec.encoding,
+        title=spec.name,
+        conventions=layer.conventions,
+        claims=layer.claims,
         model={
-            "preset": preset,
-            "layers": config.layers,
-            "heads": config.heads,
-            "width": config.width,
-            "train_length": config.train_length,
+            "preset": spec.preset,
+            "layers": len(spec.layers),
+            "heads": spec.heads,
+            "width": spec.width,
+            "train_length": spec.train_length,
         },
         layers=request.layers,
         heads=request.heads,
         length=length,
         resolution=cells_of(length, request),
-        causal=config.causal,
-        sequence={**sequence.source, "pieces": pieces},
-        provenance={"headscape": headscape.__version__, **(provenance or {})},
-        trained=trained,
-        tokens=sequence.tokens,
+        causal=spec.causal,
+        sequence={**chosen.source, "pieces": pieces},
+        provenance={"headscape": headscape.__version__, **spec.provenance},
+        trained=spec.trained,
+        tokens=chosen.tokens,
         positions=np.arange(length, dtype=np.int64),
         maps=maps,
         edges=edges(length, request),
-        window=window,
+        window=bounds,
     )

@@ -4,15 +4,28 @@ from collections.abc import Callable
 
 import typer
 
-from headscape.commands import capture, doctor, draw, encodings, evaluate, figures, generate, train
+from headscape.commands import (
+    capture,
+    check,
+    doctor,
+    draw,
+    encodings,
+    evaluate,
+    figures,
+    generate,
+    measure,
+    train,
+)
 
 REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
-    encodings.register,
     figures.register,
+    encodings.register,
     train.register,
     generate.register,
     capture.register,
     draw.register,
+    measure.register,
     evaluate.register,
+    check.register,
     doctor.register,
 )

@@ -1,42 +1,55 @@
 """`headscape capture`: what every head does with one sequence, as a file."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from headscape.capture.record import Sequence
-    from headscape.train import Run
+from headscape.commands.parsing import Command, Plugin, from_zero
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("capture")(capture)
+    app.command("capture", cls=Command)(capture)
 
 
 def capture(
-    run: Annotated[Path, typer.Argument(help="A run that `headscape train` made.")],
+    model: Annotated[
+        str, typer.Argument(help="A run, or a folder of GPT-2 weights.", metavar="MODEL")
+    ],
     layers: Annotated[
-        str, typer.Option(help="last, all, or numbers from 1 such as 1,3,5-8.")
-    ] = "last",
-    heads: Annotated[str, typer.Option(help="all, or numbers from 1.")] = "all",
+        list[str] | None,
+        typer.Option(help="last, all, or numbers from 1 such as 1,3,5-8. [default: last]"),
+    ] = None,
+    heads: Annotated[
+        list[str] | None, typer.Option(help="all, or numbers from 1. [default: all]")
+    ] = None,
     quantities: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             help="Any of content (scaled q.k), bias (final - content), final (before the softmax), "
-            "weights (after it)."
+            "weights (after it). [default: all four]"
         ),
-    ] = "content,bias,final,weights",
-    length: Annotated[
-        int | None, typer.Option(help="Tokens of the sequence. [default: the training length]")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Which random window of the validation text.")] = 0,
+    prompt: Annotated[str | None, typer.Option(help="Capture this text.")] = None,
     text: Annotated[
-        Path | None, typer.Option(help="Read the sequence from a text file instead.")
+        str | None, typer.Option(help="Capture a text file; - reads standard input.")
     ] = None,
     document: Annotated[
-        int | None, typer.Option(help="Take validation document N, counted from 0, instead.")
+        int | None, typer.Option(help="Capture validation document N, counted from 0.")
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens of the sequence. [default: the whole text, or the trained context length]"
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Without a text: which random window of the validation text.")
+    ] = 0,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="bytes or gpt2, for weights without a tokenizer.")
     ] = None,
     step: Annotated[
         int | None, typer.Option(help="Checkpoint to use. [default: the newest good one]")
@@ -54,88 +67,54 @@ def capture(
             metavar="Q0:Q1,K0:K1", help="With --resolution: keep these queries and keys exactly."
         ),
     ] = None,
-    path: Annotated[str, typer.Option(help="Attention path below the captured layers.")] = "auto",
     out: Annotated[
-        Path | None, typer.Option(help="File to write. [default: RUN/capture.safetensors]")
+        Path | None,
+        typer.Option(help="File to write. [default: MODEL/capture.safetensors]"),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that is not a capture.")
+    ] = False,
+    plugin: Plugin = None,
 ) -> None:
     """Record content scores, positional bias, final scores and weights of chosen heads.
 
-    Memory is of order block x length: with --resolution, 16,384 tokens and more are no problem.
+    Memory is of order block x length: with --resolution, 16,384 tokens and more fit.
     """
-    from rich.progress import Progress, TimeRemainingColumn
+    import headscape as hs
+    from headscape.capture.target import check_target
 
-    from headscape.attention.attend import named
-    from headscape.capture.record import record
-    from headscape.capture.select import chosen
-    from headscape.capture.tap import Request
-    from headscape.gpt2 import weights
-    from headscape.train import Run
-
-    attention_path = named(path)
-    held = Run.open(run, step)
-    shape = held.model.config
-    request = Request(
-        layers=chosen(layers, shape.layers, "layer"),
-        heads=chosen(heads, shape.heads, "head"),
-        quantities=tuple(quantities.split(",")),
+    target = out or Path(model) / "capture.safetensors"
+    check_target(target, overwrite=overwrite)
+    opened = hs.load(model, step=step, tokenizer=tokenizer)
+    cap = opened.capture(
+        _text(prompt, text),
+        length=length,
+        seed=seed,
+        document=document,
+        layers=from_zero(layers or ["last"], len(opened.spec.layers), "layer"),
+        heads=from_zero(heads, opened.spec.heads, "head"),
+        quantities=quantities or ("content", "bias", "final", "weights"),
         resolution=resolution,
         window=None if window is None else _window(window),
     )
-    sequence = _sequence(
-        held, shape.train_length if length is None else length, seed, text, document
-    )
-    rows = len(sequence.tokens) * len(request.layers)
-    with Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn()) as bar:
-        task = bar.add_task("capturing", total=rows)
-        result = record(
-            held.model,
-            sequence,
-            request,
-            preset=held.config.preset,
-            trained=True,
-            tokenizer=held.tokenizer,
-            provenance={
-                "run": held.folder.name,
-                "step": held.step,
-                "checkpoint_hash": weights.read_json(held.checkpoint / weights.HEADER).get(
-                    "sha256"
-                ),
-            },
-            path=attention_path,
-            progress=lambda done: bar.advance(task, done),
-        )
-    out = out or run / "capture.safetensors"
-    result.save(out)
-    typer.echo(f"{out}; draw it with: headscape draw {out}")
+    cap.save(target)
+    typer.echo(f"draw it with: headscape draw {target}", err=True)
+    typer.echo(target)
 
 
-def _sequence(
-    run: "Run", length: int, seed: int, text: Path | None, document: int | None
-) -> "Sequence":
-    from headscape.capture.record import from_text, sample, window_of
+def _text(prompt: str | None, file: str | None) -> str | None:
     from headscape.errors import InputError
-    from headscape.text.corpus.corpus import open_corpus
     from headscape.text.corpus.reading import read_documents
-    from headscape.text.dataset import default_cache
-    from headscape.text.tokens.shards import open_shards
 
-    if text is not None and document is not None:
-        raise InputError(f"--text {text} and --document {document}: give one of them.")
-    if text is not None:
-        if not text.is_file():
-            raise InputError(f"there is no file {text}.")
-        whole = "".join(part.text for part in read_documents(text, text.name))
-        return from_text(whole, run.tokenizer, length, text.name)
-    corpus = open_corpus(run.config.corpus, default_cache())
-    shard = open_shards(corpus, run.tokenizer, default_cache()).validation
-    if document is None:
-        return sample(shard.tokens, length, seed, run.config.corpus)
-    documents = len(shard.offsets) - 1
-    if not 0 <= document < documents:
-        raise InputError(f"document {document} is not there: validation has 0 to {documents - 1}.")
-    start, stop = int(shard.offsets[document]), int(shard.offsets[document + 1])
-    return window_of(shard.tokens[start:stop], length, document, run.config.corpus)
+    if prompt is not None and file is not None:
+        raise InputError(f"give --prompt or --text {file}, not both.")
+    if file is None:
+        return prompt
+    if file == "-":
+        return sys.stdin.read()
+    if not Path(file).is_file():
+        raise InputError(f"there is no file {file}.")
+    return "".join(part.text for part in read_documents(Path(file), Path(file).name))
 
 
 def _window(text: str) -> tuple[slice, slice]:

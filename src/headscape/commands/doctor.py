@@ -20,7 +20,7 @@ def doctor(
     from rich.console import Console
     from rich.table import Table
 
-    from headscape.attention.native import adapter, library
+    from headscape.attention.native import adapter, library, selfcheck
     from headscape.encodings import ENCODINGS
 
     console = Console(highlight=False, soft_wrap=True)
@@ -28,15 +28,22 @@ def doctor(
     console.print(f"{platform.machine()}, {torch.get_num_threads()} threads")
     console.print(f"GPU: {torch.cuda.get_device_name() if torch.cuda.is_available() else 'none'}")
     missing = adapter.available()
-    console.print(
-        f"native kernel: {library.instructions() if missing is None else f'no, {missing}'}"
-    )
+    error = 0.0
+    if missing is None:
+        console.print(f"native kernel: {library.instructions()}, {library.library_path()}")
+        error = selfcheck.largest_error()
+        agrees = "agrees with" if error <= selfcheck.TOLERANCE else "DIFFERS FROM"
+        console.print(f"self-check: {agrees} the reference, largest relative error {error:.0e}")
+    else:
+        console.print(f"native kernel: no, {missing}")
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("encoding", "training", "decoding", "why not an earlier one (training)"):
         table.add_column(heading)
     for name in [*ENCODINGS, "dape+kerple", "dapev2+kerple", "dapev2+cable"]:
         table.add_row(name, *_choices(name, length))
     console.print(table)
+    if error > selfcheck.TOLERANCE:
+        raise typer.Exit(1)
 
 
 def _choices(name: str, length: int) -> tuple[str, str, str]:

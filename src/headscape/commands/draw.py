@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from headscape.commands.parsing import Command, Plugin, from_zero, given, refuse_unused
 
-    from headscape.arrays.capture_file import Capture
+if TYPE_CHECKING:
+    from headscape.capture.capture import Capture
+    from headscape.figures.view import View
 
 
 class Kind(StrEnum):
@@ -20,23 +21,39 @@ class Kind(StrEnum):
     row = "row"
     overview = "overview"
     compare = "compare"
+    difference = "difference"
     training = "training"
+
+
+USES = {
+    Kind.grid: {"layer", "heads", "columns", "width", "shared_scale", "colormap"},
+    Kind.curves: {"layer", "heads", "columns", "width"},
+    Kind.row: {"layer", "heads", "query", "width", "colormap"},
+    Kind.overview: {"width", "shared_scale", "colormap"},
+    Kind.compare: {"layer", "head", "columns", "width", "shared_scale", "colormap"},
+    Kind.difference: {"layer", "heads", "columns", "width", "colormap"},
+    Kind.training: {"layer", "heads", "width", "colormap"},
+}
+"""Options of each view, besides those that every view uses."""
+SOME_VIEWS = sorted(set.union(*USES.values()))
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("draw")(draw)
+    app.command("draw", cls=Command)(draw)
 
 
 def draw(
+    context: typer.Context,
     captures: Annotated[list[Path], typer.Argument(help="Files that `headscape capture` wrote.")],
     kind: Annotated[
         Kind,
         typer.Option(
             "--as",
-            help="grid: all heads of a layer; curves: bias against distance; row: one query and "
+            help="grid: the heads of a layer; curves: bias against distance; row: one query and "
             "its tokens; overview: layers x heads; compare: one head of several captures; "
-            "training: one run's captures over its steps, a strip and a GIF.",
+            "difference: the first capture minus the second; training: one run's captures over "
+            "its steps, a strip and a GIF.",
         ),
     ] = Kind.grid,
     quantity: Annotated[
@@ -46,104 +63,104 @@ def draw(
     layer: Annotated[
         int | None, typer.Option(help="Layer, counted from 1. [default: the last captured]")
     ] = None,
+    heads: Annotated[
+        list[str] | None,
+        typer.Option(help="Heads, counted from 1, such as 1,4,7-9. [default: all]"),
+    ] = None,
     head: Annotated[int, typer.Option(help="Head for compare, counted from 1.")] = 1,
     query: Annotated[
         int | None, typer.Option(help="Query for row, counted from 0. [default: the last]")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="File name without its ending. [default: beside the capture]"),
-    ] = None,
-    formats: Annotated[str, typer.Option("--format", help="Any of png,svg,pdf.")] = "png,svg,pdf",
+    columns: Annotated[int | None, typer.Option(help="Panels in a row.")] = None,
+    width: Annotated[float | None, typer.Option(help="Width of the figure in inches.")] = None,
     shared_scale: Annotated[
         bool, typer.Option("--shared-scale", help="One colour range for all panels.")
     ] = False,
     colormap: Annotated[
         str | None, typer.Option(help="A matplotlib colour map instead of the chosen one.")
     ] = None,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="Any of png, svg, pdf. [default: png]"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write, such as pic.png. [default: named after what it shows, beside the "
+            "capture]"
+        ),
+    ] = None,
+    plugin: Plugin = None,
 ) -> None:
-    """Draw captured scores as PNG, SVG and PDF."""
-    from headscape.arrays import capture_file
-    from headscape.figures import style
+    """Draw captured scores as PNG, SVG or PDF."""
+    from headscape.capture.capture import Capture
+    from headscape.figures.view import targets
 
-    _check(kind, captures, shared_scale=shared_scale, colormap=colormap)
-    loaded = [capture_file.load(path) for path in captures]
-    layer = loaded[0].layers[-1] if layer is None else _held("layer", layer, loaded[0].layers)
+    refuse_unused(context, USES[kind], SOME_VIEWS, f"--as {kind}")
+    loaded = [Capture.load(path) for path in captures]
+    options: dict[str, Any] = {
+        "columns": columns,
+        "width": width,
+        "shared_scale": shared_scale,
+        "colormap": colormap,
+        "query": query,
+        "head": head - 1,
+    }
+    options = {name: value for name, value in options.items() if given(context, name)}
+    if "layer" in USES[kind] and layer is not None:
+        options["layer"] = from_captured([str(layer)], loaded[0].layers, "layer")[0]
+    if heads:
+        options["heads"] = from_captured(heads, loaded[0].heads, "head")
     if kind is Kind.compare:
-        _held("head", head, loaded[0].heads)
-    quantity = quantity or _natural(loaded[0])
-    look: dict[str, Any] = {"colormap": colormap}
-    if kind not in {Kind.curves, Kind.training}:
-        look["shared_scale"] = shared_scale
-    figure, animate = _figure(kind, loaded, layer, quantity, head - 1, query, look)
-    stem = out or captures[0].with_name(f"{captures[0].stem}-{kind}")
-    written = style.save(figure, stem, formats.split(","))
-    if animate is not None:
-        written.append(stem.with_name(f"{stem.name}.gif"))
-        animate(written[-1])
-    for path in written:
-        typer.echo(path)
+        options["head"] = from_captured([str(head)], loaded[0].heads, "head")[0]
+    view = _view(kind, loaded, quantity, options)
+    for path in targets(view, out, formats, captures[0].parent):
+        typer.echo(view.save(path))
 
 
-def _check(kind: Kind, captures: list[Path], *, shared_scale: bool, colormap: str | None) -> None:
-    """Refuse what a kind has no use for, instead of dropping it."""
+def from_captured(words: list[str], held: tuple[int, ...], what: str) -> tuple[int, ...]:
+    """Indices from 0 of captured layers or heads, which the command line counts from 1."""
     from headscape.errors import InputError
 
-    if len(captures) > 1 and kind not in {Kind.compare, Kind.training}:
-        raise InputError(f"--as {kind} draws one capture, not {len(captures)}: use --as compare.")
-    if kind is Kind.curves and colormap is not None:
-        raise InputError("--as curves has no colour map: leave --colormap out.")
-    if kind in {Kind.curves, Kind.training} and shared_scale:
-        raise InputError(f"--as {kind} has no shared scale: leave --shared-scale out.")
+    chosen = from_zero(words, max(held) + 1, what)
+    for index in chosen:
+        if index not in held:
+            there = ", ".join(str(one + 1) for one in held)
+            raise InputError(
+                f"{what} {index + 1} is not in this capture, which contains {there}."
+            )
+    return chosen
 
 
-def _held(what: str, number: int, held: "tuple[int, ...]") -> int:
-    """The index of a layer or head that people count from 1."""
+def _view(
+    kind: Kind, captures: "list[Capture]", quantity: str | None, options: dict[str, Any]
+) -> "View":
     from headscape.errors import InputError
 
-    if number - 1 not in held:
-        there = ", ".join(str(index + 1) for index in held)
-        raise InputError(f"{what} {number} is not in this capture, which holds {there}.")
-    return number - 1
-
-
-def _natural(capture: "Capture") -> str:
-    """Where nothing is added to the scores, the scores are what there is to see."""
-    nothing_added = {"nope", "learned", "sinusoidal", "rope", "xpos"}
-    return "final" if capture.encoding in nothing_added else "bias"
-
-
-def _figure(
-    kind: Kind,
-    captures: "Sequence[Capture]",
-    layer: int,
-    quantity: str,
-    head: int,
-    query: int | None,
-    look: dict[str, Any],
-) -> "tuple[Any, Callable[[Path], None] | None]":
+    several = {Kind.compare, Kind.training}
+    count = 2 if kind is Kind.difference else 1
+    if kind not in several and len(captures) != count:
+        raise InputError(
+            f"--as {kind} draws {count} capture{'s' * (count > 1)}, got {len(captures)}: use --as "
+            f"compare for several, --as difference for two."
+        )
     first = captures[0]
+    if kind is Kind.grid:
+        return first.grid(quantity=quantity, **options)
     if kind is Kind.curves:
-        from headscape.figures.curves import Curves
-
-        return Curves.of(first, layer, quantity).draw(), None
+        return first.curves(quantity=quantity, **options)
     if kind is Kind.row:
-        from headscape.figures.row import Row
-
-        return Row.of(first, layer, quantity, query, **look).draw(), None
+        return first.row(quantity=quantity, **options)
     if kind is Kind.overview:
-        from headscape.figures.overview import Overview
+        return first.overview(quantity=quantity, **options)
+    if kind is Kind.difference:
+        from headscape.capture.compare import compare
 
-        return Overview.of(first, quantity, **look).draw(), None
+        return compare(*captures, quantity=quantity, **options)
     if kind is Kind.compare:
         from headscape.figures.compare import Compare
 
-        return Compare.of(captures, layer, head, quantity, **look).draw(), None
-    if kind is Kind.training:
-        from headscape.figures.training import Training
+        return Compare.of(captures, quantity=quantity, **options)
+    from headscape.figures.training import Training
 
-        change = Training.of(captures, layer, quantity, **look)
-        return change.draw(), change.animate
-    from headscape.figures.grid import Grid
-
-    return Grid.of(first, layer, quantity, **look).draw(), None
+    return Training.of(captures, quantity=quantity, **options)

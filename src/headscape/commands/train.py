@@ -1,12 +1,9 @@
-"""`headscape train`: from text to a trained model."""
+"""`headscape train`: train a model on a text."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from headscape.train import TrainConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -15,24 +12,25 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    out: Annotated[Path, typer.Option(help="The run's folder.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
     preset: Annotated[
         str | None,
         typer.Option(
-            help="nano (default: two minutes on two cores), mini, tiny, small, medium, large, xl; "
-            "paper-tiny-1024, paper-small-512, paper-small-1024, paper-medium-1024."
+            help="nano (two minutes on two cores), mini, tiny, small, medium, large, xl, "
+            "paper-tiny-1024, paper-small-512, paper-small-1024, paper-medium-1024. "
+            "[default: nano]"
         ),
     ] = None,
     encoding: Annotated[
         str | None,
-        typer.Option(help="See `headscape encodings`. [default: rope]"),
+        typer.Option(help="Position encoding; see `headscape encodings`. [default: rope]"),
     ] = None,
     field: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A field of the encoding; repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="Field of the encoding; repeatable."),
     ] = None,
     scale: Annotated[
-        str | None, typer.Option(help="q.k times 1/sqrt of head_dim or width, or one.")
+        str | None, typer.Option(help="Factor on q.k: 1/sqrt of head_dim or width, or one.")
     ] = None,
     corpus: Annotated[
         str | None,
@@ -42,95 +40,89 @@ def train(
         ),
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="bytes, bpe:N or gpt2.")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens in a training window.")] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Windows taken through the model at once.")
+    context_length: Annotated[int | None, typer.Option(help="Tokens in a training window.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Windows per micro-batch of one process.")
     ] = None,
     tokens_per_step: Annotated[
-        int | None, typer.Option(help="Tokens between two updates, over all processes.")
+        int | None, typer.Option(help="Tokens per update, over all processes.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates to make.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Time to train instead of steps.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights and data order.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of updates.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Training time instead of steps.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Random seed of initial weights and data order.")
+    ] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.")] = None,
     keep_every: Annotated[
-        int | None, typer.Option(help="Checkpoints at multiples of this stay for good.")
+        int | None, typer.Option(help="Keep checkpoints at multiples of this many steps.")
     ] = None,
     validate_every: Annotated[
         int | None, typer.Option(help="Steps between validation losses.")
     ] = None,
     path: Annotated[
-        str | None, typer.Option(help="Attention path; see `headscape doctor`.")
+        str | None, typer.Option(help="Attention implementation; see `headscape doctor`.")
     ] = None,
     distributed: Annotated[
         str | None, typer.Option(help="ddp or fsdp, when started by torchrun.")
     ] = None,
-    compile_model: Annotated[bool | None, typer.Option("--compile", help="torch.compile.")] = None,
+    compile_model: Annotated[
+        bool | None, typer.Option("--compile", help="Apply torch.compile to the model.")
+    ] = None,
     tensorboard: Annotated[
-        bool | None, typer.Option("--tensorboard", help="Write TensorBoard events too.")
+        bool | None, typer.Option("--tensorboard", help="Also write TensorBoard events.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A config.toml instead of a preset: re-run it.")
+        Path | None, typer.Option(help="A config.toml to repeat, instead of a preset.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, or begin it there.")
+        bool, typer.Option("--resume", help="Continue the run in --out, or start it there.")
     ] = False,
 ) -> None:
-    """Train a GPT-2 with any encoding on any text.
+    """Train a GPT-2 with any position encoding on any text.
 
-    The run's folder holds its complete config, metrics, checkpoints and provenance. Stop it with
-    Ctrl-C or kill it: `--resume` continues the very same run. Several processes:
+    The run's folder contains its complete config, metrics, checkpoints and provenance. After
+    Ctrl-C or a kill, `--resume` continues the run with the same result. Several processes:
     `torchrun --nproc-per-node 8 -m headscape.cli train ...`.
-    """
-    from headscape.train import run
 
-    changes: dict[str, Any] = {
-        "encoding": encoding,
-        "scale": scale,
-        "corpus": corpus,
-        "tokenizer": tokenizer,
-        "length": length,
-        "batch": batch,
-        "tokens_per_step": tokens_per_step,
-        "steps": steps,
-        "minutes": minutes,
-        "rate": rate,
-        "seed": seed,
-        "checkpoint_every": checkpoint_every,
-        "keep_every": keep_every,
-        "validate_every": validate_every,
-        "path": path,
-        "distributed": distributed,
-        "compile": compile_model,
-        "tensorboard": tensorboard,
-    }
-    if field:
-        changes["encoding_fields"] = dict(map(_field, field))
-    given = {name: value for name, value in changes.items() if value is not None}
-    going_on = resume and preset is None and config is None and (out / run.CONFIG).is_file()
-    start = out / run.CONFIG if going_on else config
-    result = run.train(_config(preset, start, given), out=out, resume=resume)
+    Progress goes to stderr. The folder of the finished run goes to stdout.
+    """
+    from headscape.errors import InputError
+    from headscape.train import train as run
+
+    if preset is not None and config is not None:
+        raise InputError(f"--preset {preset} and --config {config}: give one of them.")
+    result = run(
+        config or preset,
+        out=out,
+        resume=resume,
+        encoding=encoding,
+        encoding_fields=dict(map(_field, field)) if field else None,
+        scale=scale,
+        corpus=corpus,
+        tokenizer=tokenizer,
+        context_length=context_length,
+        batch_size=batch_size,
+        tokens_per_step=tokens_per_step,
+        steps=steps,
+        minutes=minutes,
+        lr=lr,
+        seed=seed,
+        checkpoint_every=checkpoint_every,
+        keep_every=keep_every,
+        validate_every=validate_every,
+        path=path,
+        distributed=distributed,
+        compile=compile_model,
+        tensorboard=tensorboard,
+    )
     if not result.finished:
         raise typer.Exit(130)
-
-
-def _config(preset: str | None, file: Path | None, given: "dict[str, Any]") -> "TrainConfig":
-    """A preset or a file, with what was given on the command line put over it."""
-    from dataclasses import replace
-
-    from headscape.errors import InputError
-    from headscape.train.config import config_file, presets
-
-    if file is None:
-        return presets.preset(preset or "nano", **given)
-    if preset is not None:
-        raise InputError(f"--preset {preset} and --config {file}: give one of them.")
-    return replace(config_file.read(file), **given)
+    typer.echo(result.folder)
 
 
 def _field(text: str) -> "tuple[str, object]":
-    """NAME=VALUE; a value that TOML can read is read as such, any other is a word."""
+    """Parse NAME=VALUE; a value that is not TOML is taken as a string."""
     import tomllib
 
     from headscape.errors import InputError
@@ -140,5 +132,5 @@ def _field(text: str) -> "tuple[str, object]":
         raise InputError(f"--field {text!r} is not of the form NAME=VALUE.")
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return name, value

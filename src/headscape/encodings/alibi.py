@@ -11,8 +11,8 @@ No parameters; the same in every layer. Public code disagrees on the slopes m_h,
                 even ones, cut to H             MPT
     falcon      fairseq's, rounded to bfloat16  Falcon, with divisor sqrt_head_dim
 
-All four agree where H is a power of two, up to Falcon's rounding. The form plotted and returned
-is -m |i - j|; the softmax-equal forms +m j that some models add are deliberately absent.
+All four agree where H is a power of two, up to Falcon's rounding. The bias is -m |i - j|. The form
++m j, which some models add and which is equal after the softmax, is deliberately absent.
 """
 
 from dataclasses import dataclass
@@ -26,25 +26,25 @@ from headscape.types import Positions
 
 
 def geometric(heads: int) -> list[float]:
-    """2^(-8h/H), h = 1..H."""
+    """Return 2^(-8h/H) for h = 1..H."""
     return [2.0 ** (-8 * (h + 1) / heads) for h in range(heads)]
 
 
 def fairseq(heads: int) -> list[float]:
-    """The official rule: powers of two, filled up from the next finer list."""
+    """Return the official slopes: a power of two of them, then every other one of twice as many."""
     power = 1 << (heads.bit_length() - 1)
     return geometric(power) + geometric(2 * power)[::2][: heads - power]
 
 
 def mpt(heads: int) -> list[float]:
-    """MPT's rule: the next coarser list, odd positions first."""
+    """Return MPT's slopes: those of the next power of two, odd positions first."""
     power = 1 << (heads - 1).bit_length()
     slopes = geometric(power)
     return slopes if power == heads else (slopes[1::2] + slopes[::2])[:heads]
 
 
 def falcon(heads: int) -> list[float]:
-    """The official rule in bfloat16."""
+    """Return the official slopes rounded to bfloat16."""
     return torch.tensor(fairseq(heads)).bfloat16().tolist()
 
 
@@ -53,17 +53,18 @@ SLOPES = {"geometric": geometric, "fairseq": fairseq, "mpt": mpt, "falcon": falc
 
 @dataclass(frozen=True, kw_only=True)
 class ALiBiConfig(Config):
-    """ALiBi's conventions."""
+    """Slopes and divisor of ALiBi."""
 
     slopes: Literal["geometric", "fairseq", "mpt", "falcon"] = "geometric"
-    """Whose rule for the slopes."""
+    """Which rule gives the slopes; see the top of this file."""
     divisor: Literal["one", "sqrt_head_dim"] = "one"
-    """sqrt_head_dim: the bias is divided like q.k is, as Falcon does."""
+    """sqrt_head_dim divides the bias by sqrt(head dim) too, as Falcon does."""
 
 
 class ALiBi(Encoding):
     """A fixed slope per head."""
 
+    title = "ALiBi"
     paper = "Press et al. 2022, arXiv:2108.12409"
     formula = "S = A - m_h |i-j|"
     adds_bias = True
@@ -76,7 +77,7 @@ class ALiBi(Encoding):
         queries: Stream | None = None,
         keys: Stream | None = None,
     ) -> Toeplitz:
-        """-m_h |i - j| by distance, in float64."""
+        """Return -m_h |i - j| by distance, in float64."""
         distance, zero = self.distances(positions, positions.q.device)
         slopes = torch.tensor(
             SLOPES[self.config.slopes](self.shape.heads),

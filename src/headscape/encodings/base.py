@@ -1,17 +1,18 @@
-"""What a position encoding can change in a transformer, and NoPE, which changes nothing.
+"""The base class of all encodings, and the types they share.
 
-An encoding meets the model in five places; a paper's class overrides the ones it uses:
+A model calls an encoding in five places; a paper's class overrides the ones it uses:
 
     embed    the token embeddings, once, at the input         learned, sinusoidal
     rotate   queries and keys, after their projections        RoPE, xPos
-    stream   what a layer's input says about each token       CABLE, FoX
+    stream   running sums over the layer's input              CABLE, FoX
     bias     the value added to the scores, as data           ALiBi, T5, Kerple, FIRE, CABLE ...
     mix      the scores themselves                            DAPE, DAPEv2, CoPE
 
-Nothing positional is stored on a module: what is learned is a parameter, all else is a function
-of its arguments, so a short pass after a long one equals a fresh one.
+A module stores its learned parameters and nothing else: every table is computed from the
+arguments, so the result never depends on the lengths of earlier calls.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
@@ -29,24 +30,26 @@ Role = Literal["query", "key"]
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The model around an encoding."""
+    """The sizes of the model that an encoding is built for."""
 
     heads: int
     head_dim: int
     width: int
-    """Model width d: what `stream` reads."""
+    """Model width d, the last axis of what `stream` reads."""
     train_length: int
+    """Context length in training, in tokens."""
     causal: bool = True
+    """False builds the bidirectional form."""
 
     def __post_init__(self) -> None:
         for name in ("heads", "head_dim", "width", "train_length"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}.")
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """An encoding's conventions; every subclass names its own fields.
+    """The options of an encoding; a subclass adds its own fields.
 
     Types and choices are checked here, so a subclass checks only ranges.
     """
@@ -59,9 +62,9 @@ class Config:
 class Stream:
     """What a layer keeps per token beyond keys and values.
 
-    `total` is a running sum over tokens, in float64 because only its differences matter; `weight`
-    belongs to a token as a query and is not needed of cached ones; `backward` is a second running
-    sum for keys to the right of their query.
+    `total` is a running sum over tokens, in float64 because only its differences matter. `weight`
+    is per query, so a cache does not keep it. `backward` is a second running sum, for keys to the
+    right of their query.
     """
 
     total: Float[Tensor, "b h t"]
@@ -72,45 +75,66 @@ class Stream:
 class Encoding(nn.Module):
     """No positional encoding; the base of all others.
 
-    The claims are about the positional part of the scores: `shift_invariant`, moving all positions
-    by a constant changes nothing; `toeplitz`, it depends on the distance alone; `pointwise`, the
-    score of a pair depends on no other pair; `context_dependent`, it depends on the tokens.
+    The four claims describe the positional part of the scores. `shift_invariant`: adding a constant
+    to all positions changes nothing. `toeplitz`: it depends only on the distance i - j.
+    `pointwise`: the score of a pair depends on no other pair. `context_dependent`: it depends on
+    the tokens.
     """
 
+    name: ClassVar[str] = ""
+    """Name to register a plugin's class under; the lower-case class name if empty."""
+    title: ClassVar[str] = ""
+    """Display name in captions, legends and tables; the class name if a class does not set it."""
     paper: ClassVar[str] = ""
+    """Authors, year and arXiv number."""
     formula: ClassVar[str] = ""
-    no_bidirectional_form: ClassVar[str] = ""
-    """Why there is no bidirectional form; empty where there is one."""
+    """The score in one line of ASCII: A is the scaled q.k, i the query, j the key, h the head."""
+    shows: ClassVar[Literal["bias", "final"] | None] = "bias"
+    """The quantity its figure shows; None if there is nothing to draw in the scores."""
+    slug: ClassVar[str] = ""
+    """How its figure's file name ends, if not with its name."""
+    published: ClassVar[tuple[Mapping[str, str], ...]] = ()
+    """Published tensor name -> our parameter, one mapping per public implementation."""
+    no_bidirectional_form: str = ""
+    """Why there is no bidirectional form; empty if there is one."""
 
     at_input: ClassVar[bool] = False
-    """Acts on the embeddings, once per model, instead of in every layer."""
+    """`embed` acts on the embeddings, once per model; the layers then use NoPE."""
+    rotates: bool = False
+    """`rotate` changes queries and keys."""
+    streams: bool = False
+    """`stream` returns a value, so attention needs the layer's input."""
     adds_bias: bool = False
     """`bias` returns a value."""
     mixes: bool = False
-    """`mix` does more than add the bias, so whole rows of scores are needed."""
+    """`mix` does more than add the bias, so it needs whole rows of scores."""
 
     shift_invariant: bool = True
     toeplitz: bool = True
     pointwise: bool = True
     context_dependent: bool = False
 
-    rotates: bool = False
-    """`rotate` does something."""
     cacheable_keys: bool = True
-    """A rotated key never changes again, so a cache may hold it rotated."""
+    """A rotated key never changes, so a cache may store it rotated."""
 
     config_type: ClassVar[type[Config]] = Config
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "title" not in vars(cls):
+            cls.title = cls.__name__
 
     def __init__(self, shape: Shape, config: Config) -> None:
         super().__init__()
         if not shape.causal and self.no_bidirectional_form:
-            name = type(self).__name__
-            raise InputError(f"{name} has no bidirectional form: {self.no_bidirectional_form}.")
+            raise InputError(
+                f"{self.title} has no bidirectional form: {self.no_bidirectional_form}."
+            )
         self.shape = shape
         self.config = config
 
     def embed(self, x: Float[Tensor, "b t d"], at: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:
-        """Token embeddings at the input, given their positions."""
+        """Return the token embeddings with their positions added."""
         return x
 
     def rotate(
@@ -119,7 +143,7 @@ class Encoding(nn.Module):
         at: Int[Tensor, "#b t"],
         role: Role,
     ) -> Float[Tensor, "b h t e"]:
-        """Queries or keys, given their positions."""
+        """Return the queries or keys, rotated by their positions."""
         return x
 
     def stream(
@@ -127,7 +151,7 @@ class Encoding(nn.Module):
         x: Float[Tensor, "b t d"],
         carry: Float[Tensor, "b h"] | None = None,
     ) -> Stream | None:
-        """What this layer's input says about each token; `carry` is the total so far."""
+        """Return the running sums over this layer's input; `carry` is the total before it."""
         return None
 
     def bias(
@@ -136,7 +160,7 @@ class Encoding(nn.Module):
         queries: Stream | None = None,
         keys: Stream | None = None,
     ) -> Bias | None:
-        """The additive bias; `keys` may reach further back than `queries` (a cache)."""
+        """Return the additive bias; with a cache, `keys` has more tokens than `queries`."""
         return None
 
     def mix(
@@ -146,26 +170,98 @@ class Encoding(nn.Module):
         visible: Bool[Tensor, "#b 1 t s"],
         queries: Float[Tensor, "b h t e"] | None = None,
     ) -> Float[Tensor, "b h t s"]:
-        """Final scores before the mask, from scaled content scores and the dense bias."""
+        """Return the scores before the mask, from the scaled q.k and the dense bias."""
         return scores if bias is None else scores + bias
 
     def initialise(self) -> None:
-        """Set what a model-wide initialisation must not overwrite; called after it."""
+        """Set initial values of its own, after the model has initialised every layer."""
+
+    @torch.no_grad()
+    def load_published(
+        self,
+        tensors: Mapping[str, Tensor],
+        *,
+        source: str = "the given tensors",
+        prefix: str = "",
+    ) -> None:
+        """Copy the authors' tensors into the parameters, by the names in `published`.
+
+        `prefix` is what a checkpoint writes before those names, such as "h.3.attn.". Tensors that
+        this encoding does not have are ignored, since a checkpoint contains a whole model.
+        """
+        mine = dict(self.named_parameters(recurse=True))
+        mine = {name: value for name, value in mine.items() if not name.startswith("base.")}
+        if not mine:
+            raise InputError(f"{self.title} has no learned tensors, so there is nothing to load.")
+        names = self._published_names(set(mine), tensors, source, prefix)
+        converted = {}
+        for theirs, ours in names.items():
+            converted[ours] = self.from_published(ours, tensors[prefix + theirs])
+            if converted[ours].shape != mine[ours].shape:
+                raise InputError(
+                    f"{source}: {prefix + theirs!r} has shape "
+                    f"{tuple(tensors[prefix + theirs].shape)}, but this {self.title} needs "
+                    f"{tuple(mine[ours].shape)}; build it with the sizes of the checkpoint."
+                )
+        for ours, value in converted.items():
+            mine[ours].copy_(value)
+
+    def _published_names(
+        self, mine: set[str], tensors: Mapping[str, Tensor], source: str, prefix: str
+    ) -> dict[str, str]:
+        """Return the mapping whose names are in `tensors`, limited to the parameters there are."""
+        spellings = [
+            {theirs: ours for theirs, ours in each.items() if ours in mine}
+            for each in self.published
+        ]
+        spellings = [each for each in spellings if set(each.values()) == mine]
+        for each in spellings:
+            if all(prefix + theirs in tensors for theirs in each):
+                return each
+        if not spellings:
+            raise InputError(f"{self.title} lists no published names of {', '.join(sorted(mine))}.")
+        closest = max(spellings, key=lambda each: sum(prefix + name in tensors for name in each))
+        missing = next(prefix + theirs for theirs in closest if prefix + theirs not in tensors)
+        raise InputError(
+            f"{source} has no tensor {missing!r}, which {self.title} needs; pass prefix= if its "
+            f"names start with the path of a layer."
+        )
+
+    def from_published(self, parameter: str, value: Tensor) -> Tensor:
+        """Convert an authors' tensor to the parameter's shape and parametrisation."""
+        return value
 
     def conventions(self) -> dict[str, object]:
-        """Every field, for checkpoints and captures."""
+        """Return every field of the config, for checkpoints and captures."""
         return {item.name: getattr(self.config, item.name) for item in fields(self.config)}
 
     def claims(self) -> dict[str, bool]:
-        """What is claimed of the scores' positional part."""
+        """Return the four claims by name."""
         names = ("shift_invariant", "toeplitz", "pointwise", "context_dependent")
         return {name: bool(getattr(self, name)) for name in names}
 
     def distances(self, positions: Positions, device: torch.device) -> tuple[Tensor, int]:
-        """Every distance a table must cover, ascending, and the column of distance 0.
+        """Return every distance a table must cover, ascending, and the column of distance 0.
 
-        Causal: 0 to the largest, as earlier entries are masked. Otherwise from the smallest on.
+        A causal table starts at distance 0, because the mask hides everything before it.
         """
         low, high = positions.bounds
         low = min(0, 0 if self.shape.causal else low)
         return torch.arange(low, max(high, 0) + 1, device=device), -low
+
+    def need_streams(
+        self, positions: Positions, queries: Stream | None, keys: Stream | None
+    ) -> tuple[Stream, Stream]:
+        """Return both streams, or raise if one is missing or has the wrong length."""
+        if queries is None or keys is None:
+            raise InputError(
+                f"{self.title} needs the layer's input: pass bias() the result of stream(x), "
+                f"or attention() the argument x."
+            )
+        for role, stream, at in (("queries", queries, positions.q), ("keys", keys, positions.k)):
+            if stream.total.shape[-1] != at.shape[1]:
+                raise InputError(
+                    f"the stream of the {role} has {stream.total.shape[-1]} tokens, but there are "
+                    f"{at.shape[1]} positions: make both from the same tokens."
+                )
+        return queries, keys

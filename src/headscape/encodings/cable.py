@@ -6,12 +6,12 @@
     k-cable    B_ij = -ln((S_i - S_j)^2 + 1), with g_i outside or inside the kernel if weighted
 
 x is the layer's input after its norm; w and u map it to one number per head. Bidirectional:
--|S_i - S_j| takes the place of S_i - S_j. The printed sign of S is positive; only the negative sum
-gives a penalty, and the released code has it.
+-|S_i - S_j| replaces S_i - S_j. The paper prints S with a plus sign; only the negative sum is a
+penalty, and the released code uses the minus.
 
 Released conventions: increments are ReLU in the weighted form and softplus without weights; the
 first release does not scale q.k (a model's score scale "one"), later ones use 1/sqrt(e).
-A token's own increment never counts towards itself, and the first token's never counts at all.
+The bias of a token on itself is 0, so the first token's increment has no effect.
 """
 
 from collections.abc import Callable
@@ -32,34 +32,44 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus"
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedConfig(Config):
-    """CABLE with weights, as released."""
+    """Options of weighted CABLE."""
 
     increments: Literal["relu", "softplus"] = "relu"
-    """What makes the increments positive."""
+    """The activation that makes the increments non-negative."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnweightedConfig(Config):
-    """CABLE without weights, as first released."""
+    """Options of unweighted CABLE."""
 
     increments: Literal["relu", "softplus"] = "softplus"
-    """What makes the increments positive."""
+    """The activation that makes the increments non-negative."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelConfig(Config):
-    """CABLE under a logarithmic kernel."""
+    """Options of K-CABLE."""
 
     increments: Literal["relu", "softplus"] = "softplus"
-    """What makes the increments positive."""
+    """The activation that makes the increments non-negative."""
     weights: Literal["none", "outside", "inside"] = "none"
-    """g_i k(S_i - S_j) as released (outside), or k(g_i (S_i - S_j)) as printed (inside)."""
+    """outside: g_i k(S_i - S_j), as released; inside: k(g_i (S_i - S_j)), as printed."""
 
 
-class _Summed(Encoding):
-    """What the three forms share: the increments, their sum and the queries' weights."""
+class _RunningSum(Encoding):
+    """What the three forms share: the increments, their running sum and the query weights."""
 
     paper = "Veisi et al. 2025, arXiv:2503.08067"
+    published = (
+        {
+            "cable_layer.weight": "increment.weight",
+            "cable_layer.bias": "increment.bias",
+            "cable_layer_scale.weight": "weight.weight",
+            "cable_layer_scale.bias": "weight.bias",
+        },
+        {"h_attn.weight": "increment.weight", "h_attn.bias": "increment.bias"},
+    )
+    streams = True
     adds_bias = True
     toeplitz = False
     context_dependent = True
@@ -73,7 +83,7 @@ class _Summed(Encoding):
     def stream(
         self, x: Float[Tensor, "b t d"], carry: Float[Tensor, "b h"] | None = None
     ) -> Stream:
-        """S of every token, in float64, and its weight as a query."""
+        """Return S of every token, in float64, and its weight as a query."""
         delta = ACTIVATIONS[self.config.increments](self.increment(x))
         total = -delta.double().cumsum(dim=1).transpose(1, 2)
         if carry is not None:
@@ -85,17 +95,17 @@ class _Summed(Encoding):
     def bias(
         self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
     ) -> Bias:
-        """weight_i (S_i - S_j)."""
-        assert queries is not None
-        assert keys is not None
+        """Return weight_i (S_i - S_j)."""
+        queries, keys = self.need_streams(positions, queries, keys)
         if self.shape.causal:
             return Slope(queries.weight, queries.total, keys.total)
-        return _pairwise(queries, keys, lambda gap: -gap.abs())
+        return _pairwise(positions, queries, keys, lambda gap: -gap.abs())
 
 
-class CABLE(_Summed):
-    """The sum of increments, weighed by its query."""
+class CABLE(_RunningSum):
+    """The sum of increments between key and query, times a weight of the query."""
 
+    title = "CABLE"
     formula = "S = A - softplus(x_i u)_h sum_{j<t<=i} relu(x_t w)_h"
     config_type = WeightedConfig
 
@@ -103,9 +113,10 @@ class CABLE(_Summed):
         super().__init__(shape, config, weighted=True)
 
 
-class CABLENW(_Summed):
-    """The sum of the increments between key and query, unweighted."""
+class CABLENW(_RunningSum):
+    """The sum of increments between key and query, unweighted."""
 
+    title = "CABLE_NW"
     formula = "S = A - sum_{j<t<=i} softplus(x_t w)_h"
     config_type = UnweightedConfig
 
@@ -113,9 +124,10 @@ class CABLENW(_Summed):
         super().__init__(shape, config, weighted=False)
 
 
-class KCABLE(_Summed):
-    """A logarithmic kernel over the sum of increments."""
+class KCABLE(_RunningSum):
+    """A logarithmic kernel of the sum of increments."""
 
+    title = "K-CABLE"
     formula = "S = A - ln((sum_{j<t<=i} softplus(x_t w)_h)^2 + 1)"
     config_type = KernelConfig
     config: KernelConfig
@@ -126,16 +138,24 @@ class KCABLE(_Summed):
     def bias(
         self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
     ) -> Bias:
-        """-ln((S_i - S_j)^2 + 1), which is even, so both directions are the same formula."""
-        assert queries is not None
-        assert keys is not None
+        """Return -ln((S_i - S_j)^2 + 1); it is even, so both directions use this formula."""
+        queries, keys = self.need_streams(positions, queries, keys)
         inside = self.config.weights == "inside"
-        return _pairwise(queries, keys, lambda gap: -torch.log1p(gap.square()), inside=inside)
+        return _pairwise(
+            positions, queries, keys, lambda gap: -torch.log1p(gap.square()), inside=inside
+        )
 
 
 def _pairwise(
-    queries: Stream, keys: Stream, kernel: Callable[[Tensor], Tensor], *, inside: bool = False
+    positions: Positions,
+    queries: Stream,
+    keys: Stream,
+    kernel: Callable[[Tensor], Tensor],
+    *,
+    inside: bool = False,
 ) -> Pairwise:
+    """Return weight_i kernel(S_i - S_j), or kernel(weight_i (S_i - S_j)) if `inside`."""
+
     def fn(rows: slice, cols: slice) -> Float[Tensor, "b h t s"]:
         gap = queries.total[:, :, rows, None] - keys.total[:, :, None, cols]
         if queries.weight is None:
@@ -143,4 +163,4 @@ def _pairwise(
         weight = queries.weight[:, :, rows, None]
         return kernel(weight * gap) if inside else weight * kernel(gap)
 
-    return Pairwise(fn)
+    return Pairwise(fn, positions)

@@ -22,24 +22,26 @@ from headscape.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class CoPEConfig(Config):
-    """The table and the scale."""
+    """Options of CoPE."""
 
     positions: int = 64
-    """n, the number of vectors; counts beyond it share the last."""
+    """n, the number of vectors; counts above n - 1 use the last one."""
     divide: Literal["scores", "sum"] = "scores"
     """What 1/sqrt(e) applies to."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.positions < 2:
-            raise InputError(f"positions must be at least 2, not {self.positions}.")
+            raise InputError(f"positions must be at least 2, got {self.positions}.")
 
 
 class CoPE(Encoding):
-    """Contextual positions: a key's position is how many gates lie between it and the query."""
+    """Contextual positions: a key's position is the sum of the gates from it to the query."""
 
+    title = "CoPE"
     paper = "Golovneva et al. 2024, arXiv:2405.18719"
     formula = "S = A + q_i.e[sum_{j<=t<=i} sigmoid(A_it)]"
+    published = ({"pos_emb": "table"},)
     no_bidirectional_form = "its positions are counted backwards from the query"
     mixes = True
     toeplitz = False
@@ -52,6 +54,10 @@ class CoPE(Encoding):
         super().__init__(shape, config)
         self.table = nn.Parameter(torch.zeros(shape.head_dim, config.positions))
 
+    def from_published(self, parameter: str, value: Tensor) -> Tensor:
+        """Convert [1, head dim, n], or x-transformers' [n, head dim], to [head dim, n]."""
+        return value.T if value.ndim == 2 else value.squeeze(0)
+
     def mix(
         self,
         scores: Float[Tensor, "b h t s"],
@@ -59,7 +65,7 @@ class CoPE(Encoding):
         visible: Bool[Tensor, "#b 1 t s"],
         queries: Float[Tensor, "b h t e"] | None = None,
     ) -> Float[Tensor, "b h t s"]:
-        """Add z_i at the counted position."""
+        """Return the scores plus z_i at the counted position."""
         assert queries is not None
         # At least float32: a bfloat16 count stops growing at 256.
         work = torch.promote_types(scores.dtype, torch.float32)

@@ -20,28 +20,40 @@ from headscape.encodings.wrapper import Wrapper
 from headscape.errors import InputError
 
 LEAK = 0.01
+LAYERS = {
+    "0.weight": "inner.weight",
+    "0.bias": "inner.bias",
+    "2.weight": "outer.weight",
+    "2.bias": "outer.bias",
+}
+"""The layers of the authors' nn.Sequential, and ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DAPEConfig(Config):
-    """The perceptron."""
+    """Options of DAPE."""
 
     hidden: int = 32
     """Hidden units."""
     base_bias: Literal["added", "channel-only"] = "added"
-    """Whether B is also added to the scores outside the perceptron."""
+    """added: B is also added to the scores; channel-only: only the perceptron reads B."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hidden < 1:
-            raise InputError(f"hidden must be at least 1, not {self.hidden}.")
+            raise InputError(f"hidden must be at least 1, got {self.hidden}.")
 
 
 class DAPE(Wrapper):
     """A perceptron across heads, for each pair of tokens."""
 
+    title = "DAPE"
     paper = "Zheng et al. 2024, arXiv:2405.14722"
     formula = "S = A + B + mlp([A;B])"
+    published = (
+        {f"mlp2.{name}": ours for name, ours in LAYERS.items()},
+        {f"mlp_dape.{name}": ours for name, ours in LAYERS.items()},
+    )
     config_type = DAPEConfig
     config: DAPEConfig
 
@@ -58,7 +70,7 @@ class DAPE(Wrapper):
         visible: Bool[Tensor, "#b 1 t s"],
         queries: Float[Tensor, "b h t e"] | None = None,
     ) -> Float[Tensor, "b h t s"]:
-        """Add the perceptron's output to scores and bias."""
+        """Return scores plus bias plus the perceptron's output."""
         channels = scores if bias is None else cat([scores, bias.expand_as(scores)], dim=1)
         hidden = F.leaky_relu(self.inner(channels.movedim(1, -1)), LEAK)
         mixed: Tensor = scores + self.outer(hidden).movedim(-1, 1)

@@ -6,11 +6,12 @@ conv1 maps 2H maps to `hidden`, conv2 to H; both have width `kernel` along the k
 1 along the queries; leaky is LeakyReLU(0.01). A key to the right of j, up to the query itself,
 does influence S_ij; hidden keys enter as zeros, so nothing leaks from the future.
 
-Boundary. As released, the hidden maps are zero beyond the last key of the sequence, so the last
-kernel//2 columns change when a token is appended, and decoding differs from the full pass
-(boundary="released"). By default the hidden maps are computed there from zeros, as they are for
-every hidden key of an earlier query (boundary="masked"): all interior rows are the released ones,
-and decoding equals the full pass. Left of a document's first key the hidden maps are zero in both.
+Boundary. In the released code the hidden maps are zero beyond the last key of the sequence, so the
+last kernel//2 columns change when a token is appended, and decoding differs from the full pass
+(boundary="released"). By default the hidden maps beyond the last key are computed from zeros, as
+they are for every masked key of an earlier query (boundary="masked"): all other columns equal the
+released ones, and decoding equals the full pass. Left of a document's first key the hidden maps are
+zero in both.
 """
 
 from dataclasses import dataclass
@@ -29,28 +30,37 @@ LEAK = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class DAPEv2Config(Config):
-    """The convolutions."""
+    """Options of DAPEv2."""
 
     kernel: int = 3
-    """Width along the keys, odd."""
+    """Kernel width along the keys, odd."""
     hidden: int = 32
-    """Hidden maps."""
+    """Hidden channels."""
     boundary: Literal["masked", "released"] = "masked"
-    """What lies beyond the last key."""
+    """The hidden maps beyond the last key; see the top of this file."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kernel < 1 or self.kernel % 2 == 0:
-            raise InputError(f"kernel must be odd and positive, not {self.kernel}.")
+            raise InputError(f"kernel must be odd and at least 1, got {self.kernel}.")
         if self.hidden < 1:
-            raise InputError(f"hidden must be at least 1, not {self.hidden}.")
+            raise InputError(f"hidden must be at least 1, got {self.hidden}.")
 
 
 class DAPEv2(Wrapper):
     """A convolution across heads and neighbouring keys."""
 
+    title = "DAPEv2"
     paper = "Zheng et al. 2024, arXiv:2410.04798"
     formula = "S = A + B + conv2(leaky(conv1([A;B])))"
+    published = (
+        {
+            "mlp2.0.weight": "inner.weight",
+            "mlp2.0.bias": "inner.bias",
+            "mlp2.2.weight": "outer.weight",
+            "mlp2.2.bias": "outer.bias",
+        },
+    )
     pointwise = False
     config_type = DAPEv2Config
     config: DAPEv2Config
@@ -69,7 +79,7 @@ class DAPEv2(Wrapper):
         visible: Bool[Tensor, "#b 1 t s"],
         queries: Float[Tensor, "b h t e"] | None = None,
     ) -> Float[Tensor, "b h t s"]:
-        """Add the convolution's output to scores and bias."""
+        """Return scores plus bias plus the convolution's output."""
         channels = scores if bias is None else cat([scores, bias.expand_as(scores)], dim=1)
         channels = channels.masked_fill(~visible, 0.0)
         extra = self.config.kernel // 2 if self.config.boundary == "masked" else 0

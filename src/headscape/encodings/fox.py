@@ -2,12 +2,12 @@
 
     f_t = sigmoid(x_t w + b)        G_i = sum_{t <= i} ln f_t        S_ij = A_ij + G_i - G_j
 
-The gate of the query counts, that of the key does not. Since ln sigmoid(z) = -softplus(-z), this
-is CABLE without weights with the projection's sign turned. Bidirectional, as in x-transformers:
-gates of their own for keys to the right, B_ij = R_j - R_i.
+The sum includes the query's gate and excludes the key's. Since ln sigmoid(z) = -softplus(-z), this
+is CABLE without weights and with the projection negated. Bidirectional, as in x-transformers: keys
+to the right have separate gates, B_ij = R_j - R_i.
 
-The official gate starts at b = 0, x-transformers' at 5 (gate_bias). The official "Pro" block's
-norms, output gate and token shift are the model's business and absent here.
+The official gate bias starts at 0, x-transformers' at 5 (gate_bias). The norms, output gate and
+token shift of the official "Pro" block belong to the model and are absent.
 """
 
 from dataclasses import dataclass
@@ -24,17 +24,24 @@ from headscape.types import Positions
 
 @dataclass(frozen=True, kw_only=True)
 class FoXConfig(Config):
-    """The gate's start."""
+    """Options of FoX."""
 
     gate_bias: float = 0.0
-    """b at the start; 0 forgets half per token, 5 almost nothing."""
+    """Initial b; at 0 a token halves the weight of all before it, at 5 it keeps 99%."""
 
 
 class FoX(Encoding):
     """The product of forget gates between key and query."""
 
+    title = "FoX"
     paper = "Lin et al. 2025, arXiv:2503.02130"
     formula = "S = A + sum_{j<t<=i} ln sigmoid(x_t w + b)_h"
+    published = (
+        {"fgate_proj.weight": "gate.weight", "fgate_proj.bias": "gate.bias"},
+        {"f_proj.weight": "gate.weight", "f_proj.bias": "gate.bias"},
+        {"to_forget_gates.0.weight": "gate.weight", "to_forget_gates.0.bias": "gate.bias"},
+    )
+    streams = True
     adds_bias = True
     toeplitz = False
     context_dependent = True
@@ -47,13 +54,13 @@ class FoX(Encoding):
         self.initialise()
 
     def initialise(self) -> None:
-        """Start the gate's bias where the config says."""
+        """Set the gate's bias to `gate_bias`."""
         nn.init.constant_(self.gate.bias, self.config.gate_bias)
 
     def stream(
         self, x: Float[Tensor, "b t d"], carry: Float[Tensor, "b h"] | None = None
     ) -> Stream:
-        """G of every token, in float64, and R where keys to the right are seen."""
+        """Return G of every token, in float64; if bidirectional, R too."""
         total = F.logsigmoid(self.gate(x)).double().cumsum(dim=1).transpose(1, 2)
         if not self.shape.causal:
             forward, backward = total.chunk(2, dim=1)
@@ -63,9 +70,8 @@ class FoX(Encoding):
     def bias(
         self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
     ) -> Bias:
-        """G_i - G_j, and R_j - R_i to the right."""
-        assert queries is not None
-        assert keys is not None
+        """Return G_i - G_j, and R_j - R_i for keys to the right."""
+        queries, keys = self.need_streams(positions, queries, keys)
         if self.shape.causal:
             return Slope(None, queries.total, keys.total)
 
@@ -76,4 +82,4 @@ class FoX(Encoding):
             right = keys.backward[:, :, None, cols] - queries.backward[:, :, rows, None]
             return torch.where(positions.block(rows, cols).distance()[:, None] >= 0, left, right)
 
-        return Pairwise(fn)
+        return Pairwise(fn, positions)

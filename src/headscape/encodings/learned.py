@@ -2,8 +2,8 @@
 
     x_i = token_i + table[i + offset]
 
-A table of `length` rows, N(0, 0.02) in a model. It cannot go past its last row: asking for that
-is an error, not an extrapolation. OPT keeps two unused rows in front: offset 2.
+A table of `length` rows, N(0, 0.02) in a model. A position past the last row is an error. OPT has
+two unused rows in front of position 0: offset 2.
 """
 
 from dataclasses import dataclass
@@ -17,24 +17,27 @@ from headscape.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedConfig(Config):
-    """The table's size."""
+    """Options of learned positions."""
 
     length: int | None = None
-    """Positions it can hold; the training length if left out."""
+    """Number of positions; the training length if left out."""
     offset: int = 0
     """Unused rows in front of position 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.offset < 0:
-            raise InputError(f"offset must be at least 0, not {self.offset}.")
+            raise InputError(f"offset must be at least 0, got {self.offset}.")
 
 
 class Learned(Encoding):
     """One learned vector per position."""
 
+    title = "Learnable"
     paper = "Radford et al. 2019 (GPT-2)"
     formula = "x = token + table[i]"
+    shows = None
+    published = ({"wpe.weight": "table.weight"}, {"embed_positions.weight": "table.weight"})
     at_input = True
     shift_invariant = False
     config_type = LearnedConfig
@@ -44,11 +47,11 @@ class Learned(Encoding):
         super().__init__(shape, config)
         self.length = shape.train_length if config.length is None else config.length
         if self.length < 1:
-            raise InputError(f"length must be at least 1, not {self.length}.")
+            raise InputError(f"length must be at least 1, got {self.length}.")
         self.table = nn.Embedding(self.length + config.offset, shape.width)
 
     def embed(self, x: Float[Tensor, "b t d"], at: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:
-        """Add the row of each position."""
+        """Return x plus the row of each position."""
         last = int(at.max())
         if last >= self.length:
             raise InputError(

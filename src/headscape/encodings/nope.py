@@ -1,4 +1,4 @@
-"""NoPE: no positional encoding; a causal mask alone (arXiv:2305.19466).
+"""NoPE: no positional encoding (Kazemnejad et al. 2023, arXiv:2305.19466).
 
 S_ij = A_ij
 """
@@ -7,7 +7,9 @@ from headscape.encodings.base import Encoding
 
 
 class NoPE(Encoding):
-    """Nothing is added: what the model knows of order it learns from the causal mask."""
+    """No positional term; a model can still learn order from the causal mask."""
 
+    title = "NoPE"
     paper = "Kazemnejad et al. 2023, arXiv:2305.19466"
     formula = "S = A"
+    shows = "final"

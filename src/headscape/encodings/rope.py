@@ -9,9 +9,9 @@ field and is recorded. `scaling` stretches the frequencies, see rope_scaling.py.
 
 Angles are float64 and cos, sin are cast: bfloat16 positions are wrong past 256.
 
-With scaling="dynamic" the frequencies depend on the length in use, so an earlier token's keys
-change as the text grows: cached keys are kept unrotated, and decoding differs from a full pass
-(which turns all tokens by the final length) once past the trained length.
+With scaling="dynamic" the frequencies depend on the current length, so keys of earlier tokens
+change as the text grows. The cache therefore stores keys unrotated, and beyond the trained length
+decoding differs from a full pass, which rotates all tokens by the final length.
 """
 
 import math
@@ -29,48 +29,48 @@ from headscape.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class RoPEConfig(Config):
-    """Pairing, width and frequencies."""
+    """Options of RoPE."""
 
     pairing: Literal["interleaved", "halves"] = "interleaved"
-    """Which dims make a pair."""
+    """Which dims form a pair."""
     rotary_fraction: float = 1.0
-    """The share of the head dim that turns."""
+    """The fraction of the head dim that is rotated."""
     base: float = 10_000.0
-    """The longest wavelength is 2 pi base."""
+    """Base of the frequencies; the longest wavelength is below 2 pi base tokens."""
     scaling: Literal["none", "linear", "ntk", "dynamic", "yarn", "llama3"] = "none"
     """How frequencies are stretched for longer contexts."""
     factor: float = 1.0
-    """By how much."""
+    """The factor by which the context is extended."""
     trained_length: int | None = None
-    """The length the frequencies were trained at; the model's if left out."""
+    """Context length the frequencies were trained at; the model's if left out."""
     beta_fast: float = 32.0
-    """YaRN: bands that turn this often within the trained length are kept."""
+    """YaRN: pairs with at least this many turns within the trained length are unchanged."""
     beta_slow: float = 1.0
-    """YaRN: bands that turn less often than this are interpolated."""
+    """YaRN: pairs with fewer turns than this are interpolated."""
     truncate: bool = True
-    """YaRN: whether the ramp's ends are rounded outwards to whole bands."""
+    """YaRN: round the ends of the ramp outwards to whole pairs."""
     low_freq_factor: float = 1.0
-    """Llama 3: bands that turn less often than this are interpolated."""
+    """Llama 3: pairs with fewer turns than this are interpolated."""
     high_freq_factor: float = 4.0
-    """Llama 3: bands that turn this often are kept."""
+    """Llama 3: pairs with at least this many turns are unchanged."""
     attention_factor: float | None = None
-    """What cos and sin are multiplied by; by default YaRN's 0.1 ln f + 1, and 1 for others."""
+    """Multiplier of cos and sin; if left out, 0.1 ln f + 1 for YaRN and 1 for the others."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.rotary_fraction <= 1:
-            raise InputError(f"rotary_fraction must be in (0, 1], not {self.rotary_fraction}.")
+            raise InputError(f"rotary_fraction must be in (0, 1], got {self.rotary_fraction}.")
         if self.factor < 1:
-            raise InputError(f"factor must be at least 1, not {self.factor}.")
+            raise InputError(f"factor must be at least 1, got {self.factor}.")
         if self.base <= 1:
-            raise InputError(f"base must be above 1, not {self.base}.")
+            raise InputError(f"base must be above 1, got {self.base}.")
         if not self.beta_fast > self.beta_slow > 0:
             raise InputError(
                 f"beta_fast ({self.beta_fast}) must be above beta_slow ({self.beta_slow}), "
                 f"and both above 0."
             )
         if self.trained_length is not None and self.trained_length < 1:
-            raise InputError(f"trained_length must be at least 1, not {self.trained_length}.")
+            raise InputError(f"trained_length must be at least 1, got {self.trained_length}.")
         if self.low_freq_factor >= self.high_freq_factor:
             raise InputError(
                 f"low_freq_factor ({self.low_freq_factor}) must be below "
@@ -81,8 +81,10 @@ class RoPEConfig(Config):
 class RoPE(Encoding):
     """Rotation of queries and keys."""
 
+    title = "RoPE"
     paper = "Su et al. 2021, arXiv:2104.09864"
     formula = "S = (R_i q_i).(R_j k_j) / sqrt(e)"
+    shows = "final"
     toeplitz = False
     context_dependent = True
     rotates = True
@@ -94,20 +96,21 @@ class RoPE(Encoding):
         self.dims = round(shape.head_dim * config.rotary_fraction)
         if self.dims % 2 or self.dims == 0:
             raise InputError(
-                f"RoPE turns pairs, so its rotary width must be even: head_dim {shape.head_dim} x "
-                f"rotary_fraction {config.rotary_fraction} = {self.dims}."
+                f"RoPE rotates pairs, so its rotary width must be even and at least 2: "
+                f"head_dim {shape.head_dim} x rotary_fraction {config.rotary_fraction} = "
+                f"{self.dims}."
             )
         if self.dims == 2 and config.scaling in {"ntk", "dynamic"}:
             raise InputError(
                 f"scaling={config.scaling!r} stretches the base, which needs a rotary width above "
-                f"2: choose another scaling or a wider head."
+                f"2: choose a different scaling or a larger head dim."
             )
-        # Dynamic frequencies follow the last position, so all tokens turn anew as it moves.
+        # Dynamic frequencies depend on the last position, so a rotated key can change later.
         self.cacheable_keys = config.scaling != "dynamic"
         self.shift_invariant = config.scaling != "dynamic"
 
     def frequencies(self, length: int) -> Float[Tensor, " m"]:
-        """The rotation per position of each pair, for a text of this length."""
+        """Return the angle per position of each pair, for a sequence of this length."""
         config = self.config
         return SCALINGS[config.scaling](
             Band(
@@ -125,7 +128,7 @@ class RoPE(Encoding):
         )
 
     def attention_factor(self) -> float:
-        """What cos and sin are multiplied by; scores get its square."""
+        """Return the multiplier of cos and sin; scores get its square."""
         if self.config.attention_factor is not None:
             return self.config.attention_factor
         return 0.1 * math.log(self.config.factor) + 1 if self.config.scaling == "yarn" else 1.0
@@ -133,7 +136,7 @@ class RoPE(Encoding):
     def rotate(
         self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
     ) -> Float[Tensor, "b h t e"]:
-        """Turn each token's pairs by its position."""
+        """Return x with each token's pairs rotated by its position."""
         length = 0 if self.cacheable_keys else int(at.max()) + 1
         angle = at[:, None, :, None] * self.frequencies(length).to(at.device)
         factor = self.attention_factor()

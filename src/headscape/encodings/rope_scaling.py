@@ -1,12 +1,12 @@
-"""RoPE's frequencies, plain and stretched for contexts longer than the trained one.
+"""RoPE's frequencies, plain and rescaled for contexts longer than the trained one.
 
     none      w_m = base^(-2m/R)                                    m = 0 .. R/2 - 1
     linear    w_m / f                                               arXiv:2306.15595
     ntk       base becomes base f^(R/(R-2))
     dynamic   base becomes base (f L/L0 - (f - 1))^(R/(R-2)), L >= L0 the current length
-    yarn      fast bands kept, slow ones divided by f, a ramp between; cos and sin are multiplied
-              by 0.1 ln f + 1                                       arXiv:2309.00071
-    llama3    the same idea with a smooth ramp over wavelengths     arXiv:2407.21783
+    yarn      fast pairs unchanged, slow ones divided by f, a ramp between; cos and sin are
+              multiplied by 0.1 ln f + 1                                       arXiv:2309.00071
+    llama3    the same with a smooth ramp over wavelengths     arXiv:2407.21783
 
 R rotary dims, f the factor, L0 the trained length. Each function returns the R/2 frequencies in
 float64.
@@ -25,15 +25,15 @@ from headscape.encodings.rotation import powers
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """What a frequency function may look at."""
+    """The arguments of a frequency function."""
 
     dims: int
     base: float
     factor: float
     trained: int
-    """L0, the length the model was trained at."""
+    """L0, the context length in training."""
     length: int
-    """L, the length it is used at now."""
+    """L, the current length."""
     beta_fast: float
     beta_slow: float
     low_freq_factor: float
@@ -45,22 +45,22 @@ Frequencies = Float[Tensor, " m"]
 
 
 def none(band: Band) -> Frequencies:
-    """The original frequencies."""
+    """Return the original frequencies."""
     return powers(band.base, band.dims)
 
 
 def linear(band: Band) -> Frequencies:
-    """Positions divided by the factor (position interpolation)."""
+    """Return the frequencies divided by the factor (position interpolation)."""
     return none(band) / band.factor
 
 
 def ntk(band: Band) -> Frequencies:
-    """A larger base, which stretches slow bands most."""
+    """Return frequencies of a larger base, which changes slow pairs most."""
     return powers(band.base * band.factor ** (band.dims / (band.dims - 2)), band.dims)
 
 
 def dynamic(band: Band) -> Frequencies:
-    """NTK that grows with the length in use; at or below the trained length nothing changes."""
+    """Return NTK frequencies for the current length; up to the trained length they are plain."""
     ratio = max(band.length, band.trained) / band.trained
     growth = band.factor * ratio - (band.factor - 1)
     return powers(band.base * growth ** (band.dims / (band.dims - 2)), band.dims)
@@ -79,13 +79,13 @@ def yarn(band: Band) -> Frequencies:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, band.dims - 1)
     m = torch.arange(band.dims // 2, dtype=torch.float64)
-    # A width of zero would divide by zero; any sliver makes the same step.
+    # A ramp of width 0 would divide by 0; any small width gives the same step.
     slow = ((m - low) / max(high - low, 0.001)).clamp(0, 1)
     return linear(band) * slow + none(band) * (1 - slow)
 
 
 def llama3(band: Band) -> Frequencies:
-    """Interpolate wavelengths past the trained length, keep short ones, ramp between."""
+    """Divide the frequencies of long wavelengths by the factor, with a ramp to the short ones."""
     plain = none(band)
     turns = band.trained * plain / (2 * math.pi)
     keep = (turns - band.low_freq_factor) / (band.high_freq_factor - band.low_freq_factor)

@@ -1,4 +1,4 @@
-"""Turning pairs of dims by an angle: what RoPE and xPos share.
+"""Rotation of pairs of dims by an angle, shared by RoPE and xPos.
 
 (a, b) -> (a cos - b sin, b cos + a sin)
 """
@@ -9,7 +9,7 @@ from torch import Tensor, cat, stack
 
 
 def powers(base: float, dims: int) -> Float[Tensor, " m"]:
-    """The frequencies base^(-2m/dims), m = 0 .. dims/2 - 1, in float64."""
+    """Return the frequencies base^(-2m/dims), m = 0 .. dims/2 - 1, in float64."""
     return base ** (-torch.arange(0, dims, 2, dtype=torch.float64) / dims)
 
 
@@ -19,7 +19,7 @@ def turn(
     sin: Float[Tensor, "#b 1 t m"],
     pairing: str,
 ) -> Float[Tensor, "b h t e"]:
-    """Rotate the first 2m dims of x in pairs; the rest pass through."""
+    """Return x with its first 2m dims rotated in pairs and the rest unchanged."""
     dims = 2 * cos.shape[-1]
     x, rest = x[..., :dims], x[..., dims:]
     if pairing == "interleaved":

@@ -3,7 +3,7 @@
     S_ij = A_ij + (sum_m cos((i - j) base^(-2m/R)) - R/2) H / (8h),   m = 1 .. R/2,  h = 1 .. H
 
 No parameters. R is the head dim in NeMo (our default) and 128 in the paper; the paper's snippet
-counts m from 0 and leaves out -R/2, which moves every score of a row alike.
+counts m from 0 and omits -R/2, which shifts all scores of a row equally.
 """
 
 from dataclasses import dataclass
@@ -19,28 +19,29 @@ from headscape.types import Positions
 
 @dataclass(frozen=True, kw_only=True)
 class SandwichConfig(Config):
-    """The sinusoids."""
+    """Options of Sandwich."""
 
     dims: int | None = None
     """R; the head dim if left out."""
     base: float = 10_000.0
-    """The longest wavelength is 2 pi base."""
+    """Base of the frequencies; the longest wavelength is below 2 pi base tokens."""
     first: int = 1
-    """Where m starts."""
+    """The first m, 0 or 1."""
     centre: Literal["own-token", "none"] = "own-token"
-    """own-token: R/2 is taken off, so that a token's bias on itself is 0."""
+    """own-token subtracts R/2, so the bias of a token on itself is 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.first not in {0, 1}:
-            raise InputError(f"first must be 0 or 1, not {self.first}.")
+            raise InputError(f"first must be 0 or 1, got {self.first}.")
         if self.dims is not None and (self.dims < 2 or self.dims % 2):
-            raise InputError(f"dims must be even and at least 2, not {self.dims}.")
+            raise InputError(f"dims must be even and at least 2, got {self.dims}.")
 
 
 class Sandwich(Encoding):
     """A sum of cosines of the distance, steeper in the first heads."""
 
+    title = "Sandwich"
     paper = "Chi et al. 2023, arXiv:2212.10356"
     formula = "S = A + (sum_m cos((i-j) w_m) - R/2) H/(8h)"
     adds_bias = True
@@ -50,7 +51,7 @@ class Sandwich(Encoding):
     def bias(
         self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
     ) -> Toeplitz:
-        """The sum by distance, in float64."""
+        """Return the sum by distance, in float64."""
         distance, zero = self.distances(positions, positions.q.device)
         dims = self.config.dims or self.shape.head_dim
         m = torch.arange(dims // 2, dtype=torch.float64, device=distance.device)

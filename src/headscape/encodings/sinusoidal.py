@@ -5,7 +5,7 @@
 Layouts in public code: interleaved sin, cos, sin, cos (the paper and the CABLE code, which adds
 0.1 of it to unscaled embeddings, our default) and halves [all sin | all cos] (gpt-neox, Marian,
 x-transformers). x-transformers learns the scale, starting at d^(-1/2); the original paper
-multiplies the tokens by sqrt(d) instead, which is the model's business and absent here.
+multiplies the tokens by sqrt(d) instead, which a model would have to do and is absent here.
 """
 
 from dataclasses import dataclass
@@ -21,28 +21,31 @@ from headscape.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class SinusoidalConfig(Config):
-    """Layout and size of the added vector."""
+    """Options of sinusoidal positions."""
 
     layout: Literal["interleaved", "halves"] = "interleaved"
     """The order of sines and cosines."""
     scale: float = 0.1
-    """What the vector is multiplied by, or where a learned factor starts."""
+    """Multiplier of the vector, or its initial value if learned."""
     learned_scale: bool = False
-    """Whether that factor is a parameter."""
+    """Make the multiplier a parameter."""
     base: float = 10_000.0
-    """The longest wavelength is 2 pi base."""
+    """Base of the frequencies; the longest wavelength is below 2 pi base tokens."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.base <= 1:
-            raise InputError(f"base must be above 1, not {self.base}.")
+            raise InputError(f"base must be above 1, got {self.base}.")
 
 
 class Sinusoidal(Encoding):
     """Sines and cosines of the position, added to the tokens."""
 
+    title = "Sinusoidal"
     paper = "Vaswani et al. 2017, arXiv:1706.03762"
     formula = "x = token + scale [sin(i w), cos(i w)]"
+    shows = None
+    published = ({"scale": "scale"},)
     at_input = True
     shift_invariant = False
     config_type = SinusoidalConfig
@@ -51,11 +54,15 @@ class Sinusoidal(Encoding):
     def __init__(self, shape: Shape, config: SinusoidalConfig) -> None:
         super().__init__(shape, config)
         if shape.width % 2:
-            raise InputError(f"sinusoidal needs an even model width, not {shape.width}.")
+            raise InputError(f"sinusoidal needs an even model width, got {shape.width}.")
         self.scale = nn.Parameter(torch.tensor(config.scale)) if config.learned_scale else None
 
+    def from_published(self, parameter: str, value: Tensor) -> Tensor:
+        """Convert [1] to a scalar."""
+        return value.squeeze()
+
     def embed(self, x: Float[Tensor, "b t d"], at: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:
-        """Add the vector of each position; angles are float64, since float32 loses far ones."""
+        """Return x plus the vector of each position; angles are float64 for precision far out."""
         width = self.shape.width
         m = torch.arange(width // 2, dtype=torch.float64, device=at.device)
         angle = at[..., None] * self.config.base ** (-2 * m / width)

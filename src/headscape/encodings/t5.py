@@ -4,14 +4,14 @@ T5 (Raffel et al. 2020, arXiv:1910.10683): one learned scalar per head and dista
 
     S_ij = A_ij + r_h[bucket(i - j)]
 
-Half of the buckets hold one distance each, the rest grow by a constant ratio up to max_distance,
-beyond which all distances share the last one. Bidirectional: half of all buckets are for keys
-to the right. T5 itself does not scale q.k (a model's score scale "one"); gpt-neox and
+Half of the buckets are one distance each, the rest grow by a constant ratio up to max_distance;
+larger distances share the last bucket. Bidirectional: half of all buckets are for keys to the
+right. T5 itself does not scale q.k (a model's score scale "one"); gpt-neox and
 x-transformers multiply the bias by sqrt(e) (multiplier="sqrt_head_dim").
 
 T5-clipped (released CABLE code, arXiv:2503.08067): no buckets, S_ij = A_ij + r_h[min(i - j, K)].
-Its table has a row for each of -K..K as released, though a causal model uses only 0..K. The
-released code scales its q.k by 1/sqrt(d) (a model's score scale "width").
+The released table has a row for each of -K..K; a causal model uses only 0..K. The released code
+scales q.k by 1/sqrt(d) (a model's score scale "width").
 """
 
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ from headscape.types import Positions
 def bucket(
     distance: Int[Tensor, " n"], *, buckets: int, max_distance: int, causal: bool
 ) -> Int[Tensor, " n"]:
-    """T5's bucket of each distance i - j.
+    """Return T5's bucket of each distance i - j.
 
-    The logarithm is of the quotient n/E: log n - log E puts some distances in the wrong bucket.
+    It uses log(n/E), because log n - log E puts some distances into the wrong bucket.
     """
     if causal:
         far, start = distance.clamp(min=0), torch.zeros_like(distance)
@@ -47,31 +47,33 @@ def bucket(
 
 @dataclass(frozen=True, kw_only=True)
 class T5Config(Config):
-    """T5's buckets."""
+    """Options of T5's bias."""
 
     buckets: int = 32
     """Rows of the table."""
     max_distance: int = 128
-    """From here on all distances share the last bucket."""
+    """Distances from here on share the last bucket."""
     multiplier: Literal["one", "sqrt_head_dim"] = "one"
-    """What the looked-up bias is multiplied by."""
+    """Multiplier of the table's values."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.buckets < 4 or self.buckets % 4:
-            raise InputError(f"buckets must be a multiple of 4, not {self.buckets}.")
+            raise InputError(f"buckets must be a multiple of 4, got {self.buckets}.")
         if self.max_distance <= self.buckets // 2:
             raise InputError(
                 f"max_distance must be above buckets/2 = {self.buckets // 2}, "
-                f"not {self.max_distance}."
+                f"got {self.max_distance}."
             )
 
 
 class T5(Encoding):
     """One scalar per head and bucket of distances."""
 
+    title = "T5 buckets"
     paper = "Raffel et al. 2020, arXiv:1910.10683"
     formula = "S = A + r_h[bucket(i-j)]"
+    published = ({"relative_attention_bias.weight": "table.weight"}, {"weight": "table.weight"})
     adds_bias = True
     config_type = T5Config
     config: T5Config
@@ -83,7 +85,7 @@ class T5(Encoding):
     def bias(
         self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
     ) -> Toeplitz:
-        """r_h[bucket] by distance."""
+        """Return r_h[bucket] by distance."""
         distance, zero = self.distances(positions, self.table.weight.device)
         rows = bucket(
             distance,
@@ -99,22 +101,25 @@ class T5(Encoding):
 
 @dataclass(frozen=True, kw_only=True)
 class T5ClippedConfig(Config):
-    """The clipped table's size."""
+    """Options of the clipped table."""
 
     max_distance: int = 256
-    """K: farther distances share its value."""
+    """K; larger distances share its value."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_distance < 1:
-            raise InputError(f"max_distance must be at least 1, not {self.max_distance}.")
+            raise InputError(f"max_distance must be at least 1, got {self.max_distance}.")
 
 
 class T5Clipped(Encoding):
     """One scalar per head and distance, flat beyond K."""
 
+    title = "T5-bias"
+    slug = "t5-bias"
     paper = "Veisi et al. 2025, arXiv:2503.08067 (its T5-bias)"
     formula = "S = A + r_h[min(i-j, K)]"
+    published = ({"relative_attention_bias.weight": "table.weight"}, {"weight": "table.weight"})
     adds_bias = True
     config_type = T5ClippedConfig
     config: T5ClippedConfig
@@ -126,7 +131,7 @@ class T5Clipped(Encoding):
     def bias(
         self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
     ) -> Toeplitz:
-        """r_h[clip(i - j)] by distance."""
+        """Return r_h[clip(i - j)] by distance."""
         distance, zero = self.distances(positions, self.table.weight.device)
         reach = self.config.max_distance
         return Toeplitz(self.table.weight[distance.clamp(-reach, reach) + reach].T, zero)

@@ -1,7 +1,9 @@
-"""An encoding around another one: DAPE and DAPEv2.
+"""The base class of DAPE and DAPEv2, which wrap another encoding.
 
-A wrapper changes how scores and bias are mixed and hands everything else to its base.
+A wrapper mixes the scores and the bias of its base; everything else is the base's.
 """
+
+from collections.abc import Mapping
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -22,37 +24,50 @@ class Wrapper(Encoding):
     def __init__(self, shape: Shape, config: Config, base: Encoding) -> None:
         super().__init__(shape, config)
         if base.mixes or base.at_input:
-            name, other = type(self).__name__, type(base).__name__
             reason = "mixes scores itself" if base.mixes else "acts on the embeddings"
-            raise InputError(f"{name} cannot wrap {other}, which {reason}.")
+            raise InputError(f"{self.title} cannot wrap {base.title}, which {reason}.")
         self.base = base
         self.adds_bias = base.adds_bias
         self.rotates = base.rotates
+        self.streams = base.streams
+        self.no_bidirectional_form = base.no_bidirectional_form
         self.cacheable_keys = base.cacheable_keys
         self.shift_invariant = base.shift_invariant
 
     def rotate(
         self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
     ) -> Float[Tensor, "b h t e"]:
-        """The base's rotation."""
+        """Return the base's rotation."""
         return self.base.rotate(x, at, role)
 
     def stream(
         self, x: Float[Tensor, "b t d"], carry: Float[Tensor, "b h"] | None = None
     ) -> Stream | None:
-        """The base's stream."""
+        """Return the base's stream."""
         return self.base.stream(x, carry)
 
     def bias(
         self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
     ) -> Bias | None:
-        """The base's bias."""
+        """Return the base's bias."""
         return self.base.bias(positions, queries, keys)
 
+    def load_published(
+        self,
+        tensors: Mapping[str, Tensor],
+        *,
+        source: str = "the given tensors",
+        prefix: str = "",
+    ) -> None:
+        """Copy the authors' tensors of the wrapper and of its base, if that learns any."""
+        super().load_published(tensors, source=source, prefix=prefix)
+        if next(self.base.parameters(), None) is not None:
+            self.base.load_published(tensors, source=source, prefix=prefix)
+
     def initialise(self) -> None:
-        """The base's own starting values."""
+        """Set the base's initial values."""
         self.base.initialise()
 
     def conventions(self) -> dict[str, object]:
-        """The wrapper's fields and its base's."""
+        """Return the wrapper's fields and the base's."""
         return super().conventions() | self.base.conventions()

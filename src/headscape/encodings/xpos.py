@@ -3,11 +3,11 @@
     S_ij = sum over pairs m of zeta_m^((i - j)/scale_base) times RoPE's term,
     zeta_m = (2m + gamma e) / ((1 + gamma) e)
 
-A query is multiplied by zeta^(i/scale_base), a key by its inverse. Public code centres i and j on
-half the length, which cancels in the scores; here the centre is position 0, so a cached key never
-changes. That leaves float32's range near position 35,000: beyond, an error says so.
-Keys to the right would be amplified, so there is no bidirectional form. The paper's blockwise
-masking at inference is absent.
+A query is multiplied by zeta^(i/scale_base), a key by zeta^(-j/scale_base). Public code measures i
+and j from half the length, which cancels in the scores; here they are measured from position 0, so
+a cached key never changes. The factor overflows float32 near position 35,000; larger positions are
+an error. Keys to the right would be amplified, so there is no bidirectional form. The paper's
+blockwise masking at inference is absent.
 """
 
 import math
@@ -25,29 +25,31 @@ from headscape.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class XPosConfig(Config):
-    """Pairing and decay."""
+    """Options of xPos."""
 
     pairing: Literal["interleaved", "halves"] = "interleaved"
-    """Which dims make a pair."""
+    """Which dims form a pair."""
     base: float = 10_000.0
-    """The longest wavelength is 2 pi base."""
+    """Base of the frequencies; the longest wavelength is below 2 pi base tokens."""
     scale_base: float = 512.0
-    """Distance over which a pair fades by its zeta."""
+    """Distance, in tokens, at which a pair is multiplied by its zeta."""
     gamma: float = 0.4
-    """Offset of the slowest-fading pair."""
+    """gamma in zeta; a larger value makes all pairs decay more slowly."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, low in (("gamma", 0.0), ("scale_base", 0.0), ("base", 1.0)):
             if getattr(self, name) <= low:
-                raise InputError(f"{name} must be above {low:g}, not {getattr(self, name)}.")
+                raise InputError(f"{name} must be above {low:g}, got {getattr(self, name)}.")
 
 
 class XPos(Encoding):
     """Rotation with an exponential decay per pair."""
 
+    title = "xPos"
     paper = "Sun et al. 2023, arXiv:2212.10554"
     formula = "S = sum_m zeta_m^((i-j)/512) RoPE_m(q_i, k_j)"
+    shows = "final"
     no_bidirectional_form = "a key to the right of its query would be amplified without bound"
     toeplitz = False
     context_dependent = True
@@ -59,13 +61,13 @@ class XPos(Encoding):
         super().__init__(shape, config)
         if shape.head_dim % 2:
             raise InputError(
-                f"xPos turns pairs, so the head dim must be even, not {shape.head_dim}."
+                f"xPos rotates pairs, so the head dim must be even, got {shape.head_dim}."
             )
 
     def rotate(
         self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
     ) -> Float[Tensor, "b h t e"]:
-        """Turn each pair and scale it by zeta to the power of its position, or its inverse."""
+        """Return x with each pair rotated and scaled by a power of zeta."""
         dims, gamma = self.shape.head_dim, self.config.gamma
         m = torch.arange(0, dims, 2, dtype=torch.float64, device=at.device)
         zeta = (m + gamma * dims) / ((1 + gamma) * dims)
@@ -73,8 +75,8 @@ class XPos(Encoding):
         limit = int(math.log(torch.finfo(x.dtype).max) / steepest * 0.95)
         if int(at.max()) > limit:
             raise InputError(
-                f"xPos at position {int(at.max())} leaves the range of {x.dtype}: "
-                f"stay below {limit} or use float64."
+                f"xPos overflows {x.dtype} at position {int(at.max())}: "
+                f"use positions up to {limit} or float64."
             )
         position = at[:, None, :, None]
         angle = position * powers(self.config.base, dims).to(at.device)

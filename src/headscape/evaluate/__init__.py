@@ -1,1 +1,1 @@
-"""Length extrapolation: losses by named protocols, tables that say how they were measured."""
+"""Length extrapolation: losses and answers of models, by named protocols, as one table."""

@@ -1,44 +1,54 @@
 """Captions made from what was captured, so that a figure cannot say what its data does not.
 
-A caption names the method, the quantity, the layer, the model, the sequence and the conventions,
-and ends with whether the pattern depends on the context: as a number where it was measured, and
-otherwise as the encoding's own claim, said to be one.
+A caption names the method, the quantity, the layer (counted from 1), the model, the sequence and
+the conventions. It ends with whether the pattern depends on the context: as a number where it was
+measured, otherwise as what the encoding's formula says.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from headscape.arrays.capture_file import Capture
+from headscape.arrays.context import ContextDependence
 from headscape.arrays.measures import Measures
-from headscape.figures.names import title
+from headscape.figures.labels import encoding_name
 
 _SHOWN: Final[Mapping[str, str]] = {
     "content": "content scores (scaled q·k before any position)",
-    "bias": "positional bias (final score less scaled q·k)",
+    "bias": "positional bias (final score minus scaled q·k)",
     "final": "final attention scores (pre-softmax)",
     "weights": "attention weights (softmax)",
 }
 
 
-def caption(capture: Capture, layer: int, quantity: str, measures: Measures | None = None) -> str:
-    """The caption of a figure of `quantity` in `layer`."""
+def caption(
+    capture: Capture,
+    layer: int,
+    quantity: str,
+    measures: Measures | None = None,
+    title: str | None = None,
+) -> str:
+    """Return the caption of a figure of `quantity` in `layer`, counted from 0.
+
+    `title` is the encoding's name, by default its key.
+    """
     heads = "head" if len(capture.heads) == 1 else "heads"
     place = f"{_layer(capture, layer)} of {_model(capture)}"
     shown = f"{_SHOWN[quantity]} of {len(capture.heads)} {heads}"
-    parts = [f"{title(capture.encoding)}: {shown}, {place}."]
-    if capture.encoding == "rope":
-        rotated = "of the rotated queries and keys"
+    name = encoding_name(capture, title)
+    parts = [f"{name}: {shown}, {place}."]
+    if capture.model.get("shows") == "final" and quantity in {"bias", "final"}:
         parts.append(
-            f"RoPE adds no bias: these are the scores {rotated}."
+            f"{name} adds no bias: these are the final scores."
             if quantity == "final"
-            else f"RoPE adds no bias: its positional part is what the scores {rotated} changed."
+            else f"{name} adds no bias: shown is what it changed in the scores."
         )
     parts.append(_sequence(capture))
     if capture.resolution is not None:
         parts.append(f"Each cell is the mean of its entries, {capture.resolution} cells a side.")
     if capture.conventions:
         parts.append(f"Conventions: {_listed(capture.conventions)}.")
-    parts.append(_context(capture, quantity, measures))
+    parts.append(_context(capture, quantity, _found(measures, layer)))
     return " ".join(parts)
 
 
@@ -65,12 +75,12 @@ def _model(capture: Capture) -> str:
 
 
 def _sequence(capture: Capture) -> str:
-    told = [
+    known = [
         f"{name} {capture.sequence[name]}"
         for name in ("corpus", "document", "offset", "seed")
         if capture.sequence.get(name) is not None
     ]
-    source = f" ({', '.join(told)})" if told else ""
+    source = f" ({', '.join(known)})" if known else ""
     return f"One sequence of {capture.length:,} tokens{source}."
 
 
@@ -78,14 +88,18 @@ def _listed(conventions: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in conventions.items())
 
 
-def _context(capture: Capture, quantity: str, measures: Measures | None) -> str:
-    if measures is None or measures.context is None:
+def _found(measures: Measures | None, layer: int) -> ContextDependence | None:
+    measured = () if measures is None else measures.layers
+    return next((each.context for each in measured if each.layer == layer), None)
+
+
+def _context(capture: Capture, quantity: str, found: ContextDependence | None) -> str:
+    if found is None:
         if quantity != "bias":
             return "Scores of queries and keys vary with the input; how much was not measured."
         claim = "depends on" if capture.claims.get("context_dependent") else "does not depend on"
         return f"By its formula the bias {claim} the context; not measured here."
-    found = measures.context
-    what = {"bias": "bias", "weights": "attention"}.get(measures.quantity, "score")
+    what = {"bias": "bias", "weights": "attention"}.get(quantity, "score")
     over = f"of the {what}'s variance over {found.sequences} sequences"
     if found.overall == 0:
         return (

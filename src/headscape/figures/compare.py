@@ -1,65 +1,84 @@
-"""Several encodings side by side for one head, each with its own colour bar.
+"""Several captures side by side for one head, each with its own colour bar.
 
-The panels are the grid's, in rows of at most four. With `shared_scale` all have one range, which is
-fair to the eye only where the quantities are the same: RoPE adds no bias, so its `bias` is what the
-rotation changed.
+With `shared_scale` all have one range, which is fair to the eye only where the quantities are the
+same: RoPE adds no bias, so its `bias` is what the rotation changed.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int64
-from matplotlib.figure import Figure
 
 from headscape.arrays.capture_file import Capture
+from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.grid import Grid
-from headscape.figures.names import title
+from headscape.figures.labels import default_name, methods, quantity_words
+from headscape.figures.maps import Maps
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Compare:
-    """One map per encoding."""
+def check_comparable(captures: Sequence[Capture]) -> None:
+    """Refuse captures whose maps have different shapes."""
+    for what, values in (
+        ("tokens", [capture.length for capture in captures]),
+        ("cells a side", [capture.resolution or capture.length for capture in captures]),
+    ):
+        if len(set(values)) > 1:
+            raise InputError(
+                f"captures of {', '.join(map(str, values))} {what} cannot be compared; capture "
+                "all with the same --length and --resolution."
+            )
 
-    titles: tuple[str, ...]
-    maps: Float[np.ndarray, "_ t s"]
-    edges: Int64[np.ndarray, " edges"] | None = None
-    """Cell boundaries of reduced maps."""
-    weights: bool = False
-    """Whether these are attention weights, which are coloured by their logarithm."""
-    shared_scale: bool = False
-    """One range for all panels instead of one each."""
-    colormap: str | None = None
-    """A matplotlib colour map in place of the chosen one."""
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Compare(Maps):
+    """One head of several captures, in rows of at most four."""
 
     @classmethod
     def of(
-        cls, captures: Sequence[Capture], layer: int, head: int, quantity: str, **options: Any
+        cls,
+        captures: Sequence[Capture],
+        layer: int = -1,
+        head: int = 0,
+        quantity: str | None = None,
+        *,
+        titles: Sequence[str] | None = None,
+        **options: Any,
     ) -> "Compare":
-        """The same layer, head and quantity of each capture; `options` are the fields above."""
-        maps = [capture.head(layer, quantity, head) for capture in captures]
-        if len({(capture.length, capture.resolution) for capture in captures}) != 1:
-            lengths = ", ".join(str(capture.length) for capture in captures)
-            raise InputError(f"captures of {lengths} tokens do not compare; use one length.")
-        titles = tuple(title(capture.encoding) for capture in captures)
+        """Return the same layer, head and quantity of each capture.
+
+        `layer` and `head` count from 0, -1 is the last of each capture. `quantity` is by default
+        `bias`, or `final` where one of the encodings adds none. `titles` are the encodings' names;
+        `options` are the fields of `Maps`.
+        """
+        if not captures:
+            raise InputError("there is nothing to compare; give at least one capture.")
+        check_comparable(captures)
+        quantity = choose_quantity(quantity, *captures)
+        layers = [choose_layer(layer, each.layers) for each in captures]
+        heads = [choose_heads([head], each.heads)[0] for each in captures]
+        places = list(zip(captures, layers, heads, strict=True))
+        panels = methods(captures, titles)
+        heading = f"Layer {layers[0] + 1}, head {heads[0] + 1}: {quantity_words(quantity)}"
+        if len({(where, which) for _, where, which in places}) > 1:
+            heading = quantity_words(quantity).capitalize()
+            panels = [
+                f"{name}, layer {where + 1}, head {which + 1}"
+                for name, (_, where, which) in zip(panels, places, strict=True)
+            ]
+        shown: dict[str, Any] = {
+            "heading": heading,
+            "stem": default_name(
+                "compare", captures, quantity=quantity, layer=layers[0], heads=heads[:1]
+            ),
+            "columns": ceil(len(captures) / ceil(len(captures) / 4)),
+            **options,
+        }
         return cls(
-            titles=titles,
-            maps=np.stack(maps),
+            maps=np.stack([each.head(where, quantity, which) for each, where, which in places]),
+            titles=tuple(panels),
             edges=captures[0].edges,
             weights=quantity == "weights",
-            **options,
+            **shown,
         )
-
-    def draw(self) -> Figure:
-        """Draw the panels; axes carry the ids `head-1`, `colorbar-1` and so on, as in the grid."""
-        return Grid(
-            maps=self.maps,
-            titles=self.titles,
-            columns=min(len(self.titles), 4),
-            edges=self.edges,
-            weights=self.weights,
-            shared_scale=self.shared_scale,
-            colormap=self.colormap,
-        ).draw()

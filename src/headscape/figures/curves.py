@@ -1,93 +1,149 @@
 """Bias against distance, one small plot per head, in the grid's order.
 
 The line is the mean over tokens at each distance. Where the bias depends on more than the distance,
-the dark band holds the middle 80% of the tokens and the light one all of them. Axes are linear and
-each head has its own range, as in the grid.
+the dark band contains the middle 80% of the tokens and the light one all of them. Axes are linear
+and each head has its own range, as in the grid.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from headscape.arrays.capture_file import Capture
+from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.arrays.profile import Profile
 from headscape.errors import InputError
-from headscape.figures.grid import shape
-from headscape.figures.panel import Box
-from headscape.figures.style import ACCENT, blank, context
-
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM, _ACROSS, _DOWN = (
-    2.5, 1.5, 0.75, 0.2, 0.45, 0.5, 0.72, 0.55,
-)  # fmt: skip
+from headscape.figures.figure_layout import Layout, shape
+from headscape.figures.labels import default_name, head_titles, method, quantity_words
+from headscape.figures.style import ACCENT, RULE
+from headscape.figures.view import View
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Curves:
-    """The profile of one layer, all heads."""
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Curves(View):
+    """The profiles of one layer's heads."""
 
     profile: Profile
     titles: tuple[str, ...]
     label: str = "Positional bias"
     """What the curves show."""
+    columns: int | None = None
+    """Plots in a row; by default an upright page, 3 for 12 heads."""
+    width: float | None = None
+    """Width of the figure in inches; by default plots of 2.5 inches."""
+
+    def __post_init__(self) -> None:
+        if self.columns is not None and self.columns < 1:
+            raise InputError(f"columns must be at least 1, got {self.columns}.")
 
     @classmethod
-    def of(cls, capture: Capture, layer: int, quantity: str = "bias") -> "Curves":
-        """The curves of a captured layer, which must be whole."""
+    def of(
+        cls,
+        capture: Capture,
+        layer: int = -1,
+        quantity: str | None = None,
+        heads: Sequence[int] | None = None,
+        *,
+        title: str | None = None,
+        **options: Any,
+    ) -> "Curves":
+        """Return the curves of one captured layer, which must not be reduced.
+
+        `layer` and `heads` count from 0, -1 is the last. `title` is the encoding's name in the
+        heading; `options` are the fields above.
+        """
         if capture.resolution is not None:
             raise InputError(
                 f"a capture reduced to {capture.resolution} cells has no exact curve over distance;"
-                " capture a shorter sequence whole."
+                " capture a shorter sequence without --resolution."
             )
-        titles = tuple(f"Head {head + 1}" for head in capture.heads)
-        label = "Positional bias" if quantity == "bias" else quantity.capitalize()
-        return cls(profile=Profile.of(capture.visible(layer, quantity)), titles=titles, label=label)
+        layer = choose_layer(layer, capture.layers)
+        heads = choose_heads(heads, capture.heads)
+        quantity = choose_quantity(quantity, capture)
+        shown: dict[str, Any] = {
+            "heading": f"{method(capture, title)}, layer {layer + 1}: "
+            f"{quantity_words(quantity)} against distance",
+            "stem": default_name("curves", capture, quantity=quantity, layer=layer, heads=heads),
+            "label": quantity_words(quantity).capitalize(),
+            **options,
+        }
+        maps = np.stack([capture.head(layer, quantity, head) for head in heads])
+        return cls(profile=Profile.of(maps), titles=head_titles(heads), **shown)
 
     def draw(self) -> Figure:
-        """Draw the curves; axes carry the ids `head-1` and so on."""
-        rows, columns = shape(len(self.titles))
-        profile = self.profile
-        spread = bool(np.any(profile.max > profile.min))
-        with context():
-            figure = blank(
-                _LEFT + columns * (_WIDTH + _ACROSS) - _ACROSS + _RIGHT,
-                _TOP + rows * (_HEIGHT + _DOWN) - _DOWN + _BOTTOM,
+        """Return the drawn curves; axes have the ids `panel-1` and so on."""
+        count = len(self.titles)
+        layout = Layout(
+            panels=count,
+            columns=min(self.columns or shape(count)[1], count),
+            panel=2.5,
+            ratio=0.6,
+            left=0.75,
+            right=0.2,
+            top=0.32,
+            bottom=0.5,
+            across=0.72,
+            down=0.55,
+            legend=self._spread,
+            heading=self.heading,
+            width=self.width,
+        )
+        return layout.draw(self._paint)
+
+    @property
+    def _spread(self) -> bool:
+        return bool(np.any(self.profile.max > self.profile.min))
+
+    def _paint(self, layout: Layout) -> Figure:
+        figure = layout.figure()
+        for index, title in enumerate(self.titles):
+            axes = layout.box(index).axes(figure, f"panel-{index + 1}")
+            axes.set_title(title, pad=layout.font / 2)
+            self._plot(axes, index)
+            small = layout.panel < 1.8
+            nbins = 3 if small else 6
+            axes.xaxis.set_major_locator(
+                MaxNLocator(nbins=nbins, steps=[1, 2, 5, 10], integer=True)
             )
-            for index, title in enumerate(self.titles):
-                row, column = divmod(index, columns)
-                axes = Box(
-                    left=_LEFT + column * (_WIDTH + _ACROSS),
-                    top=_TOP + row * (_HEIGHT + _DOWN),
-                    width=_WIDTH,
-                    height=_HEIGHT,
-                ).axes(figure)
-                axes.set_gid(f"head-{index + 1}")
-                axes.set_title(title, pad=4)
-                if spread:
-                    for low, high, shade, name in (
-                        (profile.min, profile.max, 0.18, "all tokens"),
-                        (profile.low, profile.high, 0.38, "middle 80% of tokens"),
-                    ):
-                        axes.fill_between(
-                            profile.distance, low[index], high[index],
-                            color=ACCENT, alpha=shade, linewidth=0, label=name,
-                        )  # fmt: skip
-                axes.plot(
-                    profile.distance, profile.mean[index], color=ACCENT, linewidth=1.2, label="mean"
-                )
-                axes.margins(x=0.01)
-                axes.grid(color="#d8dce0", linewidth=0.5)
-                axes.spines[["top", "right"]].set_visible(False)
-                axes.xaxis.set_major_locator(
-                    MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True)
-                )
-                axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
-                if column == 0:
-                    axes.set_ylabel(self.label)
-                if index + columns >= len(self.titles):
-                    axes.set_xlabel("Distance (query \N{MINUS SIGN} key)")
-            if spread:
-                handles, labels = figure.axes[0].get_legend_handles_labels()
-                figure.legend(handles, labels, ncols=3, loc="upper right", borderaxespad=0.1)
-            return figure
+            axes.yaxis.set_major_locator(
+                MaxNLocator(nbins=4 if small else 5, steps=[1, 2, 2.5, 5, 10])
+            )
+            first, last = layout.outer(index)
+            if first:
+                axes.set_ylabel(self.label)
+            if last:
+                axes.set_xlabel("Distance" if small else "Distance (query \N{MINUS SIGN} key)")
+        if self._spread:
+            top = layout.box(0).top - layout.top
+            figure.legend(
+                *figure.axes[0].get_legend_handles_labels(),
+                ncols=3,
+                loc="lower center",
+                bbox_to_anchor=(0.5, 1 - top / layout.size[1]),
+                borderaxespad=0,
+                borderpad=0.1,
+                columnspacing=1.2,
+                handlelength=1.5,
+            )
+        return figure
+
+    def _plot(self, axes: Axes, index: int) -> None:
+        profile = self.profile
+        if self._spread:
+            for low, high, shade, name in (
+                (profile.min, profile.max, 0.18, "all tokens"),
+                (profile.low, profile.high, 0.38, "middle 80% of tokens"),
+            ):
+                axes.fill_between(
+                    profile.distance, low[index], high[index],
+                    color=ACCENT, alpha=shade, linewidth=0, label=name,
+                )  # fmt: skip
+        axes.plot(profile.distance, profile.mean[index], color=ACCENT, linewidth=1.2, label="mean")
+        axes.margins(x=0.01)
+        axes.grid(color=RULE, linewidth=0.5)
+        axes.spines[["top", "right"]].set_visible(False)

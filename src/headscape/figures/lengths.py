@@ -1,9 +1,9 @@
 """A quantity against the test length, one line per method, both scales logarithmic by default.
 
-The length a model was trained at is a dashed line, a level to compare with a dotted one. Bands are
-intervals, or the spread over seeds; a method that cannot read a length has no point there. Lines
-differ in colour and in marker (and in dashes once colours repeat), so that they tell apart in grey
-too.
+A dashed line marks the length a model was trained at, a dotted one a level to compare with. Bands
+are intervals, or the spread over seeds. A method that cannot read a length has no point there.
+Lines differ in colour and in marker (and in dashes once colours repeat), so they can be told apart
+in grey too.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from headscape.errors import InputError
-from headscape.figures.style import INK, blank, context
+from headscape.figures.style import INK, RULE, blank, context
+from headscape.figures.view import View
 
-# Okabe and Ito's colours for all eyes, without the yellow that is lost on white.
+# Okabe and Ito's colour-blind-safe palette without its yellow, which is too light on white.
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "*", "p")
 
@@ -35,8 +36,8 @@ class Line:
     high: Sequence[float] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lengths:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Lengths(View):
     """Lines over lengths."""
 
     lines: Sequence[Line]
@@ -45,26 +46,26 @@ class Lengths:
     across: str = "Test length (tokens)"
     """What runs along the bottom."""
     trained: Sequence[int] = ()
-    """Training lengths, marked."""
+    """Training lengths, each marked by a dashed line."""
     trained_word: str = "trained at"
-    """What stands before each of them."""
+    """The words before each of them."""
     reference: tuple[str, float] | None = None
-    """A level to compare with and its name, marked."""
+    """Name and value of a level to compare with, marked by a dotted line."""
     doubling: bool = True
     """Whether lengths that double are equally far apart."""
     logarithmic: bool = True
-    """Whether values stand on a logarithmic scale."""
+    """Whether the axis of values is logarithmic."""
     limits: tuple[float, float] | None = None
-    """Range of the values; theirs if left out."""
+    """Range of the axis of values; by default that of the values."""
 
     def draw(self) -> Figure:
-        """Draw it; lines carry their labels, marks the ids `trained` and `reference`."""
+        """Return the drawn plot; its marks have the ids `trained` and `reference`."""
         every = sorted({length for line in self.lines for length in line.lengths})
         if not every:
             raise InputError("there is no length to plot: give at least one evaluation.")
         with context():
             figure = blank(6.4, 3.6)
-            axes = figure.add_axes((0.1, 0.14, 0.62, 0.8))
+            axes = figure.add_axes((0.1, 0.14, 0.62, 0.74 if self.heading else 0.8))
             for number, line in enumerate(self.lines):
                 _draw_line(axes, number, line)
             for length in self.trained:
@@ -79,6 +80,7 @@ class Lengths:
                 name, value = self.reference
                 level = axes.axhline(value, color=INK, linewidth=0.8, linestyle=":", label=name)
                 level.set_gid("reference")
+            axes.set_title(self.heading or "")
             axes.set_xlabel(self.across)
             axes.set_ylabel(self.label)
             if self.doubling:
@@ -87,7 +89,7 @@ class Lengths:
                 _logarithmic(axes)
             if self.limits is not None:
                 axes.set_ylim(*self.limits)
-            axes.grid(color="#d8dce0", linewidth=0.5)
+            axes.grid(color=RULE, linewidth=0.5)
             axes.spines[["top", "right"]].set_visible(False)
             figure.legend(loc="center left", bbox_to_anchor=(0.74, 0.55))
             return figure

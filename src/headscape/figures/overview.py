@@ -1,9 +1,11 @@
 """A whole model at a glance: layers down, heads across, one small map each.
 
-Every map has its own colours unless `shared_scale` is set, and its range is printed under it; with
-a shared scale one colour bar at the right serves all. Panels have no ticks: the grid has them.
+Every map has its own range, printed under it, and the bar at the right runs from the lowest to the
+highest value of each panel. With `shared_scale` all have one range, which the bar shows. Panels
+have no ticks: the grid has them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,76 +14,117 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from headscape.arrays.capture_file import Capture
-from headscape.figures.panel import Box, draw_bar, draw_map
-from headscape.figures.style import Scale, blank, context, one_meaning
+from headscape.arrays.choice import choose_heads, choose_quantity
+from headscape.figures.colour import Scale, limits, scales
+from headscape.figures.labels import default_name, method, quantity_words
+from headscape.figures.panel import Box, draw_bar, draw_map, draw_relative_bar
+from headscape.figures.style import blank, context
+from headscape.figures.view import View
 
-_PANEL, _LEFT, _RIGHT, _TOP, _BOTTOM, _ACROSS, _DOWN = 0.78, 0.72, 0.8, 0.3, 0.25, 0.1, 0.22
+_PANEL, _LEFT, _TOP, _BOTTOM, _ACROSS, _DOWN = 0.78, 0.72, 0.3, 0.25, 0.1, 0.22
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Overview:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Overview(View):
     """The maps of several layers."""
 
     layers: tuple[int, ...]
+    """Counted from 0."""
     heads: tuple[int, ...]
+    """Counted from 0."""
     maps: tuple[Float[np.ndarray, "h _ _"], ...]
     """One [h t s] array per layer."""
     shared_scale: bool = False
-    """One range and one colour bar for all panels."""
+    """One range for all panels."""
     weights: bool = False
     """Whether these are attention weights, which are coloured by their logarithm."""
     colormap: str | None = None
     """A matplotlib colour map in place of the chosen one."""
 
     @classmethod
-    def of(cls, capture: Capture, quantity: str, **options: Any) -> "Overview":
-        """All captured layers; `options` are the fields above."""
-        maps = tuple(capture.visible(layer, quantity) for layer in capture.layers)
-        shown = {"maps": maps, "weights": quantity == "weights", **options}
-        return cls(layers=capture.layers, heads=capture.heads, **shown)
+    def of(
+        cls,
+        capture: Capture,
+        quantity: str | None = None,
+        heads: Sequence[int] | None = None,
+        *,
+        title: str | None = None,
+        **options: Any,
+    ) -> "Overview":
+        """Return the overview of all captured layers.
+
+        `heads` count from 0, -1 is the last. `title` is the encoding's name in the heading;
+        `options` are the fields above.
+        """
+        quantity = choose_quantity(quantity, capture)
+        heads = choose_heads(heads, capture.heads)
+        shown: dict[str, Any] = {
+            "heading": f"{method(capture, title)}: {quantity_words(quantity)}",
+            "stem": default_name("overview", capture, quantity=quantity, heads=heads),
+            **options,
+        }
+        return cls(
+            layers=capture.layers,
+            heads=heads,
+            maps=tuple(
+                np.stack([capture.head(layer, quantity, head) for head in heads])
+                for layer in capture.layers
+            ),
+            weights=quantity == "weights",
+            **shown,
+        )
+
+    def scales(self) -> list[Scale]:
+        """Return the colour scale of every panel, by layers and then heads."""
+        panels = [each for layer in self.maps for each in layer]
+        if self.weights:
+            return [Scale.of_weights(self.colormap)] * len(panels)
+        ranges = [limits(each) for each in panels]
+        if self.shared_scale:
+            whole = min(low for low, _ in ranges), max(high for _, high in ranges)
+            ranges = [whole] * len(panels)
+        return scales(ranges, self.colormap)
 
     def draw(self) -> Figure:
-        """Draw the overview; axes carry ids like `layer-1-head-1`."""
+        """Return the drawn overview; axes have ids like `layer-1-head-1`, the bar `colorbar`."""
         rows, columns = len(self.layers), len(self.heads)
-        shared = self._shared() if self.shared_scale or self.weights else None
-        scales = [Scale.of(each, self.colormap) for layer in self.maps for each in layer]
-        scales = scales if self.colormap else one_meaning(scales)
+        own = not (self.shared_scale or self.weights)
+        every = self.scales()
+        above = _TOP + (0.22 if self.heading else 0)
+        whole = Box(
+            left=_LEFT,
+            top=above,
+            width=columns * (_PANEL + _ACROSS) - _ACROSS,
+            height=rows * (_PANEL + _DOWN) - _DOWN,
+        )
         with context():
             figure = blank(
-                _LEFT + columns * (_PANEL + _ACROSS) - _ACROSS + (_RIGHT if shared else 0.15),
-                _TOP + rows * (_PANEL + _DOWN) - _DOWN + _BOTTOM,
+                _LEFT + whole.width + (1.0 if own else 0.8), above + whole.height + _BOTTOM
             )
-            for row, layer in enumerate(self.layers):
-                for column, head in enumerate(self.heads):
-                    values = self.maps[row][column]
-                    scale = shared or scales[row * columns + column]
-                    left, top = _LEFT + column * (_PANEL + _ACROSS), _TOP + row * (_PANEL + _DOWN)
-                    axes = Box(left=left, top=top, width=_PANEL, height=_PANEL).axes(figure)
-                    axes.set_gid(f"layer-{layer + 1}-head-{head + 1}")
-                    image = draw_map(axes, values, scale)
-                    axes.set_xticks([])
-                    axes.set_yticks([])
-                    if row == 0:
-                        axes.set_title(f"Head {head + 1}", pad=4, fontsize=8)
-                    if column == 0:
-                        axes.set_ylabel(f"Layer {layer + 1}", rotation=0, ha="right", va="center")
-                    if shared is None:
-                        axes.set_xlabel(scale.label, fontsize=6, labelpad=2)
-            if shared is not None:
-                every = Box(
-                    left=_LEFT,
-                    top=_TOP,
-                    width=columns * (_PANEL + _ACROSS) - _ACROSS,
-                    height=rows * (_PANEL + _DOWN) - _DOWN,
-                )
-                bar = every.bar().axes(figure)
-                bar.set_gid("colorbar")
-                draw_bar(figure, image, shared, bar)
+            if self.heading:
+                y = 1 - 0.06 / figure.get_figheight()
+                figure.suptitle(self.heading, y=y, va="top", fontsize=9)
+            for index, scale in enumerate(every):
+                row, column = divmod(index, columns)
+                layer, head = self.layers[row] + 1, self.heads[column] + 1
+                axes = Box(
+                    left=_LEFT + column * (_PANEL + _ACROSS),
+                    top=above + row * (_PANEL + _DOWN),
+                    width=_PANEL,
+                    height=_PANEL,
+                ).axes(figure, f"layer-{layer}-head-{head}")
+                image = draw_map(axes, self.maps[row][column], scale)
+                axes.set_xticks([])
+                axes.set_yticks([])
+                if row == 0:
+                    axes.set_title(f"Head {head}", pad=4, fontsize=8)
+                if column == 0:
+                    axes.set_ylabel(f"Layer {layer}", rotation=0, ha="right", va="center")
+                if own:
+                    axes.set_xlabel(scale.label, fontsize=6, labelpad=2)
+            bar = whole.bar().axes(figure, "colorbar")
+            if own:
+                draw_relative_bar(figure, every[0], bar, "panel")
+            else:
+                draw_bar(figure, image, every[0], bar)
             return figure
-
-    def _shared(self) -> Scale:
-        if self.weights:
-            return Scale.of_weights(self.colormap)
-        low = min(float(np.nanmin(each)) for each in self.maps)
-        high = max(float(np.nanmax(each)) for each in self.maps)
-        return Scale.between(low, high, self.colormap)

@@ -1,11 +1,13 @@
-"""One query's row: what it gives to every key, all heads, with the keys' tokens.
+"""One query's row: its score with every key, all heads, with the keys' tokens.
 
 Heads run down and keys across. The upper strip shows every visible key; the lower one repeats the
-last of them, wide enough to print each token below its column. Each head has its own colours in
-each strip unless `shared_scale` is set, because heads differ in range by orders of magnitude; the
-range stands at the right.
+last of them, wide enough to print each token below its column. Both strips have the same colours.
+Heads differ in range by orders of magnitude, so a colour is a place between the lowest and the
+highest value of its head, which are printed at the right. With `shared_scale`, and for attention
+weights, a colour is a value, the same in all heads.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,19 +16,25 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from headscape.arrays.capture_file import Capture
+from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.panel import Box
-from headscape.figures.style import Scale, blank, context
+from headscape.figures.colour import Scale, limits, scales
+from headscape.figures.labels import default_name, head_titles, method, quantity_words
+from headscape.figures.panel import Box, draw_bar, draw_relative_bar
+from headscape.figures.style import blank, context
+from headscape.figures.view import View
 
 CLOSE_UP: Final = 48
-_WIDTH, _LEFT, _RIGHT, _TOP, _BETWEEN, _BOTTOM, _STRIP = 8.6, 0.75, 1.15, 0.35, 0.75, 0.95, 0.16
+"""Keys in the lower strip."""
+_WIDTH, _LEFT, _TOP, _BETWEEN, _BOTTOM = 8.0, 0.75, 0.55, 0.75, 0.95
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Row:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Row(View):
     """The row of one query in one layer."""
 
     values: Float[np.ndarray, "h s"]
@@ -35,94 +43,142 @@ class Row:
     pieces: tuple[str, ...]
     """The keys' tokens as text."""
     query: int
-    label: str = "positional bias"
-    """What the colours show."""
     weights: bool = False
     """Whether these are attention weights, which are coloured by their logarithm."""
     shared_scale: bool = False
-    """One range for all heads."""
+    """One range for all heads instead of one each."""
     colormap: str | None = None
     """A matplotlib colour map in place of the chosen one."""
 
     @classmethod
     def of(
-        cls, capture: Capture, layer: int, quantity: str, query: int | None = None, **options: Any
+        cls,
+        capture: Capture,
+        layer: int = -1,
+        quantity: str | None = None,
+        query: int | None = None,
+        heads: Sequence[int] | None = None,
+        *,
+        title: str | None = None,
+        **options: Any,
     ) -> "Row":
-        """The row of `query`, by default the last; `options` are the fields above."""
+        """Return the row of `query` in one captured layer, which must not be reduced.
+
+        `query`, `layer` and `heads` count from 0, -1 is the last; by default the last query and
+        layer and all heads. `title` is the encoding's name in
+        the heading; `options` are the fields above.
+        """
         if capture.resolution is not None:
             raise InputError(
                 f"a capture reduced to {capture.resolution} cells has no single rows; "
-                "capture a shorter sequence whole."
+                "capture a shorter sequence without --resolution."
             )
-        query = capture.length - 1 if query is None else query
-        if not 0 <= query < capture.length:
-            raise InputError(f"query {query} is not in this capture of {capture.length} tokens.")
+        query = -1 if query is None else query
+        if not -capture.length <= query < capture.length:
+            raise InputError(
+                f"query {query} is not in this capture of {capture.length} tokens; choose one from "
+                f"0 to {capture.length - 1}."
+            )
+        query %= capture.length
+        layer = choose_layer(layer, capture.layers)
+        heads = choose_heads(heads, capture.heads)
+        quantity = choose_quantity(quantity, capture)
         pieces = capture.sequence.get("pieces") or [str(token) for token in capture.tokens]
+        heading = f"{method(capture, title)}, layer {layer + 1}: {quantity_words(quantity)}"
+        shown: dict[str, Any] = {
+            "heading": f"{heading} of query {query} “{readable(pieces[query])}”",
+            "stem": default_name(
+                "row", capture, quantity=quantity, layer=layer, heads=heads, query=query
+            ),
+            **options,
+        }
         return cls(
-            values=capture.visible(layer, quantity)[:, query],
-            titles=tuple(f"Head {head + 1}" for head in capture.heads),
+            values=np.stack([capture.head(layer, quantity, head)[query] for head in heads]),
+            titles=head_titles(heads),
             pieces=tuple(pieces),
             query=query,
-            label="positional bias" if quantity == "bias" else quantity,
             weights=quantity == "weights",
-            **options,
+            **shown,
         )
 
+    def scales(self) -> list[Scale]:
+        """Return the colour scale of every head."""
+        count = len(self.values)
+        if self.weights:
+            return [Scale.of_weights(self.colormap)] * count
+        every = [self.values] * count if self.shared_scale else self.values
+        return scales([limits(each) for each in every], self.colormap)
+
     def draw(self) -> Figure:
-        """Draw the strips; their axes carry the ids `all-keys` and `close-up`."""
+        """Return the drawn strips; axes have the ids `all-keys`, `close-up` and `colorbar`."""
         visible = np.flatnonzero(np.isfinite(self.values).any(axis=0))
         start, stop = int(visible[0]), int(visible[-1]) + 1
-        height = _STRIP * len(self.titles)
+        near = max(start, stop - CLOSE_UP)
+        height = 0.16 * max(len(self.titles), 4)
+        whole = 2 * height + _BETWEEN
+        bar_left, right = (0.8, 1.8) if self._own else (0.2, 0.9)
         with context():
-            figure = blank(_LEFT + _WIDTH + _RIGHT, _TOP + 2 * height + _BETWEEN + _BOTTOM)
-            upper = Box(left=_LEFT, top=_TOP, width=_WIDTH, height=height).axes(figure)
-            upper.set_gid("all-keys")
-            self._strip(upper, start, stop)
-            piece = _readable(self.pieces[self.query])
-            upper.set_title(f"Query {self.query} “{piece}”: {self.label}, all keys", pad=4)
-            upper.set_xlabel("Key position")
-            upper.xaxis.set_major_locator(MaxNLocator(nbins=10, steps=[1, 2, 5, 10], integer=True))
-            below = _TOP + height + _BETWEEN
-            lower = Box(left=_LEFT, top=below, width=_WIDTH, height=height).axes(figure)
-            lower.set_gid("close-up")
-            near = max(start, stop - CLOSE_UP)
-            self._strip(lower, near, stop)
-            lower.set_title(f"The last {stop - near} keys, with their tokens", pad=4)
-            lower.set_xticks(
+            figure = blank(_LEFT + _WIDTH + right, _TOP + whole + _BOTTOM)
+            if self.heading:
+                y = 1 - 0.06 / figure.get_figheight()
+                figure.suptitle(self.heading, y=y, va="top", fontsize=9, parse_math=False)
+            upper = Box(left=_LEFT, top=_TOP, width=_WIDTH, height=height)
+            axes = upper.axes(figure, "all-keys")
+            self._strip(axes, start, stop)
+            axes.set_title("All keys", pad=4)
+            axes.set_xlabel("Key position")
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=10, steps=[1, 2, 5, 10], integer=True))
+            lower = Box(left=_LEFT, top=_TOP + height + _BETWEEN, width=_WIDTH, height=height)
+            axes = lower.axes(figure, "close-up")
+            image = self._strip(axes, near, stop)
+            axes.set_title(f"The last {stop - near} keys, with their tokens", pad=4)
+            axes.set_xticks(
                 range(near, stop),
-                [_readable(piece) for piece in self.pieces[near:stop]],
+                [readable(piece) for piece in self.pieces[near:stop]],
                 rotation=90,
                 fontsize=7,
                 parse_math=False,
             )
+            bar = Box(left=_LEFT + _WIDTH + bar_left, top=_TOP, width=0.11, height=whole)
+            self._bar(figure, image, bar.axes(figure, "colorbar"))
             return figure
 
-    def _strip(self, axes: Axes, start: int, stop: int) -> None:
-        ranges = []
-        within = self.values[:, start:stop]
-        for index, values in enumerate(within):
-            if self.weights:
-                scale = Scale.of_weights(self.colormap)
-            else:
-                scale = Scale.of(within if self.shared_scale else values, self.colormap)
-            ranges.append(scale.label)
-            axes.imshow(
-                np.ma.masked_invalid(values[None]),
-                cmap=scale.colormap,
-                norm=scale.norm,
-                extent=(start - 0.5, stop - 0.5, index + 0.5, index - 0.5),
-                aspect="auto",
-                interpolation="nearest",
-            )
-        axes.set_ylim(len(self.values) - 0.5, -0.5)
+    @property
+    def _own(self) -> bool:
+        return not (self.shared_scale or self.weights)
+
+    def _bar(self, figure: Figure, image: AxesImage, axes: Axes) -> None:
+        scale = self.scales()[0]
+        if self._own:
+            draw_relative_bar(figure, scale, axes, "head")
+        else:
+            draw_bar(figure, image, scale, axes)
+
+    def _strip(self, axes: Axes, start: int, stop: int) -> AxesImage:
+        """Draw all heads as one image: values, or places in each head's range from 0 to 1."""
+        every, values = self.scales(), np.ma.masked_invalid(self.values[:, start:stop])
+        if self._own:
+            placed = [scale.norm(row) for scale, row in zip(every, values, strict=True)]
+            values = np.ma.stack(placed)
+        image = axes.imshow(
+            values,
+            cmap=every[0].colormap,
+            norm=None if self._own else every[0].norm,
+            extent=(start - 0.5, stop - 0.5, len(values) - 0.5, -0.5),
+            aspect="auto",
+            interpolation="nearest",
+        )
+        if self._own:
+            image.set_clim(0, 1)
+            right = axes.secondary_yaxis("right")
+            right.set_yticks(range(len(every)), [scale.label for scale in every], fontsize=6)
+            right.tick_params(length=0)
         axes.set_yticks(range(len(self.titles)), self.titles, fontsize=7)
-        right = axes.secondary_yaxis("right")
-        right.set_yticks(range(len(ranges)), ranges, fontsize=6)
-        right.tick_params(length=0)
+        return image
 
 
-def _readable(piece: str) -> str:
-    """A token with its blanks made visible, in letters the font has, short enough for a tick."""
+def readable(piece: str) -> str:
+    """Return a token with visible blanks, in letters the font has, short enough for a tick."""
     font = get_font(findfont("DejaVu Sans"))
     shown = piece.replace(" ", "␣").replace("\n", "↵")
     shown = "".join(x if font.get_char_index(ord(x)) and x.isprintable() else "�" for x in shown)

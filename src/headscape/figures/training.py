@@ -1,15 +1,14 @@
 """The change over training: the same sequence through a run's checkpoints, oldest first.
 
-A strip has one row per head and one column per checkpoint. The animation is a GIF of the grid, one
-frame per checkpoint, the last one held. Each head keeps one colour range over all checkpoints, so
-that a change of colour is a change of value.
+The figure has one row per head and one column per checkpoint. The animation is a GIF of the grid,
+one frame per checkpoint. Each head keeps one range over all checkpoints, so that a change of colour
+is a change of value.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -17,18 +16,24 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from headscape.arrays.capture_file import Capture
+from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
+from headscape.figures.colour import limits
+from headscape.figures.compare import check_comparable
 from headscape.figures.grid import Grid
-from headscape.figures.style import context
-from headscape.io.atomic import write_bytes
+from headscape.figures.labels import default_name, encoding_name, head_titles, quantity_words
+from headscape.figures.style import FORMATS, encode
+from headscape.figures.view import View
 
 _FRAME_DPI: Final = 80
 _FRAME_MS, _LAST_MS = 500, 2000
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Training:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Training(View):
     """The maps of one layer at several steps."""
+
+    formats: ClassVar[tuple[str, ...]] = (*FORMATS, "gif")
 
     steps: tuple[int, ...]
     titles: tuple[str, ...]
@@ -36,6 +41,8 @@ class Training:
     maps: Float[np.ndarray, "steps h t s"]
     edges: Int64[np.ndarray, " edges"] | None = None
     """Cell boundaries of reduced maps."""
+    width: float | None = None
+    """Width of the figure in inches; by default panels of 2.3 inches."""
     weights: bool = False
     """Whether these are attention weights, which are coloured by their logarithm."""
     colormap: str | None = None
@@ -45,77 +52,115 @@ class Training:
     def of(
         cls,
         captures: Sequence[Capture],
-        layer: int,
-        quantity: str,
+        layer: int = -1,
+        quantity: str | None = None,
         heads: Sequence[int] | None = None,
+        *,
+        title: str | None = None,
         **options: Any,
     ) -> "Training":
-        """The captures of one run, sorted by step; `heads` count from 0, by default all."""
-        if len(captures) < 2:
-            raise InputError(
-                f"the change over training needs at least two checkpoints, not {len(captures)}."
-            )
-        if len({(capture.length, capture.resolution) for capture in captures}) != 1:
-            raise InputError("the change over training needs captures of one sequence, one length.")
-        captures = sorted(captures, key=_step)
-        if len({capture.encoding for capture in captures}) > 1:
-            raise InputError("captures of different encodings are not of one run: compare them.")
-        if len({_step(capture) for capture in captures}) < len(captures):
-            raise InputError("two captures are of the same step: give one of each checkpoint.")
-        heads = captures[0].heads if heads is None else heads
+        """Return one layer over the captures of one run, which are sorted by step.
+
+        `layer` and `heads` count from 0, -1 is the last; by default all heads. `title` is the
+        encoding's name in the heading; `options` are the fields above.
+        """
+        captures = _ordered(captures)
+        first, last = captures[0], captures[-1]
+        layer = choose_layer(layer, first.layers)
+        heads = choose_heads(heads, first.heads)
+        quantity = choose_quantity(quantity, *captures)
+        shown: dict[str, Any] = {
+            "heading": f"{encoding_name(first, title)}, steps {_step(first):,} to {_step(last):,}, "
+            f"layer {layer + 1}: {quantity_words(quantity)}",
+            "stem": default_name("training", captures, quantity=quantity, layer=layer, heads=heads),
+            **options,
+        }
         maps = [[each.head(layer, quantity, head) for head in heads] for each in captures]
         return cls(
             steps=tuple(_step(each) for each in captures),
-            titles=tuple(f"Head {head + 1}" for head in heads),
+            titles=head_titles(heads),
             maps=np.array(maps),
-            edges=captures[0].edges,
+            edges=first.edges,
             weights=quantity == "weights",
-            **options,
+            **shown,
         )
 
     def draw(self) -> Figure:
-        """The strip: heads down, steps across."""
+        """Return the drawn figure, heads down and steps across, with the ids of the grid."""
         steps, heads = self.maps.shape[:2]
-        return Grid(
-            maps=self.maps.swapaxes(0, 1).reshape(heads * steps, *self.maps.shape[2:]),
-            titles=tuple(f"{name}, step {step:,}" for name in self.titles for step in self.steps),
-            columns=steps,
-            limits=tuple(limit for limit in self._limits() for _ in range(steps)),
-            edges=self.edges,
-            weights=self.weights,
-            colormap=self.colormap,
-        ).draw()
+        titles = [f"{name}, step {step:,}" for name in self.titles for step in self.steps]
+        ranges = [limit for limit in self._ranges() for _ in range(steps)]
+        maps = self.maps.swapaxes(0, 1).reshape(heads * steps, *self.maps.shape[2:])
+        return self._grid(maps, titles, ranges, columns=steps, width=self.width).draw()
 
-    def animate(self, path: Path) -> None:
-        """Write the GIF, whole or not at all."""
-        grid = Grid(
-            maps=self.maps[0],
-            titles=self.titles,
-            limits=tuple(self._limits()),
-            edges=self.edges,
-            weights=self.weights,
-            colormap=self.colormap,
-        )
+    def encode(self, name: str) -> bytes:
+        """Return the figure as the bytes of a file; as `gif` it is the animation."""
+        if name != "gif":
+            return super().encode(name)
+        grid = self._grid(self.maps[0], self.titles, self._ranges())
         frames = []
         for step, maps in zip(self.steps, self.maps, strict=True):
-            figure = replace(grid, maps=maps, heading=f"Step {step:,}").draw()
-            picture = BytesIO()
-            with context():
-                figure.savefig(picture, format="png", dpi=_FRAME_DPI)
-            frames.append(Image.open(picture).convert("RGB").quantize(255))
-        held = [_FRAME_MS] * (len(frames) - 1) + [_LAST_MS]
+            heading = f"{self.heading}; step {step:,}" if self.heading else f"Step {step:,}"
+            picture = encode(replace(grid, maps=maps, heading=heading).draw(), "png", _FRAME_DPI)
+            frames.append(Image.open(BytesIO(picture)).convert("RGB").quantize(255))
+        times = [_FRAME_MS] * (len(frames) - 1) + [_LAST_MS]
         buffer = BytesIO()
         first, *rest = frames
-        first.save(buffer, format="GIF", save_all=True, append_images=rest, duration=held, loop=0)
-        write_bytes(path, buffer.getvalue())
+        first.save(buffer, format="GIF", save_all=True, append_images=rest, duration=times, loop=0)
+        return buffer.getvalue()
 
-    def _limits(self) -> list[tuple[float, float]]:
-        low, high = np.nanmin(self.maps, axis=(0, 2, 3)), np.nanmax(self.maps, axis=(0, 2, 3))
-        return list(zip(low.tolist(), high.tolist(), strict=True))
+    def _grid(
+        self,
+        maps: np.ndarray,
+        titles: Sequence[str],
+        ranges: Sequence[tuple[float, float]],
+        **options: Any,
+    ) -> Grid:
+        return Grid(
+            maps=maps,
+            titles=tuple(titles),
+            ranges=tuple(ranges),
+            edges=self.edges,
+            weights=self.weights,
+            colormap=self.colormap,
+            heading=self.heading,
+            **options,
+        )
+
+    def _ranges(self) -> list[tuple[float, float]]:
+        return [limits(self.maps[:, head]) for head in range(self.maps.shape[1])]
+
+
+def _ordered(captures: Sequence[Capture]) -> list[Capture]:
+    """Return the captures of one run by step; refuse captures that are not of one run."""
+    if len(captures) < 2:
+        raise InputError(
+            f"the change over training needs at least 2 checkpoints, got {len(captures)}."
+        )
+    check_comparable(captures)
+    encodings = list(dict.fromkeys(capture.encoding for capture in captures))
+    if len(encodings) > 1:
+        raise InputError(
+            f"captures of different encodings ({', '.join(encodings)}) are not of one run; "
+            "compare them side by side instead."
+        )
+    if any(not np.array_equal(each.tokens, captures[0].tokens) for each in captures):
+        raise InputError(
+            "the captures are of different tokens; capture every checkpoint with the same sequence."
+        )
+    captures = sorted(captures, key=_step)
+    steps = [_step(capture) for capture in captures]
+    for step in steps:
+        if steps.count(step) > 1:
+            raise InputError(f"two captures are of step {step}; give one of each checkpoint.")
+    return captures
 
 
 def _step(capture: Capture) -> int:
     step = capture.provenance.get("step")
     if not isinstance(step, int):
-        raise InputError("a capture of the change over training must say its `step`.")
+        raise InputError(
+            f"this capture of {capture.encoding} does not say its training step; capture a "
+            "checkpoint of a run."
+        )
     return step

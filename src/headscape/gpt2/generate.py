@@ -6,7 +6,8 @@ The same seed gives the same text.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,37 +22,29 @@ LEAST = 1e-6
 
 
 def generate(
-    model: GPT2,
-    tokens: Int[Tensor, "b t"],
-    *,
-    length: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float = 1.0,
-    seed: int = 0,
-    stop: int | None = None,
+    model: GPT2, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
 ) -> Int[Tensor, "b all"]:
     """The prompt and up to `length` more tokens; ends early once every row has met `stop`.
 
-    A row that has met `stop` is filled up with it.
+    `sampling` holds the options of `sample`. A row that has met `stop` is filled up with it.
     """
-    steps = list(
-        stream(
-            model,
-            tokens,
-            length=length,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            stop=stop,
-        )
-    )
-    return torch.cat([tokens, *steps], dim=1)
+    return torch.cat([tokens, *stream(model, tokens, length=length, **sampling)], dim=1)
 
 
 def stream(
-    model: GPT2,
+    model: GPT2, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
+) -> Iterator[Int[Tensor, "b 1"]]:
+    """Continue `tokens` one token at a time; `sampling` holds the options of `sample`."""
+    cache = Cache(capacity=max(1, tokens.shape[1] + length))
+
+    def next_logits(step: Int[Tensor, "b n"]) -> Float[Tensor, "b v"]:
+        return model.logits(model.hidden(step, cache=cache)[:, -1])
+
+    return sample(next_logits, tokens, length=length, **sampling)
+
+
+def sample(
+    next_logits: Callable[[Int[Tensor, "b n"]], Float[Tensor, "b v"]],
     tokens: Int[Tensor, "b t"],
     *,
     length: int,
@@ -61,26 +54,29 @@ def stream(
     seed: int = 0,
     stop: int | None = None,
 ) -> Iterator[Int[Tensor, "b 1"]]:
-    """The same, a token at a time; what cannot be done is refused at once, before the first."""
+    """Draw up to `length` tokens; bad options are refused before the first one.
+
+    `next_logits` takes the tokens that are new since its last call and gives the scores of the
+    token after them.
+    """
     if length < 0:
-        raise InputError(f"length must be at least 0, not {length}.")
+        raise InputError(f"length must be at least 0, got {length}.")
     if temperature != 0 and not LEAST <= temperature < math.inf:
-        raise InputError(f"temperature must be 0 or at least {LEAST:g}, not {temperature}.")
+        raise InputError(f"temperature must be 0 or at least {LEAST:g}, got {temperature}.")
     if not 0 <= seed < 2**63:
-        raise InputError(f"seed must be from 0 to 2^63 - 1, not {seed}.")
+        raise InputError(f"seed must be from 0 to 2^63 - 1, got {seed}.")
     if top_k is not None and top_k < 1:
-        raise InputError(f"top_k must be at least 1, not {top_k}.")
+        raise InputError(f"top_k must be at least 1, got {top_k}.")
     if not 0 < top_p <= 1:
-        raise InputError(f"top_p must be in (0, 1], not {top_p}.")
+        raise InputError(f"top_p must be above 0 and at most 1, got {top_p}.")
 
     def steps() -> Iterator[Int[Tensor, "b 1"]]:
         random = torch.Generator(device=tokens.device).manual_seed(seed)
-        cache = Cache(capacity=max(1, tokens.shape[1] + length))
         ended = torch.zeros(tokens.shape[0], 1, dtype=torch.bool, device=tokens.device)
         step = tokens
         for _ in range(length):
             with torch.no_grad():
-                logits = model.logits(model.hidden(step, cache=cache)[:, -1])
+                logits = next_logits(step)
             step = _draw(logits, temperature, top_k, top_p, random)
             if stop is not None:
                 step = step.masked_fill(ended, stop)

@@ -10,8 +10,9 @@ parameters as their encoding makes them. No dropout, as in the runs this reprodu
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path as FilePath
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from headscape.encodings import Encoding, Stream, encoding_type
 from headscape.errors import InputError
 from headscape.gpt2 import published, weights
 from headscape.gpt2.cache import Cache
-from headscape.gpt2.model_config import ModelConfig
+from headscape.gpt2.model_config import ModelConfig, preset
 from headscape.types import Positions, Visible
 
 Watch = Callable[[int, AttentionInputs], None]
@@ -54,6 +55,22 @@ class Attention(nn.Module):
         watch: Watch | None,
     ) -> Float[Tensor, "b t d"]:
         """What each token takes from those it sees."""
+        inputs = self.inputs(x, positions, visible, cache, path, watched=watch is not None)
+        if watch is not None:
+            watch(self.layer, inputs)
+        return self.output(inputs, path)
+
+    def inputs(
+        self,
+        x: Float[Tensor, "b t d"],
+        positions: Positions,
+        visible: Visible,
+        cache: Cache | None = None,
+        path: attend.Path = "auto",
+        *,
+        watched: bool = False,
+    ) -> AttentionInputs:
+        """Everything this layer's attention is a function of, for normed input `x`."""
         encoding = self.encoding
         raw_q, raw_k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -67,13 +84,13 @@ class Attention(nn.Module):
             k, v, keys = self._remember(raw_k, v, stream, positions, cache)
         # One more token, on the one path that takes its row of the bias ready made.
         one = x.shape[1] == 1 and visible.q_group is None and path in {"auto", "decode"}
-        if cache is not None and cache.counted and one and watch is None:
+        if cache is not None and cache.counted and one and not watched:
             bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype)
         else:
             bias = encoding.bias(positions, stream, keys)
             if cache is not None:
                 cache.forget(self.layer)
-        inputs = AttentionInputs(
+        return AttentionInputs(
             q,
             k,
             v,
@@ -84,8 +101,9 @@ class Attention(nn.Module):
             self.scale,
             (raw_q, raw_k) if encoding.rotates and cache is None else None,
         )
-        if watch is not None:
-            watch(self.layer, inputs)
+
+    def output(self, inputs: AttentionInputs, path: attend.Path) -> Float[Tensor, "b t d"]:
+        """Attend, and project the heads back to the model's width."""
         mixed = attend.run(inputs, path).transpose(1, 2).flatten(2)
         out: Tensor = self.out(mixed)
         return out
@@ -130,7 +148,15 @@ class Block(nn.Module):
         watch: Watch | None,
     ) -> Float[Tensor, "b t d"]:
         """One layer."""
-        x = x + self.attention(self.norm1(x), positions, visible, cache, path, watch)
+        return self.finish(
+            x, self.attention(self.norm1(x), positions, visible, cache, path, watch)
+        )
+
+    def finish(
+        self, x: Float[Tensor, "b t d"], attended: Float[Tensor, "b t d"]
+    ) -> Float[Tensor, "b t d"]:
+        """Add the attention's output, then the perceptron's."""
+        x = x + attended
         out: Tensor = x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
         return out
 
@@ -196,6 +222,28 @@ class GPT2(nn.Module):
         out: Tensor = self.norm(x)
         return out
 
+    def observe(
+        self,
+        tokens: Int[Tensor, "b t"],
+        layers: Sequence[int],
+        watch: Watch,
+        path: attend.Path = "auto",
+    ) -> None:
+        """Call `watch` for each of `layers`, counted from 0; compute nothing after the last."""
+        if tokens.shape[1] == 0:
+            raise InputError("a sequence needs at least one token.")
+        where = Positions.span(tokens.shape[1], on=tokens.device)
+        visible = Visible(self.config.causal)
+        x = self.position.embed(self.tokens(tokens), where.q)
+        last = max(layers)
+        for layer, block in enumerate(self.blocks[: last + 1]):
+            assert isinstance(block, Block)
+            inputs = block.attention.inputs(block.norm1(x), where, visible, watched=True)
+            if layer in layers:
+                watch(layer, inputs)
+            if layer < last:
+                x = block.finish(x, block.attention.output(inputs, path))
+
     def logits(self, hidden: Float[Tensor, "*b d"]) -> Float[Tensor, "*b v"]:
         """Scores of the next token."""
         return F.linear(hidden, self.tokens.weight)
@@ -216,6 +264,19 @@ class GPT2(nn.Module):
                 tokens, cache=cache, positions=positions, groups=groups, path=path, watch=watch
             )
         )
+
+    @classmethod
+    def from_preset(cls, name: str, *, seed: int = 0, **fields: Any) -> "GPT2":
+        """An untrained model of a named size; `fields` are those of `ModelConfig`.
+
+        Example:
+            >>> import headscape as hs
+            >>> hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257).config.heads
+            12
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(preset(name, **fields))
 
     @classmethod
     def from_pretrained(cls, folder: FilePath | str) -> "GPT2":

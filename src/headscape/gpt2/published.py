@@ -11,7 +11,8 @@ import torch
 
 from headscape.errors import InputError
 from headscape.gpt2.model_config import ModelConfig
-from headscape.gpt2.weights import read_json, read_tensors
+from headscape.gpt2.weights import read_tensors
+from headscape.io.json_file import read_json
 
 NAMES = {
     "ln_1.weight": "norm1.weight",

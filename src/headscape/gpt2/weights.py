@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from headscape.errors import InputError
 from headscape.gpt2.model_config import ModelConfig
 from headscape.io import atomic
+from headscape.io.json_file import read_json
 
 FORMAT = 1
 WEIGHTS = "model.safetensors"
@@ -46,8 +47,8 @@ def write(
     atomic.write_text(folder / HEADER, json.dumps(header, indent=2) + "\n")
 
 
-def read(folder: Path) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
-    """The config and weights of a folder that `write` made."""
+def read_header(folder: Path) -> tuple[ModelConfig, str | None]:
+    """Return the config, and the SHA-256 of the weights; None where they are sharded."""
     header = read_json(folder / HEADER)
     if header.get("format") != FORMAT:
         raise InputError(
@@ -57,24 +58,17 @@ def read(folder: Path) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
     fields = header.get("model")
     if not isinstance(fields, dict):
         raise InputError(f"{folder / HEADER} does not describe a model.")
-    config = ModelConfig.from_json(fields)
+    digest = header.get("sha256")
+    return ModelConfig.from_json(fields), digest if isinstance(digest, str) else None
+
+
+def read(folder: Path) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
+    """Return the config and weights of a folder that `write` made."""
+    config, digest = read_header(folder)
     tensors = read_tensors(folder / WEIGHTS)
-    if sha256(folder / WEIGHTS) != header.get("sha256"):
+    if sha256(folder / WEIGHTS) != digest:
         raise InputError(f"{folder / WEIGHTS} does not match its checksum: the file is damaged.")
     return config, tensors
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """A JSON object from a file."""
-    try:
-        data = json.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}.") from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path} holds no JSON object.")
-    return data
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:

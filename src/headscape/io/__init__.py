@@ -1,1 +1,1 @@
-"""Files, types and progress: what every folder may use."""
+"""Reading and writing files, checking types, showing progress: every folder may import this."""

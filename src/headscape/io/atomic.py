@@ -1,39 +1,54 @@
-"""Files that are either whole or not there.
+"""Writing files so that a kill or a full disk leaves the old file or the new one, never a part.
 
-A file is written under a temporary name in the same folder, flushed to the disk and renamed, so a
-kill at any moment leaves the old file or the new one, never half of one.
+A file is written under a temporary name in the target's folder, flushed to the disk and renamed. A
+symbolic link is followed: the file it points to is replaced and the link stays. Devices, FIFOs,
+sockets and folders are never replaced.
 """
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from headscape.errors import InputError
+from headscape.io.system_errors import reporting
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write to; on success it takes `path`'s place."""
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    """Give a temporary path to write to; on success it replaces `path`."""
+    target = writable_target(path)
+    with reporting("write", path):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name}.", suffix=".part"
+        )
     os.close(handle)
     part = Path(name)
     try:
-        yield part
-        _flush(part)
-        part.chmod(0o666 & ~_umask())
-        part.replace(path)
-        _flush(path.parent)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+        with reporting("write", path):
+            yield part
+            _flush(part)
+            part.chmod(0o666 & ~_umask())
+            part.replace(target)
+            _flush(target.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def writable_target(path: Path) -> Path:
+    """Return the file that writing to `path` replaces or creates; refuse what is not a file."""
+    with reporting("write", path):
+        target = Path(os.path.realpath(path))
+        try:
+            mode = target.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return target
+    if not stat.S_ISREG(mode):
+        raise InputError(f"cannot write {path}: it is {_kind(mode)}, not a file.")
+    return target
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -45,6 +60,14 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` atomically, as UTF-8."""
     write_bytes(path, text.encode())
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    if stat.S_ISFIFO(mode):
+        return "a FIFO"
+    return "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def _flush(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A progress bar that shows itself only when a task takes longer than two seconds."""
+"""A progress bar that appears only when a task takes longer than two seconds."""
 
 import time
 from types import TracebackType
@@ -6,26 +6,26 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-PATIENCE = 2.0
+DELAY_SECONDS = 2.0
 
 
 class SlowBar:
-    """A bar on the error stream, for terminals only, gone when the task is done."""
+    """A bar on stderr, in terminals only, removed when the task is done."""
 
     def __init__(self, title: str, total: int | None):
         self._title = title
         self._total = total
         self._done = 0
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._progress: Progress | None = None
 
     def __enter__(self) -> "SlowBar":
         return self
 
     def advance(self, amount: int) -> None:
-        """Count `amount` of the total as done."""
+        """Add `amount` to what is done."""
         self._done += amount
-        if self._progress is None and time.monotonic() - self._begun > PATIENCE:
+        if self._progress is None and time.monotonic() - self._started > DELAY_SECONDS:
             console = Console(stderr=True)
             self._progress = Progress(
                 TextColumn("{task.description}"),

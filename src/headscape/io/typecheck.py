@@ -1,39 +1,48 @@
-"""Whether a config's values are of the types its fields say.
+"""Checking that values have the types that a dataclass declares for its fields.
 
-TOML, JSON and the command line bring values that nobody has looked at. A whole number is taken for
-a real one where the field is real; nothing else is converted.
+Values from TOML, JSON, the command line and Python callers are unchecked until here. An int is
+converted to float where the field is a float; nothing else is converted. The contents of tuples
+and mappings are not checked.
 """
 
 import types
-from dataclasses import Field, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from headscape.errors import InputError
 
 
 def check_types(config: Any, skip: tuple[str, ...] = ()) -> None:
-    """Refuse a field of the wrong type, naming it and its value; `skip` names those left alone."""
+    """Refuse a field of the wrong type, with its name and value; `skip` names unchecked fields."""
     hints = get_type_hints(type(config))
     for item in fields(config):
         if item.name not in skip:
-            _check(config, item, hints[item.name])
+            value = checked(item.name, getattr(config, item.name), hints[item.name])
+            # The dataclass may be frozen, and its __init__ is still running.
+            object.__setattr__(config, item.name, value)
 
 
-def _check(config: Any, item: Field[Any], hint: Any) -> None:
-    value = getattr(config, item.name)
+def check_values(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` with the types of the config's fields, before a config is built from them."""
+    hints = get_type_hints(config)
+    return {name: checked(name, value, hints[name]) for name, value in values.items()}
+
+
+def checked(name: str, value: Any, hint: Any) -> Any:
+    """Return the value, converted from int to float where `hint` is float; refuse other types."""
     if get_origin(hint) is Literal:
         options = get_args(hint)
         if value not in options:
-            raise InputError(
-                f"{item.name}={value!r} is not one of {', '.join(map(repr, options))}."
-            )
-        return
+            raise InputError(f"{name}={value!r} is not one of {', '.join(map(repr, options))}.")
+        return value
     options = get_args(hint) if get_origin(hint) in {Union, types.UnionType} else (hint,)
-    # Of what is inside a tuple or a dictionary nothing is said.
     kinds = tuple(get_origin(option) or option for option in options)
     if float in kinds and type(value) is int:
-        # The one conversion; a frozen dataclass is still being made here.
-        object.__setattr__(config, item.name, float(value))
-        return
+        try:
+            return float(value)
+        except OverflowError:
+            raise InputError(f"{name} is too large for a float.") from None
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise InputError(f"{item.name}={value!r} is not of type {kinds[0].__name__}.")
+        raise InputError(f"{name}={value!r} is not of type {kinds[0].__name__}.")
+    return value

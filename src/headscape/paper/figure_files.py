@@ -6,12 +6,11 @@ nothing is done again.
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import headscape
-from headscape.arrays.capture_file import Capture
-from headscape.arrays.capture_file import load as load_capture
 from headscape.arrays.context import ContextDependence, context_dependence
 from headscape.arrays.measures import Measures, measure
 from headscape.capture.record import record, sample
@@ -24,7 +23,6 @@ from headscape.figures.gallery import Entry
 from headscape.figures.grid import Grid
 from headscape.io import atomic
 from headscape.paper.paper_figures import PaperFigure
-from headscape.paper.subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,57 +50,48 @@ class Look:
             raise InputError(f"{self.out} is a file; figures go into a folder.")
 
 
-def draw(figure: PaperFigure, subject: Subject, look: Look, command: str) -> Entry:
-    """Make the figure's files, unless they are there already, and describe it for the page."""
-    capture_file = look.out / "data" / f"{figure.name}.safetensors"
-    measures_file = look.out / "data" / f"{figure.name}.json"
-    stamp_file = look.out / "data" / f"{figure.name}.stamp"
-    stamp = _stamp(figure, subject, look)
-    layer = subject.model.config.layers - 1
-    wanted = [measures_file, capture_file, *_pictures(figure, look)]
-    if _read(stamp_file) != stamp or not all(path.is_file() for path in wanted):
-        stamp_file.unlink(missing_ok=True)
-        capture = _capture(figure, subject, look, look.seed)
-        measures = measure(
-            layer=layer,
-            heads=capture.heads,
-            quantity=figure.quantity,
-            maps=capture.values(layer, figure.quantity),
-            weights=capture.values(layer, "weights"),
-            context=_context(figure, subject, look),
+def draw(figure: PaperFigure, model: LoadedModel, look: Look, command: str) -> Entry:
+    """Make the figure's files, unless they are up to date, and describe it for the page."""
+    data = look.out / "data"
+    capture_path = data / f"{figure.name}.safetensors"
+    measures_path = data / f"{figure.name}.json"
+    stamp_path = data / f"{figure.name}.stamp"
+    stamp = _stamp(figure, model, look)
+    wanted = [measures_path, capture_path, *_pictures(figure, look)]
+    if _read(stamp_path) != stamp or not all(path.is_file() for path in wanted):
+        stamp_path.unlink(missing_ok=True)
+        capture = model.capture(
+            length=look.length, seed=look.seed, quantities=(figure.quantity, "weights")
         )
-        capture.save(capture_file)
-        atomic.write_text(measures_file, measures.to_json())
-        _draw(figure, capture, look)
-        atomic.write_text(stamp_file, stamp)
-    capture = load_capture(capture_file, quantities=())
-    measures = Measures.from_json(measures_file.read_text())
-    return _entry(figure, subject, look, capture, measures, command)
+        measures = capture.measures(figure.quantity, context=_context(figure, model, look, capture))
+        shown = replace(capture, maps=_without_weights(capture))
+        shown.save(capture_path)
+        atomic.write_text(measures_path, measures.to_json())
+        _draw(figure, shown, look)
+        atomic.write_text(stamp_path, stamp)
+    capture = Capture.load(capture_path, quantities=())
+    measures = Measures.from_json(measures_path.read_text())
+    return _entry(figure, model, look, capture, measures, command)
 
 
-def _capture(figure: PaperFigure, subject: Subject, look: Look, seed: int) -> Capture:
-    config = subject.model.config
-    return record(
-        subject.model,
-        sample(subject.validation, look.length, seed, subject.corpus),
-        Request(
-            layers=(config.layers - 1,),
-            heads=tuple(range(config.heads)),
-            quantities=(figure.quantity, "weights"),
-        ),
-        preset=subject.preset,
-        trained=subject.trained,
-        tokenizer=subject.tokenizer,
-        provenance=subject.provenance,
-    )
+def _context(
+    figure: PaperFigure, model: LoadedModel, look: Look, first: Capture
+) -> ContextDependence:
+    """Context-dependence over several sequences, the captured one first."""
+
+    def maps() -> Iterator[np.ndarray]:
+        yield first.array(figure.quantity)
+        for number in range(1, look.sequences):
+            yield model.capture(
+                length=look.length, seed=look.seed + number, quantities=(figure.quantity,)
+            ).array(figure.quantity)
+
+    return context_dependence(maps())
 
 
-def _context(figure: PaperFigure, subject: Subject, look: Look) -> ContextDependence:
-    layer = subject.model.config.layers - 1
-    return context_dependence(
-        _capture(figure, subject, look, look.seed + number).values(layer, figure.quantity)
-        for number in range(look.sequences)
-    )
+def _without_weights(capture: Capture) -> dict[str, np.ndarray]:
+    """The maps that a figure is drawn from; the weights only serve its measures."""
+    return {name: value for name, value in capture.maps.items() if ".weights" not in name}
 
 
 def _draw(figure: PaperFigure, capture: Capture, look: Look) -> None:
@@ -126,7 +115,7 @@ def _pictures(figure: PaperFigure, look: Look) -> list[Path]:
 
 def _entry(
     figure: PaperFigure,
-    subject: Subject,
+    model: LoadedModel,
     look: Look,
     capture: Capture,
     measures: Measures,
@@ -145,7 +134,7 @@ def _entry(
     }
     shown = "png" if "png" in look.formats else look.formats[0]
     made = {"command": command, "sequence": f"seed {look.seed}, {look.length} tokens"}
-    made |= {key.replace("_", " "): str(value) for key, value in subject.provenance.items()}
+    made |= {key.replace("_", " "): str(value) for key, value in provenance_of(model).items()}
     return Entry(
         name=figure.name,
         title=figure.title,
@@ -158,14 +147,14 @@ def _entry(
     )
 
 
-def _stamp(figure: PaperFigure, subject: Subject, look: Look) -> str:
+def _stamp(figure: PaperFigure, model: LoadedModel, look: Look) -> str:
     described = {
         "headscape": headscape.__version__,
         "figure": asdict(figure),
         "look": asdict(look) | {"out": None},
-        "preset": subject.preset,
-        "trained": subject.trained,
-        "model": dict(subject.provenance),
+        "preset": model.spec.preset,
+        "trained": model.spec.trained,
+        "model": dict(provenance_of(model)),
     }
     text = json.dumps(described, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -16,7 +16,7 @@ from headscape.paper import subject as subjects
 from headscape.paper.figure_files import Look, draw
 from headscape.paper.paper_figures import FIGURES, PaperFigure, figure_of
 from headscape.paper.subject import Subject
-from headscape.train.run import train
+from headscape.train import train
 
 Say = Callable[[str], None]
 TITLE = "What position does in every head"

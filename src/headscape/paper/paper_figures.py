@@ -1,40 +1,58 @@
 """Figures 8 to 15 of the paper: one method each, final layer, all heads, one random sequence.
 
-The conventions are those of the released code where it differs from a default of ours: T5-bias
-is the clipped table, with q.k over sqrt(width); RoPE turns interleaved pairs, and as it adds no
-bias its figure shows the final scores.
+Fields and scale are those of the released code: T5-bias is the clipped table, with q.k over
+sqrt(width); RoPE rotates interleaved pairs. What a method is called and which quantity its figure
+shows are attributes of its class.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headscape.encodings import encoding_type
+from headscape.encodings import encoding_type, slug, title
 from headscape.errors import InputError
 from headscape.gpt2.model_config import Scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFigure:
-    """One page of the paper's appendix, or one made in its manner."""
+    """One page of the paper's appendix, or one made in the same way for a different encoding."""
 
     number: int | None
     """Its number in the paper; None for a method the paper does not draw."""
-    slug: str
-    """The end of its file name."""
-    method: str
-    """The method as the paper spells it."""
     encoding: str
-    """The encoding as we spell it."""
+    """Name in the table of encodings."""
     fields: Mapping[str, object] = field(default_factory=dict)
-    """Conventions that are not our defaults."""
+    """Fields of the encoding as in the released code, where public code disagrees."""
     scale: Scale = "head_dim"
-    """What q.k is multiplied by."""
-    quantity: str = "bias"
-    """What is drawn."""
+    """What q.k is divided by the square root of."""
+
+    def __post_init__(self) -> None:
+        _ = self.quantity  # raises for an encoding that has nothing to draw
+
+    @property
+    def slug(self) -> str:
+        """The end of its file name."""
+        return slug(self.encoding)
+
+    @property
+    def method(self) -> str:
+        """The method as the paper spells it."""
+        return title(self.encoding)
+
+    @property
+    def quantity(self) -> str:
+        """The quantity that is drawn."""
+        wrapper, base = encoding_type(self.encoding)
+        shown = (wrapper or base).shows
+        if shown is None:
+            raise InputError(
+                f"{self.encoding!r} acts on the embeddings, so its scores contain no bias to draw."
+            )
+        return shown
 
     @property
     def name(self) -> str:
-        """The file name without its ending."""
+        """The file name without its suffix."""
         return f"figure-{self.number:02d}-{self.slug}" if self.number else f"extra-{self.slug}"
 
     @property
@@ -44,39 +62,20 @@ class PaperFigure:
 
 
 FIGURES = (
-    PaperFigure(number=8, slug="cable", method="CABLE", encoding="cable"),
-    PaperFigure(number=9, slug="dapev2-cable", method="DAPEv2+CABLE", encoding="dapev2+cable"),
-    PaperFigure(number=10, slug="kerple", method="Kerple", encoding="kerple"),
-    PaperFigure(number=11, slug="dapev2-kerple", method="DAPEv2+Kerple", encoding="dapev2+kerple"),
-    PaperFigure(number=12, slug="alibi", method="ALiBi", encoding="alibi"),
-    PaperFigure(number=13, slug="fire", method="Fire", encoding="fire"),
-    PaperFigure(number=14, slug="t5-bias", method="T5-bias", encoding="t5-clipped", scale="width"),
-    PaperFigure(
-        number=15,
-        slug="rope",
-        method="RoPE",
-        encoding="rope",
-        fields={"pairing": "interleaved"},
-        quantity="final",
-    ),
+    PaperFigure(number=8, encoding="cable"),
+    PaperFigure(number=9, encoding="dapev2+cable"),
+    PaperFigure(number=10, encoding="kerple"),
+    PaperFigure(number=11, encoding="dapev2+kerple"),
+    PaperFigure(number=12, encoding="alibi"),
+    PaperFigure(number=13, encoding="fire"),
+    PaperFigure(number=14, encoding="t5-clipped", scale="width"),
+    PaperFigure(number=15, encoding="rope", fields={"pairing": "interleaved"}),
 )
 
 
 def figure_of(encoding: str) -> PaperFigure:
-    """The paper's figure of an encoding, or one in its manner for any other."""
+    """Return the paper's figure of an encoding, or a new one for an encoding without."""
     for figure in FIGURES:
         if encoding in {figure.encoding, figure.slug}:
             return figure
-    _, base = encoding_type(encoding)
-    adds = base.adds_bias or "+" in encoding or base.mixes
-    if base.at_input:
-        raise InputError(
-            f"{encoding!r} acts on the embeddings and leaves no bias in the scores to draw."
-        )
-    return PaperFigure(
-        number=None,
-        slug=encoding.replace("+", "-"),
-        method=encoding,
-        encoding=encoding,
-        quantity="bias" if adds else "final",
-    )
+    return PaperFigure(number=None, encoding=encoding)

@@ -1,11 +1,11 @@
-"""Tasks with a right answer, by name; every one is generated, none is downloaded."""
+"""Tasks with one correct answer, by name; all are generated, none is downloaded."""
 
 from difflib import get_close_matches
 
 from headscape.errors import InputError
 from headscape.tasks import algorithmic, chomsky
-from headscape.tasks.base import Example, Task
 from headscape.tasks.retrieval import RETRIEVAL
+from headscape.tasks.task_definition import Example, Task
 
 __all__ = ["TASKS", "Example", "Task", "task"]
 
@@ -15,9 +15,9 @@ TASKS: dict[str, Task] = {
 
 
 def task(name: str) -> Task:
-    """A task by name."""
+    """Return the task of a name."""
     if name not in TASKS:
-        near = get_close_matches(name, TASKS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        close = get_close_matches(name, TASKS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
         raise InputError(f"unknown task {name!r}: {hint}there are {', '.join(TASKS)}.")
     return TASKS[name]

@@ -1,46 +1,46 @@
-"""Copy, reverse, sort and add: the usual probes of whether a model can address its own input.
+"""Copy, reverse, sort and add: common tests of whether a model can address its own input.
 
-Over 26 letters, or decimal digits least significant first, so that a sum can be written as it is
-carried. The two numbers of a sum have the same number of digits.
+Strings are over 26 letters. Decimal numbers are written least significant digit first, so that a
+sum can be computed while it is written. Both numbers of a sum have the same number of digits.
 """
 
 import string
 
 import numpy as np
 
-from headscape.tasks.base import Example, Task
 from headscape.tasks.chomsky import letters
+from headscape.tasks.task_definition import Example, Task
 
 Random = np.random.Generator
 
 
 def copy(random: Random, length: int) -> Example:
-    """Again."""
+    """The string again."""
     text = letters(random, length, string.ascii_lowercase)
     return Example(text, text)
 
 
 def reverse(random: Random, length: int) -> Example:
-    """Backwards."""
+    """The string backwards."""
     text = letters(random, length, string.ascii_lowercase)
     return Example(text, text[::-1])
 
 
 def sort(random: Random, length: int) -> Example:
-    """In order of the alphabet."""
+    """The letters in alphabetical order."""
     text = letters(random, length, string.ascii_lowercase)
     return Example(text, "".join(sorted(text)))
 
 
 def add(random: Random, length: int) -> Example:
-    """Digit by digit, with carries."""
+    """The sum of two decimal numbers."""
     digits = (length - 1) // 2
     left, right = (letters(random, digits, string.digits) for _ in range(2))
     return Example(f"{left}+{right}", _sum(left, right))
 
 
 def _sum(left: str, right: str) -> str:
-    """Digit by digit, because Python's int does not spell more than 4,300 of them."""
+    """Add digit by digit, because Python does not convert ints of more than 4,300 digits."""
     carry, out = 0, []
     for one, other in zip(left, right, strict=True):
         carry, digit = divmod(int(one) + int(other) + carry, 10)

@@ -1,38 +1,38 @@
 """The fifteen tasks of the Chomsky-hierarchy suite (Deletang et al. 2023, arXiv:2207.02098).
 
-Made from the paper's descriptions: four regular, four context-free, seven context-sensitive.
-Trained on lengths 1 to 40 and tested on 41 to 500. Binary numbers are written least significant
-bit first, except the square root's, which are most significant first; none is zero.
+Written from the paper's descriptions: four regular, four context-free, seven context-sensitive.
+Training lengths are 1 to 40, test lengths 41 to 500. Binary numbers are written least significant
+bit first, except for the square root, and are never zero.
 
-What differs from the authors' code:
+Differences from the authors' code:
 
     spelling            letters a and b, digits; see each task's sentence
     end of an answer    END, in place of a termination symbol and padding to a fixed length
-    even-pairs          1 for an even number, 0 for an odd one; theirs is the other way round
-    odds-first          letters 1, 3, 5 ... first, as the paper says; their code begins with 2, 4
-    solve-equation      every digit is as likely to be z; theirs is the next one from a random place
+    even-pairs          1 for an even number, 0 for an odd one; theirs is the reverse
+    odds-first          letters 1, 3, 5 ... first, as in the paper; their code begins with 2, 4
+    solve-equation      every digit is equally likely to be z; theirs is one after a random place
     missing-duplicate   an odd length loses a symbol; theirs is padded
-    shortest questions  a length that asks nothing takes the shortest that does; theirs has a filler
+    shortest questions  a length without a question uses the shortest with one; theirs is padded
 """
 
 import math
 
 import numpy as np
 
-from headscape.tasks.base import Example, Task
 from headscape.tasks.expressions import closed, flat, with_unknown
+from headscape.tasks.task_definition import Example, Task
 
 MODULUS = 5
 Random = np.random.Generator
 
 
 def letters(random: Random, length: int, alphabet: str = "ab") -> str:
-    """A random string."""
+    """Return a random string."""
     return "".join(alphabet[index] for index in random.integers(len(alphabet), size=length))
 
 
 def even_pairs(random: Random, length: int) -> Example:
-    """The string changes letter an even number of times exactly if it ends as it begins."""
+    """A string changes letter an even number of times if and only if it ends as it begins."""
     text = letters(random, length)
     return Example(text, "1" if text[0] == text[-1] else "0")
 
@@ -44,31 +44,31 @@ def parity(random: Random, length: int) -> Example:
 
 
 def cycle(random: Random, length: int) -> Example:
-    """Steps on a ring."""
+    """The position after steps on a ring of 5."""
     moves = letters(random, length, "+-.")
     return Example(moves, str((moves.count("+") - moves.count("-")) % MODULUS))
 
 
 def arithmetic(random: Random, length: int) -> Example:
-    """Products before sums, no brackets."""
+    """The value of an expression without brackets, products before sums."""
     text, value = flat(random, length, MODULUS)
     return Example(text, str(value))
 
 
 def brackets(random: Random, length: int) -> Example:
-    """Brackets around every operation."""
+    """The value of an expression with brackets around every operation."""
     text, value = closed(random, length, MODULUS, "+-*")
     return Example(text, str(value))
 
 
 def equation(random: Random, length: int) -> Example:
-    """One unknown, met once and never multiplied, so that there is one solution."""
+    """The unknown of an equation; it occurs once, not in a product, so the solution is unique."""
     text, solution = with_unknown(random, length, MODULUS)
     return Example(text, str(solution))
 
 
 def stack(random: Random, length: int) -> Example:
-    """A stack, bottom first, then actions: A and B push, P pops (nothing, if it is empty)."""
+    """A stack, bottom first, then actions: A and B push, P pops if the stack is not empty."""
     size = int(random.integers(1, length)) if length > 1 else 1
     start, actions = letters(random, size), letters(random, length - size, "ABP")
     content = list(start)
@@ -81,19 +81,19 @@ def stack(random: Random, length: int) -> Example:
 
 
 def reverse(random: Random, length: int) -> Example:
-    """Backwards."""
+    """The string backwards."""
     text = letters(random, length)
     return Example(text, text[::-1])
 
 
 def duplicate(random: Random, length: int) -> Example:
-    """Twice."""
+    """The string twice."""
     text = letters(random, length)
     return Example(text, text + text)
 
 
 def missing(random: Random, length: int) -> Example:
-    """A string twice, with one letter blotted out."""
+    """The missing letter of a string written twice."""
     text = letters(random, length // 2) * 2
     at = int(random.integers(len(text)))
     return Example(text[:at] + "_" + text[at + 1 :], text[at])
@@ -106,25 +106,25 @@ def odds_first(random: Random, length: int) -> Example:
 
 
 def addition(random: Random, length: int) -> Example:
-    """Two binary numbers and a plus sign."""
+    """The sum of two binary numbers."""
     left, right = _two_numbers(random, length)
     return Example(f"{left}+{right}", _bits(_number(left) + _number(right)))
 
 
 def multiplication(random: Random, length: int) -> Example:
-    """Two binary numbers and a times sign."""
+    """The product of two binary numbers."""
     left, right = _two_numbers(random, length)
     return Example(f"{left}*{right}", _bits(_number(left) * _number(right)))
 
 
 def square_root(random: Random, length: int) -> Example:
-    """The whole part of the root, in half as many bits, rounded up, whatever its size."""
+    """The integer square root, padded with zeros to half as many bits, rounded up."""
     text = _positive(random, length)
     return Example(text, f"{math.isqrt(int(text, 2)):0{(length + 1) // 2}b}")
 
 
 def bucket_sort(random: Random, length: int) -> Example:
-    """Five symbols, in order."""
+    """Five different symbols, sorted."""
     text = letters(random, length, "01234")
     return Example(text, "".join(sorted(text)))
 

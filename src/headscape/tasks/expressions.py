@@ -4,8 +4,8 @@
     closed    d | -d | (d) | (-d) | (e op e)       lengths 1, 2, 3, 4, and 5 or more
     unknown   a closed expression of + and - with one digit replaced by z, then = and its value
 
-An even length of a flat expression loses one symbol. Values are worked out while an expression is
-made, never by reading it.
+A flat expression of even length is one symbol shorter. Values are computed while an expression is
+made, never by parsing it.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ _LEAVES = {1: "{}", 2: "-{}", 3: "({})", 4: "(-{})"}
 
 
 def flat(random: Random, length: int, modulus: int) -> tuple[str, int]:
-    """An expression without brackets, and its value."""
+    """Return an expression without brackets, and its value."""
     value = product = int(random.integers(modulus))
     text, total, sign = str(product), 0, 1
     for _ in range((length - 1) // 2):
@@ -32,20 +32,20 @@ def flat(random: Random, length: int, modulus: int) -> tuple[str, int]:
 
 
 def closed(random: Random, length: int, modulus: int, ops: str) -> tuple[str, int]:
-    """An expression with brackets, and its value."""
+    """Return an expression with brackets, and its value."""
     text, value, _ = _grow(random, length, modulus, ops)
     return text, value
 
 
 def with_unknown(random: Random, length: int, modulus: int) -> tuple[str, int]:
-    """An equation in z, and its solution."""
+    """Return an equation in z, and its solution."""
     text, value, digits = _grow(random, length - 2, modulus, "+-")
     place = digits[random.integers(len(digits))]
     return f"{text[:place]}z{text[place + 1 :]}={value}", int(text[place])
 
 
 def _grow(random: Random, length: int, modulus: int, ops: str) -> tuple[str, int, list[int]]:
-    """An expression, its value, and where its digits are."""
+    """Return an expression, its value and the positions of its digits."""
     if length in _LEAVES:
         digit = int(random.integers(modulus))
         text = _LEAVES[length].format(digit)

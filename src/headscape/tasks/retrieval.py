@@ -1,13 +1,13 @@
-"""Something said once in a long text, to be found again: by length and by depth.
+"""Retrieval tasks: a fact stated once in a long text, asked for at its end.
 
-    passkey   the same filler sentences over and over, a five-digit number among them
+    passkey   a five-digit number among repeated filler sentences
               (Mohtashami and Jaggi 2023, arXiv:2305.16300)
-    needle    filler that varies, a fact about a city among facts about other things
+    needle    a fact about a city among varied sentences
 
-A text of `length` tokens is filler, the fact, filler and the question; depth 0 puts the fact at the
-beginning and 1 right before the question. Filler is cut to fit, token by token, so lengths are
-exact. Tokens are those of whatever tokenizer is asked; as a Task they are bytes, with the fact at a
-random depth. The sentences are our own.
+A text of `length` tokens is filler, the fact, filler and the question. Depth 0 puts the fact at the
+start, depth 1 right before the question. Filler is truncated to the token, so lengths are exact.
+`tokens_at` uses any tokenizer; as a Task the tokens are bytes and the depth is random. The
+sentences are our own.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Int64, Integer
 
 from headscape.errors import InputError
-from headscape.tasks.base import Example, Task
+from headscape.tasks.task_definition import Example, Task
 
 Random = np.random.Generator
 Encode = Callable[[str], Integer[np.ndarray, " n"]]
@@ -31,29 +31,29 @@ _WHEN = ("before noon", "in the rain", "on Tuesday", "without a word", "by the h
 _CITIES = ("Lisbon", "Oslo", "Quito", "Dakar", "Hanoi", "Riga", "Perth", "Turin")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Retrieval(Task):
-    """A task that can be asked at a depth."""
+    """A task whose fact can be placed at a depth."""
 
     fact: Callable[[Random], tuple[str, str, str]]
-    """A sentence, the question that ends the text, and its answer."""
+    """Returns a sentence, the question at the end of the text, and the answer."""
     filler: Callable[[Random], Iterator[str]]
-    """Endless sentences."""
+    """Returns endless filler sentences."""
 
     def tokens_at(
         self, seed: int, index: int, length: int, depth: float, encode: Encode
     ) -> tuple[Int64[np.ndarray, " length"], Int64[np.ndarray, " answer"]]:
-        """A text of exactly `length` tokens that ends in the question, and the answer's tokens."""
+        """Return a text of exactly `length` tokens that ends with the question, and the answer."""
         random = np.random.default_rng([seed, index, length, round(depth * 1e6)])
         sentence, question, answer = self.fact(random)
-        needle, ask, told = (
+        fact, ask, expected = (
             np.asarray(encode(text), dtype=np.int64) for text in (sentence, question, answer)
         )
-        room = length - len(needle) - len(ask)
+        room = length - len(fact) - len(ask)
         if room < 0 or not 0 <= depth <= 1:
             raise InputError(
-                f"{self.name} at length {length} and depth {depth} does not fit: take at least "
-                f"{len(needle) + len(ask)} tokens and a depth from 0 to 1."
+                f"{self.name} does not fit at length {length} and depth {depth}: use at least "
+                f"{len(fact) + len(ask)} tokens and a depth from 0 to 1."
             )
         parts: list[Int64[np.ndarray, " n"]] = []
         sentences = self.filler(random)
@@ -61,10 +61,10 @@ class Retrieval(Task):
             parts.append(np.asarray(encode(next(sentences)), dtype=np.int64))
         hay = np.concatenate([*parts, np.zeros(0, np.int64)])[:room]
         before = round(depth * room)
-        return np.concatenate([hay[:before], needle, hay[before:], ask]), told
+        return np.concatenate([hay[:before], fact, hay[before:], ask]), expected
 
     def example_at(self, seed: int, index: int, length: int, depth: float) -> Example:
-        """An example in bytes, its fact at a depth."""
+        """Return an example in bytes with its fact at a depth."""
         text, answer = self.tokens_at(seed, index, length, depth, _bytes)
         return Example(bytes(text.tolist()).decode(), bytes(answer.tolist()).decode().strip())
 
@@ -123,8 +123,6 @@ def _retrieval(
 
 
 RETRIEVAL: dict[str, Retrieval] = {
-    "passkey": _retrieval(
-        "passkey", "The five-digit number that was to be remembered.", 64, _passkey, _same
-    ),
-    "needle": _retrieval("needle", "The number of a city, told once.", 64, _needle, _varied),
+    "passkey": _retrieval("passkey", "The five-digit number to remember.", 64, _passkey, _same),
+    "needle": _retrieval("needle", "The number of a city, stated once.", 64, _needle, _varied),
 }

@@ -1,1 +1,1 @@
-"""From text to batches of tokens, in numpy: corpus -> tokenizer -> shards -> batches."""
+"""Text to batches of tokens, in numpy: corpus -> tokenizer -> shards -> batches."""

@@ -1,4 +1,4 @@
-"""A corpus and a tokenizer, opened together: the one place that turns a spec into tokens."""
+"""A corpus opened with a tokenizer: the only place that turns a corpus spec into tokens."""
 
 import os
 from dataclasses import dataclass
@@ -22,6 +22,12 @@ class Dataset:
     tokenizer: Tokenizer
     shards: Shards
 
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.corpus!r}, {len(self.train):,} training tokens, "
+            f"{len(self.validation):,} validation tokens)"
+        )
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the corpus: equal fingerprints mean equal documents in equal order."""
@@ -38,12 +44,12 @@ class Dataset:
         return self.shards.validation.tokens
 
     def document(self, number: int) -> UInt[np.ndarray, " n"]:
-        """The tokens of one validation document, counted from 0."""
+        """Return the tokens of one validation document, counted from 0."""
         offsets = self.shards.validation.offsets
         if not 0 <= number < len(offsets) - 1:
             raise InputError(
-                f"there is no validation document {number}: {self.corpus} has 0 to "
-                f"{len(offsets) - 2}."
+                f"validation document must be between 0 and {len(offsets) - 2} for "
+                f"{self.corpus}, got {number}."
             )
         return self.validation[int(offsets[number]) : int(offsets[number + 1])]
 
@@ -63,7 +69,7 @@ def open_dataset(corpus: str, tokenizer: Tokenizer | str, cache: Path | None = N
 
 
 def default_cache() -> Path:
-    """The cache folder: $HEADSCAPE_CACHE, or `headscape` in the user's cache folder."""
+    """Return the cache folder: $HEADSCAPE_CACHE, or `headscape` in the user's cache folder."""
     if "HEADSCAPE_CACHE" in os.environ:
         return Path(os.environ["HEADSCAPE_CACHE"])
     base = os.environ.get("XDG_CACHE_HOME")

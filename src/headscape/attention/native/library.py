@@ -7,7 +7,6 @@ one with sanitizers; HEADSCAPE_NATIVE (avx2, portable) holds it back from newer 
 
 import ctypes
 import functools
-import importlib.machinery
 import os
 from pathlib import Path
 
@@ -45,15 +44,16 @@ class Problem(ctypes.Structure):
     _fields_ = FIELDS
 
 
+def library_path() -> Path:
+    """Where the library is looked for: setup.py gives it this name."""
+    return Path(os.environ.get("HEADSCAPE_LIBRARY") or Path(__file__).with_name("kernels.so"))
+
+
 @functools.cache
 def load() -> ctypes.CDLL | str:
     """The library, or why there is none."""
-    here = Path(__file__).parent
-    found = [here / f"kernels{s}" for s in importlib.machinery.EXTENSION_SUFFIXES]
-    if other := os.environ.get("HEADSCAPE_LIBRARY"):
-        found = [Path(other)]
-    path = next((p for p in found if p.exists()), None)
-    if path is None:
+    path = library_path()
+    if not path.exists():
         return "the native kernels were not built; install headscape where a C++ compiler is"
     try:
         library = ctypes.CDLL(str(path))

@@ -1,1 +1,1 @@
-"""Where documents come from: local files, the standard library, the Hugging Face hub."""
+"""Sources of documents: local files, the standard library, the Hugging Face hub."""

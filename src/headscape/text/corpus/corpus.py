@@ -1,16 +1,15 @@
-"""A corpus: documents in a fixed order, one fingerprint, two sides.
+"""A corpus: documents in a fixed order, with a fingerprint and a train/validation split.
 
-Sides. A document is held out for validation when the first 8 bytes of the SHA-256 of its name, as a
-fraction of their range, are below the source's share (5%): a function of the name alone, so adding
-a document never moves another. Where that leaves a side of a surveyed corpus empty, the document
-with the lowest fraction goes to validation or the one with the highest to training, so two
-documents are enough for both sides. A corpus of one document is cut into two at the last line break
-between 90% and 95% of its characters (at 95% where there is no line break).
+Split. A document is held out for validation when the first 8 bytes of the SHA-256 of its name, read
+as a fraction in [0, 1), are below the source's validation share (5%). The split depends on the name
+alone, so adding a document never moves another. If that leaves one side empty, the document with
+the lowest fraction goes to validation, or the one with the highest to training, so two documents
+are enough. A corpus of one document is cut in two at the last line break between 90% and 95% of
+its characters (at 95% if there is none).
 
-Fingerprint. SHA-256 over names and texts in order, from a survey that reads everything once and is
-remembered under the source's stamp (sizes and times) in the cache folder. Sources that are pinned
-to a revision are not surveyed: their stamp is the fingerprint, and their hash is trusted to fill
-both sides.
+Fingerprint. SHA-256 over names and texts in order, from one pass over the text (a survey) that is
+cached under the source's stamp (sizes and times). Sources pinned to a revision are not surveyed:
+their fingerprint is the hash of their stamp, and both sides are assumed to be non-empty.
 """
 
 import hashlib
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from headscape.errors import InputError
 from headscape.io.atomic import write_text
+from headscape.io.json_file import read_json
 from headscape.text.corpus.document import Document, Source, Split
 from headscape.text.corpus.hub import SHORTCUTS, streamed
 from headscape.text.corpus.sources import file_or_folder, standard_library
@@ -29,27 +29,30 @@ from headscape.text.corpus.sources import file_or_folder, standard_library
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What one reading of a corpus found."""
+    """The result of reading a corpus once."""
 
     fingerprint: str
     """SHA-256 over names and texts, in hexadecimal."""
     documents: int
-    """How many documents there are before a single one is cut."""
+    """Number of documents, before a single one is cut in two."""
     characters: int
-    """Their length together."""
+    """Total number of characters."""
     forced: dict[str, Split]
-    """The document whose side is not its hash's, if any."""
+    """The document that was moved to fill an empty side, if any."""
 
 
 class Corpus:
-    """Documents by spec; iterate over it for the documents with their sides."""
+    """The documents of a spec; iterating yields them with their splits."""
 
     def __init__(self, spec: str, source: Source, cache: Path | None = None):
         self.spec = spec
-        # Taken before anything is read, so that a change during the reading shows.
+        # Taken before anything is read, so that check_unchanged notices a change while reading.
         self._stamp = source.stamp()
         self._source = source
         self._cache = cache
+
+    def __repr__(self) -> str:
+        return f"Corpus({self.spec!r})"
 
     def __iter__(self) -> Iterator[Document]:
         for document in self._source.documents():
@@ -59,7 +62,7 @@ class Corpus:
                 yield replace(document, split=self.split(document))
 
     def split(self, document: Document) -> Split:
-        """Say which side a document is on."""
+        """Return the split of a document."""
         if document.split is not None:
             return document.split
         if self.survey is not None and document.name in self.survey.forced:
@@ -68,30 +71,30 @@ class Corpus:
         return "validation" if held_out else "train"
 
     def fingerprint(self) -> str:
-        """Name the content: equal fingerprints mean equal documents in equal order."""
+        """Return a hash of the content: equal fingerprints mean equal documents in equal order."""
         if self.survey is None:
             return hashlib.sha256(self._stamp.encode()).hexdigest()
         return self.survey.fingerprint
 
     def check_unchanged(self) -> None:
-        """Raise when the source no longer is what the fingerprint was taken of."""
+        """Raise if the source changed since it was opened."""
         if self._source.stamp() != self._stamp:
-            raise InputError(f"the corpus {self.spec} changed while it was read; start again")
+            raise InputError(f"the corpus {self.spec} changed while it was read: start again.")
 
     @cached_property
     def survey(self) -> Survey | None:
-        """What a whole reading found; None for a pinned source."""
+        """The result of reading everything once; None for a pinned source."""
         if self._source.pinned:
             return None
         if self._cache is None:
             return self._take_survey()
         key = hashlib.sha256(f"1 {self._stamp}".encode()).hexdigest()
-        memo = self._cache / "surveys" / f"{key[:32]}.json"
+        cached = self._cache / "surveys" / f"{key[:32]}.json"
         try:
-            return Survey(**json.loads(memo.read_bytes()))
-        except (OSError, ValueError, TypeError):
+            return Survey(**read_json(cached))
+        except (InputError, TypeError):
             survey = self._take_survey()
-            write_text(memo, json.dumps(asdict(survey)))
+            write_text(cached, json.dumps(asdict(survey)))
             return survey
 
     def _take_survey(self) -> Survey:
@@ -108,7 +111,7 @@ class Corpus:
             characters += len(document.text)
             held_out += mark[0] < self._source.validation_share
         if documents == 0:
-            raise InputError(f"the corpus {self.spec} is empty: no text in any of its files")
+            raise InputError(f"the corpus {self.spec} is empty: none of its files contains text.")
         forced: dict[str, Split] = {}
         if held_out == 0:
             forced = {lowest[1]: "validation"}
@@ -123,7 +126,7 @@ class Corpus:
 
 
 def fraction(name: str) -> float:
-    """Where a name falls in [0, 1)."""
+    """Return the hash of a name as a number in [0, 1)."""
     digest = hashlib.sha256(name.encode(errors="surrogateescape")).digest()
     # 53 bits, so that the quotient is exact and never rounds up to 1.
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
@@ -139,15 +142,20 @@ def cut(document: Document, share: float) -> Iterator[Document]:
         yield Document(name=f"{document.name}#{side}", text=part, split=side)
 
 
+def is_named(spec: str) -> bool:
+    """Return whether a spec is a name (stdlib, hf:DATASET, a shortcut) and not a path."""
+    return spec == "stdlib" or spec.startswith("hf:") or spec.partition("@")[0] in SHORTCUTS
+
+
 def open_corpus(spec: str, cache: Path | None = None) -> Corpus:
     """Open `stdlib`, a shortcut, `hf:<dataset>[:config]` or a path.
 
-    A file or folder that is called like one of the names is reached as ./stdlib.
+    Write ./stdlib for a file or folder that has one of these names.
     """
     if spec == "stdlib":
         return Corpus(spec, standard_library(), cache)
-    if spec.startswith("hf:") or spec.partition("@")[0] in SHORTCUTS:
+    if is_named(spec):
         return Corpus(spec, streamed(spec.removeprefix("hf:")), cache)
     if not spec:
-        raise InputError("the corpus has no name; give a file, a folder, stdlib or hf:<dataset>")
+        raise InputError("the corpus is empty: give a file, a folder, stdlib or hf:DATASET.")
     return Corpus(spec, file_or_folder(Path(spec)), cache)

@@ -1,7 +1,7 @@
-"""A document, and what a place that documents come from has to offer.
+"""A document, and the protocol of a source of documents.
 
-A corpus is a sequence of documents in a fixed order. The order, the names and the texts are all
-that the rest of the package sees; where they were read from stays in the source.
+A corpus is a sequence of documents in a fixed order. The rest of the package sees only order, names
+and texts, not where they were read from.
 """
 
 from collections.abc import Iterator
@@ -14,34 +14,34 @@ SPLITS: tuple[Split, ...] = ("train", "validation")
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """One text that ends with an end-of-text token once it is tokens."""
+    """One text; its tokens are followed by an end-of-text token."""
 
     name: str
-    """Unique in its corpus, the same on every machine (a relative path, a row number)."""
+    """Unique in its corpus and the same on every machine: a relative path or a row number."""
     text: str
-    """Never blank; line endings as they were found."""
+    """Never blank; line endings unchanged."""
     split: Split | None = None
-    """The side it belongs to, where its source publishes one; None leaves it to the hash."""
+    """Its split, where the source publishes one; None lets the hash of the name decide."""
 
 
 @runtime_checkable
 class Source(Protocol):
-    """Where documents come from."""
+    """A place that documents are read from."""
 
     @property
     def validation_share(self) -> float:
-        """The share of documents that is held out."""
+        """Fraction of documents held out for validation."""
         ...
 
     @property
     def pinned(self) -> bool:
-        """Whether `stamp` alone names the content for good, so that no survey has to read it."""
+        """Whether `stamp` identifies the content permanently, so that it need not be surveyed."""
         ...
 
     def stamp(self) -> str:
-        """Name the present content without reading it (sizes and times, or a revision)."""
+        """Identify the present content without reading it: sizes and times, or a revision."""
         ...
 
     def documents(self) -> Iterator[Document]:
-        """Yield every document that is not blank, in an order that never changes."""
+        """Yield every non-blank document, always in the same order."""
         ...

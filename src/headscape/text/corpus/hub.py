@@ -1,9 +1,9 @@
-"""Text of the Hugging Face hub, streamed through the optional package `datasets`.
+"""Datasets of the Hugging Face hub, streamed through the optional package `datasets`.
 
-A spec is hf:<dataset>[:config][@revision], or the name of a shortcut. The rows of the split "train"
-are the documents, by their field "text". Without a revision the newest one is looked up; its commit
-is the stamp, so the same fingerprint always means the same text, and shards that were made from
-a spec with a full commit as revision are found again without a network.
+A spec is hf:DATASET[:CONFIG][@REVISION], or the name of a shortcut. The rows of the split "train"
+are the documents, from their field "text". Without a revision the newest is looked up. The commit
+is the stamp, so equal fingerprints mean equal text, and shards made from a spec with a full commit
+hash are found again without a network.
 
 The shortcuts have the settings of the CABLE paper (arXiv 2503.08067): FineWeb-Edu's sample-10BT
 with 0.1 of 9.9 + 0.1 billion tokens held out, and raw WikiText-103 with its own validation split.
@@ -24,25 +24,25 @@ ARTICLE = re.compile(r" = [^=].* = \n?")
 
 @dataclass(frozen=True, kw_only=True)
 class Streamed:
-    """A dataset of the hub."""
+    """A dataset on the hub."""
 
     dataset: str
     """Owner and name on the hub."""
     config: str | None = None
-    """Which of the dataset's configurations, or its only one."""
+    """The dataset's configuration; None if it has only one."""
     revision: str | None = None
-    """A commit, branch or tag; None is the newest."""
+    """A commit, branch or tag; None for the newest."""
     validation_share: float = 0.05
-    """The share of documents that is held out."""
+    """Fraction of documents held out for validation."""
     own_validation: bool = False
-    """Whether its split "validation" is the validation side, in place of a hash."""
+    """Whether to use the dataset's own split "validation" instead of the hash of names."""
     articles: bool = False
-    """Whether rows are lines and a WikiText heading begins a document."""
+    """Whether rows are lines, and a WikiText heading starts a document."""
     pinned: bool = True
-    """A commit names the content for good."""
+    """True: a commit identifies the content permanently."""
 
     def stamp(self) -> str:
-        """Name the dataset, its commit and how its rows become documents."""
+        """Return the dataset, its commit and how its rows become documents."""
         pinned = self.revision is not None and COMMIT.fullmatch(self.revision)
         commit = self.revision if pinned else self._builder.hash
         rule = "articles" if self.articles else "rows"
@@ -50,7 +50,7 @@ class Streamed:
         return f"hf:{self.dataset}:{self.config}@{commit} {rule} {held_out}"
 
     def documents(self) -> Iterator[Document]:
-        """Stream the rows, the training split first."""
+        """Yield the documents of the training split, then of the validation split."""
         for split in SPLITS if self.own_validation else SPLITS[:1]:
             texts = self._texts(split)
             for number, text in enumerate(_articles(texts) if self.articles else texts):
@@ -63,7 +63,7 @@ class Streamed:
             for row in self._builder.as_streaming_dataset(split=split):
                 text = row.get("text")
                 if not isinstance(text, str):
-                    raise InputError(f'the dataset {self.dataset} has no string field "text"')
+                    raise InputError(f'the dataset {self.dataset} has no string field "text".')
                 yield text
         except InputError:
             raise
@@ -76,7 +76,7 @@ class Streamed:
             import datasets
         except ImportError as error:
             raise InputError(
-                f"the corpus hf:{self.dataset} needs datasets: pip install headscape[datasets]"
+                f"the corpus hf:{self.dataset} needs datasets: pip install 'headscape[datasets]'."
             ) from error
         try:
             return datasets.load_dataset_builder(self.dataset, self.config, revision=self.revision)
@@ -85,7 +85,7 @@ class Streamed:
 
     def _unreachable(self, error: Exception) -> InputError:
         reason = " ".join(str(error).split())
-        return InputError(f"cannot stream {self.dataset} from Hugging Face: {reason}")
+        return InputError(f"cannot stream {self.dataset} from Hugging Face: {reason}.")
 
 
 SHORTCUTS = {
@@ -102,11 +102,11 @@ SHORTCUTS = {
 
 
 def streamed(spec: str) -> Streamed:
-    """Read `<dataset>[:config][@revision]` or `<shortcut>[@revision]`."""
+    """Parse `DATASET[:CONFIG][@REVISION]` or `SHORTCUT[@REVISION]`."""
     name, _, revision = spec.partition("@")
     dataset, _, config = name.partition(":")
     if not dataset:
-        raise InputError(f"hf:{spec} names no dataset; write hf:<dataset>[:config][@revision]")
+        raise InputError(f"hf:{spec} names no dataset: write hf:DATASET[:CONFIG][@REVISION].")
     if name in SHORTCUTS:
         return replace(SHORTCUTS[name], revision=revision or None)
     return Streamed(dataset=dataset, config=config or None, revision=revision or None)

@@ -2,8 +2,8 @@
 
 Files come in the order of their path relative to the root, compared as a tuple of names, so the
 order is the same on every system. Hidden files and folders, __pycache__ and site-packages are
-passed over, links to folders are not followed. A file that is named itself is read whatever its
-suffix; in a folder only the suffixes of `reading` count.
+skipped, links to folders are not followed. A file given by name is read whatever its suffix; in a
+folder only files with the suffixes in reading.py are read.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headscape.errors import InputError
+from headscape.io.system_errors import reason, reporting
 from headscape.text.corpus.document import Document
 from headscape.text.corpus.reading import is_text_name, read_documents
 
@@ -24,41 +25,38 @@ TEST_FOLDERS = frozenset({"test", "tests", "idle_test"})
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """A root folder and the files below it that are the corpus."""
+    """A root folder and the files below it that make up the corpus."""
 
     root: Path
     """The folder that document names are relative to."""
     names: tuple[str, ...]
     """Paths below the root, with forward slashes, in corpus order."""
     validation_share: float = 0.05
-    """The share of documents that is held out."""
+    """Fraction of documents held out for validation."""
     pinned: bool = False
-    """Files can change under the same name."""
+    """False: a file can change under the same name."""
 
     def stamp(self) -> str:
-        """Hash every file's name, size and time of change."""
+        """Return a hash of every file's name, size and modification time."""
         facts: list[tuple[str, int, int]] = []
         for name in self.names:
-            try:
+            with reporting("read", self.root / name):
                 status = (self.root / name).stat()
-            except OSError as error:
-                raise InputError(f"cannot read {self.root / name}: {error.strerror}") from error
             facts.append((name, status.st_size, status.st_mtime_ns))
-        said = json.dumps([str(self.root), facts])
-        return hashlib.sha256(said.encode()).hexdigest()
+        listing = json.dumps([str(self.root), facts])
+        return hashlib.sha256(listing.encode()).hexdigest()
 
     def documents(self) -> Iterator[Document]:
-        """Read the files one after another."""
+        """Yield the documents of all files in order."""
         for name in self.names:
             yield from read_documents(self.root / name, name)
 
 
 def standard_library() -> Files:
-    """The source of the running Python's standard library without its tests, about 12 MB.
+    """Return the source files of the running Python's standard library without tests, about 12 MB.
 
-    Only modules that Python itself lists as its own count, which leaves out site-packages and the
-    build's machine-specific settings. The text, and so the fingerprint, depends on the version of
-    Python.
+    Only modules in sys.stdlib_module_names are included, so site-packages and the build's
+    machine-specific settings are not. The text and its fingerprint depend on the Python version.
     """
     root = Path(sysconfig.get_path("stdlib")).resolve()
     names = [
@@ -69,28 +67,34 @@ def standard_library() -> Files:
         and not TEST_FOLDERS.intersection(name.split("/")[:-1])
     ]
     if not names:
-        raise InputError(f"no source of the standard library in {root}; name a file or a folder")
+        raise InputError(f"{root} has no source of the standard library: give a file or a folder.")
     return Files(root=root, names=tuple(names))
 
 
 def file_or_folder(path: Path) -> Files:
-    """A file, or every text file below a folder."""
+    """Return a file, or every text file below a folder."""
     try:
-        path = path.expanduser().resolve()
-        is_folder = path.is_dir()
-        exists = path.exists()
+        resolved = path.expanduser().resolve()
+        is_folder = resolved.is_dir()
+        exists = resolved.exists()
     except OSError as error:
-        raise InputError(f"cannot read the corpus {path}: {error.strerror}") from error
+        raise InputError(f"cannot read the corpus {path}: {reason(error)}.") from error
+    except (RuntimeError, ValueError) as error:
+        # A loop of symbolic links, an unknown ~user, a null byte.
+        raise InputError(f"cannot read the corpus {path}: {error}.") from error
+    if not exists and path.is_symlink():
+        raise InputError(f"cannot read the corpus {path}: it is a broken symbolic link.")
     if not exists:
         raise InputError(
-            f"the corpus {path} is not there; give a file, a folder, stdlib or hf:<dataset>"
+            f"the corpus {path} does not exist: give a file, a folder, stdlib or hf:DATASET."
         )
+    path = resolved
     if not is_folder:
         return Files(root=path.parent, names=(path.name,))
     names = tuple(name for name in _below(path) if is_text_name(name))
     if not names:
         raise InputError(
-            f"the folder {path} holds no .txt, .md, .py or .jsonl file (also as .gz or .zst)"
+            f"the folder {path} contains no .txt, .md, .py or .jsonl file (plain, .gz or .zst)."
         )
     return Files(root=path, names=names)
 
@@ -109,4 +113,4 @@ def _is_visible(name: str) -> bool:
 
 
 def _unreadable(error: OSError) -> None:
-    raise InputError(f"cannot read {error.filename}: {error.strerror}") from error
+    raise InputError(f"cannot read {error.filename}: {reason(error)}.") from error

@@ -1,7 +1,7 @@
 """Encoding with a byte-level BPE of the package `tokenizers`.
 
-The text goes in as many short pieces, which is quicker than one long string and gives the same
-tokens (see `pieces`); offsets are not asked for.
+The text is encoded in short pieces, which is faster than one long string and gives the same tokens
+(see pieces.py). Offsets are not computed.
 """
 
 from typing import Any
@@ -16,6 +16,6 @@ PIECE_CHARACTERS = 10_000
 
 
 def encoded(bpe: Tokenizer, text: str, dtype: np.dtype[Any]) -> UInt[np.ndarray, " tokens"]:
-    """Tokens of a text."""
+    """Return the tokens of a text."""
     parts = bpe.encode_batch_fast(list(pieces(text, PIECE_CHARACTERS)))
     return np.concatenate([np.array(part.ids, dtype) for part in parts])

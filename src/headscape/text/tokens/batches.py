@@ -1,16 +1,15 @@
-"""Which tokens a step sees: a pure function of (seed, step, batch size, length).
+"""The windows of a step: a pure function of (seed, step, windows per step, length).
 
-The stream of N tokens is cut into windows of `length` tokens and the one that follows, so that
-inputs are [:, :-1] and targets [:, 1:]. Windows do not overlap in what they predict. There are
-n = max(1, (N - 1) // length - 1) in an epoch; an epoch takes each once, in an order of its own, and
-begins at an offset of its own in 0 ... N - 1 - n length, so that the windows' edges move and no
-token is out of reach. The windows of step k are numbers k count ... k count + count - 1 of the
-endless sequence of epochs: a process, a micro-batch or a resumed run takes the rows it needs, and
-nothing has to be remembered.
+The stream of N tokens is cut into windows of `length` + 1 tokens: inputs are [:, :-1], targets
+[:, 1:]. Windows do not overlap in what they predict. An epoch has n = max(1, (N - 1) // length - 1)
+windows, each used once in a random order. Each epoch starts at a random offset in
+0 ... N - 1 - n length, so window boundaries move and every token is used. Step k uses windows
+k count ... k count + count - 1 of the endless sequence of epochs. A process, a micro-batch or a
+resumed run computes the rows it needs; there is no state.
 
-Under a length curriculum each length has its own sequence, still numbered by step. Within a
-stretch of steps of one length no window repeats within an epoch; between lengths they are
-independent. Windows run across document boundaries, as in the paper; end-of-text marks them.
+In a curriculum each length has its own sequence, also numbered by step. While the length stays the
+same no window repeats within an epoch; different lengths are independent. Windows cross document
+boundaries, as in the paper; end-of-text marks them.
 """
 
 import numpy as np
@@ -29,18 +28,21 @@ class Batches:
         self._length = length
         self._seed = seed
 
+    def __repr__(self) -> str:
+        return f"Batches({len(self._tokens):,} tokens, length={self._length}, seed={self._seed})"
+
     def windows(
         self, step: int, count: int, length: int | None = None, *, rows: range | None = None
     ) -> Int[np.ndarray, "rows length_plus_1"]:
-        """The batch of `count` windows of a step, or only some of its rows."""
+        """Return the `count` windows of a step, or only the given rows of them."""
         length = self._length if length is None else length
         starts = self.starts(step, count, length)
         if rows is not None:
             starts = starts[np.array(rows, np.int64)]
-        return _gathered(self._tokens, starts, length)
+        return _take(self._tokens, starts, length)
 
     def starts(self, step: int, count: int, length: int) -> Int[np.ndarray, " count"]:
-        """Where in the stream a step's windows begin."""
+        """Return where in the stream the windows of a step start."""
         _check_length(self._tokens, length)
         last = len(self._tokens) - 1
         n = max(1, last // length - 1)
@@ -58,15 +60,15 @@ class Batches:
 def validation_windows(
     tokens: UInt[np.ndarray, " tokens"], length: int, limit: int | None = None
 ) -> Int[np.ndarray, "windows length_plus_1"]:
-    """Non-overlapping windows from the beginning, or `limit` of them spread evenly."""
+    """Return the non-overlapping windows of a stream, or `limit` of them at even distances."""
     assert limit is None or limit > 0
     _check_length(tokens, length)
     n = (len(tokens) - 1) // length
     count = n if limit is None else min(limit, n)
-    return _gathered(tokens, np.arange(count) * n // count * length, length)
+    return _take(tokens, np.arange(count) * n // count * length, length)
 
 
-def _gathered(
+def _take(
     tokens: UInt[np.ndarray, " tokens"], starts: Int[np.ndarray, " rows"], length: int
 ) -> Int[np.ndarray, "rows length_plus_1"]:
     out = np.empty((len(starts), length + 1), np.int64)
@@ -77,9 +79,9 @@ def _gathered(
 
 def _check_length(tokens: UInt[np.ndarray, " tokens"], length: int) -> None:
     if length < 1:
-        raise InputError(f"a window of {length} tokens is none; the length is at least 1")
+        raise InputError(f"context length must be at least 1, got {length}.")
     if len(tokens) < length + 1:
         raise InputError(
-            f"the text is too short: {len(tokens)} tokens do not hold one window of {length} + 1;"
-            " give more text or a smaller length"
+            f"the text is too short: it has {len(tokens)} tokens and a window needs {length} + 1: "
+            f"give more text or a smaller context length."
         )

@@ -1,9 +1,9 @@
-"""Documents cut and gathered into jobs of about a million characters.
+"""Documents split and grouped into jobs of about a million characters.
 
-A long document is cut only between a line that ends in visible text and a line that begins with it
-(x NEWLINE | y). No pre-tokenizer match of GPT-2's pattern spans such a place, and none looks past
-it, so the tokens of the pieces are the tokens of the whole; a text without such a place stays in
-one piece. A job holds pieces of one side only, in corpus order.
+A long document is split only between a line that ends in visible text and a line that begins with
+it (x NEWLINE | y). No match of GPT-2's pre-tokenizer pattern spans such a place or looks past it,
+so the tokens of the pieces are the tokens of the whole. A text without such a place stays in one
+piece. A job contains pieces of one split only, in corpus order.
 """
 
 import re
@@ -18,23 +18,23 @@ CUT = re.compile(r"(?<=\S\n)(?=\S)")
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Texts to be made tokens in one go."""
+    """Texts to encode together."""
 
     split: Split
-    """The side they are on."""
+    """Their split."""
     texts: tuple[str, ...]
-    """Pieces in order."""
+    """Pieces in corpus order."""
     ends: tuple[bool, ...]
-    """For each piece, whether its document ends with it."""
+    """For each piece, whether it is the last of its document."""
 
     @property
     def characters(self) -> int:
-        """Their length together."""
+        """Total number of characters."""
         return sum(map(len, self.texts))
 
 
 def pieces(text: str, size: int = JOB_CHARACTERS) -> Iterator[str]:
-    """Cut a text into pieces of `size` characters, or a little more."""
+    """Split a text into pieces of `size` characters or slightly more."""
     start = 0
     while len(text) - start > size:
         place = CUT.search(text, start + size)
@@ -46,7 +46,7 @@ def pieces(text: str, size: int = JOB_CHARACTERS) -> Iterator[str]:
 
 
 def jobs(documents: Iterable[Document], size: int = JOB_CHARACTERS) -> Iterator[Job]:
-    """Gather documents into jobs; each side's order is the corpus order."""
+    """Group documents into jobs; each split keeps the corpus order."""
     waiting: dict[Split, list[tuple[str, bool]]] = {"train": [], "validation": []}
     characters: dict[Split, int] = {"train": 0, "validation": 0}
     for document in documents:

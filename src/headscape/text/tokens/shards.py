@@ -1,4 +1,4 @@
-"""Token shards: flat memory-mapped files with a header that says what they should hold.
+"""Token shards: flat memory-mapped files with a header of sizes and checksums.
 
     <cache>/<corpus>-<tokenizer>/<split>/tokens.bin    little-endian uint16 or uint32, nothing else
                                          offsets.bin   little-endian uint64: 0, then the end of each
@@ -6,10 +6,10 @@
                                          header.json   format, fingerprints, dtype, counts, and the
                                                        size and SHA-256 of each data file
 
-Folders are named after content, so a run never sees its data change and two processes that write
-the same shard write the same bytes. A shard whose header, sizes or checksums do not agree is never
-used: `open_shards`, which has the text at hand, reports the file and writes the shard again;
-`Shard.open` and `Shard.verify`, which do not, raise. Document names are not kept.
+Folder names are hashes of the content, so a run's data never changes and two processes that write
+the same shard write the same bytes. A shard whose header, sizes or checksums disagree is not used:
+`open_shards`, which has the text, reports the file and writes the shard again; `Shard.open` and
+`Shard.verify` raise. Document names are not stored.
 """
 
 import hashlib
@@ -25,6 +25,8 @@ from jaxtyping import UInt
 
 from headscape.errors import InputError
 from headscape.io.atomic import write_text
+from headscape.io.json_file import parse_json
+from headscape.io.system_errors import reporting
 from headscape.text.corpus.corpus import Corpus
 from headscape.text.corpus.document import SPLITS, Split
 from headscape.text.tokenize.tokenizer import Tokenizer
@@ -32,11 +34,12 @@ from headscape.text.tokens.workers import token_dtype
 from headscape.text.tokens.writing import Side, write_sides
 
 FORMAT = 1
+DTYPES = ("<u2", "<u4")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a shard's data files should hold."""
+    """What the data files of a shard contain."""
 
     format: int
     """Version of this layout."""
@@ -45,13 +48,13 @@ class Header:
     tokenizer: str
     """Fingerprint of the tokenizer."""
     split: Split
-    """Which side of the corpus."""
+    """Which split of the corpus."""
     dtype: str
     """Of tokens.bin, in numpy's notation."""
     tokens: int
-    """Tokens, end-of-texts among them."""
+    """Number of tokens, including end-of-texts."""
     documents: int
-    """Documents."""
+    """Number of documents."""
     text_bytes: int
     """Bytes of the text in UTF-8, for losses per byte."""
     files: dict[str, dict[str, Any]]
@@ -60,41 +63,45 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One side of a corpus as tokens."""
+    """One split of a corpus as tokens."""
 
     folder: Path
-    """Where its three files are."""
+    """The folder of its three files."""
     header: Header
-    """What they should hold."""
+    """What the files contain."""
+
+    def __repr__(self) -> str:
+        return f"Shard({str(self.folder)!r}, {self.header.tokens:,} tokens)"
 
     @classmethod
     def open(cls, folder: Path) -> "Shard":
-        """Open a shard by its folder; sizes are checked, checksums are `verify`'s."""
+        """Open a shard and check file sizes; `verify` checks the contents."""
         path = folder / "header.json"
+        with reporting("read", f"the shard header {path}"):
+            data = path.read_bytes()
         try:
-            header = Header(**json.loads(path.read_bytes()))
+            header = Header(**parse_json(data, path))
             sizes = {name: int(facts["bytes"]) for name, facts in header.files.items()}
-            agreed = header.format == FORMAT and sizes == {
+            known = header.format == FORMAT and header.dtype in DTYPES
+            agreed = known and sizes == {
                 "tokens.bin": header.tokens * np.dtype(header.dtype).itemsize,
                 "offsets.bin": (header.documents + 1) * 8,
             }
-        except OSError as error:
-            raise InputError(f"cannot read the shard header {path}: {error.strerror}") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _damaged(path) from error
         if not agreed:
             raise _damaged(path)
         for name, size in sizes.items():
-            data = folder / name
-            if not data.is_file() or data.stat().st_size != size:
-                raise _damaged(data)
+            file = folder / name
+            if not file.is_file() or file.stat().st_size != size:
+                raise _damaged(file)
         return cls(folder=folder, header=header)
 
     def verify(self) -> None:
-        """Read every data file and compare its SHA-256 with the header's."""
+        """Compare the SHA-256 of every data file with the header."""
         for name, facts in self.header.files.items():
             path = self.folder / name
-            with path.open("rb") as file:
+            with reporting("read", path), path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != facts["sha256"]:
                     raise _damaged(path)
 
@@ -114,16 +121,16 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """Both sides of a corpus."""
+    """Both splits of a corpus."""
 
     train: Shard
-    """What is learned from."""
+    """The training split."""
     validation: Shard
-    """What is held out."""
+    """The held-out split."""
 
 
 def shard_folder(corpus: Corpus, tokenizer: Tokenizer, cache: Path) -> Path:
-    """Where the shards of a corpus and a tokenizer are."""
+    """Return the folder of the shards of a corpus and a tokenizer."""
     return cache / f"{corpus.fingerprint()[:16]}-{tokenizer.fingerprint[:16]}"
 
 
@@ -132,7 +139,7 @@ def open_shards(
 ) -> Shards:
     """Open and verify the shards of a corpus, writing them if they are missing or damaged.
 
-    Under several processes one calls this first; the others then call `Shard.open`.
+    With several processes, one calls this before the others do.
     """
     folder = shard_folder(corpus, tokenizer, cache)
     folders: dict[Split, Path] = {split: folder / split for split in SPLITS}
@@ -153,15 +160,15 @@ def _verified(folders: dict[Split, Path], corpus: Corpus, tokenizer: Tokenizer) 
         train=Shard.open(folders["train"]), validation=Shard.open(folders["validation"])
     )
     for split, shard in (("train", shards.train), ("validation", shards.validation)):
-        said = (shard.header.corpus, shard.header.tokenizer, shard.header.split)
-        if said != (corpus.fingerprint(), tokenizer.fingerprint, split):
+        found = (shard.header.corpus, shard.header.tokenizer, shard.header.split)
+        if found != (corpus.fingerprint(), tokenizer.fingerprint, split):
             raise _damaged(shard.folder / "header.json")
         shard.verify()
     return shards
 
 
 def _damaged(path: Path) -> InputError:
-    return InputError(f"the shard file {path} is damaged and has to be written again from the text")
+    return InputError(f"the shard file {path} is damaged: write it again from the text.")
 
 
 def _header(corpus: Corpus, tokenizer: Tokenizer, split: Split, side: Side) -> Header:

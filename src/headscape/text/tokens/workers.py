@@ -1,8 +1,8 @@
-"""Jobs to tokens, in spawned processes, in order.
+"""Encoding jobs in spawned processes, in order.
 
-The results come in the order of the jobs whatever the number of workers. At most two jobs for each
-worker are in memory. A few jobs are not worth starting processes for. A script that calls this
-needs Python's usual `if __name__ == "__main__"`, or workers=1.
+Results come in the order of the jobs for any number of workers. At most two jobs per worker are in
+memory. Fewer than MIN_JOBS jobs are encoded in this process, because starting workers takes longer.
+A script that calls this needs `if __name__ == "__main__"`, or workers=1.
 """
 
 import os
@@ -23,42 +23,42 @@ from headscape.text.corpus.document import Split
 from headscape.text.tokenize.tokenizer import Tokenizer, load_tokenizer
 from headscape.text.tokens.pieces import Job
 
-WORTH_PROCESSES = 6
+MIN_JOBS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """What a job became."""
+    """The tokens of a job."""
 
     split: Split
-    """The side."""
+    """The split of its texts."""
     tokens: UInt[np.ndarray, " tokens"]
-    """All pieces together, with end-of-texts."""
+    """Tokens of all pieces, with an end-of-text after each document."""
     ends: Integer[np.ndarray, " documents"]
-    """Where in `tokens` a document has just ended."""
+    """For each document that ends in this job, the index just past its end-of-text."""
     characters: int
-    """Length of the texts."""
+    """Characters of the texts."""
     text_bytes: int
-    """The same in UTF-8."""
+    """Bytes of the texts in UTF-8."""
 
 
 def token_dtype(vocabulary: int) -> np.dtype[Any]:
-    """The narrowest little-endian type that holds every token."""
+    """Return the narrowest little-endian dtype for a vocabulary."""
     return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
 
 
 def encode_all(
     work: Iterable[Job], tokenizer: Tokenizer, workers: int | None = None
 ) -> Iterator[Encoded]:
-    """Encode jobs in order, in processes where there are enough of both."""
+    """Yield the tokens of jobs in order, from worker processes if there are enough jobs."""
     count = usable_cores() if workers is None else workers
     work = iter(work)
-    first = list(islice(work, WORTH_PROCESSES))
-    if count < 2 or len(first) < WORTH_PROCESSES:
+    first = list(islice(work, MIN_JOBS))
+    if count < 2 or len(first) < MIN_JOBS:
         yield from (encode_job(job, tokenizer) for job in chain(first, work))
         return
     pool = ProcessPoolExecutor(
-        count, get_context("spawn"), initializer=_begin, initargs=(tokenizer.describe(),)
+        count, get_context("spawn"), initializer=_start_worker, initargs=(tokenizer.describe(),)
     )
     waiting: deque[Future[Encoded]] = deque()
     try:
@@ -73,7 +73,7 @@ def encode_all(
 
 
 def encode_job(job: Job, tokenizer: Tokenizer) -> Encoded:
-    """Encode the texts of a job and put an end-of-text after each document."""
+    """Return the tokens of a job, with an end-of-text after each document."""
     end_of_text = np.array([tokenizer.end_of_text], token_dtype(tokenizer.vocabulary))
     parts, ends, length = [], [], 0
     for text, ends_here in zip(job.texts, job.ends, strict=True):
@@ -92,26 +92,26 @@ def encode_job(job: Job, tokenizer: Tokenizer) -> Encoded:
 
 
 def usable_cores() -> int:
-    """The cores this process may run on."""
+    """Return the number of cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-_of_this_worker: list[Tokenizer] = []
+_worker_tokenizer: list[Tokenizer] = []
 
 
-def _begin(described: dict[str, Any]) -> None:
-    # Ctrl-C reaches the whole group; the parent alone answers it.
+def _start_worker(described: dict[str, Any]) -> None:
+    # Ctrl-C reaches the whole process group; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # One thread for each worker: the workers are the parallelism.
+    # One thread per worker: the workers already use all cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _of_this_worker.append(load_tokenizer(described))
+    _worker_tokenizer.append(load_tokenizer(described))
     Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    # A killed parent tells nobody; without this its workers would wait for jobs for ever.
+    # Without this, the workers of a killed parent would wait for jobs forever.
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -119,4 +119,4 @@ def _end_with_parent() -> None:
 
 
 def _in_worker(job: Job) -> Encoded:
-    return encode_job(job, _of_this_worker[0])
+    return encode_job(job, _worker_tokenizer[0])

@@ -1,8 +1,8 @@
-"""Tokens of a corpus onto the disk, both sides in one reading.
+"""Writing the tokens of a corpus to disk, both splits in one pass.
 
-The text is read by this process, made tokens by the workers and written by this process in corpus
-order, so the files do not depend on how many workers there were. Every file is written under
-a temporary name; a shard counts from the moment its header, the last file, is there.
+This process reads the text, workers encode it, and this process writes the tokens in corpus order,
+so the files do not depend on the number of workers. Every file is written under a temporary name. A
+shard is complete once its header, the last file, exists.
 """
 
 import hashlib
@@ -28,22 +28,22 @@ LEFTOVER_SECONDS = 3600
 
 @dataclass(kw_only=True)
 class Written:
-    """A flat file that has been written, and what it should hold."""
+    """Size and checksum of a file being written."""
 
     size: int = 0
-    """Its bytes."""
+    """Bytes written."""
     digest: Any = field(default_factory=hashlib.sha256)
-    """SHA-256 of them so far."""
+    """SHA-256 of what was written."""
 
 
 @dataclass(kw_only=True)
 class Side:
-    """One side's counts and files."""
+    """Counts and files of one split."""
 
     tokens: int = 0
-    """Tokens, end-of-texts among them."""
+    """Number of tokens, including end-of-texts."""
     documents: int = 0
-    """Documents, each with an end-of-text."""
+    """Number of documents."""
     text_bytes: int = 0
     """Bytes of the text in UTF-8."""
     files: dict[str, Written] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Side:
 def write_sides(
     corpus: Corpus, tokenizer: Tokenizer, folders: dict[Split, Path], workers: int | None = None
 ) -> dict[Split, Side]:
-    """Write tokens.bin and offsets.bin of both sides."""
+    """Write tokens.bin and offsets.bin of both splits."""
     sides = {split: Side() for split in SPLITS}
     dtype = token_dtype(tokenizer.vocabulary)
     total = None if corpus.survey is None else corpus.survey.characters
@@ -74,7 +74,7 @@ def write_sides(
 
         for split in SPLITS:
             put(split, "offsets.bin", np.zeros(1, "<u8").tobytes())
-        bar = stack.enter_context(SlowBar("text to tokens", total))
+        bar = stack.enter_context(SlowBar("encoding text", total))
         for done in encode_all(jobs(corpus), tokenizer, workers):
             side = sides[done.split]
             put(done.split, "tokens.bin", done.tokens.astype(dtype).tobytes())
@@ -85,13 +85,15 @@ def write_sides(
             bar.advance(done.characters)
         for split, side in sides.items():
             if side.documents == 0:
-                raise InputError(f"the corpus {corpus.spec} leaves no document for {split}")
+                raise InputError(
+                    f"the corpus {corpus.spec} has no document for {split}: give more text."
+                )
         corpus.check_unchanged()
     return sides
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what a killed writer left; a file that changed within the hour may be in use."""
+    """Remove temporary files of killed writers; one changed within the hour may be in use."""
     for part in folder.glob(".*.part"):
         with suppress(OSError):
             if time.time() - part.stat().st_mtime > LEFTOVER_SECONDS:

@@ -1,17 +1,17 @@
-"""What a run will need, calculated and not measured: memory, time and money.
+"""Memory, time and cost of a run, calculated and not measured.
 
-    python -m headscape.train.budget            the tables of docs/scaling.md
+    python -m headscape.train.config.budget            the tables of docs/scaling.md
 
-    parameters     V d + L (12 d^2 + 13 d) + 2 d                     encodings add next to nothing
+    parameters     V d + L (12 d^2 + 13 d) + 2 d                     without the encoding's few
     FLOPs / token  6 (parameters) + 6 L d T                          forward and backward, causal
-    state          16 bytes a parameter: weight, gradient, two running means, float32
-    activations    34 d L + 10 V bytes a token: bfloat16 with fused attention and no recomputation
+    state          16 bytes per parameter: weight, gradient, two running means, float32
+    activations    34 d L + 10 V bytes per token: bfloat16 with fused attention and no recomputation
                    (Korthikanti et al. 2022, arXiv 2205.05198, section 4.1, without the scores),
                    and the logits in bfloat16, in float32 and their gradient
     time           FLOPs / (GPUs x peak x utilisation)
 
-T is the window length. State is divided by the number of GPUs under fsdp and whole on each under
-ddp. Communication, validation and checkpoints are inside the utilisation.
+T is the context length. FSDP divides the state by the number of GPUs; with DDP each GPU has all of
+it. The utilisation includes communication, validation and checkpoints.
 """
 
 import sys
@@ -22,27 +22,27 @@ from headscape.train.config.train_config import TrainConfig
 
 VOCABULARY = 50_304
 COLUMNS = (
-    "run", "machine", "parameters", "tokens", "FLOPs", "state, GB a GPU",
-    "activations, GB a GPU (batch)", "hours", "dollars",
+    "run", "machine", "parameters", "tokens", "FLOPs", "state, GB per GPU",
+    "activations, GB per GPU (batch)", "hours", "dollars",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """GPUs, and what is assumed of them."""
+    """GPUs, and what is assumed about them."""
 
     name: str
-    """As people call it."""
+    """Shown in the table."""
     gpus: int
-    """How many."""
+    """Number of GPUs."""
     memory: float
-    """GB on each."""
+    """GB per GPU."""
     peak: float
-    """bfloat16 FLOP/s of each, from its data sheet."""
+    """bfloat16 FLOP/s per GPU, from its data sheet."""
     utilisation: float = 0.4
-    """The share of that which a run gets: an assumption."""
+    """Fraction of the peak that a run reaches: an assumption."""
     price: float = 2.0
-    """Dollars for a GPU and hour: an assumption."""
+    """Dollars per GPU hour: an assumption."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,19 +50,19 @@ class Budget:
     """What a run needs on a machine."""
 
     parameters: float
-    """Of the model."""
+    """Parameters of the model."""
     tokens: float
-    """Over the whole run."""
+    """Tokens of the whole run."""
     flops: float
-    """Over the whole run."""
+    """FLOPs of the whole run."""
     state_gb: float
-    """Weights, gradients and running means on each GPU."""
+    """Weights, gradients and optimizer state per GPU."""
     activations_gb: float
-    """Of one pass on each GPU."""
+    """Activations of one micro-batch per GPU."""
     hours: float
-    """From start to end."""
+    """Duration of the run."""
     dollars: float
-    """For all GPUs."""
+    """Cost of all GPUs."""
 
 
 A100 = Machine(name="1 A100 80 GB", gpus=1, memory=80, peak=312e12)
@@ -77,28 +77,28 @@ SEVEN = TrainConfig(
     width=4096,
     tokenizer="gpt2",
     corpus="fineweb-edu",
-    length=131_072,
-    batch=1,
+    context_length=131_072,
+    batch_size=1,
     tokens_per_step=512 * 131_072,
     steps=2_000,
     distributed="fsdp",
     precision="bf16",
 )
-"""134 billion tokens, twenty for each parameter (Hoffmann et al. 2022, arXiv 2203.15556)."""
+"""134 billion tokens, 20 per parameter (Hoffmann et al. 2022, arXiv 2203.15556)."""
 
 
 def parameters(config: TrainConfig) -> int:
-    """Learned numbers of the model without its encoding."""
+    """Return the number of parameters without the encoding."""
     d = config.width
     return VOCABULARY * d + config.layers * (12 * d * d + 13 * d) + 2 * d
 
 
 def budget(config: TrainConfig, machine: Machine) -> Budget:
-    """The budget of a run of so many steps."""
+    """Return the budget of a run with a number of steps."""
     assert config.steps is not None
     n, d, depth = parameters(config), config.width, config.layers
     tokens = config.steps * config.tokens_per_step
-    flops = tokens * (6 * n + 6 * depth * d * config.length)
+    flops = tokens * (6 * n + 6 * depth * d * config.context_length)
     share = machine.gpus if config.distributed == "fsdp" else 1
     hours = flops / (machine.gpus * machine.peak * machine.utilisation) / 3600
     return Budget(
@@ -106,14 +106,17 @@ def budget(config: TrainConfig, machine: Machine) -> Budget:
         tokens=tokens,
         flops=flops,
         state_gb=16 * n / share / 1e9,
-        activations_gb=config.batch * config.length * (34 * d * depth + 10 * VOCABULARY) / 1e9,
+        activations_gb=config.batch_size
+        * config.context_length
+        * (34 * d * depth + 10 * VOCABULARY)
+        / 1e9,
         hours=hours,
         dollars=hours * machine.gpus * machine.price,
     )
 
 
 def table() -> str:
-    """Every size of the paper, and 7B, as Markdown."""
+    """Return the table of docs/scaling.md, in Markdown."""
     lines = [
         f"| {' | '.join(COLUMNS)} |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -125,7 +128,7 @@ def table() -> str:
         lines.append(
             f"| {config.preset} | {machine.name} | {need.parameters / 1e6:,.0f}M "
             f"| {need.tokens / 1e9:.1f}B | {need.flops:.1e} | {need.state_gb:.1f} "
-            f"| {need.activations_gb:.0f} ({config.batch}) | {need.hours:,.1f} "
+            f"| {need.activations_gb:.0f} ({config.batch_size}) | {need.hours:,.1f} "
             f"| {need.dollars:,.0f} |"
         )
     return "\n".join([*lines, ""])

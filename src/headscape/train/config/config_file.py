@@ -1,13 +1,11 @@
-"""config.toml: a run's whole configuration, complete and re-runnable.
+"""Reading and writing config.toml, the complete configuration of a run.
 
-Every field is written, defaults too, so that a later version with other defaults repeats the run.
-A field that is None (steps, or minutes) is left out, as TOML has no null. Reading starts from
-nothing: a missing field takes its default, an unknown one is refused with the nearest name.
+Every field is written, including defaults, so that a later version with different defaults repeats
+the run. A field that is None (steps or minutes) is left out, because TOML has no null. When
+reading, a missing field takes its default and an unknown one is refused.
 """
 
 import tomllib
-from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ import tomli_w
 
 from headscape.errors import InputError
 from headscape.io import atomic
-from headscape.train.config.train_config import TrainConfig
-
-NAMES = tuple(item.name for item in fields(TrainConfig))
+from headscape.io.system_errors import reporting
+from headscape.train.config.config_checks import check_names
+from headscape.train.config.train_config import NAMES, TrainConfig
 
 
 def write(path: Path, config: TrainConfig) -> None:
@@ -26,38 +24,36 @@ def write(path: Path, config: TrainConfig) -> None:
 
 
 def dumps(config: TrainConfig) -> str:
-    """The text of config.toml."""
+    """Return the text of config.toml."""
     return tomli_w.dumps(
         {name: value for name, value in to_dict(config).items() if value is not None}
     )
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:
-    """Every field as plain values."""
+    """Return every field as plain values."""
     values = {name: getattr(config, name) for name in NAMES}
     tables = {"encoding_fields": dict(config.encoding_fields), "curriculum": [*config.curriculum]}
     return values | tables
 
 
 def read(path: Path) -> TrainConfig:
-    """The configuration in a file."""
+    """Return the configuration in a file."""
+    with reporting("read", path):
+        data = path.read_bytes()
     try:
-        values = tomllib.loads(path.read_bytes().decode())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}.") from error
+        values = tomllib.loads(data.decode())
     except ValueError as error:
         raise InputError(f"{path} is not TOML: {error}.") from error
+    except RecursionError as error:
+        raise InputError(f"{path} is TOML nested too deeply to be read.") from error
     return from_dict(values, str(path))
 
 
 def from_dict(values: dict[str, Any], source: str) -> TrainConfig:
-    """The configuration from plain values; `source` is named in complaints."""
+    """Return the configuration of plain values; `source` is named in errors."""
+    check_names(values, NAMES, source)
     values = dict(values)
-    for name in values:
-        if name not in NAMES:
-            near = get_close_matches(name, NAMES, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}."
-            raise InputError(f"unknown key {name!r} in {source}: {hint}")
     if "minutes" in values:
         values.setdefault("steps", None)
     if isinstance(values.get("curriculum"), list):

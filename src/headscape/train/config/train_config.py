@@ -1,125 +1,130 @@
-"""Everything a training run is a function of.
+"""The configuration of a training run.
 
-One flat record: written out in full it is the run's config.toml, and the same record, machine and
-number of threads give the same weights. Checked in one place, below. Where files go and whether to
-resume are the caller's, because they change nothing that is learned.
+One flat record. Written out in full it is the run's config.toml, and the same record on the same
+machine with the same number of threads gives the same weights. The output folder and whether to
+resume are arguments of `train`, because they do not change what is learned.
 
-A step takes `tokens_per_step` tokens over all processes. A process goes through its part in
-passes of at most `batch` windows of `length` tokens (more windows while a curriculum keeps them
-short), so `batch` is a question of memory and never of the result.
+A step uses `tokens_per_step` tokens over all processes. A process splits its share into
+micro-batches of at most `batch_size` windows of `context_length` tokens (more windows while a
+curriculum keeps them short). So `batch_size` sets the memory a process needs, never the result.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Literal
 
 from headscape.attention.attend import Path as AttentionPath
-from headscape.errors import InputError
 from headscape.gpt2.model_config import GPT2_VOCABULARY, ModelConfig, Scale
-from headscape.io.typecheck import check_types
+from headscape.train.config import config_checks
 
 Schedule = Literal["cosine", "linear", "constant"]
 Precision = Literal["auto", "fp32", "bf16"]
 Strategy = Literal["none", "ddp", "fsdp"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainConfig:
-    """A model, its text, and how the one learns the other."""
+    """A model, its text and how it is trained."""
 
     preset: str = "nano"
-    """The preset it began as; for the record only."""
+    """The preset it was made from; informational."""
 
     layers: int = 2
-    """Blocks."""
+    """Number of transformer blocks."""
     heads: int = 12
-    """Attention heads in each."""
+    """Attention heads per layer."""
     width: int = 192
-    """Model width."""
+    """Model width (d_model)."""
     encoding: str = "rope"
     """A name that `headscape.encodings.build` takes, such as cable or dapev2+kerple."""
     encoding_fields: Mapping[str, object] = field(default_factory=dict)
-    """That encoding's conventions, where they differ from its defaults."""
+    """Fields of the encoding that differ from its defaults."""
     share_encoding: bool = False
-    """One encoding for all layers instead of one for each."""
+    """Use one encoding for all layers instead of one per layer."""
     scale: Scale = "head_dim"
-    """What q.k is multiplied by: 1/sqrt(head_dim), 1/sqrt(width), or one."""
+    """Factor on q.k: 1/sqrt(head_dim), 1/sqrt(width), or one."""
 
     corpus: str = "stdlib"
-    """A file, a folder, stdlib, wikitext-103, fineweb-edu, hf:<dataset>[:config] or task:NAME."""
+    """A file, a folder, stdlib, wikitext-103, fineweb-edu, hf:DATASET[:CONFIG] or task:NAME."""
     tokenizer: str = "bpe:1024"
     """bytes, bpe:N (trained on the corpus) or gpt2."""
 
-    length: int = 512
-    """Tokens in a training window; the model's training length."""
+    context_length: int = 512
+    """Tokens in a training window."""
     curriculum: tuple[int, ...] = ()
-    """Window lengths in stages of equally many steps, ending at `length`; repeat one to stay."""
-    batch: int = 2
-    """Windows of `length` tokens that one process takes through the model at once."""
+    """Window lengths in stages of equally many steps, the last equal to `context_length`."""
+    batch_size: int = 2
+    """Windows of `context_length` tokens per micro-batch of one process."""
     tokens_per_step: int = 1024
-    """Tokens between two updates, over all processes; a multiple of every window length."""
+    """Tokens per update over all processes; a multiple of every window length."""
     steps: int | None = 1200
-    """Updates; None where `minutes` says when to stop."""
+    """Number of updates; None if `minutes` is set."""
     minutes: float | None = None
-    """Time to train for instead of `steps`; such a run does not repeat exactly."""
+    """Training time instead of `steps`; such a run is not exactly repeatable."""
 
-    rate: float = 5e-3
-    """Highest learning rate."""
-    final_rate: float = 5e-4
-    """Learning rate at the end."""
+    lr: float = 5e-3
+    """Peak learning rate."""
+    final_lr: float = 5e-4
+    """Learning rate at the end of the schedule."""
     schedule: Schedule = "cosine"
-    """The way from the one to the other."""
-    warmup: int = 60
-    """Steps over which the rate rises in a line from 0."""
-    decay: float = 0.1
-    """Weight decay of tensors with two or more axes."""
+    """How the learning rate goes from `lr` to `final_lr`."""
+    warmup_steps: int = 60
+    """Updates with a linearly rising learning rate, at the start."""
+    weight_decay: float = 0.1
+    """Weight decay of tensors with two or more dimensions."""
     beta1: float = 0.9
-    """AdamW's memory of the gradient."""
+    """AdamW's decay rate of the mean of gradients."""
     beta2: float = 0.95
-    """AdamW's memory of its square."""
-    epsilon: float = 1e-8
-    """AdamW's guard against division by zero."""
-    clip: float = 1.0
-    """Largest norm of the gradient; 0 leaves it alone."""
+    """AdamW's decay rate of the mean of squared gradients."""
+    eps: float = 1e-8
+    """AdamW's epsilon."""
+    grad_clip: float = 1.0
+    """Largest norm of the gradient; 0 turns clipping off."""
     seed: int = 0
-    """Of the first weights and of the order of the text."""
+    """Random seed of initial weights and data order."""
 
     checkpoint_every: int = 200
-    """Steps between checkpoints; there is always one at the end."""
-    keep: int = 2
-    """How many of the newest checkpoints stay."""
+    """Steps between checkpoints; the last step always writes one."""
+    keep_last: int = 2
+    """Number of newest checkpoints to keep."""
     keep_every: int = 0
-    """Checkpoints at multiples of this stay as well; 0 for none."""
+    """Also keep checkpoints at multiples of this many steps; 0 for none."""
     validate_every: int = 200
-    """Steps between validation losses; there is always one at the end. 0 for the end alone."""
+    """Steps between validation losses; the last step always has one. 0 for the last step only."""
     validation_windows: int = 64
-    """Windows of `length` tokens that a validation loss is a mean over."""
+    """Windows of `context_length` tokens in a validation loss."""
 
     precision: Precision = "auto"
-    """auto is bf16 autocast on a GPU and fp32 elsewhere, where bf16 is slower."""
+    """auto is bf16 autocast on a GPU and fp32 on a CPU, where bf16 is slower."""
     compile: bool = False
-    """Whether torch.compile is put around the model."""
+    """Apply torch.compile to the model."""
     path: AttentionPath = "auto"
-    """How attention is computed."""
+    """Attention implementation; see `headscape doctor`."""
     distributed: Strategy = "ddp"
-    """How several processes share the work; with one process all three are the same."""
+    """How several processes share the work; ignored with one process."""
     tensorboard: bool = False
     """Also write TensorBoard events to the run's folder."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _check_ranges(self)
-        _check_together(self)
+        config_checks.check(self)
+
+    def __repr__(self) -> str:
+        given = [
+            f"{item.name}={getattr(self, item.name)!r}"
+            for item in fields(self)
+            if getattr(self, item.name) != _default(item.name)
+        ]
+        return f"TrainConfig({', '.join(given)})"
 
     def model(self, vocabulary: int) -> ModelConfig:
-        """The model's part; GPT-2's vocabulary is padded to a multiple of 128."""
+        """Return the model's config; GPT-2's vocabulary is padded to a multiple of 128."""
         padded = GPT2_VOCABULARY if self.tokenizer == "gpt2" else vocabulary
         return ModelConfig(
             layers=self.layers,
             heads=self.heads,
             width=self.width,
             vocabulary=padded,
-            train_length=self.length,
+            train_length=self.context_length,
             encoding=self.encoding,
             encoding_fields=self.encoding_fields,
             share_encoding=self.share_encoding,
@@ -127,60 +132,14 @@ class TrainConfig:
         )
 
     def length_at(self, progress: float) -> int:
-        """The window length once `progress` (0 to 1) of the run is behind."""
-        stages = self.curriculum or (self.length,)
+        """Return the window length when the fraction `progress` (0 to 1) of the run is done."""
+        stages = self.curriculum or (self.context_length,)
         return stages[min(int(progress * len(stages)), len(stages) - 1)]
 
 
-def _check_types(config: TrainConfig) -> None:
-    check_types(config, skip=("curriculum", "encoding_fields"))
-    lengths = config.curriculum
-    if not isinstance(lengths, tuple) or not all(type(item) is int for item in lengths):
-        raise InputError(f"curriculum={lengths!r} is not a list of window lengths.")
-    if not isinstance(config.encoding_fields, Mapping):
-        raise InputError(f"encoding_fields={config.encoding_fields!r} is not a table of fields.")
+NAMES = tuple(item.name for item in fields(TrainConfig))
 
 
-def _check_ranges(config: TrainConfig) -> None:
-    above = {"length": 1, "batch": 1, "tokens_per_step": 1, "checkpoint_every": 1, "keep": 1}
-    above |= {"validation_windows": 1, "keep_every": 0, "validate_every": 0, "warmup": 0, "seed": 0}
-    for name, low in above.items():
-        if getattr(config, name) < low:
-            raise InputError(f"{name} must be at least {low}, not {getattr(config, name)}.")
-    for name in ("rate", "epsilon", "steps", "minutes"):
-        value = getattr(config, name)
-        if value is not None and not 0 < value < float("inf"):
-            raise InputError(f"{name} must be above 0, not {value}.")
-    for name in ("final_rate", "decay", "clip"):
-        if not 0 <= getattr(config, name) < float("inf"):
-            raise InputError(f"{name} must be at least 0, not {getattr(config, name)}.")
-    for name in ("beta1", "beta2"):
-        if not 0 <= getattr(config, name) < 1:
-            raise InputError(f"{name} must be in [0, 1), not {getattr(config, name)}.")
-
-
-def _check_together(config: TrainConfig) -> None:
-    if (config.steps is None) == (config.minutes is None):
-        raise InputError(f"steps={config.steps} and minutes={config.minutes}: give one, not both.")
-    if config.steps is not None and config.warmup >= config.steps:
-        raise InputError(
-            f"a warm-up of {config.warmup} steps leaves nothing of {config.steps} steps: "
-            f"lower warmup or raise steps."
-        )
-    if config.final_rate > config.rate:
-        raise InputError(f"final_rate={config.final_rate} is above rate={config.rate}.")
-    if config.curriculum and config.curriculum[-1] != config.length:
-        raise InputError(
-            f"the curriculum ends at {config.curriculum[-1]} and length is {config.length}: "
-            f"its last stage must be the length."
-        )
-    for length in (*config.curriculum, config.length):
-        if not 1 <= length <= config.length:
-            raise InputError(f"the curriculum's {length} is not between 1 and {config.length}.")
-        if config.tokens_per_step % length:
-            raise InputError(
-                f"tokens_per_step={config.tokens_per_step} is not a multiple of the window "
-                f"length {length}."
-            )
-    # Built once for its complaints: unknown names and fields, heads that do not divide the width.
-    config.model(1).build_encoding()
+def _default(name: str) -> object:
+    item = TrainConfig.__dataclass_fields__[name]
+    return item.default if item.default is not MISSING else {}

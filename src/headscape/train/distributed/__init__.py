@@ -1,1 +1,1 @@
-"""Several processes: setup, DDP and FSDP2."""
+"""Training with several processes: setup, DDP and FSDP2."""

@@ -1,12 +1,12 @@
 """One model over several processes: DDP, or FSDP2's `fully_shard`.
 
-DDP keeps a whole model in every process and averages gradients. FSDP2 cuts every parameter, its
-gradient and its running means along the first axis (Zhao et al. 2023, arXiv 2304.11277) and puts a
-block's parameters together only while that block computes. Either way a step's gradient is the mean
-over all its tokens, so one process and many give the same curve up to rounding.
+DDP keeps a whole model in every process and averages gradients. FSDP2 shards every parameter, its
+gradient and its optimizer state along the first dimension (Zhao et al. 2023, arXiv 2304.11277) and
+gathers a block's parameters only while that block computes. In both cases the gradient of a step is
+the mean over all its tokens, so any number of processes gives the same curve up to rounding.
 
-FSDP2 takes no tensor without axes (two numbers in FIRE), and an encoding that all layers share
-belongs to no block: those few stay whole in every process and their gradients are averaged here.
+FSDP2 cannot shard scalars (FIRE has two), and an encoding shared by all layers belongs to no block.
+These few parameters stay whole in every process and their gradients are averaged here.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,14 +25,14 @@ from headscape.train.config.train_config import Strategy
 from headscape.train.distributed.world import World
 
 
-def spread(model: GPT2, strategy: Strategy, world: World) -> nn.Module:
-    """The module to train: the model itself, or the model spread over processes."""
+def parallelize(model: GPT2, strategy: Strategy, world: World) -> nn.Module:
+    """Return the module to train: the model, or its DDP or FSDP wrapper."""
     model.to(world.device)
     if world.size == 1:
         return model
     if strategy == "none":
         raise InputError(
-            f"{world.size} processes were started and distributed is 'none': "
+            f"{world.size} processes were started but distributed is 'none': "
             f"choose ddp or fsdp, or start one process."
         )
     if strategy == "ddp":
@@ -48,13 +48,13 @@ def spread(model: GPT2, strategy: Strategy, world: World) -> nn.Module:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether the parameters are cut over processes."""
+    """Return whether the parameters are sharded over processes."""
     return isinstance(model, FSDPModule)
 
 
 @contextmanager
-def exchange(module: nn.Module, *, now: bool) -> Iterator[None]:
-    """A pass whose gradients are averaged over processes now, or left to a later pass."""
+def gradient_sync(module: nn.Module, *, now: bool) -> Iterator[None]:
+    """Average gradients over processes in this backward pass, or leave that to a later one."""
     if isinstance(module, DistributedDataParallel) and not now:
         with module.no_sync():
             yield
@@ -69,23 +69,24 @@ def exchange(module: nn.Module, *, now: bool) -> Iterator[None]:
                 parameter.grad /= dist.get_world_size()
 
 
-def rest(model: nn.Module) -> None:
-    """Take a sharded model apart again after a pass that had no way back.
+def reshard(model: nn.Module) -> None:
+    """Reshard after a forward-only pass.
 
-    Embedding and last norm would otherwise stay together, as parameters no optimiser knows.
+    The embedding and the last norm would otherwise stay gathered, as parameters that the optimizer
+    does not have.
     """
     if isinstance(model, FSDPModule):
         model.reshard()
 
 
 @torch.no_grad()
-def clip(parameters: Iterable[Tensor], limit: float) -> float:
-    """The norm of all gradients together; above `limit` they are scaled down to it."""
+def clip_gradients(parameters: Iterable[Tensor], limit: float) -> float:
+    """Return the norm of all gradients, and scale them down to `limit` if it is larger."""
     grads = [item.grad for item in parameters if item.grad is not None]
-    cut = [grad for grad in grads if isinstance(grad, DTensor)]
+    sharded = [grad for grad in grads if isinstance(grad, DTensor)]
     norms = [nn.utils.get_total_norm([grad for grad in grads if not isinstance(grad, DTensor)])]
-    if cut:
-        partial = nn.utils.get_total_norm(cut)
+    if sharded:
+        partial = nn.utils.get_total_norm(sharded)
         assert isinstance(partial, DTensor)
         norms.append(partial.full_tensor())
     norm = float(torch.stack([item.to(norms[-1].device) for item in norms]).norm())
@@ -97,7 +98,7 @@ def clip(parameters: Iterable[Tensor], limit: float) -> float:
 
 @torch.no_grad()
 def assign(target: Tensor, value: Tensor) -> None:
-    """Copy a whole tensor into a parameter that may be cut over processes."""
+    """Copy a whole tensor into a parameter that may be sharded over processes."""
     if isinstance(target, DTensor):
         value = value.to(target.device)
         value = distribute_tensor(value, target.device_mesh, target.placements)

@@ -1,10 +1,9 @@
-"""How the processes of one attempt find each other, and not those of the attempt before.
+"""A key-value store for the processes of one attempt, free of what earlier attempts left.
 
-torchrun keeps one key-value store over all restarts, and a process group that is set up from it
-meets addresses that a dead attempt has left there. So the first process makes up a name for the
-attempt and everybody's keys go under that name. Nobody can read a stale name: each of the others
-asks with a question of its own, made fresh, and takes only the answer to that question; the first
-goes on answering until all of them have confirmed.
+torchrun keeps one store over all restarts, and a process group set up from it would find addresses
+of a dead attempt there. So rank 0 invents a name for the attempt, and all keys get that prefix. No
+rank can read a stale name: each asks with a fresh random question and accepts only the answer to
+it, and rank 0 answers until all ranks have confirmed.
 """
 
 import time
@@ -14,14 +13,14 @@ from uuid import uuid4
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-BETWEEN = 0.02
+POLL_SECONDS = 0.02
 
 
-def meet(patience: timedelta) -> tuple[Store, int, int]:
-    """A store for this attempt alone, this process's rank, and how many there are."""
-    store, rank, size = next(iter(rendezvous("env://", timeout=patience)))
+def attempt_store(timeout: timedelta) -> tuple[Store, int, int]:
+    """Return a store for this attempt, the rank of this process, and the number of processes."""
+    store, rank, size = next(iter(rendezvous("env://", timeout=timeout)))
     fresh = uuid4().hex
-    name = _answer(store, size, fresh, patience) if rank == 0 else _ask(store, rank, fresh)
+    name = _answer(store, size, fresh, timeout) if rank == 0 else _ask(store, rank, fresh)
     return PrefixStore(name, store), rank, size
 
 
@@ -32,14 +31,14 @@ def _ask(store: Store, rank: int, question: str) -> str:
     return name
 
 
-def _answer(store: Store, size: int, name: str, patience: timedelta) -> str:
-    until = time.monotonic() + patience.total_seconds()
+def _answer(store: Store, size: int, name: str, timeout: timedelta) -> str:
+    until = time.monotonic() + timeout.total_seconds()
     while store.add(f"confirmed/{name}", 0) < size - 1:
         for rank in range(1, size):
             if store.check([f"question/{rank}"]):
                 question = store.get(f"question/{rank}").decode()
                 store.set(f"answer/{question}", name)
         if time.monotonic() > until:
-            raise TimeoutError(f"not all of {size} processes came within {patience}")
-        time.sleep(BETWEEN)
+            raise TimeoutError(f"not all of {size} processes joined within {timeout}")
+        time.sleep(POLL_SECONDS)
     return name

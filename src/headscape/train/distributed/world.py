@@ -1,8 +1,8 @@
-"""The processes of a run: one alone, or many under torchrun.
+"""The processes of a run: one, or several started by torchrun.
 
-torchrun says who a process is (RANK, WORLD_SIZE, LOCAL_RANK); without it there is one. GPUs talk
-over nccl, CPUs over gloo. What only one process may do (write a file, build a cache) is done by
-`first`, and when it fails there every process raises the same sentence instead of waiting forever.
+torchrun sets RANK, WORLD_SIZE and LOCAL_RANK; without it there is one process. GPUs communicate
+over nccl, CPUs over gloo. What only one process may do (write a file, fill a cache) goes through
+`first`; if it fails, every process raises the same InputError instead of waiting forever.
 """
 
 import gc
@@ -17,65 +17,65 @@ import torch
 import torch.distributed as dist
 
 from headscape.errors import InputError
-from headscape.train.distributed.rendezvous import meet
+from headscape.train.distributed.rendezvous import attempt_store
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
-PATIENCE = timedelta(hours=2)
-"""How long the others wait for one of them, which may be turning 10 billion words into tokens."""
+TIMEOUT = timedelta(hours=2)
+"""How long processes wait for each other; encoding 10 billion words takes one of them long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Who this process is among the others."""
+    """Rank and device of this process, and the number of processes."""
 
     rank: int = 0
-    """Its number among all processes."""
+    """Rank among all processes."""
     size: int = 1
-    """How many processes there are."""
+    """Number of processes."""
     local: int = 0
-    """Its number on this machine."""
+    """Rank on this machine."""
     device: torch.device = CPU
-    """Where it computes."""
+    """Device of this process."""
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes and speaks."""
+    def is_first(self) -> bool:
+        """Whether this is the process that writes files and messages."""
         return self.rank == 0
 
     def first(self, act: Callable[[], T]) -> T:
-        """What the first process makes of `act`, for all; its InputError is everybody's."""
+        """Run `act` in the first process and return its result, or raise its InputError, in all."""
         if self.size == 1:
             return act()
-        told: list[tuple[T | None, str | None]] = [(None, None)]
-        if self.leads:
+        outcome: list[tuple[T | None, str | None]] = [(None, None)]
+        if self.is_first:
             try:
-                told = [(act(), None)]
+                outcome = [(act(), None)]
             except InputError as error:
-                told = [(None, str(error))]
-        dist.broadcast_object_list(told, src=0)
-        result, complaint = told[0]
-        if complaint is not None:
-            raise InputError(complaint)
+                outcome = [(None, str(error))]
+        dist.broadcast_object_list(outcome, src=0)
+        result, message = outcome[0]
+        if message is not None:
+            raise InputError(message)
         return result  # type: ignore[return-value]
 
     def once_per_machine(self, act: Callable[[], T]) -> T:
-        """What `act` gives, run by one process of each machine before the others run it."""
+        """Return the result of `act`, run by one process per machine before the others run it."""
         result: list[T] = []
-        complaint: str | None = None
-        for turn in (True, False):
-            if (self.local == 0) == turn and complaint is None:
+        message: str | None = None
+        for is_turn_of_first in (True, False):
+            if (self.local == 0) == is_turn_of_first and message is None:
                 try:
                     result = [act()]
                 except InputError as error:
-                    complaint = str(error)
-            complaint = next((told for told in self.gather(complaint) if told), None)
-        if complaint is not None:
-            raise InputError(complaint)
+                    message = str(error)
+            message = next((text for text in self.gather(message) if text), None)
+        if message is not None:
+            raise InputError(message)
         return result[0]
 
     def gather(self, value: T) -> list[T]:
-        """Everybody's value, in the order of ranks."""
+        """Return the values of all processes, by rank."""
         if self.size == 1:
             return [value]
         values: list[T] = [value] * self.size
@@ -83,7 +83,7 @@ class World:
         return values
 
     def sums(self, *values: float) -> list[float]:
-        """The sum of each value over all processes."""
+        """Return the sum of each value over all processes."""
         if self.size == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -93,7 +93,7 @@ class World:
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """Join the other processes for the length of a run."""
+    """Join the process group for the duration of a run."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
     gpu = torch.cuda.is_available()
@@ -103,13 +103,13 @@ def joined() -> Iterator[World]:
     if size == 1:
         yield World(device=device)
         return
-    store, rank, size = meet(PATIENCE)
+    store, rank, size = attempt_store(TIMEOUT)
     backend = "cuda:nccl,cpu:gloo" if gpu else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     try:
         yield World(rank=rank, size=size, local=local, device=device)
-        # A model that is spread over processes and is freed after its peers have gone waits for
-        # them forever, so it goes first, and nobody leaves before all have come this far.
+        # Free everything that holds the process group before it is destroyed: a DDP or FSDP model
+        # freed after its peers have left waits for them forever. The barrier keeps them here.
         gc.collect()
         dist.barrier()
     finally:
@@ -117,5 +117,5 @@ def joined() -> Iterator[World]:
 
 
 def restarted() -> bool:
-    """Whether torchrun started this process again after a failure."""
+    """Return whether torchrun restarted this process after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

@@ -1,1 +1,1 @@
-"""The training loop: steps, optimiser, metrics, progress."""
+"""The training loop: steps, optimizer, metrics, progress."""

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM as a wish: the step is finished, a checkpoint written, and the run ends.
+"""Ctrl-C and SIGTERM as requests: finish the step, write a checkpoint, end the run.
 
-A second Ctrl-C is taken at its word. Signals are the main thread's alone; elsewhere nothing is
-changed.
+A second Ctrl-C stops at once. Python delivers signals to the main thread only; in other threads
+nothing is changed.
 """
 
 import signal
@@ -13,22 +13,22 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """Notes a signal between entering and leaving."""
+    """Records whether a signal arrived inside the `with` block."""
 
     def __init__(self) -> None:
-        self.wanted = False
+        self.requested = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupt":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.wanted and number == signal.SIGINT:
+        if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.wanted = True
+        self.requested = True
 
     def __exit__(
         self,

@@ -1,4 +1,4 @@
-"""What a run says while it runs: one live line in a terminal, one line per validation elsewhere.
+"""Progress of a run on stderr: one live line in a terminal, else one line per validation loss.
 
 cable  step 400/1200  loss 3.21  validation 3.30  12.1k tokens/s  1:06 left
 """
@@ -12,30 +12,30 @@ from headscape.train.config.train_config import TrainConfig
 from headscape.train.loop.metrics import Line
 
 
-class Teller:
-    """Speaks on the error stream, from one process only."""
+class LiveLine:
+    """Writes progress and messages to stderr, from one process only."""
 
-    def __init__(self, config: TrainConfig, *, speaks: bool) -> None:
+    def __init__(self, config: TrainConfig, *, enabled: bool) -> None:
         self._config = config
-        self._speaks = speaks
+        self._enabled = enabled
         self._console = Console(
-            stderr=True, quiet=not speaks, highlight=False, soft_wrap=True, markup=False
+            stderr=True, quiet=not enabled, highlight=False, soft_wrap=True, markup=False
         )
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._validation = ""
 
-    def __enter__(self) -> "Teller":
-        if self._speaks and self._console.is_terminal:
+    def __enter__(self) -> "LiveLine":
+        if self._enabled and self._console.is_terminal:
             columns = (TextColumn(self._config.encoding), BarColumn(bar_width=24))
-            words = TextColumn("{task.description}")
-            self._bar = Progress(*columns, words, console=self._console)
+            text = TextColumn("{task.description}")
+            self._bar = Progress(*columns, text, console=self._console)
             self._task = self._bar.add_task("", total=1.0)
             self._bar.start()
         return self
 
     def step(self, line: Line, progress: float, speed: float, left: float) -> None:
-        """Tell of a step: `progress` of the run done, tokens a second, seconds left."""
+        """Show a step: fraction of the run done, tokens per second, seconds left."""
         if "validation_loss" in line:
             self._validation = f"  validation {line['validation_loss']:.3f}"
         of = f"/{self._config.steps}" if self._config.steps else ""
@@ -48,8 +48,8 @@ class Teller:
         elif "validation_loss" in line:
             self._console.print(f"{self._config.encoding}  {text}")
 
-    def say(self, text: str) -> None:
-        """A sentence of its own."""
+    def message(self, text: str) -> None:
+        """Show a sentence."""
         self._console.print(text)
 
     def __exit__(

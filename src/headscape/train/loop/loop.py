@@ -1,11 +1,11 @@
-"""The steps of a run, from where it stands to its end.
+"""The training loop, from the present state of a run to its end.
 
-In each step, everything is a function of the configuration and the number of the step: the window
-length, the rate, the windows. (In a run of so many minutes the clock takes the number's place.)
-On a CPU sums are taken in a fixed order, so a resumed run ends with the same bits.
+Window length, learning rate and windows of a step are functions of the configuration and the step
+number (of the time, in a run limited by minutes). On a CPU sums are computed in a fixed order, so a
+resumed run ends with the same bits.
 
-Order at the end of a step: update, validation, metrics, checkpoint; a checkpoint therefore never
-knows of a step that the metrics do not have.
+The order at the end of a step is update, validation, metrics, checkpoint, so the metrics have every
+step that a checkpoint has.
 """
 
 import math
@@ -20,44 +20,41 @@ import torch
 
 from headscape.train.config.train_config import TrainConfig
 from headscape.train.data import Data
-from headscape.train.distributed.parallel import clip
+from headscape.train.distributed.parallel import clip_gradients
 from headscape.train.loop import nonfinite
 from headscape.train.loop.interrupt import Interrupt
-from headscape.train.loop.live_line import Teller
+from headscape.train.loop.live_line import LiveLine
 from headscape.train.loop.metrics import Line, Metrics
 from headscape.train.loop.nonfinite import NonFiniteError
-from headscape.train.loop.optim import rate_at, set_rate
+from headscape.train.loop.schedule import lr_at, set_lr
 from headscape.train.loop.step import Learner
 from headscape.train.loop.tensorboard import Events
-from headscape.train.storage import checkpoint
+from headscape.train.storage import checkpoint, checkpoint_tensors
 from headscape.train.storage.checkpoint import State
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A run that is ready to go on."""
+    """A run that is ready to train."""
 
     run: Path
-    """Its folder."""
+    """Folder of the run."""
     data: Data
-    """Its tokens."""
     learner: Learner
-    """Its model."""
-    optimiser: torch.optim.AdamW
-    """The model's."""
-    teller: Teller
-    """Where it says how it goes."""
+    optimizer: torch.optim.AdamW
+    live: LiveLine
+    """Progress output."""
 
-    def go(self, state: State) -> tuple[State, bool]:
-        """Train until the end or a signal; gives the last state and whether it is the end."""
+    def train(self, state: State) -> tuple[State, bool]:
+        """Train to the end or until a signal; return the last state and whether it is the end."""
         config, world = self.learner.config, self.learner.world
-        begun, first = time.monotonic() - state.seconds, state
+        started, first = time.monotonic() - state.seconds, state
         sinks: list[Metrics | Events] = []
         try:
             self._open(sinks, state.step)
             with Interrupt() as interrupt, _fixed_order(world.device):
                 while progress_of(config, state) < 1:
-                    line, stop = self._step(state, begun, interrupt)
+                    line, stop = self._step(state, started, interrupt)
                     state = State(
                         step=int(line["step"]), tokens=int(line["tokens"]), seconds=line["seconds"]
                     )
@@ -65,11 +62,11 @@ class Loop:
                     ended = progress >= 1
                     if ended or _due(state.step, config.validate_every):
                         line["validation_loss"] = self.learner.validation(self.data)
-                    self._note(sinks, line)
+                    self._append(sinks, line)
                     spent = state.seconds - first.seconds
                     share = progress - progress_of(config, first)
                     speed = (state.tokens - first.tokens) / max(spent, 1e-9)
-                    self.teller.step(line, progress, speed, spent / share * (1 - progress))
+                    self.live.step(line, progress, speed, spent / share * (1 - progress))
                     if ended or stop or _due(state.step, config.checkpoint_every):
                         self._save(state, sinks)
                     if stop and not ended:
@@ -79,29 +76,29 @@ class Loop:
                 sink.close()
         return state, True
 
-    def _step(self, state: State, begun: float, interrupt: Interrupt) -> tuple[Line, bool]:
+    def _step(self, state: State, started: float, interrupt: Interrupt) -> tuple[Line, bool]:
         learner, config, world = self.learner, self.learner.config, self.learner.world
         progress = progress_of(config, state)
         length = config.length_at(progress)
-        rate = rate_at(config, state.step, progress)
+        lr = lr_at(config, state.step, progress)
         windows = self.data.rows(config, state.step, length, world)
-        self.optimiser.zero_grad(set_to_none=True)
-        mine = learner.gradient(windows)
-        # The clock of one process is everybody's, so that all end at the same step.
-        seconds = time.monotonic() - begun if world.leads else 0.0
-        loss, stops, seconds = world.sums(mine, float(interrupt.wanted), seconds)
+        self.optimizer.zero_grad(set_to_none=True)
+        share = learner.gradient(windows)
+        # All processes use the clock of the first one, so that all end at the same step.
+        seconds = time.monotonic() - started if world.is_first else 0.0
+        loss, stops, seconds = world.sums(share, float(interrupt.requested), seconds)
         norm = 0.0
         if not nonfinite.is_bad(loss):
-            norm = clip(learner.model.parameters(), config.clip)
+            norm = clip_gradients(learner.model.parameters(), config.grad_clip)
         if nonfinite.is_bad(loss, norm):
             raise self._not_finite(state.step, length, windows, loss)
-        set_rate(self.optimiser, rate)
-        self.optimiser.step()
+        set_lr(self.optimizer, lr)
+        self.optimizer.step()
         line: Line = {
             "step": state.step + 1,
             "loss": loss,
-            "rate": rate,
-            "norm": norm,
+            "lr": lr,
+            "grad_norm": norm,
             "length": length,
             "tokens": state.tokens + config.tokens_per_step,
             "seconds": seconds,
@@ -116,7 +113,7 @@ class Loop:
 
         self.learner.world.first(opened)
 
-    def _note(self, sinks: list[Metrics | Events], line: Line) -> None:
+    def _append(self, sinks: list[Metrics | Events], line: Line) -> None:
         def append() -> None:
             for sink in sinks:
                 sink.append(line)
@@ -128,8 +125,8 @@ class Loop:
         for sink in sinks:
             if isinstance(sink, Metrics):
                 sink.flush()
-        checkpoint.write(self.run, learner.model, self.optimiser, state, learner.world)
-        learner.world.first(lambda: checkpoint.prune(self.run, config.keep, config.keep_every))
+        checkpoint_tensors.write(self.run, learner.model, self.optimizer, state, learner.world)
+        learner.world.first(lambda: checkpoint.prune(self.run, config.keep_last, config.keep_every))
 
     def _not_finite(
         self, step: int, length: int, windows: torch.Tensor, loss: float
@@ -138,26 +135,30 @@ class Loop:
         model = learner.model
         found = [
             nonfinite.locate(model, part[:, :-1].to(world.device))
-            for part in torch.split(windows, learner.config.batch)
+            for part in torch.split(windows, learner.config.batch_size)
         ]
         where = next((name for name in found if name), "") or nonfinite.locate_gradient(model)
-        told = world.gather(where)
-        where = next((name for name in told if not name.startswith("the gradient")), told[0])
+        places = world.gather(where)
+        where = next((name for name in places if not name.startswith("the gradient")), places[0])
         count = learner.config.tokens_per_step // length
         starts = self.data.batches.starts(step, count, length).tolist()
         shown = ", ".join(map(str, starts[:8])) + (" ..." if count > 8 else "")
         good, _ = checkpoint.newest_good(self.run)
-        keep = f"the last good checkpoint is {good}" if good else "there is no checkpoint yet"
-        met = "a gradient that is not finite" if math.isfinite(loss) else f"a loss of {loss}"
+        advice = (
+            f"the last good checkpoint is {good.folder}"
+            if good
+            else "there is no checkpoint, so the same folder can be used again with a lower lr"
+        )
+        problem = "a gradient that is not finite" if math.isfinite(loss) else f"a loss of {loss}"
         return NonFiniteError(
-            f"training stopped at step {step + 1} with {met}: it began in {where}, on "
-            f"the {count} windows of {length} tokens that start at {shown} of the training text; "
-            f"{keep}; a lower rate or a smaller clip may get past it."
+            f"training stopped at step {step + 1} with {problem}: it began in {where}, on "
+            f"the {count} windows of {length} tokens that start at {shown} of the training data; "
+            f"{advice}."
         )
 
 
 def progress_of(config: TrainConfig, state: State) -> float:
-    """The share of the run that is done, by steps or by time."""
+    """Return the fraction of the run that is done, by steps or by time."""
     if config.steps is not None:
         return state.step / config.steps
     assert config.minutes is not None
@@ -170,9 +171,9 @@ def _due(step: int, every: int) -> bool:
 
 @contextmanager
 def _fixed_order(device: torch.device) -> Iterator[None]:
-    """Sums in one order on a CPU, where some would otherwise depend on which thread is quicker."""
+    """Compute sums in a fixed order on a CPU, where some depend on the timing of threads."""
     before = torch.are_deterministic_algorithms_enabled()
-    # Typed as a module, though it is an object with a property.
+    # torch declares it as a module, but it is an object with a property.
     settings: Any = torch.utils.deterministic
     fills = settings.fill_uninitialized_memory
     if device.type == "cpu":

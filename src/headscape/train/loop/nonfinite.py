@@ -1,8 +1,7 @@
-"""Where an infinity or a NaN began.
+"""Finding where an infinity or a NaN first appeared.
 
-The failed step is gone through once more with an eye on every module: the first whose output is
-not finite is named, or the first parameter that was not finite before. If every value on the way
-forward is finite, it began on the way back, and the
+The failed step is run again with a hook on every module. The first parameter that is not finite is
+named, or else the first module whose output is not finite. If the whole forward pass is finite, the
 parameter nearest to the output whose gradient is not finite is named.
 """
 
@@ -19,27 +18,27 @@ from headscape.errors import InputError
 
 
 class NonFiniteError(InputError):
-    """Training met a loss or gradient that is not finite; no update was made from it."""
+    """The loss or gradient of a step is not finite; no update was made from it."""
 
 
 def is_bad(loss: float, norm: float = 0.0) -> bool:
-    """Whether a step's numbers rule out an update."""
+    """Return whether a loss or gradient norm is not finite."""
     return not (math.isfinite(loss) and math.isfinite(norm))
 
 
 @torch.no_grad()
 def locate(model: nn.Module, tokens: Int[Tensor, "b t"]) -> str:
-    """Name what first became non-finite on the way forward; empty if nothing did."""
+    """Return what first became non-finite in the forward pass; empty if nothing did."""
     for name, parameter in model.named_parameters():
         if not _finite(parameter):
             return f"the parameter {name}"
-    with _watched(model) as seen:
+    with _first_non_finite(model) as found:
         model(tokens)
-    return f"the output of {seen[0]}" if seen else ""
+    return f"the output of {found[0]}" if found else ""
 
 
 def locate_gradient(model: nn.Module) -> str:
-    """Name the parameter nearest to the output whose gradient is not finite."""
+    """Return the parameter nearest to the output whose gradient is not finite."""
     for name, parameter in reversed(list(model.named_parameters())):
         if parameter.grad is not None and not _finite(parameter.grad):
             return f"the gradient of {name}"
@@ -47,27 +46,27 @@ def locate_gradient(model: nn.Module) -> str:
 
 
 @contextmanager
-def _watched(model: nn.Module) -> Iterator[list[str]]:
-    """The name of the first module that makes something that is not finite, once it did."""
-    seen: list[str] = []
-    hooks = []
+def _first_non_finite(model: nn.Module) -> Iterator[list[str]]:
+    """Collect the name of the first module whose output is not finite."""
+    found: list[str] = []
+    handles = []
     for name, module in model.named_modules():
 
-        def look(_: nn.Module, given: Sequence[object], got: object, name: str = name) -> None:
-            if seen:
+        def hook(_: nn.Module, given: Sequence[object], got: object, name: str = name) -> None:
+            if found:
                 return
             if any(isinstance(value, Tensor) and not _finite(value) for value in given):
-                # It came about between modules: in the one around this.
-                seen.append(name.rpartition(".")[0] or "the model")
+                # It arose between modules, in the parent of this one.
+                found.append(name.rpartition(".")[0] or "the model")
             elif isinstance(got, Tensor) and not _finite(got):
-                seen.append(name or "the model")
+                found.append(name or "the model")
 
-        hooks.append(module.register_forward_hook(look))
+        handles.append(module.register_forward_hook(hook))
     try:
-        yield seen
+        yield found
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def _finite(value: Tensor) -> bool:

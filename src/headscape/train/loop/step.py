@@ -1,8 +1,8 @@
-"""One update's gradient, and the validation loss.
+"""The gradient of one update, and the validation loss.
 
-The windows of a step go through the model in passes of at most `batch` windows of full length.
-The loss is the mean cross-entropy over every token of the step, in nats; a pass counts by its
-share of the windows, so the sum over passes and processes is that mean however they are cut.
+The windows of a step are processed in micro-batches of at most `batch_size` windows of full length.
+The loss is the mean cross-entropy over every target of the step, in nats. A micro-batch is weighted
+by its share of the windows, so the result does not depend on how they are split.
 """
 
 from collections.abc import Iterator
@@ -17,39 +17,37 @@ from torch import Tensor, nn
 from headscape.attention import attend
 from headscape.attention.reference import AttentionInputs
 from headscape.gpt2 import GPT2
-from headscape.tasks.task_batches import weights
 from headscape.train.config.train_config import TrainConfig
-from headscape.train.data import TASK, Data
-from headscape.train.distributed.parallel import exchange, rest
+from headscape.train.data import Data
+from headscape.train.distributed.parallel import gradient_sync, reshard
 from headscape.train.distributed.world import World
+from headscape.train.objective import objective_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learner:
-    """A model in training, and everything that a step needs besides the tokens."""
+    """A model in training, with everything a step needs except the tokens."""
 
     config: TrainConfig
-    """The run's."""
     world: World
-    """The processes."""
     model: GPT2
-    """The model; its parameters may be cut over processes."""
+    """The model; its parameters may be sharded over processes."""
     module: nn.Module
-    """The model as it is called: spread over processes, compiled."""
+    """What is called in training: the model, its DDP wrapper, compiled or not."""
 
     def gradient(self, windows: Int[Tensor, "b t"]) -> float:
-        """Add up gradients over this process's windows; gives their share of the mean loss."""
+        """Accumulate gradients over this process's windows; return their share of the mean loss."""
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
-        passes = list(self._passes(windows))
-        for index, part in enumerate(passes):
-            with exchange(self.module, now=index == len(passes) - 1):
+        parts = list(self._micro_batches(windows))
+        for index, part in enumerate(parts):
+            with gradient_sync(self.module, now=index == len(parts) - 1):
                 loss = self._loss(part) * (len(part) / len(windows))
                 loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return float(total) / self.world.size
 
     def attention_path(self, windows: Int[Tensor, "b t"]) -> dict[str, object]:
-        """Which attention path the first layer takes in training, and why not those before it."""
+        """Return the attention path of the first layer in training, and why others were skipped."""
         taken: list[attend.Choice] = []
 
         def watch(layer: int, inputs: AttentionInputs) -> None:
@@ -58,40 +56,40 @@ class Learner:
 
         with self._autocast():
             self.model(windows[:1, :-1].to(self.world.device), path=self.config.path, watch=watch)
-        rest(self.model)
+        reshard(self.model)
         return {"path": taken[0].path, "passed_over": taken[0].passed_over}
 
     @torch.no_grad()
     def validation(self, data: Data) -> float:
-        """The mean loss over the validation windows, which the processes share."""
+        """Return the mean loss over the validation windows, which the processes share."""
         held_out = torch.from_numpy(data.held_out)
         count, world = len(held_out), self.world
-        # A process without a window of its own repeats one, because a sharded pass takes them all.
+        # A process without a window repeats one: a sharded forward pass needs all processes.
         rounds = -(-count // world.size)
         mine = torch.arange(rounds) * world.size + world.rank
         weight = (mine < count).double()
         losses = [
             self._loss(part, reduction="none").double().cpu()
-            for part in self._passes(held_out[mine.clamp(max=count - 1)])
+            for part in self._micro_batches(held_out[mine.clamp(max=count - 1)])
         ]
-        rest(self.model)
+        reshard(self.model)
         (total,) = world.sums(float((torch.cat(losses).view(rounds, -1).mean(1) * weight).sum()))
         return total / count
 
-    def _passes(self, windows: Int[Tensor, "b t"]) -> Iterator[Int[Tensor, "b t"]]:
-        room = self.config.batch * self.config.length
-        yield from torch.split(windows, max(1, room // (windows.shape[1] - 1)))
+    def _micro_batches(self, windows: Int[Tensor, "b t"]) -> Iterator[Int[Tensor, "b t"]]:
+        tokens = self.config.batch_size * self.config.context_length
+        yield from torch.split(windows, max(1, tokens // (windows.shape[1] - 1)))
 
     def _loss(self, windows: Int[Tensor, "b t"], reduction: str = "mean") -> Float[Tensor, "..."]:
         windows = windows.to(self.world.device)
+        inputs, targets, weights = objective_of(self.config.corpus).targets(windows)
         with self._autocast():
-            logits = self.module(windows[:, :-1], path=self.config.path)
-            target = windows[:, 1:].flatten()
-            if not self.config.corpus.startswith(TASK):
-                return F.cross_entropy(logits.flatten(0, 1), target, reduction=reduction)
-            weight = torch.from_numpy(weights(windows.cpu().numpy())).to(target.device)
-            losses = F.cross_entropy(logits.flatten(0, 1), target, reduction="none")
-            losses = weight.flatten() * losses
+            logits = self.module(inputs, path=self.config.path).flatten(0, 1)
+            if weights is None:
+                return F.cross_entropy(logits, targets.flatten(), reduction=reduction)
+            losses = weights.flatten() * F.cross_entropy(
+                logits, targets.flatten(), reduction="none"
+            )
             return losses.mean() if reduction == "mean" else losses
 
     def _autocast(self) -> AbstractContextManager[object]:

@@ -1,8 +1,8 @@
 """provenance.json: what a run was made with, beyond its configuration.
 
-One entry for every start, first to last: versions, machine, threads, processes, the state of the
-source tree, the fingerprints of text and tokenizer, the attention path, and the step it began at.
-A resumption reads back which text and tokenizer it was, and nothing else.
+One entry per start, oldest first: versions, machine, threads, processes, commit of the source tree,
+objective, fingerprints of text and tokenizer, attention path, and the step it started at. Resuming
+reads back only the fingerprints of text and tokenizer.
 """
 
 import json
@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 
+from headscape.errors import InputError
 from headscape.io import atomic
-from headscape.tasks.task_batches import TaskBatches
+from headscape.io.json_file import parse_json
 from headscape.train.config.train_config import TrainConfig
 from headscape.train.data import Data
 from headscape.train.distributed.world import World
@@ -34,16 +35,17 @@ def record(
     attention: dict[str, object],
     step: int,
 ) -> None:
-    """Add an entry for a start at `step`; `attention` is the path that was taken, and why."""
+    """Add an entry for a start at `step`; `attention` is the path used, and why."""
     entry = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "step": step,
         "command": sys.argv,
         "versions": {"python": platform.python_version()} | _versions(),
         "seed": config.seed,
-        "corpus": {"name": config.corpus} | _tokens(data),
+        "objective": data.objective.description,
+        "corpus": {"name": config.corpus} | _corpus(data),
         "tokenizer": {"name": config.tokenizer, "fingerprint": data.tokenizer.fingerprint},
-        "attention": {"asked": config.path} | attention,
+        "attention": {"requested": config.path} | attention,
         "processes": world.size,
         "threads": torch.get_num_threads(),
         "machine": {
@@ -54,41 +56,39 @@ def record(
         },
         "git": _git(),
     }
-    path = run / NAME
-    entries = read(run)
-    atomic.write_text(path, json.dumps([*entries, entry], indent=1) + "\n")
+    atomic.write_text(run / NAME, json.dumps([*read(run), entry], indent=1) + "\n")
 
 
 def changed(run: Path, data: Data) -> str | None:
-    """What of the last start's text and tokenizer is another now."""
-    now = {"corpus": _tokens(data).get("fingerprint"), "tokenizer": data.tokenizer.fingerprint}
+    """Return whether "text" or "tokenizer" changed since the last start, or None."""
+    now = {"corpus": data.fingerprint, "tokenizer": data.tokenizer.fingerprint}
     names = {"corpus": "text", "tokenizer": "tokenizer"}
     if not read(run):
         return None
-    return next((names[what] for what in now if _last(run, what) != now[what]), None)
+    return next((names[key] for key in now if _last(run, key) != now[key]), None)
 
 
 def text_of(run: Path) -> str | None:
-    """The fingerprint of the text that a run last went on with."""
+    """Return the fingerprint of the text at the last start of a run."""
     return _last(run, "corpus")
 
 
-def _last(run: Path, what: str) -> str | None:
-    """The fingerprint of the last start's text or tokenizer, where one was written down."""
+def _last(run: Path, key: str) -> str | None:
+    """Return the recorded fingerprint of the last start's corpus or tokenizer, if there is one."""
     for entry in read(run)[-1:]:
-        facts = entry.get(what)
+        facts = entry.get(key)
         if isinstance(facts, dict) and isinstance(facts.get("fingerprint"), str):
             return str(facts["fingerprint"])
     return None
 
 
 def read(run: Path) -> list[dict[str, object]]:
-    """Every entry; none where the file is missing or was cut short."""
+    """Return every entry; none if the file is missing or damaged."""
     try:
-        entries = json.loads((run / NAME).read_bytes())
-    except (OSError, ValueError):
+        entries = parse_json((run / NAME).read_bytes(), run / NAME)
+    except (OSError, InputError):
         return []
-    return entries if isinstance(entries, list) else []
+    return [item for item in entries if isinstance(item, dict)] if type(entries) is list else []
 
 
 def _versions() -> dict[str, str | None]:
@@ -106,12 +106,12 @@ def _device(device: torch.device) -> str:
 
 
 def _git() -> dict[str, object] | None:
-    """The commit of the tree this package runs from, and whether it was changed; None outside."""
+    """Return commit and dirty state of the tree this package runs from; None outside of git."""
     here = Path(__file__).parent
 
-    def ask(*words: str) -> str:
+    def git(*words: str) -> str:
         done = subprocess.run(  # noqa: S603 - fixed words, no shell
-            ["git", *words],  # noqa: S607 - whichever git the user has
+            ["git", *words],  # noqa: S607 - the git on the PATH
             cwd=here,
             capture_output=True,
             text=True,
@@ -121,17 +121,16 @@ def _git() -> dict[str, object] | None:
         return done.stdout.strip()
 
     try:
-        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def _tokens(data: Data) -> dict[str, object]:
-    if data.shards is None:
-        assert isinstance(data.batches, TaskBatches)
-        return {"generated": True, "fingerprint": data.batches.fingerprint}
+def _corpus(data: Data) -> dict[str, object]:
+    if data.dataset is None:
+        return {"generated": True, "fingerprint": data.fingerprint}
     return {
-        "fingerprint": data.shards.train.header.corpus,
-        "train_tokens": data.shards.train.header.tokens,
-        "validation_tokens": data.shards.validation.header.tokens,
+        "fingerprint": data.fingerprint,
+        "train_tokens": len(data.dataset.train),
+        "validation_tokens": len(data.dataset.validation),
     }

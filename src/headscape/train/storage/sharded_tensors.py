@@ -1,7 +1,7 @@
 """The tensors of a sharded model in safetensors files, one per process.
 
-torch.distributed.checkpoint plans who writes which part and puts the parts together again for any
-number of processes, one included; its safetensors storage takes the place of its usual pickles.
+torch.distributed.checkpoint decides which process writes which part and loads the parts into any
+number of processes, including one. Its safetensors storage is used instead of its default pickles.
 """
 
 import json
@@ -25,13 +25,13 @@ from headscape.io import atomic
 FOLDER = "shards"
 
 
-def is_here(folder: Path) -> bool:
-    """Whether a checkpoint is sharded."""
+def is_sharded_folder(folder: Path) -> bool:
+    """Return whether a checkpoint is sharded."""
     return (folder / FOLDER).is_dir()
 
 
 def write(folder: Path, tensors: dict[str, Tensor]) -> None:
-    """Write every process's part."""
+    """Write the part of every process."""
     writer = HuggingFaceStorageWriter(str(folder / FOLDER), save_distributed=True)
     try:
         save(tensors, storage_writer=writer)
@@ -41,7 +41,7 @@ def write(folder: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def write_header(folder: Path, model: GPT2) -> None:
-    """Write what a whole checkpoint's header says, without the checksum of a whole file."""
+    """Write the header of a whole checkpoint, without the checksum of a weights file."""
     header = {
         "format": weights.FORMAT,
         "model": model.config.to_json(),
@@ -52,9 +52,9 @@ def write_header(folder: Path, model: GPT2) -> None:
 
 
 def read(folder: Path, into: dict[str, Tensor]) -> None:
-    """Fill tensors, whole or cut in any way, from the parts."""
+    """Fill tensors, whole or sharded in any way, from the parts."""
     reader = HuggingFaceStorageReader(str(folder / FOLDER))
     with warnings.catch_warnings():
-        # One process reads alone, which dcp announces as a warning.
+        # torch warns when a single process reads.
         warnings.simplefilter("ignore", UserWarning)
         load(into, storage_reader=reader, no_dist=not is_initialized())

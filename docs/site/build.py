@@ -1,0 +1,102 @@
+"""Builds the documentation site.
+
+    python -m docs.site.build OUT
+
+Pages are staged in a folder next to OUT: those of docs/ as they are, README.md as the first page,
+and three kinds that are generated: a page per encoding, the public API, and the notebooks, which
+are run. Sphinx turns the folder into HTML; any warning fails the build.
+"""
+
+import argparse
+import re
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+from docs.site import api_page, encoding_pages, notebook_pages
+
+ROOT = Path(__file__).parents[2]
+GUIDES = [
+    "figures", "training", "evaluation", "results", "attention", "adding-an-encoding", "scaling",
+    "design", "dependencies",
+]  # fmt: skip
+"""The written pages in reading order; pages that are not listed follow."""
+LINK = re.compile(r"(?P<image>!?)\[(?P<label>[^\]\[]*)\]\((?P<target>[^)\s]+)\)")
+
+
+def stage(folder: Path, *, notebooks: bool) -> None:
+    """Write every page's Markdown to `folder`."""
+    shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("site", "data", "*.ipynb"))
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, folder / name.lower())
+    encodings = encoding_pages.write(folder / "encodings", ROOT / "docs")
+    api_page.write(folder / "api.md")
+    shown = notebook_pages.write(folder / "notebooks", ROOT / "docs/notebooks") if notebooks else []
+    others = sorted(path.stem for path in (ROOT / "docs").glob("*.md") if path.stem not in GUIDES)
+    contents = {
+        "Guides": [*(name for name in GUIDES if (folder / f"{name}.md").exists()), *others],
+        "Notebooks": [f"notebooks/{name}" for name in shown],
+        "Encodings": [f"encodings/{name}" for name in encodings],
+        "Reference": ["api", "contributing", "changelog"],
+    }
+    readme = (ROOT / "README.md").read_text().replace("](docs/", "](")
+    for file, page in encoding_pages.by_file().items():
+        readme = readme.replace(f"](src/headscape/encodings/{file})", f"](encodings/{page}.md)")
+    trees = [toctree(caption, pages) for caption, pages in contents.items() if pages]
+    (folder / "index.md").write_text("\n".join([readme, *trees]))
+    for path in folder.rglob("*.md"):
+        path.write_text(LINK.sub(partial(resolved, page=path), path.read_text()))
+
+
+def toctree(caption: str, pages: list[str]) -> str:
+    """Return a section of the sidebar."""
+    return "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", ""])
+
+
+def resolved(found: re.Match[str], page: Path) -> str:
+    """Return a link as it is, or its label alone where its target is not part of the site."""
+    target = found["target"]
+    for root_file in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        target = target.replace(root_file, root_file.lower())
+    path = target.partition("#")[0]
+    if path and "://" not in path and not (page.parent / path).exists():
+        return found["label"]
+    return f"{found['image']}[{found['label']}]({target})"
+
+
+def render(source: Path, out: Path) -> int:
+    """Turn staged pages into HTML; return 0, or 1 after any warning."""
+    app = Sphinx(
+        srcdir=source,
+        confdir=Path(__file__).parent,
+        outdir=out,
+        doctreedir=source / ".doctrees",
+        buildername="html",
+        status=None,
+        warningiserror=True,
+    )
+    app.build()
+    return app.statuscode
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--without-notebooks", action="store_true")
+    options = parser.parse_args()
+    out: Path = options.out.absolute()
+    source = out.with_name(f"{out.name}-source")
+    for folder in (source, out):
+        shutil.rmtree(folder, ignore_errors=True)
+    stage(source, notebooks=not options.without_notebooks)
+    code = render(source, out)
+    print(out / "index.html")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

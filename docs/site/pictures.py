@@ -1,0 +1,106 @@
+"""An encoding's pictures, drawn while the site is built: maps of some heads, and distance curves.
+
+Encodings are untrained, so a picture takes about a second and needs no data. What is drawn depends
+on where an encoding acts, and `Shown.note` says it in a sentence:
+
+    at the input   products of the position vectors p_i . p_j / sqrt(d)
+    rotations      the score q R(i-j) k of a fixed pair, q = k = (1, ..., 1) / sqrt(e)
+    otherwise      the effective bias, final score - scaled q.k, of random inputs
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from headscape.arrays.profile import Profile
+from headscape.attention.layer import prepare
+from headscape.attention.reference import scores
+from headscape.encodings import Encoding
+from headscape.figures.grid import Grid
+from headscape.types import Positions, Visible
+
+LENGTH = 128
+PANELS = 6
+"""Heads in the picture of the maps, spread evenly over all heads."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the pictures of one encoding show."""
+
+    maps: np.ndarray
+    """[heads, queries, keys]; NaN where a query does not see a key."""
+    note: str
+
+    @property
+    def flat(self) -> bool:
+        """Whether there is nothing to see: the same value everywhere."""
+        return bool(np.nanmax(self.maps) == np.nanmin(self.maps))
+
+
+def shown(encoding: Encoding) -> Shown:
+    """Return the maps of an untrained encoding."""
+    generator = torch.Generator().manual_seed(0)
+    shape = encoding.shape
+    where = Positions.span(LENGTH)
+    with torch.no_grad():
+        if encoding.at_input:
+            vectors = encoding.embed(torch.zeros(1, LENGTH, shape.width), where.q)[0]
+            maps = (vectors @ vectors.T / shape.width**0.5)[None]
+            return Shown(hidden(maps), "Products of the position vectors, p_i . p_j / sqrt(d).")
+        size = (1, shape.heads, LENGTH, shape.head_dim)
+        if encoding.rotates and not encoding.mixes:
+            one = torch.full(size, shape.head_dim**-0.5)
+            q, k = encoding.rotate(one, where.q, "query"), encoding.rotate(one, where.k, "key")
+            note = "The score of one fixed pair, q = k = (1, ..., 1) / sqrt(e), by position."
+            return Shown(hidden((q @ k.mT)[0, :1]), note)
+        q, k = (torch.randn(size, generator=generator) for _ in range(2))
+        x = torch.randn(1, LENGTH, shape.width, generator=generator)
+        inputs = prepare(encoding, q, k, k, x, where, visible=Visible(), scale=None)
+        maps = scores(inputs).bias[0]
+    if encoding.context_dependent or encoding.mixes:
+        return Shown(hidden(maps), "The bias at initialisation, for random tokens.")
+    learned = any(True for _ in encoding.parameters())
+    note = "The bias at initialisation." if learned else "The bias, which has no parameters."
+    return Shown(hidden(maps), note)
+
+
+def hidden(maps: torch.Tensor) -> np.ndarray:
+    """Return maps as an array with NaN for keys after their query."""
+    later = torch.ones(maps.shape[-2:], dtype=torch.bool).triu(1)
+    return maps.double().masked_fill(later, torch.nan).numpy()
+
+
+def draw_maps(found: Shown, path: Path) -> None:
+    """Draw some heads, titled as the command line counts them, from 1."""
+    heads = np.unique(np.linspace(0, len(found.maps) - 1, PANELS).astype(int))
+    titles = tuple(f"Head {head + 1}" for head in heads) if len(heads) > 1 else ("All heads",)
+    save(Grid(maps=found.maps[heads], titles=titles, columns=min(3, len(heads))).draw(), path)
+
+
+def draw_curves(found: Shown, path: Path) -> None:
+    """Draw the mean over tokens at each distance, a line per head."""
+    profile = Profile.of(found.maps)
+    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+    axes = figure.subplots()
+    shades = np.linspace(0.1, 0.9, len(found.maps))
+    for head, (line, shade) in enumerate(zip(profile.mean, shades, strict=True)):
+        colour = colormaps["viridis"](shade)
+        axes.plot(profile.distance, line, color=colour, linewidth=1.2, label=f"Head {head + 1}")
+    axes.set_xlabel("Distance (query \N{MINUS SIGN} key)")
+    axes.set_ylabel("Mean over tokens")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(x=0.01)
+    if len(found.maps) > 1:
+        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a PNG for a page of about 700 pixels."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130, facecolor="white")

@@ -1,0 +1,54 @@
+"""Which layer, heads and quantity of a capture are meant.
+
+Layers and heads count from 0. A negative number counts from the end of what was captured, so -1 is
+the last captured layer or head.
+"""
+
+from collections.abc import Sequence
+
+from headscape.arrays.capture_file import QUANTITIES, Capture
+from headscape.errors import InputError
+
+
+def choose_layer(layer: int, captured: Sequence[int]) -> int:
+    """Return the number of the chosen layer, counted from 0."""
+    return _choose("layer", layer, captured)
+
+
+def choose_heads(heads: Sequence[int] | None, captured: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of the chosen heads in the given order; None means all captured heads."""
+    if heads is None:
+        return tuple(captured)
+    chosen = tuple(_choose("head", head, captured) for head in heads)
+    if not chosen:
+        raise InputError("the list of heads is empty; give at least one head, or None for all.")
+    for head in chosen:
+        if chosen.count(head) > 1:
+            raise InputError(f"head {head} (counted from 0) is listed twice; list each head once.")
+    return chosen
+
+
+def choose_quantity(quantity: str | None, *captures: Capture) -> str:
+    """Return `quantity`, or by default what one figure of these captures shows.
+
+    That is what their models show (`bias`, or `final` where nothing is added to the scores), and
+    `final` where they differ.
+    """
+    if quantity is not None:
+        return quantity
+    shown = {str(each.model.get("shows", "bias")) for each in captures}
+    wanted = shown.pop() if len(shown) == 1 else "final"
+    common = [name for name in QUANTITIES if all(name in each.quantities for each in captures)]
+    return wanted if wanted in common or not common else common[0]
+
+
+def _choose(what: str, number: int, captured: Sequence[int]) -> int:
+    if -len(captured) <= number < 0:
+        return captured[number]
+    if number not in captured:
+        there = ", ".join(map(str, captured))
+        raise InputError(
+            f"{what} {number} is not in this capture, which contains {what}s {there} "
+            "(counted from 0)."
+        )
+    return number

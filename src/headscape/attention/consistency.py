@@ -1,0 +1,97 @@
+"""Checks that encoding, bias, positions and mask of an attention call belong together.
+
+Without them such a call would return a wrong result without a word: a table built for causal
+attention gives every key to the right the value of distance 0, and one that is too short gives far
+keys its last value.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from headscape.attention.reference import AttentionInputs
+from headscape.bias import Bias, Pairwise, Perceptron, Slope, Toeplitz
+from headscape.errors import InputError
+from headscape.types import Positions
+
+REBUILD = "build it with encoding.bias(positions, ...) for this call"
+
+
+def check_consistency(inputs: AttentionInputs) -> None:
+    """Raise InputError if the encoding, bias, positions and mask contradict one another."""
+    _check_direction(inputs)
+    encoding, bias = inputs.encoding, inputs.bias
+    if bias is None:
+        if encoding.adds_bias:
+            raise InputError(
+                f"{encoding.title} adds a bias, but bias is None: pass "
+                f"encoding.bias(positions, ...) or call attention()."
+            )
+        return
+    for name, (found, shape) in _shapes(bias, inputs).items():
+        if tuple(found.shape) not in (shape, (1, *shape[1:])):
+            raise InputError(
+                f"bias.{name} has shape {tuple(found.shape)}, but this call needs {shape}: "
+                f"{REBUILD}."
+            )
+    if isinstance(bias, Toeplitz):
+        _check_span(bias.zero, bias.table.shape[1], inputs)
+    if isinstance(bias, Perceptron):
+        _check_span(bias.zero, bias.near.shape[0], inputs)
+        if bias.at is not None and not _equal(bias.at, inputs.positions.q):
+            raise InputError(f"the bias was built for different query positions: {REBUILD}.")
+    if isinstance(bias, Pairwise) and bias.positions is not None:
+        _check_positions(bias.positions, inputs.positions)
+
+
+def _check_direction(inputs: AttentionInputs) -> None:
+    """A causal encoding is valid under a bidirectional mask only if no key follows its query."""
+    encoding = inputs.encoding
+    if inputs.visible.causal or not encoding.shape.causal or inputs.positions.bounds[0] >= 0:
+        return
+    if encoding.no_bidirectional_form:
+        raise InputError(
+            f"{encoding.title} has no bidirectional form, because "
+            f"{encoding.no_bidirectional_form}: use a causal mask."
+        )
+    if encoding.adds_bias:
+        raise InputError(
+            f"{encoding.title} was built for causal attention, but the mask is bidirectional: "
+            f"build it with causal=False."
+        )
+
+
+def _shapes(bias: Bias, inputs: AttentionInputs) -> Mapping[str, tuple[Tensor, tuple[int, ...]]]:
+    """Return the tensors of a bias that have an axis of heads, queries or keys; axis 0 may be 1."""
+    b, h, t, _ = inputs.q.shape
+    if isinstance(bias, Toeplitz):
+        return {"table": (bias.table, (h, bias.table.shape[-1]))}
+    if isinstance(bias, Slope):
+        found = {"row": (bias.row, (b, h, t)), "col": (bias.col, (b, h, inputs.k.shape[2]))}
+        return found if bias.weight is None else found | {"weight": (bias.weight, (b, h, t))}
+    if isinstance(bias, Perceptron):
+        units = bias.in_weight.shape[-1]
+        return {"far": (bias.far, (b, t)), "out_weight": (bias.out_weight, (h, units))}
+    return {}
+
+
+def _check_span(zero: int, columns: int, inputs: AttentionInputs) -> None:
+    low, high = inputs.positions.bounds
+    if inputs.visible.causal:
+        low = max(low, 0)
+    if low <= high and not (low + zero >= 0 and high + zero < columns):
+        raise InputError(
+            f"the bias covers distances {-zero} to {columns - 1 - zero}, but the positions have "
+            f"{low} to {high}: {REBUILD}."
+        )
+
+
+def _check_positions(built: Positions, used: Positions) -> None:
+    for role in ("q", "k"):
+        if not _equal(getattr(built, role), getattr(used, role)):
+            raise InputError(f"the bias was built for different positions.{role}: {REBUILD}.")
+
+
+def _equal(ours: Tensor, theirs: Tensor) -> bool:
+    return ours is theirs or (ours.shape[1] == theirs.shape[1] and bool(torch.all(ours == theirs)))

@@ -1,0 +1,93 @@
+"""A capture with its pictures: what every head did with one sequence, ready to be shown."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headscape.arrays import capture_file
+from headscape.arrays.capture_file import CaptureData
+from headscape.arrays.measures import Measures
+
+if TYPE_CHECKING:
+    from headscape.figures.curves import Curves
+    from headscape.figures.grid import Grid
+    from headscape.figures.overview import Overview
+    from headscape.figures.row import Row
+
+
+class Capture(CaptureData):
+    """What every captured head did with one sequence.
+
+    `content`, `bias`, `final` and `weights` give numpy arrays; `grid`, `curves`, `row` and
+    `overview` give figures that show themselves in a notebook and have `.save(path)`.
+
+    Example:
+        >>> import headscape as hs
+        >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+        >>> cap = model.capture([72, 105, 33])
+        >>> cap.bias(head=0)[2].tolist()
+        [-1.25992, -0.62996, 0.0]
+    """
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | str,
+        layers: Sequence[int] | None = None,
+        quantities: Sequence[str] | None = None,
+    ) -> "Capture":
+        """Read a capture file, or only some layers (from 0) and quantities of it.
+
+        Example:
+            >>> import headscape as hs
+            >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+            >>> model.capture([72, 105, 33]).save("hi.safetensors")
+            >>> hs.Capture.load("hi.safetensors")
+            <capture of ALiBi: 3 tokens, layers 1, 12 heads; content, bias, final, weights>
+        """
+        return capture_file.load(Path(path), layers, quantities, kind=cls)
+
+    def grid(self, layer: int = -1, quantity: str | None = None, **options: Any) -> "Grid":
+        """One panel per head; options: heads, columns, width (inches), shared_scale, colormap."""
+        from headscape.figures.grid import Grid
+
+        return Grid.of(self, layer, quantity, **options)
+
+    def curves(self, layer: int = -1, quantity: str | None = None, **options: Any) -> "Curves":
+        """The quantity against distance, one small plot per head."""
+        from headscape.figures.curves import Curves
+
+        return Curves.of(self, layer, quantity, **options)
+
+    def row(
+        self, query: int | None = None, layer: int = -1, quantity: str | None = None, **options: Any
+    ) -> "Row":
+        """What one query (default: the last) gives to every key, all heads, with the tokens."""
+        from headscape.figures.row import Row
+
+        return Row.of(self, layer, quantity, query, **options)
+
+    def overview(self, quantity: str | None = None, **options: Any) -> "Overview":
+        """All captured layers and heads as small maps."""
+        from headscape.figures.overview import Overview
+
+        return Overview.of(self, quantity, **options)
+
+    def measures(self, quantity: str | None = None) -> Measures:
+        """Numbers per layer and head: shift-invariance, reach, most similar head."""
+        return Measures.of(self, quantity)
+
+    def __repr__(self) -> str:
+        layers = ", ".join(map(str, self.layers))
+        cells = "" if self.resolution is None else f" reduced to {self.resolution} cells"
+        return (
+            f"<capture of {self.title}: {self.length} tokens{cells}, layers {layers}, "
+            f"{len(self.heads)} heads; {', '.join(self.quantities)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The grid of the last captured layer under a line of text."""
+        grid = self.grid()._repr_html_() if self.maps else ""
+        return f"<p><code>{escape(repr(self))}</code></p>{grid}"
+

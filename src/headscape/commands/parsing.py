@@ -1,0 +1,129 @@
+"""How every command reads its options: lists, layers and heads, plugins, options that do not apply.
+
+A list is written with commas or spaces, and an option may be repeated: `--lengths 512,1024`,
+`--lengths 512 1024` and `--lengths 512 --lengths 1024` mean the same.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from headscape.errors import InputError
+
+MOST = 100_000
+"""Largest layer or head number that is looked at."""
+
+
+class Command(TyperCommand):
+    """A command whose list options take several values, with commas or spaces."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat a list option before each of its values."""
+        lists = {
+            name
+            for item in self.params
+            if getattr(item, "multiple", False)
+            for name in getattr(item, "opts", ())
+        }
+        out: list[str] = []
+        option, taken = None, False
+        for arg in args:
+            name, equals, value = arg.partition("=")
+            if arg == "--" or (arg.startswith("-") and not _is_number(arg)):
+                option = name if name in lists else None
+                taken = False
+                if option is None:
+                    out.append(arg)
+                elif equals:
+                    out += _repeated(option, value)
+                    taken = True
+            elif option is None:
+                out.append(arg)
+            else:
+                out += _repeated(option, arg)
+                taken = True
+                if option in ONE_AT_A_TIME:
+                    option = None
+        if option is not None and not taken:
+            out.append(option)
+        return super().parse_args(ctx, out)
+
+
+ONE_AT_A_TIME = ("--plugin", "--run", "--field")
+"""Repeatable options whose values are paths or pairs: the next word is not theirs."""
+
+
+def given(context: typer.Context, name: str) -> bool:
+    """Whether an option was written on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def refuse_unused(
+    context: typer.Context, used: Iterable[str], options: Iterable[str], by: str
+) -> None:
+    """Refuse options that were given and that `by` does not use."""
+    for name in options:
+        if name not in set(used) and given(context, name):
+            raise InputError(f"{by} does not use --{name.replace('_', '-')}: leave it out.")
+
+
+def numbers(words: "list[str] | None", what: str) -> "str | list[int]":
+    """Layers or heads as written: all, last, or numbers from 1 such as 1 3 5-8."""
+    if not words:
+        return "all"
+    if words in (["all"], ["last"]):
+        return words[0]
+    found: list[int] = []
+    for word in words:
+        low, dash, high = word.partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise InputError(f"{what}s {word!r}: write all, last, or numbers such as 1,3,5-8.")
+        first, last = int(low), int(high or low)
+        if not 1 <= first <= last <= MOST:
+            raise InputError(f"{what}s {word!r}: a range goes up, from 1 to at most {MOST}.")
+        found += range(first, last + 1)
+    return found
+
+
+def from_zero(words: "list[str] | None", count: int, what: str) -> "tuple[int, ...]":
+    """Indices from 0 of layers or heads that the command line counts from 1."""
+    from headscape.capture.record import indices
+
+    return indices(numbers(words, what), count, what, first=1)
+
+
+def _repeated(option: str, value: str) -> list[str]:
+    parts = [value] if option in ONE_AT_A_TIME else value.replace(",", " ").split()
+    return [word for part in parts for word in (option, part)]
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _load(paths: "list[Path] | None") -> "list[Path] | None":
+    for path in paths or []:
+        from headscape.encodings.plugins import load_plugin
+
+        load_plugin(path)
+    return paths
+
+
+Plugin = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        help="Python file with encodings of your own; repeatable.",
+        callback=_load,
+        is_eager=True,
+    ),
+]

@@ -1,0 +1,50 @@
+"""Encodings made from a name, a model's shape and the fields of their configs.
+
+    build("alibi", heads=12, head_dim=64, width=768, train_length=512, slopes="fairseq")
+    build("dapev2+kerple", heads=12, head_dim=64, width=768, train_length=512, kernel=5)
+
+The fields of a wrapped encoding go to whichever of the two classes has them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from headscape.encodings.base import Encoding, Shape
+from headscape.encodings.names import encoding_type, unknown
+from headscape.errors import InputError
+
+
+def build(
+    name: str,
+    *,
+    heads: int,
+    head_dim: int,
+    width: int,
+    train_length: int,
+    causal: bool = True,
+    **options: object,
+) -> Encoding:
+    """Return a new encoding; `options` are the fields of its config."""
+    shape = Shape(
+        heads=heads, head_dim=head_dim, width=width, train_length=train_length, causal=causal
+    )
+    return make(name, shape, options)
+
+
+def make(name: str, shape: Shape, options: Mapping[str, object]) -> Encoding:
+    """Return a new encoding for a given shape; `options` are the fields of its config."""
+    wrapper, base = encoding_type(name)
+    base_fields = {item.name for item in fields(base.config_type)}
+    wrapper_fields = {item.name for item in fields(wrapper.config_type)} if wrapper else set()
+    for option in options:
+        if option not in base_fields | wrapper_fields:
+            known = sorted(base_fields | wrapper_fields)
+            raise InputError(unknown(f"field of {name!r}", option, known))
+    inner = base(shape, base.config_type(**_only(options, base_fields)))
+    if wrapper is None:
+        return inner
+    return wrapper(shape, wrapper.config_type(**_only(options, wrapper_fields)), inner)
+
+
+def _only(options: Mapping[str, object], names: set[str]) -> dict[str, object]:
+    return {key: value for key, value in options.items() if key in names}

@@ -1,0 +1,110 @@
+"""The table of encodings as data and as Markdown.
+
+for row in encodings(): print(row)
+"""
+
+import inspect
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headscape.encodings.base import Encoding
+from headscape.encodings.building import build
+from headscape.encodings.names import ENCODINGS, WRAPPERS, load_all_installed, title
+from headscape.errors import InputError
+
+LETTERS = {"shift_invariant": "S", "toeplitz": "T", "pointwise": "P", "context_dependent": "C"}
+"""One letter per claim; a claim that is not made is a dash."""
+START, END = "<!-- encodings -->", "<!-- /encodings -->"
+"""Where `write_table` puts the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodingRow:
+    """One encoding: what it is called, where it comes from, what it claims and what it costs."""
+
+    name: str
+    """The name that `build` takes; a wrapper is listed around Kerple."""
+    title: str
+    paper: str
+    formula: str
+    claims: dict[str, bool]
+    parameters: int
+    """Learned numbers, per layer (for encodings at the input: per model)."""
+    shows: str | None
+    """The quantity its figure shows; None if there is nothing to draw."""
+    file: str
+    """The source file, without its folder."""
+    kind: type[Encoding] = field(repr=False)
+    """The class; of a wrapped encoding, the wrapper's."""
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.name}: {self.title}, {self.paper}; {self.formula}; "
+            f"{self.letters}; {self.parameters:,} parameters"
+        )
+
+    @property
+    def letters(self) -> str:
+        """The claims as four letters, for example ST-- ."""
+        return "".join(LETTERS[claim] if made else "-" for claim, made in self.claims.items())
+
+
+def encodings(
+    *, heads: int = 12, head_dim: int = 64, width: int = 768, train_length: int = 512
+) -> list[EncodingRow]:
+    """Return a row for every encoding, with the parameter count for a model of this shape.
+
+    The default shape is GPT-2 Small's at a context length of 512. Wrappers are listed around
+    Kerple. Encodings of plugins and installed packages are included.
+    """
+    load_all_installed()
+    names = [*ENCODINGS, *(f"{wrapper}+kerple" for wrapper in WRAPPERS)]
+    return [
+        describe(name, heads=heads, head_dim=head_dim, width=width, train_length=train_length)
+        for name in names
+    ]
+
+
+def describe(
+    name: str, *, heads: int = 12, head_dim: int = 64, width: int = 768, train_length: int = 512
+) -> EncodingRow:
+    """Return the row of one encoding."""
+    made = build(name, heads=heads, head_dim=head_dim, width=width, train_length=train_length)
+    kind = type(made)
+    return EncodingRow(
+        name=name,
+        title=title(name),
+        paper=made.paper,
+        formula=made.formula,
+        claims=made.claims(),
+        parameters=sum(parameter.numel() for parameter in made.parameters()),
+        shows=made.shows,
+        file=Path(inspect.getfile(kind)).name,
+        kind=kind,
+    )
+
+
+def markdown(folder: str = "src/headscape/encodings") -> str:
+    """Return the table of the package's own encodings as Markdown, with links into `folder`."""
+    lines = ["| name | title | paper | score | file |", "|---|---|---|---|---|"]
+    own = [row for row in encodings() if row.kind.__module__.startswith(f"{__package__}.")]
+    for row in own:
+        wrapped = row.name.removesuffix("+kerple")
+        name, label = (
+            (row.name, row.title) if wrapped == row.name else (f"{wrapped}+X", row.kind.title)
+        )
+        formula = row.formula.replace("|", "\\|")
+        link = f"[{row.file}]({folder}/{row.file})"
+        lines.append(f"| `{name}` | {label} | {row.paper} | `{formula}` | {link} |")
+    return "\n".join(lines)
+
+
+def write_table(path: Path | str) -> None:
+    """Write the Markdown table between the two marks in a file, such as the README."""
+    path = Path(path)
+    text = path.read_text(encoding="utf-8")
+    if text.count(START) != 1 or text.count(END) != 1:
+        raise InputError(f"{path} must contain {START} and {END} once each.")
+    before, rest = text.split(START)
+    after = rest.split(END)[1]
+    path.write_text(f"{before}{START}\n{markdown()}\n{END}{after}", encoding="utf-8")

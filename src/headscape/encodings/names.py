@@ -1,0 +1,142 @@
+"""Every encoding by name: the table of the package, and what users and installed packages add.
+
+A name with a plus is a wrapper around an encoding, for example dapev2+kerple. An installed package
+adds an encoding through the entry-point group `headscape.encodings`, whose entry names are the
+names of encodings. Such an entry is imported when its name is first asked for.
+"""
+
+import re
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+
+from headscape.encodings.alibi import ALiBi
+from headscape.encodings.base import Encoding
+from headscape.encodings.cable import CABLE, CABLENW, KCABLE
+from headscape.encodings.cope import CoPE
+from headscape.encodings.dape import DAPE
+from headscape.encodings.dapev2 import DAPEv2
+from headscape.encodings.fire import FIRE
+from headscape.encodings.fox import FoX
+from headscape.encodings.kerple import Kerple, KerplePower
+from headscape.encodings.learned import Learned
+from headscape.encodings.nope import NoPE
+from headscape.encodings.rope import RoPE
+from headscape.encodings.sandwich import Sandwich
+from headscape.encodings.sinusoidal import Sinusoidal
+from headscape.encodings.t5 import T5, T5Clipped
+from headscape.encodings.wrapper import Wrapper
+from headscape.encodings.xpos import XPos
+from headscape.errors import InputError
+
+GROUP = "headscape.encodings"
+
+ENCODINGS: dict[str, type[Encoding]] = {
+    "nope": NoPE,
+    "learned": Learned,
+    "sinusoidal": Sinusoidal,
+    "rope": RoPE,
+    "xpos": XPos,
+    "alibi": ALiBi,
+    "t5": T5,
+    "t5-clipped": T5Clipped,
+    "kerple": Kerple,
+    "kerple-power": KerplePower,
+    "sandwich": Sandwich,
+    "fire": FIRE,
+    "cable": CABLE,
+    "cable-nw": CABLENW,
+    "k-cable": KCABLE,
+    "fox": FoX,
+    "cope": CoPE,
+}
+
+WRAPPERS: dict[str, type[Wrapper]] = {
+    "dape": DAPE,
+    "dapev2": DAPEv2,
+}
+
+
+def register(name: str, kind: type[Encoding]) -> None:
+    """Add an encoding, or a wrapper of encodings, to the table under a new name."""
+    check_entry(name, kind)
+    if issubclass(kind, Wrapper):
+        WRAPPERS[name] = kind
+    else:
+        ENCODINGS[name] = kind
+
+
+def check_entry(name: object, kind: object) -> None:
+    """Raise InputError unless `register(name, kind)` is possible."""
+    if not (isinstance(kind, type) and issubclass(kind, Encoding)):
+        raise InputError(
+            f"an encoding must be a subclass of headscape.encodings.Encoding, got {kind!r}."
+        )
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+        raise InputError(
+            f"an encoding's name must be lower-case letters, digits, - and _, got {name!r}."
+        )
+    if name in ENCODINGS or name in WRAPPERS or name == "none":
+        raise InputError(
+            f"there is already an encoding named {name!r}: give {kind.__name__} a different name."
+        )
+
+
+def encoding_type(name: str) -> tuple[type[Wrapper] | None, type[Encoding]]:
+    """Return the wrapper, if any, and the encoding that a name stands for."""
+    wrapper, plus, base = name.rpartition("+")
+    if base == "none":
+        base = "nope"  # DAPE's authors write "none" for scores alone
+    for part in (base, wrapper):
+        if part and part not in ENCODINGS and part not in WRAPPERS:
+            _load_installed(part)
+    if base in WRAPPERS:
+        raise InputError(f"{base!r} wraps another encoding: write {base + '+kerple'!r}, say.")
+    if base not in ENCODINGS:
+        raise InputError(unknown("encoding", base, list(ENCODINGS)))
+    if plus and wrapper not in WRAPPERS:
+        raise InputError(unknown("wrapper", wrapper, list(WRAPPERS)))
+    return WRAPPERS[wrapper] if plus else None, ENCODINGS[base]
+
+
+def title(name: str) -> str:
+    """Return the display name of an encoding, for example DAPEv2+Kerple for dapev2+kerple."""
+    return "+".join(kind.title for kind in encoding_type(name) if kind is not None)
+
+
+def slug(name: str) -> str:
+    """Return how the file name of an encoding's figure ends, for example dapev2-kerple."""
+    wrapper, _, base = name.rpartition("+")
+    own = encoding_type(name)[1].slug or base
+    return f"{wrapper}-{own}" if wrapper else own
+
+
+def load_all_installed() -> None:
+    """Register every encoding that installed packages provide."""
+    for entry in entry_points(group=GROUP):
+        if entry.name not in ENCODINGS and entry.name not in WRAPPERS:
+            _load_entry(entry)
+
+
+def unknown(what: str, name: str, known: list[str]) -> str:
+    """Return the sentence for an unknown name, with the closest known ones first."""
+    if not known:
+        return f"unknown {what} {name!r}: it has none."
+    near = get_close_matches(name, known, n=len(known), cutoff=0.4)
+    ordered = near + [other for other in known if other not in near]
+    return f"unknown {what} {name!r}: there are {', '.join(ordered)}."
+
+
+def _load_installed(name: str) -> None:
+    for entry in entry_points(group=GROUP, name=name):
+        _load_entry(entry)
+
+
+def _load_entry(entry: EntryPoint) -> None:
+    package = entry.dist.name if entry.dist is not None else entry.value
+    try:
+        register(entry.name, entry.load())
+    except Exception as error:
+        raise InputError(
+            f"the encoding {entry.name!r} of the package {package} cannot be loaded: {error} "
+            f"Update or uninstall {package}."
+        ) from error

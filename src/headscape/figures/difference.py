@@ -1,0 +1,72 @@
+"""The difference of two captures, head by head: two checkpoints, two encodings or two sequences.
+
+Each panel is the first capture's map minus the second's. Colours are symmetric about zero, so equal
+changes up and down are equally strong. Differences of attention weights are drawn linearly.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headscape.arrays.capture_file import Capture
+from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
+from headscape.figures.colour import Scale
+from headscape.figures.compare import check_comparable
+from headscape.figures.labels import default_name, head_titles, methods, quantity_words
+from headscape.figures.maps import Maps
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Difference(Maps):
+    """One layer of two captures, the first minus the second."""
+
+    @classmethod
+    def of(
+        cls,
+        first: Capture,
+        second: Capture,
+        layer: int = -1,
+        quantity: str | None = None,
+        heads: Sequence[int] | None = None,
+        *,
+        titles: tuple[str, str] | None = None,
+        **options: Any,
+    ) -> "Difference":
+        """Return the difference of two captures of one length, first minus second.
+
+        `layer` and `heads` count from 0, -1 is the last of each capture; by default the heads of
+        the first capture. `titles` are the encodings' names; `options` are the fields of `Maps`.
+        The heading says so where the two captures are of different tokens.
+        """
+        pair = (first, second)
+        check_comparable(pair)
+        quantity = choose_quantity(quantity, first, second)
+        layers = [choose_layer(layer, each.layers) for each in pair]
+        heads = choose_heads(heads, first.heads)
+        one, other = (
+            np.stack([each.head(where, quantity, head) for head in heads])
+            for each, where in zip(pair, layers, strict=True)
+        )
+        names = methods(pair, titles)
+        place = f", layer {layers[0] + 1}"
+        if layers[0] != layers[1]:
+            names = [f"{x}, layer {at + 1}" for x, at in zip(names, layers, strict=True)]
+            place = ""
+        minus = f"({names[0]}) \N{MINUS SIGN} ({names[1]})"
+        same = np.array_equal(first.tokens, second.tokens)
+        note = "" if same else ", different tokens"
+        shown: dict[str, Any] = {
+            "heading": f"{minus}{place}: {quantity_words(quantity)}{note}",
+            "stem": default_name(
+                "difference", pair, quantity=quantity, layer=layers[0], heads=heads
+            ),
+            **options,
+        }
+        return cls(maps=one - other, titles=head_titles(heads), edges=first.edges, **shown)
+
+    def scales(self) -> list[Scale]:
+        """Return the colour scale of every panel."""
+        every = [self.maps] * len(self.maps) if self.shared_scale else self.maps
+        return [Scale.symmetric(each, self.colormap) for each in every]

@@ -1,0 +1,90 @@
+"""Maps in rows and columns, a panel and a colour bar each: the base of several views.
+
+Query positions run down with 0 at the top, key positions across; invisible entries are blank.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int64
+from matplotlib.figure import Figure
+
+from headscape.errors import InputError
+from headscape.figures.colour import Scale, limits, scales
+from headscape.figures.figure_layout import Layout, shape
+from headscape.figures.panel import draw_bar, draw_map
+from headscape.figures.view import View
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Maps(View):
+    """Maps of one size."""
+
+    maps: Float[np.ndarray, "_ t s"]
+    titles: tuple[str, ...]
+    """One per panel."""
+    columns: int | None = None
+    """Panels in a row; by default an upright page, 3 for 12 panels."""
+    width: float | None = None
+    """Width of the figure in inches; by default panels of 2.3 inches."""
+    edges: Int64[np.ndarray, " edges"] | None = None
+    """Cell boundaries of reduced maps."""
+    shared_scale: bool = False
+    """One range for all panels instead of one each."""
+    ranges: tuple[tuple[float, float], ...] | None = None
+    """Lowest and highest value per panel, for figures that are to be compared."""
+    colormap: str | None = None
+    """A matplotlib colour map in place of the chosen one."""
+    weights: bool = False
+    """Whether these are attention weights, which are coloured by their logarithm."""
+
+    def __post_init__(self) -> None:
+        if self.columns is not None and self.columns < 1:
+            raise InputError(f"columns must be at least 1, got {self.columns}.")
+
+    def scales(self) -> list[Scale]:
+        """Return the colour scale of every panel."""
+        count = len(self.maps)
+        if self.weights:
+            return [Scale.of_weights(self.colormap)] * count
+        ranges = list(self.ranges or (limits(each) for each in self.maps))
+        if self.shared_scale:
+            ranges = [(min(low for low, _ in ranges), max(high for _, high in ranges))] * count
+        return scales(ranges, self.colormap)
+
+    def draw(self) -> Figure:
+        """Return the drawn panels; axes have the ids `panel-1`, `colorbar-1` and so on."""
+        count = len(self.maps)
+        layout = Layout(
+            panels=count,
+            columns=min(self.columns or shape(count)[1], count),
+            panel=2.3,
+            left=0.62,
+            right=0.9,
+            top=0.32,
+            bottom=0.5,
+            across=1.25,
+            down=0.55,
+            heading=self.heading,
+            width=self.width,
+        )
+        return layout.draw(self._paint)
+
+    def _paint(self, layout: Layout) -> Figure:
+        figure = layout.figure()
+        panels = zip(self.maps, self.titles, self.scales(), strict=True)
+        for index, (values, title, scale) in enumerate(panels):
+            box = layout.box(index)
+            axes = box.axes(figure, f"panel-{index + 1}")
+            axes.set_title(layout.title(title), pad=layout.font / 2)
+            image = draw_map(axes, values, scale, self.edges)
+            draw_bar(figure, image, scale, box.bar().axes(figure, f"colorbar-{index + 1}"))
+            first, last = layout.outer(index)
+            if first:
+                axes.set_ylabel("Query position")
+            if last:
+                axes.set_xlabel("Key position")
+            if layout.width is not None:
+                # All panels have the same positions, and a given width has no room to repeat them.
+                axes.tick_params(labelleft=first, labelbottom=last)
+        return figure

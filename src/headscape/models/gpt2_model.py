@@ -1,0 +1,141 @@
+"""A GPT2 as a `Model`: its weights, and what is known about where they come from."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headscape.encodings import title
+from headscape.errors import InputError
+from headscape.gpt2 import GPT2
+from headscape.gpt2.generate import stream
+from headscape.io import atomic
+from headscape.losses import BLOCK, digest, losses_in_blocks
+from headscape.models.loaded import LoadedModel
+from headscape.protocol import LayerSpec, Spec, Watch
+from headscape.text.dataset import Dataset
+from headscape.text.tokenize.tokenizer import Tokenizer
+
+
+class GPT2Model(LoadedModel):
+    """One of our models, in memory."""
+
+    def __init__(
+        self,
+        gpt2: GPT2,
+        *,
+        tokenizer: Tokenizer | None = None,
+        dataset: Callable[[], Dataset | None] = lambda: None,
+        **about: Any,
+    ) -> None:
+        """`dataset` is called when it is first needed; `about` holds fields of `Spec`."""
+        self.gpt2 = gpt2.eval()
+        self._tokenizer = tokenizer
+        self._open_dataset = dataset
+        self._spec = spec_of(gpt2, **about)
+
+    @property
+    def spec(self) -> Spec:
+        """What it is."""
+        return self._spec
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Its tokenizer, if it has one."""
+        return self._tokenizer
+
+    @cached_property
+    def dataset(self) -> Dataset | None:
+        """The text it was trained on, opened at the first use."""
+        return self._open_dataset()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of config and weights."""
+        return digest(json.dumps(self.gpt2.config.to_json()), self.gpt2.tensors())
+
+    @torch.no_grad()
+    def observe(self, tokens: Int[Tensor, "b t"], layers: Sequence[int], watch: Watch) -> None:
+        """Run tokens and call `watch` for each of `layers`; stop after the last of them."""
+        self.gpt2.observe(self._here(tokens), layers, watch)
+
+    @torch.inference_mode()
+    def losses(self, windows: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
+        """Nats of predictions first, first + 1 ... of each window, in float64."""
+        windows = self._here(windows)
+        hidden = self.gpt2.hidden(windows[:, :-1])[:, first:]
+        return losses_in_blocks(hidden, windows[:, 1 + first :], self.gpt2.logits).cpu()
+
+    @torch.inference_mode()
+    def predictions(
+        self, tokens: Int[Tensor, "b t"], where: Bool[Tensor, "b t"]
+    ) -> Int[Tensor, " n"]:
+        """The likeliest next token after each token that `where` selects, in row order."""
+        hidden = self.gpt2.hidden(self._here(tokens))[self._here(where)]
+        likeliest = [self.gpt2.logits(rows).argmax(dim=-1) for rows in torch.split(hidden, BLOCK)]
+        return torch.cat(likeliest).cpu()
+
+    def continuation(
+        self, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
+    ) -> Iterator[Int[Tensor, "b 1"]]:
+        """New tokens, one at a time."""
+        return stream(self.gpt2, self._here(tokens), length=length, **sampling)
+
+    def save(self, folder: Path | str) -> Path:
+        """Write weights, conventions and tokenizer to a folder that `load` opens."""
+        folder = Path(folder)
+        if self._tokenizer is not None:
+            described = json.dumps(self._tokenizer.describe())
+            atomic.write_text(folder / "tokenizer.json", described + "\n")
+        self.gpt2.save_pretrained(folder)
+        return folder
+
+    def cannot(self, length: int) -> str | None:
+        """Ask the encoding whether it has a position `length - 1`."""
+        weight, shape = self.gpt2.tokens.weight, self.gpt2.config
+        at = torch.full((1, 1), length - 1, device=weight.device)
+        try:
+            self.gpt2.position.embed(weight.new_zeros(1, 1, shape.width), at)
+            q = weight.new_zeros(1, shape.heads, 1, shape.head_dim)
+            self.gpt2.encoding().rotate(q, at, "query")
+        except InputError as error:
+            return str(error)
+        return None
+
+    def cost(self, length: int) -> float:
+        """Multiplications of projections and MLPs, causal attention and the output matrix."""
+        shape = self.gpt2.config
+        layer = 12 * shape.width**2 + length * shape.width
+        return float(length * (shape.layers * layer + shape.vocabulary * shape.width))
+
+    def _here(self, tokens: Tensor) -> Tensor:
+        return tokens.to(self.gpt2.tokens.weight.device)
+
+
+def spec_of(gpt2: GPT2, **about: Any) -> Spec:
+    """The spec of a GPT2; `about` adds or replaces fields."""
+    config = gpt2.config
+    layers = [
+        LayerSpec(
+            encoding=config.encoding,
+            conventions={**gpt2.encoding(layer).conventions(), "scale": config.scale},
+            claims=gpt2.encoding(layer).claims(),
+        )
+        for layer in range(config.layers)
+    ]
+    fields: Mapping[str, Any] = {
+        "name": title(config.encoding),
+        "layers": tuple(layers),
+        "heads": config.heads,
+        "head_dim": config.head_dim,
+        "width": config.width,
+        "vocabulary": config.vocabulary,
+        "train_length": config.train_length,
+        "causal": config.causal,
+    }
+    return Spec(**{**fields, **about})

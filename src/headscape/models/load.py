@@ -1,0 +1,106 @@
+"""Open a model: a training run, a folder of weights, a published model, or one in memory."""
+
+from pathlib import Path
+
+from headscape.errors import InputError
+from headscape.gpt2 import GPT2, weights
+from headscape.models.gpt2_model import GPT2Model
+from headscape.models.loaded import LoadedModel
+from headscape.models.run_model import open_run
+from headscape.models.stretched import StretchedModel, parse_extension
+from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
+from headscape.text.tokenize.gpt2_bpe import GPT2Tokenizer
+from headscape.text.tokenize.published_tokenizer import read_published
+from headscape.text.tokenize.tokenizer import Tokenizer, load_tokenizer
+from headscape.train.run import CONFIG
+
+HUGGING_FACE = "hf:"
+NAMED = {"bytes": ByteTokenizer, "gpt2": GPT2Tokenizer}
+
+
+def load(
+    source: "str | Path | GPT2 | LoadedModel",
+    *,
+    step: int | None = None,
+    tokenizer: Tokenizer | str | None = None,
+) -> LoadedModel:
+    """Open a model.
+
+    `source` is the folder of a training run, a folder that `save` or `save_pretrained` wrote, a
+    folder of Hugging Face GPT-2 weights, `hf:FOLDER` for any causal language model that
+    transformers loads, or a `GPT2` in memory. `step` chooses a checkpoint of a run (default: the
+    newest good one). `tokenizer` ("bytes", "gpt2" or a tokenizer) is for models without their own.
+
+    Example:
+        >>> import headscape as hs
+        >>> gpt2 = hs.GPT2.from_preset("nano", encoding="cable", vocabulary=257)
+        >>> hs.load(gpt2, tokenizer="bytes")
+        <CABLE: 2 layers x 12 heads, width 192, context 1024, untrained>
+    """
+    chosen = _tokenizer(tokenizer)
+    if isinstance(source, LoadedModel):
+        return source
+    if isinstance(source, GPT2):
+        return GPT2Model(source, tokenizer=chosen, trained=False)
+    if not isinstance(source, str | Path):
+        raise InputError(
+            f"load takes a folder, a GPT2 or a loaded model, got {type(source).__name__}."
+        )
+    if str(source).startswith(HUGGING_FACE):
+        from headscape.pretrained.causal_lm import open_causal_lm
+
+        return open_causal_lm(Path(str(source).removeprefix(HUGGING_FACE)), chosen)
+    folder = Path(source)
+    if (folder / CONFIG).is_file():
+        return open_run(folder, step)
+    if step is not None:
+        raise InputError(f"{folder} is not a training run, so it has no step {step}.")
+    return _open_weights(folder, chosen)
+
+
+def stretch(model: LoadedModel, extension: str) -> StretchedModel:
+    """A RoPE model with its frequencies stretched to the length it reads.
+
+    `extension` is linear, ntk, dynamic or yarn; `yarn:8` stretches by 8 at every length.
+
+    Example:
+        >>> import headscape as hs
+        >>> rope = hs.load(hs.GPT2.from_preset("nano", encoding="rope", vocabulary=257))
+        >>> hs.stretch(rope, "yarn:4").spec.name
+        'RoPE, YaRN x4'
+    """
+    if not isinstance(model, GPT2Model):
+        raise InputError(f"{model!r} cannot be stretched: only our own GPT2 models can.")
+    return StretchedModel(model, parse_extension(extension))
+
+
+def _open_weights(folder: Path, tokenizer: Tokenizer | None) -> GPT2Model:
+    """A folder of weights, ours or Hugging Face's GPT-2, with its tokenizer if there is one."""
+    if folder.is_file():
+        hint = "a capture is opened with Capture.load" if folder.suffix == ".safetensors" else ""
+        raise InputError(f"{folder} is a file, not a model's folder{'; ' + hint if hint else ''}.")
+    gpt2 = GPT2.from_pretrained(folder)
+    provenance = {"folder": folder.name}
+    if tokenizer is None:
+        tokenizer = _tokenizer_of(folder, gpt2)
+    return GPT2Model(gpt2, tokenizer=tokenizer, provenance=provenance)
+
+
+def _tokenizer_of(folder: Path, gpt2: GPT2) -> Tokenizer | None:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        published = (folder / "config.json").is_file() and not weights.is_ours(folder)
+        return GPT2Tokenizer() if published and gpt2.config.vocabulary == 50257 else None
+    try:
+        described = weights.read_json(path)
+    except RecursionError as error:
+        raise InputError(f"{path} is nested too deeply to be a tokenizer.") from error
+    return load_tokenizer(described) if "kind" in described else read_published(folder)
+
+
+def _tokenizer(given: Tokenizer | str | None) -> Tokenizer | None:
+    if given is None or isinstance(given, Tokenizer):
+        return given
+    if given not in NAMED:
+        raise InputError(f"unknown tokenizer {given!r}: give bytes, gpt2 or a tokenizer.")
+    return NAMED[given]()

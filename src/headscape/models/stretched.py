@@ -1,0 +1,182 @@
+"""RoPE models read past their trained length by stretching their frequencies, weights untouched.
+
+    linear   position interpolation, arXiv:2306.15595
+    ntk      a larger base
+    dynamic  a base that grows with the length in use
+    yarn     slow bands interpolated, scores sharpened, arXiv:2309.00071
+
+`yarn:8` stretches by 8 at every length. Without a number linear, ntk and yarn stretch by test
+length / trained length (by 1 up to the trained length), which is what one would choose for that
+length; dynamic needs no number, because it follows the length by itself.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headscape.encodings import encoding_type
+from headscape.encodings.rope import RoPE
+from headscape.errors import InputError
+from headscape.gpt2 import GPT2
+from headscape.models.gpt2_model import GPT2Model
+from headscape.models.loaded import LoadedModel
+from headscape.protocol import Model, Spec, Watch
+from headscape.text.dataset import Dataset
+from headscape.text.tokenize.tokenizer import Tokenizer
+
+Kind = Literal["linear", "ntk", "dynamic", "yarn"]
+TITLES: dict[str, str] = {
+    "linear": "linear",
+    "ntk": "NTK",
+    "dynamic": "dynamic NTK",
+    "yarn": "YaRN",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """A way to stretch, and by how much."""
+
+    kind: Kind
+    factor: float | None = None
+    """None: by what the test length asks for."""
+
+    @property
+    def title(self) -> str:
+        """What a column calls it."""
+        return TITLES[self.kind] + ("" if self.factor is None else f" x{self.factor:g}")
+
+    def factor_at(self, length: int, trained: int) -> float:
+        """By how much a test length is stretched."""
+        if self.factor is not None:
+            return self.factor
+        return 1.0 if self.kind == "dynamic" else max(1.0, length / trained)
+
+
+def parse_extension(text: str) -> Extension:
+    """The extension of a name such as `yarn` or `linear:4`."""
+    name, colon, number = text.partition(":")
+    for kind in get_args(Kind):
+        if kind == name:
+            return Extension(kind=kind, factor=_factor(number, text) if colon else None)
+    raise InputError(f"unknown extension {text!r}: choose {', '.join(TITLES)}, or yarn:8.")
+
+
+def uses_rope(encoding: str) -> bool:
+    """Whether an encoding is RoPE, alone or wrapped."""
+    return encoding_type(encoding)[1] is RoPE
+
+
+class StretchedModel(LoadedModel):
+    """A RoPE model whose frequencies fit the length it reads; one copy per length, weights shared.
+
+    Example:
+        >>> import headscape as hs
+        >>> rope = hs.load(hs.GPT2.from_preset("nano", encoding="rope", vocabulary=257))
+        >>> hs.stretch(rope, "yarn").spec.name
+        'RoPE, YaRN'
+    """
+
+    def __init__(self, base: GPT2Model, extension: Extension) -> None:
+        config = base.gpt2.config
+        if not uses_rope(config.encoding):
+            raise InputError(
+                f"{extension.kind!r} stretches RoPE, and this model's encoding is "
+                f"{config.encoding!r}: leave the extension out or choose a RoPE run."
+            )
+        self.base = base
+        self.extension = extension
+        self._by_length: dict[int, GPT2Model] = {}
+
+    def at(self, length: int) -> Model:
+        """The model as it reads `length` tokens."""
+        return self._at(length)
+
+    def _at(self, length: int) -> GPT2Model:
+        if length not in self._by_length:
+            self._by_length[length] = GPT2Model(
+                stretched_gpt2(self.base.gpt2, self.extension, length),
+                tokenizer=self.base.tokenizer,
+                dataset=lambda: self.base.dataset,
+                **{name: getattr(self.spec, name) for name in _KEPT},
+            )
+        return self._by_length[length]
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The base's, under the name of the extension."""
+        spec = self.base.spec
+        return replace(spec, name=f"{spec.name}, {self.extension.title}")
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The base's."""
+        return self.base.tokenizer
+
+    @property
+    def dataset(self) -> Dataset | None:
+        """The base's."""
+        return self.base.dataset
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the model at its trained length."""
+        return self._at(self.base.gpt2.config.train_length).fingerprint
+
+    def observe(self, tokens: Int[Tensor, "b t"], layers: Sequence[int], watch: Watch) -> None:
+        """Run tokens, stretched to their number."""
+        self._at(tokens.shape[1]).observe(tokens, layers, watch)
+
+    def losses(self, windows: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
+        """Losses, stretched to the windows' length."""
+        return self._at(windows.shape[1] - 1).losses(windows, first)
+
+    def predictions(
+        self, tokens: Int[Tensor, "b t"], where: Bool[Tensor, "b t"]
+    ) -> Int[Tensor, " n"]:
+        """Predictions, stretched to the number of tokens."""
+        return self._at(tokens.shape[1]).predictions(tokens, where)
+
+    def continuation(
+        self, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
+    ) -> Iterator[Int[Tensor, "b 1"]]:
+        """New tokens, stretched to the final length."""
+        return self._at(tokens.shape[1] + length).continuation(tokens, length=length, **sampling)
+
+    def cannot(self, length: int) -> str | None:
+        """Why it cannot read a length, stretched to it."""
+        return self._at(length).cannot(length)
+
+    def cost(self, length: int) -> float:
+        """The base's."""
+        return self.base.cost(length)
+
+
+_KEPT = ("name", "preset", "trained", "task", "seed", "recipe", "provenance")
+
+
+def stretched_gpt2(model: GPT2, extension: Extension, length: int) -> GPT2:
+    """A GPT2 with the same weights (shared, not copied) and stretched frequencies."""
+    config = model.config
+    factor = extension.factor_at(length, config.train_length)
+    changes = {"scaling": extension.kind, "factor": factor}
+    stretched = replace(config, encoding_fields={**config.encoding_fields, **changes})
+    with torch.device("meta"):
+        twin = GPT2(stretched)
+    twin.load_state_dict(model.state_dict(), assign=True)
+    return twin
+
+
+def _factor(number: str, text: str) -> float:
+    try:
+        factor = float(number)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor < float("inf"):
+        raise InputError(f"{text!r}: an extension's factor must be a number of at least 1.")
+    return factor

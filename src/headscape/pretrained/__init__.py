@@ -1,0 +1,1 @@
+"""Published models of other architectures, through the optional package transformers."""

@@ -1,0 +1,76 @@
+"""The table of properties, and the sizes and encodings they are tried on.
+
+Fields are chosen so that a text of four training lengths exceeds every threshold: buckets, clipped
+distances, FIRE's length, CoPE's table.
+"""
+
+from collections.abc import Callable
+
+from headscape.encodings import ENCODINGS, Encoding, Shape, make
+from headscape.properties.agreement import agreement
+from headscape.properties.batching import packing, padding, rows
+from headscape.properties.claims import claims, flags
+from headscape.properties.order import causality, decoding, prefix
+from headscape.properties.probe import TRAINED, Factory
+from headscape.properties.state import learned_only, no_memory, no_side_effects, round_trip
+
+Property = Callable[[Factory, int, int], None]
+"""Called with a factory, a number of heads and a length; raises Violated where it does not hold."""
+
+PROPERTIES: dict[str, Property] = {
+    each.__name__: each
+    for each in (
+        causality,
+        prefix,
+        decoding,
+        no_memory,
+        rows,
+        packing,
+        padding,
+        learned_only,
+        round_trip,
+        no_side_effects,
+        claims,
+        flags,
+        agreement,
+    )
+}
+
+HEADS = (1, 8, 12, 25)
+"""Powers of two and others."""
+LENGTHS = (1, 2, 7, 64, 65, 4 * TRAINED)
+QUICK = {1: LENGTHS, 8: (1, 64), 12: (2, 7, 4 * TRAINED), 25: (7, 65)}
+"""Lengths by number of heads that a quick run tries; a slow run tries every pair."""
+LONGEST = 10 * TRAINED
+"""Rows of the learned table: as many positions as any property uses."""
+
+WRAPPED = (
+    "dape+kerple",
+    "dape+alibi",
+    "dape+rope",
+    "dape+nope",
+    "dapev2+kerple",
+    "dapev2+cable",
+    "dapev2+alibi",
+    "dapev2+rope",
+    "dapev2+fire",
+)
+SUBJECTS = (*ENCODINGS, *WRAPPED)
+
+FIELDS: dict[str, dict[str, object]] = {
+    "learned": {"length": LONGEST},
+    "t5": {"buckets": 16, "max_distance": 40},
+    "t5-clipped": {"max_distance": 20},
+    "fire": {"length": 24.0},
+    "cope": {"positions": 9},
+}
+
+
+def factory(name: str, **fields: object) -> Factory:
+    """Return a function that makes the named encoding for any shape."""
+    chosen = FIELDS.get(name.rpartition("+")[2], {}) | fields
+
+    def build(shape: Shape) -> Encoding:
+        return make(name, shape, chosen)
+
+    return build

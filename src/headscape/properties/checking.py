@@ -1,0 +1,104 @@
+"""All properties of one encoding, as a list of results.
+
+for result in check("my-encoding"): print(result)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import get_args
+
+import torch
+
+from headscape.attention import attend
+from headscape.encodings import Encoding, Shape
+from headscape.encodings.names import ENCODINGS
+from headscape.encodings.wrapper import Wrapper
+from headscape.errors import InputError
+from headscape.properties.agreement import agreement
+from headscape.properties.cases import PROPERTIES, factory
+from headscape.properties.probe import TRAINED, Factory, shape
+
+SIZES = ((1, 1), (12, 2), (8, 7), (3, 2 * TRAINED + 5))
+"""Heads and tokens that `check` tries."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Whether an encoding has a property."""
+
+    property: str
+    passed: bool
+    detail: str
+    """What the property says or, where it fails, at which size and how."""
+
+    def __str__(self) -> str:
+        return f"{'pass' if self.passed else 'FAIL'}  {self.property}: {self.detail}"
+
+
+def check(
+    encoding: str | type[Encoding],
+    *,
+    properties: Sequence[str] | None = None,
+    sizes: Sequence[tuple[int, int]] = SIZES,
+    **fields: object,
+) -> list[Result]:
+    """Return one result per property for an encoding, given by name or as a class.
+
+    `fields` are fields of its config; `sizes` are pairs of heads and tokens. A wrapper is checked
+    around Kerple, and every path of attention is compared with the reference.
+    """
+    made = _factory(encoding, fields)
+    chosen = list(PROPERTIES) if properties is None else list(properties)
+    for name in chosen:
+        if name not in PROPERTIES:
+            raise InputError(f"unknown property {name!r}: there are {', '.join(PROPERTIES)}.")
+    try:
+        made(shape(sizes[0][0]))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{encoding!r} cannot be built: {error!r}.") from error
+    return [_result(name, made, sizes) for name in chosen]
+
+
+def _factory(encoding: str | type[Encoding], fields: dict[str, object]) -> Factory:
+    if isinstance(encoding, str):
+        return factory(encoding, **fields)
+    if not (isinstance(encoding, type) and issubclass(encoding, Encoding)):
+        raise InputError(f"check takes the name or the class of an encoding, got {encoding!r}.")
+    for name, kind in ENCODINGS.items():
+        if kind is encoding:
+            return factory(name, **fields)
+
+    def build(shape: Shape) -> Encoding:
+        config = encoding.config_type(**fields)
+        if issubclass(encoding, Wrapper):
+            return encoding(shape, config, factory("kerple")(shape))
+        return encoding(shape, config)
+
+    return build
+
+
+def _result(name: str, made: Factory, sizes: Sequence[tuple[int, int]]) -> Result:
+    summary = (PROPERTIES[name].__doc__ or "").partition("\n")[0]
+    for heads, length in sizes:
+        for run in _runs(name):
+            try:
+                run(made, heads, length)
+            except Exception as error:  # noqa: BLE001 - any error of the encoding is a failure
+                found = str(error) if isinstance(error, AssertionError) else f"it raises {error!r}"
+                where = f"with {heads} heads and {length} tokens"
+                return Result(name, passed=False, detail=f"{where}, {found.rstrip('.')}.")
+    return Result(name, passed=True, detail=summary)
+
+
+def _runs(name: str) -> list[Callable[[Factory, int, int], None]]:
+    """Return the calls that a property makes per size: for agreement, every path and dtype."""
+    if name != "agreement":
+        return [PROPERTIES[name]]
+    return [
+        partial(agreement, path=path, dtype=dtype)
+        for path in get_args(attend.Path)
+        for dtype in (torch.float64, torch.float32)
+    ]

@@ -1,0 +1,113 @@
+"""What an encoding says about itself is true, both ways: its claims, and its flags."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headscape.encodings import Encoding
+from headscape.properties.probe import (
+    HEAD_DIM,
+    TRAINED,
+    Factory,
+    draw,
+    model,
+    observe,
+    randomise,
+    shape,
+    tokens,
+)
+from headscape.properties.tolerance import close, require
+from headscape.types import Positions
+
+SHORT = 7
+"""Fewer tokens than this need not contain a counterexample."""
+
+
+def claims(
+    factory: Factory,
+    heads: int,
+    length: int,
+    shift: int = 5,
+    gaps: Sequence[int] | None = None,
+) -> None:
+    """Every claim holds, and for every claim not made there is a counterexample.
+
+    The positions tried include some far beyond the trained ones, since some thresholds are there.
+    """
+    subject = model(factory, heads, layers=1)
+    encoding = subject.encoding()
+    steps = torch.tensor(gaps if gaps is not None else [1 + (i % 3 == 2) for i in range(length)])
+    at = (steps.cumsum(0) - steps[0])[None]
+    here = observe(subject, tokens(2, length), positions=at).scores[0]
+    there = observe(subject, tokens(2, length), positions=at + shift).scores[0]
+    far = observe(subject, tokens(2, length), positions=at + 3 * TRAINED).scores[0]
+    others = observe(subject, tokens(2, length, seed=9), positions=at).scores[0]
+    seen = here.visible.expand_as(here.final)
+    distance = Positions(at, at).distance()[0]
+    holds = {
+        "shift_invariant": close(here.final[seen], there.final[seen])
+        and close(here.final[seen], far.final[seen]),
+        "toeplitz": _by_distance(torch.cat([here.bias, far.bias]), distance),
+        "pointwise": _pairs_alone(encoding, length),
+        "context_dependent": not close(here.bias[seen], others.bias[seen]),
+    }
+    for claim, claimed in encoding.claims().items():
+        # Each claim is universal ("never depends on"), except that context_dependent denies one.
+        universal = claimed != (claim == "context_dependent")
+        refuted = holds[claim] == (claim == "context_dependent")
+        if universal:
+            require(not refuted, f"{claim}={claimed} does not hold")
+        else:
+            require(refuted or length < SHORT, f"{claim}={claimed} has no counterexample")
+
+
+def _by_distance(value: Tensor, distance: Tensor) -> bool:
+    """Return whether the visible values are one per head and distance."""
+    seen = distance >= 0
+    table = value.new_zeros(value.shape[1], int(distance.max()) + 1)
+    table[:, distance[seen]] = value[0][:, seen]
+    expected = table[:, distance[seen]].expand(value.shape[0], -1, -1)
+    return close(value[:, :, seen], expected)
+
+
+@torch.no_grad()
+def _pairs_alone(encoding: Encoding, length: int) -> bool:
+    """Return whether `mix` of a pair depends on no other pair."""
+    heads, seen = encoding.shape.heads, torch.ones(length, length).tril().bool()[None, None]
+    content = draw(1, heads, length, length, seed=3)
+    queries = draw(1, heads, length, HEAD_DIM, seed=4)
+    bias = draw(1, heads, length, length, seed=5) if encoding.adds_bias else None
+    before = encoding.mix(content, bias, seen, queries)
+    touched = torch.zeros(length, length, dtype=torch.float64)
+    touched[-1, length - 1 - length // 4 % 4] = 1.0
+    moved = None if bias is None else bias - touched
+    after = encoding.mix(content + touched, moved, seen, queries)
+    elsewhere = (seen & (touched == 0)).expand_as(before)
+    return close(after[elsewhere], before[elsewhere])
+
+
+@torch.no_grad()
+def flags(factory: Factory, heads: int, length: int) -> None:
+    """Each of at_input, rotates, streams, adds_bias and mixes is set if and only if it is true."""
+    encoding = factory(shape(heads)).double()
+    randomise(encoding)
+    at = Positions.span(length)
+    x, q = draw(1, length, heads * HEAD_DIM, seed=1), draw(1, heads, length, HEAD_DIM, seed=2)
+    stream = encoding.stream(x)
+    scores, bias = (draw(1, heads, length, length, seed=seed) for seed in (3, 4))
+    added = bias if encoding.adds_bias else None
+    seen = torch.ones(length, length).tril().bool()[None, None]
+    expected = scores if added is None else scores + added
+    done = {
+        "at_input": not torch.equal(encoding.embed(x, at.q), x),
+        "rotates": not torch.equal(encoding.rotate(q, at.q, "query"), q),
+        "streams": stream is not None,
+        "adds_bias": encoding.bias(at, stream, stream) is not None,
+        "mixes": not torch.equal(encoding.mix(scores, added, seen, q), expected),
+    }
+    for flag, does in done.items():
+        said = bool(getattr(encoding, flag))
+        # One token at position 0 is not rotated.
+        if said != does and not (flag == "rotates" and length == 1):
+            require(holds=False, sentence=f"{flag} is {said}, but should be {does}")

@@ -1,0 +1,203 @@
+"""`train`: from a preset or configuration to a finished run."""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscape.errors import InputError
+from headscape.gpt2 import GPT2
+from headscape.io import atomic
+from headscape.io.folder_lock import FolderLock
+from headscape.text.dataset import default_cache
+from headscape.train.config import config_file
+from headscape.train.config.config_checks import allocating
+from headscape.train.config.presets import checked_settings, preset
+from headscape.train.config.train_config import TrainConfig
+from headscape.train.data import open_data, with_absolute_corpus
+from headscape.train.distributed.parallel import parallelize
+from headscape.train.distributed.world import World, joined, restarted
+from headscape.train.loop import metrics
+from headscape.train.loop.live_line import LiveLine
+from headscape.train.loop.loop import Loop, progress_of
+from headscape.train.loop.optim import adamw
+from headscape.train.loop.step import Learner
+from headscape.train.loop.tensorboard import require_tensorboard
+from headscape.train.resume import check_folder, newest_checkpoint
+from headscape.train.run import CONFIG, TOKENIZER, read_config
+from headscape.train.storage import checkpoint, provenance
+from headscape.train.storage.checkpoint import State
+from headscape.train.storage.checkpoint_tensors import load
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunResult:
+    """How a run ended."""
+
+    folder: Path
+    """The run; `Run.open` reads it."""
+    finished: bool
+    """False if a signal ended it early."""
+    step: int
+    """Updates made."""
+    tokens: int
+    """Tokens seen."""
+    seconds: float
+    """Training time, over all resumptions."""
+    loss: float
+    """Training loss of the last step, in nats per token."""
+    validation_loss: float | None
+    """Last validation loss, in nats per token."""
+    message: str
+    """Where the result is, or how to resume."""
+
+    def __repr__(self) -> str:
+        return (
+            f"RunResult({str(self.folder)!r}, finished={self.finished}, step={self.step}, "
+            f"loss={self.loss:.4g}, validation_loss={self.validation_loss})"
+        )
+
+
+def train(
+    config: TrainConfig | Path | str | None = None,
+    *,
+    out: Path | str,
+    resume: bool = False,
+    cache: Path | str | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> RunResult:
+    """Train a model into the folder `out` and return how the run ended.
+
+    `config` is the name of a preset, a TrainConfig, or the path of a config.toml; by default the
+    preset nano, or when resuming the run's own configuration. `settings` are fields of TrainConfig
+    to change, such as encoding="cable", corpus="book.txt", steps=400, lr=1e-3.
+
+    With `resume` a run in `out` continues from its newest checkpoint. Tokens of the text are
+    stored in `cache` (see `default_cache`). Progress goes to stderr unless `quiet`. Under torchrun
+    every process calls this; processes restarted after a failure resume.
+
+        hs.train("nano", encoding="cable", corpus="book.txt", out="runs/cable")
+    """
+    if not isinstance(out, Path | str):
+        raise InputError(f"out must be the path of a folder, got {out!r}.")
+    out = Path(out)
+    cache = default_cache() if cache is None else Path(cache)
+    with joined() as world, FolderLock(out) as lock:
+        # A function of its own, so that everything that holds the process group is freed when it
+        # returns, before the group is destroyed.
+        resume = resume or restarted()
+        chosen = world.first(lambda: requested_config(config, settings, out, resume=resume))
+        return _train(chosen, out, cache, world, lock, resume=resume, quiet=quiet)
+
+
+def requested_config(
+    config: TrainConfig | Path | str | None, settings: dict[str, Any], out: Path, *, resume: bool
+) -> TrainConfig:
+    """Return the configuration that the arguments of `train` describe."""
+    if config is None and resume and (out / CONFIG).is_file():
+        config = read_config(out)
+    if isinstance(config, Path) or (isinstance(config, str) and config.endswith(".toml")):
+        config = config_file.read(Path(config))
+    if isinstance(config, TrainConfig):
+        return with_absolute_corpus(replace(config, **checked_settings(settings)))
+    if config is not None and not isinstance(config, str):
+        raise InputError(
+            f"config must be the name of a preset, a TrainConfig or the path of a config.toml, "
+            f"got {config!r}."
+        )
+    return with_absolute_corpus(preset(config or "nano", **settings))
+
+
+def _train(
+    config: TrainConfig,
+    out: Path,
+    cache: Path,
+    world: World,
+    lock: FolderLock,
+    *,
+    resume: bool,
+    quiet: bool,
+) -> RunResult:
+    if config.tensorboard:
+        require_tensorboard()
+    world.first(lambda: check_folder(config, out, lock, resume=resume))
+    torch.set_float32_matmul_precision("high" if world.device.type == "cuda" else "highest")
+    with LiveLine(config, enabled=world.is_first and not quiet) as live:
+        loop = _prepare(config, out, cache, world, live)
+        windows = loop.data.rows(config, 0, config.context_length, world)
+        attention = loop.learner.attention_path(windows)
+        # Written only now, so that a text, model or path that fails leaves no folder behind.
+        world.first(lambda: _write_run(loop, config, lock, resume=resume))
+        state = _starting_state(loop, config)
+        world.first(lambda: provenance.record(out, config, loop.data, world, attention, state.step))
+        finished = True
+        if progress_of(config, state) < 1:
+            state, finished = loop.train(state)
+        result = _result(out, state, finished=finished)
+        live.message(result.message)
+        return result
+
+
+def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, live: LiveLine) -> Loop:
+    data = open_data(config, world, cache)
+    with allocating("the model"), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = GPT2(config.model(data.tokenizer.vocabulary))
+    module = parallelize(model, config.distributed, world)
+    if config.compile:
+        module.compile()
+    learner = Learner(config=config, world=world, model=model, module=module)
+    return Loop(run=out, data=data, learner=learner, optimizer=adamw(model, config), live=live)
+
+
+def _write_run(loop: Loop, config: TrainConfig, lock: FolderLock, *, resume: bool) -> None:
+    """Lock the folder and write configuration and tokenizer; refuse a text that has changed."""
+    out, data = loop.run, loop.data
+    lock.acquire()
+    # Again, because a different process may have used the folder before it was locked.
+    check_folder(config, out, lock, resume=resume)
+    changed = provenance.changed(out, data) if checkpoint.has_any(out) else None
+    if changed is not None:
+        raise InputError(
+            f"{out} was trained with a different {changed} than {config.corpus} has now: restore "
+            f"it to resume, or choose a different folder."
+        )
+    config_file.write(out / CONFIG, config)
+    atomic.write_text(out / TOKENIZER, json.dumps(data.tokenizer.describe()) + "\n")
+
+
+def _starting_state(loop: Loop, config: TrainConfig) -> State:
+    """Load the checkpoint to continue from, if there is one."""
+    newest = newest_checkpoint(loop.run, loop.learner.world, loop.live.message)
+    if newest is None:
+        return State()
+    load(newest, loop.learner.model, loop.optimizer)
+    of = f" of {config.steps}" if config.steps else ""
+    loop.live.message(f"resuming {loop.run} at step {newest.state.step}{of}")
+    return newest.state
+
+
+def _result(out: Path, state: State, *, finished: bool) -> RunResult:
+    lines = [line for line in metrics.read(out) if line["step"] <= state.step]
+    validation = [line["validation_loss"] for line in lines if "validation_loss" in line]
+    if finished:
+        message = f"finished after {state.step} steps: {checkpoint.steps(out)[-1][1]}"
+    else:
+        message = (
+            f"stopped at step {state.step} and saved a checkpoint; continue with: "
+            f"headscape train --resume --out {out}"
+        )
+    return RunResult(
+        folder=out,
+        finished=finished,
+        step=state.step,
+        tokens=state.tokens,
+        seconds=state.seconds,
+        loss=lines[-1].get("loss", math.nan) if lines else math.nan,
+        validation_loss=validation[-1] if validation else None,
+        message=message,
+    )

@@ -1,0 +1,36 @@
+from dataclasses import replace
+
+import pytest
+
+from figures.synthetic import alibi, capture
+from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
+from headscape.errors import InputError
+
+
+def test_numbers_count_from_0_and_negative_ones_from_the_end_of_what_was_captured():
+    assert [choose_layer(n, (2, 5, 7)) for n in (2, 7, -1, -3)] == [2, 7, 7, 2]
+    assert choose_heads(None, (1, 4)) == (1, 4)
+    assert choose_heads([-1, 1], (1, 4)) == (4, 1)
+
+
+@pytest.mark.parametrize("layer", [0, 8, -4])
+def test_what_was_not_captured_is_refused(layer):
+    with pytest.raises(InputError, match=rf"layer {layer} is not .* contains layers 2, 5, 7"):
+        choose_layer(layer, (2, 5, 7))
+
+
+def test_heads_are_listed_once_and_not_none():
+    with pytest.raises(InputError, match=r"head 4 .* is listed twice"):
+        choose_heads([4, -1], (1, 4))
+    with pytest.raises(InputError, match="is empty"):
+        choose_heads([], (1, 4))
+
+
+def test_quantity_is_what_the_models_show():
+    adds, none = capture(alibi(1, 4)), capture(alibi(1, 4), encoding="rope")
+    assert choose_quantity(None, adds) == "bias"
+    assert choose_quantity(None, none) == "final"
+    assert choose_quantity(None, adds, none) == "final"
+    assert choose_quantity("weights", none) == "weights"
+    maps = {name: x for name, x in adds.maps.items() if name.endswith("weights")}
+    assert choose_quantity(None, replace(adds, maps=maps)) == "weights"

@@ -1,0 +1,75 @@
+"""The files around the package say the same: version, licence, commands."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def citation() -> dict[str, object]:
+    return yaml.safe_load((ROOT / "CITATION.cff").read_text())
+
+
+def made(target: str) -> str:
+    """What make would run for a target."""
+    command = ["make", "--dry-run", "--always-make", target]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_the_citation_is_of_this_version() -> None:
+    found = citation()
+    for key in ("cff-version", "message", "title", "authors"):  # what the format requires
+        assert found[key], key
+    assert found["version"] == PROJECT["version"]
+    assert found["license"] == PROJECT["license"]
+
+
+def test_the_changelog_has_this_version_or_what_it_will_contain() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## \[(.+?)\]", text, re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert PROJECT["version"] in text
+
+
+def test_the_workflow_and_ci_run_the_readmes_test_command() -> None:
+    assert re.search(r"^make test$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
+    job = workflow["jobs"]["test"]
+    assert "make test" in [step.get("run") for step in job["steps"]]
+    oldest = PROJECT["requires-python"].removeprefix(">=")
+    assert job["strategy"]["matrix"]["python"][0] == oldest
+    assert (ROOT / ".ci/run").read_text().splitlines()[-1] == "make test"
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_every_make_command_of_a_page_is_a_target(page: str) -> None:
+    commands = re.findall(r"(?:^|`)make ([a-z-]+)(?:$|`)", (ROOT / page).read_text(), re.MULTILINE)
+    assert commands
+    for target in commands:
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+
+
+def test_every_target_can_be_made() -> None:
+    [phony] = re.findall(r"^\.PHONY: (.+)$", MAKEFILE, re.MULTILINE)
+    for target in phony.split():
+        assert made(target).strip(), target
+
+
+def test_the_figures_do_not_install_the_test_tools() -> None:
+    assert "['optional-dependencies']" not in made("figures")
+    assert "['optional-dependencies']['test']" in made("test")
+
+
+def test_torch_is_pinned_by_the_constraints_alone() -> None:
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    assert "torch==2.13.0" in pins
+    assert [one for one in PROJECT["dependencies"] if one.startswith("torch")] == ["torch>=2.6"]
+    assert made("setup").count("--constraint constraints.txt") == 2

@@ -1,0 +1,101 @@
+"""The documentation site: built without a warning, complete, and read without a network."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import headscape
+from docs.site import encoding_pages
+from headscape.encodings import ENCODINGS, WRAPPERS
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("site")
+LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+"""Elements through which a page fetches something while it is read."""
+
+
+class Fetched(HTMLParser):
+    """Collects every address that a page fetches without being asked."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if address := given.get(LOADS.get(tag, "")):
+            self.addresses.append(address)
+        self.addresses += re.findall(r"url\(['\"]?([^)'\"]+)", given.get("style") or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site without its notebooks, which test_notebooks.py runs."""
+    out = tmp_path_factory.mktemp("site") / "html"
+    done = python("-m", "docs.site.build", str(out), "--without-notebooks")
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own: Sphinx's own warnings would be errors in this one."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def external(address: str) -> bool:
+    return "//" in address.partition("?")[0] and not address.startswith("data:")
+
+
+def test_a_page_that_fetches_is_noticed() -> None:
+    page = '<script src="https://cdn.example/x.js"></script><p style="background:url(//a.b/c)">'
+    assert [external(address) for address in Fetched(page).addresses] == [True, True]
+
+
+def test_no_page_fetches_from_the_network(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > len(ENCODINGS)
+    for page in pages:
+        fetched = Fetched(page.read_text()).addresses
+        assert fetched, page.name
+        assert not [address for address in fetched if external(address)], page.name
+    for sheet in site.rglob("*.css"):
+        found = re.findall(r"(?:url\(|@import )\s*['\"]?([^)'\";]+)", sheet.read_text())
+        assert not [address for address in found if external(address)], sheet.name
+
+
+@pytest.mark.parametrize("name", [*ENCODINGS, *WRAPPERS])
+def test_every_encoding_has_a_whole_page(site: Path, name: str) -> None:
+    page = (site / f"encodings/{name}.html").read_text()
+    for section in ("Pictures", "Conventions", "Claims", "Cost", "Length extrapolation"):
+        assert f"<h2>{section}<" in page, section
+    kind = (ENCODINGS | WRAPPERS)[name]
+    assert kind.paper.partition(",")[0].replace("&", "&amp;") in page
+    for field in kind.config_type.__dataclass_fields__:
+        assert f'<span class="pre">{field}</span>' in page, field
+
+
+def test_the_api_page_has_every_public_name(site: Path) -> None:
+    page = (site / "api.html").read_text()
+    for name in headscape.__all__:
+        assert f'id="headscape.{name}"' in page, name
+
+
+def test_the_extrapolation_table_is_read_from_the_results() -> None:
+    text = "| length | A | B+C |\n|---:|---:|---:|\n| 512 | 1.0 | 2.0 ± 0.1 |\n| 1024 | - | 3.0 |\n"
+    found = encoding_pages.extrapolation(text)
+    assert found == {"A": {"512": "1.0", "1024": "-"}, "B+C": {"512": "2.0 ± 0.1", "1024": "3.0"}}
+
+
+def test_a_warning_fails_the_build(tmp_path: Path) -> None:
+    (tmp_path / "index.md").write_text("# Title\n\n[nowhere](missing.md)\n")
+    code = "import sys; from docs.site.build import render; from pathlib import Path;"
+    code += "sys.exit(render(Path(sys.argv[1]), Path(sys.argv[1], 'html')))"
+    done = python("-c", code, str(tmp_path))
+    assert done.returncode == 1
+    assert "missing.md" in done.stderr

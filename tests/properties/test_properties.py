@@ -1,0 +1,121 @@
+"""Every property on every encoding: heads that are and are not powers of two, lengths up to four
+times the trained one, and chunkings, packings and positions that hypothesis draws."""
+
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headscape.attention import attend
+from headscape.encodings import Encoding
+from headscape.encodings.alibi import ALiBi
+from headscape.encodings.dape import DAPE
+from headscape.errors import InputError
+from headscape.properties import PROPERTIES, Result, check
+from headscape.properties.agreement import agreement
+from headscape.properties.batching import packing, padding
+from headscape.properties.cases import HEADS, LENGTHS, QUICK, SUBJECTS, factory
+from headscape.properties.claims import claims
+from headscape.properties.order import decoding
+
+PATHS = get_args(attend.Path)
+"""Every path there is; one that does not support an encoding has to say so."""
+
+every = pytest.mark.parametrize("name", SUBJECTS)
+few = settings(max_examples=5)
+by_property = pytest.mark.parametrize(
+    "property_", [name for name in PROPERTIES if name != "agreement"]
+)
+
+
+@every
+@by_property
+@pytest.mark.parametrize("heads", HEADS)
+def test_property(name: str, heads: int, property_: str) -> None:
+    for length in QUICK[heads]:
+        PROPERTIES[property_](factory(name), heads, length)
+
+
+@pytest.mark.slow
+@every
+@by_property
+@pytest.mark.parametrize("heads", HEADS)
+def test_property_at_every_length(name: str, heads: int, property_: str) -> None:
+    for length in set(LENGTHS) - set(QUICK[heads]):
+        PROPERTIES[property_](factory(name), heads, length)
+
+
+@every
+@pytest.mark.parametrize("path", PATHS)
+def test_every_path_agrees_with_the_reference(name: str, path: str) -> None:
+    for heads, length in ((1, 1), (8, 2), (25, 7), (12, 65)):
+        for dtype in (torch.float64, torch.float32):
+            agreement(factory(name), heads, length, path, dtype)
+
+
+@every
+@few
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=9))
+def test_decoding_in_any_chunks(name: str, chunks: list[int]) -> None:
+    decoding(factory(name), 3, sum(chunks), chunks)
+
+
+@every
+@few
+@given(st.integers(1, 40), st.data())
+def test_packing_at_any_cut(name: str, length: int, data: st.DataObject) -> None:
+    packing(factory(name), 3, length, data.draw(st.integers(0, length)))
+
+
+@every
+@few
+@given(st.integers(1, 20), st.integers(1, 20))
+def test_any_padding(name: str, length: int, pads: int) -> None:
+    padding(factory(name), 3, length, pads)
+
+
+@every
+@few
+@given(st.lists(st.integers(1, 5), min_size=7, max_size=30), st.integers(1, 60))
+def test_claims_at_any_positions(name: str, gaps: list[int], shift: int) -> None:
+    claims(factory(name), 3, len(gaps), shift, gaps)
+
+
+@pytest.mark.parametrize("subject", ["fire", ALiBi, DAPE])
+def test_check_returns_a_result_per_property(subject: str | type[Encoding]) -> None:
+    results = check(subject, sizes=[(2, 7)])
+    assert [result.property for result in results] == list(PROPERTIES)
+    assert all(result.passed for result in results), [str(result) for result in results]
+    assert all(result.detail.endswith(".") for result in results)
+
+
+class Unstable(ALiBi):
+    """Raises beyond three tokens."""
+
+    def rotate(self, x: torch.Tensor, *_: object) -> torch.Tensor:
+        if x.shape[2] > 3:
+            raise RuntimeError("too long")
+        return x
+
+
+def test_check_reports_where_an_encoding_fails() -> None:
+    (result,) = check(Unstable, properties=["causality"], sizes=[(2, 3), (4, 5)])
+    assert result == Result(
+        "causality",
+        passed=False,
+        detail="with 4 heads and 5 tokens, it raises RuntimeError('too long').",
+    )
+    assert str(result).startswith("FAIL  causality: ")
+
+
+def test_check_passes_fields_on_and_refuses_what_it_cannot_check() -> None:
+    with pytest.raises(InputError, match="buckets must be a multiple of 4, got 3"):
+        check("t5", properties=["flags"], buckets=3)
+    with pytest.raises(InputError, match="unknown property 'causal': there are causality"):
+        check("t5", properties=["causal"])
+    with pytest.raises(InputError, match="unknown encoding 'alib'"):
+        check("alib")
+    with pytest.raises(InputError, match="name or the class of an encoding, got 3"):
+        check(3)

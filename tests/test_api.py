@@ -1,0 +1,80 @@
+"""The public names: frozen, documented, lazy, and every example runs."""
+
+import doctest
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headscape as hs
+
+NAMES = {
+    "Capture", "Curves", "Encoding", "GPT2", "Grid", "InputError", "Measures", "Model",
+    "Positions", "Table", "__version__", "attention", "build", "capture", "compare", "encodings",
+    "evaluate", "figures", "load", "register", "stretch", "train",
+}  # fmt: skip
+SEVERAL = {"Capture": ("load",), "GPT2": ("from_preset",)}
+"""Methods with an example of their own."""
+
+
+def test_the_names_are_these() -> None:
+    assert set(hs.__all__) == NAMES
+    assert set(hs.API) == NAMES - {"__version__"}
+    assert set(dir(hs)) == NAMES
+
+
+@pytest.mark.parametrize("name", sorted(NAMES - {"__version__"}))
+def test_a_name_is_documented_and_its_example_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADSCAPE_CACHE", str(tmp_path / "cache"))
+    found = getattr(hs, name)
+    assert inspect.getdoc(found)
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    documented = [found, *(getattr(found, part) for part in SEVERAL.get(name, ()))]
+    examples = 0
+    for item in documented:
+        test = parser.get_doctest(inspect.getdoc(item) or "", {}, name, None, 0)
+        examples += len(test.examples)
+        runner.run(test)
+    assert examples, f"{name} has no example"
+    assert runner.summarize(verbose=False).failed == 0
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        hs.lod  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "capture", "attention", "figures"])
+def test_a_folder_does_not_replace_the_function_of_its_name(name: str) -> None:
+    importlib.import_module(f"headscape.{name}")
+    assert callable(getattr(hs, name))
+
+
+def test_importing_it_is_quick_and_loads_nothing_heavy() -> None:
+    code = "import sys, headscape; heavy = {'torch', 'numpy', 'matplotlib', 'tokenizers'}\n"
+    code += "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: hs.load(3), "load takes a folder, a GPT2 or a loaded model, got int"),
+        (lambda: hs.load("nowhere"), "nowhere"),
+        (lambda: hs.load("hf:nowhere"), "nowhere"),
+        (lambda: hs.Capture.load("nowhere.safetensors"), "nowhere.safetensors"),
+        (lambda: hs.build("albi", heads=1, head_dim=8, width=8, train_length=8), "albi"),
+        (lambda: hs.evaluate([]), "at least one model"),
+    ],
+)
+def test_a_mistake_is_one_sentence(call, message) -> None:
+    with pytest.raises(hs.InputError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)
