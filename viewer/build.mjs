@@ -8,6 +8,7 @@ import { build } from "esbuild";
 const HERE = dirname(fileURLToPath(import.meta.url));
 const OUT = join(HERE, "../src/headscape/page/static");
 const LIMIT = 250_000;
+const OPEN = `import { openPage } from "./viewer.js";\n\nopenPage(document.getElementById("viewer"));\n`;
 const common = { bundle: true, format: "esm", target: "es2022", write: false, charset: "utf8", legalComments: "none", logLevel: "warning" };
 
 function kernel() {
@@ -61,6 +62,7 @@ else {
   } else {
     mkdirSync(OUT, { recursive: true });
     writeFileSync(path, text);
+    writeFileSync(join(OUT, "open.js"), OPEN);
     console.log(`${path}: ${text.length} bytes`);
   }
 }

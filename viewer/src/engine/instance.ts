@@ -103,7 +103,7 @@ export class Instance {
     };
     const columns = 4096 + 4 * width + 64;
     const scratch = [channels, wide, outputs].map((rows) => this.reserve(4 * rows * columns));
-    const added = mix.kind === "dapev2" || mix.added, released = mix.kind === "dapev2" && mix.boundary === "released";
+    const added = mix.kind !== "dape" || mix.added, released = mix.kind === "dapev2" && mix.boundary === "released";
     this.kernel.set_dape(channels, wide, outputs, width, added ? 1 : 0, released ? 1 : 0, this.put(inner, Float32Array), padded("mix.inner.bias", wide), this.put(outer, Float32Array), padded("mix.outer.bias", outputs), ...scratch);
   }
 
