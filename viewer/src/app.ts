@@ -1,12 +1,12 @@
 // What all parts of the viewer share: state, captures, engine, the pair looked at, and when to draw.
 import { type Capture } from "./capture.ts";
-import { automatic, limitsName, type Scale, scaleOf } from "./colour.ts";
+import { automatic, limitsName, type Scale, withLimits } from "./colour.ts";
 import { type Engine } from "./engine/engine.ts";
 import { type Host } from "./host.ts";
 import { type Quantity } from "./pack.ts";
 import { type Profiles } from "./profiles.ts";
 import { type Rows } from "./rows.ts";
-import { type Source } from "./source.ts";
+import { type Source, sourceName } from "./source.ts";
 import { type State, type Store } from "./state.ts";
 import { type Tiles } from "./tiles.ts";
 import { type Whole, wholeMap } from "./whole.ts";
@@ -27,6 +27,8 @@ export interface App {
   root: HTMLElement;
   /** The pair under the pointer or the keyboard cursor. */
   hover: Pair | null;
+  /** Automatic colour scales worked out in this frame. */
+  frame: Map<string, Scale | null>;
   /** Draw again in the next frame. */
   draw(): void;
   fail(message: string): void;
@@ -77,18 +79,29 @@ export function sharing(app: App, source: Source): Source[] {
   return one.flatMap((each) => each.capture.header.layers.flatMap((layer) => each.capture.header.heads.map((head) => ({ ...each, layer, head }))));
 }
 
-function wholesOf(app: App, source: Source): Whole[] {
-  return sharing(app, source).map((each) => wholeMap(app.tiles, each)).filter((whole): whole is Whole => whole !== null);
-}
-
-/** The colour scale of a source. */
-export function scaleFor(app: App, source: Source): Scale | null {
-  return scaleOf(source, app.store.state.colour, wholesOf(app, source));
-}
+/** Scales by what they are made from; sorting cells for percentiles in every frame would be slow. */
+const scales = new Map<string, { wholes: Whole[]; scale: Scale | null }>();
 
 /** The scale without limits set by hand. */
 export function automaticFor(app: App, source: Source): Scale | null {
-  return automatic(source, app.store.state.colour, wholesOf(app, source));
+  const { colour, compare, other } = app.store.state, { map, scope, range, scale: spacing, clip } = colour;
+  const what = scope === "head" ? sourceName(source) : [source.capture.id, source.less?.id, source.quantity, source.minus].join("|");
+  const name = [what, compare, other, map, scope, range, spacing, clip].join("|");
+  const ready = app.frame.get(name);
+  if (ready !== undefined) return ready;
+  const wholes = sharing(app, source).map((each) => wholeMap(app.tiles, each)).filter((whole): whole is Whole => whole !== null);
+  let kept = scales.get(name);
+  if (!kept || kept.wholes.length !== wholes.length || kept.wholes.some((whole, n) => whole !== wholes[n])) {
+    if (scales.size > 500) scales.clear();
+    scales.set(name, (kept = { wholes, scale: automatic(source, colour, wholes) }));
+  }
+  app.frame.set(name, kept.scale);
+  return kept.scale;
+}
+
+/** The colour scale of a source: limits set by hand, otherwise automatic ones. */
+export function scaleFor(app: App, source: Source): Scale | null {
+  return withLimits(source, app.store.state.colour, automaticFor(app, source));
 }
 
 export function setLimits(app: App, source: Source, limits: [number, number] | null): void {

@@ -81,6 +81,11 @@ export function limitsName(source: Source): string {
 }
 
 function percentile(values: Float32Array[], percent: number, fromTop: boolean): number {
+  if (percent === 0) {
+    let best = NaN;
+    for (const array of values) for (const value of array) if (fromTop ? !(best >= value) && value === value : !(best <= value) && value === value) best = value;
+    return best;
+  }
   const sorted = Float32Array.from(values.flatMap((array) => Array.from(array).filter((value) => !Number.isNaN(value)))).sort();
   if (!sorted.length) return NaN;
   const at = Math.floor((percent / 100) * (sorted.length - 1));
@@ -101,9 +106,9 @@ export function automatic(source: Source, colour: State["colour"], wholes: Whole
   return { low, high: high > low ? high : low + 1e-6, log, map };
 }
 
-/** The scale of a map: limits set by hand, otherwise automatic ones. */
-export function scaleOf(source: Source, colour: State["colour"], wholes: Whole[]): Scale | null {
-  const scale = automatic(source, colour, wholes), limits = colour.limits[limitsName(source)];
+/** The scale with the limits set by hand, if any. */
+export function withLimits(source: Source, colour: State["colour"], scale: Scale | null): Scale | null {
+  const limits = colour.limits[limitsName(source)];
   if (!limits) return scale;
   const base = scale ?? { log: false, map: colour.map === "auto" ? "viridis" : colour.map };
   return { ...base, low: limits[0], high: limits[1] };

@@ -127,7 +127,7 @@ export class Tiles {
       const rows = Math.min(tile.step, tile.rows - first);
       const job: TileJob = { type: "tile", part, other, level: tile.level, query: tile.row * side + first * cell, rows, key: tile.column * side };
       tile.running++;
-      this.engine.run({ job, priority: () => this.priority(tile.key) + first / TILE / 8 }).then(
+      this.engine.run({ job, priority: () => this.priority(tile.key) + first / TILE / 1e4 }).then(
         (result) => {
           tile.heads.forEach((arrays, h) => arrays.forEach((array, k) => array.set((result as Float32Array[])[h * arrays.length + k], first * TILE)));
           tile.version++;

@@ -34,6 +34,7 @@ export class Viewer implements App {
   readonly rows: Rows;
   readonly captures = new Map<string, Capture>();
   hover: App["hover"] = null;
+  readonly frame: App["frame"] = new Map();
   private readonly top: TopBar;
   private readonly controls: Controls;
   private readonly overview: Overview;
@@ -131,6 +132,7 @@ export class Viewer implements App {
 
   private drawNow(): void {
     this.asked = false;
+    this.frame.clear();
     if (this.closed || !captureOf(this)) return;
     this.settle();
     const { state } = this.store, single = state.screen === "head";

@@ -46,7 +46,7 @@ export function choice<T extends string>(label: string, list: [T, string][], cha
     known = text;
     const before = select.value;
     select.replaceChildren(...given.map(([value, title]) => h("option", { value }, title)));
-    select.value = before;
+    if (given.some(([value]) => value === before)) select.value = before;
   };
   options(list);
   return { element, select, options, show: (value) => void (select.value !== value && (select.value = value)) };

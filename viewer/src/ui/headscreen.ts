@@ -39,8 +39,9 @@ export class HeadScreen {
     const { app } = this, shown = panelsOf(app);
     while (this.panels.length < shown.length) this.panels.push(new MapPanel(app));
     this.panels.length = shown.length;
-    const elements = this.panels.map((panel) => panel.element);
-    if (elements.length !== this.maps.children.length || elements.some((element, n) => this.maps.children[n] !== element)) this.maps.replaceChildren(...elements);
+    // Panels stay in the document while others come and go, so that the focus stays too.
+    while (this.maps.children.length > shown.length) this.maps.lastElementChild!.remove();
+    for (const panel of this.panels) if (!panel.element.isConnected) this.maps.append(panel.element);
     this.maps.dataset["count"] = String(shown.length);
     this.panels.forEach((panel, n) => panel.measure(shown[n]));
     const names = new Set<string>(), wholes: Wanted[] = [];

@@ -94,8 +94,10 @@ export class Keys {
     this.table = new Map(all.flatMap((binding) => binding.keys.map((key) => [key, binding])));
     const rows = all.map(({ shown, what }) => h("tr", {}, h("th", { scope: "row" }, h("kbd", {}, shown)), h("td", {}, what)));
     const mouse = "Drag pans, the wheel or two fingers zoom, a click locks a pair, a double click zooms in. The ends of the colour bar can be dragged; arrow keys move them too.";
-    this.dialog = h("dialog", { class: "keys", "aria-label": "All keys" }, h("h2", {}, "Keys"), h("p", {}, mouse), h("table", {}, h("tbody", {}, ...rows)), button("Close", () => this.dialog.close()));
-    app.root.addEventListener("keydown", (event) => this.press(event));
+    this.dialog = h("dialog", { class: "keys", "aria-label": "All keys" }, h("div", { class: "plothead" }, h("h2", {}, "Keys"), button("Close", () => this.dialog.close())), h("p", {}, mouse), h("table", {}, h("tbody", {}, ...rows)));
+    // A page of its own listens everywhere; in a notebook keys outside the viewer are the notebook's.
+    const own = typeof app.host.model.get("link") === "string";
+    (own ? document : app.root).addEventListener("keydown", (event) => this.press(event as KeyboardEvent));
   }
 
   help(): void {

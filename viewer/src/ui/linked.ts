@@ -2,10 +2,23 @@
 import { type App, captureOf, longest, otherOf, pairOf, viewOf } from "../app.ts";
 import { type Capture } from "../capture.ts";
 import { type Quantity } from "../pack.ts";
+import { type Profile } from "../profiles.ts";
 import { describe } from "../source.ts";
 import { number, quoted } from "../text.ts";
 import { choice, type Choice, h } from "./dom.ts";
 import { type Curve, Plot } from "./plots.ts";
+
+const spreads = new WeakMap<Profile, { low: Float64Array; high: Float64Array }>();
+
+/** One standard deviation on either side of the mean. */
+function spread(profile: Profile): { low: Float64Array; high: Float64Array } {
+  let found = spreads.get(profile);
+  if (!found) {
+    const at = (side: 1 | -1) => profile.mean.map((value, n) => value + side * profile.deviation[n]);
+    spreads.set(profile, (found = { low: at(-1), high: at(1) }));
+  }
+  return found;
+}
 
 export class Linked {
   readonly element: HTMLElement;
@@ -40,11 +53,10 @@ export class Linked {
     const to = longest(app) - 1, from = capture.header.causal ? 0 : -to;
     const name = describe(quantity, "nothing").toLowerCase();
     const curves: Curve[] = profiles.flatMap((profile, n) => (profile ? [{ name, values: profile.mean, first: -profile.zero, tone: n ? "other" as const : "main" as const }] : []));
-    const spread = (side: 1 | -1) => first!.mean.map((value, n) => value + side * first!.deviation[n]);
     const value = pair ? this.value(capture, quantity, pair.query, pair.key) : NaN;
     this.distance.show({
       title: `${describe(quantity, "nothing")} against distance`, xTitle: "distance, query − key", yTitle: name, from, to, curves,
-      bands: first ? [{ low: first.least, high: first.greatest, first: -first.zero, tone: "wide" }, { low: spread(-1), high: spread(1), first: -first.zero, tone: "narrow" }] : [],
+      bands: first ? [{ low: first.least, high: first.greatest, first: -first.zero, tone: "wide" }, { ...spread(first), first: -first.zero, tone: "narrow" }] : [],
       mark: pair ? { x: pair.query - pair.key, y: value } : null,
       summary: first ? `Mean ${name} by distance: ${number(first.mean[first.zero])} at distance 0, ${number(first.mean[first.zero + Math.min(to, Math.floor(to / 2))])} at distance ${Math.floor(to / 2)}.` : "Computing the mean by distance.",
       note: first ? "Line: mean. Dark band: one standard deviation. Light band: least to greatest." : "Computing …",

@@ -168,12 +168,12 @@ export class MapPanel {
     context.fillStyle = style.getPropertyValue("--cross");
     context.fillRect(0, y, frame.width, Math.max(height, ratio));
     context.fillRect(x, 0, Math.max(w, ratio), frame.height);
-    context.strokeStyle = style.getPropertyValue("--page");
-    context.lineWidth = (state.locked ? 4 : 3) * ratio;
-    context.strokeRect(x - ratio, y - ratio, w + 2 * ratio, height + 2 * ratio);
-    context.strokeStyle = accent;
-    context.lineWidth = (state.locked ? 2 : 1) * ratio;
-    context.strokeRect(x - ratio, y - ratio, w + 2 * ratio, height + 2 * ratio);
+    const outlined = this.shown!.across ? [box(pair.query, pair.key), box(pair.key, pair.query)] : [box(pair.query, pair.key)];
+    for (const [colour, width] of [[style.getPropertyValue("--page"), state.locked ? 5 : 3], [accent, state.locked ? 3 : 1]] as const) {
+      context.strokeStyle = colour;
+      context.lineWidth = width * ratio;
+      for (const [left, top] of outlined) context.strokeRect(left - ratio, top - ratio, w + 2 * ratio, height + 2 * ratio);
+    }
   }
 
   private strips(): void {
@@ -234,7 +234,8 @@ export class MapPanel {
 
   private inside(event: PointerEvent): { query: number; key: number } | null {
     const at = this.locate(event), query = Math.floor(at.query), key = Math.floor(at.key), length = longest(this.app);
-    return query >= 0 && key >= 0 && query < length && key < length ? { query, key } : null;
+    if (query < 0 || key < 0 || query >= length || key >= length) return null;
+    return this.shown?.across && key > query ? { query: key, key: query } : { query, key };
   }
 
   private up(event: PointerEvent): void {

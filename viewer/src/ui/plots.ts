@@ -37,7 +37,11 @@ export class Plot {
     this.element = h("figure", { class: "plot", "data-plot": name }, h("div", { class: "plothead" }, this.title, extra), this.svg as unknown as Node, this.note);
   }
 
+  private shown: PlotData | null = null;
+
   show(data: PlotData): void {
+    if (this.shown && same(this.shown, data)) return;
+    this.shown = data;
     say(this.title, data.title);
     say(this.note, data.note ?? "");
     this.note.hidden = !data.note;
@@ -70,6 +74,14 @@ export class Plot {
     parts.push(svg("text", { x: LEFT + inner.w / 2, y: HEIGHT - 4, class: "axis", "text-anchor": "middle" }, data.xTitle));
     this.svg.replaceChildren(...parts);
   }
+}
+
+/** Whether two plots would look alike: the same arrays by identity, the same words and numbers. */
+function same(a: PlotData, b: PlotData): boolean {
+  const arrays = ({ curves, bands }: PlotData) => [...curves.map((curve) => curve.values), ...(bands ?? []).flatMap((band) => [band.low, band.high])];
+  const words = ({ curves, bands, ...rest }: PlotData) => JSON.stringify([rest, curves.map(({ first, tone }) => [first, tone]), bands?.length]);
+  const before = arrays(a), now = arrays(b);
+  return before.length === now.length && before.every((array, n) => array === now[n]) && words(a) === words(b);
 }
 
 interface Column {

@@ -6,7 +6,8 @@ import { rank } from "../rows.ts";
 import { number, quoted } from "../text.ts";
 import { h, say } from "./dom.ts";
 
-const DIGITS = 7;
+/** Significant digits of one value, and of two beside their difference. */
+const DIGITS = 7, FEWER = 5;
 
 /** What is known of a pair in one capture. */
 export interface PairValues {
@@ -48,6 +49,7 @@ export class Readout {
     const { app } = this, { state } = app.store, capture = captureOf(app), other = otherOf(app), pair = pairOf(app);
     if (!capture) return;
     this.element.classList.toggle("locked", state.locked !== null);
+    this.element.classList.toggle("two", other !== undefined);
     const two = other !== undefined;
     this.head.forEach((cell, n) => ((cell.hidden = n > 0 && !two), say(cell, !two ? "value" : ["first", "second", "difference"][n])));
     let place = "";
@@ -55,7 +57,7 @@ export class Readout {
     for (const [quantity, { row, values }] of this.lines) {
       const [a, b] = sides.map((side) => side?.values[quantity] ?? NaN);
       row.classList.toggle("shown", quantity === state.quantity);
-      [a, b, a - b].forEach((value, n) => ((values[n].hidden = n > 0 && !two), say(values[n], pair && !Number.isNaN(value) ? number(value, DIGITS) : "–")));
+      [a, b, a - b].forEach((value, n) => ((values[n].hidden = n > 0 && !two), say(values[n], pair && !Number.isNaN(value) ? number(value, two ? FEWER : DIGITS) : "–")));
     }
     if (!pair) say(this.where, "Point at a pair, or move with the arrow keys.");
     else {

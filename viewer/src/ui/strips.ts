@@ -25,7 +25,7 @@ export class Strip {
     let used = 0;
     for (let at = Math.max(0, Math.ceil(first / step) * step); at < capture.length && (at - first) * size < extent; at += step) {
       const near = token !== null && Math.abs(at - token) * size < LINE && at !== token;
-      if (at === token || near || (at - first) * size < -2) continue;
+      if (at === token || near || (at - first) * size < -2 || (at - first) * size > extent - 9) continue;
       const label = this.labels[used] ?? (this.labels[used] = this.element.appendChild(h("span", { class: "token" })));
       const text = every && capture.piece(at) ? visible(capture.piece(at)) : `${at} ${visible(capture.piece(at))}`;
       if (label.textContent !== text) label.textContent = text;
