@@ -119,9 +119,12 @@ export function viewOf(state: State, length: number): { query: number; key: numb
 /** Change the view so that it stays near the map. */
 export function setView(app: App, view: { query: number; key: number; span: number }): void {
   const length = longest(app), span = Math.min(Math.max(view.span, 4), length * 1.5);
-  const keep = (start: number) => Math.min(Math.max(start, -0.5 * span), length - 0.5 * span);
-  app.store.set({ view: { query: keep(view.query), key: keep(view.key), span } });
+  const keep = (start: number) => round(Math.min(Math.max(start, -0.5 * span), length - 0.5 * span));
+  app.store.set({ view: { query: keep(view.query), key: keep(view.key), span: round(span) } });
 }
+
+/** A thousandth of a token is less than a pixel; links stay short. */
+const round = (value: number) => Math.round(value * 1000) / 1000;
 
 export function longest(app: App): number {
   return Math.max(1, ...[captureOf(app), otherOf(app)].map((capture) => capture?.length ?? 0));

@@ -10,6 +10,8 @@ import { family, lengthOf, type Source } from "./source.ts";
 const BUDGET = 320e6;
 /** Pairs of one job: some 30 ms, so that a worker is soon free for what is looked at now. */
 const PAIRS = 1 << 21;
+/** Milliseconds after which a host that is still computing is asked again. */
+const AGAIN = 3000;
 
 /** One tile of one head, or of all heads that are computed together. */
 export interface Tile {
@@ -28,7 +30,10 @@ export interface Tile {
   version: number;
   used: number;
   bytes: number;
-  preview: boolean;
+  /** Not exact yet: what the host is still computing. */
+  preview: { done: number | null; left: number | null } | null;
+  /** Ask the host again. */
+  stale: boolean;
   /** Coloured pictures by what they show. */
   images: Map<string, { signature: string; canvas: HTMLCanvasElement }>;
 }
@@ -95,15 +100,15 @@ export class Tiles {
       const step = source.capture.arrays ? Math.max(1, Math.min(TILE, Math.floor(PAIRS / (cell * cell * TILE * heads)))) : TILE;
       const todo = Array.from({ length: Math.ceil(rows / step) }, (_, n) => n * step);
       tile = {
-        key, level, row, column, rows, step, todo, running: 0, version: 0, used: ++this.clock, bytes: 4 * TILE * TILE * copies * heads, preview: false, images: new Map(),
+        key, level, row, column, rows, step, todo, running: 0, version: 0, used: ++this.clock, bytes: 4 * TILE * TILE * copies * heads, preview: null, stale: false, images: new Map(),
         heads: Array.from({ length: heads }, () => Array.from({ length: copies }, () => new Float32Array(TILE * TILE).fill(NaN))),
       };
       this.cache.set(key, tile);
       this.bytes += tile.bytes;
     }
-    if (!tile.todo.length) return;
-    if (!source.capture.arrays) void this.ask(source, tile);
-    else this.compute(source, tile);
+    if (!source.capture.arrays) {
+      if (!tile.running && (tile.todo.length || tile.stale)) void this.ask(source, tile);
+    } else if (tile.todo.length) this.compute(source, tile);
   }
 
   private part(source: Source, capture: Capture, all: boolean): Part | null {
@@ -143,14 +148,17 @@ export class Tiles {
 
   private async ask(source: Source, tile: Tile): Promise<void> {
     tile.todo = [];
+    tile.stale = false;
     tile.running = 1;
     const other = source.less ? { id: source.less.id } : null;
     try {
       const { content, buffers } = await this.host.ask({ type: "tile", id: source.capture.id, layer: source.layer, head: source.head, quantity: source.quantity, minus: source.minus, other, level: tile.level, row: tile.row, column: tile.column });
       const arrays = buffers.map((buffer) => new Float32Array(asBytes(buffer).slice().buffer));
       tile.heads[0] = tile.level && arrays.length === 1 ? [arrays[0], arrays[0], arrays[0]] : arrays;
-      tile.preview = content["preview"] === true;
+      const progress = content["progress"] as { done?: number; left_seconds?: number | null } | undefined;
+      tile.preview = content["preview"] === true ? { done: progress?.done ?? null, left: progress?.left_seconds ?? null } : null;
       tile.version++;
+      if (progress) setTimeout(() => ((tile.stale = true), this.changed()), AGAIN);
     } catch (error) {
       this.report(error as Error);
     }

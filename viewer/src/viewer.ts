@@ -25,6 +25,7 @@ export interface PackEntry {
 }
 
 const SAVE_AFTER = 150;
+const HOVER_EVERY = 60;
 
 export class Viewer implements App {
   readonly store: Store;
@@ -173,7 +174,18 @@ export class Viewer implements App {
   }
 
   private told = "null";
+  private telling = 0;
+
+  /** Tell the host the pair looked at, at most every HOVER_EVERY milliseconds. */
   private tellHover(): void {
+    if (this.telling) return;
+    this.telling = window.setTimeout(() => {
+      this.telling = 0;
+      if (!this.closed) this.tellNow();
+    }, HOVER_EVERY);
+  }
+
+  private tellNow(): void {
     const pair = pairOf(this), { capture, layer, head, quantity } = this.store.state, of = captureOf(this);
     const known = pair && of ? pairValues(this, of, pair.query, pair.key) : null;
     const hover = pair && known ? { capture, layer, head, ...pair, quantity, value: known.values[quantity], weight: known.values.weights, distance: pair.query - pair.key, rank: known.place } : null;

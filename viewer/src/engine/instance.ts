@@ -116,6 +116,7 @@ export class Instance {
 
   /** Address of values [heads, count, columns] of some queries and keys. */
   block(head: number, quantity: Quantity, minus: { kind: "row" | "distance"; name: string } | null, query: number, count: number, key: number, columns: number): number {
+    if (quantity === "weights" && !this.factors.arrays["lse"]) throw new Error("this capture has no log-sum-exp, so its weights are not known");
     const { kernel } = this, heads = head < 0 ? this.factors.heads : 1, size = 4 * heads * count * columns;
     if (size > this.raw.size) this.raw = { at: this.reserve(size), size };
     kernel.rows(head, QUANTITIES.indexOf(quantity), query, count, key, columns, this.raw.at, this.scratch);

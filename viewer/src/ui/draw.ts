@@ -112,7 +112,10 @@ export function drawSource(context: CanvasRenderingContext2D, tiles: Tiles, sour
   return complete;
 }
 
-/** Whether any tile shown is a preview. */
-export function anyPreview(tiles: Tiles, source: Source, frame: Frame): boolean {
-  return wantedTiles(source, frame).some(({ level, row, column }) => tiles.peek(source, level, row, column)?.preview);
+/** A sentence where a tile shown is a preview; empty otherwise. */
+export function previewText(tiles: Tiles, source: Source, frame: Frame): string {
+  const found = wantedTiles(source, frame).map(({ level, row, column }) => tiles.peek(source, level, row, column)?.preview).find(Boolean);
+  if (!found) return "";
+  const done = found.done === null ? "" : `: ${Math.floor(100 * found.done)}% done`, minutes = found.left === null ? "" : `, ${Math.ceil(found.left / 60)} min left`;
+  return ` This is a preview from some whole rows; the exact map is being computed${done}${minutes}.`;
 }

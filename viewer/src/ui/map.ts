@@ -4,7 +4,7 @@ import { describe, lengthOf, pooled, type Source } from "../source.ts";
 import { wholeMap } from "../whole.ts";
 import { ColourBar } from "./colourbar.ts";
 import { h, say } from "./dom.ts";
-import { anyPreview, drawSource, type Frame, levelFor, type Wanted, wantedTiles } from "./draw.ts";
+import { drawSource, type Frame, levelFor, previewText, type Wanted, wantedTiles } from "./draw.ts";
 import { Strip } from "./strips.ts";
 
 const swap = (frame: Frame): Frame => ({ ...frame, query: frame.key, key: frame.query, width: frame.height, height: frame.width });
@@ -84,7 +84,7 @@ export class MapPanel {
     this.bar.show(source, scale);
     this.marks();
     this.strips();
-    const cell = 2 ** level, preview = anyPreview(app.tiles, source, frame) ? " Preview from whole rows." : "";
+    const cell = 2 ** level, preview = previewText(app.tiles, source, frame);
     say(this.status, (complete ? (cell > 1 ? `A cell is ${cell} × ${cell} pairs: ${what}.` : "Every pair is shown.") : "Computing …") + preview);
     this.element.dataset["complete"] = String(complete);
     this.element.dataset["level"] = String(level);
