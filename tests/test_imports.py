@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "arrays": set(),
     "capture": {"arrays", "attention", "bias", "encodings", "gpt2", "text", "types"},
     "figures": {"arrays"},
+    "page": {"arrays", "capture", "models", "protocol"},
     "evaluate": {"figures", "protocol", "tasks", "text"},
     "paper": {
         "arrays",
@@ -52,6 +53,7 @@ TOP = {"cli", "commands"}
 FORBIDDEN: dict[str, set[str]] = {
     "arrays": {"torch", "matplotlib", "transformers"},
     "figures": {"torch", "transformers"},
+    "page": {"torch", "matplotlib", "transformers"},
     "text": {"torch", "matplotlib", "transformers"},
     "types": {"matplotlib", "numpy", "transformers"},
     "encodings": {"matplotlib", "transformers"},

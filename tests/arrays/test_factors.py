@@ -9,19 +9,24 @@ from headscape.arrays.factors import QUANTITIES, LayerFactors
 from headscape.arrays.pooled import Pooled
 from headscape.arrays.profile_factors import Minus, profile
 from headscape.arrays.row_pass import log_sum_exp, weight_cells
+from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.capture.factors_of import factors_of
 from headscape.encodings import ENCODINGS, build
 from headscape.errors import InputError
+from headscape.properties.cases import FIELDS, WRAPPED
+from headscape.properties.probe import draw, randomise
 from headscape.types import Positions, Visible
-from properties.layer import draw, layer, randomise
-from properties.subjects import FIELDS, WRAPPED
 
 LENGTH, HEADS, DIM = 75, 4, 8
 SUBJECTS = (*ENCODINGS, *WRAPPED)
 VARIANTS = {
-    "rope": ({"pairing": "halves"}, {"rotary_fraction": 0.5, "pairing": "halves"},
-             {"scaling": "yarn", "factor": 4.0}, {"rotary_fraction": 0.25}),
+    "rope": (
+        {"pairing": "halves"},
+        {"rotary_fraction": 0.5, "pairing": "halves"},
+        {"scaling": "yarn", "factor": 4.0},
+        {"rotary_fraction": 0.25},
+    ),
     "dapev2+kerple": ({"boundary": "released"}, {"kernel": 5}, {"kernel": 1}),
     "dape+kerple": ({"base_bias": "channel-only"},),
     "cope": ({"divide": "sum"},),
@@ -34,13 +39,19 @@ def made(
 ) -> AttentionInputs:
     options = {**FIELDS.get(name.rpartition("+")[2], {}), **(fields or {})}
     encoding = build(
-        name, heads=HEADS, head_dim=DIM, width=HEADS * DIM, train_length=16, causal=causal, **options
+        name,
+        heads=HEADS,
+        head_dim=DIM,
+        width=HEADS * DIM,
+        train_length=16,
+        causal=causal,
+        **options,
     )
     randomise(encoding)
     q, k, v = (draw(1, HEADS, LENGTH, DIM, seed=seed).float() for seed in (1, 2, 3))
     x = draw(1, LENGTH, HEADS * DIM, seed=4).float()
     with torch.no_grad():
-        return layer(encoding, q, k, v, x, Positions.span(LENGTH))
+        return prepare(encoding, q, k, v, x, Positions.span(LENGTH))
 
 
 def dense(inputs: AttentionInputs) -> dict[str, np.ndarray]:
@@ -49,7 +60,9 @@ def dense(inputs: AttentionInputs) -> dict[str, np.ndarray]:
         every = scores(inputs)
     hidden = ~every.visible[0].numpy()
     return {
-        name: np.where(hidden, 0.0 if name == "weights" else np.nan, getattr(every, name)[0].numpy())
+        name: np.where(
+            hidden, 0.0 if name == "weights" else np.nan, getattr(every, name)[0].numpy()
+        )
         for name in QUANTITIES
     }
 
@@ -65,7 +78,13 @@ CASES = [
 def test_tiles_are_the_definition(name: str, fields: dict[str, object], causal: bool) -> None:
     inputs = made(name, fields, causal=causal)
     expected, factors = dense(inputs), factors_of(inputs)
-    windows = [(0, LENGTH, 0, LENGTH), (40, 61, 3, 44), (70, 75, 60, 75), (0, 1, 0, 1), (9, 9, 0, 4)]
+    windows = [
+        (0, LENGTH, 0, LENGTH),
+        (40, 61, 3, 44),
+        (70, 75, 60, 75),
+        (0, 1, 0, 1),
+        (9, 9, 0, 4),
+    ]
     for quantity in QUANTITIES:
         for top, bottom, left, right in windows:
             got = factors.tile(quantity, range(HEADS), slice(top, bottom), slice(left, right))
@@ -91,8 +110,21 @@ def reduced(values: np.ndarray, grid: Grid, how: Reduction) -> np.ndarray:
 @pytest.mark.parametrize("level", [1, 3, 5, 6, 7])
 @pytest.mark.parametrize(
     ("name", "causal"),
-    [(n, True) for n in ("nope", "alibi", "cable", "fox", "rope", "fire", "k-cable", "cope",
-                         "dape+kerple", "dapev2+rope")]
+    [
+        (n, True)
+        for n in (
+            "nope",
+            "alibi",
+            "cable",
+            "fox",
+            "rope",
+            "fire",
+            "k-cable",
+            "cope",
+            "dape+kerple",
+            "dapev2+rope",
+        )
+    ]
     + [(n, False) for n in ("alibi", "t5", "rope", "cable")],
 )
 def test_cells_are_reduced_exactly(name: str, causal: bool, level: int) -> None:
@@ -162,15 +194,14 @@ def test_some_heads_are_those_heads() -> None:
 
 def test_grouped_keys_are_shared() -> None:
     factors = factors_of(made("alibi"))
-    shared = LayerFactors(
-        q=factors.q, k=factors.k[[0, 3]], scale=factors.scale, bias=factors.bias
-    )
+    shared = LayerFactors(q=factors.q, k=factors.k[[0, 3]], scale=factors.scale, bias=factors.bias)
     apart = LayerFactors(
         q=factors.q, k=factors.k[[0, 0, 3, 3]], scale=factors.scale, bias=factors.bias
     )
     part = slice(0, 30)
     np.testing.assert_array_equal(
-        shared.tile("final", range(HEADS), part, part), apart.tile("final", range(HEADS), part, part)
+        shared.tile("final", range(HEADS), part, part),
+        apart.tile("final", range(HEADS), part, part),
     )
 
 

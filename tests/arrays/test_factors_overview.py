@@ -116,7 +116,12 @@ def test_a_failing_process_is_told(tmp_path: Path) -> None:
 
 def test_levels() -> None:
     assert [overview_level(n) for n in (1, 1024, 1025, 16_384, 65_536, 1 << 20)] == [
-        0, 0, 1, 4, 6, 10,
+        0,
+        0,
+        1,
+        4,
+        6,
+        10,
     ]
     assert json.dumps(overview_level(1 << 20, 512)) == "11"
 

@@ -19,7 +19,10 @@ from headscape.errors import InputError
 
 def packed(name: str = "alibi") -> Pack:
     return make_pack(
-        {3: factors_of(made(name))}, encoding=name, heads=list(range(HEADS)), title="<script>",
+        {3: factors_of(made(name))},
+        encoding=name,
+        heads=list(range(HEADS)),
+        title="<script>",
         pieces=["</script>"] * LENGTH,
     )
 

@@ -69,7 +69,8 @@ class Opened:
                 if (!root || root.dataset.pending !== "0") return false;
                 const parts = root.dataset.screen === "head"
                     ? root.querySelectorAll(".panel") : root.querySelectorAll(".card");
-                return parts.length > 0 && [...parts].every((part) => part.dataset.complete === "true");
+                const done = (part) => part.dataset.complete === "true";
+                return parts.length > 0 && [...parts].every(done);
             }""",
             timeout=60_000,
         )
@@ -114,8 +115,9 @@ class Opened:
         found = self.page.evaluate(
             """(selector) => {
                 const canvas = document.querySelector(selector);
-                const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-                return [canvas.width, canvas.height, Array.from(data.data)];
+                const { width, height } = canvas;
+                const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+                return [width, height, Array.from(data)];
             }""",
             selector,
         )

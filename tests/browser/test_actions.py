@@ -2,9 +2,9 @@
 
 import io
 import json
-import xml.etree.ElementTree as ElementTree
 from typing import Any
 from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -189,9 +189,10 @@ def test_zoom_and_pan(open_page: Open) -> None:
     assert zoomed["span"] < LENGTH * 0.8
     opened.settle()
     after = opened.cell(60, 20)
-    assert np.hypot(after[0] - x, after[1] - y) < opened.page.locator(".stage").bounding_box()[
-        "width"
-    ] / LENGTH
+    assert (
+        np.hypot(after[0] - x, after[1] - y)
+        < opened.page.locator(".stage").bounding_box()["width"] / LENGTH
+    )
     assert not np.array_equal(opened.pixels(), whole)
     opened.page.mouse.down()
     opened.page.mouse.move(x - 80, y - 40, steps=4)
@@ -260,7 +261,10 @@ def test_four_side_by_side_move_together(open_page: Open) -> None:
     assert opened.page.locator(".panel").count() == 4
     titles = opened.page.locator(".panel .title").all_inner_texts()
     assert [title.split(" ·")[0] for title in titles] == [
-        "Content score", "Positional bias", "Final score", "Attention weight",
+        "Content score",
+        "Positional bias",
+        "Final score",
+        "Attention weight",
     ]
     before = [opened.pixels(f".panel:nth-child({n}) canvas.pixels") for n in range(1, 5)]
     press(opened, "+")
@@ -330,7 +334,9 @@ def test_colour_limits(open_page: Open) -> None:
     assert bar(opened)[1] < dragged[1]
     press(opened, "Escape", "x")
     opened.page.wait_for_timeout(200)
-    assert "limits" not in opened.state().get("colour", {}) or not opened.state()["colour"]["limits"]
+    assert (
+        "limits" not in opened.state().get("colour", {}) or not opened.state()["colour"]["limits"]
+    )
 
 
 def test_colour_scales_and_maps(open_page: Open) -> None:
@@ -469,9 +475,14 @@ def test_notes_are_kept_in_the_link(open_page: Open) -> None:
     opened.page.wait_for_timeout(150)
     (note,) = opened.state()["notes"]
     assert note == {
-        "capture": "p0", "layer": 0, "head": 1, "query": 60, "key": 20, "text": "look <b>here</b>"
+        "capture": "p0",
+        "layer": 0,
+        "head": 1,
+        "query": 60,
+        "key": 20,
+        "text": "look <b>here</b>",
     }
-    again = head(open_page, **{key: value for key, value in opened.state().items()})
+    again = head(open_page, **opened.state())
     assert "look <b>here</b>" in again.page.locator(".notes").inner_text()
     again.page.locator(".notes").get_by_role("button", name="L1 H2").click()
     assert again.state()["locked"] == {"query": 60, "key": 20}
@@ -482,9 +493,16 @@ def test_notes_are_kept_in_the_link(open_page: Open) -> None:
 
 def test_a_link_restores_everything(open_page: Open) -> None:
     opened = two(
-        open_page, compare="difference", quantity="final", minus="row", pooling="greatest",
-        view={"query": 10, "key": 5, "span": 40}, locked={"query": 30, "key": 12}, theme="dark",
-        search="cat", colour={"scope": "shared", "clip": 2},
+        open_page,
+        compare="difference",
+        quantity="final",
+        minus="row",
+        pooling="greatest",
+        view={"query": 10, "key": 5, "span": 40},
+        locked={"query": 30, "key": 12},
+        theme="dark",
+        search="cat",
+        colour={"scope": "shared", "clip": 2},
     )
     opened.page.locator(".takeaway").get_by_role("button", name="Link").click()
     text = opened.page.locator(".takeaway textarea").input_value()

@@ -35,7 +35,9 @@ def test_a_head_shows_exact_values(open_page: Open) -> None:
 def test_text_of_a_capture_stays_text(open_page: Open) -> None:
     evil = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
     pack = capture("alibi", title=evil, pieces=[evil] * LENGTH)
-    opened = open_page([pack], {"screen": "head", "locked": {"query": 5, "key": 3}, "search": "<img"})
+    opened = open_page(
+        [pack], {"screen": "head", "locked": {"query": 5, "key": 3}, "search": "<img"}
+    )
     opened.settle()
     opened.page.wait_for_timeout(300)
     assert opened.page.title() == evil

@@ -8,7 +8,7 @@ from browser.captures import LENGTH, capture, definition
 from browser.conftest import Open
 from headscape.arrays.cells import Grid
 from headscape.encodings import ENCODINGS
-from properties.subjects import WRAPPED
+from headscape.properties.cases import WRAPPED
 
 pytestmark = pytest.mark.browser
 QUANTITIES = ("content", "bias", "final", "weights")

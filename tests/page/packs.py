@@ -8,7 +8,10 @@ from headscape.arrays.factors import LayerFactors
 from headscape.arrays.pack import Pack, make_pack
 from headscape.arrays.row_pass import log_sum_exp
 
-MODULE = "const a={render(){}};function b(el){el.textContent='open'}\nexport{a as default,b as openPage};\n"
+MODULE = (
+    "const a={render(){}};function b(el){el.textContent='open'}\n"
+    "export{a as default,b as openPage};\n"
+)
 
 
 @pytest.fixture

@@ -66,8 +66,10 @@ def test_zoomed_out_tiles_are_pooled(quantity: str, minus: str) -> None:
         for found, reduce in zip(buffers, (np.nanmean, np.nanmin, np.nanmax), strict=True):
             lower = np.tri(75, dtype=bool)
             expected = np.array(
-                [[reduce(cells[y, :, x]) if lower[y, x] else np.nan for x in range(75)]
-                 for y in range(75)]
+                [
+                    [reduce(cells[y, :, x]) if lower[y, x] else np.nan for x in range(75)]
+                    for y in range(75)
+                ]
             )
             np.testing.assert_allclose(found[:75, :75], expected, atol=5e-6)
             assert np.isnan(found[75:]).all()
@@ -76,9 +78,7 @@ def test_zoomed_out_tiles_are_pooled(quantity: str, minus: str) -> None:
 def test_a_difference_is_pair_by_pair() -> None:
     one, two = made(300), made(280, seed=1)
     answers = Answers.of([one, two])
-    expected = (
-        quantities(one, 0, 1)["final"][:280, :280] - quantities(two, 0, 1)["final"]
-    )
+    expected = quantities(one, 0, 1)["final"][:280, :280] - quantities(two, 0, 1)["final"]
     _, (found,) = tile(answers, other={"id": "p1"})
     np.testing.assert_allclose(found, expected[:256, :256], atol=1e-5)
     _, pooled = tile(answers, other={"id": "p1"}, level=3)
@@ -183,26 +183,54 @@ def test_a_text_is_run() -> None:
 
 
 WRONG: list[Any] = [
-    None, 5, [], "text", {}, {"type": 5}, {"type": ["tile"]}, {"type": "open", "path": "/etc/passwd"},
-    {"type": "tile", "id": "p9"}, {"type": "tile", "id": ["p0"]},
-    {"type": "tile", "level": -1}, {"type": "tile", "level": 1 << 50}, {"type": "tile", "level": 1.5},
-    {"type": "tile", "level": True}, {"type": "tile", "level": "0"}, {"type": "tile", "row": 9},
-    {"type": "tile", "layer": 4}, {"type": "tile", "head": 99}, {"type": "tile", "quantity": "q"},
-    {"type": "tile", "quantity": []}, {"type": "tile", "minus": "all"}, {"type": "tile", "minus": []},
-    {"type": "tile", "level": 40}, {"type": "tile", "other": {"id": "p9"}},
-    {"type": "values"}, {"type": "values", "queries": [0, 61], "keys": [0, 1]},
+    None,
+    5,
+    [],
+    "text",
+    {},
+    {"type": 5},
+    {"type": ["tile"]},
+    {"type": "open", "path": "/etc/passwd"},
+    {"type": "tile", "id": "p9"},
+    {"type": "tile", "id": ["p0"]},
+    {"type": "tile", "level": -1},
+    {"type": "tile", "level": 1 << 50},
+    {"type": "tile", "level": 1.5},
+    {"type": "tile", "level": True},
+    {"type": "tile", "level": "0"},
+    {"type": "tile", "row": 9},
+    {"type": "tile", "layer": 4},
+    {"type": "tile", "head": 99},
+    {"type": "tile", "quantity": "q"},
+    {"type": "tile", "quantity": []},
+    {"type": "tile", "minus": "all"},
+    {"type": "tile", "minus": []},
+    {"type": "tile", "level": 40},
+    {"type": "tile", "other": {"id": "p9"}},
+    {"type": "values"},
+    {"type": "values", "queries": [0, 61], "keys": [0, 1]},
     {"type": "values", "queries": [5, 1], "keys": [0, 1]},
     {"type": "values", "queries": [0.5, 1], "keys": [0, 1]},
-    {"type": "values", "queries": "ab", "keys": [0, 1]}, {"type": "profile", "quantity": None},
-    {"type": "run", "text": "hello"}, {"type": "pack", "id": "../p0"},
+    {"type": "values", "queries": "ab", "keys": [0, 1]},
+    {"type": "profile", "quantity": None},
+    {"type": "run", "text": "hello"},
+    {"type": "pack", "id": "../p0"},
 ]
 
 
 @pytest.mark.parametrize("message", WRONG, ids=repr)
 def test_mistakes_are_one_sentence(message: Any) -> None:
     answers = Answers.of([made()])
-    known = {"id": "p0", "layer": 0, "head": 1, "quantity": "final", "minus": "nothing", "level": 0,
-             "row": 0, "column": 0}
+    known = {
+        "id": "p0",
+        "layer": 0,
+        "head": 1,
+        "quantity": "final",
+        "minus": "nothing",
+        "level": 0,
+        "row": 0,
+        "column": 0,
+    }
     asked = {**known, **message} if isinstance(message, dict) and "type" in message else message
     content, buffers = answers.answer(asked)
     assert content["type"] == "error"

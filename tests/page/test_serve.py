@@ -1,5 +1,6 @@
 """The loopback server: what it serves, what it refuses, and that it stays alive."""
 
+import contextlib
 import json
 import os
 import re
@@ -46,10 +47,8 @@ class Client:
 
     def raw(self, data: bytes) -> tuple[int, dict[str, str], bytes]:
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=30) as link:
-            try:
+            with contextlib.suppress(OSError):  # it may refuse before it has read everything
                 link.sendall(data)
-            except OSError:
-                pass  # the server may refuse before it has read everything
             received = b""
             try:
                 while part := link.recv(1 << 16):
@@ -89,8 +88,18 @@ def decoded(body: bytes) -> tuple[dict[str, Any], list[bytes]]:
     return head["content"], buffers
 
 
-TILE = {"type": "tile", "id": "p0", "layer": 0, "head": 1, "quantity": "weights",
-        "minus": "nothing", "level": 0, "row": 0, "column": 0, "request": 1}
+TILE = {
+    "type": "tile",
+    "id": "p0",
+    "layer": 0,
+    "head": 1,
+    "quantity": "weights",
+    "minus": "nothing",
+    "level": 0,
+    "row": 0,
+    "column": 0,
+    "request": 1,
+}
 
 
 def alive(client: Client) -> None:
@@ -138,7 +147,9 @@ def test_a_wrong_token_is_refused(client: Client, path: str, token: str) -> None
     value = token.encode("utf-8").decode("latin-1")
     headers = {"X-Headscape-Token": value, "Content-Type": "application/json"}
     body = json.dumps(TILE).encode() if method == "POST" else b""
-    data = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{client.server.port}\r\nConnection: close\r\n"
+    data = (
+        f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{client.server.port}\r\nConnection: close\r\n"
+    )
     data += "".join(f"{k}: {v}\r\n" for k, v in headers.items() if v)
     data += f"Content-Length: {len(body)}\r\n\r\n"
     status, _, said = client.raw(data.encode("latin-1") + body)
@@ -184,9 +195,19 @@ def test_its_own_page_is_welcome(client: Client) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/../../etc/passwd", "/static/../serve.py", "/%2e%2e/%2e%2e/etc/passwd", "/..%2f..%2fetc",
-        "/viewer.js/../../serve.py", "//etc/passwd", "/api/../api/packs", "/serve.py", "/static/",
-        "/api/files?path=/etc/passwd", "/\\..\\..\\etc", "/viewer.js%00.py", "/favicon.ico",
+        "/../../etc/passwd",
+        "/static/../serve.py",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/..%2f..%2fetc",
+        "/viewer.js/../../serve.py",
+        "//etc/passwd",
+        "/api/../api/packs",
+        "/serve.py",
+        "/static/",
+        "/api/files?path=/etc/passwd",
+        "/\\..\\..\\etc",
+        "/viewer.js%00.py",
+        "/favicon.ico",
     ],
 )
 def test_paths_lead_nowhere(client: Client, path: str) -> None:
@@ -199,7 +220,11 @@ def test_paths_lead_nowhere(client: Client, path: str) -> None:
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (b"{", 400), (b"\xff\xfe", 400), (b"[" * 100_000, 400), (b"", 400), (b"NaN2", 400),
+        (b"{", 400),
+        (b"\xff\xfe", 400),
+        (b"[" * 100_000, 400),
+        (b"", 400),
+        (b"NaN2", 400),
         (b'{"level": ' + b"9" * 5000 + b"}", 400),
         (b" " * (MOST_BODY + 1), 413),
         (b'{"text": "' + b"x" * (2 * MOST_BODY) + b'"}', 413),
@@ -220,7 +245,9 @@ def test_other_ways_to_be_wrong(client: Client) -> None:
     assert client.raw(b"nonsense\r\n\r\n")[0] == 400
     assert client.raw(b"GET / HTTP/1.1\r\nX: " + b"y" * 200_000 + b"\r\n\r\n")[0] in {400, 431}
     with socket.create_connection(("127.0.0.1", client.server.port)) as half:
-        half.sendall(b"POST /api/message HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n{")
+        half.sendall(
+            b"POST /api/message HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n{"
+        )
     status, body = client.message({**TILE, "layer": 99})
     content, _ = decoded(body)
     assert status == 200
@@ -248,7 +275,7 @@ def run_clients(server: Server, seconds: float) -> int:
                     case 0:
                         assert client.message(b"{")[0] == 400
                     case 1:
-                        assert client.message(TILE, X_Headscape_Token="wrong")[0] == 403
+                        assert client.message(TILE, **{"X-Headscape-Token": "wrong"})[0] == 403
                     case 2:
                         assert client.ask("GET", "/../etc/passwd")[0] == 404
                     case 3:
@@ -346,7 +373,10 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     )
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
     process = subprocess.Popen(
-        [sys.executable, str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, str(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": paths},
     )
     assert process.stderr is not None

@@ -17,7 +17,7 @@ Values of hidden pairs are finite and mean nothing, as in the model.
 """
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -35,27 +35,13 @@ from headscape.arrays.cells import (
 Values = Float[np.ndarray, "r c"]
 
 
-class BiasFactor(Protocol):
-    """What every kind of bias can give."""
-
-    kind: str
-
-    def block(self, head: int, rows: Tokens, cols: slice) -> Values:
-        """The bias of some queries and keys."""
-        ...
-
-    def cells(self, head: int, grid: Grid, reduction: Reduction) -> Values:
-        """The reduced bias of a grid of cells, NaN where a cell is hidden."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class ToeplitzFactor:
     """A value per head and distance; column `zero` is distance 0."""
 
     table: Float[np.ndarray, "h n"]
     zero: int
-    kind: Final[Literal["toeplitz"]] = "toeplitz"
+    kind: ClassVar[Literal["toeplitz"]] = "toeplitz"
 
     def block(self, head: int, rows: Tokens, cols: slice) -> Values:
         """table[i - j]."""
@@ -64,7 +50,8 @@ class ToeplitzFactor:
 
     def _of(self, head: int, distance: np.ndarray) -> np.ndarray:
         column = np.clip(distance + self.zero, 0, self.table.shape[1] - 1)
-        return self.table[head, column].astype(np.float64)
+        found: np.ndarray = self.table[head, column].astype(np.float64)
+        return found
 
     def cells(self, head: int, grid: Grid, reduction: Reduction) -> Values:
         """One value per difference of cells and pair of sizes, spread over the grid."""
@@ -101,12 +88,13 @@ class SlopeFactor:
     weight: Float[np.ndarray, "h t"] | None
     row: Float[np.ndarray, "h t"]
     col: Float[np.ndarray, "h t"]
-    kind: Final[Literal["slope"]] = "slope"
+    kind: ClassVar[Literal["slope"]] = "slope"
 
     def block(self, head: int, rows: Tokens, cols: slice) -> Values:
         """weight_i (row_i - col_j)."""
         gap = self.row[head, rows, None].astype(np.float64) - self.col[head, None, cols]
-        return gap if self.weight is None else gap * self.weight[head, rows, None]
+        found: np.ndarray = gap if self.weight is None else gap * self.weight[head, rows, None]
+        return found
 
     def cells(self, head: int, grid: Grid, reduction: Reduction) -> Values:
         """Closed forms; the diagonal of a causal layer from running sums."""
@@ -127,9 +115,7 @@ class SlopeFactor:
                 mean = weight.mean()
                 out[y, :whole] = (weight * row).mean() - mean * total[:whole]
             else:
-                out[y, :whole] = _extremes(
-                    weight, row, least[:whole], greatest[:whole], reduction
-                )
+                out[y, :whole] = _extremes(weight, row, least[:whole], greatest[:whole], reduction)
             if grid.causal and whole < len(width) and grid.col_spans[whole][0] == first:
                 start = first - grid.cols.start
                 out[y, whole] = _triangle(weight, row, col[start : start + len(row)], reduction)
@@ -141,7 +127,8 @@ def _extremes(
 ) -> np.ndarray:
     """Least or greatest of weight_i (row_i - c) over queries i and c between least and greatest."""
     if (weight == 1).all():
-        return row.min() - greatest if how == "min" else row.max() - least
+        found: np.ndarray = row.min() - greatest if how == "min" else row.max() - least
+        return found
     up, down = (greatest, least) if how == "min" else (least, greatest)
     reduce = np.minimum if how == "min" else np.maximum
     out = np.full(len(least), np.inf if how == "min" else -np.inf)
@@ -177,7 +164,7 @@ class PerceptronFactor:
     out_weight: Float[np.ndarray, "h m"]
     out_bias: Float[np.ndarray, " h"]
     leak: float
-    kind: Final[Literal["perceptron"]] = "perceptron"
+    kind: ClassVar[Literal["perceptron"]] = "perceptron"
     _pieces: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -218,7 +205,7 @@ class DenseFactor:
     """A bias written out."""
 
     map: Float[np.ndarray, "h t t"]
-    kind: Final[Literal["dense"]] = "dense"
+    kind: ClassVar[Literal["dense"]] = "dense"
 
     def block(self, head: int, rows: Tokens, cols: slice) -> Values:
         """A part of the map."""
@@ -227,3 +214,6 @@ class DenseFactor:
     def cells(self, head: int, grid: Grid, reduction: Reduction) -> Values:
         """Every pair of every cell."""
         return pool(grid, lambda rows, cols: self.block(head, rows, cols))[reduction]
+
+
+BiasFactor = ToeplitzFactor | SlopeFactor | PerceptronFactor | DenseFactor

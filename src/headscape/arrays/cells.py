@@ -67,7 +67,8 @@ class Grid:
     @cached_property
     def col_starts(self) -> np.ndarray:
         """Where each column of cells begins within `cols`."""
-        return np.array([start for start, _ in self.col_spans]) - self.cols.start
+        found: np.ndarray = np.array([start for start, _ in self.col_spans]) - self.cols.start
+        return found
 
     @cached_property
     def row_sizes(self) -> np.ndarray:
@@ -90,7 +91,8 @@ class Grid:
         """Visible pairs, an upper bound on what a loop over them costs."""
         rows, cols = self.rows, self.cols
         if not self.causal:
-            return (rows.stop - rows.start) * (cols.stop - cols.start)
+            found: int = (rows.stop - rows.start) * (cols.stop - cols.start)
+            return found
         seen = np.clip(np.arange(rows.start, rows.stop) + 1 - cols.start, 0, cols.stop - cols.start)
         return int(seen.sum())
 
@@ -100,7 +102,8 @@ class Grid:
         rows, cols = self.row_sizes[:, None].astype(np.float64), self.col_sizes
         whole = rows * cols
         if not self.causal:
-            return whole
+            found: np.ndarray = whole
+            return found
         gap = np.array([first for first, _ in self.row_spans])[:, None] - (
             self.col_starts + self.cols.start
         )

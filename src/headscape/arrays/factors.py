@@ -39,12 +39,13 @@ class Turn:
         """Turn the first 2p dims of x [.. t e] in pairs; the rest pass through."""
         cos, sin = table.astype(x.dtype)
         dims = 2 * cos.shape[-1]
-        pairs = (np.s_[..., :dims:2], np.s_[..., 1:dims:2])
+        first, second = slice(0, dims, 2), slice(1, dims, 2)
         if self.pairing == "halves":
-            pairs = (np.s_[..., : dims // 2], np.s_[..., dims // 2 : dims])
+            first, second = slice(0, dims // 2), slice(dims // 2, dims)
+        a, b = x[..., first], x[..., second]
         turned = x.copy()
-        turned[pairs[0]] = x[pairs[0]] * cos - x[pairs[1]] * sin
-        turned[pairs[1]] = x[pairs[1]] * cos + x[pairs[0]] * sin
+        turned[..., first] = a * cos - b * sin
+        turned[..., second] = b * cos + a * sin
         return turned
 
 
@@ -67,12 +68,14 @@ class LayerFactors:
     @property
     def heads(self) -> int:
         """Heads stored."""
-        return self.q.shape[0]
+        found: int = self.q.shape[0]
+        return found
 
     @property
     def length(self) -> int:
         """Tokens in the sequence."""
-        return self.q.shape[1]
+        found: int = self.q.shape[1]
+        return found
 
     @property
     def additive(self) -> bool:
@@ -84,7 +87,9 @@ class LayerFactors:
         query, key = indices(rows)[:, None], indices(cols)
         return key <= query if self.causal else np.ones((len(query), len(key)), dtype=bool)
 
-    def queries(self, head: int, rows: Tokens, *, turned: bool, dtype: Any = np.float64) -> np.ndarray:
+    def queries(
+        self, head: int, rows: Tokens, *, turned: bool, dtype: Any = np.float64
+    ) -> np.ndarray:
         """Some queries of a head, rotated or not."""
         q = self.q[head, rows].astype(dtype, copy=False)
         return self.turn.rotate(q, self.turn.q[:, rows]) if turned and self.turn else q
@@ -97,9 +102,10 @@ class LayerFactors:
     def content(
         self, head: int, rows: Tokens, cols: slice, *, turned: bool = False, dtype: Any = np.float64
     ) -> Float[np.ndarray, "r c"]:
-        """scale q.k, before rotation or after it."""
+        """Scale q.k, before rotation or after it."""
         q = self.queries(head, rows, turned=turned, dtype=dtype) * np.dtype(dtype).type(self.scale)
-        return q @ self.keys(head, cols, turned=turned, dtype=dtype).T
+        found: np.ndarray = q @ self.keys(head, cols, turned=turned, dtype=dtype).T
+        return found
 
     def final(
         self, head: int, rows: Tokens, cols: slice, *, dtype: Any = np.float64
@@ -145,11 +151,11 @@ class LayerFactors:
         lse: Float[np.ndarray, " r"] | None = None,
         dtype: Any = np.float64,
     ) -> Float[np.ndarray, "r c"]:
-        """One quantity of one head, hidden entries as they come; `lse` stands in for a missing one.
-        """
-        return self.blocks(
+        """One quantity of one head, hidden entries as they come; `lse` replaces a missing one."""
+        found: np.ndarray = self.blocks(
             quantity, [head], rows, cols, lse=None if lse is None else lse[None], dtype=dtype
         )[0]
+        return found
 
     def blocks(
         self,
@@ -180,11 +186,12 @@ class LayerFactors:
         if quantity == "final":
             return final
         if quantity == "bias":
-            return final - self.blocks("content", picked, rows, cols, dtype=dtype)
+            found: np.ndarray = final - self.blocks("content", picked, rows, cols, dtype=dtype)
+            return found
         if lse is None:
             if self.lse is None:
                 raise InputError("this capture has no log-sum-exp: compute it to get weights.")
-            lse = self.lse[np.ix_(picked, indices(rows))]
+            lse = self.lse[np.array(picked)[:, None], indices(rows)]
         # A hidden score may exceed its row's norm by far; it is replaced later, never shown.
         weights: np.ndarray = np.exp(np.minimum(final - lse[..., None], 1.0).astype(dtype))
         return weights

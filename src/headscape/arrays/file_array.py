@@ -64,7 +64,7 @@ class FileArray:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         whole = self._read(0, self.size).reshape(self.shape)
         return whole if dtype is None else whole.astype(dtype)
 
@@ -74,7 +74,8 @@ class FileArray:
             if first != slice(None):
                 rows = range(*first.indices(self.shape[0]))
                 if rest or rows.step != 1:
-                    return np.asarray(self)[key]
+                    found: np.ndarray = np.asarray(self)[key]
+                    return found
                 return self._rows(0, self.shape, rows.start, rows.stop)
             parts = [self[(index, *rest)] for index in range(self.shape[0])] if rest else None
             return np.asarray(self) if parts is None else np.stack(parts)

@@ -44,33 +44,42 @@ def write_layer(layer: LayerFactors) -> tuple[dict[str, Any], dict[str, np.ndarr
         arrays |= {"turn.q": layer.turn.q, "turn.k": layer.turn.k}
     if layer.lse is not None:
         arrays["lse"] = layer.lse
-    kind["bias"] = None if layer.bias is None else {"kind": layer.bias.kind}
-    match layer.bias:
-        case ToeplitzFactor():
-            kind["bias"]["zero"] = layer.bias.zero
-            arrays["bias.table"] = layer.bias.table
-        case SlopeFactor():
-            kind["bias"]["weighted"] = layer.bias.weight is not None
-            arrays |= {"bias.row": layer.bias.row, "bias.col": layer.bias.col}
-            if layer.bias.weight is not None:
-                arrays["bias.weight"] = layer.bias.weight
-        case PerceptronFactor():
-            kind["bias"] |= {"zero": layer.bias.zero, "leak": layer.bias.leak}
-            arrays |= {f"bias.{name}": getattr(layer.bias, name) for name in _PERCEPTRON}
-        case DenseFactor():
-            arrays["bias.map"] = layer.bias.map
-    kind["mix"] = None if layer.mix is None else {"kind": layer.mix.kind}
-    match layer.mix:
-        case DapeFactor():
-            kind["mix"]["added"] = layer.mix.added
-        case DapeV2Factor():
-            kind["mix"] |= {"kernel": layer.mix.kernel, "boundary": layer.mix.boundary}
-        case CopeFactor():
-            kind["mix"]["divide"] = layer.mix.divide
-            arrays["mix.table"] = layer.mix.table
-    if isinstance(layer.mix, DapeFactor | DapeV2Factor):
-        arrays |= {f"mix.{n}": getattr(layer.mix, n.replace(".", "_")) for n in _MIX}
+    kind["bias"] = _write_bias(layer.bias, arrays)
+    kind["mix"] = _write_mix(layer.mix, arrays)
     return kind, arrays
+
+
+def _write_bias(bias: BiasFactor | None, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
+    match bias:
+        case ToeplitzFactor():
+            arrays["bias.table"] = bias.table
+            return {"kind": bias.kind, "zero": bias.zero}
+        case SlopeFactor():
+            arrays |= {"bias.row": bias.row, "bias.col": bias.col}
+            if bias.weight is not None:
+                arrays["bias.weight"] = bias.weight
+            return {"kind": bias.kind, "weighted": bias.weight is not None}
+        case PerceptronFactor():
+            arrays |= {f"bias.{name}": getattr(bias, name) for name in _PERCEPTRON}
+            return {"kind": bias.kind, "zero": bias.zero, "leak": bias.leak}
+        case DenseFactor():
+            arrays["bias.map"] = bias.map
+            return {"kind": bias.kind}
+    return None
+
+
+def _write_mix(mix: MixFactor | None, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
+    if isinstance(mix, DapeFactor | DapeV2Factor):
+        arrays |= {f"mix.{name}": getattr(mix, name.replace(".", "_")) for name in _MIX}
+    match mix:
+        case DapeFactor():
+            return {"kind": mix.kind, "added": mix.added}
+        case DapeV2Factor():
+            return {"kind": mix.kind, "kernel": mix.kernel, "boundary": mix.boundary}
+        case CopeFactor():
+            arrays["mix.table"] = mix.table
+            return {"kind": mix.kind, "divide": mix.divide}
+    return None
 
 
 def read_layer(
@@ -99,7 +108,7 @@ def _read_bias(kind: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Bia
         case "slope":
             return SlopeFactor(arrays.get("bias.weight"), arrays["bias.row"], arrays["bias.col"])
         case "perceptron":
-            parts = {name: arrays[f"bias.{name}"] for name in _PERCEPTRON}
+            parts: dict[str, Any] = {name: arrays[f"bias.{name}"] for name in _PERCEPTRON}
             return PerceptronFactor(**parts, zero=int(kind["zero"]), leak=float(kind["leak"]))
         case "dense":
             return DenseFactor(arrays["bias.map"])
@@ -109,9 +118,13 @@ def _read_bias(kind: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Bia
 def _read_mix(kind: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> MixFactor:
     match kind["kind"]:
         case "dape":
-            return DapeFactor(*(arrays[f"mix.{name}"] for name in _MIX), added=bool(kind["added"]))
+            return DapeFactor(**_weights(arrays), added=bool(kind["added"]))
         case "dapev2":
-            return DapeV2Factor(*(arrays[f"mix.{n}"] for n in _MIX), boundary=kind["boundary"])
+            return DapeV2Factor(**_weights(arrays), boundary=kind["boundary"])
         case "cope":
             return CopeFactor(arrays["mix.table"], kind["divide"])
     raise InputError(f"unknown kind of mixing {kind['kind']!r}: upgrade headscape.")
+
+
+def _weights(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {name.replace(".", "_"): arrays[f"mix.{name}"] for name in _MIX}

@@ -8,7 +8,7 @@ key up to the query.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -45,7 +45,7 @@ class DapeFactor:
     outer_weight: Float[np.ndarray, "h m"]
     outer_bias: Float[np.ndarray, " h"]
     added: bool
-    kind: Final[Literal["dape"]] = "dape"
+    kind: ClassVar[Literal["dape"]] = "dape"
 
     def final(self, rows: Tokens, cols: slice, parts: Parts) -> Scores:
         """Final scores of some queries and keys, all heads."""
@@ -54,7 +54,8 @@ class DapeFactor:
         channels = a if b is None else np.concatenate([a, b])
         hidden = _leaky(_linear(self.inner_weight, self.inner_bias, channels))
         mixed = a + _linear(self.outer_weight, self.outer_bias, hidden)
-        return mixed if b is None or not self.added else mixed + b
+        found: np.ndarray = mixed if b is None or not self.added else mixed + b
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +67,13 @@ class DapeV2Factor:
     outer_weight: Float[np.ndarray, "h m kernel"]
     outer_bias: Float[np.ndarray, " h"]
     boundary: Literal["masked", "released"]
-    kind: Final[Literal["dapev2"]] = "dapev2"
+    kind: ClassVar[Literal["dapev2"]] = "dapev2"
 
     @property
     def kernel(self) -> int:
         """Width along the keys."""
-        return self.inner_weight.shape[-1]
+        found: int = self.inner_weight.shape[-1]
+        return found
 
     def final(self, rows: Tokens, cols: slice, parts: Parts) -> Scores:
         """Final scores of some queries and keys, all heads."""
@@ -92,7 +94,8 @@ class DapeV2Factor:
         hidden[..., outside] = 0.0
         asked = slice(cols.start - reach.start, cols.stop - reach.start)
         mixed = a[..., asked] + _convolve(self.outer_weight, self.outer_bias, hidden)
-        return mixed if b is None else mixed + b[..., asked]
+        found: np.ndarray = mixed if b is None else mixed + b[..., asked]
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +104,7 @@ class CopeFactor:
 
     table: Float[np.ndarray, "e n"]
     divide: Literal["scores", "sum"]
-    kind: Final[Literal["cope"]] = "cope"
+    kind: ClassVar[Literal["cope"]] = "cope"
 
     def final(self, rows: Tokens, cols: slice, parts: Parts) -> Scores:
         """Final scores of some queries and keys, all heads."""
@@ -124,7 +127,10 @@ class CopeFactor:
         lower = np.take_along_axis(z, below.astype(np.int64), axis=-1)
         upper = np.take_along_axis(z, np.ceil(count).astype(np.int64), axis=-1)
         term = lower + (count - below) * (upper - lower)
-        return a + (term / self.table.shape[0] ** 0.5 if self.divide == "sum" else term)
+        found: np.ndarray = a + (
+            term / self.table.shape[0] ** 0.5 if self.divide == "sum" else term
+        )
+        return found
 
 
 MixFactor = DapeFactor | DapeV2Factor | CopeFactor
@@ -139,7 +145,8 @@ def _gates(scores: np.ndarray, query: np.ndarray, start: int) -> np.ndarray:
 
 def _linear(weight: np.ndarray, bias: np.ndarray, x: np.ndarray) -> np.ndarray:
     flat = weight.astype(x.dtype) @ x.reshape(len(x), -1)
-    return (flat + bias.astype(x.dtype)[:, None]).reshape(len(weight), *x.shape[1:])
+    found: np.ndarray = (flat + bias.astype(x.dtype)[:, None]).reshape(len(weight), *x.shape[1:])
+    return found
 
 
 def _convolve(weight: np.ndarray, bias: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -147,7 +154,10 @@ def _convolve(weight: np.ndarray, bias: np.ndarray, x: np.ndarray) -> np.ndarray
     windows = sliding_window_view(x, weight.shape[-1], axis=-1)
     flat = np.moveaxis(windows, -1, 1).reshape(-1, windows.shape[1] * windows.shape[2])
     out = weight.astype(x.dtype).reshape(len(weight), -1) @ flat
-    return (out + bias.astype(x.dtype)[:, None]).reshape(len(weight), *windows.shape[1:3])
+    found: np.ndarray = (out + bias.astype(x.dtype)[:, None]).reshape(
+        len(weight), *windows.shape[1:3]
+    )
+    return found
 
 
 def _leaky(x: np.ndarray) -> np.ndarray:

@@ -59,7 +59,12 @@ class OverviewJob:
     """Computes the overview of one head in the background."""
 
     def __init__(
-        self, capture: Path, layer: int, head: int, *, level: int | None = None,
+        self,
+        capture: Path,
+        layer: int,
+        head: int,
+        *,
+        level: int | None = None,
         processes: int | None = None,
     ) -> None:
         self.capture, self.layer, self.head = Path(capture), layer, head
@@ -84,22 +89,25 @@ class OverviewJob:
     def start(self) -> None:
         """Start the processes, unless they run or have finished."""
         with self._lock:
-            if self._begun is not None or self.path.is_file() and self.result() is not None:
+            if self._begun is not None or (self.path.is_file() and self.result() is not None):
                 return
             self._begun = time.monotonic()
             self._parts.mkdir(parents=True, exist_ok=True)
             self._before = self._share()
-            environment = os.environ | {
-                name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-            }
+            environment = os.environ | dict.fromkeys(
+                ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+            )
             told = [str(self.capture.resolve()), self.layer, self.head, self.level]
             for index in range(self._processes):
                 words = json.dumps([*told, str(self._parts.resolve()), index, self._processes])
                 self._running.append(
-                    subprocess.Popen(
+                    subprocess.Popen(  # noqa: S603
                         [sys.executable, "-m", "headscape.arrays.overview_worker", words],
-                        env=environment, text=True, stdin=subprocess.DEVNULL,
-                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                        env=environment,
+                        text=True,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.PIPE,
                     )
                 )
             self._thread = threading.Thread(target=self._finish, daemon=True)

@@ -39,7 +39,7 @@ class CellSums:
     )
 
     def means(self, grid: Grid) -> Float64[np.ndarray, "r c"]:
-        """scale times the mean of q.k over every cell, NaN where a cell is hidden."""
+        """Scale times the mean of q.k over every cell, NaN where a cell is hidden."""
         rows, cols = grid.cell_rows, grid.cell_cols
         if grid.level <= BASE_LEVEL:
             q, _, triangle = self._direct(grid.rows, grid.level)
@@ -137,9 +137,7 @@ class Pooled:
         looped = pool(grid, block)
         return out | {how: looped[how] for how in rest}
 
-    def closed(
-        self, quantity: str, reduction: Reduction, minus: BiasFactor | None = None
-    ) -> bool:
+    def closed(self, quantity: str, reduction: Reduction, minus: BiasFactor | None = None) -> bool:
         """Whether cells come from closed forms, at a cost that does not grow with their pairs."""
         bias = self.layer.bias
         simple = bias is None or isinstance(bias, ToeplitzFactor | SlopeFactor)

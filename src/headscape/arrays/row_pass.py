@@ -33,7 +33,7 @@ def log_sum_exp(
     dtype: Any = np.float64,
     progress: Progress = lambda _: None,
 ) -> Float64[np.ndarray, "n r"]:
-    """log sum over visible keys of exp(final), for some heads and queries, all by default."""
+    """Log sum over visible keys of exp(final), for some heads and queries, all by default."""
     rows = slice(0, layer.length) if rows is None else rows
     picked = list(range(layer.heads) if heads is None else heads)
     out = np.empty((len(picked), rows.stop - rows.start))
@@ -188,5 +188,3 @@ def _reduce(function: np.ufunc, values: np.ndarray, side: int) -> np.ndarray:
         out: np.ndarray = function.reduce(values.reshape(len(values), whole, side), axis=-1)
         return out
     return function.reduceat(values, np.arange(0, values.shape[1], side), axis=1)
-
-

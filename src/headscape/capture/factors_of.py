@@ -86,7 +86,7 @@ def _check(inputs: AttentionInputs) -> None:
 
 
 def _turn(inputs: AttentionInputs) -> Turn:
-    """cos and sin per token and pair, from what the rotation makes of unit vectors."""
+    """Cos and sin per token and pair, from what the rotation makes of unit vectors."""
     encoding, at = inputs.encoding, inputs.positions.q
     dims = inputs.q.shape[-1]
     unit = torch.eye(dims, dtype=torch.float64, device=at.device)
@@ -137,10 +137,8 @@ def _bias(bias: Bias | None, positions: Positions, heads: list[int]) -> BiasFact
 def _mix(encoding: Encoding) -> MixFactor | None:
     match encoding:
         case DAPE():
-            return DapeFactor(
-                *_weights(encoding.inner, encoding.outer),
-                added=encoding.config.base_bias == "added",
-            )
+            weights = _weights(encoding.inner, encoding.outer)
+            return DapeFactor(*weights, encoding.config.base_bias == "added")
         case DAPEv2():
             inner, inner_bias, outer, outer_bias = _weights(encoding.inner, encoding.outer)
             boundary = encoding.config.boundary
@@ -149,12 +147,23 @@ def _mix(encoding: Encoding) -> MixFactor | None:
             return CopeFactor(_float32(encoding.table), encoding.config.divide)
         case _:
             if encoding.mixes:
-                raise InputError(f"{type(encoding).__name__} mixes scores in a way without factors.")
+                raise InputError(
+                    f"{type(encoding).__name__} mixes scores in a way without factors."
+                )
             return None
 
 
-def _weights(inner: torch.nn.Module, outer: torch.nn.Module) -> tuple[np.ndarray, ...]:
-    return tuple(_float32(value) for part in (inner, outer) for value in (part.weight, part.bias))
+def _weights(
+    inner: torch.nn.Linear | torch.nn.Conv2d, outer: torch.nn.Linear | torch.nn.Conv2d
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    assert inner.bias is not None
+    assert outer.bias is not None
+    return (
+        _float32(inner.weight),
+        _float32(inner.bias),
+        _float32(outer.weight),
+        _float32(outer.bias),
+    )
 
 
 def _float32(value: Tensor) -> np.ndarray:

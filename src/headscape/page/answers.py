@@ -109,9 +109,16 @@ class Answers:
             if not isinstance(message, dict):
                 raise InputError("a message must be an object.")
             kind = message.get("type")
-            if not isinstance(kind, str) or kind not in _KINDS:
-                raise InputError(f"unknown message type: choose from {', '.join(_KINDS)}.")
-            content, buffers = _KINDS[kind](self, message)
+            kinds = {
+                "pack": self._pack,
+                "tile": self._tile,
+                "values": self._values,
+                "profile": self._profile,
+                "run": self._run,
+            }
+            if not isinstance(kind, str) or kind not in kinds:
+                raise InputError(f"unknown message type: choose from {', '.join(kinds)}.")
+            content, buffers = kinds[kind](message)
         except InputError as error:
             return {"type": "error", "request": known, "message": str(error)}, []
         return {"type": kind, "request": known, **content}, buffers
@@ -189,15 +196,6 @@ class Answers:
             raise InputError(f"a text may have at most {MOST_TEXT} characters, got {len(text)}.")
         made = self.add(one.run(text), one.run)
         return {"id": made.id, "pack": made.listed()}, []
-
-
-_KINDS: Final[dict[str, Callable[[Answers, Mapping[str, Any]], Answer]]] = {
-    "pack": Answers._pack,
-    "tile": Answers._tile,
-    "values": Answers._values,
-    "profile": Answers._profile,
-    "run": Answers._run,
-}
 
 
 def _stamp(path: Path | None) -> str | None:

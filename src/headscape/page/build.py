@@ -1,8 +1,8 @@
 """One self-contained HTML file: the viewer's module and the captures' packs, and nothing else.
 
-The file opens from disk and asks the network for nothing; its Content-Security-Policy allows the one
-script whose hash it names. Packs are deflated and base64; token text is inside them, so no text of a
-capture is ever HTML. Titles are attributes and escaped.
+The file opens from disk and asks the network for nothing; its Content-Security-Policy allows the
+one script whose hash it names. Packs are deflated and base64; token text is inside them, so no text
+of a capture is ever HTML. Titles are attributes and escaped.
 """
 
 import base64

@@ -60,7 +60,7 @@ PAGE: Final = """<!doctype html>
 """
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A request that is not answered, with its status."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -147,77 +147,79 @@ class Server:
     def application(self) -> "Starlette":
         """The application, without a socket."""
         from starlette.applications import Starlette
-        from starlette.responses import JSONResponse, Response
+        from starlette.exceptions import HTTPException
         from starlette.routing import Route
 
-        names = {f"{name}:{self.port}" for name in (ADDRESS, "localhost")}
-        titles = ", ".join(one.tiles.pack.title for one in self.answers.served.values())
-        static = {name: static_text(name) for name in STATIC}
-
-        def refuse_strangers(request: "Request") -> None:
-            if request.headers.get("host") not in names:
-                raise Refused(421, "wrong host")
-            origin = request.headers.get("origin")
-            if origin is not None and origin not in {f"http://{name}" for name in names}:
-                raise Refused(403, "wrong origin")
-            if request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
-                raise Refused(403, "wrong site")
-
-        def demand_token(given: str | None) -> None:
-            if not hmac.compare_digest((given or "").encode(), self.token.encode()):
-                raise Refused(403, "open the address that headscape printed")
-
-        async def page(request: "Request") -> "Response":
-            refuse_strangers(request)
-            demand_token(request.query_params.get("token"))
-            html = PAGE.format(title=escape(titles or "headscape"), token=escape(self.token))
-            return Response(html, media_type="text/html", headers=HEADERS)
-
-        async def module(request: "Request") -> "Response":
-            refuse_strangers(request)
-            text = static[request.url.path.removeprefix("/")]
-            return Response(text, media_type="text/javascript", headers=HEADERS)
-
-        async def packs(request: "Request") -> "Response":
-            from starlette.concurrency import run_in_threadpool
-
-            refuse_strangers(request)
-            demand_token(request.headers.get("x-headscape-token"))
-            listed = await run_in_threadpool(self.answers.packs)
-            body = {"packs": listed, "can_run": self.answers.can_run}
-            return JSONResponse(body, headers=HEADERS)
-
-        async def message(request: "Request") -> "Response":
-            from starlette.concurrency import run_in_threadpool
-
-            refuse_strangers(request)
-            demand_token(request.headers.get("x-headscape-token"))
-            told = await _body(request)
-            content, buffers = await run_in_threadpool(self.answers.answer, told)
-            data = encode_answer(content, buffers)
-            return Response(data, media_type="application/octet-stream", headers=HEADERS)
-
-        async def refused(_: "Request", error: Exception) -> "Response":
-            assert isinstance(error, Refused)
-            return Response(str(error), error.status, media_type="text/plain", headers=HEADERS)
-
-        async def wrong(_: "Request", error: Exception) -> "Response":
-            return Response(str(error), 400, media_type="text/plain", headers=HEADERS)
-
-        async def absent(_: "Request", error: Exception) -> "Response":
-            status = int(getattr(error, "status_code", 404))
-            return Response("not here", status, media_type="text/plain", headers=HEADERS)
-
-        from starlette.exceptions import HTTPException
-
+        self._static = {name: static_text(name) for name in STATIC}
         routes = [
-            Route("/", page),
-            *(Route(f"/{name}", module) for name in STATIC),
-            Route("/api/packs", packs),
-            Route("/api/message", message, methods=["POST"]),
+            Route("/", self._page),
+            *(Route(f"/{name}", self._module) for name in STATIC),
+            Route("/api/packs", self._packs),
+            Route("/api/message", self._message, methods=["POST"]),
         ]
-        handlers: Any = {Refused: refused, InputError: wrong, HTTPException: absent}
+        handlers: Any = {RefusedError: _refused, InputError: _wrong, HTTPException: _absent}
         return Starlette(routes=routes, exception_handlers=handlers)
+
+    async def _page(self, request: "Request") -> "Response":
+        self._admit(request, request.query_params.get("token"))
+        titles = ", ".join(one.tiles.pack.title for one in self.answers.served.values())
+        html = PAGE.format(title=escape(titles), token=escape(self.token))
+        return _response(html, "text/html")
+
+    async def _module(self, request: "Request") -> "Response":
+        self._refuse_strangers(request)
+        return _response(self._static[request.url.path.removeprefix("/")], "text/javascript")
+
+    async def _packs(self, request: "Request") -> "Response":
+        from starlette.concurrency import run_in_threadpool
+
+        self._admit(request, request.headers.get("x-headscape-token"))
+        listed = await run_in_threadpool(self.answers.packs)
+        body = {"packs": listed, "can_run": self.answers.can_run}
+        return _response(json.dumps(body, ensure_ascii=False), "application/json")
+
+    async def _message(self, request: "Request") -> "Response":
+        from starlette.concurrency import run_in_threadpool
+
+        self._admit(request, request.headers.get("x-headscape-token"))
+        told = await _body(request)
+        content, buffers = await run_in_threadpool(self.answers.answer, told)
+        return _response(encode_answer(content, buffers), "application/octet-stream")
+
+    def _admit(self, request: "Request", token: str | None) -> None:
+        """Refuse a request from elsewhere or without the token."""
+        self._refuse_strangers(request)
+        if not hmac.compare_digest((token or "").encode(), self.token.encode()):
+            raise RefusedError(403, "open the address that headscape printed")
+
+    def _refuse_strangers(self, request: "Request") -> None:
+        names = {f"{name}:{self.port}" for name in (ADDRESS, "localhost")}
+        if request.headers.get("host") not in names:
+            raise RefusedError(421, "wrong host")
+        origin = request.headers.get("origin")
+        if origin is not None and origin not in {f"http://{name}" for name in names}:
+            raise RefusedError(403, "wrong origin")
+        if request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
+            raise RefusedError(403, "wrong site")
+
+
+def _response(body: str | bytes, kind: str, status: int = 200) -> "Response":
+    from starlette.responses import Response
+
+    return Response(body, status, media_type=kind, headers=HEADERS)
+
+
+async def _refused(_: "Request", error: Exception) -> "Response":
+    assert isinstance(error, RefusedError)
+    return _response(str(error), "text/plain", error.status)
+
+
+async def _wrong(_: "Request", error: Exception) -> "Response":
+    return _response(str(error), "text/plain", 400)
+
+
+async def _absent(_: "Request", error: Exception) -> "Response":
+    return _response("not here", "text/plain", int(getattr(error, "status_code", 404)))
 
 
 def encode_answer(content: dict[str, Any], buffers: list[bytes]) -> bytes:
@@ -241,16 +243,16 @@ def serve(answers: Answers, *, port: int | None = None, open_browser: bool = Tru
 
 async def _body(request: "Request") -> object:
     if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
-        raise Refused(415, "a message must be application/json")
+        raise RefusedError(415, "a message must be application/json")
     data = b""
     async for part in request.stream():
         data += part
         if len(data) > MOST_BODY:
-            raise Refused(413, f"a message may have at most {MOST_BODY} bytes")
+            raise RefusedError(413, f"a message may have at most {MOST_BODY} bytes")
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, "a message must be JSON") from error
+        raise RefusedError(400, "a message must be JSON") from error
 
 
 def _bind(port: int | None) -> socket.socket:

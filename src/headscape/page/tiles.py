@@ -101,7 +101,10 @@ class Tiles:
 
         def block(rows: slice, cols: slice) -> np.ndarray:
             ours = self.values(layer, head, quantity, minus, rows, cols, blank=np.nan)
-            return ours - other.values(layer, head, quantity, minus, rows, cols, blank=np.nan)
+            found: np.ndarray = ours - other.values(
+                layer, head, quantity, minus, rows, cols, blank=np.nan
+            )
+            return found
 
         if level == 0:
             return Tile(dict.fromkeys(REDUCTIONS, block(grid.rows, grid.cols)))
@@ -165,7 +168,10 @@ class Tiles:
         heads = 32 if factors.mix is not None else 1
         rows = grid.rows
         if quantity == "weights" and factors.lse is None:
-            return (rows.stop - rows.start) * (rows.stop if factors.causal else factors.length)
+            found: int = (rows.stop - rows.start) * (
+                rows.stop if factors.causal else factors.length
+            )
+            return found
         return grid.pairs * heads
 
     def _norms_of(self, layer: int) -> Any:
@@ -176,9 +182,7 @@ class Tiles:
             if factors.lse is not None:
                 return factors.lse[head, rows]
             with self._lock:
-                known = self._norms.setdefault(
-                    (layer, head), np.full(factors.length, np.nan)
-                )
+                known = self._norms.setdefault((layer, head), np.full(factors.length, np.nan))
             missing = np.flatnonzero(np.isnan(known[rows]))
             if len(missing):
                 part = slice(rows.start + int(missing[0]), rows.start + int(missing[-1]) + 1)
@@ -194,9 +198,7 @@ class Tiles:
         with self._lock:
             if (layer, head) in self._overviews:
                 return self._overviews[layer, head]
-            job = self._jobs.setdefault(
-                (layer, head), OverviewJob(self.pack.path, layer, head)
-            )
+            job = self._jobs.setdefault((layer, head), OverviewJob(self.pack.path, layer, head))
             job.start()
             found = job.result()
             if found is None:

@@ -50,7 +50,7 @@ def _widget_type() -> Any:
             )
             self.on_msg(self._answer)
 
-        @traitlets.validate("selection")
+        @traitlets.validate("selection")  # type: ignore[untyped-decorator]
         def _check(self, proposal: Any) -> dict[str, Any]:
             return _checked(self._answers, proposal["value"])
 
