@@ -116,7 +116,10 @@ class Opened:
             """(selector) => {
                 const canvas = document.querySelector(selector);
                 const { width, height } = canvas;
-                const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+                const copy = new OffscreenCanvas(width, height);
+                const context = copy.getContext("2d", { willReadFrequently: true });
+                context.drawImage(canvas, 0, 0);
+                const { data } = context.getImageData(0, 0, width, height);
                 return [width, height, Array.from(data)];
             }""",
             selector,

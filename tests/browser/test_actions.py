@@ -4,7 +4,7 @@ import io
 import json
 from typing import Any
 from urllib.parse import unquote
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -232,7 +232,7 @@ def test_strips_stay_readable(open_page: Open) -> None:
     press(opened, "0")
     opened.settle()
     labels = opened.page.locator(".frame").inner_text().split()
-    assert 4 < len(labels) < 80
+    assert 4 < len(labels) < 120
 
 
 def test_quantities_switch(open_page: Open) -> None:
@@ -304,13 +304,18 @@ def bar(opened: Opened) -> list[float]:
 
 
 def test_colour_limits(open_page: Open) -> None:
-    opened = head(open_page, quantity="bias")
-    expected = definition("cable", 0, 1)["bias"]
+    lowest = {
+        (layer, number): np.nanmin(definition("cable", layer, number)["bias"])
+        for layer in range(2)
+        for number in range(HEADS)
+    }
+    layer, number = max(lowest, key=lambda at: lowest[at])
+    opened = head(open_page, quantity="bias", layer=layer, head=number)
     own = bar(opened)
-    assert own[0] == pytest.approx(np.nanmin(expected), rel=1e-4)
+    assert own[0] == pytest.approx(lowest[layer, number], rel=1e-4)
     press(opened, "h")
     opened.settle()
-    assert bar(opened) != own
+    assert bar(opened)[0] == pytest.approx(min(lowest.values()), rel=1e-4)
     press(opened, "h", "r")
     opened.settle()
     low, high = bar(opened)
@@ -406,7 +411,7 @@ def test_side_by_side_and_difference(open_page: Open) -> None:
     cells = opened.page.locator("tr[data-quantity=final] td").all_inner_texts()
     found = [float(text.replace("−", "-")) for text in cells]
     wanted = [cable["final"][60, 20], alibi["final"][60, 20], difference[60, 20]]
-    assert found == pytest.approx(wanted, abs=2e-4)
+    assert found == pytest.approx(wanted, rel=5e-5, abs=1e-4)
     opened.page.get_by_role("button", name="Swap").click()
     opened.settle()
     assert opened.state()["capture"] == "p1"
@@ -509,7 +514,9 @@ def test_a_link_restores_everything(open_page: Open) -> None:
     assert text.startswith("file://")
     state = json.loads(unquote(text.split("#")[1]))
     again = two(open_page, **state)
-    assert again.state() == opened.state() == state
+    again.page.locator(".takeaway").get_by_role("button", name="Link").click()
+    copied = again.page.locator(".takeaway textarea").input_value()
+    assert json.loads(unquote(copied.split("#")[1])) == state
     assert np.array_equal(again.pixels(), opened.pixels())
 
 
@@ -517,8 +524,8 @@ def test_pictures(open_page: Open) -> None:
     opened = head(open_page)
     png = Image.open(io.BytesIO(opened.download("PNG")))
     assert min(png.size) > 400
-    assert len(set(png.convert("RGB").getdata())) > 50
-    svg = ElementTree.fromstring(opened.download("SVG"))  # noqa: S314
+    assert len(np.unique(np.asarray(png.convert("RGB")).reshape(-1, 3), axis=0)) > 50
+    svg = ET.fromstring(opened.download("SVG"))  # noqa: S314
     texts = [element.text or "" for element in svg.iter("{http://www.w3.org/2000/svg}text")]
     caption = " ".join(texts)
     assert "Attention weight, cable" in caption

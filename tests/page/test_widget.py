@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def test_a_wrong_selection_is_told(widget: Any, selection: dict[str, Any], messa
 def test_heads_are_sent_by_message(widget: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[Any, Any]] = []
     monkeypatch.setattr(
-        type(widget), "send", lambda self, content, buffers=None: sent.append((content, buffers))
+        type(widget), "send", lambda _, content, buffers=None: sent.append((content, buffers))
     )
     widget._handle_custom_msg({"type": "pack", "id": "p1", "request": 5}, [])
     ((content, buffers),) = sent
@@ -104,43 +105,51 @@ def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     _widget_type.cache_clear()
 
 
-CELLS = (
-    "import sys; sys.path[:0] = {paths!r}\n"
-    "import headscape.page.widget as widget\n"
-    "from headscape.page.view import view\n"
-    "from page.packs import MODULE, made\n"
-    "widget.static_text = lambda _: MODULE\n"
-    "shown = view(made(60), made(40))\n"
-    "shown",
-    "shown.selection = {'head': 2, 'query': 9, 'key': 3}\n"
-    "shown.set_state({'hover': {'query': 1, 'key': 0}})\n"
-    "print(shown.selection['head'], shown.selection['capture'], shown.hover['query'])",
-)
+FIRST = """
+import sys; sys.path[:0] = {paths!r}
+import headscape.page.widget as widget
+from headscape.page.view import view
+from page.packs import MODULE, made
+widget.static_text = lambda _: MODULE
+shown = view(made(60), made(40))
+shown
+"""
+SECOND = """
+shown.selection = {'head': 2, 'query': 9, 'key': 3}
+shown.set_state({'hover': {'query': 1, 'key': 0}})
+print(shown.selection['head'], shown.selection['capture'], shown.hover['query'])
+"""
+EXECUTE = """
+import sys, nbclient, nbformat
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+path, kernels = sys.argv[1:]
+notebook = nbformat.read(path, 4)
+specs = KernelSpecManager(kernel_dirs=[kernels])
+manager = AsyncKernelManager(kernel_name="here", kernel_spec_manager=specs)
+nbclient.NotebookClient(notebook, km=manager, timeout=120).execute()
+nbformat.write(notebook, path)
+"""
 
 
 def test_an_executed_notebook_shows_the_widget(tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
-    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
-    pytest.importorskip("anywidget", reason="anywidget is not installed")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    for name in ("nbclient", "anywidget", "ipykernel"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
     paths = [str(Path(__file__).parents[1]), *sys.path]
-    cells = [nbformat.v4.new_code_cell(cell.format(paths=paths)) for cell in CELLS[:1]]
-    cells.append(nbformat.v4.new_code_cell(CELLS[1]))
-    notebook = nbformat.v4.new_notebook(cells=cells)
+    sources = [FIRST.format(paths=paths), SECOND]
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    path = tmp_path / "shown.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     kernels = tmp_path / "kernels" / "here"
     kernels.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     (kernels / "kernel.json").write_text(
         json.dumps({"argv": argv, "display_name": "here", "language": "python"})
     )
-    from jupyter_client.kernelspec import KernelSpecManager
-    from jupyter_client.manager import AsyncKernelManager
-
-    manager = AsyncKernelManager(
-        kernel_name="here",
-        kernel_spec_manager=KernelSpecManager(kernel_dirs=[str(tmp_path / "kernels")]),
-    )
-    nbclient.NotebookClient(notebook, km=manager, timeout=120).execute()
+    command = [sys.executable, "-c", EXECUTE, str(path), str(kernels.parent)]
+    subprocess.run(command, check=True, timeout=240, capture_output=True)
+    notebook = nbformat.read(path, 4)
     shown = notebook.cells[0].outputs[-1].data
     assert "application/vnd.jupyter.widget-view+json" in shown
     assert base64.b64decode(shown["image/png"]).startswith(b"\x89PNG")

@@ -3,7 +3,8 @@
 A tile is 256 x 256 cells, a cell 2^level x 2^level pairs, anchored to tokens. Level 0 is exact
 always. Zoomed out, closed forms are exact at once; otherwise every pair is visited up to
 FOREGROUND pairs. Beyond that the weights' overview is computed in the background and, until it is
-there, whole rows at even spacing stand in: a preview.
+there, whole rows at even spacing stand in: a preview. Least and greatest scores of so many pairs
+stay a preview, from some pairs of every cell; their mean is exact.
 
 A very long capture has no log-sum-exp. It is computed for the rows looked at and kept; a finished
 overview gives all of it.
@@ -17,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float, Float64
 
-from headscape.arrays.cells import REDUCTIONS, Grid, Reduction, pool
+from headscape.arrays.cells import REDUCTIONS, Grid, Reduction, empty_cells, pool
 from headscape.arrays.factors import LayerFactors
 from headscape.arrays.overview_file import OverviewJob, Progress, overview_level
 from headscape.arrays.pack import Pack
@@ -30,6 +31,10 @@ TILE: Final = 256
 """Cells a side of a tile."""
 FOREGROUND: Final = 1 << 28
 """Pairs that are visited while somebody waits."""
+
+
+SAMPLED_KEYS: Final = 64
+"""Keys of a cell that go into a preview of its least and greatest score."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,24 +234,22 @@ def _grid(length: int, level: int, row: int, column: int, *, causal: bool) -> Gr
 def _sampled(
     factors: LayerFactors, head: int, quantity: str, grid: Grid
 ) -> dict[Reduction, np.ndarray]:
-    """Cells from one whole query per row of cells: a preview."""
+    """Cells from their middle query and SAMPLED_KEYS keys in their middle: a preview."""
     rows = np.array([(first + last) // 2 for first, last in grid.row_spans])
-    parts: dict[Reduction, list[np.ndarray]] = {how: [] for how in REDUCTIONS}
-    step = -(-(1 << 16) // grid.side) * grid.side
-    for left in range(grid.cols.start, grid.cols.stop, step):
-        cols = slice(left, min(grid.cols.stop, left + step))
-        found = factors.block(quantity, head, rows, cols, dtype=np.float32)
-        seen, starts = factors.visible(rows, cols), np.arange(0, cols.stop - left, grid.side)
-        count = np.add.reduceat(seen, starts, axis=1, dtype=np.float64)
-        total = np.add.reduceat(np.where(seen, found, 0), starts, axis=1, dtype=np.float64)
-        values: dict[Reduction, np.ndarray] = {
-            "mean": total / np.maximum(count, 1),
-            "min": np.minimum.reduceat(np.where(seen, found, np.inf), starts, axis=1),
-            "max": np.maximum.reduceat(np.where(seen, found, -np.inf), starts, axis=1),
-        }
-        for how, value in values.items():
-            parts[how].append(np.where(count > 0, value, np.nan))
-    return {how: np.concatenate(value, axis=1) for how, value in parts.items()}
+    out: dict[Reduction, np.ndarray] = {how: empty_cells(grid) for how in REDUCTIONS}
+    for x, (left, right) in enumerate(grid.col_spans):
+        middle = (left + right - SAMPLED_KEYS) // 2
+        cols = slice(max(left, middle), min(right, max(left, middle) + SAMPLED_KEYS))
+        sees = (rows >= cols.start) | (not factors.causal)
+        if not sees.any():
+            continue
+        part = rows[sees]
+        found = factors.block(quantity, head, part, cols, dtype=np.float32)
+        seen = factors.visible(part, cols)
+        out["mean"][sees, x] = np.where(seen, found, 0.0).sum(axis=1) / seen.sum(axis=1)
+        out["min"][sees, x] = np.where(seen, found, np.inf).min(axis=1)
+        out["max"][sees, x] = np.where(seen, found, -np.inf).max(axis=1)
+    return out
 
 
 def _cut(overview: WeightCells, above: int, grid: Grid) -> dict[Reduction, np.ndarray]:
