@@ -44,7 +44,7 @@ export class Overview {
     const controls = h("div", { class: "controls" }, this.measure.element, this.order.element,
       h("div", { class: "field" }, h("span", {}, "Filter: measure from"), this.limits[0], h("span", {}, "to"), this.limits[1]),
       button("Clear filter", () => app.store.overview({ least: null, greatest: null })));
-    this.element = h("section", { class: "overview", "aria-label": "Overview of layers and heads" }, controls, this.count, this.grid);
+    this.element = h("section", { class: "overview", "aria-label": "Overview of layers and heads" }, h("h2", { class: "unseen" }, "All heads"), controls, this.count, this.grid);
   }
 
   private source(capture: Capture, layer: number, head: number): Source {
@@ -100,7 +100,7 @@ export class Overview {
   private paint(card: Card, source: Source, whole: Whole | null, value: number | null, measure: Measure): void {
     const text = value === null ? "…" : number(value, 3);
     say(card.value, text);
-    card.element.setAttribute("aria-label", `Layer ${card.layer + 1}, head ${card.head + 1}. ${measure.title}: ${value === null ? "computing" : text}. Open.`);
+    card.element.setAttribute("aria-label", `L${card.layer + 1} H${card.head + 1} ${text}. ${measure.title}. Open layer ${card.layer + 1}, head ${card.head + 1}.`);
     const scale = scaleFor(this.app, source);
     if (!whole || !scale) return;
     const what = pooled(source, this.app.store.state.pooling), name = `${sourceName(source)}|${what}|${signature(scale)}|${whole.complete}`;
