@@ -14,6 +14,8 @@ export interface PairValues {
   values: Record<Quantity, number>;
   place: number;
   of: number;
+  /** Whether the whole row is known, so that the place counts. */
+  whole: boolean;
 }
 
 export function pairValues(app: App, capture: Capture, query: number, key: number): PairValues | null {
@@ -21,8 +23,8 @@ export function pairValues(app: App, capture: Capture, query: number, key: numbe
   if (!capture.visible(query, key)) return null;
   const row = app.rows.row(capture, layer, head, query, key);
   if (!row) return null;
-  const values = Object.fromEntries(QUANTITIES.map((name) => [name, row[name][key]])) as Record<Quantity, number>;
-  return { values, ...rank(row[quantity], key) };
+  const values = Object.fromEntries(QUANTITIES.map((name) => [name, row[name][key - row.first]])) as Record<Quantity, number>;
+  return { values, ...rank(row[quantity], key - row.first), whole: row[quantity].length === capture.length };
 }
 
 export class Readout {
@@ -62,7 +64,7 @@ export class Readout {
     if (!pair) say(this.where, "Point at a pair, or move with the arrow keys.");
     else {
       const token = (at: number) => `${at} ${quoted(capture.piece(at))}`.trim();
-      if (sides[0]) place = ` ${state.quantity}: rank ${sides[0].place} of ${sides[0].of} in its row.`;
+      if (sides[0]) place = ` ${state.quantity}: rank ${sides[0].place} of ${sides[0].of} ${sides[0].whole ? "in its row" : "among the keys near it"}.`;
       const hidden = capture.visible(pair.query, pair.key) ? "" : " This query does not see this key.";
       say(this.where, `Query ${token(pair.query)}, key ${token(pair.key)}, distance ${pair.query - pair.key}.${place}${hidden}${state.locked ? " Locked." : ""}`);
     }
