@@ -31,6 +31,7 @@ export class Readout {
   readonly element: HTMLElement;
   private readonly where = h("p", { class: "where" });
   private readonly lines = new Map<Quantity, { row: HTMLElement; values: HTMLElement[] }>();
+  private readonly less: { row: HTMLElement; values: HTMLElement[] };
   private readonly head: HTMLElement[];
   private readonly footer = h("p", { class: "small" });
 
@@ -43,8 +44,26 @@ export class Readout {
       this.lines.set(quantity, { row, values });
       body.append(row);
     }
+    const values = [h("td", {}), h("td", {}), h("td", {})];
+    this.less = { row: h("tr", { "data-quantity": "minus", hidden: true }, h("th", { scope: "row" }), ...values), values };
+    body.append(this.less.row);
     const table = h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "quantity"), ...this.head)), body);
     this.element = h("section", { class: "readout", "aria-label": "Values of the pair", "aria-live": "polite", "aria-atomic": "true" }, this.where, table, this.footer);
+  }
+
+  /** The value shown where a row or distance mean is taken away. */
+  private drawLess(captures: (Capture | undefined)[], sides: (PairValues | null)[], two: boolean): void {
+    const { app } = this, { minus, quantity, layer, head } = app.store.state, pair = pairOf(app);
+    this.less.row.hidden = minus === "nothing";
+    this.less.row.classList.toggle("shown", minus !== "nothing");
+    if (minus === "nothing") return;
+    say(this.less.row.firstElementChild!, `${quantity} − ${minus} mean`);
+    const [a, b] = captures.map((capture, n) => {
+      const profile = capture && pair && sides[n] ? app.profiles.get(capture, layer, head, quantity, 1) : null;
+      if (!profile || !pair) return NaN;
+      return sides[n]!.values[quantity] - (minus === "row" ? profile.row[pair.query] : profile.mean[pair.query - pair.key + profile.zero]);
+    });
+    [a, b, a - b].forEach((value, n) => ((this.less.values[n].hidden = n > 0 && !two), say(this.less.values[n], Number.isNaN(value) ? "–" : number(value, two ? FEWER : DIGITS))));
   }
 
   draw(): void {
@@ -58,9 +77,10 @@ export class Readout {
     const sides = [capture, other].map((of) => (of && pair ? pairValues(app, of, pair.query, pair.key) : null));
     for (const [quantity, { row, values }] of this.lines) {
       const [a, b] = sides.map((side) => side?.values[quantity] ?? NaN);
-      row.classList.toggle("shown", quantity === state.quantity);
+      row.classList.toggle("shown", quantity === state.quantity && state.minus === "nothing");
       [a, b, a - b].forEach((value, n) => ((values[n].hidden = n > 0 && !two), say(values[n], pair && !Number.isNaN(value) ? number(value, two ? FEWER : DIGITS) : "–")));
     }
+    this.drawLess([capture, other], sides, two);
     if (!pair) say(this.where, "Point at a pair, or move with the arrow keys.");
     else {
       const token = (at: number) => `${at} ${quoted(capture.piece(at))}`.trim();
