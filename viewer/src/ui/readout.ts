@@ -31,6 +31,7 @@ export class Readout {
   readonly element: HTMLElement;
   private readonly where = h("p", { class: "where" });
   private readonly lines = new Map<Quantity, { row: HTMLElement; values: HTMLElement[] }>();
+  private readonly body: HTMLElement;
   private readonly less: { row: HTMLElement; values: HTMLElement[] };
   private readonly head: HTMLElement[];
   private readonly footer = h("p", { class: "small" });
@@ -45,8 +46,8 @@ export class Readout {
       body.append(row);
     }
     const values = [h("td", {}), h("td", {}), h("td", {})];
-    this.less = { row: h("tr", { "data-quantity": "minus", hidden: true }, h("th", { scope: "row" }), ...values), values };
-    body.append(this.less.row);
+    this.less = { row: h("tr", { "data-quantity": "minus", class: "shown" }, h("th", { scope: "row" }), ...values), values };
+    this.body = body;
     const table = h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "quantity"), ...this.head)), body);
     this.element = h("section", { class: "readout", "aria-label": "Values of the pair", "aria-live": "polite", "aria-atomic": "true" }, this.where, table, this.footer);
   }
@@ -54,9 +55,11 @@ export class Readout {
   /** The value shown where a row or distance mean is taken away. */
   private drawLess(captures: (Capture | undefined)[], sides: (PairValues | null)[], two: boolean): void {
     const { app } = this, { minus, quantity, layer, head } = app.store.state, pair = pairOf(app);
-    this.less.row.hidden = minus === "nothing";
-    this.less.row.classList.toggle("shown", minus !== "nothing");
-    if (minus === "nothing") return;
+    if (minus === "nothing") {
+      this.less.row.remove();
+      return;
+    }
+    if (!this.less.row.isConnected) this.body.append(this.less.row);
     say(this.less.row.firstElementChild!, `${quantity} − ${minus} mean`);
     const [a, b] = captures.map((capture, n) => {
       const profile = capture && pair && sides[n] ? app.profiles.get(capture, layer, head, quantity, 1) : null;
