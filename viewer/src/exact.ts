@@ -4,8 +4,8 @@ import { type Numbers, type Quantity, widen } from "./pack.ts";
 
 const LEAK = 0.01;
 
-/** All four quantities of one query with every key; NaN where a key is hidden. */
-export type Row = Record<Quantity, Float64Array>;
+/** All four quantities of one query with keys from `first` on; NaN where a key is hidden. */
+export type Row = Record<Quantity, Float64Array> & { first: number };
 
 /** Rows of one head (or of all heads of a mixing layer) from its factors. */
 export class Exact {
@@ -159,6 +159,7 @@ export class Exact {
     const lse = this.has("lse") ? this.get("lse")[head * length + query] : logSumExp(final);
     const spread = (value: (j: number) => number) => Float64Array.from({ length }, (_, j) => (j < n ? value(j) : NaN));
     return {
+      first: 0,
       content: spread((j) => content[j]),
       bias: spread((j) => (additive ? (added ? added[j] : 0) : final[j] - content[j])),
       final: spread((j) => final[j]),

@@ -37,6 +37,11 @@ export class Host {
     });
   }
 
+  /** Number of requests without an answer. */
+  get waiting(): number {
+    return this.pending.size;
+  }
+
   close(): void {
     this.model.off("msg:custom", this.listener as (...args: never[]) => void);
   }

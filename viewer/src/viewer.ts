@@ -154,7 +154,7 @@ export class Viewer implements App {
       this.tiles.want("overview", this.overview.wanted());
     }
     this.tellHover();
-    this.root.dataset["pending"] = String(this.engine.pending);
+    this.root.dataset["pending"] = String(this.engine.pending + this.host.waiting);
   }
 
   /** Tell the host the state and the selection, a moment after the last change. */

@@ -4,8 +4,8 @@ import { type Stored } from "./pack.ts";
 import { lengthOf, type Source } from "./source.ts";
 import { Tiles, valuesOf } from "./tiles.ts";
 
-/** Cells a side of a thumbnail at most. */
-export const CELLS = 96;
+/** Cells a side of a thumbnail at most: fewer than its pixels, so that none is lost. */
+export const CELLS = 64;
 
 export interface Whole {
   cells: number;

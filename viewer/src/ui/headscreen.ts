@@ -31,7 +31,7 @@ export class HeadScreen {
     this.takeaway = new TakeAway(app, () => this.panels);
     this.typing = new Typing(app, follow);
     const beside = h("div", { class: "beside" }, this.readout.element, this.linked.element, this.search.element, this.notes.element, this.takeaway.element, this.typing.element);
-    this.element = h("section", { class: "headscreen", "aria-label": "One head" }, this.maps, beside);
+    this.element = h("section", { class: "headscreen", "aria-label": "One head" }, h("h2", { class: "unseen" }, "One head"), this.maps, beside);
   }
 
   /** Lay the panels out and read their sizes; returns the tiles they need. */

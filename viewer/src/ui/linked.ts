@@ -66,7 +66,8 @@ export class Linked {
   private value(capture: Capture, quantity: Quantity, query: number, key: number): number {
     const { layer, head } = this.app.store.state;
     if (!capture.visible(query, key)) return NaN;
-    return this.app.rows.row(capture, layer, head, query, key)?.[quantity][key] ?? NaN;
+    const row = this.app.rows.row(capture, layer, head, query, key);
+    return row?.[quantity]?.[key - row.first] ?? NaN;
   }
 
   private range(axis: "query" | "key"): [number, number] {
@@ -78,7 +79,7 @@ export class Linked {
     const { app } = this, { state } = app.store, pair = pairOf(app), [from, to] = this.range("key"), name = describe(state.quantity, "nothing");
     const curves: Curve[] = !pair ? [] : this.both(capture).flatMap((of, n) => {
       const row = pair.query < of.length ? app.rows.row(of, state.layer, state.head, pair.query, pair.key) : null;
-      return row ? [{ name, values: row[state.quantity], first: 0, tone: n ? "other" as const : "main" as const }] : [];
+      return row ? [{ name, values: row[state.quantity], first: row.first, tone: n ? "other" as const : "main" as const }] : [];
     });
     const value = pair ? this.value(capture, state.quantity, pair.query, pair.key) : NaN;
     const title = pair ? `Row of query ${pair.query} ${quoted(capture.piece(pair.query))}` : "Row of a query";
@@ -88,8 +89,8 @@ export class Linked {
   private drawColumn(capture: Capture): void {
     const { app } = this, { state } = app.store, pair = pairOf(app), [from, to] = this.range("query"), name = describe(state.quantity, "nothing");
     const curves: Curve[] = !pair ? [] : this.both(capture).flatMap((of, n) => {
-      const values = pair.key < of.length ? app.rows.column(of, state.layer, state.head, state.quantity, pair.key) : null;
-      return values ? [{ name, values, first: 0, tone: n ? "other" as const : "main" as const }] : [];
+      const part = pair.key < of.length ? app.rows.column(of, state.layer, state.head, state.quantity, pair.key, pair.query) : null;
+      return part ? [{ name, ...part, tone: n ? "other" as const : "main" as const }] : [];
     });
     const value = pair ? this.value(capture, state.quantity, pair.query, pair.key) : NaN;
     const title = pair ? `Column of key ${pair.key} ${quoted(capture.piece(pair.key))}` : "Column of a key";

@@ -18,6 +18,8 @@ interface Card {
   element: HTMLButtonElement;
   canvas: HTMLCanvasElement;
   value: HTMLElement;
+  /** What a screen reader says after name and value. */
+  spoken: HTMLElement;
   painted: string;
 }
 
@@ -44,7 +46,7 @@ export class Overview {
     const controls = h("div", { class: "controls" }, this.measure.element, this.order.element,
       h("div", { class: "field" }, h("span", {}, "Filter: measure from"), this.limits[0], h("span", {}, "to"), this.limits[1]),
       button("Clear filter", () => app.store.overview({ least: null, greatest: null })));
-    this.element = h("section", { class: "overview", "aria-label": "Overview of layers and heads" }, controls, this.count, this.grid);
+    this.element = h("section", { class: "overview", "aria-label": "Overview of layers and heads" }, h("h2", { class: "unseen" }, "All heads"), controls, this.count, this.grid);
   }
 
   private source(capture: Capture, layer: number, head: number): Source {
@@ -65,9 +67,9 @@ export class Overview {
     this.built = name;
     this.arranged = "";
     this.cards = new Map(layers.flatMap((layer) => heads.map((head) => {
-      const canvas = h("canvas", { width: 96, height: 96, "aria-hidden": "true" }), value = h("span", { class: "value" });
-      const element = h("button", { type: "button", class: "card", "data-layer": layer, "data-head": head, onclick: () => this.open(layer, head) }, canvas, h("span", { class: "name" }, `L${layer + 1} H${head + 1}`), value);
-      return [`${layer}.${head}`, { layer, head, element, canvas, value, painted: "" }] as const;
+      const canvas = h("canvas", { width: 64, height: 64, "aria-hidden": "true" }), value = h("span", { class: "value" }), spoken = h("span", { class: "unseen" });
+      const element = h("button", { type: "button", class: "card", "data-layer": layer, "data-head": head, onclick: () => this.open(layer, head) }, canvas, h("span", { class: "name" }, `L${layer + 1} H${head + 1}`), " ", value, spoken);
+      return [`${layer}.${head}`, { layer, head, element, canvas, value, spoken, painted: "" }] as const;
     })));
   }
 
@@ -100,16 +102,14 @@ export class Overview {
   private paint(card: Card, source: Source, whole: Whole | null, value: number | null, measure: Measure): void {
     const text = value === null ? "…" : number(value, 3);
     say(card.value, text);
-    card.element.setAttribute("aria-label", `Layer ${card.layer + 1}, head ${card.head + 1}. ${measure.title}: ${value === null ? "computing" : text}. Open.`);
+    say(card.spoken, ` ${measure.title}. Open.`);
     const scale = scaleFor(this.app, source);
     if (!whole || !scale) return;
     const what = pooled(source, this.app.store.state.pooling), name = `${sourceName(source)}|${what}|${signature(scale)}|${whole.complete}`;
     if (name === card.painted && whole.complete) return;
     card.painted = name;
-    const context = card.canvas.getContext("2d")!, { width } = card.canvas;
-    context.imageSmoothingEnabled = false;
-    context.clearRect(0, 0, width, width);
-    context.drawImage(wholeImage(whole, what, scale), 0, 0, width, width);
+    card.canvas.width = card.canvas.height = whole.cells;
+    card.canvas.getContext("2d")!.drawImage(wholeImage(whole, what, scale), 0, 0);
     card.element.dataset["complete"] = String(whole.complete);
   }
 

@@ -14,6 +14,8 @@ export interface PairValues {
   values: Record<Quantity, number>;
   place: number;
   of: number;
+  /** Whether the whole row is known, so that the place counts. */
+  whole: boolean;
 }
 
 export function pairValues(app: App, capture: Capture, query: number, key: number): PairValues | null {
@@ -21,14 +23,16 @@ export function pairValues(app: App, capture: Capture, query: number, key: numbe
   if (!capture.visible(query, key)) return null;
   const row = app.rows.row(capture, layer, head, query, key);
   if (!row) return null;
-  const values = Object.fromEntries(QUANTITIES.map((name) => [name, row[name][key]])) as Record<Quantity, number>;
-  return { values, ...rank(row[quantity], key) };
+  const values = Object.fromEntries(QUANTITIES.map((name) => [name, row[name][key - row.first]])) as Record<Quantity, number>;
+  return { values, ...rank(row[quantity], key - row.first), whole: row[quantity].length === capture.length };
 }
 
 export class Readout {
   readonly element: HTMLElement;
   private readonly where = h("p", { class: "where" });
   private readonly lines = new Map<Quantity, { row: HTMLElement; values: HTMLElement[] }>();
+  private readonly body: HTMLElement;
+  private readonly less: { row: HTMLElement; values: HTMLElement[] };
   private readonly head: HTMLElement[];
   private readonly footer = h("p", { class: "small" });
 
@@ -41,8 +45,28 @@ export class Readout {
       this.lines.set(quantity, { row, values });
       body.append(row);
     }
+    const values = [h("td", {}), h("td", {}), h("td", {})];
+    this.less = { row: h("tr", { "data-quantity": "minus", class: "shown" }, h("th", { scope: "row" }), ...values), values };
+    this.body = body;
     const table = h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "quantity"), ...this.head)), body);
     this.element = h("section", { class: "readout", "aria-label": "Values of the pair", "aria-live": "polite", "aria-atomic": "true" }, this.where, table, this.footer);
+  }
+
+  /** The value shown where a row or distance mean is taken away. */
+  private drawLess(captures: (Capture | undefined)[], sides: (PairValues | null)[], two: boolean): void {
+    const { app } = this, { minus, quantity, layer, head } = app.store.state, pair = pairOf(app);
+    if (minus === "nothing") {
+      this.less.row.remove();
+      return;
+    }
+    if (!this.less.row.isConnected) this.body.append(this.less.row);
+    say(this.less.row.firstElementChild!, `${quantity} − ${minus} mean`);
+    const [a, b] = captures.map((capture, n) => {
+      const profile = capture && pair && sides[n] ? app.profiles.get(capture, layer, head, quantity, 1) : null;
+      if (!profile || !pair) return NaN;
+      return sides[n]!.values[quantity] - (minus === "row" ? profile.row[pair.query] : profile.mean[pair.query - pair.key + profile.zero]);
+    });
+    [a, b, a - b].forEach((value, n) => ((this.less.values[n].hidden = n > 0 && !two), say(this.less.values[n], Number.isNaN(value) ? "–" : number(value, two ? FEWER : DIGITS))));
   }
 
   draw(): void {
@@ -56,13 +80,14 @@ export class Readout {
     const sides = [capture, other].map((of) => (of && pair ? pairValues(app, of, pair.query, pair.key) : null));
     for (const [quantity, { row, values }] of this.lines) {
       const [a, b] = sides.map((side) => side?.values[quantity] ?? NaN);
-      row.classList.toggle("shown", quantity === state.quantity);
+      row.classList.toggle("shown", quantity === state.quantity && state.minus === "nothing");
       [a, b, a - b].forEach((value, n) => ((values[n].hidden = n > 0 && !two), say(values[n], pair && !Number.isNaN(value) ? number(value, two ? FEWER : DIGITS) : "–")));
     }
+    this.drawLess([capture, other], sides, two);
     if (!pair) say(this.where, "Point at a pair, or move with the arrow keys.");
     else {
       const token = (at: number) => `${at} ${quoted(capture.piece(at))}`.trim();
-      if (sides[0]) place = ` ${state.quantity}: rank ${sides[0].place} of ${sides[0].of} in its row.`;
+      if (sides[0]) place = ` ${state.quantity}: rank ${sides[0].place} of ${sides[0].of} ${sides[0].whole ? "in its row" : "among the keys near it"}.`;
       const hidden = capture.visible(pair.query, pair.key) ? "" : " This query does not see this key.";
       say(this.where, `Query ${token(pair.query)}, key ${token(pair.key)}, distance ${pair.query - pair.key}.${place}${hidden}${state.locked ? " Locked." : ""}`);
     }
