@@ -78,10 +78,10 @@ def test_a_long_head_is_a_preview_first(
     long_pack(8192).save(path)
     answers = Answers.of([open_pack(path)])
     with served(open_page, answers, {"screen": "head", "head": 5}) as opened:
-        opened.page.wait_for_selector("text=/Preview from whole rows/", timeout=60_000)
+        opened.page.wait_for_selector("text=/This is a preview/", timeout=60_000)
         answers.served["p0"].tiles._jobs[0, 5].wait(120)
         opened.page.wait_for_function(
-            "!document.querySelector('.panel .status').innerText.includes('Preview')",
+            "!document.querySelector('.panel .status').innerText.includes('preview')",
             timeout=60_000,
         )
         opened.settle()

@@ -5,7 +5,7 @@
     PerceptronFactor  mlp(near[i - j] / far_i)     FIRE
     DenseFactor       the map itself               any other bias
 
-`block` gives [r c] values of one head in float64. `cells` gives the mean, min or max of every cell
+`block` gives [r c] values of one head, computed in float64 unless told otherwise. `cells` gives the mean, min or max of every cell
 of a grid. Cell (a, b) at level l covers queries a 2^l .. (a+1) 2^l and keys b 2^l .. (b+1) 2^l. In
 a causal layer a cell with a > b is wholly visible, a = b is a triangle, a < b is hidden.
 
@@ -17,7 +17,7 @@ Values of hidden pairs are finite and mean nothing, as in the model.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -43,14 +43,14 @@ class ToeplitzFactor:
     zero: int
     kind: ClassVar[Literal["toeplitz"]] = "toeplitz"
 
-    def block(self, head: int, rows: Tokens, cols: slice) -> Values:
+    def block(self, head: int, rows: Tokens, cols: slice, dtype: Any = np.float64) -> Values:
         """table[i - j]."""
         distance = indices(rows)[:, None] - indices(cols)
-        return self._of(head, distance)
+        return self._of(head, distance, dtype)
 
-    def _of(self, head: int, distance: np.ndarray) -> np.ndarray:
+    def _of(self, head: int, distance: np.ndarray, dtype: Any = np.float64) -> np.ndarray:
         column = np.clip(distance + self.zero, 0, self.table.shape[1] - 1)
-        found: np.ndarray = self.table[head, column].astype(np.float64)
+        found: np.ndarray = self.table[head, column].astype(dtype)
         return found
 
     def cells(self, head: int, grid: Grid, reduction: Reduction) -> Values:
@@ -90,8 +90,19 @@ class SlopeFactor:
     col: Float[np.ndarray, "h t"]
     kind: ClassVar[Literal["slope"]] = "slope"
 
-    def block(self, head: int, rows: Tokens, cols: slice) -> Values:
-        """weight_i (row_i - col_j)."""
+    def block(self, head: int, rows: Tokens, cols: slice, dtype: Any = np.float64) -> Values:
+        """weight_i (row_i - col_j).
+
+        In float32, row and col are first taken relative to the last key's sum, in float64: what is
+        rounded is the change from there, however large the sums are.
+        """
+        if dtype == np.float32 and cols.stop > cols.start:
+            last = float(self.col[head, cols.stop - 1])
+            row = (self.row[head, rows] - last).astype(dtype)
+            near = row[:, None] + (last - self.col[head, cols]).astype(dtype)
+            if self.weight is not None:
+                near *= self.weight[head, rows].astype(dtype)[:, None]
+            return near
         gap = self.row[head, rows, None].astype(np.float64) - self.col[head, None, cols]
         found: np.ndarray = gap if self.weight is None else gap * self.weight[head, rows, None]
         return found
@@ -169,7 +180,7 @@ class PerceptronFactor:
         default_factory=dict, init=False, repr=False
     )
 
-    def block(self, head: int, rows: Tokens, cols: slice) -> Values:
+    def block(self, head: int, rows: Tokens, cols: slice, dtype: Any = np.float64) -> Values:
         """mlp(near[i - j] / far_i)."""
         distance = indices(rows)[:, None] - indices(cols)
         column = np.clip(distance + self.zero, 0, len(self.near) - 1)
@@ -207,7 +218,7 @@ class DenseFactor:
     map: Float[np.ndarray, "h t t"]
     kind: ClassVar[Literal["dense"]] = "dense"
 
-    def block(self, head: int, rows: Tokens, cols: slice) -> Values:
+    def block(self, head: int, rows: Tokens, cols: slice, dtype: Any = np.float64) -> Values:
         """A part of the map."""
         return self.map[head, rows, cols].astype(np.float64)
 

@@ -116,7 +116,7 @@ class LayerFactors:
             return values
         scores = self.content(head, rows, cols, turned=True, dtype=dtype)
         if self.bias is not None:
-            scores += self.bias.block(head, rows, cols)
+            scores += self.bias.block(head, rows, cols, dtype)
         return scores
 
     def finals(

@@ -119,7 +119,7 @@ def weight_cells(
     total, count = np.zeros(shape), np.zeros(shape)
     least, greatest = np.full(shape, np.inf), np.zeros(shape)
     norms = []
-    step = max(1, MIXED_PAIRS // layer.length) if layer.mix is not None else 512
+    step = max(1, MIXED_PAIRS // layer.length) if layer.mix is not None else 128
     for start in range(0, len(rows), step):
         part, own = rows[start : start + step], owner[start : start + step]
         lse, low, high, sums, seen = _row_cells(layer, head, part, level, dtype)
@@ -170,8 +170,11 @@ def _row_cells(
         top, bottom = _reduce(np.maximum, final, side), _reduce(np.minimum, hidden, side)
         high[at], low[at] = top, bottom
         safe = np.where(np.isfinite(top), top, 0)
-        spread = np.repeat(safe, np.diff(starts, append=cols.stop - left), axis=1)
-        final -= spread
+        if len(starts) * side == final.shape[1]:
+            by_cell = final.reshape(len(final), len(starts), side)
+            by_cell -= safe[..., None]
+        else:
+            final -= np.repeat(safe, np.diff(starts, append=cols.stop - left), axis=1)
         np.exp(final, out=final)
         sums[at] = _reduce(np.add, final, side)
     top = high.max(axis=1).astype(np.float64)[:, None]
