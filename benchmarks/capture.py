@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+from headscape.capture.tap import Request
 
 from headscape.capture.record import Sequence, record
-from headscape.capture.tap import Request
 from headscape.gpt2 import GPT2, preset
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headscape.evaluate.evaluate import evaluate
 from headscape.evaluate.table import Table
-from headscape.evaluate.table.row import Row
+from headscape.evaluate.table.table_row import Row
 from headscape.gpt2.model_config import Scale
 from headscape.io import atomic
 from headscape.models.load import load

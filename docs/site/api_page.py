@@ -1,6 +1,5 @@
 """The reference of the Python API, from signatures and docstrings, which are Markdown."""
 
-import dataclasses
 import inspect
 import re
 import textwrap
@@ -10,11 +9,10 @@ from types import ModuleType
 from sphinx.pycode import ModuleAnalyzer
 
 import headscape
-import headscape.bias
-import headscape.encodings.base
-import headscape.types
+from headscape import bias, types
+from headscape.encodings import base
 
-BLOCKS = (headscape.encodings.base, headscape.types, headscape.bias)
+BLOCKS = (base, types, bias)
 """Modules that somebody who writes an encoding needs besides `import headscape as hs`."""
 FENCE = "`" * 8
 EXAMPLE = re.compile(r"^( *)>>> .*\n(?:\1\S.*(?:\n|\Z))*", re.MULTILINE)
@@ -23,7 +21,7 @@ EXAMPLE = re.compile(r"^( *)>>> .*\n(?:\1\S.*(?:\n|\Z))*", re.MULTILINE)
 
 def write(path: Path) -> None:
     """Write the page."""
-    names = [name for name in getattr(headscape, "__all__", []) if not name.startswith("_")]
+    names = [name for name in headscape.__all__ if not name.startswith("_")]
     parts = [
         "# Python API",
         "`import headscape as hs` is all you need. Layers and heads count from 0; -1 is the last.",
@@ -77,12 +75,9 @@ def member(owner: str, key: str, value: object) -> str:
 
 
 def fields(kind: type) -> list[tuple[str, str]]:
-    """Return a dataclass's fields, or a class's attributes, that have a docstring."""
+    """Return the fields and attributes of a class that have a docstring."""
     notes = ModuleAnalyzer.for_module(kind.__module__).find_attr_docs()
-    found = {key: " ".join(note) for (owner, key), note in notes.items() if owner == kind.__name__}
-    if dataclasses.is_dataclass(kind):
-        found = {item.name: found.get(item.name, "") for item in dataclasses.fields(kind)} | found
-    return [(key, note) for key, note in found.items() if not key.startswith("_")]
+    return [(key, " ".join(note)) for (owner, key), note in notes.items() if owner == kind.__name__]
 
 
 def signature(thing: object) -> str:
@@ -115,4 +110,4 @@ def markdown(text: str | None) -> str:
 
 def fenced(found: re.Match[str]) -> str:
     """Return an example as a block of code."""
-    return f"\n```pycon\n{textwrap.dedent(found[0])}```\n"
+    return f"\n```pycon\n{textwrap.dedent(found[0]).rstrip()}\n```\n"

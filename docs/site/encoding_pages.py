@@ -10,7 +10,7 @@ from typing import get_args, get_type_hints
 from sphinx.pycode import ModuleAnalyzer
 
 from docs.site.pictures import draw_curves, draw_maps, shown
-from headscape.encodings import ENCODINGS, WRAPPERS, Encoding, build, title
+from headscape.encodings import ENCODINGS, WRAPPERS, Encoding, build
 
 WRAPPED = "kerple"
 """What a wrapper's page shows it around."""
@@ -33,7 +33,7 @@ def write(folder: Path, docs: Path) -> list[str]:
     for page, name in names.items():
         encoding = build(name, heads=12, head_dim=16, width=192, train_length=512)
         parts = [
-            f"# {title(page)}",
+            f"# {encoding.title}",
             f"`{name}`, {ARXIV.sub(LINKED, encoding.paper)}",
             f"```text\n{encoding.formula}\n```",
             source_notes(encoding),
@@ -41,7 +41,7 @@ def write(folder: Path, docs: Path) -> list[str]:
             conventions(type(encoding)),
             claims(encoding),
             cost("nope" if encoding.at_input else name, costs),
-            extrapolates(page, results),
+            extrapolates(encoding.title, results),
         ]
         (folder / f"{page}.md").write_text("\n\n".join(parts) + "\n")
     return list(names)
@@ -132,10 +132,9 @@ def extrapolation(page: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def extrapolates(page: str, results: dict[str, dict[str, str]]) -> str:
+def extrapolates(title: str, results: dict[str, dict[str, str]]) -> str:
     """Return the encoding's perplexities past its training length, wrapped forms included."""
-    own = title(page)
-    methods = {m: row for m, row in results.items() if m == own or m.split("+")[0] == own}
+    methods = {m: row for m, row in results.items() if title in (m, m.split("+")[0])}
     if not methods:
         return "## Length extrapolation\n\nNot among the methods of [the results](../results.md)."
     lengths = list(next(iter(methods.values())))

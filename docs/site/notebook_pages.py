@@ -10,11 +10,16 @@ import base64
 import contextlib
 import io
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 300
+"""Seconds that a notebook may take."""
 
 
 @dataclass
@@ -43,19 +48,30 @@ def read(path: Path) -> list[Cell]:
 
 
 def run(path: Path, folder: Path) -> list[Cell]:
-    """Run a notebook in `folder`, in a fresh process; return its cells with their outputs."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_run, (path, folder))
+    """Run a notebook in `folder`, in a process of its own; return its cells with their outputs."""
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch) / "cells.json"
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+        subprocess.run(
+            [sys.executable, "-m", "docs.site.notebook_pages", path.absolute(), result],
+            cwd=folder,
+            env=environment,
+            check=True,
+            timeout=LIMIT,
+        )
+        found = json.loads(result.read_text())
+    return [Cell(cell["kind"], cell["source"], Output(**cell["output"])) for cell in found]
 
 
-def _run(path: Path, folder: Path) -> list[Cell]:
-    os.chdir(folder)
+def main() -> None:
+    """Run the notebook named first, here; write its cells to the file named second."""
+    path, result = map(Path, sys.argv[1:])
     namespace: dict[str, object] = {"__name__": "__main__"}
     cells = read(path)
     for number, cell in enumerate(cells, start=1):
         if cell.kind == "code":
             cell.output = execute(cell.source, f"{path.name}, cell {number}", namespace)
-    return cells
+    result.write_text(json.dumps([asdict(cell) for cell in cells]))
 
 
 def execute(source: str, name: str, namespace: dict[str, object]) -> Output:
@@ -106,3 +122,7 @@ def markdown(cell: Cell, folder: Path, name: str) -> str:
         (folder / f"{name}.png").write_bytes(base64.b64decode(cell.output.png))
         parts.append(f"![]({name}.png)")
     return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    main()

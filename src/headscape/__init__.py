@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headscape.arrays.measures import Measures
-    from headscape.attention.attention import attention
+    from headscape.attention.layer import attention
     from headscape.capture.capture import Capture
     from headscape.capture.compare import compare
     from headscape.capture.record import capture
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headscape.models.load import load, stretch
     from headscape.paper.job import figures
     from headscape.protocol import Model
-    from headscape.train.run import train
+    from headscape.train.trainer import train
     from headscape.types import Positions
 
 __version__ = "0.1.0"
@@ -42,9 +42,9 @@ API = {
     "capture": "headscape.capture.record",
     "compare": "headscape.capture.compare",
     "evaluate": "headscape.evaluate.evaluate",
-    "train": "headscape.train.run",
+    "train": "headscape.train.trainer",
     "figures": "headscape.paper.job",
-    "attention": "headscape.attention.attention",
+    "attention": "headscape.attention.layer",
     "build": "headscape.encodings",
     "encodings": "headscape.encodings",
     "register": "headscape.encodings",

@@ -46,6 +46,8 @@ class Spec:
     train_length: int | None
     """Context length in training, in tokens; None where that is not known."""
     causal: bool
+    shows: str = "bias"
+    """The quantity that shows what position does: bias, or final where nothing is added."""
     preset: str = "custom"
     """The size it was made from."""
     trained: bool = True
@@ -67,7 +69,14 @@ class Spec:
 
 @runtime_checkable
 class Model(Protocol):
-    """A model that can be looked into and scored."""
+    """A model that can be looked into and scored.
+
+    Example:
+        >>> import headscape as hs
+        >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+        >>> isinstance(model, hs.Model)
+        True
+    """
 
     @property
     def spec(self) -> Spec:

@@ -22,7 +22,13 @@ ALL = slice(None)
 
 @dataclass(frozen=True)
 class Positions:
-    """The position of every query and key; distance is query minus key."""
+    """The position of every query and key; distance is query minus key.
+
+    Example:
+        >>> import headscape as hs
+        >>> hs.Positions.span(2, 4).distance().tolist()
+        [[[2, 1, 0, -1], [3, 2, 1, 0]]]
+    """
 
     q: Int[Tensor, "#b t"]
     k: Int[Tensor, "#b s"]

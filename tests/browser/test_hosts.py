@@ -13,7 +13,7 @@ from arrays.test_factors_overview import dense_weights, long_pack
 from browser.captures import capture, definition
 from browser.conftest import Open, Opened
 from headscape.arrays.pack import Pack, open_pack
-from headscape.page.answers import Answers
+from headscape.page.viewer_answers import Answers
 
 pytestmark = pytest.mark.browser
 
@@ -36,7 +36,7 @@ def test_values_come_from_the_server(
     tiles: bool, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if tiles:
-        monkeypatch.setattr("headscape.page.answers.WHOLE_BYTES", 0)
+        monkeypatch.setattr("headscape.page.viewer_answers.WHOLE_BYTES", 0)
     expected = definition("cable", 1, 2)
     state = {"screen": "head", "layer": 1, "head": 2, "locked": {"query": 50, "key": 47}}
     with served(open_page, Answers.of([capture("cable")]), state) as opened:
@@ -72,7 +72,7 @@ def test_a_typed_text_is_run(open_page: Open) -> None:
 def test_a_long_head_is_a_preview_first(
     tmp_path: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headscape.page.answers.WHOLE_BYTES", 0)
+    monkeypatch.setattr("headscape.page.viewer_answers.WHOLE_BYTES", 0)
     monkeypatch.setattr("headscape.page.tiles.FOREGROUND", 1 << 18)
     path = tmp_path / "long.safetensors"
     long_pack(8192).save(path)
@@ -96,7 +96,7 @@ def test_a_long_head_is_a_preview_first(
 
 
 def test_a_server_that_ends_is_told(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headscape.page.answers.WHOLE_BYTES", 0)
+    monkeypatch.setattr("headscape.page.viewer_answers.WHOLE_BYTES", 0)
     from headscape.page.serve import Server
 
     server = Server(Answers.of([capture("cable")]))

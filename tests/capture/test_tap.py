@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from headscape.capture.select import chosen
+from headscape.capture.tap import Request, capture_maps
 
 import oracle
 from headscape.arrays.capture_file import load
 from headscape.capture import tap
 from headscape.capture.record import Sequence, from_text, record, sample
-from headscape.capture.select import chosen
-from headscape.capture.tap import Request, capture_maps
 from headscape.encodings import ENCODINGS
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig

@@ -144,7 +144,7 @@ def test_the_change_over_training_is_drawn(call, small_run: Path, tmp_path: Path
     result = call("draw", *files, "--as", "compare", "--head", 3)
     assert "head 3 is not in this capture, which holds 1, 2" in str(result.exception)
     result = call("draw", files[0], files[0], "--as", "training")
-    assert "the same step" in str(result.exception)
+    assert "two captures are of step 4" in str(result.exception)
 
 
 def test_a_text_file_and_a_document_are_captured(call, small_run: Path, tmp_path: Path) -> None:

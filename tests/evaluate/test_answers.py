@@ -143,7 +143,7 @@ def test_sheets_that_ask_otherwise_have_other_fingerprints():
 
 def test_the_heat_map_shows_every_cell():
     values = np.array([[0.0, 0.25], [1.0, 0.5], [0.75, np.nan]])
-    figure = Depths(accuracy=values, depths=[0, 0.5, 1], lengths=[64, 128], title="needle").draw()
+    figure = Depths(accuracy=values, depths=[0, 0.5, 1], lengths=[64, 128], heading="needle").draw()
     axes = next(axes for axes in figure.axes if axes.get_gid() == "depths")
     assert np.array_equal(axes.images[0].get_array().filled(np.nan), values, equal_nan=True)
     assert axes.images[0].get_clim() == (0, 1)

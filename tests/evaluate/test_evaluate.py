@@ -94,6 +94,14 @@ def test_a_model_given_twice_is_scored_once():
     assert Counted.calls == 1
 
 
+def test_numbers_may_be_numpys(tmp_path):
+    plain = evaluate(subject("alibi"), lengths=[8, 16], out=tmp_path / "a")
+    lengths = np.array([8, 16])
+    model = subject("alibi")
+    table = evaluate(model, lengths=lengths, batch_tokens=np.int64(8192), out=tmp_path / "b")
+    assert table.to_json() == plain.to_json()
+
+
 def test_same_tokens_scores_as_many_at_every_length():
     table = evaluate(subject("alibi"), lengths=(7, 16, 100), same_tokens=True)
     assert {row.tokens for row in table.rows} == {200}
@@ -109,6 +117,8 @@ def test_same_tokens_scores_as_many_at_every_length():
         ({"lengths": [True]}, "a length must be an integer, got True"),
         ({"limit": 0}, "limit must be at least 1, got 0"),
         ({"protocol": "first-3"}, "unknown protocol 'first-3'"),
+        ({"protocol": 3}, "protocol must be a string, got 3"),
+        ({"corpus": 3}, "corpus must be a string, got 3"),
         ({"batch_tokens": 0}, "batch_tokens must be at least 1, got 0"),
         ({"quantity": "ppl"}, "unknown quantity 'ppl': choose one of perplexity"),
         ({"quantity": "exact"}, "unknown quantity 'exact'"),
@@ -160,7 +170,7 @@ def test_a_corpus_is_opened_once_with_each_tokenizer(book, monkeypatch):
         Subject(tiny(encoding, vocabulary=257), tokenizer=ByteTokenizer())
         for encoding in ("alibi", "rope")
     ]
-    table = evaluate(models, lengths=(32, 64), corpus=str(book))
+    table = evaluate(models, lengths=(32, 64), corpus=book)
     assert len(opened) == 1
     assert all(row.bytes == row.tokens for row in table.rows)
     assert {row.corpus for row in table.rows} == {str(book)}

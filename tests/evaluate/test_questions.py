@@ -120,7 +120,8 @@ def test_a_model_of_the_task_is_asked_in_its_layout_and_one_of_text_in_text(task
     for known, right in ((mine, 0.5), (others, 0.0)):
         model = knowing(known, wrong=[(0, known[0].answer + 1)])
         one = subject("alibi", task, model=model)
-        table = evaluate(one, task="needle", lengths=(90, 70), examples=2, depths=(1.0, 0.0))
+        table = evaluate(one, task="needle", lengths=(90, 70), examples=2, depths=(1, 0))
+        assert all(isinstance(row.depth, float) for row in table.rows)
         assert [(row.length, row.depth, row.exact) for row in table.rows] == [
             (70, 0.0, 0.0),
             (70, 1.0, 0.0),

@@ -12,8 +12,8 @@ import pytest
 
 from headscape.errors import InputError
 from headscape.evaluate.table import Table
-from headscape.evaluate.table.row import Row
 from headscape.evaluate.table.table_plots import along_window
+from headscape.evaluate.table.table_row import Row
 
 BASE = Row(
     method="ALiBi", length=8, protocol="nonoverlap", recipe="r", corpus="c", text="t",

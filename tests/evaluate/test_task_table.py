@@ -8,7 +8,7 @@ import pytest
 
 from headscape.errors import InputError
 from headscape.evaluate.table import Table
-from headscape.evaluate.table.row import Row
+from headscape.evaluate.table.table_row import Row
 
 
 def score(method, length, exact, *, seed=0, **others):

@@ -8,7 +8,7 @@ from evaluate.models import Numbers, Subject, tiny
 from headscape.evaluate.held_out import HeldOut
 from headscape.evaluate.perplexity import TextJob
 from headscape.evaluate.protocols import parse
-from headscape.evaluate.table.row import Row
+from headscape.evaluate.table.table_row import Row
 from headscape.evaluate.units import units
 from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.text.tokenize.gpt2_bpe import GPT2Tokenizer

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 
 
 def causal(maps):
@@ -45,7 +45,7 @@ def capture(bias, *, encoding="alibi", layers=(0,), seed=0, step=None, trained=F
     final = content + bias
     quantities = {"content": content, "bias": bias, "final": final, "weights": softmax(final)}
     words = ["The", " old", " house", " by", " the", " river", ",", " of", " stone", "\n"]
-    return Capture(
+    return CaptureData(
         encoding=encoding,
         title=TITLES.get(encoding, ""),
         conventions={"slopes": "geometric", "scale": "1/sqrt(e)"},

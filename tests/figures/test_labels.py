@@ -3,13 +3,13 @@ from dataclasses import replace
 import pytest
 
 from figures.synthetic import alibi, cable, capture, scores
-from headscape.figures.compare import Compare
 from headscape.figures.curves import Curves
 from headscape.figures.difference import Difference
 from headscape.figures.grid import Grid
 from headscape.figures.labels import default_name, method
 from headscape.figures.overview import Overview
 from headscape.figures.row import Row
+from headscape.figures.side_by_side import SideBySide
 from headscape.figures.training import Training
 
 
@@ -34,8 +34,8 @@ def test_names_say_encoding_step_layer_head_quantity_and_kind(cables):
         Row.of(late, query=3).stem,
         Row.of(late, query=4).stem,
         Overview.of(late).stem,
-        Compare.of([early, late], head=1).stem,
-        Compare.of([early, late], head=2).stem,
+        SideBySide.of([early, late], head=1).stem,
+        SideBySide.of([early, late], head=2).stem,
         Difference.of(late, early).stem,
         Difference.of(early, late).stem,
         Training.of(cables).stem,

@@ -8,10 +8,11 @@ from PIL import Image
 
 from figures.synthetic import alibi, cable, capture, causal, scores
 from headscape.errors import InputError
-from headscape.figures.compare import Compare
 from headscape.figures.curves import Curves
 from headscape.figures.difference import Difference
+from headscape.figures.overview import Overview
 from headscape.figures.row import CLOSE_UP, Row
+from headscape.figures.side_by_side import SideBySide
 from headscape.figures.training import Training
 
 
@@ -96,6 +97,35 @@ def test_row_shows_the_query_and_its_tokens():
     assert [text.get_text() for text in close.get_yticklabels()] == ["Head 1", "Head 2", "Head 3"]
 
 
+@pytest.mark.parametrize("width", [3.3, 6.75, None])
+@pytest.mark.parametrize("kind", ["row", "weights", "overview", "one layer"])
+def test_rows_and_overviews_keep_a_given_width_and_clip_nothing(kind, width):
+    made = capture(alibi(3, 100), layers=(4,) if kind == "one layer" else (4, 5))
+    if kind in ("row", "weights"):
+        quantity = "weights" if kind == "weights" else None
+        figure = Row.of(made, quantity=quantity, width=width).draw()
+    else:
+        heads = [0] if width is None else None
+        figure = Overview.of(made, width=width, heads=heads, title="DAPEv2+Kerple (power)").draw()
+    width = width or figure.get_figwidth()
+    assert figure.get_figwidth() == width
+    renderer = figure.canvas.get_renderer()
+    for artist in (*figure.axes, figure._suptitle):
+        box = artist.get_tightbbox(renderer).transformed(figure.dpi_scale_trans.inverted())
+        assert box.x0 >= 0
+        assert box.x1 <= width
+        assert box.y0 >= 0
+        assert box.y1 <= figure.get_figheight()
+
+
+def test_rows_and_overviews_refuse_widths_that_are_too_small():
+    made = capture(alibi(12, 16))
+    with pytest.raises(InputError, match=r"at least 3\.1 inches, got 2"):
+        Row.of(made, width=2).draw()
+    with pytest.raises(InputError, match="12 heads needs a width of at least"):
+        Overview.of(made, width=3.3).draw()
+
+
 def test_row_of_weights_ends_at_the_query():
     figure = Row.of(capture(alibi(2, 30)), 0, "weights", query=10).draw()
     assert _axes(figure, "all-keys").get_xlim() == (-0.5, 10.5)
@@ -126,7 +156,7 @@ def test_compare_shows_one_head_of_each():
         capture(cable(4, 20, seed=1), encoding="dapev2+cable", step=1200, trained=True),
         capture(cable(4, 20, seed=2), encoding="dapev2+cable", step=300, trained=True),
     ]
-    view = Compare.of(made, 0, 2, titles=["ALiBi", "DAPEv2+CABLE", "DAPEv2+CABLE"])
+    view = SideBySide.of(made, 0, 2, titles=["ALiBi", "DAPEv2+CABLE", "DAPEv2+CABLE"])
     figure = view.draw()
     panels = [_axes(figure, f"panel-{index}") for index in (1, 2, 3)]
     assert [axes.get_title() for axes in panels] == [
@@ -137,13 +167,13 @@ def test_compare_shows_one_head_of_each():
         np.testing.assert_array_equal(
             axes.images[0].get_array().filled(np.nan), each.values(0, "bias")[2]
         )
-    assert Compare.of(made[:2]).titles == (
+    assert SideBySide.of(made[:2]).titles == (
         "alibi, untrained, layer 2, head 1", "dapev2+cable, step 1,200, layer 1, head 1",
     )  # fmt: skip
     with pytest.raises(InputError, match="captures of 20, 8 tokens cannot be compared"):
-        Compare.of([made[0], capture(alibi(4, 8))], 0, 0)
+        SideBySide.of([made[0], capture(alibi(4, 8))], 0, 0)
     with pytest.raises(InputError, match="at least one capture"):
-        Compare.of([])
+        SideBySide.of([])
 
 
 def test_difference_is_first_minus_second_and_symmetric():

@@ -1,6 +1,7 @@
 """Every notebook runs from the first cell to the last, and is stored without outputs."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -43,5 +44,5 @@ def test_a_failing_cell_fails_the_notebook(tmp_path: Path) -> None:
     path = tmp_path / "broken.ipynb"
     cell = {"cell_type": "code", "source": ["1 / 0"]}
     path.write_text(json.dumps({"cells": [cell]}))
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(subprocess.CalledProcessError):
         notebook_pages.run(path, tmp_path)

@@ -10,7 +10,7 @@ import torch
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.models.load import load, stretch
-from headscape.train.run import train
+from headscape.train.trainer import train
 
 
 def tiny(encoding: str = "alibi") -> GPT2:
@@ -107,7 +107,7 @@ def test_stretching_keeps_one_copy_per_length(run: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda folder: load(folder), "neither headscape.json nor config.json"),
+        (load, "neither headscape.json nor config.json"),
         (lambda folder: load(folder / "none"), "there is no folder"),
         (lambda folder: load(3.5), "got float"),
         (lambda folder: load(tiny(), tokenizer="gpt9"), "unknown tokenizer 'gpt9'"),
@@ -118,7 +118,7 @@ def test_stretching_keeps_one_copy_per_length(run: Path) -> None:
         (lambda folder: load(tiny()).capture([]), "no tokens"),
         (lambda folder: load(tiny()).capture([1], layers=[5]), "no layer 5"),
         (lambda folder: load(tiny()).capture([1], layers=[]), "no layer is chosen"),
-        (lambda folder: load(tiny("learned")).capture([1] * 40), "40"),
+        (lambda folder: load(tiny("learned")).capture([1] * 40), "position 39"),
         (lambda folder: stretch(load(tiny()), "yarn"), "stretches RoPE"),
         (lambda folder: stretch(load(tiny("rope")), "yern"), "unknown extension 'yern'"),
     ],

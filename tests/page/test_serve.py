@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from headscape.errors import InputError
-from headscape.page.answers import Answers
+from headscape.page.viewer_answers import Answers
 from page.packs import made, quantities
 
 pytest.importorskip("starlette", reason="the server's extra (starlette, uvicorn) is missing")
@@ -366,7 +366,7 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     program.write_text(
         "import headscape.page.serve as s\n"
         "from page.packs import MODULE, made\n"
-        "from headscape.page.answers import Answers\n"
+        "from headscape.page.viewer_answers import Answers\n"
         "s.static_text = lambda _: MODULE\n"
         "s.serve(Answers.of([made(20)]), open_browser=False)\n"
         "print('ended')\n"

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from headscape.errors import InputError
-from headscape.page.answers import Answers
 from headscape.page.picture import HIDDEN, RAMP, paint
+from headscape.page.viewer_answers import Answers
 from headscape.page.widget import _widget_type, make_widget
 from page.packs import made
 
@@ -108,7 +108,7 @@ def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 FIRST = """
 import sys; sys.path[:0] = {paths!r}
 import headscape.page.widget as widget
-from headscape.page.view import view
+from headscape.page.viewing import view
 from page.packs import MODULE, made
 widget.static_text = lambda _: MODULE
 shown = view(made(60), made(40))

@@ -23,8 +23,8 @@ def _tiny(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     folder = tmp_path_factory.mktemp("corpus")
     text = folder / "text.txt"
     text.write_text("".join(f"{n} and {n % 7} and {n % 11}\n" for n in range(3000)))
-    changes = {"corpus": str(text), "tokenizer": "bytes", "length": 32, "steps": 3, "warmup": 1}
-    changes |= {"curriculum": (), "tokens_per_step": 64}
+    changes = {"corpus": str(text), "tokenizer": "bytes", "context_length": 32, "steps": 3}
+    changes |= {"curriculum": (), "tokens_per_step": 64, "warmup_steps": 1}
     monkeypatch.setitem(presets.PRESETS, "nano", {**presets.PRESETS["nano"], **changes})
     monkeypatch.setenv("HEADSCAPE_CACHE", str(folder / "cache"))
 

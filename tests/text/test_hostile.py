@@ -124,4 +124,4 @@ def test_a_dataset_says_what_it_is(tmp_path):
     assert bytes(dataset.document(0)[:-1].tolist()).decode().startswith("some")
     with pytest.raises(InputError, match=r"between 0 and 0 for .*, got 1"):
         dataset.document(1)
-    assert Path(dataset.shards.train.folder).is_relative_to(tmp_path / "cache")
+    assert Path(dataset.train_side.folder).is_relative_to(tmp_path / "cache")

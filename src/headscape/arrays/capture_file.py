@@ -30,11 +30,11 @@ from jaxtyping import Float32, Int64
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from headscape.arrays.choice import QUANTITIES, choose_heads, choose_layer
 from headscape.errors import InputError
 from headscape.io.atomic import replacing
 
 FORMAT: Final = 2
-QUANTITIES: Final = ("content", "bias", "final", "weights")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,14 +43,13 @@ class CaptureData:
 
     encoding: str
     """Name in the table of encodings."""
-    title: str = ""
-    """Display name of the encoding, for example CABLE; its name if left out."""
     conventions: Mapping[str, Any]
     """Every field of the encoding: slopes, scale, boundary and the like."""
     claims: Mapping[str, bool]
     """What the encoding says of itself: context_dependent, toeplitz, shift_invariant, pointwise."""
     model: Mapping[str, Any]
-    """preset, layers, heads, width, train_length."""
+    """name, shows (the quantity that shows its position), preset, layers, heads, width,
+    train_length."""
     layers: tuple[int, ...]
     """Layers held here, counted from 0."""
     heads: tuple[int, ...]
@@ -73,10 +72,6 @@ class CaptureData:
     """Keyed as in the file: `layer.{i}.{quantity}` with an optional reduction."""
     edges: Int64[np.ndarray, " edges"] | None = None
     window: Int64[np.ndarray, "4"] | None = None
-
-    def __post_init__(self) -> None:
-        if not self.title:
-            object.__setattr__(self, "title", self.encoding)
 
     @property
     def quantities(self) -> tuple[str, ...]:
@@ -109,19 +104,13 @@ class CaptureData:
         captured. Masked entries are NaN, and 0 in weights. Of a reduced capture, `reduction` is
         mean, min or max, and the axes are cells.
         """
-        values = self.values(self.layer_index(layer), quantity, reduction)
+        values = self.values(choose_layer(layer, self.layers), quantity, reduction)
         if head is None:
             return values
-        one: Float32[np.ndarray, ...] = values[self.heads.index(self.head_index(head))]
+        one: Float32[np.ndarray, ...] = values[
+            self.heads.index(choose_heads([head], self.heads)[0])
+        ]
         return one
-
-    def layer_index(self, layer: int) -> int:
-        """The layer meant by a number from 0, or by a negative one from the last captured."""
-        return _index("layer", layer, self.layers)
-
-    def head_index(self, head: int) -> int:
-        """The head meant by a number from 0, or by a negative one from the last captured."""
-        return _index("head", head, self.heads)
 
     def values(
         self, layer: int, quantity: str, reduction: str = "mean"
@@ -225,9 +214,7 @@ def _digest(value: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
 
 
-def _check_shapes(
-    path: Path, described: Mapping[str, Any], maps: Mapping[str, np.ndarray]
-) -> None:
+def _check_shapes(path: Path, described: Mapping[str, Any], maps: Mapping[str, np.ndarray]) -> None:
     """Refuse maps whose shape is not what the description says."""
     cells = described["resolution"] or described["length"]
     for name, value in maps.items():
@@ -271,21 +258,9 @@ def _whole_numbers(found: object) -> bool:
     return isinstance(found, list) and all(type(item) is int and item >= 0 for item in found)
 
 
-def _index(what: str, number: object, held: tuple[int, ...]) -> int:
-    if not isinstance(number, int | np.integer) or isinstance(number, bool):
-        raise InputError(f"{what} {number!r} is not a whole number.")
-    if -len(held) <= number < 0:
-        return held[number]
-    _require(what, [int(number)], held)
-    return int(number)
-
-
 def _require(what: str, asked: Iterable[object], held: Iterable[object]) -> None:
     held = list(held)
     for each in asked:
         if each not in held:
             names = ", ".join(str(name) for name in held) or "none"
             raise InputError(f"{what} {each} is not in this capture, which contains {names}.")
-
-
-Capture = CaptureData

@@ -5,9 +5,14 @@ the last captured layer or head.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
-from headscape.arrays.capture_file import QUANTITIES, Capture
 from headscape.errors import InputError
+
+if TYPE_CHECKING:
+    from headscape.arrays.capture_file import CaptureData
+
+QUANTITIES: Final = ("content", "bias", "final", "weights")
 
 
 def choose_layer(layer: int, captured: Sequence[int]) -> int:
@@ -28,7 +33,7 @@ def choose_heads(heads: Sequence[int] | None, captured: Sequence[int]) -> tuple[
     return chosen
 
 
-def choose_quantity(quantity: str | None, *captures: Capture) -> str:
+def choose_quantity(quantity: str | None, *captures: "CaptureData") -> str:
     """Return `quantity`, or by default what one figure of these captures shows.
 
     That is what their models show (`bias`, or `final` where nothing is added to the scores), and

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from headscape.arrays import measures_table
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_layer, choose_quantity
 from headscape.arrays.context import ContextDependence
 from headscape.arrays.measures_table import Record
@@ -68,7 +68,15 @@ class LayerMeasures:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Measures:
-    """The measures of one or more layers of one model."""
+    """Numbers per layer and head of one capture.
+
+    Example:
+        >>> import headscape as hs
+        >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+        >>> row = model.capture([5, 6, 7, 8]).measures().rows()[0]
+        >>> row["layer"], row["head"], row["shift_invariance"]
+        (1, 0, 1.0)
+    """
 
     quantity: str
     """The quantity measured: `bias`, or `final` for the scores themselves."""
@@ -77,7 +85,7 @@ class Measures:
     @classmethod
     def of(
         cls,
-        capture: Capture,
+        capture: CaptureData,
         quantity: str | None = None,
         layers: Sequence[int] | None = None,
         *,

@@ -36,6 +36,12 @@ def attention(
     name of one without parameters. `x` is the layer's input for every key; only encodings that sum
     over tokens (CABLE, FoX) read it. `positions` default to 0, 1, 2 ...; `groups` keeps packed
     documents apart, a negative group is padding. `scale` defaults to 1/sqrt(e).
+
+    Example:
+        >>> import headscape as hs, torch
+        >>> q, k, v = torch.randn(3, 1, 12, 8, 16).unbind()
+        >>> hs.attention(q, k, v, encoding="alibi").shape
+        torch.Size([1, 12, 8, 16])
     """
     check_tensors(q, k, v)
     parse_path(path)

@@ -26,8 +26,8 @@ class Capture(CaptureData):
         >>> import headscape as hs
         >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
         >>> cap = model.capture([72, 105, 33])
-        >>> cap.bias(head=0)[2].tolist()
-        [-1.25992, -0.62996, 0.0]
+        >>> [round(float(value), 2) for value in cap.bias(head=0)[2, :2]]
+        [-1.26, -0.63]
     """
 
     @classmethod
@@ -43,8 +43,8 @@ class Capture(CaptureData):
             >>> import headscape as hs
             >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
             >>> model.capture([72, 105, 33]).save("hi.safetensors")
-            >>> hs.Capture.load("hi.safetensors")
-            <capture of ALiBi: 3 tokens, layers 1, 12 heads; content, bias, final, weights>
+            >>> hs.Capture.load("hi.safetensors", quantities=["bias"])
+            <capture of ALiBi, untrained: 3 tokens, layers 1, 12 heads; bias>
         """
         return capture_file.load(Path(path), layers, quantities, kind=cls)
 
@@ -74,15 +74,20 @@ class Capture(CaptureData):
 
         return Overview.of(self, quantity, **options)
 
-    def measures(self, quantity: str | None = None) -> Measures:
-        """Numbers per layer and head: shift-invariance, reach, most similar head."""
-        return Measures.of(self, quantity)
+    def measures(self, quantity: str | None = None, **options: Any) -> Measures:
+        """Numbers per layer and head: shift-invariance, reach, most similar head.
+
+        Options are those of `Measures.of`: layers, context.
+        """
+        return Measures.of(self, quantity, **options)
 
     def __repr__(self) -> str:
+        from headscape.figures.labels import method
+
         layers = ", ".join(map(str, self.layers))
         cells = "" if self.resolution is None else f" reduced to {self.resolution} cells"
         return (
-            f"<capture of {self.title}: {self.length} tokens{cells}, layers {layers}, "
+            f"<capture of {method(self)}: {self.length} tokens{cells}, layers {layers}, "
             f"{len(self.heads)} heads; {', '.join(self.quantities)}>"
         )
 
@@ -90,4 +95,3 @@ class Capture(CaptureData):
         """The grid of the last captured layer under a line of text."""
         grid = self.grid()._repr_html_() if self.maps else ""
         return f"<p><code>{escape(repr(self))}</code></p>{grid}"
-

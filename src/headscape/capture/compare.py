@@ -41,10 +41,10 @@ def compare(
     """
     from headscape.figures.difference import Difference
 
-    sides = [_side(source, text, layer) for source in (first, second)]
+    one, two = (_side(source, text, layer) for source in (first, second))
     if head is not None:
         options["heads"] = [head]
-    return Difference.of(*sides, layer=layer, quantity=quantity, **options)
+    return Difference.of(one, two, layer=layer, quantity=quantity, **options)
 
 
 def _side(source: object, text: Text | None, layer: int) -> CaptureData:

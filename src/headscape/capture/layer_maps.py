@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscape.arrays.capture_file import QUANTITIES
+from headscape.arrays.choice import QUANTITIES
 from headscape.arrays.pyramid import Reducer, cell_edges
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.capture.sinks import Maps, Reduced, Whole
@@ -47,9 +47,7 @@ class Request:
             raise InputError("window keeps part of a reduced map exactly: give a resolution too.")
 
 
-def layer_maps(
-    layer: int, inputs: AttentionInputs, request: Request, progress: Progress
-) -> Maps:
+def layer_maps(layer: int, inputs: AttentionInputs, request: Request, progress: Progress) -> Maps:
     """The maps asked for of one layer, by their name in a capture."""
     length = inputs.q.shape[2]
     sinks = {name: _sink(length, inputs.visible.causal, request) for name in request.quantities}

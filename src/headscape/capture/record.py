@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 import headscape
-from headscape.arrays.capture_file import QUANTITIES
+from headscape.arrays.choice import QUANTITIES
 from headscape.attention.reference import AttentionInputs
 from headscape.capture.capture import Capture
 from headscape.capture.layer_maps import Request, cells_of, edges, layer_maps
@@ -111,10 +111,11 @@ def _described(model: Model, chosen: Tokens, request: Request, maps: Maps) -> Ca
         bounds = np.array(ends, dtype=np.int64)
     return Capture(
         encoding=spec.encoding,
-        title=spec.name,
         conventions=layer.conventions,
         claims=layer.claims,
         model={
+            "name": spec.name,
+            "shows": spec.shows,
             "preset": spec.preset,
             "layers": len(spec.layers),
             "heads": spec.heads,

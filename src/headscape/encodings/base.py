@@ -79,6 +79,12 @@ class Encoding(nn.Module):
     to all positions changes nothing. `toeplitz`: it depends only on the distance i - j.
     `pointwise`: the score of a pair depends on no other pair. `context_dependent`: it depends on
     the tokens.
+
+    Example:
+        >>> import headscape as hs
+        >>> alibi = hs.build("alibi", heads=12, head_dim=64, width=768, train_length=512)
+        >>> isinstance(alibi, hs.Encoding), alibi.toeplitz
+        (True, True)
     """
 
     name: ClassVar[str] = ""

@@ -24,7 +24,16 @@ def build(
     causal: bool = True,
     **options: object,
 ) -> Encoding:
-    """Return a new encoding; `options` are the fields of its config."""
+    """Return a new encoding by name; `options` are the fields of its config.
+
+    Example:
+        >>> import headscape as hs
+        >>> from headscape.bias import dense
+        >>> alibi = hs.build("alibi", heads=8, head_dim=64, width=512, train_length=512)
+        >>> where = hs.Positions.span(4)
+        >>> dense(alibi.bias(where), where)[0, 0, 3, :3].tolist()
+        [-1.5, -1.0, -0.5]
+    """
     shape = Shape(
         heads=heads, head_dim=head_dim, width=width, train_length=train_length, causal=causal
     )

@@ -56,6 +56,11 @@ def encodings(
 
     The default shape is GPT-2 Small's at a context length of 512. Wrappers are listed around
     Kerple. Encodings of plugins and installed packages are included.
+
+    Example:
+        >>> import headscape as hs
+        >>> [row.parameters for row in hs.encodings() if row.name == "kerple"]
+        [24]
     """
     load_all_installed()
     names = [*ENCODINGS, *(f"{wrapper}+kerple" for wrapper in WRAPPERS)]

@@ -57,7 +57,16 @@ WRAPPERS: dict[str, type[Wrapper]] = {
 
 
 def register(name: str, kind: type[Encoding]) -> None:
-    """Add an encoding, or a wrapper of encodings, to the table under a new name."""
+    """Add an encoding, or a wrapper of encodings, to the table under a new name.
+
+    Example:
+        >>> import headscape as hs
+        >>> class Nothing(hs.Encoding):
+        ...     '''Adds nothing.'''
+        >>> hs.register("nothing", Nothing)
+        >>> hs.build("nothing", heads=2, head_dim=8, width=16, train_length=32).title
+        'Nothing'
+    """
     check_entry(name, kind)
     if issubclass(kind, Wrapper):
         WRAPPERS[name] = kind

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Int64
 
 from headscape.evaluate.journal import resumed
 from headscape.evaluate.perplexity import Advance
-from headscape.evaluate.table.row import Row
+from headscape.evaluate.table.table_row import Row
 from headscape.protocol import Model
 from headscape.tasks import Example, Task
 

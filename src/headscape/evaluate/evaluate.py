@@ -15,7 +15,7 @@ from headscape.evaluate.options import EXAMPLES, TEXT_LENGTHS, Options, as_model
 from headscape.evaluate.perplexity import TextJob
 from headscape.evaluate.questions import by_depth, by_length
 from headscape.evaluate.table import Table
-from headscape.evaluate.table.row import Row
+from headscape.evaluate.table.table_row import Row
 from headscape.io.progress import SlowBar
 from headscape.protocol import Model
 
@@ -29,7 +29,7 @@ def evaluate(
     protocol: str | None = None,
     same_tokens: bool = False,
     quantity: str | None = None,
-    corpus: str | None = None,
+    corpus: str | Path | None = None,
     limit: int | None = None,
     task: str | None = None,
     depths: float | Sequence[float] | None = None,
@@ -73,7 +73,7 @@ def evaluate(
         protocol=protocol,
         same_tokens=same_tokens,
         quantity=quantity,
-        corpus=corpus,
+        corpus=str(corpus) if isinstance(corpus, Path) else corpus,
         limit=limit,
         task=task,
         depths=several(depths, "depths"),
@@ -87,7 +87,7 @@ def evaluate(
     Table.of([job.row for job in jobs], quantity)
     if journal is None and out is not None:
         journal = Path(out) / "journal"
-    rows = _run(jobs, batch_tokens, None if journal is None else Path(journal))
+    rows = _run(jobs, options.batch_tokens, None if journal is None else Path(journal))
     table = Table.of(rows, quantity)
     if out is not None:
         table.save(out)

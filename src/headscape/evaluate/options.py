@@ -7,7 +7,7 @@ from typing import Any
 
 from headscape.errors import InputError
 from headscape.evaluate.protocols import Protocol, parse
-from headscape.evaluate.table.row import TASK, TEXT, known_quantity
+from headscape.evaluate.table.table_row import TASK, TEXT, known_quantity
 from headscape.protocol import Model, Spec
 
 TEXT_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -41,6 +41,14 @@ class Options:
                 raise InputError(f"a depth must be between 0 and 1, got {depth!r}.")
         if self.depths and self.task is None:
             raise InputError("depths need a heat map: name its task, passkey or needle.")
+        for name in ("protocol", "quantity", "corpus", "task"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise InputError(f"{name} must be a string, got {value!r}.")
+        # Files and journals take plain numbers only, not numpy's, and tell 0 from 0.0.
+        object.__setattr__(self, "lengths", tuple(map(int, self.lengths)))
+        object.__setattr__(self, "depths", tuple(map(float, self.depths)))
+        object.__setattr__(self, "batch_tokens", int(self.batch_tokens))
 
     def check_for(self, models: Sequence[Model]) -> None:
         """Refuse options that do not apply to what these models are evaluated on."""

@@ -20,7 +20,7 @@ from jaxtyping import Float64, Int64
 from headscape.evaluate.held_out import HeldOut
 from headscape.evaluate.journal import resumed
 from headscape.evaluate.protocols import Protocol, Windows, plan
-from headscape.evaluate.table.row import Row
+from headscape.evaluate.table.table_row import Row
 from headscape.protocol import Model
 
 RESAMPLES = 1000

@@ -1,7 +1,7 @@
-"""Which tokens of a stream are scored, and how much each of them sees.
+"""Which tokens of a stream are scored, and how much context each of them has.
 
 A window of length L that starts at token s reads tokens s ... s + L - 1 and predicts the L tokens
-s + 1 ... s + L; of these predictions the ones from index `first` on are scored.
+s + 1 ... s + L; the predictions from index `first` on are scored.
 
     nonoverlap     windows at 0, L, 2L ...; every prediction is scored. The CABLE paper's.
     last-K         the same windows; only the last K predictions of each are scored. DAPE's (256).
@@ -18,7 +18,7 @@ different tokens. With `longest` given they score the same ones, those of the lo
     last-K                     the same K predictions, each window of a length ending where the
                                longest one ends.
 
-A last window that would overrun is moved back to end at T; it scores what is still unscored.
+A last window that would pass T is moved back to end at T and scores only what is still unscored.
 """
 
 import re
@@ -44,7 +44,7 @@ class Protocol:
 
     @property
     def name(self) -> str:
-        """As it is printed beside every number."""
+        """The name beside every number: nonoverlap, last-256 and so on."""
         return f"{self.kind}-{self.count}" if self.count else self.kind
 
 
@@ -70,7 +70,7 @@ class Windows:
 
 
 def parse(name: str) -> Protocol:
-    """The protocol of a name such as `last-256`."""
+    """Return the protocol with a name such as `last-256`."""
     if name == "nonoverlap":
         return Protocol(kind="nonoverlap")
     if name == "per-position":
@@ -83,13 +83,15 @@ def parse(name: str) -> Protocol:
 
 
 def plan(protocol: Protocol, tokens: int, length: int, longest: int | None = None) -> Windows:
-    """The windows of `length` over a stream of so many tokens.
+    """Return the windows of `length` over a stream of `tokens` tokens.
 
-    With `longest`, those that score the same tokens as that length does.
+    With `longest`, the windows that score the same tokens as that length does.
     """
     reach = length if longest is None else longest
     if length < 1 or reach < length:
-        raise InputError(f"a length must be from 1 to the longest, {reach}, not {length}.")
+        raise InputError(
+            f"a length must be between 1 and the longest length, {reach}, got {length}."
+        )
     if tokens < reach + 1:
         shorter = f" or a length of at most {tokens - 1}" if tokens > 1 else ""
         raise InputError(
@@ -99,7 +101,7 @@ def plan(protocol: Protocol, tokens: int, length: int, longest: int | None = Non
     if protocol.count > length:
         raise InputError(
             f"{protocol.name} scores {protocol.count} tokens, more than a length of {length} has: "
-            f"leave that length out or choose a protocol with a smaller number."
+            f"leave out that length or choose a smaller number."
         )
     if protocol.kind == "last":
         end = np.arange(1, (tokens - 1) // reach + 1) * reach

@@ -8,7 +8,7 @@ measured, otherwise as what the encoding's formula says.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.context import ContextDependence
 from headscape.arrays.measures import Measures
 from headscape.figures.labels import encoding_name
@@ -22,7 +22,7 @@ _SHOWN: Final[Mapping[str, str]] = {
 
 
 def caption(
-    capture: Capture,
+    capture: CaptureData,
     layer: int,
     quantity: str,
     measures: Measures | None = None,
@@ -52,7 +52,7 @@ def caption(
     return " ".join(parts)
 
 
-def _layer(capture: Capture, layer: int) -> str:
+def _layer(capture: CaptureData, layer: int) -> str:
     count = capture.model.get("layers")
     if count is None:
         return f"layer {layer + 1}"
@@ -63,7 +63,7 @@ def _layer(capture: Capture, layer: int) -> str:
     )
 
 
-def _model(capture: Capture) -> str:
+def _model(capture: CaptureData) -> str:
     state = "trained" if capture.trained else "untrained"
     step = capture.provenance.get("step")
     if capture.trained and step is not None:
@@ -74,7 +74,7 @@ def _model(capture: Capture) -> str:
     return f"the {model.get('preset', 'custom')} model ({state}{length})"
 
 
-def _sequence(capture: Capture) -> str:
+def _sequence(capture: CaptureData) -> str:
     known = [
         f"{name} {capture.sequence[name]}"
         for name in ("corpus", "document", "offset", "seed")
@@ -93,7 +93,7 @@ def _found(measures: Measures | None, layer: int) -> ContextDependence | None:
     return next((each.context for each in measured if each.layer == layer), None)
 
 
-def _context(capture: Capture, quantity: str, found: ContextDependence | None) -> str:
+def _context(capture: CaptureData, quantity: str, found: ContextDependence | None) -> str:
     if found is None:
         if quantity != "bias":
             return "Scores of queries and keys vary with the input; how much was not measured."

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.arrays.profile import Profile
 from headscape.errors import InputError
@@ -26,7 +26,14 @@ from headscape.figures.view import View
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Curves(View):
-    """The profiles of one layer's heads."""
+    """A quantity against distance, one small plot per head of a layer.
+
+    Example:
+        >>> import headscape as hs
+        >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+        >>> model.capture([5, 6, 7, 8]).curves().save("curves.png").name
+        'curves.png'
+    """
 
     profile: Profile
     titles: tuple[str, ...]
@@ -44,7 +51,7 @@ class Curves(View):
     @classmethod
     def of(
         cls,
-        capture: Capture,
+        capture: CaptureData,
         layer: int = -1,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.figures.colour import Scale
-from headscape.figures.compare import check_comparable
 from headscape.figures.labels import default_name, head_titles, methods, quantity_words
 from headscape.figures.maps import Maps
+from headscape.figures.side_by_side import check_comparable
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -25,8 +25,8 @@ class Difference(Maps):
     @classmethod
     def of(
         cls,
-        first: Capture,
-        second: Capture,
+        first: CaptureData,
+        second: CaptureData,
         layer: int = -1,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,

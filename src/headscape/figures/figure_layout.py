@@ -8,14 +8,13 @@ what remains, and the text shrinks with them, to no less than 6 points.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, isqrt
-from textwrap import fill
 from typing import Final
 
 from matplotlib.figure import Figure
 
 from headscape.errors import InputError
 from headscape.figures.panel import Box
-from headscape.figures.style import DPI, FONT, PRINT_DPI, blank, context
+from headscape.figures.style import DPI, FONT, PRINT_DPI, blank, context, wrap
 
 _LEAST_PANEL: Final = 0.45
 _MARGIN: Final = 0.03
@@ -115,16 +114,10 @@ class Layout:
 
     def title(self, text: str) -> str:
         """Return a panel's title, in several lines if it is longer than a given width allows."""
-        return text if self.width is None else self._fill(text, self.panel + 0.3)
+        return text if self.width is None else wrap(text, self.panel + 0.3, self.font + 1)
 
     def _wrapped(self) -> str:
-        return self._fill(self.heading or "", self._across)
-
-    def _fill(self, text: str, width: float) -> str:
-        """Break lines where needed, but not within "step 300"."""
-        letters = int(width * 72 / (0.54 * (self.font + 1)))
-        whole = text.replace("step ", "step\N{NO-BREAK SPACE}")
-        return fill(whole, max(letters, 10), break_long_words=False).replace("\xa0", " ")
+        return wrap(self.heading or "", self._across, self.font + 1)
 
     @property
     def _across(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.figures.labels import default_name, head_titles, method, quantity_words
 from headscape.figures.maps import Maps
@@ -17,12 +17,20 @@ from headscape.figures.maps import Maps
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Grid(Maps):
-    """The heads of one layer."""
+    """The heads of one layer, a panel each; shows itself in a notebook.
+
+    Example:
+        >>> import headscape as hs
+        >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+        >>> grid = model.capture([5, 6, 7, 8]).grid(heads=[0, 3], columns=2, width=3.3)
+        >>> grid.save("figure.pdf").name
+        'figure.pdf'
+    """
 
     @classmethod
     def of(
         cls,
-        capture: Capture,
+        capture: CaptureData,
         layer: int = -1,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,

@@ -7,7 +7,7 @@ default_name   cable-step1200-layer6-head4-bias-grid
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 
 _QUANTITIES: Final[Mapping[str, str]] = {
     "content": "content scores",
@@ -22,12 +22,12 @@ def quantity_words(quantity: str) -> str:
     return _QUANTITIES.get(quantity, quantity)
 
 
-def encoding_name(capture: Capture, title: str | None = None) -> str:
+def encoding_name(capture: CaptureData, title: str | None = None) -> str:
     """Return `title`, or by default the model's name, or the key of its encoding."""
     return title or str(capture.model.get("name", capture.encoding))
 
 
-def method(capture: Capture, title: str | None = None) -> str:
+def method(capture: CaptureData, title: str | None = None) -> str:
     """Return the encoding's name and the step of training."""
     name = encoding_name(capture, title)
     step = capture.provenance.get("step")
@@ -36,7 +36,7 @@ def method(capture: Capture, title: str | None = None) -> str:
     return name if capture.trained else f"{name}, untrained"
 
 
-def methods(captures: Sequence[Capture], titles: Sequence[str] | None = None) -> list[str]:
+def methods(captures: Sequence[CaptureData], titles: Sequence[str] | None = None) -> list[str]:
     """Return `method` of each capture."""
     names = [None] * len(captures) if titles is None else titles
     return [method(each, name) for each, name in zip(captures, names, strict=True)]
@@ -49,7 +49,7 @@ def head_titles(heads: Sequence[int]) -> tuple[str, ...]:
 
 def default_name(
     kind: str,
-    captures: Capture | Sequence[Capture],
+    captures: CaptureData | Sequence[CaptureData],
     *,
     quantity: str,
     layer: int | None = None,
@@ -60,7 +60,7 @@ def default_name(
 
     `layer` and `heads` count from 0; heads are named only where they are not all of the capture's.
     """
-    several = [captures] if isinstance(captures, Capture) else list(captures)
+    several = [captures] if isinstance(captures, CaptureData) else list(captures)
     parts = ["-vs-".join(dict.fromkeys(_slug(each) for each in several))]
     if kind == "training":
         steps = [each.provenance.get("step") for each in several]
@@ -75,7 +75,7 @@ def default_name(
     return "-".join([*parts, quantity, kind])
 
 
-def _slug(capture: Capture) -> str:
+def _slug(capture: CaptureData) -> str:
     name = capture.encoding.replace("+", "-")
     step = capture.provenance.get("step")
     return name if step is None else f"{name}-step{step}"

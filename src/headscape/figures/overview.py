@@ -7,21 +7,23 @@ have no ticks: the grid has them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_quantity
+from headscape.errors import InputError
 from headscape.figures.colour import Scale, limits, scales
 from headscape.figures.labels import default_name, method, quantity_words
 from headscape.figures.panel import Box, draw_bar, draw_map, draw_relative_bar
-from headscape.figures.style import blank, context
+from headscape.figures.style import DPI, PRINT_DPI, blank, context, wrap
 from headscape.figures.view import View
 
 _PANEL, _LEFT, _TOP, _BOTTOM, _ACROSS, _DOWN = 0.78, 0.72, 0.3, 0.25, 0.1, 0.22
+_LEAST_PANEL: Final = 0.3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -40,11 +42,13 @@ class Overview(View):
     """Whether these are attention weights, which are coloured by their logarithm."""
     colormap: str | None = None
     """A matplotlib colour map in place of the chosen one."""
+    width: float | None = None
+    """Width of the figure in inches; by default panels of 0.78 inches."""
 
     @classmethod
     def of(
         cls,
-        capture: Capture,
+        capture: CaptureData,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,
         *,
@@ -89,42 +93,63 @@ class Overview(View):
         """Return the drawn overview; axes have ids like `layer-1-head-1`, the bar `colorbar`."""
         rows, columns = len(self.layers), len(self.heads)
         own = not (self.shared_scale or self.weights)
+        right = 1.0 if own else 0.8
+        panel = self._panel(right)
+        small = panel < _PANEL
+        down = _DOWN + (0.09 if small else 0)
         every = self.scales()
-        above = _TOP + (0.22 if self.heading else 0)
+        width = self.width or _LEFT + columns * (panel + _ACROSS) - _ACROSS + right
+        heading = wrap(self.heading or "", width, 9)
+        above = _TOP + (0.05 + 0.17 * (heading.count("\n") + 1) if heading else 0)
         whole = Box(
             left=_LEFT,
             top=above,
-            width=columns * (_PANEL + _ACROSS) - _ACROSS,
-            height=rows * (_PANEL + _DOWN) - _DOWN,
+            width=columns * (panel + _ACROSS) - _ACROSS,
+            height=rows * (panel + down) - down,
         )
         with context():
-            figure = blank(
-                _LEFT + whole.width + (1.0 if own else 0.8), above + whole.height + _BOTTOM
-            )
-            if self.heading:
+            dpi = DPI if self.width is None else PRINT_DPI
+            figure = blank(width, above + whole.height + _BOTTOM + (0.09 if small else 0), dpi)
+            if heading:
                 y = 1 - 0.06 / figure.get_figheight()
-                figure.suptitle(self.heading, y=y, va="top", fontsize=9)
+                figure.suptitle(heading, y=y, va="top", fontsize=9)
             for index, scale in enumerate(every):
                 row, column = divmod(index, columns)
                 layer, head = self.layers[row] + 1, self.heads[column] + 1
                 axes = Box(
-                    left=_LEFT + column * (_PANEL + _ACROSS),
-                    top=above + row * (_PANEL + _DOWN),
-                    width=_PANEL,
-                    height=_PANEL,
+                    left=_LEFT + column * (panel + _ACROSS),
+                    top=above + row * (panel + down),
+                    width=panel,
+                    height=panel,
                 ).axes(figure, f"layer-{layer}-head-{head}")
                 image = draw_map(axes, self.maps[row][column], scale)
                 axes.set_xticks([])
                 axes.set_yticks([])
                 if row == 0:
-                    axes.set_title(f"Head {head}", pad=4, fontsize=8)
+                    short = small and column > 0
+                    axes.set_title(str(head) if short else f"Head {head}", pad=4, fontsize=8)
                 if column == 0:
                     axes.set_ylabel(f"Layer {layer}", rotation=0, ha="right", va="center")
                 if own:
-                    axes.set_xlabel(scale.label, fontsize=6, labelpad=2)
+                    text = scale.label.replace(" … ", "\n… ") if small else scale.label
+                    axes.set_xlabel(text, fontsize=6, labelpad=2, linespacing=1)
             bar = whole.bar().axes(figure, "colorbar")
             if own:
                 draw_relative_bar(figure, every[0], bar, "panel")
             else:
                 draw_bar(figure, image, every[0], bar)
             return figure
+
+    def _panel(self, right: float) -> float:
+        """Return the size of a panel in inches."""
+        if self.width is None:
+            return _PANEL
+        columns = len(self.heads)
+        panel = (self.width - _LEFT - right + _ACROSS) / columns - _ACROSS
+        if panel < _LEAST_PANEL:
+            least = _LEFT + columns * (_LEAST_PANEL + _ACROSS) - _ACROSS + right
+            raise InputError(
+                f"an overview of {columns} heads needs a width of at least {least:.1f} inches, "
+                f"got {self.width:g}; choose fewer heads."
+            )
+        return panel

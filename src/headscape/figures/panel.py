@@ -96,7 +96,7 @@ def draw_relative_bar(figure: Figure, scale: Scale, axes: Axes, each: str) -> Co
         _mark_zero(axes, 0.5, scale)
     else:
         bar.set_ticks([0, 1], labels=["lowest", "highest"])
-    bar.set_label(f"place in the {each}'s range")
+    bar.set_label(f"in each {each}")
     _finish(bar)
     return bar
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import matplotlib as mpl
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
@@ -19,18 +20,21 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
 from headscape.figures.colour import Scale, limits, scales
 from headscape.figures.labels import default_name, head_titles, method, quantity_words
 from headscape.figures.panel import Box, draw_bar, draw_relative_bar
-from headscape.figures.style import blank, context
+from headscape.figures.style import DPI, FONT, PRINT_DPI, blank, context, wrap
 from headscape.figures.view import View
 
 CLOSE_UP: Final = 48
-"""Keys in the lower strip."""
-_WIDTH, _LEFT, _TOP, _BETWEEN, _BOTTOM = 8.0, 0.75, 0.55, 0.75, 0.95
+"""The most keys in the lower strip."""
+_BETWEEN, _BOTTOM = 0.75, 0.95
+_TOKEN: Final = 8.0 / CLOSE_UP
+"""Inches for one token of the lower strip."""
+_LEAST_STRIP: Final = 1.2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -49,11 +53,13 @@ class Row(View):
     """One range for all heads instead of one each."""
     colormap: str | None = None
     """A matplotlib colour map in place of the chosen one."""
+    width: float | None = None
+    """Width of the figure in inches; by default strips of 8 inches."""
 
     @classmethod
     def of(
         cls,
-        capture: Capture,
+        capture: CaptureData,
         layer: int = -1,
         quantity: str | None = None,
         query: int | None = None,
@@ -113,33 +119,48 @@ class Row(View):
         """Return the drawn strips; axes have the ids `all-keys`, `close-up` and `colorbar`."""
         visible = np.flatnonzero(np.isfinite(self.values).any(axis=0))
         start, stop = int(visible[0]), int(visible[-1]) + 1
-        near = max(start, stop - CLOSE_UP)
+        small = self.width is not None and self.width < 5
+        font = 6 if small else FONT
+        left = 0.52 if small else 0.75
+        bar_left, right = (0.1 * font, 0.225 * font) if self._own else (0.2, 0.11 * font)
+        strip = 8.0 if self.width is None else self.width - left - right
+        if strip < _LEAST_STRIP:
+            raise InputError(
+                f"a row needs a width of at least {left + right + _LEAST_STRIP:.1f} inches, "
+                f"got {self.width:g}."
+            )
+        near = max(start, stop - min(CLOSE_UP, int(strip / _TOKEN)))
         height = 0.16 * max(len(self.titles), 4)
+        heading = wrap(self.heading or "", left + strip + right, font + 1)
+        top = 0.37 + 0.18 * (heading.count("\n") + 1 if heading else 0)
         whole = 2 * height + _BETWEEN
-        bar_left, right = (0.8, 1.8) if self._own else (0.2, 0.9)
-        with context():
-            figure = blank(_LEFT + _WIDTH + right, _TOP + whole + _BOTTOM)
-            if self.heading:
+        with context(font):
+            dpi = DPI if self.width is None else PRINT_DPI
+            figure = blank(self.width or left + strip + right, top + whole + _BOTTOM, dpi)
+            if heading:
                 y = 1 - 0.06 / figure.get_figheight()
-                figure.suptitle(self.heading, y=y, va="top", fontsize=9, parse_math=False)
-            upper = Box(left=_LEFT, top=_TOP, width=_WIDTH, height=height)
+                figure.suptitle(heading, y=y, va="top", fontsize=font + 1, parse_math=False)
+            upper = Box(left=left, top=top, width=strip, height=height)
             axes = upper.axes(figure, "all-keys")
             self._strip(axes, start, stop)
             axes.set_title("All keys", pad=4)
             axes.set_xlabel("Key position")
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=10, steps=[1, 2, 5, 10], integer=True))
-            lower = Box(left=_LEFT, top=_TOP + height + _BETWEEN, width=_WIDTH, height=height)
+            intervals = min(10, int(strip / 0.4))
+            axes.xaxis.set_major_locator(
+                MaxNLocator(nbins=intervals, steps=[1, 2, 5, 10], integer=True)
+            )
+            lower = Box(left=left, top=top + height + _BETWEEN, width=strip, height=height)
             axes = lower.axes(figure, "close-up")
             image = self._strip(axes, near, stop)
-            axes.set_title(f"The last {stop - near} keys, with their tokens", pad=4)
+            axes.set_title(f"The last {stop - near} keys", pad=4)
             axes.set_xticks(
                 range(near, stop),
                 [readable(piece) for piece in self.pieces[near:stop]],
                 rotation=90,
-                fontsize=7,
+                fontsize=font - 1 if font == FONT else font,
                 parse_math=False,
             )
-            bar = Box(left=_LEFT + _WIDTH + bar_left, top=_TOP, width=0.11, height=whole)
+            bar = Box(left=left + strip + bar_left, top=top, width=0.11, height=whole)
             self._bar(figure, image, bar.axes(figure, "colorbar"))
             return figure
 
@@ -173,7 +194,9 @@ class Row(View):
             right = axes.secondary_yaxis("right")
             right.set_yticks(range(len(every)), [scale.label for scale in every], fontsize=6)
             right.tick_params(length=0)
-        axes.set_yticks(range(len(self.titles)), self.titles, fontsize=7)
+        axes.set_yticks(
+            range(len(self.titles)), self.titles, fontsize=min(mpl.rcParams["font.size"], 7)
+        )
         return image
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -67,6 +68,14 @@ def blank(width: float, height: float, dpi: int = DPI) -> Figure:
     figure = Figure(figsize=(width, height), dpi=dpi, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+def wrap(text: str, width: float, points: float) -> str:
+    """Return text broken into lines of at most `width` inches, but not within "step 300"."""
+    letters = int(width * 72 / (0.54 * points))
+    whole = text.replace("step ", "step\N{NO-BREAK SPACE}")
+    lines = fill(whole, max(letters, 10), break_long_words=False)
+    return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def check_formats(formats: Sequence[str]) -> None:

@@ -15,13 +15,13 @@ from jaxtyping import Float, Int64
 from matplotlib.figure import Figure
 from PIL import Image
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
 from headscape.figures.colour import limits
-from headscape.figures.compare import check_comparable
 from headscape.figures.grid import Grid
 from headscape.figures.labels import default_name, encoding_name, head_titles, quantity_words
+from headscape.figures.side_by_side import check_comparable
 from headscape.figures.style import FORMATS, encode
 from headscape.figures.view import View
 
@@ -51,7 +51,7 @@ class Training(View):
     @classmethod
     def of(
         cls,
-        captures: Sequence[Capture],
+        captures: Sequence[CaptureData],
         layer: int = -1,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,
@@ -131,7 +131,7 @@ class Training(View):
         return [limits(self.maps[:, head]) for head in range(self.maps.shape[1])]
 
 
-def _ordered(captures: Sequence[Capture]) -> list[Capture]:
+def _ordered(captures: Sequence[CaptureData]) -> list[CaptureData]:
     """Return the captures of one run by step; refuse captures that are not of one run."""
     if len(captures) < 2:
         raise InputError(
@@ -156,7 +156,7 @@ def _ordered(captures: Sequence[Capture]) -> list[Capture]:
     return captures
 
 
-def _step(capture: Capture) -> int:
+def _step(capture: CaptureData) -> int:
     step = capture.provenance.get("step")
     if not isinstance(step, int):
         raise InputError(

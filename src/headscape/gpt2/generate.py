@@ -48,9 +48,9 @@ def sample(
     tokens: Int[Tensor, "b t"],
     *,
     length: int,
-    temperature: float = 1.0,
+    temperature: float | int = 1.0,
     top_k: int | None = None,
-    top_p: float = 1.0,
+    top_p: float | int = 1.0,
     seed: int = 0,
     stop: int | None = None,
 ) -> Iterator[Int[Tensor, "b 1"]]:
@@ -90,9 +90,9 @@ def sample(
 
 def _draw(
     logits: Float[Tensor, "b v"],
-    temperature: float,
+    temperature: float | int,
     top_k: int | None,
-    top_p: float,
+    top_p: float | int,
     random: torch.Generator,
 ) -> Int[Tensor, "b 1"]:
     if temperature == 0:

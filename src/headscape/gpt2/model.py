@@ -148,9 +148,7 @@ class Block(nn.Module):
         watch: Watch | None,
     ) -> Float[Tensor, "b t d"]:
         """One layer."""
-        return self.finish(
-            x, self.attention(self.norm1(x), positions, visible, cache, path, watch)
-        )
+        return self.finish(x, self.attention(self.norm1(x), positions, visible, cache, path, watch))
 
     def finish(
         self, x: Float[Tensor, "b t d"], attended: Float[Tensor, "b t d"]

@@ -15,8 +15,8 @@ from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.gpt2.generate import stream
 from headscape.io import atomic
+from headscape.loaded import LoadedModel
 from headscape.losses import BLOCK, digest, losses_in_blocks
-from headscape.models.loaded import LoadedModel
 from headscape.protocol import LayerSpec, Spec, Watch
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.tokenizer import Tokenizer
@@ -137,5 +137,6 @@ def spec_of(gpt2: GPT2, **about: Any) -> Spec:
         "vocabulary": config.vocabulary,
         "train_length": config.train_length,
         "causal": config.causal,
+        "shows": gpt2.encoding().shows or "final",
     }
     return Spec(**{**fields, **about})

@@ -1,11 +1,13 @@
 """Open a model: a training run, a folder of weights, a published model, or one in memory."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
+from headscape.io.json_file import read_json
+from headscape.loaded import LoadedModel
 from headscape.models.gpt2_model import GPT2Model
-from headscape.models.loaded import LoadedModel
 from headscape.models.run_model import open_run
 from headscape.models.stretched import StretchedModel, parse_extension
 from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
@@ -15,7 +17,7 @@ from headscape.text.tokenize.tokenizer import Tokenizer, load_tokenizer
 from headscape.train.run import CONFIG
 
 HUGGING_FACE = "hf:"
-NAMED = {"bytes": ByteTokenizer, "gpt2": GPT2Tokenizer}
+NAMED: dict[str, Callable[[], Tokenizer]] = {"bytes": ByteTokenizer, "gpt2": GPT2Tokenizer}
 
 
 def load(
@@ -91,10 +93,7 @@ def _tokenizer_of(folder: Path, gpt2: GPT2) -> Tokenizer | None:
     if not path.is_file():
         published = (folder / "config.json").is_file() and not weights.is_ours(folder)
         return GPT2Tokenizer() if published and gpt2.config.vocabulary == 50257 else None
-    try:
-        described = weights.read_json(path)
-    except RecursionError as error:
-        raise InputError(f"{path} is nested too deeply to be a tokenizer.") from error
+    described = read_json(path)
     return load_tokenizer(described) if "kind" in described else read_published(folder)
 
 

@@ -23,8 +23,8 @@ from headscape.encodings import encoding_type
 from headscape.encodings.rope import RoPE
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
+from headscape.loaded import LoadedModel
 from headscape.models.gpt2_model import GPT2Model
-from headscape.models.loaded import LoadedModel
 from headscape.protocol import Model, Spec, Watch
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.tokenizer import Tokenizer

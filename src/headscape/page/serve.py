@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from headscape.errors import InputError
-from headscape.page.answers import Answers
 from headscape.page.build import static_text
+from headscape.page.viewer_answers import Answers
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

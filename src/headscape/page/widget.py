@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any
 
 from headscape.errors import InputError
-from headscape.page.answers import Answers
 from headscape.page.build import MODULE, static_text
 from headscape.page.picture import picture
+from headscape.page.viewer_answers import Answers
 
 PICTURE_HEADS = 12
 """Heads in the still picture."""

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 import headscape
 from headscape.arrays.context import ContextDependence, context_dependence
-from headscape.arrays.measures import Measures, measure
-from headscape.capture.record import record, sample
-from headscape.capture.tap import Request
+from headscape.arrays.measures import Measures
+from headscape.capture.capture import Capture
 from headscape.errors import InputError
 from headscape.figures import style
 from headscape.figures.caption import caption
@@ -22,6 +23,7 @@ from headscape.figures.curves import Curves
 from headscape.figures.gallery import Entry
 from headscape.figures.grid import Grid
 from headscape.io import atomic
+from headscape.loaded import LoadedModel
 from headscape.paper.paper_figures import PaperFigure
 
 
@@ -63,7 +65,8 @@ def draw(figure: PaperFigure, model: LoadedModel, look: Look, command: str) -> E
         capture = model.capture(
             length=look.length, seed=look.seed, quantities=(figure.quantity, "weights")
         )
-        measures = capture.measures(figure.quantity, context=_context(figure, model, look, capture))
+        context = _context(figure, model, look, capture)
+        measures = capture.measures(figure.quantity, context=context)
         shown = replace(capture, maps=_without_weights(capture))
         shown.save(capture_path)
         atomic.write_text(measures_path, measures.to_json())
@@ -102,9 +105,10 @@ def _draw(figure: PaperFigure, capture: Capture, look: Look) -> None:
         figure.quantity,
         shared_scale=look.shared_scale,
         colormap=look.colormap,
+        heading=None,
     )
     style.save(grid.draw(), look.out / figure.name, look.formats)
-    curves = Curves.of(capture, layer, figure.quantity)
+    curves = Curves.of(capture, layer, figure.quantity, heading=None)
     style.save(curves.draw(), look.out / f"{figure.name}-curves", look.formats)
 
 
@@ -134,10 +138,11 @@ def _entry(
     }
     shown = "png" if "png" in look.formats else look.formats[0]
     made = {"command": command, "sequence": f"seed {look.seed}, {look.length} tokens"}
-    made |= {key.replace("_", " "): str(value) for key, value in provenance_of(model).items()}
+    made |= {key.replace("_", " "): str(value) for key, value in _provenance(model).items()}
     return Entry(
         name=figure.name,
         title=figure.title,
+        number=figure.number,
         image=f"{figure.name}.{shown}",
         alt=f"{figure.method}: {figure.quantity} of every head of the final layer as heat maps.",
         caption=caption(capture, capture.layers[-1], figure.quantity, measures),
@@ -147,6 +152,12 @@ def _entry(
     )
 
 
+def _provenance(model: LoadedModel) -> dict[str, object]:
+    """Where the model and its text come from: a figure is up to date while this is the same."""
+    text = {} if model.dataset is None else {"corpus_hash": model.dataset.fingerprint}
+    return {**model.spec.provenance, **text}
+
+
 def _stamp(figure: PaperFigure, model: LoadedModel, look: Look) -> str:
     described = {
         "headscape": headscape.__version__,
@@ -154,7 +165,7 @@ def _stamp(figure: PaperFigure, model: LoadedModel, look: Look) -> str:
         "look": asdict(look) | {"out": None},
         "preset": model.spec.preset,
         "trained": model.spec.trained,
-        "model": dict(provenance_of(model)),
+        "model": dict(_provenance(model)),
     }
     text = json.dumps(described, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

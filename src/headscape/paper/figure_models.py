@@ -1,6 +1,9 @@
 """The model a figure shows: trained here, trained elsewhere, or as initialised."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -9,14 +12,16 @@ from headscape.gpt2 import GPT2
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.run_model import open_run
 from headscape.paper.paper_figures import PaperFigure
-from headscape.text.dataset import open_dataset
+from headscape.text.dataset import Dataset, open_dataset
 from headscape.train.config.presets import preset as train_preset
 from headscape.train.config.train_config import TrainConfig
 from headscape.train.run import read_config
 from headscape.train.storage import checkpoint
 
 
-def settings(figure: PaperFigure, preset: str, seed: int) -> TrainConfig:
+def settings(
+    figure: PaperFigure, preset: str, seed: int, changes: Mapping[str, Any] = MappingProxyType({})
+) -> TrainConfig:
     """How a figure's model is trained."""
     return train_preset(
         preset,
@@ -24,13 +29,22 @@ def settings(figure: PaperFigure, preset: str, seed: int) -> TrainConfig:
         encoding_fields=dict(figure.fields),
         scale=figure.scale,
         seed=seed,
+        **changes,
     )
 
 
-def untrained(figure: PaperFigure, preset: str, seed: int) -> GPT2Model:
+def open_text(figure: PaperFigure, preset: str, changes: Mapping[str, Any]) -> Dataset:
+    """The text that a figure's model is trained on."""
+    config = settings(figure, preset, 0, changes)
+    return open_dataset(config.corpus, config.tokenizer)
+
+
+def untrained(
+    figure: PaperFigure, preset: str, seed: int, changes: Mapping[str, Any] = MappingProxyType({})
+) -> GPT2Model:
     """A model as initialised, with the text it would be trained on."""
-    config = settings(figure, preset, seed)
-    dataset = open_dataset(config.corpus, config.tokenizer)
+    config = settings(figure, preset, seed, changes)
+    dataset = open_text(figure, preset, changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         gpt2 = GPT2(config.model(dataset.tokenizer.vocabulary))

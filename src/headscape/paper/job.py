@@ -4,121 +4,120 @@ ALiBi's bias needs no training, so it is drawn first from an untrained model and
 measures of attention, from the trained one.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import headscape
 from headscape.errors import InputError
-from headscape.figures.gallery import Entry, write_gallery
-from headscape.paper import subject as subjects
+from headscape.figures.gallery import Entry, merge, read_entries, write_gallery
+from headscape.figures.style import FORMATS
+from headscape.io.child_process import usable_cores
+from headscape.paper import figure_models
 from headscape.paper.figure_files import Look, draw
-from headscape.paper.paper_figures import FIGURES, PaperFigure, figure_of
-from headscape.paper.subject import Subject
-from headscape.train import train
+from headscape.paper.figure_job import Job
+from headscape.paper.figure_pool import by_work, make_all
+from headscape.paper.job_line import JobLine
+from headscape.paper.paper_figures import FIGURES
 
-Say = Callable[[str], None]
 TITLE = "What position does in every head"
+QUICK: Mapping[str, object] = {"steps": 100}
+"""Training settings of `quick`: all eight figures in about three minutes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What to draw, and of which models."""
-
-    look: Look
-    """How, and where to."""
-    encodings: tuple[str, ...] = tuple(figure.encoding for figure in FIGURES)
-    """Encodings to draw, in the order of the page."""
-    preset: str = "nano"
-    """Size of the models trained here."""
-    untrained: bool = False
-    """Draw models as they are initialised."""
-    own_runs: Mapping[str, Path] = field(default_factory=dict)
-    """Runs to use instead of training, by encoding."""
-    run_folder: Path = Path("runs")
-    """Where models trained here are kept."""
-    seed: int = 0
-    """Of initialisation and training."""
-
-    def figures(self) -> list[PaperFigure]:
-        """The figures asked for; an encoding that is not asked for cannot have a run."""
-        figures = [figure_of(name) for name in self.encodings]
-        known = {figure.encoding for figure in figures}
-        for name in self.own_runs:
-            if figure_of(name).encoding not in known:
-                raise InputError(f"a run is given for {name!r}, which is not being drawn.")
-        return figures
-
-
-def run(job: Job, command: str, say: Say) -> Path:
-    """Make every figure; give the page."""
-    figures = job.figures()
-    own = {figure_of(name).encoding: folder for name, folder in job.own_runs.items()}
-    if job.untrained and own:
-        raise InputError("models are drawn as initialised (untrained) or from runs, not both.")
-    for encoding, folder in own.items():
-        subjects.check_run(folder, encoding)
-    entries: dict[str, Entry] = {}
-    preview = [f for f in figures if f.encoding == "alibi" and f.encoding not in own]
-    for figure in [] if job.untrained else preview:
-        subject = subjects.untrained(figure, job.preset, job.seed)
-        if not (job.look.out / f"{figure.name}.{job.look.formats[0]}").exists():
-            entries[figure.name] = draw(figure, subject, job.look, command)
-            say(f"{figure.title}: {job.look.out / entries[figure.name].image}")
-    clock = _Clock(len(figures))
-    for number, figure in enumerate(figures, start=1):
-        subject = _subject(job, figure, own, clock.before(number), say)
-        entries[figure.name] = draw(figure, subject, job.look, command)
-        clock.done(number)
-        say(f"{figure.title}: {job.look.out / entries[figure.name].image}")
-        _page(job, figures, entries, command)
-    return _page(job, figures, entries, command)
-
-
-def _subject(
-    job: Job, figure: PaperFigure, own: Mapping[str, Path], standing: str, say: Say
-) -> Subject:
-    if figure.encoding in own:
-        return subjects.trained(own[figure.encoding])
-    if job.untrained:
-        return subjects.untrained(figure, job.preset, job.seed)
-    config = subjects.settings(figure, job.preset, job.seed)
-    folder = job.run_folder / f"{job.preset}-{figure.slug}-seed{job.seed}"
-    if not subjects.is_finished(folder, config):
-        say(f"{standing} training {figure.method}")
-        result = train(config, out=folder, resume=True)
-        if not result.finished:
-            raise KeyboardInterrupt
-    return subjects.trained(folder)
-
-
-def _page(
-    job: Job, figures: Sequence[PaperFigure], entries: Mapping[str, Entry], command: str
+def figures(
+    encodings: Sequence[str] | None = None,
+    *,
+    out: Path | str = "figures",
+    runs: Mapping[str, Path | str] | None = None,
+    run_folder: Path | str = "runs",
+    preset: str = "nano",
+    untrained: bool = False,
+    quick: bool = False,
+    length: int = 512,
+    seed: int = 0,
+    formats: Sequence[str] = FORMATS,
+    shared_scale: bool = False,
+    colormap: str | None = None,
+    processes: int | None = None,
+    command: str = "headscape.figures",
+    **settings: Any,
 ) -> Path:
-    shown = [entries[figure.name] for figure in figures if figure.name in entries]
+    """Make the paper's figures and return their page.
+
+    Draws the final layer of one model per encoding (default: the eight of Figures 8 to 15 of
+    arXiv:2503.08067) for one random sequence of `length` tokens. Models are trained into
+    `run_folder` unless `runs` (encoding to folder) has one or `untrained` is set; `quick` trains
+    them for fewer steps. Finished parts are kept, so a repeated call continues. Figures that are
+    already on the page in `out` stay there. `settings` are fields of the training config.
+
+    Example:
+        >>> import headscape as hs
+        >>> page = hs.figures(["alibi"], untrained=True, length=32, formats=["png"])
+        >>> page.name
+        'index.html'
+    """
+    if quick and untrained:
+        raise InputError("quick trains models for fewer steps, and untrained ones are not trained.")
+    job = Job(
+        look=Look(
+            out=Path(out),
+            length=length,
+            seed=seed,
+            formats=tuple(formats),
+            shared_scale=shared_scale,
+            colormap=colormap,
+        ),
+        encodings=tuple(
+            [figure.encoding for figure in FIGURES] if encodings is None else encodings
+        ),
+        preset=preset,
+        settings={**(QUICK if quick else {}), **settings},
+        untrained=untrained,
+        own_runs={name: Path(folder) for name, folder in (runs or {}).items()},
+        run_folder=Path(run_folder),
+        seed=seed,
+        command=command,
+    )
+    return run(job, usable_cores() if processes is None else processes)
+
+
+def run(job: Job, processes: int) -> Path:
+    """Make every figure of a job and return the page."""
+    if processes < 1:
+        raise InputError(f"processes must be at least 1, got {processes}.")
+    job.check()
+    wanted = by_work(job.figures())
+    page = job.look.out / "index.html"
+    with JobLine({figure.title: figure.cost for figure in wanted}) as line:
+        for entry in _preview(job):
+            page = _write_page(job, entry)
+            line.message(f"{entry.title}: {job.look.out / entry.image} (untrained)")
+        if not job.own_runs:
+            # Written once here, so that the processes below do not each write the same tokens.
+            figure_models.open_text(wanted[0], job.preset, job.settings)
+        for entry in make_all(job, wanted, processes, line.update):
+            page = _write_page(job, entry)
+            line.message(f"{entry.title}: {job.look.out / entry.image}")
+    return page
+
+
+def _preview(job: Job) -> list[Entry]:
+    """ALiBi as initialised, unless its figure is there already."""
+    for figure in [] if job.untrained else job.figures():
+        path = job.look.out / f"{figure.name}.{job.look.formats[0]}"
+        if figure.encoding == "alibi" and job.run_of(figure) is None and not path.exists():
+            model = figure_models.untrained(figure, job.preset, job.seed, job.settings)
+            return [draw(figure, model, job.look, job.command)]
+    return []
+
+
+def _write_page(job: Job, entry: Entry) -> Path:
+    """Put a figure on the page beside those that are there."""
     provenance = {
-        "command": command,
+        "command": job.command,
         "headscape": headscape.__version__,
         "models": "as initialised" if job.untrained else f"preset {job.preset}, seed {job.seed}",
     }
+    shown = merge(read_entries(job.look.out), [entry])
     return write_gallery(job.look.out, shown, TITLE, provenance)
-
-
-class _Clock:
-    """How much of the whole is left, from what each part took."""
-
-    def __init__(self, parts: int) -> None:
-        self.parts = parts
-        self.start = time.monotonic()
-        self.spent = 0.0
-
-    def done(self, number: int) -> None:
-        """Take note that a part is done."""
-        self.spent = (time.monotonic() - self.start) / number
-
-    def before(self, number: int) -> str:
-        """Where the whole stands when a part begins."""
-        left = self.spent * (self.parts - number + 1)
-        hint = f", about {max(1, round(left / 60))} min left for all" if left else ""
-        return f"[{number} of {self.parts}{hint}]"

@@ -51,6 +51,12 @@ class PaperFigure:
         return shown
 
     @property
+    def cost(self) -> float:
+        """About how long its model trains, relative to one that adds a bias."""
+        wrapper, base = encoding_type(self.encoding)
+        return 2.0 if wrapper is not None or base.mixes else 1.0
+
+    @property
     def name(self) -> str:
         """The file name without its suffix."""
         return f"figure-{self.number:02d}-{self.slug}" if self.number else f"extra-{self.slug}"

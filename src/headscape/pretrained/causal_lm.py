@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from headscape.errors import InputError
 from headscape.gpt2.generate import sample
+from headscape.loaded import LoadedModel
 from headscape.losses import digest, losses_in_blocks
-from headscape.models.loaded import LoadedModel
 from headscape.protocol import LayerSpec, Spec, Watch
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.published_tokenizer import PublishedTokenizer

@@ -21,7 +21,7 @@ from headscape.train.data import open_data, with_absolute_corpus
 from headscape.train.distributed.parallel import parallelize
 from headscape.train.distributed.world import World, joined, restarted
 from headscape.train.loop import metrics
-from headscape.train.loop.live_line import LiveLine
+from headscape.train.loop.live_line import LiveLine, Report
 from headscape.train.loop.loop import Loop, progress_of
 from headscape.train.loop.optim import adamw
 from headscape.train.loop.step import Learner
@@ -68,6 +68,7 @@ def train(
     resume: bool = False,
     cache: Path | str | None = None,
     quiet: bool = False,
+    report: Report | None = None,
     **settings: Any,
 ) -> RunResult:
     """Train a model into the folder `out` and return how the run ended.
@@ -77,21 +78,31 @@ def train(
     to change, such as encoding="cable", corpus="book.txt", steps=400, lr=1e-3.
 
     With `resume` a run in `out` continues from its newest checkpoint. Tokens of the text are
-    stored in `cache` (see `default_cache`). Progress goes to stderr unless `quiet`. Under torchrun
+    stored in `cache` (see `default_cache`). Progress goes to stderr unless `quiet`; `report` is
+    called after every step with its metrics and the share of the run that is done. Under torchrun
     every process calls this; processes restarted after a failure resume.
 
-        hs.train("nano", encoding="cable", corpus="book.txt", out="runs/cable")
+    Example:
+        >>> import headscape as hs
+        >>> from pathlib import Path
+        >>> _ = Path("book.txt").write_text("It was the best of times. " * 200)
+        >>> result = hs.train(
+        ...     "nano", encoding="cable", corpus="book.txt", tokenizer="bytes", context_length=32,
+        ...     batch_size=2, steps=2, out="runs/cable", quiet=True,
+        ... )
+        >>> result.finished, result.step
+        (True, 2)
     """
     if not isinstance(out, Path | str):
         raise InputError(f"out must be the path of a folder, got {out!r}.")
     out = Path(out)
     cache = default_cache() if cache is None else Path(cache)
     with joined() as world, FolderLock(out) as lock:
-        # A function of its own, so that everything that holds the process group is freed when it
-        # returns, before the group is destroyed.
         resume = resume or restarted()
         chosen = world.first(lambda: requested_config(config, settings, out, resume=resume))
-        return _train(chosen, out, cache, world, lock, resume=resume, quiet=quiet)
+        # In a separate function, so that everything that holds the process group is freed before
+        # the group is destroyed.
+        return _train(chosen, out, cache, world, lock, resume=resume, quiet=quiet, report=report)
 
 
 def requested_config(
@@ -121,12 +132,13 @@ def _train(
     *,
     resume: bool,
     quiet: bool,
+    report: Report | None,
 ) -> RunResult:
     if config.tensorboard:
         require_tensorboard()
     world.first(lambda: check_folder(config, out, lock, resume=resume))
     torch.set_float32_matmul_precision("high" if world.device.type == "cuda" else "highest")
-    with LiveLine(config, enabled=world.is_first and not quiet) as live:
+    with LiveLine(config, enabled=world.is_first and not quiet, report=report) as live:
         loop = _prepare(config, out, cache, world, live)
         windows = loop.data.rows(config, 0, config.context_length, world)
         attention = loop.learner.attention_path(windows)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from headscape.errors import InputError
-from headscape.evaluate.table.row import Quantity, Row, by_token
+from headscape.evaluate.table.table_row import Quantity, Row, by_token
 
 ALIKE = 1.1
 """Texts of two tokenizers compare by the byte if neither has this many times the other's bytes."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from headscape.evaluate.table.row import Quantity, Row, by_token
+from headscape.evaluate.table.table_row import Quantity, Row, by_token
 from headscape.tasks import Task, task
 
 SHARES: Final[dict[str, str]] = {"exact": "exact answers", "symbols": "right symbols"}

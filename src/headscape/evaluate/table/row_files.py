@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headscape.errors import InputError
-from headscape.evaluate.table.row import TASK, TEXT, Kind, Row
+from headscape.evaluate.table.table_row import TASK, TEXT, Kind, Row
 from headscape.io.typecheck import check_types
 
 

@@ -26,8 +26,8 @@ from headscape.evaluate.table import row_files
 from headscape.evaluate.table.comparable import check
 from headscape.evaluate.table.layout import Cell, Layout
 from headscape.evaluate.table.notes import note
-from headscape.evaluate.table.row import Quantity, Row, known_quantity
 from headscape.evaluate.table.table_plots import against_length, along_window, heat_map
+from headscape.evaluate.table.table_row import Quantity, Row, known_quantity
 from headscape.figures.depths import Depths
 from headscape.figures.lengths import Lengths
 from headscape.figures.style import save as save_figure

@@ -6,7 +6,7 @@ import numpy as np
 
 from headscape.evaluate.table.layout import Cell
 from headscape.evaluate.table.notes import SHARES
-from headscape.evaluate.table.row import Quantity, Row
+from headscape.evaluate.table.table_row import Quantity, Row
 from headscape.figures.depths import Depths
 from headscape.figures.lengths import Lengths, Line
 from headscape.tasks import task
@@ -78,7 +78,7 @@ def heat_map(rows: Sequence[Row], quantity: Quantity = "exact") -> Depths:
             values[depths.index(row.depth), lengths.index(row.length)] = value
     seed = "" if rows[0].seed is None else f", seed {rows[0].seed}"
     title = f"{rows[0].task}, {rows[0].method}{seed}"
-    return Depths(accuracy=values, depths=depths, lengths=lengths, title=title)
+    return Depths(accuracy=values, depths=depths, lengths=lengths, heading=title)
 
 
 def _line(rows: Sequence[Row], quantity: Quantity) -> Line:

@@ -20,6 +20,7 @@ from headscape.errors import InputError
 from headscape.text.corpus.corpus import Corpus
 from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.text.tokenize.gpt2_bpe import GPT2Tokenizer
+from headscape.text.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.text.tokenize.trained_bpe import TrainedBPE, trained_on
 
 
@@ -33,7 +34,7 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def end_of_text(self) -> int:
+    def end_of_text(self) -> int | None:
         """The token that follows every document."""
         ...
 
@@ -59,6 +60,7 @@ LOADERS: dict[str, Callable[[dict[str, Any]], Tokenizer]] = {
     "bytes": ByteTokenizer.load,
     "bpe": TrainedBPE.load,
     "gpt2": GPT2Tokenizer.load,
+    "published": PublishedTokenizer.load,
 }
 
 

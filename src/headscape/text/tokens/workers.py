@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice
-from multiprocessing import get_context, parent_process
-from threading import Thread
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 from jaxtyping import Integer, UInt
 
+from headscape.io.child_process import end_with_parent, usable_cores
 from headscape.text.corpus.document import Split
 from headscape.text.tokenize.tokenizer import Tokenizer, load_tokenizer
 from headscape.text.tokens.pieces import Job
@@ -74,6 +74,7 @@ def encode_all(
 
 def encode_job(job: Job, tokenizer: Tokenizer) -> Encoded:
     """Return the tokens of a job, with an end-of-text after each document."""
+    assert tokenizer.end_of_text is not None
     end_of_text = np.array([tokenizer.end_of_text], token_dtype(tokenizer.vocabulary))
     parts, ends, length = [], [], 0
     for text, ends_here in zip(job.texts, job.ends, strict=True):
@@ -91,13 +92,6 @@ def encode_job(job: Job, tokenizer: Tokenizer) -> Encoded:
     )
 
 
-def usable_cores() -> int:
-    """Return the number of cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 _worker_tokenizer: list[Tokenizer] = []
 
 
@@ -107,15 +101,7 @@ def _start_worker(described: dict[str, Any]) -> None:
     # One thread per worker: the workers already use all cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _worker_tokenizer.append(load_tokenizer(described))
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    # Without this, the workers of a killed parent would wait for jobs forever.
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    end_with_parent()
 
 
 def _in_worker(job: Job) -> Encoded:

@@ -3,6 +3,7 @@
 cable  step 400/1200  loss 3.21  validation 3.30  12.1k tokens/s  1:06 left
 """
 
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
@@ -11,11 +12,15 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from headscape.train.config.train_config import TrainConfig
 from headscape.train.loop.metrics import Line
 
+Report = Callable[[Line, float], None]
+"""Called after a step with its metrics and the share of the run that is done."""
+
 
 class LiveLine:
     """Writes progress and messages to stderr, from one process only."""
 
-    def __init__(self, config: TrainConfig, *, enabled: bool) -> None:
+    def __init__(self, config: TrainConfig, *, enabled: bool, report: Report | None = None) -> None:
+        self._report = report
         self._config = config
         self._enabled = enabled
         self._console = Console(
@@ -36,6 +41,8 @@ class LiveLine:
 
     def step(self, line: Line, progress: float, speed: float, left: float) -> None:
         """Show a step: fraction of the run done, tokens per second, seconds left."""
+        if self._report is not None:
+            self._report(line, progress)
         if "validation_loss" in line:
             self._validation = f"  validation {line['validation_loss']:.3f}"
         of = f"/{self._config.steps}" if self._config.steps else ""

@@ -1,5 +1,6 @@
 """`headscape train`: train a model on a text."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -118,7 +119,9 @@ def train(
     )
     if not result.finished:
         raise typer.Exit(130)
-    typer.echo(result.folder)
+    # Under torchrun every process gets here.
+    if os.environ.get("RANK", "0") == "0":
+        typer.echo(result.folder)
 
 
 def _field(text: str) -> "tuple[str, object]":

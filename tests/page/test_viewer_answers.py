@@ -8,7 +8,7 @@ import pytest
 
 from headscape.errors import InputError
 from headscape.page import tiles
-from headscape.page.answers import Answers
+from headscape.page.viewer_answers import Answers
 from page.packs import made, quantities
 
 EVERY = ("content", "bias", "final", "weights")
@@ -245,6 +245,6 @@ def test_a_pack_is_sent_whole_or_in_tiles(monkeypatch: pytest.MonkeyPatch) -> No
     content, buffers = answers.answer({"type": "pack", "id": "p0", "request": 1})
     assert content == {"type": "pack", "request": 1, "id": "p0"}
     assert buffers[0].startswith(b"HSPACK01")
-    monkeypatch.setattr("headscape.page.answers.WHOLE_BYTES", 10)
+    monkeypatch.setattr("headscape.page.viewer_answers.WHOLE_BYTES", 10)
     assert answers.packs()[0]["tiles"] is True
     assert answers.answer({"type": "pack", "id": "p0"})[0]["type"] == "error"

@@ -8,9 +8,9 @@ from typing import Any, Final
 from headscape.arrays.pack import Pack
 from headscape.arrays.pack_bytes import Precision
 from headscape.errors import InputError
-from headscape.page.answers import Answers
 from headscape.page.build import link, write_page
-from headscape.page.sources import open_source
+from headscape.page.open_source import open_source
+from headscape.page.viewer_answers import Answers
 
 HALF_FROM: Final = 1 << 20
 """Numbers in q and k from which a page keeps them in float16 unless told otherwise."""

@@ -10,7 +10,7 @@ from headscape.commands.parsing import Command, Plugin
 
 if TYPE_CHECKING:
     from headscape.evaluate.table import Table
-    from headscape.models.loaded import LoadedModel
+    from headscape.loaded import LoadedModel
 
 
 def register(app: typer.Typer) -> None:
@@ -26,14 +26,14 @@ def evaluate(
     lengths: Annotated[
         list[int] | None,
         typer.Option(
-            help="Test lengths: tokens of a text [default: 512 to 16384], symbols of a question."
+            help="Test lengths: tokens of a text (default 512 to 16384), symbols of a question."
         ),
     ] = None,
     protocol: Annotated[
         str | None,
         typer.Option(
             help="nonoverlap, last-256, sliding-256 (any number), per-position. "
-            "[default: nonoverlap]"
+            "(default nonoverlap)"
         ),
     ] = None,
     same_tokens: Annotated[
@@ -43,7 +43,7 @@ def evaluate(
         str | None,
         typer.Option(
             help="perplexity, byte-perplexity, word-perplexity, bits-per-byte, loss. "
-            "[default: perplexity]"
+            "(default perplexity)"
         ),
     ] = None,
     extend: Annotated[
@@ -54,7 +54,7 @@ def evaluate(
         ),
     ] = None,
     corpus: Annotated[
-        str | None, typer.Option(help="Text to score. [default: the models' own]")
+        str | None, typer.Option(help="Text to score. (default the models' own)")
     ] = None,
     limit: Annotated[
         int | None, typer.Option(help="Use only this many tokens from the start of the text.")
@@ -66,7 +66,7 @@ def evaluate(
         list[float] | None, typer.Option(help="Depths of the heat map, 0 to 1.")
     ] = None,
     examples: Annotated[
-        int | None, typer.Option(help="Questions per length, for tasks. [default: 100]")
+        int | None, typer.Option(help="Questions per length, for tasks. (default 100)")
     ] = None,
     batch_tokens: Annotated[
         int, typer.Option(help="Tokens that go through a model at once.")
@@ -102,7 +102,7 @@ def compare(
         list[Path], typer.Argument(help="Folders or JSON files that evaluate wrote.")
     ],
     quantity: Annotated[
-        str | None, typer.Option(help="As for evaluate. [default: perplexity]")
+        str | None, typer.Option(help="As for evaluate. (default perplexity)")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("comparison"),
 ) -> None:

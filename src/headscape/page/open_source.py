@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from headscape.arrays.pack import Pack, open_pack
 from headscape.errors import InputError
-from headscape.page.answers import Run
+from headscape.page.viewer_answers import Run
 
 if TYPE_CHECKING:
     from headscape.protocol import Model

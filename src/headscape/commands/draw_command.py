@@ -126,9 +126,7 @@ def from_captured(words: list[str], held: tuple[int, ...], what: str) -> tuple[i
     for index in chosen:
         if index not in held:
             there = ", ".join(str(one + 1) for one in held)
-            raise InputError(
-                f"{what} {index + 1} is not in this capture, which contains {there}."
-            )
+            raise InputError(f"{what} {index + 1} is not in this capture, which contains {there}.")
     return chosen
 
 
@@ -156,11 +154,11 @@ def _view(
     if kind is Kind.difference:
         from headscape.capture.compare import compare
 
-        return compare(*captures, quantity=quantity, **options)
+        return compare(captures[0], captures[1], quantity=quantity, **options)
     if kind is Kind.compare:
-        from headscape.figures.compare import Compare
+        from headscape.figures.side_by_side import SideBySide
 
-        return Compare.of(captures, quantity=quantity, **options)
+        return SideBySide.of(captures, quantity=quantity, **options)
     from headscape.figures.training import Training
 
     return Training.of(captures, quantity=quantity, **options)

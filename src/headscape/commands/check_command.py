@@ -22,12 +22,12 @@ def check(
 ) -> None:
     """Test an encoding: causality, prefixes, decoding, packing, claims, every attention path."""
     from headscape.encodings.plugins import load_plugin
-    from headscape.properties import check_all
+    from headscape.properties import check as check_properties
 
     names = load_plugin(Path(encoding)) if encoding.endswith(".py") else [encoding]
     failed = 0
     for name in names:
-        for result in check_all(name):
+        for result in check_properties(name):
             mark = "passed" if result.passed else "FAILED"
             typer.echo(f"{mark}  {name}: {result.property}{_because(result.detail)}")
             failed += not result.passed

@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 import typer
 
+from headscape.commands.parsing import Command, Plugin
+
 if TYPE_CHECKING:
     from headscape.encodings import Encoding
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("encodings")(encodings)
+    app.command("encodings", cls=Command)(encodings)
 
 
 def encodings(
     name: Annotated[
         str | None, typer.Argument(help="One encoding, such as alibi or dapev2+kerple.")
     ] = None,
+    plugin: Plugin = None,
 ) -> None:
     """Print every encoding: paper, formula, parameters, claims; or one with all its fields.
 
@@ -38,7 +41,7 @@ def _table() -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from headscape.encodings import ENCODINGS, WRAPPERS
+    from headscape.encodings import encodings as rows
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("name", "paper", "formula", "parameters", "claims"):
@@ -48,15 +51,13 @@ def _table() -> None:
             overflow="fold",
             no_wrap=heading in {"name", "claims"},
         )
-    shown = [*ENCODINGS, *(f"{wrapper}+kerple" for wrapper in WRAPPERS)]
-    for name in shown:
-        encoding = _small(name)
+    for row in rows():
         table.add_row(
-            name,
-            escape(encoding.paper),
-            escape(encoding.formula),
-            f"{_parameters(encoding):,}",
-            _claims(encoding),
+            row.name,
+            escape(row.paper),
+            escape(row.formula),
+            f"{row.parameters:,}",
+            row.letters,
         )
     console = Console()
     console.print(table)
@@ -105,13 +106,6 @@ def _small(name: str) -> "Encoding":
 
 def _parameters(encoding: "Encoding") -> int:
     return sum(parameter.numel() for parameter in encoding.parameters())
-
-
-def _claims(encoding: "Encoding") -> str:
-    return "".join(
-        letter if held else "-"
-        for letter, held in zip("STPC", encoding.claims().values(), strict=True)
-    )
 
 
 def _words(encoding: "Encoding") -> str:

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from headscape.arrays.capture_file import Capture
+from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
 from headscape.figures.labels import default_name, methods, quantity_words
 from headscape.figures.maps import Maps
 
 
-def check_comparable(captures: Sequence[Capture]) -> None:
+def check_comparable(captures: Sequence[CaptureData]) -> None:
     """Refuse captures whose maps have different shapes."""
     for what, values in (
         ("tokens", [capture.length for capture in captures]),
@@ -32,20 +32,20 @@ def check_comparable(captures: Sequence[Capture]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Compare(Maps):
+class SideBySide(Maps):
     """One head of several captures, in rows of at most four."""
 
     @classmethod
     def of(
         cls,
-        captures: Sequence[Capture],
+        captures: Sequence[CaptureData],
         layer: int = -1,
         head: int = 0,
         quantity: str | None = None,
         *,
         titles: Sequence[str] | None = None,
         **options: Any,
-    ) -> "Compare":
+    ) -> "SideBySide":
         """Return the same layer, head and quantity of each capture.
 
         `layer` and `head` count from 0, -1 is the last of each capture. `quantity` is by default

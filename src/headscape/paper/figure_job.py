@@ -1,0 +1,97 @@
+"""One figure of a job, from nothing to its files: train what is missing, capture, draw."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headscape.errors import InputError
+from headscape.figures.gallery import Entry
+from headscape.loaded import LoadedModel
+from headscape.paper import figure_models
+from headscape.paper.figure_files import Look, draw
+from headscape.paper.paper_figures import FIGURES, PaperFigure, figure_of
+from headscape.train.loop.metrics import Line
+from headscape.train.trainer import train
+
+Progress = Callable[[str, float], None]
+"""Called with what a figure is at, in words, and the share of its work that is done."""
+TRAINING_SHARE = 0.85
+"""Share of a figure's work that is training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to draw, and from which models."""
+
+    look: Look
+    """How figures look, and where they go."""
+    encodings: tuple[str, ...] = tuple(figure.encoding for figure in FIGURES)
+    """Encodings to draw, in the order of the page."""
+    preset: str = "nano"
+    """Size of the models trained here."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """Fields of the training config that differ from the preset."""
+    untrained: bool = False
+    """Draw models as initialised."""
+    own_runs: Mapping[str, Path] = field(default_factory=dict)
+    """Runs to use instead of training, by encoding."""
+    run_folder: Path = Path("runs")
+    """Where models trained here are stored."""
+    seed: int = 0
+    """Seed of initialisation and training."""
+    command: str = ""
+    """The command that made the figures, for the page."""
+
+    def figures(self) -> list[PaperFigure]:
+        """The figures asked for; refuse runs of encodings that are not drawn."""
+        if not self.encodings:
+            raise InputError("there is nothing to draw: name at least one encoding.")
+        figures = list({figure.name: figure for figure in map(figure_of, self.encodings)}.values())
+        known = {figure.encoding for figure in figures}
+        for name in self.own_runs:
+            if figure_of(name).encoding not in known:
+                raise InputError(f"a run is given for {name!r}, which is not being drawn.")
+        if self.untrained and self.own_runs:
+            raise InputError("give --untrained or runs of your own, not both.")
+        return figures
+
+    def check(self) -> None:
+        """Refuse runs that cannot be drawn, before anything is trained."""
+        self.figures()
+        for name, folder in self.own_runs.items():
+            figure_models.check_run(folder, figure_of(name).encoding)
+
+    def run_of(self, figure: PaperFigure) -> Path | None:
+        """The user's own run of a figure, if there is one."""
+        own = {figure_of(name).encoding: folder for name, folder in self.own_runs.items()}
+        return own.get(figure.encoding)
+
+
+def make(job: Job, figure: PaperFigure, progress: Progress, *, quiet: bool = True) -> Entry:
+    """Make one figure and return its entry on the page."""
+    model = _model(job, figure, progress, quiet=quiet)
+    progress("drawing", TRAINING_SHARE)
+    entry = draw(figure, model, job.look, job.command)
+    progress("done", 1.0)
+    return entry
+
+
+def _model(job: Job, figure: PaperFigure, progress: Progress, *, quiet: bool) -> LoadedModel:
+    own = job.run_of(figure)
+    if own is not None:
+        return figure_models.trained(own)
+    if job.untrained:
+        return figure_models.untrained(figure, job.preset, job.seed, job.settings)
+    config = figure_models.settings(figure, job.preset, job.seed, job.settings)
+    folder = job.run_folder / f"{job.preset}-{figure.slug}-seed{job.seed}"
+    if not figure_models.is_finished(folder, config):
+
+        def report(line: Line, share: float) -> None:
+            of = f"/{config.steps}" if config.steps else ""
+            text = f"step {line['step']:.0f}{of} loss {line['loss']:.2f}"
+            progress(text, TRAINING_SHARE * share)
+
+        result = train(config, out=folder, resume=True, quiet=quiet, report=report)
+        if not result.finished:
+            raise KeyboardInterrupt
+    return figure_models.trained(folder)
