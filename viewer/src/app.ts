@@ -29,6 +29,10 @@ export interface App {
   hover: Pair | null;
   /** Automatic colour scales worked out in this frame. */
   frame: Map<string, Scale | null>;
+  /** The same with the maps they are made from: sorting cells in every frame would be slow. */
+  scales: Map<string, { wholes: Whole[]; scale: Scale | null }>;
+  /** Tokens that contain a text, for the text searched for last. */
+  searched: { text: string; capture: string; found: Set<number> };
   /** Draw again in the next frame. */
   draw(): void;
   fail(message: string): void;
@@ -86,9 +90,6 @@ export function sharing(app: App, source: Source): Source[] {
   );
 }
 
-/** Scales by what they are made from; sorting cells for percentiles in every frame would be slow. */
-const scales = new Map<string, { wholes: Whole[]; scale: Scale | null }>();
-
 /** The scale without limits set by hand. */
 export function automaticFor(app: App, source: Source): Scale | null {
   const { colour, compare, other } = app.store.state,
@@ -103,10 +104,10 @@ export function automaticFor(app: App, source: Source): Scale | null {
   const wholes = sharing(app, source)
     .map((each) => wholeMap(app.tiles, each))
     .filter((whole): whole is Whole => whole !== null);
-  let kept = scales.get(name);
+  let kept = app.scales.get(name);
   if (!kept || kept.wholes.length !== wholes.length || kept.wholes.some((whole, n) => whole !== wholes[n])) {
-    if (scales.size > 500) scales.clear();
-    scales.set(name, (kept = { wholes, scale: automatic(source, colour, wholes) }));
+    if (app.scales.size > 500) app.scales.clear();
+    app.scales.set(name, (kept = { wholes, scale: automatic(source, colour, wholes) }));
   }
   app.frame.set(name, kept.scale);
   return kept.scale;
@@ -173,19 +174,17 @@ export function lock(app: App, pair: { query: number; key: number }): void {
   }
 }
 
-let searched = { text: "", capture: "", found: new Set<number>() };
-
 /** Tokens that contain the text searched for. */
 export function matchesOf(app: App): Set<number> {
   const { search, capture } = app.store.state,
     text = search.toLowerCase();
-  if (searched.text !== text || searched.capture !== capture) {
+  if (app.searched.text !== text || app.searched.capture !== capture) {
     const pieces = text ? (captureOf(app)?.header.pieces ?? []) : [];
-    searched = {
+    app.searched = {
       text,
       capture,
       found: new Set(pieces.flatMap((piece, at) => (piece.toLowerCase().includes(text) ? [at] : []))),
     };
   }
-  return searched.found;
+  return app.searched.found;
 }

@@ -6,6 +6,7 @@ import { type Host } from "./host.ts";
 import { asBytes } from "./pack.ts";
 import { Profiles } from "./profiles.ts";
 import { family, lengthOf, type Source } from "./source.ts";
+import { type Whole } from "./whole.ts";
 
 const BUDGET = 320e6;
 /** Pairs of one job: some 30 ms, so that a worker is soon free for what is looked at now. */
@@ -39,6 +40,10 @@ export interface Tile {
 }
 
 export class Tiles {
+  /** Whole maps that are complete, by source. */
+  readonly wholes = new Map<string, Whole>();
+  /** Pictures of whole maps, by source. */
+  readonly pictures = new Map<string, { signature: string; canvas: HTMLCanvasElement }>();
   private readonly cache = new Map<string, Tile>();
   private readonly wanted = new Map<string, Map<string, number>>();
   private bytes = 0;

@@ -36,6 +36,8 @@ export class Viewer implements App {
   readonly captures = new Map<string, Capture>();
   hover: App["hover"] = null;
   readonly frame: App["frame"] = new Map();
+  readonly scales: App["scales"] = new Map();
+  searched: App["searched"] = { text: "", capture: "", found: new Set() };
   private readonly top: TopBar;
   private readonly controls: Controls;
   private readonly overview: Overview;

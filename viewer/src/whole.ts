@@ -40,10 +40,8 @@ function stored(
   };
 }
 
-const reduced = new Map<string, Whole>();
-
 /** Pool stored cells to at most CELLS a side; means are weighted by the pairs a cell can see. */
-function reduce(source: Source, name: string): Whole | null {
+function reduce(source: Source): Whole | null {
   const found = stored(source);
   if (!found) return null;
   const { arrays, index, edges } = found,
@@ -81,7 +79,6 @@ function reduce(source: Source, name: string): Whole | null {
           (out.least[y * cells + x] = low),
           (out.greatest[y * cells + x] = high));
     }
-  reduced.set(name, out);
   return out;
 }
 
@@ -95,10 +92,13 @@ function visiblePairs(q0: number, q1: number, k0: number, k1: number, causal: bo
 /** The whole map if it is there (perhaps in part). Ask for it with `wholeTile`. */
 export function wholeMap(tiles: Tiles, source: Source): Whole | null {
   const name = Tiles.key(source, -1, 0, 0) + source.head,
-    kept = reduced.get(name);
+    kept = tiles.wholes.get(name);
   if (kept) return kept;
-  const fromStore = reduce(source, name);
-  if (fromStore) return fromStore;
+  const fromStore = reduce(source);
+  if (fromStore) {
+    tiles.wholes.set(name, fromStore);
+    return fromStore;
+  }
   const length = lengthOf(source),
     level = wholeLevel(length),
     tile = tiles.peek(source, level, 0, 0);
@@ -118,7 +118,7 @@ export function wholeMap(tiles: Tiles, source: Source): Whole | null {
     greatest: cut("greatest"),
     complete: Tiles.whole(tile),
   };
-  if (whole.complete) reduced.set(name, whole);
+  if (whole.complete) tiles.wholes.set(name, whole);
   return whole;
 }
 

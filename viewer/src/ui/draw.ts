@@ -73,10 +73,14 @@ export function wholeImage(whole: Whole, what: Reduction, scale: Scale): HTMLCan
   return canvas;
 }
 
-const bases = new Map<string, { signature: string; canvas: HTMLCanvasElement }>();
-
 /** The whole map's picture, kept for the head shown last. */
-function baseImage(source: Source, whole: Whole, what: Reduction, scale: Scale): HTMLCanvasElement {
+function baseImage(
+  bases: Tiles["pictures"],
+  source: Source,
+  whole: Whole,
+  what: Reduction,
+  scale: Scale,
+): HTMLCanvasElement {
   const name = sourceName(source),
     sign = `${signature(scale)}|${what}|${whole.complete}`,
     found = bases.get(name);
@@ -130,7 +134,7 @@ export function drawSource(
       whole.complete && source.capture.stored(source.layer, "overview.edges")
         ? lengthOf(source)
         : whole.cells * 2 ** top;
-    put(baseImage(source, whole, what, scale), 0, 0, whole.cells, 0, 0, side);
+    put(baseImage(tiles.pictures, source, whole, what, scale), 0, 0, whole.cells, 0, 0, side);
   }
   list.forEach(({ level, row, column }, n) => {
     const tile = found[n],

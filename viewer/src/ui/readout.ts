@@ -8,7 +8,7 @@ import { h, say } from "./dom.ts";
 
 /** Significant digits of one value, and of two beside their difference. */
 const DIGITS = 7,
-  FEWER = 5;
+  FEWER = 6;
 
 /** What is known of a pair in one capture. */
 export interface PairValues {
