@@ -8,17 +8,30 @@ const HERE = dirname(fileURLToPath(import.meta.url));
 const OUT = join(HERE, "../src/headscape/page/static");
 const LIMIT = 250_000;
 const OPEN = `import { openPage } from "./viewer.js";\n\nopenPage(document.getElementById("viewer"));\n`;
-const common = { bundle: true, format: "esm", target: "es2022", write: false, charset: "utf8", legalComments: "none", logLevel: "warning" };
+const common = {
+  bundle: true,
+  format: "esm",
+  target: "es2022",
+  write: false,
+  charset: "utf8",
+  legalComments: "none",
+  logLevel: "warning",
+};
 
 function kernel() {
   const path = join(HERE, "kernel/kernel.wasm");
-  if (!existsSync(path)) throw new Error("kernel/kernel.wasm is missing: run `npm run kernel` (needs clang and wasm-ld)");
+  if (!existsSync(path))
+    throw new Error("kernel/kernel.wasm is missing: run `npm run kernel` (needs clang and wasm-ld)");
   return readFileSync(path);
 }
 
 /** `embed:worker` is the worker's script, `embed:kernel` the kernel in base64, `embed:style` the style sheet. */
 function embed(worker) {
-  const texts = { worker, kernel: kernel().toString("base64"), style: readFileSync(join(HERE, "src/ui/style.css"), "utf8").replace(/\s+/g, " ") };
+  const texts = {
+    worker,
+    kernel: kernel().toString("base64"),
+    style: readFileSync(join(HERE, "src/ui/style.css"), "utf8").replace(/\s+/g, " "),
+  };
   return {
     name: "embed",
     setup(at) {
@@ -34,7 +47,12 @@ async function workerScript(minify) {
 }
 
 async function moduleText() {
-  const result = await build({ ...common, entryPoints: [join(HERE, "src/index.ts")], minify: true, plugins: [embed(await workerScript(true))] });
+  const result = await build({
+    ...common,
+    entryPoints: [join(HERE, "src/index.ts")],
+    minify: true,
+    plugins: [embed(await workerScript(true))],
+  });
   return result.outputFiles[0].text;
 }
 
@@ -52,10 +70,12 @@ async function tests() {
 
 if (process.argv.includes("--test")) await tests();
 else {
-  const text = await moduleText(), path = join(OUT, "viewer.js");
+  const text = await moduleText(),
+    path = join(OUT, "viewer.js");
   if (text.length > LIMIT) throw new Error(`the module has ${text.length} bytes, more than ${LIMIT}`);
   if (process.argv.includes("--compare")) {
-    if (readFileSync(path, "utf8") !== text) throw new Error(`${path} differs from its source: run \`npm run build\` and commit it`);
+    if (readFileSync(path, "utf8") !== text)
+      throw new Error(`${path} differs from its source: run \`npm run build\` and commit it`);
     console.log("the committed module is the one its source gives");
   } else {
     mkdirSync(OUT, { recursive: true });

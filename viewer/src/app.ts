@@ -29,6 +29,10 @@ export interface App {
   hover: Pair | null;
   /** Automatic colour scales worked out in this frame. */
   frame: Map<string, Scale | null>;
+  /** The same with the maps they are made from: sorting cells in every frame would be slow. */
+  scales: Map<string, { wholes: Whole[]; scale: Scale | null }>;
+  /** Tokens that contain a text, for the text searched for last. */
+  searched: { text: string; capture: string; found: Set<number> };
   /** Draw again in the next frame. */
   draw(): void;
   fail(message: string): void;
@@ -45,7 +49,8 @@ export function captureOf(app: App): Capture | undefined {
 
 /** The capture to compare with, if it has this head. */
 export function otherOf(app: App): Capture | undefined {
-  const { other, compare, layer, head } = app.store.state, found = app.captures.get(other);
+  const { other, compare, layer, head } = app.store.state,
+    found = app.captures.get(other);
   return compare !== "off" && found?.has(layer, head) ? found : undefined;
 }
 
@@ -57,7 +62,9 @@ export interface Shown {
 
 /** What the maps show, one entry a panel. */
 export function panelsOf(app: App): Shown[] {
-  const { state } = app.store, capture = captureOf(app), other = otherOf(app);
+  const { state } = app.store,
+    capture = captureOf(app),
+    other = otherOf(app);
   if (!capture) return [];
   const quantities: Quantity[] = state.four ? ["content", "bias", "final", "weights"] : [state.quantity];
   const { layer, head, minus } = state;
@@ -72,28 +79,35 @@ export function panelsOf(app: App): Shown[] {
 
 /** All sources whose limits a source shares. */
 export function sharing(app: App, source: Source): Source[] {
-  const { state } = app.store, other = otherOf(app);
-  const captures = other && !source.less ? [source.capture, source.capture === other ? captureOf(app)! : other] : [source.capture];
+  const { state } = app.store,
+    other = otherOf(app);
+  const captures =
+    other && !source.less ? [source.capture, source.capture === other ? captureOf(app)! : other] : [source.capture];
   const one = captures.map((capture) => ({ ...source, capture }));
   if (state.colour.scope === "head") return one;
-  return one.flatMap((each) => each.capture.header.layers.flatMap((layer) => each.capture.header.heads.map((head) => ({ ...each, layer, head }))));
+  return one.flatMap((each) =>
+    each.capture.header.layers.flatMap((layer) => each.capture.header.heads.map((head) => ({ ...each, layer, head }))),
+  );
 }
-
-/** Scales by what they are made from; sorting cells for percentiles in every frame would be slow. */
-const scales = new Map<string, { wholes: Whole[]; scale: Scale | null }>();
 
 /** The scale without limits set by hand. */
 export function automaticFor(app: App, source: Source): Scale | null {
-  const { colour, compare, other } = app.store.state, { map, scope, range, scale: spacing, clip } = colour;
-  const what = scope === "head" ? sourceName(source) : [source.capture.id, source.less?.id, source.quantity, source.minus].join("|");
+  const { colour, compare, other } = app.store.state,
+    { map, scope, range, scale: spacing, clip } = colour;
+  const what =
+    scope === "head"
+      ? sourceName(source)
+      : [source.capture.id, source.less?.id, source.quantity, source.minus].join("|");
   const name = [what, compare, other, map, scope, range, spacing, clip].join("|");
   const ready = app.frame.get(name);
   if (ready !== undefined) return ready;
-  const wholes = sharing(app, source).map((each) => wholeMap(app.tiles, each)).filter((whole): whole is Whole => whole !== null);
-  let kept = scales.get(name);
+  const wholes = sharing(app, source)
+    .map((each) => wholeMap(app.tiles, each))
+    .filter((whole): whole is Whole => whole !== null);
+  let kept = app.scales.get(name);
   if (!kept || kept.wholes.length !== wholes.length || kept.wholes.some((whole, n) => whole !== wholes[n])) {
-    if (scales.size > 500) scales.clear();
-    scales.set(name, (kept = { wholes, scale: automatic(source, colour, wholes) }));
+    if (app.scales.size > 500) app.scales.clear();
+    app.scales.set(name, (kept = { wholes, scale: automatic(source, colour, wholes) }));
   }
   app.frame.set(name, kept.scale);
   return kept.scale;
@@ -105,7 +119,8 @@ export function scaleFor(app: App, source: Source): Scale | null {
 }
 
 export function setLimits(app: App, source: Source, limits: [number, number] | null): void {
-  const { colour } = app.store.state, rest = { ...colour.limits };
+  const { colour } = app.store.state,
+    rest = { ...colour.limits };
   if (limits) rest[limitsName(source)] = limits;
   else delete rest[limitsName(source)];
   app.store.colour({ limits: rest });
@@ -118,7 +133,8 @@ export function viewOf(state: State, length: number): { query: number; key: numb
 
 /** Change the view so that it stays near the map. */
 export function setView(app: App, view: { query: number; key: number; span: number }): void {
-  const length = longest(app), span = Math.min(Math.max(view.span, 4), length * 1.5);
+  const length = longest(app),
+    span = Math.min(Math.max(view.span, 4), length * 1.5);
   const keep = (start: number) => round(Math.min(Math.max(start, -0.5 * span), length - 0.5 * span));
   app.store.set({ view: { query: keep(view.query), key: keep(view.key), span: round(span) } });
 }
@@ -132,15 +148,43 @@ export function longest(app: App): number {
 
 /** Move the pair looked at, and the view with it when it would leave the map. */
 export function setPair(app: App, pair: Pair, follow: boolean): void {
-  const length = longest(app), at = (token: number) => Math.min(Math.max(token, 0), length - 1);
+  const length = longest(app),
+    at = (token: number) => Math.min(Math.max(token, 0), length - 1);
   const moved = { query: at(pair.query), key: at(pair.key) };
   if (app.store.state.locked) app.store.set({ locked: moved });
   else app.hover = moved;
   if (follow) {
-    const view = viewOf(app.store.state, length), last = Math.floor(view.span) - 1;
-    const into = (start: number, token: number) => (token < start ? token : token > start + last ? token - last : start);
+    const view = viewOf(app.store.state, length),
+      last = Math.floor(view.span) - 1;
+    const into = (start: number, token: number) =>
+      token < start ? token : token > start + last ? token - last : start;
     const next = { ...view, query: into(view.query, moved.query), key: into(view.key, moved.key) };
     if (next.query !== view.query || next.key !== view.key) setView(app, next);
   }
   app.draw();
+}
+
+/** Lock a pair; locking the locked pair unlocks it. */
+export function lock(app: App, pair: { query: number; key: number }): void {
+  const { locked } = app.store.state;
+  if (locked && locked.query === pair.query && locked.key === pair.key) app.store.set({ locked: null });
+  else {
+    app.store.set({ locked: pair });
+    setPair(app, pair, false);
+  }
+}
+
+/** Tokens that contain the text searched for. */
+export function matchesOf(app: App): Set<number> {
+  const { search, capture } = app.store.state,
+    text = search.toLowerCase();
+  if (app.searched.text !== text || app.searched.capture !== capture) {
+    const pieces = text ? (captureOf(app)?.header.pieces ?? []) : [];
+    app.searched = {
+      text,
+      capture,
+      found: new Set(pieces.flatMap((piece, at) => (piece.toLowerCase().includes(text) ? [at] : []))),
+    };
+  }
+  return app.searched.found;
 }

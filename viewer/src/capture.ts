@@ -14,8 +14,30 @@ export interface Factors {
   shapes: Record<string, number[]>;
 }
 
-const PER_HEAD = ["q", "lse", "bias.table", "bias.weight", "bias.row", "bias.col", "bias.out_weight", "bias.out_bias", "bias.map"];
-const SHARED = ["turn.q", "turn.k", "bias.near", "bias.far", "bias.in_weight", "bias.in_bias", "mix.inner.weight", "mix.inner.bias", "mix.outer.weight", "mix.outer.bias", "mix.table"];
+const PER_HEAD = [
+  "q",
+  "lse",
+  "bias.table",
+  "bias.weight",
+  "bias.row",
+  "bias.col",
+  "bias.out_weight",
+  "bias.out_bias",
+  "bias.map",
+];
+const SHARED = [
+  "turn.q",
+  "turn.k",
+  "bias.near",
+  "bias.far",
+  "bias.in_weight",
+  "bias.in_bias",
+  "mix.inner.weight",
+  "mix.inner.bias",
+  "mix.outer.weight",
+  "mix.outer.bias",
+  "mix.table",
+];
 
 export class Capture {
   readonly positions: Int32Array;
@@ -64,9 +86,13 @@ export class Capture {
 
   /** The factors of a head; all of the layer's heads where they are computed together. */
   factors(layer: number, head: number): Factors {
-    const kind = this.kind(layer), all = this.together(layer), index = this.header.heads.indexOf(head);
-    const arrays: Record<string, Numbers> = {}, shapes: Record<string, number[]> = {};
-    const q = this.stored(layer, "q"), k = this.stored(layer, "k");
+    const kind = this.kind(layer),
+      all = this.together(layer),
+      index = this.header.heads.indexOf(head);
+    const arrays: Record<string, Numbers> = {},
+      shapes: Record<string, number[]> = {};
+    const q = this.stored(layer, "q"),
+      k = this.stored(layer, "k");
     if (!q || !k) throw new Error(`the capture has no queries and keys for layer ${layer + 1}`);
     const group = q.shape[0] / k.shape[0];
     const cut = (stored: Stored, at: number): Numbers => {
@@ -76,11 +102,17 @@ export class Capture {
     arrays["k"] = cut(k, Math.floor(index / group));
     for (const name of PER_HEAD) {
       const stored = this.stored(layer, name);
-      if (stored) arrays[name] = cut(stored, index), (shapes[name] = stored.shape);
+      if (stored) {
+        arrays[name] = cut(stored, index);
+        shapes[name] = stored.shape;
+      }
     }
     for (const name of SHARED) {
       const stored = this.stored(layer, name);
-      if (stored) arrays[name] = stored.data, (shapes[name] = stored.shape);
+      if (stored) {
+        arrays[name] = stored.data;
+        shapes[name] = stored.shape;
+      }
     }
     return {
       kind,

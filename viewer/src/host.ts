@@ -23,7 +23,8 @@ interface Pending {
 export class Host {
   private next = 1;
   private readonly pending = new Map<number, Pending>();
-  private readonly listener = (content: Record<string, unknown>, buffers: Reply["buffers"]) => this.receive(content, buffers ?? []);
+  private readonly listener = (content: Record<string, unknown>, buffers: Reply["buffers"]) =>
+    this.receive(content, buffers ?? []);
 
   constructor(readonly model: Model) {
     model.on("msg:custom", this.listener as (...args: never[]) => void);
@@ -50,7 +51,10 @@ export class Host {
     const pending = this.pending.get(content["request"] as number);
     if (!pending) return;
     if (content["type"] === "progress") {
-      pending.progress?.(Number(content["done"]), content["left_seconds"] == null ? null : Number(content["left_seconds"]));
+      pending.progress?.(
+        Number(content["done"]),
+        content["left_seconds"] == null ? null : Number(content["left_seconds"]),
+      );
       return;
     }
     this.pending.delete(content["request"] as number);

@@ -11,7 +11,8 @@ const sheets = new WeakMap<Node, CSSStyleSheet>();
 
 /** Constructed, so that no policy has to allow inline styles. */
 function addStyle(el: HTMLElement): void {
-  const root = el.getRootNode() as Document | ShadowRoot, place = "adoptedStyleSheets" in root ? root : document;
+  const root = el.getRootNode() as Document | ShadowRoot,
+    place = "adoptedStyleSheets" in root ? root : document;
   if (sheets.has(place)) return;
   const sheet = new CSSStyleSheet();
   sheet.replaceSync(style);

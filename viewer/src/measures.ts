@@ -14,7 +14,8 @@ export interface Measure {
 
 function fromWeights(name: string, title: string, value: (profile: Profile, capture: Capture) => number): Measure {
   return {
-    name, title,
+    name,
+    title,
     of(app, { capture, layer, head }) {
       const profile = app.profiles.get(capture, layer, head, "weights", 20);
       return profile ? value(profile, capture) : null;
@@ -27,19 +28,30 @@ const at = (distance: number) => (profile: Profile) => profile.mean[profile.zero
 
 const OWN: Measure[] = [
   fromWeights("mean distance", "Mean distance attended to", ({ zero, count, mean }) => {
-    let sum = 0, total = 0;
-    for (let n = 0; n < mean.length; n++) if (count[n]) (sum += Math.abs(n - zero) * count[n] * mean[n]), (total += count[n] * mean[n]);
+    let sum = 0,
+      total = 0;
+    for (let n = 0; n < mean.length; n++)
+      if (count[n]) {
+        sum += Math.abs(n - zero) * count[n] * mean[n];
+        total += count[n] * mean[n];
+      }
     return sum / total;
   }),
   fromWeights("previous token", "Weight on the previous token", at(1)),
   fromWeights("same token", "Weight on the token itself", at(0)),
-  fromWeights("first token", "Weight on the first token", (profile, capture) => (profile.column.length ? profile.column[0] / capture.length : NaN)),
+  fromWeights("first token", "Weight on the first token", (profile, capture) =>
+    profile.column.length ? profile.column[0] / capture.length : NaN,
+  ),
   {
-    name: "explained by distance", title: "Share of the bias explained by distance",
+    name: "explained by distance",
+    title: "Share of the bias explained by distance",
     of(app, { capture, layer, head }) {
       const profile = app.profiles.get(capture, layer, head, "bias", 20);
       if (!profile) return null;
-      let within = 0, sum = 0, square = 0, number = 0;
+      let within = 0,
+        sum = 0,
+        square = 0,
+        number = 0;
       for (let n = 0; n < profile.mean.length; n++) {
         const count = profile.count[n];
         if (!count) continue;
@@ -52,14 +64,20 @@ const OWN: Measure[] = [
       return all > 1e-12 * square ? Math.max(0, 1 - within / all) : 1;
     },
   },
-  { name: "greatest", title: "Greatest value shown", of: (_app, _source, whole) => (whole?.complete ? whole.greatest.reduce((a, b) => (b > a ? b : a), -Infinity) : null) },
+  {
+    name: "greatest",
+    title: "Greatest value shown",
+    of: (_app, _source, whole) =>
+      whole?.complete ? whole.greatest.reduce((a, b) => (b > a ? b : a), -Infinity) : null,
+  },
 ];
 
 /** Every measure a capture offers, its own first. */
 export function measuresOf(capture: Capture): Measure[] {
   const { measures = {}, layers, heads } = capture.header;
   const brought = Object.entries(measures).map(([name, values]): Measure => ({
-    name: `capture: ${name}`, title: name,
+    name: `capture: ${name}`,
+    title: name,
     of: (_app, { layer, head }) => values[layers.indexOf(layer)]?.[heads.indexOf(head)] ?? NaN,
   }));
   return [...brought, ...OWN];

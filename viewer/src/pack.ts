@@ -53,7 +53,10 @@ export interface Stored {
   data: Numbers;
 }
 
-const TYPES: Record<string, { new (buffer: ArrayBuffer, offset: number, length: number): Numbers; BYTES_PER_ELEMENT: number }> = {
+const TYPES: Record<
+  string,
+  { new (buffer: ArrayBuffer, offset: number, length: number): Numbers; BYTES_PER_ELEMENT: number }
+> = {
   float16: Uint16Array,
   float32: Float32Array,
   float64: Float64Array,
@@ -76,7 +79,8 @@ export function asBytes(given: ArrayBuffer | ArrayBufferView): Uint8Array<ArrayB
 export function readPack(given: ArrayBuffer | ArrayBufferView): { header: Header; arrays: Map<string, Stored> } {
   const bytes = asBytes(given);
   const magic = new TextDecoder().decode(bytes.subarray(0, 8));
-  if (magic !== MAGIC) throw new Error(`these bytes start with ${JSON.stringify(magic)}, so they are not a headscape pack`);
+  if (magic !== MAGIC)
+    throw new Error(`these bytes start with ${JSON.stringify(magic)}, so they are not a headscape pack`);
   const size = new DataView(bytes.buffer, bytes.byteOffset).getUint32(8, true);
   const header = JSON.parse(new TextDecoder().decode(bytes.subarray(12, 12 + size)));
   const arrays = new Map<string, Stored>();
@@ -84,7 +88,11 @@ export function readPack(given: ArrayBuffer | ArrayBufferView): { header: Header
     const Type = TYPES[dtype];
     if (!Type) throw new Error(`array ${name} has dtype ${dtype}, which this viewer does not read`);
     if (offset + count > bytes.byteLength) throw new Error(`the pack ends inside array ${name}: it is not complete`);
-    arrays.set(name, { dtype, shape, data: new Type(bytes.buffer, bytes.byteOffset + offset, count / Type.BYTES_PER_ELEMENT) });
+    arrays.set(name, {
+      dtype,
+      shape,
+      data: new Type(bytes.buffer, bytes.byteOffset + offset, count / Type.BYTES_PER_ELEMENT),
+    });
   }
   delete header.arrays;
   return { header: checkHeader(header), arrays };
@@ -92,7 +100,8 @@ export function readPack(given: ArrayBuffer | ArrayBufferView): { header: Header
 
 /** Return the header, or say why this viewer cannot read it. */
 export function checkHeader(header: Header): Header {
-  if (header.format > FORMAT) throw new Error(`the capture has format ${header.format} and this viewer reads up to ${FORMAT}: upgrade headscape`);
+  if (header.format > FORMAT)
+    throw new Error(`the capture has format ${header.format} and this viewer reads up to ${FORMAT}: upgrade headscape`);
   for (const name of ["layers", "heads", "length", "factors", "causal"] as const) {
     if (header[name] === undefined) throw new Error(`the capture's header has no field ${name}`);
   }
@@ -106,8 +115,17 @@ export function widen(bits: Uint16Array): Float32Array {
   if (!table) {
     table = new Float32Array(65536);
     for (let b = 0; b < 65536; b++) {
-      const sign = b & 0x8000 ? -1 : 1, power = (b >> 10) & 31, part = b & 1023;
-      table[b] = power === 31 ? (part ? NaN : sign * Infinity) : power ? sign * 2 ** (power - 15) * (1 + part / 1024) : (sign * part) / 2 ** 24;
+      const sign = b & 0x8000 ? -1 : 1,
+        power = (b >> 10) & 31,
+        part = b & 1023;
+      table[b] =
+        power === 31
+          ? part
+            ? NaN
+            : sign * Infinity
+          : power
+            ? sign * 2 ** (power - 15) * (1 + part / 1024)
+            : (sign * part) / 2 ** 24;
     }
   }
   const out = new Float32Array(bits.length);

@@ -33,7 +33,12 @@ export function lengthOf(source: Source): number {
   return source.less ? Math.min(source.capture.length, source.less.length) : source.capture.length;
 }
 
-const NAMES: Record<Quantity, string> = { content: "Content score", bias: "Positional bias", final: "Final score", weights: "Attention weight" };
+const NAMES: Record<Quantity, string> = {
+  content: "Content score",
+  bias: "Positional bias",
+  final: "Final score",
+  weights: "Attention weight",
+};
 
 /** The quantity in words. */
 export function describe(quantity: Quantity, minus: Minus): string {

@@ -40,7 +40,12 @@ export interface State {
     /** Limits set by hand, by what is shown. */
     limits: Record<string, [number, number]>;
   };
-  overview: { measure: string; order: "model" | "rising" | "falling" | "similar"; least: number | null; greatest: number | null };
+  overview: {
+    measure: string;
+    order: "model" | "rising" | "falling" | "similar";
+    least: number | null;
+    greatest: number | null;
+  };
   profile: "bias" | "shown";
   search: string;
   theme: "auto" | "light" | "dark";
@@ -84,7 +89,8 @@ export function complete(given: unknown): State {
   for (const [name, value] of Object.entries(given)) {
     const known = state[name];
     if (known === undefined || value === undefined) continue;
-    if (known !== null && value !== null && !Array.isArray(known) && typeof known === "object") state[name] = { ...known, ...(value as object) };
+    if (known !== null && value !== null && !Array.isArray(known) && typeof known === "object")
+      state[name] = { ...known, ...(value as object) };
     else if (known === null || value === null || typeof value === typeof known) state[name] = value;
   }
   return state as unknown as State;

@@ -36,6 +36,8 @@ export class Viewer implements App {
   readonly captures = new Map<string, Capture>();
   hover: App["hover"] = null;
   readonly frame: App["frame"] = new Map();
+  readonly scales: App["scales"] = new Map();
+  searched: App["searched"] = { text: "", capture: "", found: new Set() };
   private readonly top: TopBar;
   private readonly controls: Controls;
   private readonly overview: Overview;
@@ -47,8 +49,14 @@ export class Viewer implements App {
   private saving = 0;
   private closed = false;
 
-  constructor(readonly root: HTMLElement, readonly host: Host, worker: string, wasm: Uint8Array<ArrayBuffer>) {
-    const fail = (message: string) => this.fail(message), changed = () => this.draw();
+  constructor(
+    readonly root: HTMLElement,
+    readonly host: Host,
+    worker: string,
+    wasm: Uint8Array<ArrayBuffer>,
+  ) {
+    const fail = (message: string) => this.fail(message),
+      changed = () => this.draw();
     this.store = new Store(complete({ ...this.fromSelection(), ...(host.model.get("state") as object | undefined) }));
     this.engine = new Engine(worker, wasm, Math.max(1, Math.min(4, navigator.hardwareConcurrency || 2)), fail);
     this.profiles = new Profiles(this.engine, host, changed, fail);
@@ -64,7 +72,15 @@ export class Viewer implements App {
       link: () => this.screen.takeaway.link(),
     });
     this.top = new TopBar(this, () => keys.help());
-    root.append(this.top.element, this.alert, this.busy, this.controls.element, this.overview.element, this.screen.element, keys.dialog);
+    root.append(
+      this.top.element,
+      this.alert,
+      this.busy,
+      this.controls.element,
+      this.overview.element,
+      this.screen.element,
+      keys.dialog,
+    );
     this.store.on(() => (this.draw(), this.save()));
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(root);
@@ -92,7 +108,8 @@ export class Viewer implements App {
         return;
       }
       say(this.busy, `Loading ${entry.title ?? "a capture"} …`);
-      const bytes = entry.bytes ?? (await this.host.ask({ type: "pack", id: entry.id })).buffers[0], { header, arrays } = readPack(bytes);
+      const bytes = entry.bytes ?? (await this.host.ask({ type: "pack", id: entry.id })).buffers[0],
+        { header, arrays } = readPack(bytes);
       this.captures.set(entry.id, new Capture(entry.id, name(header), header, arrays));
     } catch (error) {
       this.fail(`${entry.title ?? "A capture"} could not be read: ${(error as Error).message}.`);
@@ -110,18 +127,24 @@ export class Viewer implements App {
 
   /** Make the state fit the captures: one that is there, a layer and head that it has. */
   private settle(): void {
-    const { state } = this.store, capture = this.captures.get(state.capture) ?? this.captures.values().next().value;
+    const { state } = this.store,
+      capture = this.captures.get(state.capture) ?? this.captures.values().next().value;
     if (!capture) return;
-    const { layers, heads } = capture.header, patch: Partial<State> = {};
+    const { layers, heads } = capture.header,
+      patch: Partial<State> = {};
     if (capture.id !== state.capture) patch.capture = capture.id;
     if (!layers.includes(state.layer)) patch.layer = layers[layers.length - 1];
     if (!heads.includes(state.head)) patch.head = heads[0];
-    if (state.locked && (state.locked.query >= capture.length || state.locked.key >= capture.length)) patch.locked = null;
+    if (state.locked && (state.locked.query >= capture.length || state.locked.key >= capture.length))
+      patch.locked = null;
     if (Object.keys(patch).length) this.store.set(patch);
   }
 
   fail(message: string): void {
-    this.alert.replaceChildren(h("span", {}, message), button("Close", () => (this.alert.hidden = true)));
+    this.alert.replaceChildren(
+      h("span", {}, message),
+      button("Close", () => (this.alert.hidden = true)),
+    );
     this.alert.hidden = false;
   }
 
@@ -136,7 +159,8 @@ export class Viewer implements App {
     this.frame.clear();
     if (this.closed || !captureOf(this)) return;
     this.settle();
-    const { state } = this.store, single = state.screen === "head";
+    const { state } = this.store,
+      single = state.screen === "head";
     if (state.theme === "auto") delete this.root.dataset["theme"];
     else this.root.dataset["theme"] = state.theme;
     this.root.dataset["screen"] = state.screen;
@@ -161,7 +185,8 @@ export class Viewer implements App {
   private save(): void {
     clearTimeout(this.saving);
     this.saving = window.setTimeout(() => {
-      const { model } = this.host, { state } = this.store;
+      const { model } = this.host,
+        { state } = this.store;
       model.set("state", difference(state));
       model.set("selection", this.selection());
       model.save_changes();
@@ -186,9 +211,24 @@ export class Viewer implements App {
   }
 
   private tellNow(): void {
-    const pair = pairOf(this), { capture, layer, head, quantity } = this.store.state, of = captureOf(this);
+    const pair = pairOf(this),
+      { capture, layer, head, quantity } = this.store.state,
+      of = captureOf(this);
     const known = pair && of ? pairValues(this, of, pair.query, pair.key) : null;
-    const hover = pair && known ? { capture, layer, head, ...pair, quantity, value: known.values[quantity], weight: known.values.weights, distance: pair.query - pair.key, rank: known.place } : null;
+    const hover =
+      pair && known
+        ? {
+            capture,
+            layer,
+            head,
+            ...pair,
+            quantity,
+            value: known.values[quantity],
+            weight: known.values.weights,
+            distance: pair.query - pair.key,
+            rank: known.place,
+          }
+        : null;
     const text = JSON.stringify(hover);
     if (text === this.told) return;
     this.told = text;
@@ -201,13 +241,24 @@ export class Viewer implements App {
     if (!given || !Object.keys(given).length) return {};
     const { capture, layer, head, quantity, query, key } = given as Partial<Record<string, never>>;
     const pair = query != null && key != null ? { locked: { query, key } } : {};
-    return Object.fromEntries(Object.entries({ capture, layer, head, quantity, ...pair }).filter(([, value]) => value !== undefined && value !== null)) as Partial<State>;
+    return Object.fromEntries(
+      Object.entries({ capture, layer, head, quantity, ...pair }).filter(
+        ([, value]) => value !== undefined && value !== null,
+      ),
+    ) as Partial<State>;
   }
 
   private receiveState(): void {
     const given = this.host.model.get("state");
     if (JSON.stringify(given) === JSON.stringify(difference(this.store.state))) return;
-    this.store.set(complete({ capture: this.store.state.capture, layer: this.store.state.layer, head: this.store.state.head, ...(given as object) }));
+    this.store.set(
+      complete({
+        capture: this.store.state.capture,
+        layer: this.store.state.layer,
+        head: this.store.state.head,
+        ...(given as object),
+      }),
+    );
   }
 
   private receiveSelection(): void {

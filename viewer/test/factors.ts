@@ -25,9 +25,25 @@ export interface Options {
 }
 
 export function makeFactors(options: Options = {}, seed = 1): Factors {
-  const { length: t = 45, dim: e = 10, heads = 3, group = 1, causal = true, bias = null, mix = null, hidden = 5 } = options;
-  const next = random(seed), arrays: Record<string, Numbers> = {}, shapes: Record<string, number[]> = {};
-  const put = (name: string, shape: number[], value: (n: number) => number, Type: typeof Float32Array | typeof Float64Array = Float32Array) => {
+  const {
+    length: t = 45,
+    dim: e = 10,
+    heads = 3,
+    group = 1,
+    causal = true,
+    bias = null,
+    mix = null,
+    hidden = 5,
+  } = options;
+  const next = random(seed),
+    arrays: Record<string, Numbers> = {},
+    shapes: Record<string, number[]> = {};
+  const put = (
+    name: string,
+    shape: number[],
+    value: (n: number) => number,
+    Type: typeof Float32Array | typeof Float64Array = Float32Array,
+  ) => {
     arrays[name] = Type.from({ length: shape.reduce((a, b) => a * b, 1) }, (_, n) => value(n));
     shapes[name] = shape;
   };
@@ -35,7 +51,8 @@ export function makeFactors(options: Options = {}, seed = 1): Factors {
   put("k", [heads / group, t, e], () => 2 * next());
   if (options.pairing) {
     const p = options.pairs ?? e / 2;
-    for (const name of ["turn.q", "turn.k"]) put(name, [2, t, p], (n) => (n < t * p ? Math.cos : Math.sin)((Math.floor(n / p) % t) / 10 ** (n % p)));
+    for (const name of ["turn.q", "turn.k"])
+      put(name, [2, t, p], (n) => (n < t * p ? Math.cos : Math.sin)((Math.floor(n / p) % t) / 10 ** (n % p)));
   }
   if (bias?.kind === "toeplitz") put("bias.table", [heads, bias.zero + t], () => 3 * next());
   if (bias?.kind === "dense") put("bias.map", [heads, t, t], () => 3 * next());
@@ -61,8 +78,24 @@ export function makeFactors(options: Options = {}, seed = 1): Factors {
     put("mix.outer.weight", [heads, hidden, width], () => 0.5 * next());
     put("mix.outer.bias", [heads], next);
   }
-  const kind: LayerKind = { scale: e ** -0.5, group, bias, mix, ...(options.pairing ? { pairing: options.pairing } : {}) };
-  return { kind, heads, group, length: t, dim: e, causal, positions: Int32Array.from({ length: t }, (_, n) => n), arrays, shapes };
+  const kind: LayerKind = {
+    scale: e ** -0.5,
+    group,
+    bias,
+    mix,
+    ...(options.pairing ? { pairing: options.pairing } : {}),
+  };
+  return {
+    kind,
+    heads,
+    group,
+    length: t,
+    dim: e,
+    causal,
+    positions: Int32Array.from({ length: t }, (_, n) => n),
+    arrays,
+    shapes,
+  };
 }
 
 /** Every way position enters, by name. */

@@ -13,7 +13,13 @@ import { levelFor } from "../src/ui/draw.ts";
 import { reduceCurve } from "../src/ui/plots.ts";
 
 test("a state survives the way through a link", () => {
-  const state = complete({ capture: "p1", layer: 3, view: { query: 1.5, key: 2, span: 40 }, colour: { clip: 2, limits: { "bias|nothing|": [-1, 2] } }, notes: [{ capture: "p1", layer: 3, head: 0, query: 1, key: 0, text: "<script>" }] });
+  const state = complete({
+    capture: "p1",
+    layer: 3,
+    view: { query: 1.5, key: 2, span: 40 },
+    colour: { clip: 2, limits: { "bias|nothing|": [-1, 2] } },
+    notes: [{ capture: "p1", layer: 3, head: 0, query: 1, key: 0, text: "<script>" }],
+  });
   const back = complete(JSON.parse(JSON.stringify(difference(state))));
   assert.deepEqual(back, state);
   assert.deepEqual(difference(DEFAULT), {});
@@ -25,8 +31,12 @@ test("a damaged state falls back field by field", () => {
   assert.deepEqual(complete({ layer: "three", unknown: 1, quantity: "bias" }), { ...DEFAULT, quantity: "bias" });
 });
 
-function packOf(header: object, arrays: { name: string; dtype: string; shape: number[]; data: ArrayBufferView }[]): Uint8Array<ArrayBuffer> {
-  const size = 2000, out = new Uint8Array(8000);
+function packOf(
+  header: object,
+  arrays: { name: string; dtype: string; shape: number[]; data: ArrayBufferView }[],
+): Uint8Array<ArrayBuffer> {
+  const size = 2000,
+    out = new Uint8Array(8000);
   let offset = 2016;
   const directory = arrays.map(({ name, dtype, shape, data }) => {
     const entry = { name, dtype, shape, offset, bytes: data.byteLength };
@@ -41,11 +51,23 @@ function packOf(header: object, arrays: { name: string; dtype: string; shape: nu
   return out.slice(0, offset);
 }
 
-const HEADER = { format: 1, encoding: "nope", causal: true, length: 2, layers: [0], heads: [0], factors: [{ scale: 1, bias: null, mix: null }] };
+const HEADER = {
+  format: 1,
+  encoding: "nope",
+  causal: true,
+  length: 2,
+  layers: [0],
+  heads: [0],
+  factors: [{ scale: 1, bias: null, mix: null }],
+};
 
 test("a pack is read from any offset of any buffer", () => {
-  const values = Float32Array.of(1, -2, 3.5), doubles = Float64Array.of(0.1);
-  const bytes = packOf(HEADER, [{ name: "a", dtype: "float32", shape: [3], data: values }, { name: "b", dtype: "float64", shape: [1], data: doubles }]);
+  const values = Float32Array.of(1, -2, 3.5),
+    doubles = Float64Array.of(0.1);
+  const bytes = packOf(HEADER, [
+    { name: "a", dtype: "float32", shape: [3], data: values },
+    { name: "b", dtype: "float64", shape: [1], data: doubles },
+  ]);
   const shifted = new Uint8Array(bytes.length + 3);
   shifted.set(bytes, 3);
   for (const given of [bytes.buffer, bytes, new DataView(shifted.buffer, 3)]) {
@@ -62,17 +84,23 @@ test("what is not a whole pack of this format is refused in one sentence", () =>
   assert.throws(() => readPack(bytes.slice(0, bytes.length - 16)), /ends inside array a/);
   assert.throws(() => readPack(packOf({ ...HEADER, format: 9 }, [])), /format 9 .* upgrade/);
   assert.throws(() => readPack(packOf({ ...HEADER, factors: undefined }, [])), /no field factors/);
-  assert.throws(() => readPack(packOf(HEADER, [{ name: "a", dtype: "bool", shape: [0], data: new Uint8Array(0) }])), /dtype bool/);
+  assert.throws(
+    () => readPack(packOf(HEADER, [{ name: "a", dtype: "bool", shape: [0], data: new Uint8Array(0) }])),
+    /dtype bool/,
+  );
 });
 
 test("colours: limits are the ends, NaN is transparent, logarithms space both signs evenly", () => {
-  const scale: Scale = { low: -2, high: 2, log: false, map: "signed" }, pixels = new Uint32Array(5), colours = table("signed");
+  const scale: Scale = { low: -2, high: 2, log: false, map: "signed" },
+    pixels = new Uint32Array(5),
+    colours = table("signed");
   paint(Float32Array.of(-2, 2, -99, 99, NaN), scale, pixels);
   assert.deepEqual([...pixels], [colours[0], colours[511], colours[0], colours[511], 0]);
   assert.equal(place(scale, 0), 0.5);
   const weights: Scale = { low: 1e-4, high: 1, log: true, map: "viridis" };
   assert.ok(Math.abs(place(weights, 1e-2) - 0.5) < 1e-12);
-  const both: Scale = { low: -8, high: 8, log: true, map: "signed" }, { to, from } = spacing(both);
+  const both: Scale = { low: -8, high: 8, log: true, map: "signed" },
+    { to, from } = spacing(both);
   assert.ok(Math.abs(place(both, 1) + place(both, -1) - 1) < 1e-12);
   assert.ok(place(both, 1) > 0.7);
   for (const value of [-8, -0.01, 0, 0.3, 8]) assert.ok(Math.abs(from(to(value)) - value) < 1e-9);
@@ -88,10 +116,21 @@ test("every colour map is dark at one end and light at the other, steadily", () 
 });
 
 test("similar maps share a group", () => {
-  const a = Float32Array.of(1, 2, 3, 4, NaN), b = Float32Array.of(2, 4, 6, 8.1, NaN), c = Float32Array.of(4, 3, 1, 2, NaN), d = Float32Array.of(8, 6, 2.1, 4, 7);
+  const a = Float32Array.of(1, 2, 3, 4, NaN),
+    b = Float32Array.of(2, 4, 6, 8.1, NaN),
+    c = Float32Array.of(4, 3, 1, 2, NaN),
+    d = Float32Array.of(8, 6, 2.1, 4, 7);
   assert.ok(correlation(a, b) > 0.99);
   assert.equal(correlation(a, Float32Array.of(5, 5, 5, 5, 5)), 0);
-  assert.deepEqual(groups([a, c, b, d]).map((members) => members.toSorted()).toSorted(), [[0, 2], [1, 3]]);
+  assert.deepEqual(
+    groups([a, c, b, d])
+      .map((members) => members.toSorted())
+      .toSorted(),
+    [
+      [0, 2],
+      [1, 3],
+    ],
+  );
   assert.deepEqual(groups([]), []);
   assert.deepEqual(groups([a]), [[0]]);
 });
@@ -105,7 +144,13 @@ test("a curve keeps every spike however few pixels it has", () => {
   assert.ok(columns.length <= 101);
   assert.equal(Math.max(...columns.map(({ high }) => high)), 5);
   assert.equal(Math.min(...columns.map(({ low }) => low)), -3);
-  assert.deepEqual(reduceCurve([1, 2, 3, 4], 10, 11, 12, 100, (value) => value).map(({ x, low }) => [x, low]), [[11, 2], [12, 3]]);
+  assert.deepEqual(
+    reduceCurve([1, 2, 3, 4], 10, 11, 12, 100, (value) => value).map(({ x, low }) => [x, low]),
+    [
+      [11, 2],
+      [12, 3],
+    ],
+  );
 });
 
 test("levels: a cell is never smaller than a pixel", () => {

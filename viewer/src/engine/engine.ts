@@ -40,7 +40,12 @@ export class Engine {
   milliseconds = 0;
   jobs = 0;
 
-  constructor(script: string, wasm: Uint8Array<ArrayBuffer>, size: number, private readonly fail: (message: string) => void) {
+  constructor(
+    script: string,
+    wasm: Uint8Array<ArrayBuffer>,
+    size: number,
+    private readonly fail: (message: string) => void,
+  ) {
     const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
     for (let n = 0; n < size; n++) {
       const member: Member = { worker: new Worker(url), running: null, held: new Map(), constants: new Set() };
@@ -111,13 +116,17 @@ export class Engine {
   }
 
   private take(): Waiting | null {
-    let best = -1, least = Infinity;
+    let best = -1,
+      least = Infinity;
     for (let n = 0; n < this.waiting.length; n++) {
       const priority = this.waiting[n].priority();
       if (priority === Infinity) {
         this.waiting[n].reject(new Dropped());
         this.waiting.splice(n--, 1);
-      } else if (priority < least) least = priority, (best = n);
+      } else if (priority < least) {
+        least = priority;
+        best = n;
+      }
     }
     return best < 0 ? null : this.waiting.splice(best, 1)[0];
   }
@@ -132,9 +141,13 @@ export class Engine {
         if (total(member.held) + bytes <= BUDGET) break;
         if (old !== spare) this.drop(member, old, size);
       }
-      member.worker.postMessage({ type: "load", name, factors: { ...factors, arrays } } satisfies ToWorker, Object.values(arrays).map((array) => array.buffer));
+      member.worker.postMessage(
+        { type: "load", name, factors: { ...factors, arrays } } satisfies ToWorker,
+        Object.values(arrays).map((array) => array.buffer),
+      );
       member.held.set(name, bytes);
-    } else {  // most recently used last
+    } else {
+      // most recently used last
       const size = member.held.get(name)!;
       member.held.delete(name);
       member.held.set(name, size);

@@ -53,7 +53,8 @@ export type ToWorker =
   | { type: "drop"; name: string }
   | { type: "job"; id: number; job: Job };
 
-export type FromWorker = { id: number; result: Float32Array[] | Float64Array[]; milliseconds: number } | { id: number; error: string };
+export type FromWorker =
+  { id: number; result: Float32Array[] | Float64Array[]; milliseconds: number } | { id: number; error: string };
 
 /** Distance d of a map of length t is entry d + t - 1 of a profile. */
 export const PROFILE = { count: 0, sum: 1, square: 2, least: 3, greatest: 4, row: 5, column: 6 } as const;

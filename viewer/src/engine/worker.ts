@@ -3,7 +3,10 @@ import { compute } from "./compute.ts";
 import { Instance } from "./instance.ts";
 import { type FromWorker, type ToWorker } from "./messages.ts";
 
-const scope = self as unknown as { onmessage: (event: MessageEvent<ToWorker>) => void; postMessage(message: FromWorker, transfer?: Transferable[]): void };
+const scope = self as unknown as {
+  onmessage: (event: MessageEvent<ToWorker>) => void;
+  postMessage(message: FromWorker, transfer?: Transferable[]): void;
+};
 let module: WebAssembly.Module;
 const instances = new Map<string, Instance>();
 const failures = new Map<string, string>();
@@ -28,7 +31,10 @@ scope.onmessage = ({ data }) => {
     const start = performance.now();
     try {
       const result = compute(data.job, find);
-      scope.postMessage({ id: data.id, result, milliseconds: performance.now() - start }, result.map((array) => array.buffer as ArrayBuffer));
+      scope.postMessage(
+        { id: data.id, result, milliseconds: performance.now() - start },
+        result.map((array) => array.buffer as ArrayBuffer),
+      );
     } catch (error) {
       scope.postMessage({ id: data.id, error: String((error as Error).message) });
     }

@@ -8,7 +8,11 @@ export class PageModel implements Model {
   private readonly values = new Map<string, unknown>();
   private readonly listeners = new Map<string, Set<Listener>>();
 
-  constructor(private readonly answer: (message: Record<string, unknown>) => Promise<{ content: unknown; buffers: ArrayBuffer[] }>) {
+  constructor(
+    private readonly answer: (
+      message: Record<string, unknown>,
+    ) => Promise<{ content: unknown; buffers: ArrayBuffer[] }>,
+  ) {
     this.values.set("state", fromAddress());
     this.values.set("link", location.href.split("#")[0]);
     addEventListener("hashchange", () => {
@@ -35,7 +39,8 @@ export class PageModel implements Model {
   }
 
   save_changes(): void {
-    const text = JSON.stringify(this.values.get("state") ?? {}), hash = text === "{}" ? "" : `#${encodeURIComponent(text)}`;
+    const text = JSON.stringify(this.values.get("state") ?? {}),
+      hash = text === "{}" ? "" : `#${encodeURIComponent(text)}`;
     if (location.hash !== hash) history.replaceState(null, "", `${location.pathname}${location.search}${hash}`);
   }
 
@@ -65,8 +70,11 @@ function fromAddress(): unknown {
 function fromBase64(text: string): Uint8Array<ArrayBuffer> {
   const direct = (Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }).fromBase64;
   if (direct) return direct(text);
-  const clean = text.trim(), size = 1 << 20, parts: Uint8Array[] = [];
-  for (let at = 0; at < clean.length; at += size) parts.push(Uint8Array.from(atob(clean.slice(at, at + size)), (letter) => letter.charCodeAt(0)));
+  const clean = text.trim(),
+    size = 1 << 20,
+    parts: Uint8Array[] = [];
+  for (let at = 0; at < clean.length; at += size)
+    parts.push(Uint8Array.from(atob(clean.slice(at, at + size)), (letter) => letter.charCodeAt(0)));
   const out = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
   parts.reduce((at, part) => (out.set(part, at), at + part.length), 0);
   return out;
@@ -80,7 +88,8 @@ async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<ArrayBuffer> {
 export async function embedded(): Promise<{ id: string; title: string; bytes: ArrayBuffer }[]> {
   const packs = [];
   for (const element of document.querySelectorAll<HTMLScriptElement>("script[data-pack]")) {
-    const id = element.dataset["pack"]!, title = element.dataset["title"] ?? "";
+    const id = element.dataset["pack"]!,
+      title = element.dataset["title"] ?? "";
     const bytes = await inflate(fromBase64(element.textContent!));
     element.textContent = "";
     packs.push({ id, title, bytes });

@@ -16,14 +16,29 @@ export class ColourBar {
   private domain: Scale | null = null;
 
   constructor(private readonly app: App) {
-    const handle = (which: 0 | 1) => h("div", {
-      class: "handle", role: "slider", tabindex: 0, "aria-label": which ? "Upper colour limit" : "Lower colour limit",
-      onpointerdown: (event: PointerEvent) => this.drag(event, which), onkeydown: (event: KeyboardEvent) => this.key(event, which),
-    });
+    const handle = (which: 0 | 1) =>
+      h("div", {
+        class: "handle",
+        role: "slider",
+        tabindex: 0,
+        "aria-label": which ? "Upper colour limit" : "Lower colour limit",
+        onpointerdown: (event: PointerEvent) => this.drag(event, which),
+        onkeydown: (event: KeyboardEvent) => this.key(event, which),
+      });
     this.handles = [handle(0), handle(1)];
     this.texts = [h("span", { class: "limit" }), h("span", { class: "limit" }), h("span", { class: "limit" })];
-    this.track = h("div", { class: "track", ondblclick: () => this.source && setLimits(app, this.source, null) }, this.canvas, ...this.handles);
-    this.element = h("div", { class: "bar", title: "Drag the ends to set limits; double-click to reset" }, this.track, h("div", { class: "limits" }, ...this.texts));
+    this.track = h(
+      "div",
+      { class: "track", ondblclick: () => this.source && setLimits(app, this.source, null) },
+      this.canvas,
+      ...this.handles,
+    );
+    this.element = h(
+      "div",
+      { class: "bar", title: "Drag the ends to set limits; double-click to reset" },
+      this.track,
+      h("div", { class: "limits" }, ...this.texts),
+    );
   }
 
   show(source: Source, scale: Scale | null): void {
@@ -42,36 +57,56 @@ export class ColourBar {
       handle.setAttribute("aria-valuemax", String(this.domain!.high));
       handle.setAttribute("aria-valuetext", number(limit));
     });
-    const { to, from } = spacing(scale), middle = from((to(scale.low) + to(scale.high)) / 2);
-    [scale.low, middle, scale.high].forEach((limit, n) => say(this.texts[n], number(n === 1 && Math.abs(limit) < 1e-12 ? 0 : limit, 3)));
+    const { to, from } = spacing(scale),
+      middle = from((to(scale.low) + to(scale.high)) / 2);
+    [scale.low, middle, scale.high].forEach((limit, n) =>
+      say(this.texts[n], number(n === 1 && Math.abs(limit) < 1e-12 ? 0 : limit, 3)),
+    );
   }
 
   private colour(): void {
-    const domain = spacing(this.domain!), low = domain.to(this.domain!.low), high = domain.to(this.domain!.high), colours = table(this.scale!.map);
-    const pixels = Uint32Array.from({ length: 512 }, (_, n) => colours[Math.round(511 * place(this.scale!, domain.from(low + (n / 511) * (high - low))))]);
+    const domain = spacing(this.domain!),
+      low = domain.to(this.domain!.low),
+      high = domain.to(this.domain!.high),
+      colours = table(this.scale!.map);
+    const pixels = Uint32Array.from(
+      { length: 512 },
+      (_, n) => colours[Math.round(511 * place(this.scale!, domain.from(low + (n / 511) * (high - low))))],
+    );
     this.canvas.getContext("2d")!.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), 512), 0, 0);
   }
 
   private move(which: 0 | 1, part: number): void {
     if (!this.source || !this.scale || !this.domain) return;
-    const { to, from } = spacing(this.domain), low = to(this.domain.low), high = to(this.domain.high);
+    const { to, from } = spacing(this.domain),
+      low = to(this.domain.low),
+      high = to(this.domain.high);
     const limits: [number, number] = [this.scale.low, this.scale.high];
     limits[which] = from(low + Math.min(1, Math.max(0, part)) * (high - low));
     if (limits[0] < limits[1]) setLimits(this.app, this.source, limits);
   }
 
   private drag(event: PointerEvent, which: 0 | 1): void {
-    const handle = this.handles[which], box = this.track.getBoundingClientRect();
+    const handle = this.handles[which],
+      box = this.track.getBoundingClientRect();
     handle.setPointerCapture(event.pointerId);
     handle.onpointermove = (move) => this.move(which, (move.clientX - box.left) / box.width);
     handle.onpointerup = () => (handle.onpointermove = handle.onpointerup = null);
   }
 
   private key(event: KeyboardEvent, which: 0 | 1): void {
-    const steps: Record<string, number> = { ArrowLeft: -0.01, ArrowDown: -0.01, ArrowRight: 0.01, ArrowUp: 0.01, PageDown: -0.1, PageUp: 0.1 };
+    const steps: Record<string, number> = {
+      ArrowLeft: -0.01,
+      ArrowDown: -0.01,
+      ArrowRight: 0.01,
+      ArrowUp: 0.01,
+      PageDown: -0.1,
+      PageUp: 0.1,
+    };
     const step = steps[event.key];
     if (event.key === "Home" && this.source) setLimits(this.app, this.source, null);
-    else if (step && this.scale && this.domain) this.move(which, place(this.domain, which ? this.scale.high : this.scale.low) + step);
+    else if (step && this.scale && this.domain)
+      this.move(which, place(this.domain, which ? this.scale.high : this.scale.low) + step);
     else return;
     event.preventDefault();
     event.stopPropagation();

@@ -3,7 +3,11 @@ type Child = Node | string | null | undefined;
 type Props = Record<string, string | number | boolean | ((event: never) => void) | undefined>;
 
 /** Make an element; `on...` properties are listeners, booleans are attributes that are there or not. */
-export function h<K extends keyof HTMLElementTagNameMap>(tag: K, props: Props = {}, ...children: Child[]): HTMLElementTagNameMap[K] {
+export function h<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  props: Props = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
     if (typeof value === "function") element.addEventListener(name.slice(2), value as EventListener);

@@ -23,20 +23,39 @@ export class HeadScreen {
   private readonly linked: Linked;
   private readonly typing: Typing;
 
-  constructor(private readonly app: App, follow: (id: string) => Promise<void>) {
+  constructor(
+    private readonly app: App,
+    follow: (id: string) => Promise<void>,
+  ) {
     this.readout = new Readout(app);
     this.linked = new Linked(app);
     this.search = new Search(app);
     this.notes = new Notes(app);
     this.takeaway = new TakeAway(app, () => this.panels);
     this.typing = new Typing(app, follow);
-    const beside = h("div", { class: "beside" }, this.readout.element, this.linked.element, this.search.element, this.notes.element, this.takeaway.element, this.typing.element);
-    this.element = h("section", { class: "headscreen", "aria-label": "One head" }, h("h2", { class: "unseen" }, "One head"), this.maps, beside);
+    const beside = h(
+      "div",
+      { class: "beside" },
+      this.readout.element,
+      this.linked.element,
+      this.search.element,
+      this.notes.element,
+      this.takeaway.element,
+      this.typing.element,
+    );
+    this.element = h(
+      "section",
+      { class: "headscreen", "aria-label": "One head" },
+      h("h2", { class: "unseen" }, "One head"),
+      this.maps,
+      beside,
+    );
   }
 
   /** Lay the panels out and read their sizes; returns the tiles they need. */
   prepare(): Wanted[] {
-    const { app } = this, shown = panelsOf(app);
+    const { app } = this,
+      shown = panelsOf(app);
     while (this.panels.length < shown.length) this.panels.push(new MapPanel(app));
     this.panels.length = shown.length;
     // Panels stay in the document while others come and go, so that the focus stays too.
@@ -44,13 +63,15 @@ export class HeadScreen {
     for (const panel of this.panels) if (!panel.element.isConnected) this.maps.append(panel.element);
     this.maps.dataset["count"] = String(shown.length);
     this.panels.forEach((panel, n) => panel.measure(shown[n]));
-    const names = new Set<string>(), wholes: Wanted[] = [];
-    for (const { source, across } of shown) for (const each of [source, across].flatMap((of) => (of ? sharing(app, of) : []))) {
-      if (names.has(sourceName(each))) continue;
-      names.add(sourceName(each));
-      const tile = wholeTile(each, each.head === source.head && each.layer === source.layer ? -1 : 10);
-      if (tile) wholes.push(tile);
-    }
+    const names = new Set<string>(),
+      wholes: Wanted[] = [];
+    for (const { source, across } of shown)
+      for (const each of [source, across].flatMap((of) => (of ? sharing(app, of) : []))) {
+        if (names.has(sourceName(each))) continue;
+        names.add(sourceName(each));
+        const tile = wholeTile(each, each.head === source.head && each.layer === source.layer ? -1 : 10);
+        if (tile) wholes.push(tile);
+      }
     return [...wholes, ...this.panels.flatMap((panel) => panel.wanted())];
   }
 

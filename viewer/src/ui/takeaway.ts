@@ -13,10 +13,27 @@ export class TakeAway {
   private readonly status = h("p", { class: "small", role: "status" });
   private readonly code = h("textarea", { readonly: true, rows: 4, "aria-label": "Text to copy", spellcheck: "false" });
 
-  constructor(private readonly app: App, private readonly panels: () => MapPanel[]) {
+  constructor(
+    private readonly app: App,
+    private readonly panels: () => MapPanel[],
+  ) {
     this.code.hidden = true;
-    this.element = h("section", { class: "takeaway", "aria-label": "Take away" }, h("h3", {}, "Take away"), h("div", { class: "controls" },
-      button("PNG", () => void this.picture("png")), button("SVG", () => void this.picture("svg")), button("CSV", () => this.csv()), button("Python", () => this.python()), button("Link", () => this.link())), this.code, this.status);
+    this.element = h(
+      "section",
+      { class: "takeaway", "aria-label": "Take away" },
+      h("h3", {}, "Take away"),
+      h(
+        "div",
+        { class: "controls" },
+        button("PNG", () => void this.picture("png")),
+        button("SVG", () => void this.picture("svg")),
+        button("CSV", () => this.csv()),
+        button("Python", () => this.python()),
+        button("Link", () => this.link()),
+      ),
+      this.code,
+      this.status,
+    );
   }
 
   private name(ending: string): string {
@@ -25,7 +42,8 @@ export class TakeAway {
   }
 
   private save(blob: Blob, ending: string): void {
-    const url = URL.createObjectURL(blob), link = h("a", { href: url, download: this.name(ending) });
+    const url = URL.createObjectURL(blob),
+      link = h("a", { href: url, download: this.name(ending) });
     this.app.root.append(link);
     link.click();
     link.remove();
@@ -52,7 +70,8 @@ export class TakeAway {
   }
 
   link(): void {
-    const base = this.app.host.model.get("link"), text = JSON.stringify(difference(this.app.store.state));
+    const base = this.app.host.model.get("link"),
+      text = JSON.stringify(difference(this.app.store.state));
     if (typeof base === "string") this.offer(`${base}#${encodeURIComponent(text)}`, "Link to this view");
     else this.offer(text, "This view; set it as `state` of the widget");
   }
@@ -61,7 +80,8 @@ export class TakeAway {
     this.code.hidden = false;
     this.code.value = text;
     this.code.select();
-    const done = () => say(this.status, `${what}: copied.`), not = () => say(this.status, `${what}: select and copy it above.`);
+    const done = () => say(this.status, `${what}: copied.`),
+      not = () => say(this.status, `${what}: select and copy it above.`);
     if (navigator.clipboard) navigator.clipboard.writeText(text).then(done, not);
     else not();
   }

@@ -13,7 +13,8 @@ export function stepsOf(app: App): Capture[] {
 export function step(app: App, axis: "layer" | "head", by: number): void {
   const capture = captureOf(app);
   if (!capture) return;
-  const ids = axis === "layer" ? capture.header.layers : capture.header.heads, at = ids.indexOf(app.store.state[axis]);
+  const ids = axis === "layer" ? capture.header.layers : capture.header.heads,
+    at = ids.indexOf(app.store.state[axis]);
   app.store.set({ [axis]: ids[(at + by + ids.length) % ids.length], screen: "head" });
 }
 
@@ -32,26 +33,64 @@ export class TopBar {
   private readonly steps: HTMLElement;
   private readonly place: HTMLElement;
 
-  constructor(private readonly app: App, help: () => void) {
+  constructor(
+    private readonly app: App,
+    help: () => void,
+  ) {
     const { store } = app;
-    this.screens = [button("Overview", () => store.set({ screen: "overview" })), button("Head", () => store.set({ screen: "head" }))];
-    this.capture = choice<string>("Capture", [], (id) => store.set({ capture: id, ...(store.state.other === id ? { compare: "off" as const } : {}) }));
+    this.screens = [
+      button("Overview", () => store.set({ screen: "overview" })),
+      button("Head", () => store.set({ screen: "head" })),
+    ];
+    this.capture = choice<string>("Capture", [], (id) =>
+      store.set({ capture: id, ...(store.state.other === id ? { compare: "off" as const } : {}) }),
+    );
     this.layer = choice<string>("Layer", [], (id) => store.set({ layer: Number(id), screen: "head" }));
     this.head = choice<string>("Head", [], (id) => store.set({ head: Number(id), screen: "head" }));
     this.theme = button("", () => store.set({ theme: THEMES[store.state.theme] }));
-    this.slider = h("input", { type: "range", min: 0, step: 1, "aria-label": "Training step", oninput: () => store.set({ capture: stepsOf(app)[Number(this.slider.value)].id }) });
+    this.slider = h("input", {
+      type: "range",
+      min: 0,
+      step: 1,
+      "aria-label": "Training step",
+      oninput: () => store.set({ capture: stepsOf(app)[Number(this.slider.value)].id }),
+    });
     this.steps = h("label", { class: "field steps" }, h("span", {}, "Training step"), this.slider, this.sliderText);
-    const arrows = (axis: "layer" | "head") => [button("‹", () => step(app, axis, -1), { "aria-label": `Previous ${axis}`, class: "arrow" }), button("›", () => step(app, axis, 1), { "aria-label": `Next ${axis}`, class: "arrow" })];
-    const [layerBack, layerOn] = arrows("layer"), [headBack, headOn] = arrows("head");
-    this.place = h("div", { class: "place" }, h("span", { class: "pair" }, this.layer.element, layerBack, layerOn), h("span", { class: "pair" }, this.head.element, headBack, headOn));
-    this.element = h("div", { class: "top", role: "toolbar", "aria-label": "Where to look" }, this.title, h("div", { class: "screens", role: "group", "aria-label": "Screen" }, ...this.screens), this.capture.element, this.place, this.steps, h("span", { class: "spring" }), this.theme, button("? Keys", help));
+    const arrows = (axis: "layer" | "head") => [
+      button("‹", () => step(app, axis, -1), { "aria-label": `Previous ${axis}`, class: "arrow" }),
+      button("›", () => step(app, axis, 1), { "aria-label": `Next ${axis}`, class: "arrow" }),
+    ];
+    const [layerBack, layerOn] = arrows("layer"),
+      [headBack, headOn] = arrows("head");
+    this.place = h(
+      "div",
+      { class: "place" },
+      h("span", { class: "pair" }, this.layer.element, layerBack, layerOn),
+      h("span", { class: "pair" }, this.head.element, headBack, headOn),
+    );
+    this.element = h(
+      "div",
+      { class: "top", role: "toolbar", "aria-label": "Where to look" },
+      this.title,
+      h("div", { class: "screens", role: "group", "aria-label": "Screen" }, ...this.screens),
+      this.capture.element,
+      this.place,
+      this.steps,
+      h("span", { class: "spring" }),
+      this.theme,
+      button("? Keys", help),
+    );
   }
 
   draw(): void {
-    const { app } = this, { state } = app.store, capture = captureOf(app);
+    const { app } = this,
+      { state } = app.store,
+      capture = captureOf(app);
     if (!capture) return;
     say(this.title, capture.title);
-    this.screens.forEach((each, n) => each.setAttribute("aria-pressed", String(state.screen === (n ? "head" : "overview"))));
+    this.screens.forEach((each, n) =>
+      each.setAttribute("aria-pressed", String(state.screen === (n ? "head" : "overview"))),
+    );
     const all = [...app.captures.values()];
     this.capture.element.hidden = all.length < 2;
     this.capture.options(all.map((each) => [each.id, each.title]));

@@ -8,14 +8,29 @@ export class Typing {
   private readonly status = h("p", { class: "small", role: "status" });
   private readonly run: HTMLButtonElement;
 
-  constructor(private readonly app: App, private readonly follow: (id: string) => Promise<void>) {
-    this.area = h("textarea", { rows: 3, "aria-label": "Text for the model to read", placeholder: "Type a text for the model to read" });
+  constructor(
+    private readonly app: App,
+    private readonly follow: (id: string) => Promise<void>,
+  ) {
+    this.area = h("textarea", {
+      rows: 3,
+      "aria-label": "Text for the model to read",
+      placeholder: "Type a text for the model to read",
+    });
     this.run = button("Run the model", () => void this.start());
-    this.element = h("section", { class: "typing", "aria-label": "Type a text" }, h("h3", {}, "Type a text"), this.area, h("div", { class: "controls" }, this.run), this.status);
+    this.element = h(
+      "section",
+      { class: "typing", "aria-label": "Type a text" },
+      h("h3", {}, "Type a text"),
+      this.area,
+      h("div", { class: "controls" }, this.run),
+      this.status,
+    );
   }
 
   private async start(): Promise<void> {
-    const text = this.area.value, capture = captureOf(this.app);
+    const text = this.area.value,
+      capture = captureOf(this.app);
     if (!text || !capture) return;
     this.run.disabled = true;
     say(this.status, "Running the model …");
