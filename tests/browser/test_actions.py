@@ -58,10 +58,12 @@ def test_a_measure_sorts_and_filters(open_page: Open) -> None:
     weights = np.nan_to_num(definition("cable", 0, 0)["weights"])
     at = np.arange(LENGTH)
     expected = (weights * (at[:, None] - at)).sum(axis=1).mean()
-    opened.page.wait_for_function("!document.querySelector('.overview').innerText.includes('…')")
+    opened.page.wait_for_function(
+        "() => !document.querySelector('.overview').innerText.includes('…')"
+    )
     assert numbers(opened)[0] == pytest.approx(expected, rel=0.01)
     pick(opened, "Order", "rising")
-    opened.page.wait_for_function("document.querySelectorAll('.overview h3').length === 1")
+    opened.page.wait_for_function("() => document.querySelectorAll('.overview h3').length === 1")
     rising = numbers(opened)
     assert rising == sorted(rising)
     assert rising != sorted(rising, reverse=True)
@@ -128,7 +130,9 @@ def test_hover_links_row_column_and_tokens(open_page: Open) -> None:
     expected = definition("cable", 0, 1)
     opened = head(open_page)
     opened.page.mouse.move(*opened.cell(60, 20))
-    opened.page.wait_for_function("document.querySelector('.where').innerText.includes('Query 60')")
+    opened.page.wait_for_function(
+        "() => document.querySelector('.where').innerText.includes('Query 60')"
+    )
     assert "key 20" in opened.where()
     assert "distance 40" in opened.where()
     row = expected["weights"][60][:61]
@@ -145,7 +149,9 @@ def test_hover_links_row_column_and_tokens(open_page: Open) -> None:
     assert not marked[int(30.5 * size), int(70.5 * size)]
     # A hidden pair says so and has no value.
     opened.page.mouse.move(*opened.cell(10, 70))
-    opened.page.wait_for_function("document.querySelector('.where').innerText.includes('Query 10')")
+    opened.page.wait_for_function(
+        "() => document.querySelector('.where').innerText.includes('Query 10')"
+    )
     assert "does not see" in opened.where()
     assert set(opened.readout().values()) == {None}
 
@@ -161,7 +167,9 @@ def test_click_locks_and_escape_unlocks(open_page: Open) -> None:
     press(opened, "Escape")
     assert "locked" not in opened.state()
     opened.page.mouse.move(*opened.cell(81, 41))
-    opened.page.wait_for_function("document.querySelector('.where').innerText.includes('Query 81')")
+    opened.page.wait_for_function(
+        "() => document.querySelector('.where').innerText.includes('Query 81')"
+    )
     press(opened, "Enter")
     assert opened.state()["locked"] == {"query": 81, "key": 41}
     press(opened, "l")
@@ -407,7 +415,9 @@ def test_side_by_side_and_difference(open_page: Open) -> None:
     for pair, value in opened.shown().items():
         assert value == pytest.approx(difference[pair], abs=3e-5)
     opened.page.mouse.move(*opened.cell(60, 20))
-    opened.page.wait_for_function("document.querySelector('.where').innerText.includes('Query 60')")
+    opened.page.wait_for_function(
+        "() => document.querySelector('.where').innerText.includes('Query 60')"
+    )
     cells = opened.page.locator("tr[data-quantity=final] td").all_inner_texts()
     found = [float(text.replace("−", "-")) for text in cells]
     wanted = [cable["final"][60, 20], alibi["final"][60, 20], difference[60, 20]]

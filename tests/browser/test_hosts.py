@@ -41,7 +41,9 @@ def test_values_come_from_the_server(
     state = {"screen": "head", "layer": 1, "head": 2, "locked": {"query": 50, "key": 47}}
     with served(open_page, Answers.of([capture("cable")]), state) as opened:
         opened.settle()
-        opened.page.wait_for_function("!document.querySelector('.readout td').innerText.match('–')")
+        opened.page.wait_for_function(
+            "() => !document.querySelector('.readout td').innerText.match('–')"
+        )
         for quantity, value in opened.readout().items():
             assert value == pytest.approx(expected[quantity][50, 47], rel=1e-6, abs=4e-6)
         for pair, value in opened.shown().items():
@@ -81,7 +83,7 @@ def test_a_long_head_is_a_preview_first(
         opened.page.wait_for_selector("text=/This is a preview/", timeout=60_000)
         answers.served["p0"].tiles._jobs[0, 5].wait(120)
         opened.page.wait_for_function(
-            "!document.querySelector('.panel .status').innerText.includes('preview')",
+            "() => !document.querySelector('.panel .status').innerText.includes('preview')",
             timeout=60_000,
         )
         opened.settle()

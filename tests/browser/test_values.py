@@ -33,7 +33,9 @@ def test_every_quantity_is_the_definition(name: str, open_page: Open) -> None:
         # A window of 60 pixels draws cells of 2 x 2 pairs.
         opened.page.evaluate("document.querySelector('.maps').style.maxWidth = '150px'")
         opened.page.set_viewport_size({"width": 1279, "height": 900})
-        opened.page.wait_for_function("document.querySelector('.panel').dataset.level === '1'")
+        opened.page.wait_for_function(
+            "() => document.querySelector('.panel').dataset.level === '1'"
+        )
         opened.settle()
         found = opened.shown(2)
         how = "max" if quantity == "weights" else "mean"
@@ -42,7 +44,9 @@ def test_every_quantity_is_the_definition(name: str, open_page: Open) -> None:
         assert worst <= 1e-5 * size, quantity
         opened.page.evaluate("document.querySelector('.maps').style.maxWidth = ''")
         opened.page.set_viewport_size({"width": 1280, "height": 900})
-        opened.page.wait_for_function("document.querySelector('.panel').dataset.level === '0'")
+        opened.page.wait_for_function(
+            "() => document.querySelector('.panel').dataset.level === '0'"
+        )
 
 
 @pytest.mark.parametrize("name", ["cable", "rope", "dapev2+kerple"])
@@ -65,7 +69,7 @@ def test_cells_can_be_mean_least_or_greatest(how: str, open_page: Open) -> None:
     )
     opened.page.evaluate("document.querySelector('.maps').style.maxWidth = '150px'")
     opened.page.set_viewport_size({"width": 1279, "height": 900})
-    opened.page.wait_for_function("document.querySelector('.panel').dataset.level === '1'")
+    opened.page.wait_for_function("() => document.querySelector('.panel').dataset.level === '1'")
     opened.settle()
     cells = range(-(-LENGTH // 2))
     name = {"mean": "mean", "least": "min", "greatest": "max"}[how]
