@@ -64,7 +64,7 @@ class Opened:
     def settle(self) -> None:
         """Wait until every map is complete."""
         self.page.wait_for_function(
-            "() => ""() => {
+            """() => {
                 const root = document.querySelector(".headscape");
                 if (!root || root.dataset.pending !== "0") return false;
                 const parts = root.dataset.screen === "head"
