@@ -100,7 +100,7 @@ class SlopeFactor:
         if dtype == np.float32 and cols.stop > cols.start:
             last = float(self.col[head, cols.stop - 1])
             row = (self.row[head, rows] - last).astype(dtype)
-            near = row[:, None] + (last - self.col[head, cols]).astype(dtype)
+            near: np.ndarray = row[:, None] + (last - self.col[head, cols]).astype(dtype)
             if self.weight is not None:
                 near *= self.weight[head, rows].astype(dtype)[:, None]
             return near

@@ -23,7 +23,7 @@ from headscape.arrays.factors import LayerFactors, Turn
 from headscape.arrays.mix_factors import CopeFactor, DapeFactor, DapeV2Factor, MixFactor
 from headscape.arrays.row_pass import log_sum_exp
 from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, Pairwise, Perceptron, Slope, Toeplitz, dense
+from headscape.bias import Bias, Perceptron, Slope, Toeplitz, dense
 from headscape.encodings import Encoding
 from headscape.encodings.base import Role
 from headscape.encodings.cope import CoPE
@@ -60,7 +60,7 @@ def factors_of(
     q, k = inputs.unrotated or (inputs.q, inputs.k)
     layer = LayerFactors(
         q=_float32(q[0, picked]),
-        k=_float32(k[0, picked]),
+        k=_float32(k[0, [head * k.shape[1] // q.shape[1] for head in picked]]),
         scale=float(inputs.scale),
         causal=inputs.visible.causal,
         turn=_turn(inputs) if encoding.rotates else None,
@@ -79,6 +79,11 @@ def _check(inputs: AttentionInputs) -> None:
         raise InputError("a capture takes one document without padding, got groups of tokens.")
     if inputs.encoding.rotates and inputs.unrotated is None:
         raise InputError("a capture of a rotating encoding needs q and k before rotation.")
+    for name in ("temperature", "softcap", "sink"):
+        if getattr(inputs, name, None) is not None:
+            raise InputError(f"a capture of factors cannot describe attention with a {name} yet.")
+    if getattr(inputs.visible, "window", None) is not None:
+        raise InputError("a capture of factors cannot describe windowed attention yet.")
     at = inputs.positions.q[0]
     same = torch.equal(at, inputs.positions.k[0])
     if not same or not bool((at.diff() == 1).all()):
@@ -124,7 +129,7 @@ def _bias(bias: Bias | None, positions: Positions, heads: list[int]) -> BiasFact
                 out_bias=_float32(bias.out_bias[heads]),
                 leak=bias.leak,
             )
-        case Pairwise():
+        case _:
             length = positions.q.shape[1]
             if length > DENSE_LENGTH:
                 raise InputError(
