@@ -1,11 +1,13 @@
 """Answers to the viewer's messages: values are numpy's, mistakes are one sentence."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import headscape
 from headscape.errors import InputError
 from headscape.page import tiles
 from headscape.page.viewer_answers import Answers
@@ -248,3 +250,20 @@ def test_a_pack_is_sent_whole_or_in_tiles(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("headscape.page.viewer_answers.WHOLE_BYTES", 10)
     assert answers.packs()[0]["tiles"] is True
     assert answers.answer({"type": "pack", "id": "p0"})[0]["type"] == "error"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["alibi", "cable", "rope", "fire", "cope", "dapev2+kerple"])
+def test_a_tile_takes_50_ms(name: str) -> None:
+    from headscape.capture.pack_of import pack_of
+
+    gpt2 = headscape.GPT2.from_preset("nano", encoding=name, vocabulary=257)
+    model = headscape.load(gpt2, tokenizer="bytes")
+    answers = Answers.of([pack_of(model, np.arange(512) % 256, layers=[1])])
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        content, _ = tile(answers, layer=1, quantity="weights", row=1)
+        times.append(time.process_time() - start)
+        assert content["type"] == "tile"
+    assert min(times) <= 0.050

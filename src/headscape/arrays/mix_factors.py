@@ -12,12 +12,14 @@ from typing import ClassVar, Final, Literal
 
 import numpy as np
 from jaxtyping import Float
-from numpy.lib.stride_tricks import sliding_window_view
 
 from headscape.arrays.cells import Tokens, indices
 
 LEAK: Final = 0.01
 """Slope of DAPE's and DAPEv2's LeakyReLU below 0."""
+
+CACHED: Final = 1 << 17
+"""Numbers of a convolution that are held at once."""
 
 Scores = Float[np.ndarray, "h r c"]
 Block = Callable[[Tokens, slice], Scores]
@@ -151,14 +153,22 @@ def _linear(weight: np.ndarray, bias: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def _convolve(weight: np.ndarray, bias: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Correlate along the last axis; the result is kernel - 1 shorter."""
-    windows = sliding_window_view(x, weight.shape[-1], axis=-1)
-    flat = np.moveaxis(windows, -1, 1).reshape(-1, windows.shape[1] * windows.shape[2])
-    out = weight.astype(x.dtype).reshape(len(weight), -1) @ flat
-    found: np.ndarray = (out + bias.astype(x.dtype)[:, None]).reshape(
-        len(weight), *windows.shape[1:3]
-    )
-    return found
+    maps, channels, kernel = weight.shape
+    rows, width = x.shape[1], x.shape[2] - kernel + 1
+    out = np.empty((maps, rows, width), dtype=x.dtype)
+    # All taps of all maps in one product, and then shifted sums; some rows at a time stay in cache.
+    taps = np.ascontiguousarray(np.moveaxis(weight, -1, 0), dtype=x.dtype).reshape(-1, channels)
+    step = max(1, CACHED // (kernel * maps * x.shape[2]))
+    for start in range(0, rows, step):
+        part = x[:, start : start + step]
+        flat = np.ascontiguousarray(part).reshape(channels, -1)
+        every = (taps @ flat).reshape(kernel, maps, part.shape[1], -1)
+        target = out[:, start : start + step]
+        target[:] = bias.astype(x.dtype)[:, None, None]
+        for tap in range(kernel):
+            target += every[tap, :, :, tap : tap + width]
+    return out
 
 
 def _leaky(x: np.ndarray) -> np.ndarray:
-    return np.where(x > 0, x, LEAK * x)
+    return np.maximum(x, LEAK * x)
