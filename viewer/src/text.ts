@@ -7,10 +7,7 @@ export function number(value: number, digits = 4): string {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size >= 1e6 || size < 1e-4)
-    return value
-      .toExponential(digits - 1)
-      .replace("e+", "e")
-      .replaceAll("-", "−");
+    return Number(value.toPrecision(digits)).toExponential().replace("e+", "e").replaceAll("-", "−");
   return String(Number(value.toPrecision(digits))).replace("-", "−");
 }
 

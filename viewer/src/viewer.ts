@@ -45,6 +45,12 @@ export class Viewer implements App {
   private readonly alert = h("div", { class: "alert", role: "alert", hidden: true });
   private readonly busy = h("p", { class: "small busy", role: "status" });
   private readonly observer: ResizeObserver;
+  private readonly end = new AbortController();
+  private readonly listeners: [string, () => void][] = [
+    ["change:state", () => this.receiveState()],
+    ["change:selection", () => this.receiveSelection()],
+    ["change:packs", () => void this.open()],
+  ];
   private asked = false;
   private saving = 0;
   private closed = false;
@@ -84,10 +90,8 @@ export class Viewer implements App {
     this.store.on(() => (this.draw(), this.save()));
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(root);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
-    host.model.on("change:state", (() => this.receiveState()) as () => void);
-    host.model.on("change:selection", (() => this.receiveSelection()) as () => void);
-    host.model.on("change:packs", (() => void this.open()) as () => void);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed, { signal: this.end.signal });
+    for (const [event, listener] of this.listeners) host.model.on(event, listener);
   }
 
   /** Read the captures that the host has; asks for those that come without bytes. */
@@ -271,6 +275,8 @@ export class Viewer implements App {
   close(): void {
     this.closed = true;
     this.observer.disconnect();
+    this.end.abort();
+    for (const [event, listener] of this.listeners) this.host.model.off(event, listener);
     this.engine.close();
     this.host.close();
     clearTimeout(this.saving);
