@@ -4,6 +4,7 @@ Debian's Chromium is used (HEADSCAPE_CHROMIUM names another one). Where there is
 Playwright, or no built module, the tests skip and say so.
 """
 
+import base64
 import csv
 import io
 import json
@@ -17,6 +18,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from headscape.arrays.pack import Pack
 from headscape.page.build import write_page
@@ -113,19 +115,10 @@ class Opened:
     def pixels(self, selector: str = ".panel canvas.pixels") -> np.ndarray:
         """A canvas as [height, width, 4] bytes."""
         found = self.page.evaluate(
-            """(selector) => {
-                const canvas = document.querySelector(selector);
-                const { width, height } = canvas;
-                const copy = new OffscreenCanvas(width, height);
-                const context = copy.getContext("2d", { willReadFrequently: true });
-                context.drawImage(canvas, 0, 0);
-                const { data } = context.getImageData(0, 0, width, height);
-                return [width, height, Array.from(data)];
-            }""",
-            selector,
+            "(selector) => document.querySelector(selector).toDataURL('image/png')", selector
         )
-        width, height, data = found
-        return np.array(data, dtype=np.uint8).reshape(height, width, 4)
+        image = Image.open(io.BytesIO(base64.b64decode(found.partition(",")[2])))
+        return np.asarray(image.convert("RGBA"))
 
     def download(self, button: str) -> bytes:
         """What a button of the section "Take away" saves."""
