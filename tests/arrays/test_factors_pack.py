@@ -39,6 +39,8 @@ def test_a_file_gives_the_same_tiles(name: str, tmp_path: Path) -> None:
             pack.layer(3).tile(quantity, range(HEADS), part, part),
         )
     assert read.title == "<script>"
+    assert read.described["source"] == "a.safetensors"
+    assert "source" not in pack.described
     assert read.header["pieces"] == pack.header["pieces"]
     assert is_pack(tmp_path / "a.safetensors")
 

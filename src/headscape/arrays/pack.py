@@ -63,6 +63,12 @@ class Pack:
         return str(self.header.get("title") or self.header["encoding"])
 
     @property
+    def described(self) -> dict[str, Any]:
+        """The header with `source`, the name of the file it was read from, where there is one."""
+        source = {} if self.path is None else {"source": self.path.name}
+        return {**source, **self.header}
+
+    @property
     def length(self) -> int:
         """Tokens in the sequence."""
         return int(self.header["length"])

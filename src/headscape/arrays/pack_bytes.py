@@ -33,7 +33,7 @@ Precision = Literal["float16", "float32"]
 
 def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:
     """The bytes of a pack."""
-    header: dict[str, Any] = {**pack.header, "precision": precision}
+    header: dict[str, Any] = {**pack.described, "precision": precision}
     arrays = dict(pack.arrays)
     if precision == "float16":
         arrays = _halved(pack)

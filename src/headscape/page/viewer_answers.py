@@ -65,7 +65,7 @@ class Served:
         return {
             "id": self.id,
             "title": pack.title,
-            "header": dict(pack.header),
+            "header": pack.described,
             "tiles": not self.whole,
         }
 
