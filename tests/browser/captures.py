@@ -50,10 +50,12 @@ def capture(
     return make_pack(factors, **{**known, **header})
 
 
-def definition(name: str, layer_number: int, head: int) -> dict[str, np.ndarray]:
+def definition(
+    name: str, layer_number: int, head: int, length: int = LENGTH
+) -> dict[str, np.ndarray]:
     """The four maps by the dense definition, NaN where hidden."""
     with torch.no_grad():
-        every = scores(inputs_of(name, seed=layer_number))
+        every = scores(inputs_of(name, seed=layer_number, length=length))
     seen = every.visible[0, 0].numpy()
     return {
         quantity: np.where(seen, getattr(every, quantity)[0, head].double().numpy(), np.nan)

@@ -15,38 +15,48 @@ QUANTITIES = ("content", "bias", "final", "weights")
 
 
 @pytest.mark.parametrize("name", [*ENCODINGS, *WRAPPED])
-def test_every_quantity_is_the_definition(name: str, open_page: Open) -> None:
-    """Every pair from float64 arithmetic; zoomed out from the kernel, every cell."""
+def test_every_pair_is_the_definition(name: str, open_page: Open) -> None:
+    """Every pair of every quantity, from float64 arithmetic on the stored factors."""
     expected = definition(name, 0, 2)
     opened = open_page([capture(name, layers=1)], {"screen": "head", "head": 2})
-    cells = range(-(-LENGTH // 2))
-    grid = Grid(LENGTH, 1, cells, cells)
     for number, quantity in enumerate(QUANTITIES, start=1):
         opened.page.keyboard.press(str(number))
-        opened.page.keyboard.press("0")
         opened.settle()
         size = max(1.0, float(np.nanmax(np.abs(expected[quantity]))))
         pairs = opened.shown()
         assert len(pairs) == LENGTH * (LENGTH + 1) // 2
         worst = max(abs(value - expected[quantity][at]) for at, value in pairs.items())
         assert worst <= 4e-6 * size, quantity
-        # A window of 60 pixels draws cells of 2 x 2 pairs.
-        opened.page.evaluate("document.querySelector('.maps').style.maxWidth = '150px'")
-        opened.page.set_viewport_size({"width": 1279, "height": 900})
-        opened.page.wait_for_function(
-            "() => document.querySelector('.panel').dataset.level === '1'"
-        )
+
+
+LONG = 1200
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["alibi", "cable", "rope", "fire", "k-cable", "cope", "dape+kerple", "dapev2+kerple"],
+)
+def test_every_cell_is_pooled_from_every_pair(name: str, open_page: Open) -> None:
+    """Zoomed out, from the kernel: cells of several pairs a side."""
+    expected = definition(name, 0, 2, LONG)
+    opened = open_page([capture(name, layers=1, length=LONG)], {"screen": "head", "head": 2})
+    for number, quantity in enumerate(QUANTITIES, start=1):
+        opened.page.keyboard.press(str(number))
         opened.settle()
-        found = opened.shown(2)
+        level = int(opened.page.locator(".panel").get_attribute("data-level"))
+        assert level >= 1
+        cells = range(-(-LONG // (1 << level)))
         how = "max" if quantity == "weights" else "mean"
-        pooled = reduced(np.nan_to_num(expected[quantity]), grid, how)  # type: ignore[arg-type]
-        worst = max(abs(value - pooled[q // 2, k // 2]) for (q, k), value in found.items())
-        assert worst <= 1e-5 * size, quantity
-        opened.page.evaluate("document.querySelector('.maps').style.maxWidth = ''")
-        opened.page.set_viewport_size({"width": 1280, "height": 900})
-        opened.page.wait_for_function(
-            "() => document.querySelector('.panel').dataset.level === '0'"
+        whole = np.nan_to_num(expected[quantity])
+        pooled = reduced(whole, Grid(LONG, level, cells, cells), how)  # type: ignore[arg-type]
+        size = max(1.0, float(np.abs(whole).max()))
+        shown = opened.shown(1 << level)
+        assert len(shown) == len(cells) * (len(cells) + 1) // 2
+        worst = max(
+            abs(value - pooled[query >> level, key >> level])
+            for (query, key), value in shown.items()
         )
+        assert worst <= 1e-5 * size, quantity
 
 
 @pytest.mark.parametrize("name", ["cable", "rope", "dapev2+kerple"])
@@ -63,19 +73,19 @@ def test_float16_is_close_and_says_so(name: str, open_page: Open) -> None:
 
 @pytest.mark.parametrize("how", ["mean", "least", "greatest"])
 def test_cells_can_be_mean_least_or_greatest(how: str, open_page: Open) -> None:
-    whole = definition("cable", 0, 0)["final"]
+    whole = np.nan_to_num(definition("cable", 0, 0, LONG)["final"])
     opened = open_page(
-        [capture("cable", layers=1)], {"screen": "head", "quantity": "final", "pooling": how}
+        [capture("cable", layers=1, length=LONG)],
+        {"screen": "head", "quantity": "final", "pooling": how},
     )
-    opened.page.evaluate("document.querySelector('.maps').style.maxWidth = '150px'")
-    opened.page.set_viewport_size({"width": 1279, "height": 900})
-    opened.page.wait_for_function("() => document.querySelector('.panel').dataset.level === '1'")
     opened.settle()
-    cells = range(-(-LENGTH // 2))
+    level = int(opened.page.locator(".panel").get_attribute("data-level"))
+    cells = range(-(-LONG // (1 << level)))
     name = {"mean": "mean", "least": "min", "greatest": "max"}[how]
-    pooled = reduced(np.nan_to_num(whole), Grid(LENGTH, 1, cells, cells), name)  # type: ignore[arg-type]
-    for (query, key), value in opened.shown(2).items():
-        assert value == pytest.approx(pooled[query // 2, key // 2], abs=2e-5)
+    pooled = reduced(whole, Grid(LONG, level, cells, cells), name)  # type: ignore[arg-type]
+    size = np.abs(whole).max()
+    for (query, key), value in opened.shown(1 << level).items():
+        assert value == pytest.approx(pooled[query >> level, key >> level], abs=1e-5 * size)
 
 
 @pytest.mark.parametrize("minus", ["row", "distance"])
