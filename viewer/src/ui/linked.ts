@@ -90,6 +90,7 @@ export class Linked {
           ]
         : [],
       mark: pair ? { x: pair.query - pair.key, y: value } : null,
+      empty: "Computing …",
       summary: first
         ? `Mean ${name} by distance: ${number(first.mean[first.zero])} at distance 0, ${number(first.mean[first.zero + Math.min(to, Math.floor(to / 2))])} at distance ${Math.floor(to / 2)}.`
         : "Computing the mean by distance.",
@@ -142,6 +143,7 @@ export class Linked {
       to,
       curves,
       mark: pair ? { x: pair.key, y: value } : null,
+      empty: pair ? "Computing …" : "Point at a pair.",
       summary: pair
         ? `${name} of query ${pair.query} over keys ${from} to ${to}; ${number(value)} at key ${pair.key}.`
         : "Point at a pair to see its row.",
@@ -173,6 +175,7 @@ export class Linked {
       to,
       curves,
       mark: pair ? { x: pair.query, y: value } : null,
+      empty: pair ? "Computing …" : "Point at a pair.",
       summary: pair
         ? `${name} of key ${pair.key} over queries ${from} to ${to}.`
         : "Point at a pair to see its column.",

@@ -19,6 +19,8 @@ export interface PlotData {
   curves: Curve[];
   bands?: { low: ArrayLike<number>; high: ArrayLike<number>; first: number; tone: "wide" | "narrow" }[];
   mark?: { x: number; y: number } | null;
+  /** What stands in place of curves that are not there. */
+  empty: string;
   /** A sentence for those who do not see the plot. */
   summary: string;
   log?: boolean;
@@ -81,7 +83,7 @@ export class Plot {
         svg(
           "text",
           { x: LEFT + inner.w / 2, y: TOP + inner.h / 2, class: "axis", "text-anchor": "middle" },
-          "Point at a pair, or computing …",
+          data.empty,
         ),
       );
     else {
