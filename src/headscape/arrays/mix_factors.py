@@ -171,4 +171,5 @@ def _convolve(weight: np.ndarray, bias: np.ndarray, x: np.ndarray) -> np.ndarray
 
 
 def _leaky(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, LEAK * x)
+    found: np.ndarray = np.maximum(x, LEAK * x)
+    return found
