@@ -11,7 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Requirements by key of pyproject.toml's [project]: $(call listed,['dependencies']).
 listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']$(1))")
 
-.PHONY: setup dependencies package figures test lint test-slow docs wheel bench results sanitize fuzz clean
+.PHONY: setup dependencies package figures test lint test-slow test-browser docs wheel bench results \
+        sanitize fuzz clean
 
 # Every stamp is older than its inputs exactly when something has to be installed again, so a repeat
 # takes milliseconds.
@@ -51,6 +52,9 @@ lint: $(VENV)/.tested
 
 test-slow: $(VENV)/.tested
 	$(BIN)/python -m pytest -m slow
+
+test-browser: $(VENV)/.tested
+	$(BIN)/python -m pytest -m browser
 
 docs: $(VENV)/.documented
 	$(BIN)/python -m docs.site.build build/site
