@@ -155,6 +155,7 @@ export class Viewer implements App {
   draw(): void {
     if (this.asked || this.closed) return;
     this.asked = true;
+    this.root.dataset["pending"] = "frame"; // until the frame is drawn, then the number of jobs
     requestAnimationFrame(() => this.drawNow());
   }
 

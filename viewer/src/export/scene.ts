@@ -83,7 +83,7 @@ export function toSvg(scene: Scene): string {
         width: shape.width,
         height: shape.height,
         preserveAspectRatio: "none",
-        style: "image-rendering:pixelated",
+        "image-rendering": "pixelated",
         href: shape.canvas.toDataURL("image/png"),
       });
     else
