@@ -1,0 +1,162 @@
+"""What one layer of a published model does with position, in our terms."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from headscape.attention.reference import AttentionInputs
+from headscape.bias import Bias, Pairwise, Slope
+from headscape.encodings import Encoding, Shape, make
+from headscape.errors import InputError
+from headscape.pretrained.alibi_reader import read_alibi
+from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.bucket_reader import read_buckets
+from headscape.pretrained.rotary_reader import read_rotary, rotates
+from headscape.protocol import LayerSpec
+from headscape.types import Positions, Visible
+
+UNKNOWN = "unknown"
+
+
+class Unrecognised(Encoding):
+    """Position enters in a way that is none of our encodings; scores and weights are right."""
+
+    title = "position not recognised"
+    formula = "S as the model computes it"
+    shows: ClassVar[Literal["bias", "final"] | None] = "final"
+    shift_invariant = toeplitz = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerReading:
+    """The encoding of a layer and how its attention inputs are made."""
+
+    name: str
+    """Name in the table of encodings, or `unknown`."""
+    encoding: Encoding
+    """What acts in this layer's attention: NoPE where position enters at the input."""
+    at_input: Encoding | None = None
+    """What is added to the token embeddings, in a model whose layers use nothing else."""
+
+    def inputs(self, call: AttentionCall, layer: int) -> AttentionInputs:
+        """The attention inputs of a call of this layer."""
+        positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+        shaped = {"softcap": call.softcap, "sink": call.sink}
+        return AttentionInputs(
+            call.q,
+            call.k,
+            call.v,
+            self.encoding,
+            self._bias(call, positions),
+            positions,
+            visible_of(call, positions, layer),
+            call.scale,
+            call.unrotated if rotates(call) else None,
+            **shaped,
+        )
+
+    def _bias(self, call: AttentionCall, positions: Positions) -> Bias | None:
+        if call.bias is None:
+            return None
+        bias = call.bias.expand(-1, call.heads, -1, -1)
+        if isinstance(self.encoding, Unrecognised):
+            return Pairwise(lambda rows, cols: _rows(bias, rows)[..., cols], positions)
+        if bias.shape[2] == 1 and type(call.module).__name__ == "FalconAttention":
+            # Falcon rounds m j to bfloat16: its own numbers are the bias, 0 at distance 0.
+            own = -bias[:, :, 0].double()
+            return Slope(None, own[..., -call.q.shape[2] :], own)
+        return self.encoding.bias(positions)
+
+    def spec(self, call: AttentionCall) -> LayerSpec:
+        """The layer as data: conventions, score scale, and what differs from plain attention."""
+        described = self.at_input or self.encoding
+        unknown = isinstance(described, Unrecognised)
+        conventions: dict[str, object] = {**described.conventions(), "scale": _scale(call)}
+        if call.k.shape[1] != call.heads:
+            conventions["key_heads"] = call.k.shape[1]
+        for name, value in (("window", call.window), ("softcap", call.softcap)):
+            if value is not None:
+                conventions[name] = value
+        if call.sink is not None:
+            conventions["sink"] = True
+        claims = {} if unknown else described.claims()
+        return LayerSpec(encoding=self.name, conventions=conventions, claims=claims)
+
+
+def read_layer(
+    call: AttentionCall,
+    body: nn.Module,
+    config: Any,
+    layer: int,
+    at_input: Encoding | None,
+) -> LayerReading:
+    """Recognise what a layer does with position."""
+    shape = shape_of(call, config)
+    found: Encoding | None
+    if call.bias is not None:
+        found = read_buckets(call, body, config, shape) or read_alibi(call, shape)
+        name = "t5" if found is not None and found.title == "T5 buckets" else "alibi"
+    elif rotates(call):
+        found, name = read_rotary(call, config, layer, shape), "rope"
+    else:
+        found = make("nope", shape, {}) if call.shares_position else None
+        name = "nope"
+    if found is None:
+        unknown = Unrecognised(shape, Unrecognised.config_type())
+        return LayerReading(name=UNKNOWN, encoding=unknown)
+    if name == "nope" and at_input is not None:
+        name = "sinusoidal" if at_input.title == "Sinusoidal" else "learned"
+        return LayerReading(name=name, encoding=found, at_input=at_input)
+    return LayerReading(name=name, encoding=found)
+
+
+def shape_of(call: AttentionCall, config: Any) -> Shape:
+    """The sizes that an encoding of this layer is built for."""
+    return Shape(
+        heads=call.heads,
+        head_dim=call.q.shape[-1],
+        width=config.hidden_size,
+        train_length=trained_length(config) or 1,
+        causal=is_causal(call),
+    )
+
+
+def trained_length(config: Any) -> int | None:
+    """The context length in training, under the names that configs use."""
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        length = getattr(config, name, None)
+        if isinstance(length, int) and length > 0:
+            return length
+    return None
+
+
+def is_causal(call: AttentionCall) -> bool:
+    """Whether no query sees a later key."""
+    return not bool(call.seen.triu(1 + call.k.shape[2] - call.q.shape[2]).any())
+
+
+def visible_of(call: AttentionCall, positions: Positions, layer: int) -> Visible:
+    """The mask of a call as a rule: causal or not, within a window or not."""
+    causal = is_causal(call)
+    seen = call.seen[:, 0]
+    reach = positions.distance().abs().masked_fill(~seen, 0).amax()
+    for visible in (Visible(causal), Visible(causal, window=int(reach) + 1)):
+        if torch.equal(visible.dense(positions)[:, 0].expand_as(seen), seen):
+            return visible
+    raise InputError(
+        f"layer {layer} has a mask that is neither causal nor bidirectional nor a sliding window: "
+        f"it cannot be read."
+    )
+
+
+def _scale(call: AttentionCall) -> str | float:
+    """The score scale by its name in our models' config, or as a number."""
+    named = {"one": 1.0, "head_dim": call.q.shape[-1] ** -0.5}
+    return next((name for name, value in named.items() if abs(value - call.scale) < 1e-9),
+                call.scale)  # fmt: skip
+
+
+def _rows(bias: Tensor, rows: slice) -> Tensor:
+    return bias if bias.shape[2] == 1 else bias[:, :, rows]
