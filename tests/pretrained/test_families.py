@@ -43,10 +43,13 @@ def test_a_family_is_read_as_its_own_attention(family: Family) -> None:
     found = dict(spec.layers[-1].conventions)
     assert {name: found.get(name) for name in family.conventions} == family.conventions
 
-    body = load(family.build(attn_implementation="eager"))._body  # type: ignore[attr-defined]
+    eager = load(family.build(attn_implementation="eager"))
+    expected = family.eager or family.encodings
+    assert tuple(layer.encoding for layer in eager.spec.layers) == expected
     with torch.no_grad():
+        body = eager._body  # type: ignore[attr-defined]
         weights = body(tokens(), output_attentions=True).attentions
-    inputs = observed(model)
+    inputs = observed(model if family.eager is None else eager)
     assert len(weights) == len(inputs) == len(spec.layers)
     for layer, own in enumerate(weights):
         every = scores(inputs[layer])

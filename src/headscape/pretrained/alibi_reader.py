@@ -9,7 +9,7 @@ import torch
 from headscape.bias import dense
 from headscape.encodings import Encoding, Shape, make
 from headscape.pretrained.attention_call import AttentionCall
-from headscape.pretrained.rounding import bias_agrees
+from headscape.pretrained.rounding import SLACK, bias_agrees, epsilon
 from headscape.types import Positions
 
 RULES: dict[str, list[dict[str, str]]] = {
@@ -27,11 +27,12 @@ def read_alibi(call: AttentionCall, shape: Shape) -> Encoding | None:
     positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
     family = type(call.module).__name__
     # Falcon rounds m j itself to bfloat16, not only m.
-    dtype = torch.bfloat16 if family == "FalconAttention" else torch.float32
+    rounding = torch.finfo(torch.bfloat16).eps if family == "FalconAttention" else 0.0
+    within = max(rounding, SLACK * epsilon(call.q.dtype))
     for fields in RULES.get(family, ANY):
         encoding = make("alibi", shape, fields)
         bias = encoding.bias(positions)
         assert bias is not None
-        if bias_agrees(dense(bias, positions), call.bias, call.seen, dtype=dtype):
+        if bias_agrees(dense(bias, positions), call.bias, call.seen, within=within):
             return encoding
     return None

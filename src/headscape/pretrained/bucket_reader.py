@@ -11,7 +11,7 @@ from headscape.bias import dense
 from headscape.encodings import Encoding, Shape, make
 from headscape.errors import InputError
 from headscape.pretrained.attention_call import AttentionCall
-from headscape.pretrained.rounding import bias_agrees
+from headscape.pretrained.rounding import SLACK, bias_agrees, epsilon
 from headscape.types import Positions
 
 TABLE = "relative_attention_bias"
@@ -34,7 +34,8 @@ def read_buckets(
     bias = encoding.bias(positions)
     assert bias is not None
     assert call.bias is not None
-    same = bias_agrees(dense(bias, positions), call.bias, call.seen, dtype=call.q.dtype)
+    within = SLACK * epsilon(call.q.dtype)
+    same = bias_agrees(dense(bias, positions), call.bias, call.seen, within=within)
     return encoding if same else None
 
 

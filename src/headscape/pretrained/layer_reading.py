@@ -101,9 +101,8 @@ def read_layer(
     elif rotates(call):
         found, name = read_rotary(call, config, layer, shape), "rope"
     else:
-        found = make("nope", shape, {}) if call.shares_position else None
-        name = "nope"
-    if found is None:
+        found, name = make("nope", shape, {}), "nope"
+    if found is None or not call.shares_position:
         unknown = Unrecognised(shape, Unrecognised.config_type())
         return LayerReading(name=UNKNOWN, encoding=unknown)
     if name == "nope" and at_input is not None:

@@ -44,8 +44,12 @@ def falcon(module: Any, given: dict[str, Any]) -> AttentionCall:
     if alibi is not None:
         bias = alibi.view(q.shape[0], q.shape[1], 1, -1).to(q.dtype) * module.inv_norm_factor
         if mask is not None and mask.dtype != torch.bool:
-            # With sdpa the mask contains the bias already; only what it hides counts.
-            mask = mask > torch.finfo(mask.dtype).min / 4
+            # The mask contains the bias already, and eager attention adds it a second time.
+            mask, added = visible_and_bias(
+                mask, causal=True, queries=q.shape[2], keys=k.shape[2], device=q.device
+            )
+            if module.config._attn_implementation != "sdpa" and added is not None:
+                bias = bias + added
         return _call(module, q, k, v, mask, module.inv_norm_factor, bias)
     rotate = sys.modules[type(module).__module__].apply_rotary_pos_emb
     turned = rotate(q, k, *given["position_embeddings"])

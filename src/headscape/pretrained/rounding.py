@@ -18,10 +18,13 @@ def rotation_agrees(ours: Tensor, theirs: Tensor) -> bool:
     return bool((ours - theirs).abs().amax() <= allowed)
 
 
-def bias_agrees(ours: Tensor, theirs: Tensor, seen: Tensor, *, dtype: torch.dtype) -> bool:
-    """Whether two biases agree where a key is seen, a constant per query aside."""
+def bias_agrees(ours: Tensor, theirs: Tensor, seen: Tensor, *, within: float) -> bool:
+    """Whether two biases agree where a key is seen, a constant per query aside.
+
+    `within` is the relative difference allowed.
+    """
     ours, theirs = ours.double(), theirs.double()
     gap = (ours - theirs).masked_fill(~seen, torch.nan)
     spread = (gap - gap.nanmean(dim=-1, keepdim=True)).masked_fill(~seen, 0.0)
     size = theirs.masked_fill(~seen, 0.0).abs().amax()
-    return bool(spread.abs().amax() <= SLACK * epsilon(dtype) * (1e-3 + size))
+    return bool(spread.abs().amax() <= within * (1e-3 + size))
