@@ -64,8 +64,8 @@ def choose(inputs: AttentionInputs, path: Path = "auto") -> Choice:
 
 def attend(
     q: Float[Tensor, "b h t e"],
-    k: Float[Tensor, "b h s e"],
-    v: Float[Tensor, "b h s e"],
+    k: Float[Tensor, "b hk s e"],
+    v: Float[Tensor, "b hk s ev"],
     encoding: Encoding,
     bias: Bias | None,
     positions: Positions,
@@ -74,19 +74,26 @@ def attend(
     path: Path = "auto",
     tap: Tap | None = None,
     unrotated: tuple[Tensor, Tensor] | None = None,
-) -> Float[Tensor, "b h t e"]:
+    *,
+    temperature: Float[Tensor, "#b #h t"] | None = None,
+    softcap: float | None = None,
+    sink: Float[Tensor, " h"] | None = None,
+) -> Float[Tensor, "b h t ev"]:
     """Attention of rotated q and k over v; a tap is served by the reference path alone.
 
     `unrotated` holds q and k before rotation, for a tap to tell content from position.
     """
-    inputs = AttentionInputs(q, k, v, encoding, bias, positions, visible, scale, unrotated)
+    inputs = AttentionInputs(
+        q, k, v, encoding, bias, positions, visible, scale, unrotated,
+        temperature=temperature, softcap=softcap, sink=sink,
+    )  # fmt: skip
     check(inputs)
     return run(inputs, path, tap)
 
 
 def run(
     inputs: AttentionInputs, path: Path = "auto", tap: Tap | None = None
-) -> Float[Tensor, "b h t e"]:
+) -> Float[Tensor, "b h t ev"]:
     """The same from one value, which fits together as a model's does."""
     if tap is not None:
         if path not in {"auto", "reference"}:

@@ -3,6 +3,8 @@
 A path that computes with what does not fit would give numbers that mean nothing.
 """
 
+from math import inf
+
 from headscape.attention.reference import AttentionInputs
 from headscape.errors import InputError
 
@@ -18,13 +20,31 @@ def check(inputs: AttentionInputs) -> None:
         raise InputError("visible needs the groups of both queries and keys, or of neither.")
     b, h, _, e = q.shape
     for name, x in (("k", k), ("v", v)):
-        if x.ndim != 4 or x.shape[:2] != (b, h) or x.shape[3] != e or x.shape[2] == 0:
+        if x.ndim != 4 or x.shape[0] != b or 0 in x.shape or (name == "k" and x.shape[3] != e):
             raise InputError(f"{name} must be {b} {h} s {e} with s > 0, not {tuple(x.shape)}.")
+        if h % x.shape[1] or x.shape[1] != k.shape[1]:
+            raise InputError(
+                f"{name} has {x.shape[1]} heads: k and v need the same number, a divisor of {h}."
+            )
         if x.dtype != q.dtype or x.device != q.device:
             raise InputError(f"{name} is {x.dtype} on {x.device}, but q {q.dtype} on {q.device}.")
     if k.shape[2] != v.shape[2]:
         raise InputError(f"k holds {k.shape[2]} keys, but v {v.shape[2]}.")
     _check_tokens(inputs)
+    _check_scores(inputs)
+
+
+def _check_scores(inputs: AttentionInputs) -> None:
+    b, h, t, _ = inputs.q.shape
+    if inputs.softcap is not None and not 0 < inputs.softcap < inf:
+        raise InputError(f"softcap must be positive and finite, got {inputs.softcap}.")
+    sink, temperature = inputs.sink, inputs.temperature
+    if sink is not None and tuple(sink.shape) != (h,):
+        raise InputError(f"sink must be of shape ({h},), not {tuple(sink.shape)}.")
+    if temperature is not None:
+        shape = tuple(temperature.shape)
+        if len(shape) != 3 or shape[0] not in (1, b) or shape[1] not in (1, h) or shape[2] != t:
+            raise InputError(f"temperature must be 1 or {b} by 1 or {h} by {t}, not {shape}.")
 
 
 def _check_tokens(inputs: AttentionInputs) -> None:
