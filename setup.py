@@ -25,7 +25,7 @@ COMMON = [
     "-Wno-maybe-uninitialized",
 ]
 X86 = platform.machine().lower() in {"x86_64", "amd64"}
-AVX2 = ["-mavx2", "-mfma"]
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 FLAGS = {
     "api.cpp": ["-fvisibility=default"],
     "kernel_portable.cpp": [],
@@ -63,7 +63,10 @@ class PerFileFlags(build_ext):
         fresh.replace(target)
 
 
-headers = ["simd", "problem", "gemm", "bias", "attention", "convolution", "mixing", "kernel"]
+headers = [
+    "simd", "problem", "gemm", "bias", "bend", "half", "shear", "attention", "convolution", "mixing",
+    "decode", "kernel",
+]  # fmt: skip
 setup(
     cmdclass={"build_ext": PerFileFlags},
     ext_modules=[

@@ -56,7 +56,9 @@ int best() {
 #if defined(__x86_64__)
     const char *asked = std::getenv("HEADSCAPE_NATIVE");
     int level = 0;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) level = 1;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("f16c"))
+        level = 1;
     if (level && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
         level = 2;
@@ -85,28 +87,31 @@ const char *headscape_instructions() {
 
 // For the Python side to check that both agree on the layout.
 int64_t headscape_problem_size() { return sizeof(Problem); }
+int64_t headscape_decode_size() { return sizeof(headscape::Decode); }
 
 #if defined(__x86_64__)
 // A vector must divide the head dim, so AVX-512 leaves odd multiples of 8 to AVX2.
-#define HEADSCAPE_RUN(what)                                                      \
-    if (headscape::kLevel == 2 && p->head_dim % 16 == 0)                         \
-        return headscape::avx512::what(*p, plans.plan());                        \
-    if (headscape::kLevel >= 1) return headscape::avx2::what(*p, plans.plan());  \
-    return headscape::portable::what(*p, plans.plan());
+#define HEADSCAPE_RUN(what, ...)                                                   \
+    if (headscape::kLevel == 2 && p->head_dim % 16 == 0 && p->value_dim % 16 == 0) \
+        return headscape::avx512::what(__VA_ARGS__);                               \
+    if (headscape::kLevel >= 1) return headscape::avx2::what(__VA_ARGS__);         \
+    return headscape::portable::what(__VA_ARGS__);
 #else
-#define HEADSCAPE_RUN(what) return headscape::portable::what(*p, plans.plan());
+#define HEADSCAPE_RUN(what, ...) return headscape::portable::what(__VA_ARGS__);
 #endif
+
+int headscape_decode(const headscape::Decode *p) { HEADSCAPE_RUN(decode, *p) }
 
 int headscape_forward(const Problem *p) try {
     Plans plans(*p);
-    HEADSCAPE_RUN(forward)
+    HEADSCAPE_RUN(forward, *p, plans.plan())
 } catch (const std::bad_alloc &) {
     return 1;
 }
 
 int headscape_backward(const Problem *p) try {
     Plans plans(*p);
-    HEADSCAPE_RUN(backward)
+    HEADSCAPE_RUN(backward, *p, plans.plan())
 } catch (const std::bad_alloc &) {
     return 1;
 }

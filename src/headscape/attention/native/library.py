@@ -20,9 +20,10 @@ def _fields(kind: type, names: str) -> list[tuple[str, type]]:
 
 
 FIELDS = [
-    *_fields(ctypes.c_int64, "batch heads queries keys head_dim causal threads parts"),
-    *_fields(ctypes.c_double, "scale"),
-    *_fields(ctypes.c_void_p, "q k v q_at k_at q_group k_group"),
+    *_fields(ctypes.c_int64, "batch heads queries keys head_dim key_heads value_dim type"),
+    *_fields(ctypes.c_int64, "causal window threads parts"),
+    *_fields(ctypes.c_double, "scale softcap"),
+    *_fields(ctypes.c_void_p, "temperature sink q k v q_at k_at q_group k_group"),
     *_fields(ctypes.c_int64, "q_stride k_stride"),
     *_fields(ctypes.c_void_p, "out lse"),
     *_fields(ctypes.c_int64, "kind"),
@@ -30,12 +31,28 @@ FIELDS = [
     *_fields(ctypes.c_int64, "table_low table_length"),
     *_fields(ctypes.c_void_p, "weight row col"),
     *_fields(ctypes.c_int64, "weight_stride row_stride col_stride pieces"),
-    *_fields(ctypes.c_void_p, "knots slopes offsets"),
+    *_fields(ctypes.c_void_p, "knots slopes offsets r basis u key_basis"),
+    *_fields(ctypes.c_int64, "rank key_rank r_stride u_stride basis_stride key_basis_stride"),
+    *_fields(ctypes.c_int64, "basis_low basis_length"),
     *_fields(ctypes.c_int64, "hidden taps adds_bias released"),
     *_fields(ctypes.c_void_p, "in_weight in_bias out_weight out_bias in_back out_back fold"),
     *_fields(ctypes.c_int64, "fold_low fold_length"),
-    *_fields(ctypes.c_void_p, "d_out d_q d_k d_v d_table d_weight d_row d_col d_slopes d_offsets"),
+    *_fields(ctypes.c_void_p, "d_out d_q d_k d_v d_temperature d_table d_weight d_row d_col"),
+    *_fields(ctypes.c_void_p, "d_slopes d_offsets d_r d_basis d_u d_key_basis"),
     *_fields(ctypes.c_void_p, "d_fold d_in_weight d_in_bias d_out_weight d_out_bias"),
+]
+
+
+DECODE_FIELDS = [
+    *_fields(
+        ctypes.c_int64, "batch heads key_heads keys head_dim value_dim type threads stretches"
+    ),
+    *_fields(ctypes.c_double, "scale softcap"),
+    *_fields(ctypes.c_void_p, "q k v"),
+    *_fields(ctypes.c_int64, "k_batch k_head k_row v_batch v_head v_row"),
+    *_fields(ctypes.c_void_p, "bias"),
+    *_fields(ctypes.c_int64, "bias_stride bias_head"),
+    *_fields(ctypes.c_void_p, "bias_weight bias_base temperature sink out"),
 ]
 
 
@@ -43,6 +60,12 @@ class Problem(ctypes.Structure):
     """One attention call, as plain data."""
 
     _fields_ = FIELDS
+
+
+class Decode(ctypes.Structure):
+    """One query per head against a cache, as plain data."""
+
+    _fields_ = DECODE_FIELDS
 
 
 @functools.cache
@@ -61,10 +84,13 @@ def load() -> ctypes.CDLL | str:
         return f"the native kernels cannot be loaded: {error}"
     library.headscape_instructions.restype = ctypes.c_char_p
     library.headscape_problem_size.restype = ctypes.c_int64
-    if library.headscape_problem_size() != ctypes.sizeof(Problem):
+    library.headscape_decode_size.restype = ctypes.c_int64
+    sizes = library.headscape_problem_size(), library.headscape_decode_size()
+    if sizes != (ctypes.sizeof(Problem), ctypes.sizeof(Decode)):
         return "the native kernels are of another version; install headscape again"
     for name in ("headscape_forward", "headscape_backward"):
         getattr(library, name).argtypes = [ctypes.POINTER(Problem)]
+    library.headscape_decode.argtypes = [ctypes.POINTER(Decode)]
     return library
 
 
