@@ -1,8 +1,9 @@
 """Random calls of attention with everything that may act on scores, for paths to be compared on.
 
-`Call` holds leaves in float64 and makes AttentionInputs of any dtype from them, so that one call can
-be run by every path and differentiated. `random_call(seed)` draws lengths around tile borders, batch
-sizes, grouped heads, head dims, positions, packed groups, padding, windows and every kind of bias.
+`Call` holds leaves in float64 and makes AttentionInputs of any dtype from them, so that one call
+can be run by every path and differentiated. `random_call(seed)` draws lengths around tile borders,
+batch sizes, grouped heads, head dims, positions, packed groups, padding, windows and every kind of
+bias.
 """
 
 import random
@@ -93,7 +94,7 @@ def agree(call: Call, path: object) -> None:
 
 def random_call(seed: int, kinds: list[str] | None = None) -> Call:
     """A call drawn from `seed`."""
-    draw = random.Random(seed)
+    draw = random.Random(seed)  # noqa: S311
     torch.manual_seed(seed)
     kind = draw.choice(kinds or BIASES)
     b, shared, groups = draw.choice([1, 1, 2]), draw.choice([1, 1, 2, 3]), draw.choice([1, 2])
@@ -122,7 +123,7 @@ def plain_call(kind: str, length: int, head_dim: int = 24, keys: int = 2) -> Cal
     leaves = {
         "q": _some(1, 4, length, head_dim), "k": _some(1, keys, length, head_dim),
         "v": _some(1, keys, length, head_dim),
-    } | _bias(random.Random(3), kind, 1, 4, length, length)  # fmt: skip
+    } | _bias(random.Random(3), kind, 1, 4, length, length)  # fmt: skip  # noqa: S311
     call = Call(kind, leaves, Positions.span(length), Visible(), zero=length)
     call.upstream = _some(1, 4, length, head_dim)
     return call

@@ -21,10 +21,9 @@ def one_query(seed: int, kind: str | None = None) -> AttentionInputs:
     s = call.leaves["k"].shape[2]
     leaves = {}
     for name, x in call.leaves.items():
-        per_query = name in ("q", "r", "row", "weight", "temperature")
         axis = 1 if name == "far" else 2
-        x = x.narrow(axis, x.shape[axis] - 1, 1) if per_query or name == "far" else x
-        leaves[name] = x.float()
+        per_query = name in ("q", "r", "row", "weight", "temperature", "far")
+        leaves[name] = (x.narrow(axis, x.shape[axis] - 1, 1) if per_query else x).float()
     for name in "kv":
         x = leaves[name]
         room = torch.full((*x.shape[:2], 2 * s, x.shape[3]), torch.nan)
@@ -42,7 +41,7 @@ def exact(inputs: AttentionInputs) -> torch.Tensor:
 
 @pytest.mark.parametrize("native", NATIVE)
 @pytest.mark.parametrize("seed", range(4000, 4060))
-def test_random_calls(seed: int, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+def test_random_calls(seed: int, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = one_query(seed)
     assert decode.refuses(inputs) is None
     if not native:

@@ -52,7 +52,7 @@ CAUSAL = np.tril(np.ones((LENGTH, LENGTH), bool))
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [1, 2, 5, LENGTH - 1, LENGTH, 100])
-def test_a_window_is_the_oracles(window: int, causal: bool) -> None:  # noqa: FBT001
+def test_a_window_is_the_oracles(window: int, causal: bool) -> None:
     visible, at = Visible(causal, window=window), np.arange(LENGTH)
     seen = oracle.windowed(at, at, window, causal=causal)
     assert np.array_equal(visible.dense(Positions.span(LENGTH))[0, 0].numpy(), seen)

@@ -1,4 +1,4 @@
-"""The torch path equals the definition on the random calls that the native kernels are tested on."""
+"""The torch path equals the definition on the native kernels' random calls."""
 
 import pytest
 

@@ -64,7 +64,7 @@ def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 ev"]:
 def _row(bias: Bias, inputs: AttentionInputs) -> Float[Tensor, "#b h 1 s"]:
     if isinstance(bias, Toeplitz) and _consecutive(inputs.positions.k):
         low, high = inputs.positions.bounds
-        if 0 <= bias.zero + low and bias.zero + high < bias.table.shape[1]:
+        if bias.zero + low >= 0 and bias.zero + high < bias.table.shape[1]:
             return bias.table[:, bias.zero + low : bias.zero + high + 1].flip(-1)[None, :, None]
     return dense(bias, inputs.positions)
 

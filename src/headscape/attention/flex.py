@@ -7,8 +7,9 @@ all three values, the compiled forward for Toeplitz and for no bias. With torch 
 CPU kernel of a Slope or Perceptron does not build (torch's generated C++ does not compile).
 Untested: everything on a GPU.
 
-Serves Toeplitz, Slope and Perceptron, windows and grouped heads; not a bias that is an arbitrary function of two slices, and
-not encodings that mix whole rows of scores (DAPE, DAPEv2, CoPE), nor a temperature, softcap or sink.
+Serves Toeplitz, Slope and Perceptron, windows and grouped heads; not a bias that is an arbitrary
+function of two slices or sheared, not encodings that mix whole rows of scores (DAPE, DAPEv2, CoPE),
+nor a temperature, softcap or sink.
 """
 
 from collections.abc import Callable

@@ -4,10 +4,10 @@
     ByPosition   Perceptron: its two inputs for every distance and every query there is room for
     BySum        Slope: sums relative to a recent token, rounded once for many tokens
 
-`row(count, bias)` is the bias of the last of `count` tokens, written out or, by BySum, as a slope in
-the model's dtype; its own bias is handed in where it has one. BySum is not for encodings that mix
-scores, which take rows, nor for half precision, where a key near the query but far from the base
-would lose too much.
+`row(count, bias)` is the bias of the last of `count` tokens, written out or, by BySum, as a slope
+in the model's dtype; its own bias is handed in where it has one. BySum is not for encodings that
+mix scores, which take rows, nor for half precision, where a key near the query but far from the
+base would lose too much.
 """
 
 import torch

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from headscape.attention.native.fold import MARGIN as FOLD
+from headscape.attention.native.gradients import buffers, gather, parts_of, total
 from headscape.attention.native.library import call
 from headscape.errors import InputError
 
@@ -171,7 +172,7 @@ def attention(
 
 
 @attention.register_fake
-def _(q, k, v, *_):  # type: ignore[no-untyped-def]
+def _(q, k, v, *_):  # type: ignore[no-untyped-def]  # noqa: ARG001
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     return q.new_empty((*q.shape[:3], v.shape[3])), lse
 
@@ -202,24 +203,24 @@ def attention_backward(
     fields = _fields(
         q, k, v, at, values, kind, mixing, low, causal, scale, window, softcap, temperature, sink
     )
-    parts = _parts(q.shape[0] * (1 if mixing else k.shape[1]))
+    parts = parts_of(q.shape[0] * (1 if mixing else k.shape[1]))
     d_q = torch.zeros_like(q, dtype=torch.float32)
     d_k, d_v = (torch.empty(parts, *x.shape, dtype=torch.float32) for x in (k, v))
     d_temperature = None if temperature is None else d_q.new_zeros(temperature.shape)
     bias, mixers = (values[:-MIXERS], values[-MIXERS:]) if mixing else (values, [])
-    learned = _buffers(kind, bias, mixers, parts, q, k) if learns or mixing else {}
+    learned = buffers(kind, bias, mixers, parts, q, k) if learns or mixing else {}
     call(
         "backward", **(fields | {"parts": parts}), d_out=d_out, out=out, lse=lse,
         d_q=d_q, d_k=d_k, d_v=d_v, d_temperature=d_temperature, **learned,
     )  # fmt: skip
-    found = [x.to(q.dtype) for x in (d_q, _total(d_k), _total(d_v))]
+    found = [x.to(q.dtype) for x in (d_q, total(d_k), total(d_v))]
     found += [] if d_temperature is None else [d_temperature]
     if sink is not None:
         # A sink is a key with a score and no value: ds = p (0 - delta).
         delta = torch.linalg.vecdot(d_out.float(), out.float())
         found.append(-(delta * (sink[:, None] - lse).exp()).sum((0, 2)))
     if learns:
-        found += _gather(kind, bias, learned)
+        found += gather(kind, bias, learned)
         found += [
             learned[f"d_{name}"].sum((0, 1)).to(x.dtype)
             for name, x in zip(("in_weight", "in_bias", "out_weight", "out_bias"), mixers)  # noqa: B905
@@ -227,75 +228,9 @@ def attention_backward(
     return found
 
 
-def _parts(workers: int) -> int:
-    """Into how many parts a worker's queries are dealt, where there are fewer workers than threads.
-
-    Each part has its own d_k and d_v, so there are no more than needed.
-    """
-    threads = torch.get_num_threads()
-    return 1 if workers % threads == 0 or workers >= 2 * threads else -(-threads // workers)
-
-
-def _buffers(
-    kind: str, bias: list[Tensor], mixers: list[Tensor], parts: int, q: Tensor, k: Tensor
-) -> dict[str, Tensor]:
-    b, h, t, _ = q.shape
-    q = q.new_empty(0, dtype=torch.float32)
-    double = torch.float64
-    found: dict[str, Tensor] = {}
-    if kind in ("toeplitz", "pieces"):
-        found["d_table"] = q.new_zeros(parts, b, h, bias[0].shape[-1])
-    if kind == "toeplitz" and mixers:
-        found["d_fold"] = q.new_zeros(parts, b, *bias[1].shape)
-    if kind == "slope":
-        found["d_row"] = q.new_zeros(b, h, t, dtype=double)
-        found["d_col"] = q.new_zeros(parts, b, h, k.shape[2], dtype=double)
-    if kind == "pieces" or (kind == "slope" and len(bias) == 3):
-        found["d_weight"] = q.new_zeros(b, h, t)
-    if kind == "pieces":
-        found["d_slopes"] = q.new_zeros(parts, b, h, bias[2].shape[1])
-        found["d_offsets"] = torch.zeros_like(found["d_slopes"])
-    if kind == "sheared":
-        found["d_r"] = q.new_zeros(b, h, t, bias[0].shape[-1])
-        found["d_basis"] = q.new_zeros(parts, b, h, *bias[1].shape[1:])
-    if kind == "sheared" and len(bias) == 4:
-        found["d_u"] = q.new_zeros(parts, b, h, k.shape[2], bias[2].shape[-1])
-        found["d_key_basis"] = q.new_zeros(parts, b, h, *bias[3].shape[1:])
-    for name, x in zip(("in_weight", "in_bias", "out_weight", "out_bias"), mixers):  # noqa: B905
-        found[f"d_{name}"] = q.new_zeros(parts, b, *x.shape, dtype=double)
-    return found
-
-
-def _total(x: Tensor) -> Tensor:
-    return x[0] if x.shape[0] == 1 else x.sum(0)
-
-
-def _gather(kind: str, bias: list[Tensor], learned: dict[str, Tensor]) -> list[Tensor]:
-    if kind == "none":
-        return []
-    if kind == "toeplitz":
-        return [learned[name].sum((0, 1)) for name in ("d_table", "d_fold") if name in learned]
-    if kind == "slope":
-        found = [learned["d_row"], learned["d_col"].sum(0)]
-        found += [learned["d_weight"]] if len(bias) == 3 else []
-        return [d.sum_to_size(x.shape) for d, x in zip(found, bias, strict=True)]
-    if kind == "sheared":
-        found = [learned["d_r"], learned["d_basis"].sum((0, 1))]
-        if len(bias) == 4:
-            found += [learned["d_u"].sum(0), learned["d_key_basis"].sum((0, 1))]
-        return [d.sum_to_size(x.shape) for d, x in zip(found, bias, strict=True)]
-    return [
-        learned["d_table"].sum((0, 1, 2)),
-        learned["d_weight"].sum(1).sum_to_size(bias[1].shape),
-        learned["d_slopes"].sum((0, 1)),
-        learned["d_offsets"].sum((0, 1)),
-        torch.zeros_like(bias[4]),
-    ]
-
-
 @attention_backward.register_fake
-def _(d_out, q, k, v, out, lse, at, values, kind, mixing, low, causal, scale, window, softcap,
-      temperature, sink, learns):  # type: ignore[no-untyped-def]  # noqa: ARG001  # fmt: skip
+def _(_, q, k, v, *rest):  # type: ignore[no-untyped-def]
+    values, temperature, sink, learns = rest[3], *rest[-3:]
     given = [x for x in (temperature, sink) if x is not None]
     inputs = [q, k, v, *given, *(values if learns else [])]
     return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in inputs]
