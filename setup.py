@@ -65,7 +65,7 @@ class PerFileFlags(build_ext):
 
 headers = [
     "simd", "problem", "gemm", "bias", "bend", "half", "shear", "attention", "convolution", "mixing",
-    "decode", "kernel",
+    "decode", "cells", "kernel",
 ]  # fmt: skip
 setup(
     cmdclass={"build_ext": PerFileFlags},

@@ -12,6 +12,8 @@ carries them on. Anything the kernels cannot serve is refused here with its reas
 never sees it. Positions are cheapest in consecutive stretches.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -86,15 +88,26 @@ def _refuses_mixing(inputs: AttentionInputs) -> str | None:
 
 def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
     """Attention of rotated q and k over v."""
+    return run(inputs)[0].to(inputs.q.dtype)
+
+
+def run(inputs: AttentionInputs) -> tuple[Float[Tensor, "b h t ev"], Float[Tensor, "b h t"]]:
+    """Attention, and the logarithm of every softmax's denominator."""
+    given = arguments(inputs)
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in given[4])
+    out, lse = attention(*given, learns)
+    return out, lse
+
+
+def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
+    """What the operator of ops.py takes, up to `learns`."""
     q, k, v, bias, visible = inputs.q, inputs.k, inputs.v, inputs.bias, inputs.visible
-    encoding, positions = inputs.encoding, inputs.positions
     check(inputs)
     if (reason := refuses(inputs)) is not None:
         raise InputError(f"path='native' cannot serve this: {reason}.")
     _check_bias(bias, q, k)
-    at = _at(inputs)
-    kind, tensors, low = _values(bias, positions, visible.causal)
-    mixing, mixers = _mixer(encoding)
+    kind, tensors, low = _values(bias, inputs.positions, visible.causal)
+    mixing, mixers = _mixer(inputs.encoding)
     channels = q.shape[1] * (1 if bias is None else 2)
     if mixing and (mixers[0].shape[1] != channels or mixers[3].shape[0] != q.shape[1]):
         raise InputError(
@@ -104,19 +117,16 @@ def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
         h, (inner, in_bias) = q.shape[1], mixers[:2]
         tensors += [fold(tensors[0], low, inner[:, h:], in_bias, causal=visible.causal)]
         mixers[0] = inner[:, :h]
-    values = [*tensors, *mixers]
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in values)
     temperature, sink = inputs.temperature, inputs.sink
     if temperature is not None:
         temperature = temperature.float().expand(q.shape[:3])
     if mixing:
         q, k, v = q.float(), k.float(), v.float()
-    found = attention(
-        q, k, v, at, values, kind, mixing, low, visible.causal, inputs.scale, visible.window or 0,
-        inputs.softcap or 0.0, temperature, None if sink is None else sink.float(), learns,
+    return (
+        q, k, v, _at(inputs), [*tensors, *mixers], kind, mixing, low, visible.causal, inputs.scale,
+        visible.window or 0, inputs.softcap or 0.0, temperature,
+        None if sink is None else sink.float(),
     )  # fmt: skip
-    out: Tensor = found[0]
-    return out.to(inputs.q.dtype)
 
 
 def _at(inputs: AttentionInputs) -> list[Tensor]:

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "problem.hpp"
@@ -44,6 +45,22 @@ struct Plans {
             for (int64_t h = 0; h < p.heads; h++)
                 for (int64_t t = q_begin[b + 1] - 1; t >= q_begin[b]; t--) units.push_back({b, h, t});
         }
+    }
+    // For cells: units of whole cells of queries, at least a tile of them, their tiles cut anew. In a
+    // unit, `head` and `tile` are the first tile and the one after the last.
+    void by_cells(const Problem &p, const Cells &c) {
+        int64_t most = p.hidden ? kMixQueries : kQueryTile;
+        q.clear(), units.clear();
+        for (int64_t a = 0, first = 0; a < c.cells; a++) {
+            int64_t from = c.edges[first], end = c.edges[a + 1];
+            if (end - from < most && a + 1 < c.cells) continue;
+            int64_t begin = static_cast<int64_t>(q.size());
+            for (int64_t i = from; i < end; i += most)
+                q.push_back({i, end - i < most ? end - i : most, p.q_at[i], 0, 0, p.queries});
+            units.push_back({0, begin, static_cast<int64_t>(q.size())});
+            first = a + 1;
+        }
+        for (size_t i = 0; i < units.size() / 2; i++) std::swap(units[i], units[units.size() - 1 - i]);
     }
     Plan plan() const {
         return {q.data(), k.data(), q_begin.data(), k_begin.data(), units.data(),
@@ -88,6 +105,7 @@ const char *headscape_instructions() {
 // For the Python side to check that both agree on the layout.
 int64_t headscape_problem_size() { return sizeof(Problem); }
 int64_t headscape_decode_size() { return sizeof(headscape::Decode); }
+int64_t headscape_cells_size() { return sizeof(headscape::Cells); }
 
 #if defined(__x86_64__)
 // A vector must divide the head dim, so AVX-512 leaves odd multiples of 8 to AVX2.
@@ -105,6 +123,14 @@ int headscape_decode(const headscape::Decode *p) { HEADSCAPE_RUN(decode, *p) }
 int headscape_forward(const Problem *p) try {
     Plans plans(*p);
     HEADSCAPE_RUN(forward, *p, plans.plan())
+} catch (const std::bad_alloc &) {
+    return 1;
+}
+
+int headscape_cells(const Problem *p, const headscape::Cells *c) try {
+    Plans plans(*p);
+    plans.by_cells(*p, *c);
+    HEADSCAPE_RUN(cells, *p, *c, plans.plan())
 } catch (const std::bad_alloc &) {
     return 1;
 }

@@ -5,8 +5,8 @@
 #include <omp.h>
 #endif
 
+#include "cells.hpp"
 #include "decode.hpp"
-#include "mixing.hpp"
 
 namespace headscape {
 namespace HEADSCAPE_ISA {
@@ -112,6 +112,35 @@ int forward(const Problem &p, const Plan &plan) {
     if (p.kind == kSlope) return run_forward<Slope>(p, plan, 0);
     if (p.kind == kPieces) return run_forward<Pieces>(p, plan, 2 * p.pieces * W);
     return run_forward<None>(p, plan, 0);
+}
+
+// A unit of work is whole cells of queries, at least a tile of them: first and last query tile.
+template <class Bias>
+inline int run_cells(const Problem &p, const Cells &c, const Plan &plan, int64_t bias_floats) {
+    int64_t own = p.hidden ? mixed_cells_floats(p) : cells_floats(p);
+    Scratch scratch(p.threads, own + bias_floats);
+    if (!scratch.all) return 1;
+    int64_t heads = p.hidden ? 1 : p.heads;
+#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
+    for (int64_t u = 0; u < plan.unit_count * heads; u++) {
+        float *mine = scratch.all + thread_index() * scratch.each;
+        const Unit &unit = plan.units[u / heads];
+        for (int64_t t = unit.head; t < unit.tile; t++)
+            if (p.hidden)
+                mixed_cells_tile<Bias>(p, c, plan, plan.q[t], mine, mine + own);
+            else if (bends(p))
+                cells_tile<Bias, Bent>(p, c, plan, u % heads, plan.q[t], mine, mine + own);
+            else
+                cells_tile<Bias, Straight>(p, c, plan, u % heads, plan.q[t], mine, mine + own);
+    }
+    return 0;
+}
+
+int cells(const Problem &p, const Cells &c, const Plan &plan) {
+    if (p.kind == kToeplitz) return run_cells<Toeplitz>(p, c, plan, 0);
+    if (p.kind == kSlope) return run_cells<Slope>(p, c, plan, 0);
+    if (p.kind == kPieces) return run_cells<Pieces>(p, c, plan, 2 * p.pieces * W);
+    return run_cells<None>(p, c, plan, 0);
 }
 
 int decode(const Decode &p) {

@@ -9,6 +9,7 @@ import ctypes
 import functools
 import importlib.machinery
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -56,6 +57,12 @@ DECODE_FIELDS = [
 ]
 
 
+CELLS_FIELDS = [
+    *_fields(ctypes.c_int64, "cells additive"),
+    *_fields(ctypes.c_void_p, "edges raw_q raw_k sum least greatest"),
+]
+
+
 class Problem(ctypes.Structure):
     """One attention call, as plain data."""
 
@@ -66,6 +73,12 @@ class Decode(ctypes.Structure):
     """One query per head against a cache, as plain data."""
 
     _fields_ = DECODE_FIELDS
+
+
+class Cells(ctypes.Structure):
+    """A grid that scores are reduced to, as plain data."""
+
+    _fields_ = CELLS_FIELDS
 
 
 @functools.cache
@@ -83,14 +96,16 @@ def load() -> ctypes.CDLL | str:
     except OSError as error:
         return f"the native kernels cannot be loaded: {error}"
     library.headscape_instructions.restype = ctypes.c_char_p
-    library.headscape_problem_size.restype = ctypes.c_int64
-    library.headscape_decode_size.restype = ctypes.c_int64
-    sizes = library.headscape_problem_size(), library.headscape_decode_size()
-    if sizes != (ctypes.sizeof(Problem), ctypes.sizeof(Decode)):
-        return "the native kernels are of another version; install headscape again"
+    for name, kind in (("problem", Problem), ("decode", Decode), ("cells", Cells)):
+        size = getattr(library, f"headscape_{name}_size", None)
+        if size is not None:
+            size.restype = ctypes.c_int64
+        if size is None or size() != ctypes.sizeof(kind):
+            return "the native kernels were built for a different version; install headscape again"
     for name in ("headscape_forward", "headscape_backward"):
         getattr(library, name).argtypes = [ctypes.POINTER(Problem)]
     library.headscape_decode.argtypes = [ctypes.POINTER(Decode)]
+    library.headscape_cells.argtypes = [ctypes.POINTER(Problem), ctypes.POINTER(Cells)]
     return library
 
 
@@ -101,16 +116,22 @@ def instructions() -> str:
     return str(library.headscape_instructions().decode())
 
 
-def call(name: str, **fields: Tensor | float | None) -> None:
+def call(name: str, beside: Cells | None = None, **fields: Tensor | float | None) -> None:
     """Run `name` on a problem; tensors are handed over by address."""
     library = load()
     assert not isinstance(library, str)
     problem = Problem(threads=torch.get_num_threads())
+    fill(problem, fields)
+    given = [problem] if beside is None else [problem, beside]
+    if getattr(library, f"headscape_{name}")(*map(ctypes.byref, given)):
+        raise MemoryError("no memory for the scratch tiles of native attention")
+
+
+def fill(struct: ctypes.Structure, fields: Mapping[str, Tensor | float | None]) -> None:
+    """Set the fields of a struct, tensors by address; None leaves a field at 0."""
     for field, value in fields.items():
         if isinstance(value, Tensor):
             assert value.is_contiguous(), field
-            setattr(problem, field, value.data_ptr())
+            setattr(struct, field, value.data_ptr())
         elif value is not None:
-            setattr(problem, field, value)
-    if getattr(library, f"headscape_{name}")(ctypes.byref(problem)):
-        raise MemoryError("no memory for the scratch tiles of native attention")
+            setattr(struct, field, value)

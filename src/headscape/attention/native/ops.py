@@ -41,7 +41,7 @@ MIXERS = 4
 Fields = dict[str, Tensor | float | None]
 
 
-def _fields(
+def fields_of(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -57,6 +57,7 @@ def _fields(
     temperature: Tensor | None,
     sink: Tensor | None,
 ) -> Fields:
+    """What the struct `Problem` is filled with."""
     b, h, t, e = q.shape
     rows = max(x.shape[0] for x in at)
     fields: Fields = {
@@ -164,7 +165,7 @@ def attention(
     _check(at, values, kind, mixing, low, causal)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     out, lse = q.new_zeros(*q.shape[:3], v.shape[3]), q.new_zeros(q.shape[:3], dtype=torch.float32)
-    fields = _fields(
+    fields = fields_of(
         q, k, v, at, values, kind, mixing, low, causal, scale, window, softcap, temperature, sink
     )
     call("forward", **fields, out=out, lse=lse)
@@ -200,7 +201,7 @@ def attention_backward(
 ) -> list[Tensor]:
     """Gradients of q, k, v, of temperature and sink where given and, if `learns`, of `values`."""
     q, k, v, d_out = (x.contiguous() for x in (q, k, v, d_out))
-    fields = _fields(
+    fields = fields_of(
         q, k, v, at, values, kind, mixing, low, causal, scale, window, softcap, temperature, sink
     )
     parts = parts_of(q.shape[0] * (1 if mixing else k.shape[1]))

@@ -82,6 +82,15 @@ struct Problem {
     double *d_out_weight, *d_out_bias;  // [parts b h hidden taps], [parts b h]
 };
 
+// Scores reduced to a grid of cells x cells; for a batch of one whose tokens are one stretch.
+struct Cells {
+    int64_t cells, additive;     // additive: what position adds is the bias itself
+    const int64_t *edges;        // [cells + 1], the token that each begins with, and their number
+    const float *raw_q, *raw_k;  // before rotation, [h t e] and [hk s e]; null: not rotated
+    double *sum;                 // [4 h cells cells]
+    float *least, *greatest;
+};
+
 // One query per head against a cache: one call of decode. Strides count numbers; the last axis of k
 // and v is contiguous.
 struct Decode {
@@ -135,6 +144,7 @@ static_assert(kMixQueries + kMostTaps + 16 <= kFoldMargin, "a row of queries sta
     int forward(const Problem &p, const Plan &plan);        \
     int backward(const Problem &p, const Plan &plan);       \
     int decode(const Decode &p);                            \
+    int cells(const Problem &p, const Cells &c, const Plan &plan); \
     }
 HEADSCAPE_DECLARE(avx512)
 HEADSCAPE_DECLARE(avx2)
