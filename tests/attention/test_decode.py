@@ -7,7 +7,8 @@ import torch
 
 from attention.calls import BIASES, random_call
 from headscape.attention import decode, reference
-from headscape.attention.native import adapter, row
+from headscape.attention.native import adapter
+from headscape.attention.native import one_query as row
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Slope
 from headscape.types import Positions, Visible

@@ -97,16 +97,16 @@ struct Toeplitz {
 
 // B_ij = weight_i (row_i - col_j), running sums in double. They are taken relative to the tile's
 // first row and split into two floats, so that a difference is rounded once and never its terms.
-// The gradients of row and col cancel in sums over tokens, so they are summed in double: by key, a
-// few at a time in float first; by query, those of a tile.
+// The gradients of row and col cancel in sums over tokens, so both are exact sums of the same
+// numbers, in double.
 struct Slope {
     struct Column {
         int64_t i;
         V weight, row, row_low, gap;
-        V part, part_gap;  // of a few keys, before they are widened
-        Wide sum, sum_gap;
+        V sum_gap;
+        Wide sum;
     };
-    static constexpr int64_t kPart = 16;
+    double wide[kQueryTile + 2 * W];  // the weights again
     float weight[kQueryTile + 2 * W], row[kQueryTile + 2 * W], row_low[kQueryTile + 2 * W];
     float col[kKeyTile], col_low[kKeyTile];
     int64_t base = 0;   // of the tile's first query in the gradients' arrays
@@ -131,32 +131,25 @@ struct Slope {
             const float *weights = p.weight + pair.row * p.weight_stride + h * t + pair.q.start;
             memcpy(weight, weights, count * sizeof(float));
         }
+        for (int64_t i = 0; i < count + W; i++) wide[i] = weight[i];
         for (int64_t j = 0; j < pair.k.count; j++) split(cols[j] - rows[0], col[j], col_low[j]);
         base = pair.of_head() * t + pair.q.start;
     }
     Column column(int64_t i) {
-        return {i,   load(weight + i), load(row + i), load(row_low + i), V{},
-                V{}, V{},              Wide{},        Wide{}};
+        return {i, load(weight + i), load(row + i), load(row_low + i), V{}, V{}, Wide{}};
     }
     V value(Column &c, int64_t j) {
         c.gap = (c.row - splat(col[j])) + (c.row_low - splat(col_low[j]));
         return c.weight * c.gap;
     }
-    void learn(Column &c, int64_t j, V ds) {
-        c.part += ds;
-        c.part_gap = fma(ds, c.gap, c.part_gap);
-        if (j % kPart == kPart - 1) widen_parts(c);
-    }
-    static void widen_parts(Column &c) {
-        c.sum += widen(c.part);
-        c.sum_gap += widen(c.part_gap);
-        c.part = c.part_gap = V{};
+    void learn(Column &c, int64_t, V ds) {
+        c.sum.add(widen(ds));
+        c.sum_gap = fma(ds, c.gap, c.sum_gap);
     }
     void finish(Column &c) {
-        widen_parts(c);
         int64_t last = smaller(c.i + W, count) - c.i;
         for (int64_t l = 0; l < last; l++) {
-            if (p.d_weight) p.d_weight[base + c.i + l] += (float)c.sum_gap[l];
+            if (p.d_weight) p.d_weight[base + c.i + l] += c.sum_gap[l];
             p.d_row[base + c.i + l] += (double)c.weight[l] * c.sum[l];
         }
     }
@@ -165,14 +158,10 @@ struct Slope {
         for (int64_t j = 0; j < pair.k.count; j++) {
             int64_t first = clamp(j - pair.band().high, 0, count) / W * W;
             int64_t last = clamp(j - pair.band().low + 1, 0, count);
-            V a = V{}, b = V{};
-            int64_t i = first;
-            for (; i + W < last; i += 2 * W) {
-                a = fma(load(weight + i), load(ds + j * ld + i), a);
-                b = fma(load(weight + i + W), load(ds + j * ld + i + W), b);
-            }
-            if (i < last) a = fma(load(weight + i), load(ds + j * ld + i), a);
-            to[j] -= sum(widen(a) + widen(b));
+            Wide total = Wide{};
+            for (int64_t i = first; i < last; i += W)
+                total.add(widen(load(ds + j * ld + i)), wide + i);
+            to[j] -= sum(total);
         }
     }
 };

@@ -8,8 +8,8 @@ one with sanitizers; HEADSCAPE_NATIVE (avx2, portable) holds it back from newer 
 import ctypes
 import functools
 import os
-from collections.abc import Mapping
 from pathlib import Path
+from struct import Struct
 
 import torch
 from torch import Tensor
@@ -43,19 +43,8 @@ FIELDS = [
 ]
 
 
-DECODE_FIELDS = [
-    *_fields(
-        ctypes.c_int64, "batch heads key_heads keys head_dim value_dim type threads stretches"
-    ),
-    *_fields(ctypes.c_double, "scale softcap"),
-    *_fields(ctypes.c_void_p, "q k v"),
-    *_fields(ctypes.c_int64, "k_batch k_head k_row v_batch v_head v_row"),
-    *_fields(ctypes.c_void_p, "bias"),
-    *_fields(ctypes.c_int64, "bias_stride bias_head"),
-    *_fields(ctypes.c_void_p, "bias_weight bias_base temperature sink out"),
-]
-
-
+DECODE = Struct("@9q2d3P6qP2q5P")
+"""The struct `Decode`, packed: a call per layer and token has no time for ctypes to set fields."""
 CELLS_FIELDS = [
     *_fields(ctypes.c_int64, "cells additive"),
     *_fields(ctypes.c_void_p, "edges raw_q raw_k sum least greatest"),
@@ -71,12 +60,6 @@ class Problem(ctypes.Structure):
 def library_path() -> Path:
     """Where the library is looked for: setup.py gives it this name."""
     return Path(os.environ.get("HEADSCAPE_LIBRARY") or Path(__file__).with_name("kernels.so"))
-
-
-class Decode(ctypes.Structure):
-    """One query per head against a cache, as plain data."""
-
-    _fields_ = DECODE_FIELDS
 
 
 class Cells(ctypes.Structure):
@@ -96,15 +79,20 @@ def load() -> ctypes.CDLL | str:
     except OSError as error:
         return f"the native kernels cannot be loaded: {error}"
     library.headscape_instructions.restype = ctypes.c_char_p
-    for name, kind in (("problem", Problem), ("decode", Decode), ("cells", Cells)):
+    sizes = {
+        "problem": ctypes.sizeof(Problem),
+        "cells": ctypes.sizeof(Cells),
+        "decode": DECODE.size,
+    }
+    for name, wanted in sizes.items():
         size = getattr(library, f"headscape_{name}_size", None)
         if size is not None:
             size.restype = ctypes.c_int64
-        if size is None or size() != ctypes.sizeof(kind):
+        if size is None or size() != wanted:
             return "the native kernels were built for a different version; install headscape again"
     for name in ("headscape_forward", "headscape_backward"):
         getattr(library, name).argtypes = [ctypes.POINTER(Problem)]
-    library.headscape_decode.argtypes = [ctypes.POINTER(Decode)]
+    library.headscape_decode.argtypes = [ctypes.c_char_p]
     library.headscape_cells.argtypes = [ctypes.POINTER(Problem), ctypes.POINTER(Cells)]
     return library
 

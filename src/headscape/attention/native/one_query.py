@@ -3,8 +3,6 @@
 No gradients; the row of bias comes written out, or as a slope's sums relative to a recent token.
 """
 
-import ctypes
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -40,40 +38,38 @@ def attend(
     q, k, v = inputs.q.contiguous(), inputs.k, inputs.v
     b, h, _, e = q.shape
     out = q.new_empty(b, h, 1, v.shape[3])
-    held: list[Tensor] = [q]
-
-    def address(x: Tensor | None, *shape: int) -> int | None:
-        if x is None:
-            return None
-        held.append(x.to(torch.float32).expand(shape).contiguous())
-        return held[-1].data_ptr()
-
-    threads = torch.get_num_threads()
-    problem = library.Decode(
-        batch=b, heads=h, key_heads=k.shape[1], keys=k.shape[2], head_dim=e, value_dim=v.shape[3],
-        type=TYPES[q.dtype], threads=threads, stretches=_stretches(b * k.shape[1], threads),
-        scale=inputs.scale, softcap=inputs.softcap or 0.0,
-        q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), out=out.data_ptr(),
-        k_batch=k.stride(0), k_head=k.stride(1), k_row=k.stride(2),
-        v_batch=v.stride(0), v_head=v.stride(1), v_row=v.stride(2),
-    )  # fmt: skip
+    base = weight = temperature = None
+    if slope is not None:
+        base = _per_head(slope.row, b, h)
+        weight = None if slope.weight is None else _per_head(slope.weight, b, h)
+    if inputs.temperature is not None:
+        temperature = _per_head(inputs.temperature, b, h)
+    sink = None if inputs.sink is None else inputs.sink.float().contiguous()
     if row is not None:
         row = row.to(torch.float32)
         row = row if row.stride(2) == 1 else row.contiguous()
-        held.append(row)
-        problem.bias, problem.bias_head = row.data_ptr(), row.stride(1)
-        problem.bias_stride = 0 if row.shape[0] == 1 else row.stride(0)
-    if slope is not None:
-        problem.bias_base = address(slope.row[:, :, 0], b, h)
-        problem.bias_weight = None if slope.weight is None else address(slope.weight[:, :, 0], b, h)
-    if inputs.temperature is not None:
-        problem.temperature = address(inputs.temperature[:, :, 0], b, h)
-    problem.sink = address(inputs.sink, h)
+    threads = torch.get_num_threads()
+    packed = library.DECODE.pack(
+        b, h, k.shape[1], k.shape[2], e, v.shape[3], TYPES[q.dtype], threads,
+        _stretches(b * k.shape[1], threads), inputs.scale, inputs.softcap or 0.0,
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), *k.stride()[:3], *v.stride()[:3], _address(row),
+        0 if row is None or row.shape[0] == 1 else row.stride(0),
+        0 if row is None else row.stride(1),
+        _address(weight), _address(base), _address(temperature), _address(sink), out.data_ptr(),
+    )  # fmt: skip
     found = library.load()
     assert not isinstance(found, str)
-    if found.headscape_decode(ctypes.byref(problem)):
+    if found.headscape_decode(packed):
         raise MemoryError("no memory for one query of native attention")
     return out
+
+
+def _per_head(x: Float[Tensor, "#b #h 1"], b: int, h: int) -> Float[Tensor, "b h"]:
+    return x[:, :, 0].float().expand(b, h).contiguous()
+
+
+def _address(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
 
 
 def _stretches(heads: int, threads: int) -> int:

@@ -39,7 +39,6 @@ MIXERS = 4
 """Tensors of a mixing encoding, at the end of `values`."""
 
 
-
 def fields_of(
     q: Tensor,
     k: Tensor,

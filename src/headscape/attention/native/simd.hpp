@@ -42,7 +42,7 @@ typedef float V __attribute__((vector_size(16)));
 #endif
 typedef int32_t Lanes __attribute__((vector_size(W * 4)));
 typedef uint32_t Bits __attribute__((vector_size(W * 4)));
-typedef double Wide __attribute__((vector_size(W * 8)));
+typedef double Doubles __attribute__((vector_size(W * 4)));
 
 inline V load(const float *p) {
     V v;
@@ -124,12 +124,38 @@ inline float sum(V v) {
 #endif
 }
 
-// The same numbers in double, for sums that must cancel.
-inline Wide widen(V v) { return __builtin_convertvector(v, Wide); }
+// W numbers in double, for sums that must cancel: two registers, because the compiler takes a vector
+// that is wider than a register apart number by number.
+struct Wide {
+    Doubles low{}, high{};
+    double operator[](int64_t l) const { return l < W / 2 ? low[l] : high[l - W / 2]; }
+    void add(Wide x) { low += x.low, high += x.high; }
+    void add(Wide x, const double *by) {
+        Doubles a, b;
+        memcpy(&a, by, sizeof a);
+        memcpy(&b, by + W / 2, sizeof b);
+        low += a * x.low, high += b * x.high;
+    }
+};
+
+inline Wide widen(V v) {
+#if defined(__AVX512F__)
+    return {_mm512_cvtps_pd(_mm512_castps512_ps256(v)),
+            _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1))};
+#elif defined(__AVX2__)
+    return {_mm256_cvtps_pd(_mm256_castps256_ps128(v)),
+            _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))};
+#else
+    Wide w;
+    for (int64_t l = 0; l < W / 2; l++) w.low[l] = v[l], w.high[l] = v[l + W / 2];
+    return w;
+#endif
+}
 
 inline double sum(Wide v) {
+    Doubles both = v.low + v.high;
     double s = 0;
-    for (int64_t l = 0; l < W; l++) s += v[l];
+    for (int64_t l = 0; l < W / 2; l++) s += both[l];
     return s;
 }
 
