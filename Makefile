@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Requirements by key of pyproject.toml's [project]: $(call listed,['dependencies']).
 listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']$(1))")
 
-.PHONY: setup dependencies package figures test lint test-slow docs wheel bench results sanitize clean
+.PHONY: setup dependencies package figures test lint test-slow test-pretrained docs wheel bench results sanitize clean
 
 # Every stamp is older than its inputs exactly when something has to be installed again, so a repeat
 # takes milliseconds.
@@ -51,6 +51,11 @@ lint: $(VENV)/.tested
 
 test-slow: $(VENV)/.tested
 	$(BIN)/python -m pytest -m slow
+
+# Fetches about 100 MB of published weights once.
+test-pretrained: $(VENV)/.tested
+	$(PIP) $(call listed,['optional-dependencies']['gguf'])
+	$(BIN)/python -m pytest -m pretrained tests/pretrained
 
 docs: $(VENV)/.documented
 	$(BIN)/python -m docs.site.build build/site

@@ -35,7 +35,9 @@ ALLOWED: dict[str, set[str]] = {
     "protocol": {"attention", "text"},
     "capture": {"arrays", "attention", "figures", "protocol"},
     "loaded": {"capture", "protocol"},
-    "pretrained": {"gpt2", "loaded", "losses", "protocol", "text"},
+    "pretrained": {
+        "attention", "bias", "encodings", "gpt2", "loaded", "losses", "protocol", "text", "types",
+    },
     "models": {"encodings", "gpt2", "loaded", "losses", "pretrained", "protocol", "text", "train"},
     "evaluate": {"figures", "protocol", "tasks", "text"},
     "paper": {

@@ -143,6 +143,6 @@ FAMILIES = {
     "umt5": Family("UMT5Model", {"d_model": 48, "d_kv": 8, "num_heads": 6, "num_layers": 3,
                    "d_ff": 64, "vocab_size": VOCABULARY}, ("t5",) * 3,
                    {"buckets": 32, "scale": "one"}, causal=False),
-    "mpnet": Family("MPNetModel", {**SIZES, "pad_token_id": 1}, ("t5",) * 3, {"buckets": 32, "scale": "head_dim"},
-                    causal=False),
+    "mpnet": Family("MPNetModel", {**SIZES, "pad_token_id": 1}, ("t5",) * 3,
+                    {"buckets": 32, "scale": "head_dim"}, causal=False),
 }  # fmt: skip

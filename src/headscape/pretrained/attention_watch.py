@@ -82,10 +82,12 @@ class AttentionWatch:
             self.given[id(module)] = arguments(module, args, kwargs)
 
     def _watch_interface(self, stack: ExitStack) -> None:
-        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as INTERFACE  # noqa: N811
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as INTERFACE
 
         if "get_interface" in vars(INTERFACE):
-            raise InputError("a transformers model is being observed already: observe one at a time.")
+            raise InputError(
+                "a transformers model is being observed already: observe one at a time."
+            )
         original = INTERFACE.get_interface
         ours = {id(module) for module in self.body.modules()}
 
@@ -138,7 +140,7 @@ class AttentionWatch:
                 self.on_call(self.layer, OWN[kind](module, arguments(module, args, kwargs)))
 
         def merged(result: Tensor) -> None:
-            heads = result.unflatten(-1, (-1, _head_dim(module)))
+            heads = result.reshape(*result.shape[:-1], -1, _head_dim(module))
             self._finish(heads.transpose(1, 2))
 
         stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
@@ -205,7 +207,7 @@ class AttentionWatch:
     def _without_angles(
         self, module: nn.Module, given: dict[str, Any]
     ) -> tuple[Tensor, Tensor] | None:
-        """q and k of the same input with all angles 0; None if the module is given no angles."""
+        """Q and k of the same input with all angles 0; None if the module is given no angles."""
         neutral = _neutral(module, given)
         return None if neutral is None else self._probe(module, {**given, **neutral})
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Pairwise, Slope
@@ -43,7 +43,6 @@ class LayerReading:
     def inputs(self, call: AttentionCall, layer: int) -> AttentionInputs:
         """The attention inputs of a call of this layer."""
         positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
-        shaped = {"softcap": call.softcap, "sink": call.sink}
         return AttentionInputs(
             call.q,
             call.k,
@@ -54,18 +53,19 @@ class LayerReading:
             visible_of(call, positions, layer),
             call.scale,
             call.unrotated if rotates(call) else None,
-            **shaped,
+            softcap=call.softcap,
+            sink=call.sink,
         )
 
     def _bias(self, call: AttentionCall, positions: Positions) -> Bias | None:
         if call.bias is None:
             return None
-        bias = call.bias.expand(-1, call.heads, -1, -1)
         if isinstance(self.encoding, Unrecognised):
-            return Pairwise(lambda rows, cols: _rows(bias, rows)[..., cols], positions)
-        if bias.shape[2] == 1 and type(call.module).__name__ == "FalconAttention":
+            every = call.bias.expand(-1, call.heads, call.q.shape[2], -1)
+            return Pairwise(lambda rows, cols: every[:, :, rows, cols], positions)
+        if type(call.module).__name__ == "FalconAttention":
             # Falcon rounds m j to bfloat16: its own numbers are the bias, 0 at distance 0.
-            own = -bias[:, :, 0].double()
+            own = -call.bias[:, :, 0].double()
             return Slope(None, own[..., -call.q.shape[2] :], own)
         return self.encoding.bias(positions)
 
@@ -76,11 +76,8 @@ class LayerReading:
         conventions: dict[str, object] = {**described.conventions(), "scale": _scale(call)}
         if call.k.shape[1] != call.heads:
             conventions["key_heads"] = call.k.shape[1]
-        for name, value in (("window", call.window), ("softcap", call.softcap)):
-            if value is not None:
-                conventions[name] = value
-        if call.sink is not None:
-            conventions["sink"] = True
+        shaped = {"window": call.window, "softcap": call.softcap, "sink": call.sink is not None}
+        conventions |= {name: value for name, value in shaped.items() if value}
         claims = {} if unknown else described.claims()
         return LayerSpec(encoding=self.name, conventions=conventions, claims=claims)
 
@@ -155,7 +152,3 @@ def _scale(call: AttentionCall) -> str | float:
     named = {"one": 1.0, "head_dim": call.q.shape[-1] ** -0.5}
     return next((name for name, value in named.items() if abs(value - call.scale) < 1e-9),
                 call.scale)  # fmt: skip
-
-
-def _rows(bias: Tensor, rows: slice) -> Tensor:
-    return bias if bias.shape[2] == 1 else bias[:, :, rows]

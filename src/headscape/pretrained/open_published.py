@@ -46,6 +46,8 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
         raise InputError(f"{home} has no config.json: give the folder of a downloaded model.")
     if gguf and not folder.is_file():
         raise InputError(f"there is no file {folder}.")
+    bars = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.disable_progress_bar()
     try:
         config = transformers.AutoConfig.from_pretrained(home, local_files_only=True, **gguf)
         model = _class(transformers, config).from_pretrained(
@@ -54,6 +56,9 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
     except (OSError, ValueError, ImportError, KeyError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(f"{folder} is not a model that transformers loads: {reason}") from error
+    finally:
+        if bars:
+            transformers.logging.enable_progress_bar()
     theirs = tokenizer or _open_tokenizer(transformers, home, gguf)
     return PublishedModel(model, folder.stem if gguf else folder.resolve().name, theirs)
 

@@ -52,10 +52,10 @@ def falcon(module: Any, given: dict[str, Any]) -> AttentionCall:
                 bias = bias + added
         return _call(module, q, k, v, mask, module.inv_norm_factor, bias)
     rotate = sys.modules[type(module).__module__].apply_rotary_pos_emb
-    turned = rotate(q, k, *given["position_embeddings"])
-    return _call(
-        module, *turned, v, mask, module.inv_norm_factor, None, (q, k), given["position_embeddings"]
-    )
+    rotation = given["position_embeddings"]
+    rotated_q, rotated_k = rotate(q, k, *rotation)
+    scale = module.inv_norm_factor
+    return _call(module, rotated_q, rotated_k, v, mask, scale, None, (q, k), rotation)
 
 
 def mpnet(module: Any, given: dict[str, Any]) -> AttentionCall:
@@ -77,11 +77,12 @@ def roformer(module: Any, given: dict[str, Any]) -> AttentionCall:
     angles = given["sinusoidal_pos"]
     rotate = module.apply_rotary_position_embeddings
     if module.rotary_value:
-        *turned, v = rotate(angles, q, k, v)
+        rotated_q, rotated_k, v = rotate(angles, q, k, v)
     else:
-        turned = rotate(angles, q, k)
+        rotated_q, rotated_k = rotate(angles, q, k)
     scale = 1 / math.sqrt(module.attention_head_size)
-    return _call(module, *turned, v, given["attention_mask"], scale, None, (q, k))
+    mask = given["attention_mask"]
+    return _call(module, rotated_q, rotated_k, v, mask, scale, None, (q, k))
 
 
 OWN: dict[str, Callable[[Any, dict[str, Any]], AttentionCall]] = {
@@ -101,7 +102,7 @@ RESULT: dict[str, str | None] = {
 
 
 def _split(x: Tensor, head_dim: int) -> Tensor:
-    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+    return x.reshape(*x.shape[:-1], -1, head_dim).transpose(1, 2)
 
 
 def _call(

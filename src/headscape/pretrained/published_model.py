@@ -53,9 +53,7 @@ class PublishedModel(LoadedModel):
             provenance["input"] = self._reading.at_input.title
         return Spec(
             name=self._name,
-            layers=tuple(
-                layer.spec(call) for layer, call in zip(layers, calls, strict=True)
-            ),
+            layers=tuple(layer.spec(call) for layer, call in zip(layers, calls, strict=True)),
             heads=calls[0].heads,
             head_dim=calls[0].q.shape[-1],
             width=self._config.hidden_size,

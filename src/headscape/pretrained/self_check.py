@@ -77,8 +77,8 @@ def check_layer(
     allowed = float(SLACK * epsilon(result.dtype) * (1 + final) * call.v.abs().amax())
     if not found <= allowed:
         raise InputError(
-            f"{name} is not read correctly: in layer {layer} (counted from 0) its attention differs "
-            f"by {found:.2g} from what was read, and rounding explains {allowed:.2g}."
+            f"{name} is not read correctly: in layer {layer} (counted from 0) its attention "
+            f"differs by {found:.2g} from what was read, and rounding explains {allowed:.2g}."
         )
 
 
