@@ -52,7 +52,7 @@ lint: $(VENV)/.tested
 test-slow: $(VENV)/.tested
 	$(BIN)/python -m pytest -m slow
 
-# Fetches about 100 MB of published weights once.
+# Fetches about 500 MB of published weights once.
 test-pretrained: $(VENV)/.tested
 	$(PIP) $(call listed,['optional-dependencies']['gguf'])
 	$(BIN)/python -m pytest -m pretrained tests/pretrained

