@@ -68,7 +68,7 @@ def test_importing_it_is_quick_and_loads_nothing_heavy() -> None:
     [
         (
             lambda: hs.load(3),
-            "load takes a folder, a GPT2, a transformers model or a loaded model, got int",
+            "a transformers model or a loaded model, got int",
         ),
         (lambda: hs.load("nowhere"), "nowhere"),
         (lambda: hs.load("hf:nowhere"), "nowhere"),

@@ -33,6 +33,6 @@ def read_alibi(call: AttentionCall, shape: Shape) -> Encoding | None:
         encoding = make("alibi", shape, fields)
         bias = encoding.bias(positions)
         assert bias is not None
-        if bias_agrees(dense(bias, positions), call.bias, call.seen, within=within):
+        if bias_agrees(dense(bias, positions), call.bias, call.seen(), within=within):
             return encoding
     return None

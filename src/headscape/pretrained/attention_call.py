@@ -19,8 +19,10 @@ class AttentionCall:
     """Keys, rotated; hk divides h."""
     v: Float[Tensor, "b hk s ev"]
     scale: float
-    seen: Bool[Tensor, "#b #h t s"]
-    """True where a query sees a key."""
+    causal: bool
+    """Whether a query sees no later key, where `mask` is None."""
+    mask: Bool[Tensor, "#b #h t s"] | None
+    """True where a query sees a key; None where that follows from `causal`."""
     bias: Float[Tensor, "#b #h #t s"] | None = None
     """What the model adds to the scores besides the mask."""
     unrotated: tuple[Tensor, Tensor] | None = None
@@ -31,7 +33,7 @@ class AttentionCall:
     """False if equal hidden states give different q or k, that is, position enters in a way that
     could not be undone."""
     window: int | None = None
-    """The sliding window as the model states it; `seen` is what it does."""
+    """The sliding window as the model states it; `mask` is what it does."""
     softcap: float | None = None
     sink: Float[Tensor, " h"] | None = None
 
@@ -40,31 +42,13 @@ class AttentionCall:
         """Heads of the queries."""
         return self.q.shape[1]
 
-
-def visible_and_bias(
-    mask: Tensor | None, *, causal: bool, queries: int, keys: int, device: torch.device
-) -> tuple[Tensor, Tensor | None]:
-    """Split a mask as transformers writes it into what is seen and what is added to scores.
-
-    A boolean mask is True where a key is seen. A number mask is added to the scores, with a very
-    negative number where a key is hidden.
-    """
-    if mask is None:
-        everything = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=device)
-        return (everything.tril(keys - queries) if causal else everything), None
-    mask = mask[..., :keys]
-    if mask.dtype == torch.bool:
-        return mask.expand(-1, -1, queries, -1), None
-    seen = mask > torch.finfo(mask.dtype).min / 4
-    added = mask.masked_fill(~seen, 0.0)
-    return seen.expand(-1, -1, queries, -1), added if bool(added.any()) else None
-
-
-def with_bias(bias: Tensor | None, more: Tensor | None) -> Tensor | None:
-    """The sum of two biases, either of which may be missing."""
-    if bias is None or more is None:
-        return more if bias is None else bias
-    return bias + more
+    def seen(self) -> Bool[Tensor, "#b #h t s"]:
+        """The mask written out: True where a query sees a key."""
+        if self.mask is not None:
+            return self.mask
+        queries, keys = self.q.shape[2], self.k.shape[2]
+        every = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=self.q.device)
+        return every.tril(keys - queries) if self.causal else every
 
 
 class Captured(Exception):  # noqa: N818 - it reports a result, not an error

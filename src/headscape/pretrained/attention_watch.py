@@ -20,12 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from headscape.errors import InputError
-from headscape.pretrained.attention_call import (
-    AttentionCall,
-    Captured,
-    visible_and_bias,
-    with_bias,
-)
+from headscape.pretrained.attention_call import AttentionCall, Captured
+from headscape.pretrained.mask_reader import split_mask, with_bias
 from headscape.pretrained.own_attention import OWN, RESULT
 
 OnCall = Callable[[int, AttentionCall], None]
@@ -164,16 +160,11 @@ class AttentionWatch:
     ) -> None:
         queries, keys = q.shape[2], k.shape[2]
         causal = more.get("is_causal")
-        seen, added = visible_and_bias(
-            mask,
-            causal=bool(getattr(module, "is_causal", True) if causal is None else causal),
-            queries=queries,
-            keys=keys,
-            device=q.device,
-        )
+        seen, added = split_mask(mask, queries, keys)
         allowed = more.get("allowed")
         if allowed is not None:
-            seen = seen & allowed[:, :, keys - queries : keys, :keys]
+            allowed = allowed[:, :, keys - queries : keys, :keys]
+            seen = allowed if seen is None else seen & allowed
         scale = more.get("scaling")
         softcap, sink = more.get("softcap"), more.get("s_aux")
         rotation = given.get("position_embeddings")
@@ -186,7 +177,8 @@ class AttentionWatch:
                 k=k,
                 v=v,
                 scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
-                seen=seen,
+                causal=bool(getattr(module, "is_causal", True) if causal is None else causal),
+                mask=seen,
                 bias=with_bias(more.get("position_bias"), added),
                 unrotated=self._without_angles(module, given),
                 rotation=rotation if pair else None,

@@ -35,7 +35,7 @@ def read_buckets(
     assert bias is not None
     assert call.bias is not None
     within = SLACK * epsilon(call.q.dtype)
-    same = bias_agrees(dense(bias, positions), call.bias, call.seen, within=within)
+    same = bias_agrees(dense(bias, positions), call.bias, call.seen(), within=within)
     return encoding if same else None
 
 

@@ -3,19 +3,18 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import nn
 
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Pairwise, Slope
 from headscape.encodings import Encoding, Shape, make
-from headscape.errors import InputError
 from headscape.pretrained.alibi_reader import read_alibi
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.bucket_reader import read_buckets
+from headscape.pretrained.mask_reader import is_causal, read_visible
 from headscape.pretrained.rotary_reader import read_rotary, rotates
 from headscape.protocol import LayerSpec
-from headscape.types import Positions, Visible
+from headscape.types import Positions
 
 UNKNOWN = "unknown"
 
@@ -50,7 +49,7 @@ class LayerReading:
             self.encoding,
             self._bias(call, positions),
             positions,
-            visible_of(call, positions, layer),
+            read_visible(call, positions, layer),
             call.scale,
             call.unrotated if rotates(call) else None,
             softcap=call.softcap,
@@ -126,25 +125,6 @@ def trained_length(config: Any) -> int | None:
         if isinstance(length, int) and length > 0:
             return length
     return None
-
-
-def is_causal(call: AttentionCall) -> bool:
-    """Whether no query sees a later key."""
-    return not bool(call.seen.triu(1 + call.k.shape[2] - call.q.shape[2]).any())
-
-
-def visible_of(call: AttentionCall, positions: Positions, layer: int) -> Visible:
-    """The mask of a call as a rule: causal or not, within a window or not."""
-    causal = is_causal(call)
-    seen = call.seen[:, 0]
-    reach = positions.distance().abs().masked_fill(~seen, 0).amax()
-    for visible in (Visible(causal), Visible(causal, window=int(reach) + 1)):
-        if torch.equal(visible.dense(positions)[:, 0].expand_as(seen), seen):
-            return visible
-    raise InputError(
-        f"layer {layer} has a mask that is neither causal nor bidirectional nor a sliding window: "
-        f"it cannot be read."
-    )
 
 
 def _scale(call: AttentionCall) -> str | float:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscape.pretrained.attention_call import AttentionCall, visible_and_bias
+from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.mask_reader import split_mask
 
 
 def bloom(module: Any, given: dict[str, Any]) -> AttentionCall:
@@ -45,9 +46,7 @@ def falcon(module: Any, given: dict[str, Any]) -> AttentionCall:
         bias = alibi.view(q.shape[0], q.shape[1], 1, -1).to(q.dtype) * module.inv_norm_factor
         if mask is not None and mask.dtype != torch.bool:
             # The mask contains the bias already, and eager attention adds it a second time.
-            mask, added = visible_and_bias(
-                mask, causal=True, queries=q.shape[2], keys=k.shape[2], device=q.device
-            )
+            mask, added = split_mask(mask, q.shape[2], k.shape[2])
             if module.config._attn_implementation != "sdpa" and added is not None:
                 bias = bias + added
         return _call(module, q, k, v, mask, module.inv_norm_factor, bias)
@@ -116,11 +115,9 @@ def _call(
     unrotated: tuple[Tensor, Tensor] | None = None,
     rotation: tuple[Tensor, Tensor] | None = None,
 ) -> AttentionCall:
+    seen, _ = split_mask(mask, q.shape[2], k.shape[2])
     causal = bool(getattr(module, "is_causal", False))
-    seen, _ = visible_and_bias(
-        mask, causal=causal, queries=q.shape[2], keys=k.shape[2], device=q.device
-    )
     return AttentionCall(
-        module=module, q=q, k=k, v=v, scale=scale, seen=seen, bias=bias, unrotated=unrotated,
-        rotation=rotation,
+        module=module, q=q, k=k, v=v, scale=scale, causal=causal, mask=seen, bias=bias,
+        unrotated=unrotated, rotation=rotation,
     )  # fmt: skip

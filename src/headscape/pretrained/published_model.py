@@ -20,7 +20,8 @@ from headscape.loaded import LoadedModel
 from headscape.losses import digest, losses_in_blocks
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.attention_watch import AttentionWatch
-from headscape.pretrained.layer_reading import is_causal, trained_length
+from headscape.pretrained.layer_reading import trained_length
+from headscape.pretrained.mask_reader import is_causal
 from headscape.pretrained.self_check import read_model
 from headscape.protocol import Spec, Watch
 from headscape.text.dataset import Dataset

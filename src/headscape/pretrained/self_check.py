@@ -73,7 +73,7 @@ def check_layer(
     inputs = reading.inputs(call, layer)
     ours = attend(inputs)
     found = float((ours - result).abs().amax())
-    final = scores(inputs).final.masked_fill(~call.seen, 0.0).abs().amax()
+    final = scores(inputs).final.masked_fill(~call.seen(), 0.0).abs().amax()
     allowed = float(SLACK * epsilon(result.dtype) * (1 + final) * call.v.abs().amax())
     if not found <= allowed:
         raise InputError(
