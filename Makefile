@@ -11,8 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Requirements by key of pyproject.toml's [project]: $(call listed,['dependencies']).
 listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']$(1))")
 
-.PHONY: setup dependencies package figures test lint test-slow test-browser docs wheel bench results \
-        sanitize fuzz clean
+.PHONY: setup dependencies package figures test lint test-slow test-browser test-pretrained docs \
+        wheel bench results sanitize fuzz clean
 
 # Every stamp is older than its inputs exactly when something has to be installed again, so a repeat
 # takes milliseconds.
@@ -55,6 +55,11 @@ test-slow: $(VENV)/.tested
 
 test-browser: $(VENV)/.tested
 	$(BIN)/python -m pytest -m browser
+
+# Fetches about 500 MB of published weights once.
+test-pretrained: $(VENV)/.tested
+	$(PIP) $(call listed,['optional-dependencies']['gguf'])
+	$(BIN)/python -m pytest -m pretrained tests/pretrained
 
 docs: $(VENV)/.documented
 	$(BIN)/python -m docs.site.build build/site

@@ -29,7 +29,7 @@ COMMON = [
     "-Wno-maybe-uninitialized",
 ]
 X86 = platform.machine().lower() in {"x86_64", "amd64"}
-AVX2 = ["-mavx2", "-mfma"]
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"]
 FLAGS = {
     "kernel_avx512.cpp": AVX512 if X86 else [],  # the slowest to compile starts first

@@ -1,6 +1,7 @@
-// A small call of every kind of bias, forward and backward, mixed and not: for valgrind, which
-// would take minutes to start a Python with torch in it. Inputs are on the heap so that reads
-// beyond them are seen.
+// A small call of every kind of bias, forward, backward and reduced to cells, mixed and not, and of
+// decoding: for valgrind, which would take minutes to start a Python with torch in it. Inputs are on
+// the heap so that reads beyond them are seen. What is not mixed has a window, a temperature, a cap,
+// a sink, a sheared bias and heads that share keys.
 
 #include <cstdio>
 #include <vector>
@@ -9,10 +10,13 @@
 
 extern "C" int headscape_forward(const headscape::Problem *);
 extern "C" int headscape_backward(const headscape::Problem *);
+extern "C" int headscape_cells(const headscape::Problem *, const headscape::Cells *);
+extern "C" int headscape_decode(const headscape::Decode *);
 
 namespace {
 
 constexpr int64_t kHeads = 2, kTokens = 150, kDim = 16, kMargin = 32, kHidden = 5, kTaps = 3;
+constexpr int64_t kRank = 5;
 
 template <class T = float>
 std::vector<T> some(int64_t count) {
@@ -41,8 +45,21 @@ int run(int64_t kind, bool mixed) {
     std::vector<double> d_in(in.size()), d_in_bias(kHidden), d_outer(outer.size()), d_ob(kHeads);
     auto fold = some((1 + kTaps) * kHidden * folded);
     std::vector<float> d_fold(fold.size());
+    auto r = some(rows * kRank), u = some(rows * kRank);
+    auto basis = some(kRank * length), key_basis = some(kRank * length), sink = some(kHeads);
+    std::vector<float> d_r(r.size()), d_u(u.size()), d_basis(kHeads * kRank * length), d_kb(d_basis);
+    std::vector<float> d_temperature(rows);
     Problem p{};
     p.batch = 1, p.heads = kHeads, p.queries = p.keys = kTokens, p.head_dim = kDim;
+    p.key_heads = mixed ? kHeads : 1, p.value_dim = kDim;
+    if (!mixed) {
+        p.window = 70, p.softcap = 3, p.temperature = weight.data(), p.sink = sink.data();
+        p.d_temperature = d_temperature.data();
+        p.r = r.data(), p.basis = basis.data(), p.u = u.data(), p.key_basis = key_basis.data();
+        p.rank = p.key_rank = kRank, p.basis_low = -kMargin, p.basis_length = length;
+        p.d_r = d_r.data(), p.d_basis = d_basis.data();
+        p.d_u = d_u.data(), p.d_key_basis = d_kb.data();
+    }
     p.causal = p.threads = p.parts = 1, p.scale = 0.25, p.kind = kind;
     p.q = q.data(), p.k = k.data(), p.v = v.data(), p.q_at = p.k_at = at.data();
     p.out = out.data(), p.lse = lse.data(), p.d_out = d_out.data();
@@ -68,7 +85,14 @@ int run(int64_t kind, bool mixed) {
         p.d_in_weight = d_in.data(), p.d_in_bias = d_in_bias.data();
         p.d_out_weight = d_outer.data(), p.d_out_bias = d_ob.data();
     }
-    int failed = headscape_forward(&p) || headscape_backward(&p);
+    std::vector<int64_t> edges{0, 13, 60, 61, kTokens};
+    std::vector<double> sum(4 * kHeads * 16);
+    std::vector<float> least(sum.size()), greatest(sum.size());
+    Cells cells{4, 0, edges.data(), nullptr, nullptr, sum.data(), least.data(), greatest.data()};
+    int failed = headscape_forward(&p) || headscape_backward(&p) || headscape_cells(&p, &cells);
+    for (double x : sum) failed |= !(x == x);
+    for (float x : d_kb) failed |= !(x == x);
+    for (float x : d_r) failed |= !(x == x);
     // Anything left uninitialised reaches a branch here.
     for (float x : out) failed |= !(x == x);
     for (float x : d_q) failed |= !(x == x);
@@ -80,9 +104,27 @@ int run(int64_t kind, bool mixed) {
     return failed;
 }
 
+int run_decode() {
+    using namespace headscape;
+    auto q = some(4 * kDim), k = some(2 * kTokens * kDim), v = some(2 * kTokens * kDim);
+    auto bias = some(4 * kTokens), weight = some(4), base = some(4), sink = some(4);
+    std::vector<float> out(4 * kDim);
+    Decode p{};
+    p.batch = 1, p.heads = 4, p.key_heads = 2, p.keys = kTokens, p.head_dim = p.value_dim = kDim;
+    p.threads = 1, p.stretches = 3, p.scale = 0.25, p.softcap = 2;
+    p.q = q.data(), p.k = k.data(), p.v = v.data(), p.out = out.data();
+    p.k_head = p.v_head = kTokens * kDim, p.k_row = p.v_row = kDim;
+    p.bias = bias.data(), p.bias_head = kTokens;
+    p.bias_weight = p.temperature = weight.data(), p.bias_base = base.data(), p.sink = sink.data();
+    int failed = headscape_decode(&p);
+    for (float x : out) failed |= !(x == x);
+    return failed;
+}
+
 }  // namespace
 
 int main() {
+    if (run_decode()) return std::printf("decoding failed\n");
     for (int64_t kind = 0; kind < 4; kind++)
         for (bool mixed : {false, true})
             if (run(kind, mixed)) return std::printf("kind %d failed\n", static_cast<int>(kind));

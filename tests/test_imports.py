@@ -35,7 +35,9 @@ ALLOWED: dict[str, set[str]] = {
     "protocol": {"attention", "text"},
     "capture": {"arrays", "attention", "bias", "encodings", "figures", "protocol", "types"},
     "loaded": {"capture", "protocol"},
-    "pretrained": {"gpt2", "loaded", "losses", "protocol", "text"},
+    "pretrained": {
+        "attention", "bias", "encodings", "gpt2", "loaded", "losses", "protocol", "text", "types",
+    },
     "models": {"encodings", "gpt2", "loaded", "losses", "pretrained", "protocol", "text", "train"},
     "page": {"arrays", "capture", "models", "protocol"},
     "evaluate": {"figures", "protocol", "tasks", "text"},

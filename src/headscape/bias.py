@@ -1,8 +1,9 @@
-"""The bias that an additive encoding adds to the scores, as data in one of four forms.
+"""The bias that an additive encoding adds to the scores, as data in one of five forms.
 
     Toeplitz    B_ij = table[i - j]                     ALiBi, T5, Kerple, Sandwich
     Slope       B_ij = weight_i (row_i - col_j)         CABLE, FoX
     Perceptron  B_ij = mlp(near[i - j] / far_i)         FIRE
+    Sheared     B_ij = r_i . basis[i - j]               Shaw, Transformer-XL, DeBERTa, Inkling
     Pairwise    B_ij = any function of i and j          K-CABLE, bidirectional CABLE
 
 The dense definition (`dense` below), the fused kernels, the cache, the capture and the figures all
@@ -83,6 +84,40 @@ class Perceptron:
 
 
 @dataclass(frozen=True)
+class Sheared:
+    """r_i . basis[i - j], a curve by distance for every query, and the same for every key.
+
+    Distances beyond the columns of a basis take its first or last column. Columns of zeros there
+    end the bias.
+    """
+
+    r: Float[Tensor, "#b h t c"]
+    basis: Float[Tensor, "#h c n"]
+    zero: int
+    """The column of both bases for distance 0."""
+    key: tuple[Float[Tensor, "#b h s c2"], Float[Tensor, "#h c2 n"]] | None = None
+    """u and its basis, which add u_j . basis[i - j]: DeBERTa's position-to-content term."""
+
+    def block(self, positions: Positions, rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
+        """Return the bias of some of the queries and keys."""
+        distance = positions.block(rows, cols).distance()
+        found = self._curves(self.r[:, :, rows], self.basis, distance)
+        if self.key is not None:
+            u, basis = self.key
+            found = found + self._curves(u[:, :, cols], basis, distance.mT).mT
+        return found
+
+    def _curves(self, r: Tensor, basis: Tensor, distance: Tensor) -> Float[Tensor, "#b h t s"]:
+        """Return every token's curve at the given distances."""
+        low, high = int(distance.min()), int(distance.max())
+        column = torch.arange(low, high + 1, device=r.device) + self.zero
+        curves = r @ basis[:, :, column.clamp(0, basis.shape[-1] - 1)]
+        shape = (max(r.shape[0], distance.shape[0]), r.shape[1], *distance.shape[1:])
+        at = (distance - low)[:, None].expand(shape)
+        return curves.expand(shape[0], -1, -1, -1).gather(3, at)
+
+
+@dataclass(frozen=True)
 class Pairwise:
     """Any other bias, computed a block at a time from the indices of its queries and keys."""
 
@@ -95,7 +130,7 @@ class Pairwise:
         return self.fn(rows, cols)
 
 
-Bias = Toeplitz | Slope | Perceptron | Pairwise
+Bias = Toeplitz | Slope | Perceptron | Sheared | Pairwise
 
 
 def dense(

@@ -69,18 +69,25 @@ class Visible:
     """Which keys a query sees: those in its own group and, if causal, none at a later position.
 
     A group is a document of a packed batch. A negative group is padding, which sees nothing and is
-    seen by nothing. Without groups all tokens are in one group.
+    seen by nothing. Without groups all tokens are in one group. A window of w hides keys at a
+    distance of w or more: a causal query sees w keys, its own included, a bidirectional one sees
+    w - 1 on either side of its own.
     """
 
     causal: bool = True
     q_group: Int[Tensor, "#b t"] | None = None
     k_group: Int[Tensor, "#b s"] | None = None
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 1:
+            raise InputError(f"window must be at least 1, got {self.window}.")
 
     def block(self, rows: slice, cols: slice = ALL) -> "Visible":
         """Return the same rule for some of the queries and keys."""
         q = None if self.q_group is None else self.q_group[:, rows]
         k = None if self.k_group is None else self.k_group[:, cols]
-        return Visible(self.causal, q, k)
+        return Visible(self.causal, q, k, self.window)
 
     def dense(self, positions: Positions) -> Bool[Tensor, "#b 1 t s"]:
         """Return True where the query sees the key."""
@@ -89,4 +96,6 @@ class Visible:
         if self.q_group is not None and self.k_group is not None:
             q, k = self.q_group[:, :, None], self.k_group[:, None, :]
             seen = seen & (q == k) & (q >= 0)
+        if self.window is not None:
+            seen = seen & (distance < self.window) & (distance > -self.window)
         return seen[:, None]

@@ -256,8 +256,10 @@ def test_the_operator_is_registered_in_full() -> None:
     q, k, v = (torch.randn(1, 2, 9, 8, requires_grad=True) for _ in range(3))
     at = [torch.arange(9)[None]] * 2
     table = torch.randn(2, 9 + 2 * ops.MARGIN + 1, requires_grad=True)
-    arguments = (q, k, v, at, [table], "toeplitz", "", -ops.MARGIN, True, 0.3, True)
-    torch.library.opcheck(ops.attention, arguments)
+    temperature, sink = (torch.rand(1, 2, 9) + 1).requires_grad_(), torch.rand(2).requires_grad_()
+    arguments = (q, k, v, at, [table], "toeplitz", "", -ops.MARGIN, True, 0.3)
+    torch.library.opcheck(ops.attention, (*arguments, 0, 0.0, None, None, True))
+    torch.library.opcheck(ops.attention, (*arguments, 4, 2.0, temperature, sink, True))
 
 
 def wrong(**changes: object) -> dict[str, object]:

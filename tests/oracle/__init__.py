@@ -58,6 +58,7 @@ from oracle.rotary import (
     yarn_factor,
     yarn_frequencies,
 )
+from oracle.shaping import repeated, shaped, sheared_bias, softmax_with_sink, windowed
 
 __all__ = [
     "alibi_bias",
@@ -83,17 +84,22 @@ __all__ = [
     "ntk_frequencies",
     "own_key",
     "per_pair",
+    "repeated",
     "rope_frequencies",
     "rotate",
     "sandwich_bias",
+    "shaped",
+    "sheared_bias",
     "sigmoid",
     "sinusoidal_embedding",
+    "softmax_with_sink",
     "softplus",
     "t5_bias",
     "t5_bucket",
     "t5_clipped_bias",
     "visible_pairs",
     "weighted_alibi_bias",
+    "windowed",
     "xpos_rotate",
     "yarn_factor",
     "yarn_frequencies",

@@ -66,8 +66,8 @@ def choose(inputs: AttentionInputs, path: Path = "auto") -> Choice:
 
 def attend(
     q: Float[Tensor, "b h t e"],
-    k: Float[Tensor, "b h s e"],
-    v: Float[Tensor, "b h s e"],
+    k: Float[Tensor, "b hk s e"],
+    v: Float[Tensor, "b hk s ev"],
     encoding: Encoding,
     bias: Bias | None,
     positions: Positions,
@@ -76,13 +76,20 @@ def attend(
     path: Path = "auto",
     tap: Tap | None = None,
     unrotated: tuple[Tensor, Tensor] | None = None,
-) -> Float[Tensor, "b h t e"]:
+    *,
+    temperature: Float[Tensor, "#b #h t"] | None = None,
+    softcap: float | None = None,
+    sink: Float[Tensor, " h"] | None = None,
+) -> Float[Tensor, "b h t ev"]:
     """Check the arguments and return the attention of rotated q and k over v.
 
     `tap` is called with every score, on the reference path only; `unrotated` is q and k before
     rotation, which a tap needs to separate content from position.
     """
-    inputs = AttentionInputs(q, k, v, encoding, bias, positions, visible, scale, unrotated)
+    inputs = AttentionInputs(
+        q, k, v, encoding, bias, positions, visible, scale, unrotated,
+        temperature=temperature, softcap=softcap, sink=sink,
+    )  # fmt: skip
     check(inputs)
     check_consistency(inputs)
     return run(inputs, path, tap)
@@ -90,7 +97,7 @@ def attend(
 
 def run(
     inputs: AttentionInputs, path: Path = "auto", tap: Tap | None = None
-) -> Float[Tensor, "b h t e"]:
+) -> Float[Tensor, "b h t ev"]:
     """Return the same for arguments that are known to be consistent, as a model's are."""
     if tap is not None:
         if path not in {"auto", "reference"}:

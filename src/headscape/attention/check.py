@@ -1,5 +1,7 @@
 """Checks that the tensors of an attention call fit together: shapes, dtypes, devices, tokens."""
 
+from math import inf
+
 from torch import Tensor
 
 from headscape.attention.reference import AttentionInputs
@@ -11,6 +13,7 @@ def check(inputs: AttentionInputs) -> None:
     """Raise InputError if tensors, positions and groups do not fit together."""
     check_tensors(inputs.q, inputs.k, inputs.v)
     check_tokens(inputs.q, inputs.k, inputs.positions, inputs.visible)
+    check_shaping(inputs)
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -21,9 +24,13 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise InputError(f"q must have a floating-point dtype, got {q.dtype}.")
     b, h, _, e = q.shape
     for name, x in (("k", k), ("v", v)):
-        if x.ndim != 4 or x.shape[:2] != (b, h) or x.shape[3] != e or x.shape[2] == 0:
+        if x.ndim != 4 or x.shape[0] != b or 0 in x.shape or (name == "k" and x.shape[3] != e):
             raise InputError(
                 f"{name} must have shape {b} {h} s {e} with s at least 1, got {tuple(x.shape)}."
+            )
+        if h % x.shape[1] or x.shape[1] != k.shape[1]:
+            raise InputError(
+                f"{name} has {x.shape[1]} heads: k and v need the same number, a divisor of {h}."
             )
         if x.dtype != q.dtype or x.device != q.device:
             raise InputError(
@@ -31,6 +38,20 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
     if k.shape[2] != v.shape[2]:
         raise InputError(f"k has {k.shape[2]} keys, but v has {v.shape[2]}.")
+
+
+def check_shaping(inputs: AttentionInputs) -> None:
+    """Raise InputError unless temperature, softcap and sink fit the queries."""
+    b, h, t, _ = inputs.q.shape
+    if inputs.softcap is not None and not 0 < inputs.softcap < inf:
+        raise InputError(f"softcap must be positive and finite, got {inputs.softcap}.")
+    sink, temperature = inputs.sink, inputs.temperature
+    if sink is not None and tuple(sink.shape) != (h,):
+        raise InputError(f"sink must have shape ({h},), got {tuple(sink.shape)}.")
+    if temperature is not None:
+        shape = tuple(temperature.shape)
+        if len(shape) != 3 or shape[0] not in (1, b) or shape[1] not in (1, h) or shape[2] != t:
+            raise InputError(f"temperature must be 1 or {b} by 1 or {h} by {t}, got {shape}.")
 
 
 def check_tokens(q: Tensor, k: Tensor, positions: Positions, visible: Visible) -> None:

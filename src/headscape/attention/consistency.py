@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, Pairwise, Perceptron, Slope, Toeplitz
+from headscape.bias import Bias, Pairwise, Perceptron, Sheared, Slope, Toeplitz
 from headscape.errors import InputError
 from headscape.types import Positions
 
@@ -73,6 +73,12 @@ def _shapes(bias: Bias, inputs: AttentionInputs) -> Mapping[str, tuple[Tensor, t
     if isinstance(bias, Perceptron):
         units = bias.in_weight.shape[-1]
         return {"far": (bias.far, (b, t)), "out_weight": (bias.out_weight, (h, units))}
+    if isinstance(bias, Sheared):
+        per_query = {"r": (bias.r, (b, h, t, bias.r.shape[-1]))}
+        if bias.key is None:
+            return per_query
+        u = bias.key[0]
+        return per_query | {"key[0]": (u, (b, h, inputs.k.shape[2], u.shape[-1]))}
     return {}
 
 

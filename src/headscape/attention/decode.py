@@ -3,17 +3,24 @@
     out = softmax(scale q K^T + bias row) V
 
 Two matrix-vector products and one row of bias. There is no mask, since the last token sees every
-key. Reading keys and values dominates the time; at a long context each further pass over the row
-adds about a percent, so a model's cache computes its rows incrementally (gpt2/bias_rows.py).
+key of its window. Reading keys and values dominates the time; at a long context each further pass
+over the row adds about a percent, so a model's cache computes its rows incrementally
+(gpt2/bias_rows.py). On a CPU one native call does all of it (native/one_query.py); elsewhere
+torch's scaled_dot_product_attention, or the reference where something acts on the scores.
 """
+
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from headscape.attention import reference
+from headscape.attention.native import one_query as native
 from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, Toeplitz, dense
+from headscape.bias import Bias, Pairwise, Slope, Toeplitz, dense
+from headscape.types import ALL
 
 
 def refuses(inputs: AttentionInputs) -> str | None:
@@ -27,20 +34,59 @@ def refuses(inputs: AttentionInputs) -> str | None:
     return None
 
 
-def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 e"]:
+def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 ev"]:
     """Return the attention of one query."""
-    q, k, v = inputs.q, inputs.k, inputs.v
-    row = None if inputs.bias is None else _row(inputs.bias, inputs).to(q.dtype)
-    if not inputs.encoding.mixes:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=row, scale=inputs.scale)
-    scores = (inputs.scale * q) @ k.mT
+    window = inputs.visible.window
+    if window is not None and max(map(abs, inputs.positions.bounds)) >= window:
+        if not _consecutive(inputs.positions.k) or inputs.encoding.mixes:
+            return reference.attend(inputs)
+        inputs = _within(inputs, window)
+    q, k, v, bias = inputs.q, inputs.k, inputs.v, inputs.bias
+    mixes = inputs.encoding.mixes
+    if not mixes and native.serves(inputs):
+        if isinstance(bias, Slope) and bias.col.dtype == torch.float32:
+            return native.attend(inputs, bias.col, bias)
+        return native.attend(inputs, None if bias is None else _row(bias, inputs)[:, :, 0])
+    if inputs.bends or inputs.sink is not None:
+        return reference.attend(inputs)
+    row = None if bias is None else _row(bias, inputs).to(q.dtype)
+    if not mixes:
+        grouped = k.shape[1] != q.shape[1]
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=row, scale=inputs.scale, enable_gqa=grouped
+        )
+    scores = (inputs.scale * q) @ reference.shared(k, q.shape[1]).mT
     seen = torch.ones(1, 1, 1, scores.shape[-1], dtype=torch.bool, device=scores.device)
-    return inputs.encoding.mix(scores, row, seen, q).softmax(dim=-1) @ v
+    weights = inputs.encoding.mix(scores, row, seen, q).softmax(dim=-1)
+    return weights @ reference.shared(v, q.shape[1])
 
 
 def _row(bias: Bias, inputs: AttentionInputs) -> Float[Tensor, "#b h 1 s"]:
-    at = inputs.positions.k
-    if isinstance(bias, Toeplitz) and at.shape[0] == 1 and bool((at.diff() == 1).all()):
+    if isinstance(bias, Toeplitz) and _consecutive(inputs.positions.k):
         low, high = inputs.positions.bounds
-        return bias.table[:, bias.zero + low : bias.zero + high + 1].flip(-1)[None, :, None]
+        if bias.zero + low >= 0 and bias.zero + high < bias.table.shape[1]:
+            return bias.table[:, bias.zero + low : bias.zero + high + 1].flip(-1)[None, :, None]
     return dense(bias, inputs.positions)
+
+
+def _consecutive(at: Tensor) -> bool:
+    return at.shape[0] == 1 and bool((at.diff() == 1).all())
+
+
+def _within(inputs: AttentionInputs, window: int) -> AttentionInputs:
+    """The same call with the keys that the query's window leaves."""
+    at, keys = int(inputs.positions.q[0, 0]), inputs.positions.k
+    first = max(0, at - window + 1 - int(keys[0, 0]))
+    last = keys.shape[1] if inputs.visible.causal else at + window - int(keys[0, 0])
+    cols, bias, positions = slice(first, last), inputs.bias, inputs.positions
+    if bias is not None:
+        whole = bias
+        bias = Pairwise(lambda rows, some: dense(whole, positions, rows, cols)[..., some])
+    return replace(
+        inputs,
+        k=inputs.k[:, :, cols],
+        v=inputs.v[:, :, cols],
+        bias=bias,
+        positions=positions.block(ALL, cols),
+        unrotated=None,
+    )

@@ -7,8 +7,9 @@ gradients for all three kinds of bias, the compiled forward for Toeplitz and for
 2.13 the compiled CPU kernel of a Slope or Perceptron does not build (the C++ that torch generates
 does not compile). Nothing is tested on a GPU.
 
-It supports Toeplitz, Slope and Perceptron, but neither Pairwise nor encodings that mix whole rows
-of scores (DAPE, DAPEv2, CoPE).
+It supports Toeplitz, Slope and Perceptron, windows and grouped heads, but neither Pairwise nor
+Sheared, nor encodings that mix whole rows of scores (DAPE, DAPEv2, CoPE), nor a temperature,
+softcap or sink.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from headscape.attention.reference import AttentionInputs
-from headscape.bias import Pairwise, Perceptron, Slope, Toeplitz
+from headscape.bias import Pairwise, Perceptron, Sheared, Slope, Toeplitz
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -31,6 +32,11 @@ def refuses(inputs: AttentionInputs) -> str | None:
         return f"{inputs.encoding.title} mixes whole rows of scores"
     if isinstance(inputs.bias, Pairwise):
         return "its bias is an arbitrary function of pairs"
+    if isinstance(inputs.bias, Sheared):
+        return "it does not take a sheared bias"
+    for name in ("temperature", "softcap", "sink"):
+        if getattr(inputs, name) is not None:
+            return f"it does not take a {name}"
     if inputs.q.device.type == "cpu" and torch.is_grad_enabled() and inputs.q.requires_grad:
         return "FlexAttention has no backward pass on a CPU"
     return None
@@ -45,6 +51,7 @@ def attend(inputs: AttentionInputs, *, compiled: bool = True) -> Float[Tensor, "
         score_mod=score_mod(inputs),
         block_mask=_mask(inputs),
         scale=inputs.scale,
+        enable_gqa=inputs.k.shape[1] != inputs.q.shape[1],
     )
 
 
@@ -101,6 +108,9 @@ def _mask(inputs: AttentionInputs) -> object:
 
     def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:  # noqa: ARG001
         shown = at_q[b, q] >= at_k[b, k] if visible.causal else at_q[b, q] == at_q[b, q]
+        if visible.window is not None:
+            distance = at_q[b, q] - at_k[b, k]
+            shown = shown & (distance < visible.window) & (distance > -visible.window)
         if groups is not None:
             own = groups[0][b, q]
             shown = shown & (own == groups[1][b, k]) & (own >= 0)

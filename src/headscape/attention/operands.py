@@ -29,7 +29,7 @@ class Operands:
 
     q: Float[Tensor, "g t e"]
     k: Float[Tensor, "g s e"]
-    v: Float[Tensor, "g s e"]
+    v: Float[Tensor, "g s ev"]
     table: Float[Tensor, "g n"] | None = None
     """The bias of distances gap + t - 1 down to gap - s + 1."""
     weight: Float[Tensor, "g t"] | None = None

@@ -1,9 +1,13 @@
 """Dense attention: the definition that every faster path is tested against.
 
     content_ij = scale q_i . k_j                  q, k before any rotation
-    final_ij   = mix(scale R(q_i) . R(k_j), B_ij)
-    weights_ij = softmax over visible j of final_ij
+    mixed_ij   = temperature_i mix(scale R(q_i) . R(k_j), B_ij)
+    final_ij   = softcap tanh(mixed_ij / softcap)
+    weights_ij = exp(final_ij) / (exp(sink) + sum over visible j of exp(final_ij))
     out_i      = sum_j weights_ij v_j
+
+Temperature, softcap and sink are left out where they are None. k and v may have fewer heads than q:
+heads that follow each other then share theirs (grouped queries).
 
 Any dtype up to float64, any device, whole matrices in memory (or a block of rows at a time through
 `scores`). The reported bias is the effective one, final - content: for an additive encoding the
@@ -12,7 +16,7 @@ output of a query that sees no key is 0.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float
@@ -30,9 +34,9 @@ class AttentionInputs:
 
     q: Float[Tensor, "b h t e"]
     """Queries, rotated."""
-    k: Float[Tensor, "b h s e"]
-    """Keys, rotated."""
-    v: Float[Tensor, "b h s e"]
+    k: Float[Tensor, "b hk s e"]
+    """Keys, rotated; hk divides h, and head n reads the keys and values of n hk // h."""
+    v: Float[Tensor, "b hk s ev"]
     encoding: Encoding
     bias: Bias | None
     positions: Positions
@@ -43,6 +47,17 @@ class AttentionInputs:
 
     Without it (a cache stores only rotated keys) content is the rotated score.
     """
+    temperature: Float[Tensor, "#b #h t"] | None = field(default=None, kw_only=True)
+    """What each query's scores, bias included, are multiplied by."""
+    softcap: float | None = field(default=None, kw_only=True)
+    """Scores stay between minus and plus this."""
+    sink: Float[Tensor, " h"] | None = field(default=None, kw_only=True)
+    """The score of a key without a value, one per head, taken as it is."""
+
+    @property
+    def bends(self) -> bool:
+        """Whether something acts on scores after the bias: a temperature or a softcap."""
+        return self.temperature is not None or self.softcap is not None
 
 
 @dataclass(frozen=True)
@@ -67,32 +82,52 @@ Tap = Callable[[Scores], None]
 def scores(inputs: AttentionInputs, rows: slice = ALL) -> Scores:
     """Return all scores and weights of the queries in `rows`."""
     q = inputs.q[:, :, rows]
-    rotated = inputs.scale * (q @ inputs.k.mT)
+    heads = q.shape[1]
+    rotated = inputs.scale * (q @ shared(inputs.k, heads).mT)
     if inputs.unrotated is None:
         content = rotated
     else:
-        content = inputs.scale * (inputs.unrotated[0][:, :, rows] @ inputs.unrotated[1].mT)
+        raw_q, raw_k = inputs.unrotated
+        content = inputs.scale * (raw_q[:, :, rows] @ shared(raw_k, heads).mT)
     seen = inputs.visible.block(rows).dense(inputs.positions.block(rows))
     added = None
     if inputs.bias is not None:
         added = dense(inputs.bias, inputs.positions, rows).to(rotated.dtype)
     final = inputs.encoding.mix(rotated, added, seen, q)
+    if inputs.temperature is not None:
+        final = final * inputs.temperature[:, :, rows, None].to(final.dtype)
+    if inputs.softcap is not None:
+        final = inputs.softcap * (final / inputs.softcap).tanh()
+    weights = _softmax(final, seen, inputs.sink)
+    return Scores(content, _effective(inputs, content, added, final), final, weights, seen)
+
+
+def shared(x: Float[Tensor, "b hk s e"], heads: int) -> Float[Tensor, "b h s e"]:
+    """Return keys or values repeated for every query head."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def _softmax(
+    final: Float[Tensor, "b h t s"], seen: Bool[Tensor, "#b 1 t s"], sink: Tensor | None
+) -> Float[Tensor, "b h t s"]:
     sees_any = seen.any(dim=-1, keepdim=True)
     masked = final.masked_fill(~seen, -inf).masked_fill(~sees_any, 0.0)
-    weights = masked.softmax(dim=-1) * sees_any
-    return Scores(content, _effective(inputs, content, added, final), final, weights, seen)
+    if sink is None:
+        return masked.softmax(dim=-1) * sees_any
+    beside = sink.to(final.dtype)[:, None, None].expand(*final.shape[:3], 1)
+    return torch.cat([masked, beside], dim=-1).softmax(dim=-1)[..., :-1] * sees_any
 
 
 def _effective(
     inputs: AttentionInputs, content: Tensor, added: Tensor | None, final: Tensor
 ) -> Float[Tensor, "b h t s"]:
     """Return final - content; for a plain bias the bias itself, without the rounding of the sum."""
-    if inputs.encoding.mixes or inputs.unrotated is not None:
+    if inputs.encoding.mixes or inputs.unrotated is not None or inputs.bends:
         return final - content
     return torch.zeros_like(content) if added is None else added.expand_as(content)
 
 
-def attend(inputs: AttentionInputs, tap: Tap | None = None) -> Float[Tensor, "b h t e"]:
+def attend(inputs: AttentionInputs, tap: Tap | None = None) -> Float[Tensor, "b h t ev"]:
     """Return dense attention; `tap` is called with all scores."""
     if tap is not None and inputs.encoding.rotates and inputs.unrotated is None:
         raise InputError(
@@ -102,4 +137,4 @@ def attend(inputs: AttentionInputs, tap: Tap | None = None) -> Float[Tensor, "b 
     found = scores(inputs)
     if tap is not None:
         tap(found)
-    return found.weights @ inputs.v
+    return found.weights @ shared(inputs.v, inputs.q.shape[1])

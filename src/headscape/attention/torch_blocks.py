@@ -2,12 +2,15 @@
 
     regular   no bias, Toeplitz or Slope at consecutive positions: tiles with a backward pass of
               their own (torch_regular.py)
-    general   every other bias and every encoding that mixes scores: the reference on a block of
-              rows, under activation checkpointing
+    general   every other bias, every encoding that mixes scores, windows, temperature, softcap and
+              sinks: the reference on a block of rows and the keys that they see, under activation
+              checkpointing
 
 Both recompute the scores in backward. For half precision the regular form computes in float32, the
 general form in the input's dtype, as the reference does.
 """
+
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -19,13 +22,16 @@ from headscape.attention.check import check
 from headscape.attention.operands import Rule
 from headscape.attention.reference import AttentionInputs
 from headscape.attention.torch_regular import Regular
-from headscape.bias import Slope, Toeplitz
+from headscape.bias import Pairwise, Slope, Toeplitz, dense
+from headscape.types import ALL, Positions
 
 
-def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t e"]:
+def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
     """Return the attention of rotated q and k over v; every call is supported."""
     check(inputs)
     gap = _gap(inputs)
+    if inputs.bends or inputs.sink is not None or inputs.visible.window is not None:
+        return _general(inputs)
     return _general(inputs) if gap is None else _regular(inputs, gap)
 
 
@@ -43,21 +49,47 @@ def _gap(inputs: AttentionInputs) -> int | None:
 
 
 def _general(inputs: AttentionInputs) -> Tensor:
-    def rows_of(q: Tensor, k: Tensor, v: Tensor, rows: slice) -> Tensor:
-        part = AttentionInputs(
-            q, k, v, inputs.encoding, inputs.bias, inputs.positions, inputs.visible, inputs.scale
-        )
-        return reference.scores(part, rows).weights.to(v.dtype) @ v
+    def rows_of(part: AttentionInputs, q: Tensor, k: Tensor, v: Tensor, rows: slice) -> Tensor:
+        part = replace(part, q=q, k=k, v=v)
+        weights = reference.scores(part, rows).weights
+        return weights.to(v.dtype) @ reference.shared(v, q.shape[1])
 
     size = max(1, min(64, 2**25 // (inputs.k.shape[2] * inputs.q.shape[1] * inputs.q.shape[0])))
-    blocks = [
-        checkpoint(
-            rows_of, inputs.q, inputs.k, inputs.v, slice(at, at + size),
-            use_reentrant=False, preserve_rng_state=False,
-        )
-        for at in range(0, inputs.q.shape[2], size)
-    ]  # fmt: skip
+    if inputs.visible.window is not None:
+        size = min(64, inputs.q.shape[2])
+    blocks = []
+    for at in range(0, inputs.q.shape[2], size):
+        rows = slice(at, at + size)
+        part = _seen(inputs, rows)
+        blocks.append(
+            checkpoint(
+                rows_of, part, inputs.q, part.k, part.v, rows,
+                use_reentrant=False, preserve_rng_state=False,
+            )
+        )  # fmt: skip
     return torch.cat(blocks, dim=2)
+
+
+def _seen(inputs: AttentionInputs, rows: slice) -> AttentionInputs:
+    """The same call with the keys from the first to the last that a window shows to some row."""
+    window, at, bias = inputs.visible.window, inputs.positions, inputs.bias
+    if window is None or inputs.encoding.mixes:
+        return inputs
+    low, high = int(at.q[:, rows].min()) - window, int(at.q[:, rows].max()) + window
+    near = ((at.k > low) & (at.k < high)).any(0).nonzero()
+    cols = slice(int(near[0]), int(near[-1]) + 1) if len(near) else slice(0, 1)
+    if bias is not None:
+        whole = bias
+        bias = Pairwise(lambda some, _: dense(whole, at, some, cols))
+    return replace(
+        inputs,
+        k=inputs.k[:, :, cols],
+        v=inputs.v[:, :, cols],
+        bias=bias,
+        positions=Positions(at.q, at.k[:, cols]),
+        visible=inputs.visible.block(ALL, cols),
+        unrotated=None,
+    )
 
 
 def _regular(inputs: AttentionInputs, gap: int) -> Tensor:
@@ -79,6 +111,7 @@ def _regular(inputs: AttentionInputs, gap: int) -> Tensor:
         weight = None if bias.weight is None else by_head(bias.weight.to(work))
         row, col = by_head(bias.row.double()), by_head(bias.col.double())
     rule = Rule(gap=gap, causal=causal, scale=inputs.scale)
-    heads = (by_head(x.to(work)) for x in (q, inputs.k, inputs.v))
+    keys, values = (reference.shared(x, h) for x in (inputs.k, inputs.v))
+    heads = (by_head(x.to(work)) for x in (q, keys, values))
     out: Tensor = Regular.apply(rule, *heads, table, weight, row, col)  # type: ignore[no-untyped-call]
-    return out.view(q.shape).to(q.dtype)
+    return out.view(b, h, t, -1).to(q.dtype)

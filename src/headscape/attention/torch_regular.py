@@ -48,7 +48,8 @@ class Regular(torch.autograd.Function):
     def forward(ctx: Any, rule: Rule, *tensors: Tensor | None) -> Tensor:  # noqa: D102
         every = Operands(*cast("tuple[Any, ...]", tensors))
         known = reach.bounds(every, rule)
-        out, lse = torch.empty_like(every.q), every.q.new_empty(every.q.shape[:2])
+        out = every.q.new_empty(*every.q.shape[:2], every.v.shape[2])
+        lse = every.q.new_empty(every.q.shape[:2])
         scratch = _Scratch(every.q)
         for heads in _groups(every.q):
             part = _Part(every, heads, rule, known, FORWARD, scratch)
@@ -113,6 +114,7 @@ class _Part:
         self.rule, self.known, self.size, self.scratch = rule, known, size, scratch
         n, t, e = part.q.shape
         self.n, self.t, self.e, self.s = n, t, e, part.k.shape[1]
+        self.ev = part.v.shape[2]
         self.last = rule.gap + t - 1
         wide = e + (1 if part.row is None else 2)
         self.q, self.k = scratch.take("q", n, t, wide), scratch.take("k", n, wide, self.s)
@@ -136,9 +138,9 @@ class _Part:
         i = torch.arange(size, device=part.q.device)
         self.shown = (i[:, None] + i <= size - 2).to(part.q.dtype)
 
-    def forward(self, out: Float[Tensor, "g t e"], lse: Float[Tensor, "g t"]) -> None:
+    def forward(self, out: Float[Tensor, "g t ev"], lse: Float[Tensor, "g t"]) -> None:
         """Write the output and, in reverse order, log2 of each query's softmax denominator."""
-        back = self.scratch.take("back", len(self.blocks), self.n, self.size, self.e)
+        back = self.scratch.take("back", len(self.blocks), self.n, self.size, self.ev)
         total, base = torch.empty_like(lse), torch.zeros_like(lse)
         if self.known.calm:
             base += self.reference()
@@ -157,30 +159,31 @@ class _Part:
 
     def backward(
         self,
-        out: Float[Tensor, "g t e"],
-        d_out: Float[Tensor, "g t e"],
+        out: Float[Tensor, "g t ev"],
+        d_out: Float[Tensor, "g t ev"],
         lse: Float[Tensor, "g t"],
         found: Operands,
     ) -> None:
         """Write the gradients into `found`."""
-        part, scratch, n, e = self.part, self.scratch, self.n, self.e
+        part, scratch, n, e, ev = self.part, self.scratch, self.n, self.e, self.ev
         self.q[..., -1] = self.own - lse
-        d, v = scratch.take("d", n, self.t, e + 1), scratch.take("v", n, e + 1, self.s)
-        d[..., :e], d[..., -1] = d_out.flip(1), torch.linalg.vecdot(out, d_out).flip(1).neg_()
-        v[:, :e], v[:, -1] = part.v.mT, 1
+        d, v = scratch.take("d", n, self.t, ev + 1), scratch.take("v", n, ev + 1, self.s)
+        d[..., :ev], d[..., -1] = d_out.flip(1), torch.linalg.vecdot(out, d_out).flip(1).neg_()
+        v[:, :ev], v[:, -1] = part.v.mT, 1
         d_q = scratch.take("d_q", len(self.blocks), n, self.size, e).zero_()
         self.moments = part.q.new_zeros(n, 2, self.t)
         rows = list(zip(self.blocks, torch.split(d, self.size, 1), d_q, strict=True))
         width = KEYS if self.s > KEYS else KEYS // 2
         for start in range(0, self.s, width):
             stop = min(start + width, self.s)
-            d_k, d_v = (scratch.take(name, n, e, stop - start).zero_() for name in ("d_k", "d_v"))
+            d_k = scratch.take("d_k", n, e, stop - start).zero_()
+            d_v = scratch.take("d_v", n, ev, stop - start).zero_()
             for block, (q, do, dq) in enumerate(rows):
                 keys = slice(start, min(stop, self.seen(block)))
                 if keys.stop <= start or self.first[block] >= stop:
                     continue
                 p = self.weights(self.scores(block, keys), block, keys)
-                _add(d_v, do[..., :e].mT, p)
+                _add(d_v, do[..., :ev].mT, p)
                 ds = torch.bmm(do, v[:, :, keys], out=scratch.take("ds", *p.shape))
                 if found.table is None:
                     ds.mul_(p)
@@ -223,9 +226,9 @@ class _Part:
         slope = (part.row - part.col[:, own]) * LOG2E
         return (slope if part.weight is None else part.weight * slope).flip(1)
 
-    def in_order(self, blocks: Float[Tensor, "m n r e"]) -> Float[Tensor, "g t e"]:
+    def in_order(self, blocks: Float[Tensor, "m n r x"]) -> Float[Tensor, "g t x"]:
         """Return blocks of reversed queries as one sequence, first query first."""
-        return blocks.transpose(0, 1).reshape(self.n, -1, self.e)[:, : self.t].flip(1)
+        return blocks.transpose(0, 1).reshape(self.n, -1, blocks.shape[3])[:, : self.t].flip(1)
 
     def seen(self, block: int) -> int:
         """Return how many keys a block's queries see."""

@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 def capture(
     model: Annotated[
-        str, typer.Argument(help="A run, or a folder of GPT-2 weights.", metavar="MODEL")
+        str, typer.Argument(help="A run, a folder of weights, or hf:FOLDER.", metavar="MODEL")
     ],
     layers: Annotated[
         list[str] | None,
@@ -69,7 +69,10 @@ def capture(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="File to write. [default: MODEL/capture.safetensors]"),
+        typer.Option(
+            help="File to write. [default: MODEL/capture.safetensors; for hf: models "
+            "./capture.safetensors]"
+        ),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a file that is not a capture.")
@@ -83,7 +86,7 @@ def capture(
     import headscape as hs
     from headscape.capture.target import check_target
 
-    target = out or Path(model) / "capture.safetensors"
+    target = out or Path("" if model.startswith("hf:") else model) / "capture.safetensors"
     check_target(target, overwrite=overwrite)
     opened = hs.load(model, step=step, tokenizer=tokenizer)
     cap = opened.capture(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 import typer
 
 from headscape.commands.parsing import Command, Plugin
+from headscape.errors import InputError
 
 if TYPE_CHECKING:
     from headscape.encodings import Encoding
@@ -23,6 +24,10 @@ def encodings(
     name: Annotated[
         str | None, typer.Argument(help="One encoding, such as alibi or dapev2+kerple.")
     ] = None,
+    of: Annotated[
+        str | None,
+        typer.Option(help="Print what a model uses, layer by layer: a run, a folder, hf:FOLDER."),
+    ] = None,
     plugin: Plugin = None,
 ) -> None:
     """Print every encoding: paper, formula, parameters, claims; or one with all its fields.
@@ -30,7 +35,11 @@ def encodings(
     Claims: S the bias does not change when all positions move by a constant, T it depends on the
     distance alone, P a pair's score depends on no other pair, C it depends on the tokens.
     """
-    if name is None:
+    if of is not None:
+        if name is not None:
+            raise InputError(f"give an encoding ({name}) or --of a model, not both.")
+        _layers(of)
+    elif name is None:
         _table()
     else:
         _one(name)
@@ -68,6 +77,30 @@ def _table() -> None:
         "encoding, nope or rope: dapev2+cable.\n`headscape encodings NAME` lists the fields.",
         highlight=False,
     )
+
+
+def _layers(source: str) -> None:
+    """Print the encoding and conventions of every layer, equal neighbours in one line."""
+    from itertools import groupby
+
+    import headscape
+
+    spec = headscape.load(source).spec
+    context = "unknown" if spec.train_length is None else f"{spec.train_length:,}"
+    reads = "causal" if spec.causal else "bidirectional"
+    typer.echo(
+        f"{spec.name}: {len(spec.layers)} layers x {spec.heads} heads of {spec.head_dim}, "
+        f"context {context}, {reads}"
+    )
+    if "input" in spec.provenance:
+        typer.echo(f"at the input: {spec.provenance['input']}")
+    numbered = enumerate(spec.layers, start=1)
+    for layer, same in groupby(numbered, key=lambda pair: pair[1]):
+        numbers = [number for number, _ in same]
+        span = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+        fields = ", ".join(f"{key}={value!r}" for key, value in layer.conventions.items())
+        name = "position not recognised" if layer.encoding == "unknown" else layer.encoding
+        typer.echo(f"layer {span}: {name}  {fields}")
 
 
 def _one(name: str) -> None:

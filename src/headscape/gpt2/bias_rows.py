@@ -4,10 +4,10 @@
     ByPosition   Perceptron: its two inputs for every distance and every query there is room for
     BySum        Slope: sums relative to a recent token, rounded once for many tokens
 
-`row(count, bias)` is the bias of the last of `count` tokens; its own bias is handed in where it has
-one. A row of BySum leaves out weight_i row_i, the same for every key, which no softmax sees; so it
-is not for encodings that mix scores. Nor is it for half precision, where a key near the query but
-far from the base would lose too much.
+`row(count, bias)` is the bias of the last of `count` tokens, written out or, by BySum, as a slope
+in the model's dtype; its own bias is handed in where it has one. BySum is not for encodings that
+mix scores, which take rows, nor for half precision, where a key near the query but far from the
+base would lose too much.
 """
 
 import torch
@@ -58,25 +58,25 @@ class ByPosition:
 
 
 class BySum:
-    """-weight_i (sum_j - base), where the base is the sum at a recent token."""
+    """weight_i ((sum_i - base) - (sum_j - base)), where the base is the sum at a recent token."""
 
     def __init__(self, capacity: int, dtype: torch.dtype) -> None:
         self.capacity, self.dtype = capacity, dtype
         self.first, self.last = 0, -1
         self.base = self.relative = torch.empty(0)
 
-    def row(self, count: int, bias: Bias | None) -> Float[Tensor, "b h 1 s"]:
-        """All keys' sums, seen from the base."""
+    def row(self, count: int, bias: Bias | None) -> Slope:
+        """The same slope, its sums relative to the base."""
         assert isinstance(bias, Slope)
         if self.last != count - 1 or count > self.first + FRESH:
             self.base, self.first = bias.col[..., -1:].clone(), count
             b, h = self.base.shape[:2]
-            self.relative = self.base.new_empty(b, h, 1, self.capacity, dtype=self.dtype)
-            self.relative[:, :, 0, :count] = self.base - bias.col
-        self.relative[:, :, 0, count - 1] = (self.base - bias.row)[..., 0]
+            self.relative = self.base.new_empty(b, h, self.capacity, dtype=self.dtype)
+            self.relative[:, :, :count] = bias.col - self.base
+        own = (bias.row - self.base).to(self.dtype)
+        self.relative[:, :, count - 1 : count] = own
         self.last = count
-        row = self.relative.narrow(3, 0, count)
-        return row if bias.weight is None else bias.weight[..., None] * row
+        return Slope(bias.weight, own, self.relative.narrow(2, 0, count))
 
 
 Rows = ByDistance | ByPosition | BySum | Nothing

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscape.bias import Bias, Pairwise
+from headscape.bias import Bias, Pairwise, Slope
 from headscape.encodings import Encoding, Stream
 from headscape.errors import InputError
 from headscape.gpt2 import bias_rows
@@ -117,6 +117,8 @@ class Cache:
         row = kept.row(self.length + 1, own)
         if row is None:
             return encoding.bias(positions) if stream is None else own
+        if isinstance(row, Slope):
+            return row
         return Pairwise(lambda at, seen: row if at == seen == ALL else row[:, :, at, seen])
 
     def forget(self, layer: int) -> None:

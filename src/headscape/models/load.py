@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from torch import nn
+
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
 from headscape.io.json_file import read_json
@@ -10,6 +12,12 @@ from headscape.loaded import LoadedModel
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.run_model import open_run
 from headscape.models.stretched import StretchedModel, parse_extension
+from headscape.pretrained.open_published import (
+    is_published,
+    open_published,
+    wrap_published,
+    wrap_tokenizer,
+)
 from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.text.tokenize.gpt2_bpe import GPT2Tokenizer
 from headscape.text.tokenize.published_tokenizer import read_published
@@ -21,17 +29,18 @@ NAMED: dict[str, Callable[[], Tokenizer]] = {"bytes": ByteTokenizer, "gpt2": GPT
 
 
 def load(
-    source: "str | Path | GPT2 | LoadedModel",
+    source: "str | Path | GPT2 | LoadedModel | nn.Module",
     *,
     step: int | None = None,
-    tokenizer: Tokenizer | str | None = None,
+    tokenizer: object = None,
 ) -> LoadedModel:
     """Open a model.
 
     `source` is the folder of a training run, a folder that `save` or `save_pretrained` wrote, a
-    folder of Hugging Face GPT-2 weights, `hf:FOLDER` for any causal language model that
-    transformers loads, or a `GPT2` in memory. `step` chooses a checkpoint of a run (default: the
-    newest good one). `tokenizer` ("bytes", "gpt2" or a tokenizer) is for models without their own.
+    folder of Hugging Face GPT-2 weights, `hf:FOLDER` or `hf:FILE.gguf` for a model that
+    transformers loads, or a `GPT2` or transformers model in memory. `step` chooses a checkpoint of
+    a run (default: the newest good one). `tokenizer` ("bytes", "gpt2", a tokenizer of ours or of
+    transformers) is for models without their own.
 
     Example:
         >>> import headscape as hs
@@ -44,14 +53,15 @@ def load(
         return source
     if isinstance(source, GPT2):
         return GPT2Model(source, tokenizer=chosen, trained=False)
+    if is_published(source):
+        return wrap_published(source, chosen)
     if not isinstance(source, str | Path):
         raise InputError(
-            f"load takes a folder, a GPT2 or a loaded model, got {type(source).__name__}."
+            f"load takes a folder, a GPT2, a transformers model or a loaded model, got "
+            f"{type(source).__name__}."
         )
     if str(source).startswith(HUGGING_FACE):
-        from headscape.pretrained.causal_lm import open_causal_lm
-
-        return open_causal_lm(Path(str(source).removeprefix(HUGGING_FACE)), chosen)
+        return open_published(Path(str(source).removeprefix(HUGGING_FACE)), chosen)
     folder = Path(source)
     if (folder / CONFIG).is_file():
         return open_run(folder, step)
@@ -104,9 +114,11 @@ def _tokenizer_of(folder: Path, gpt2: GPT2) -> Tokenizer | None:
     return load_tokenizer(described) if "kind" in described else read_published(folder)
 
 
-def _tokenizer(given: Tokenizer | str | None) -> Tokenizer | None:
+def _tokenizer(given: object) -> Tokenizer | None:
     if given is None or isinstance(given, Tokenizer):
         return given
-    if given not in NAMED:
+    if is_published(given):
+        return wrap_tokenizer(given)
+    if not isinstance(given, str) or given not in NAMED:
         raise InputError(f"unknown tokenizer {given!r}: give bytes, gpt2 or a tokenizer.")
     return NAMED[given]()

@@ -1,6 +1,8 @@
-"""Attention by the native kernels: float32 on the CPU, forward and backward.
+"""Attention by the native kernels on the CPU, forward and backward.
 
-Serves every bias of bias.py but Pairwise, causal or not, with any positions and groups. A
+Serves every bias of bias.py but Pairwise, causal or not, with any positions, groups and windows, a
+temperature, a softcap and sinks, and heads that share keys. Half precision is converted a tile at a
+time and summed in float32. Encodings that mix scores (DAPE, DAPEv2) are served without these. A
 perceptron (FIRE) goes in as its linear pieces,
 
     mlp(u) = slope_m u + offset_m      between its sorted knots -in_bias / in_weight,
@@ -10,6 +12,8 @@ carries them on. Anything the kernels cannot serve is refused here with its reas
 never sees it. Positions are cheapest in consecutive stretches.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,9 +21,9 @@ from torch import Tensor
 from headscape.attention.check import check
 from headscape.attention.native import library
 from headscape.attention.native.fold import fold
-from headscape.attention.native.ops import MARGIN, attention, contiguous
+from headscape.attention.native.ops import MARGIN, TYPES, attention, contiguous
 from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, Pairwise, Perceptron, Slope, Toeplitz
+from headscape.bias import Bias, Pairwise, Perceptron, Sheared, Slope, Toeplitz
 from headscape.encodings import Encoding
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
@@ -29,6 +33,7 @@ from headscape.types import Positions
 _FOUND = library.load()
 _MISSING = _FOUND if isinstance(_FOUND, str) else None
 MOST_TAPS = 33
+MOST_DIM = 256
 FAR = 1e30
 """Where a unit's knot goes that has no slope: beyond every input."""
 
@@ -45,32 +50,64 @@ def refuses(inputs: AttentionInputs) -> str | None:
         return missing
     if q.device.type != "cpu":
         return f"the native kernels run on the CPU, not on {q.device.type}"
-    if q.dtype != torch.float32:
+    if q.dtype not in TYPES:
         return f"the native kernels take float32, not {str(q.dtype).removeprefix('torch.')}"
-    if q.shape[-1] % 8:
-        return f"the native kernels take head dims that are multiples of 8, not {q.shape[-1]}"
+    for dim in (q.shape[-1], inputs.v.shape[-1]):
+        if dim % 8 or dim > MOST_DIM:
+            return (
+                f"the native kernels take head dims that are multiples of 8 up to {MOST_DIM}, "
+                f"not {dim}"
+            )
     if encoding.mixes and not isinstance(encoding, DAPE | DAPEv2):
         return f"the native kernels do not mix scores as {type(encoding).__name__} does"
     if isinstance(encoding, DAPEv2) and encoding.config.kernel > MOST_TAPS:
         return f"the native kernels take DAPEv2 up to kernel {MOST_TAPS}"
     if isinstance(inputs.bias, Pairwise):
         return "the native kernels take no bias that is given as a function"
-    if encoding.mixes and not contiguous(_at(inputs)):
+    return _refuses_mixing(inputs) if encoding.mixes else None
+
+
+def _refuses_mixing(inputs: AttentionInputs) -> str | None:
+    plain = "the native kernels mix scores without"
+    if inputs.visible.window is not None:
+        return f"{plain} a window"
+    if inputs.temperature is not None:
+        return f"{plain} a temperature"
+    if inputs.softcap is not None:
+        return f"{plain} a softcap"
+    if inputs.sink is not None:
+        return f"{plain} a sink"
+    if inputs.k.shape[1] != inputs.q.shape[1] or inputs.v.shape[3] != inputs.q.shape[3]:
+        return f"{plain} grouped queries or values of a different head dim"
+    if isinstance(inputs.bias, Sheared):
+        return f"{plain} a sheared bias"
+    if not contiguous(_at(inputs)):
         return "the native kernels mix the scores of consecutive keys only"
     return None
 
 
-def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t e"]:
+def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
     """Attention of rotated q and k over v."""
+    return run(inputs)[0].to(inputs.q.dtype)
+
+
+def run(inputs: AttentionInputs) -> tuple[Float[Tensor, "b h t ev"], Float[Tensor, "b h t"]]:
+    """Attention, and the logarithm of every softmax's denominator."""
+    given = arguments(inputs)
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in given[4])
+    out, lse = attention(*given, learns)
+    return out, lse
+
+
+def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
+    """What the operator of ops.py takes, up to `learns`."""
     q, k, v, bias, visible = inputs.q, inputs.k, inputs.v, inputs.bias, inputs.visible
-    encoding, positions = inputs.encoding, inputs.positions
     check(inputs)
     if (reason := refuses(inputs)) is not None:
         raise InputError(f"path='native' cannot serve this: {reason}.")
     _check_bias(bias, q, k)
-    at = _at(inputs)
-    kind, tensors, low = _values(bias, positions, visible.causal)
-    mixing, mixers = _mixer(encoding)
+    kind, tensors, low = _values(bias, inputs.positions, visible.causal)
+    mixing, mixers = _mixer(inputs.encoding)
     channels = q.shape[1] * (1 if bias is None else 2)
     if mixing and (mixers[0].shape[1] != channels or mixers[3].shape[0] != q.shape[1]):
         raise InputError(
@@ -80,13 +117,16 @@ def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t e"]:
         h, (inner, in_bias) = q.shape[1], mixers[:2]
         tensors += [fold(tensors[0], low, inner[:, h:], in_bias, causal=visible.causal)]
         mixers[0] = inner[:, :h]
-    values = [*tensors, *mixers]
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in values)
-    found = attention(
-        q, k, v, at, values, kind, mixing, low, visible.causal, inputs.scale, learns
+    temperature, sink = inputs.temperature, inputs.sink
+    if temperature is not None:
+        temperature = temperature.float().expand(q.shape[:3])
+    if mixing:
+        q, k, v = q.float(), k.float(), v.float()
+    return (
+        q, k, v, _at(inputs), [*tensors, *mixers], kind, mixing, low, visible.causal, inputs.scale,
+        visible.window or 0, inputs.softcap or 0.0, temperature,
+        None if sink is None else sink.float(),
     )  # fmt: skip
-    out: Tensor = found[0]
-    return out
 
 
 def _at(inputs: AttentionInputs) -> list[Tensor]:
@@ -109,7 +149,8 @@ def _mixer(encoding: Encoding) -> tuple[str, list[Tensor]]:
         return "", []
     assert encoding.inner.bias is not None
     assert encoding.outer.bias is not None
-    return mixing, [weights[0], encoding.inner.bias, weights[1], encoding.outer.bias]
+    found = [weights[0], encoding.inner.bias, weights[1], encoding.outer.bias]
+    return mixing, [x.float() for x in found]
 
 
 def _check_bias(bias: Bias | None, q: Tensor, k: Tensor) -> None:
@@ -126,8 +167,16 @@ def _check_bias(bias: Bias | None, q: Tensor, k: Tensor) -> None:
         found["far"], found["near"] = (bias.far, (b, t)), (bias.near, (bias.near.shape[-1],))
         found["in_weight"], found["in_bias"] = (bias.in_weight, (m,)), (bias.in_bias, (m,))
         found["out_weight"], found["out_bias"] = (bias.out_weight, (h, m)), (bias.out_bias, (h,))
+    elif isinstance(bias, Sheared):
+        c, n = bias.basis.shape[-2:]
+        found["r"], found["basis"] = (bias.r, (b, h, t, c)), (bias.basis, (h, c, n))
+        if bias.key is not None:
+            u, basis = bias.key
+            found["key[0]"] = u, (b, h, k.shape[2], basis.shape[-2])
+            found["key[1]"] = basis, (h, basis.shape[-2], n)
     for name, (x, shape) in found.items():
-        shared = (1, *shape[1:]) if name in ("row", "col", "weight", "far") else shape
+        whole = ("near", "table", "in_weight", "in_bias", "out_weight", "out_bias")
+        shared = shape if name in whole else (1, *shape[1:])
         if tuple(x.shape) not in (shape, shared) or x.numel() == 0 or x.device != q.device:
             raise InputError(f"bias.{name} must be {shape} on {q.device}, not {tuple(x.shape)}.")
 
@@ -145,6 +194,11 @@ def _values(
     least, most = positions.bounds
     low = (max(least, 0) if causal else least) - MARGIN
     distance = torch.arange(low, max(most, low) + MARGIN + 1)
+    if isinstance(bias, Sheared):
+        column = (distance + bias.zero).clamp(0, bias.basis.shape[-1] - 1)
+        pairs = [(bias.r, bias.basis), *([] if bias.key is None else [bias.key])]
+        tensors = [x for r, basis in pairs for x in (r, basis.index_select(2, column))]
+        return "sheared", [x.float() for x in tensors], low
     if isinstance(bias, Toeplitz):
         column = (distance + bias.zero).clamp(0, bias.table.shape[1] - 1)
         return "toeplitz", [bias.table.index_select(1, column).float()], low

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "problem.hpp"
@@ -45,6 +46,22 @@ struct Plans {
                 for (int64_t t = q_begin[b + 1] - 1; t >= q_begin[b]; t--) units.push_back({b, h, t});
         }
     }
+    // For cells: units of whole cells of queries, at least a tile of them, their tiles cut anew. In a
+    // unit, `head` and `tile` are the first tile and the one after the last.
+    void by_cells(const Problem &p, const Cells &c) {
+        int64_t most = p.hidden ? kMixQueries : kQueryTile;
+        q.clear(), units.clear();
+        for (int64_t a = 0, first = 0; a < c.cells; a++) {
+            int64_t from = c.edges[first], end = c.edges[a + 1];
+            if (end - from < most && a + 1 < c.cells) continue;
+            int64_t begin = static_cast<int64_t>(q.size());
+            for (int64_t i = from; i < end; i += most)
+                q.push_back({i, end - i < most ? end - i : most, p.q_at[i], 0, 0, p.queries});
+            units.push_back({0, begin, static_cast<int64_t>(q.size())});
+            first = a + 1;
+        }
+        for (size_t i = 0; i < units.size() / 2; i++) std::swap(units[i], units[units.size() - 1 - i]);
+    }
     Plan plan() const {
         return {q.data(), k.data(), q_begin.data(), k_begin.data(), units.data(),
                 static_cast<int64_t>(units.size())};
@@ -56,7 +73,9 @@ int best() {
 #if defined(__x86_64__)
     const char *asked = std::getenv("HEADSCAPE_NATIVE");
     int level = 0;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) level = 1;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("f16c"))
+        level = 1;
     if (level && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
         level = 2;
@@ -85,28 +104,40 @@ const char *headscape_instructions() {
 
 // For the Python side to check that both agree on the layout.
 int64_t headscape_problem_size() { return sizeof(Problem); }
+int64_t headscape_decode_size() { return sizeof(headscape::Decode); }
+int64_t headscape_cells_size() { return sizeof(headscape::Cells); }
 
 #if defined(__x86_64__)
 // A vector must divide the head dim, so AVX-512 leaves odd multiples of 8 to AVX2.
-#define HEADSCAPE_RUN(what)                                                      \
-    if (headscape::kLevel == 2 && p->head_dim % 16 == 0)                         \
-        return headscape::avx512::what(*p, plans.plan());                        \
-    if (headscape::kLevel >= 1) return headscape::avx2::what(*p, plans.plan());  \
-    return headscape::portable::what(*p, plans.plan());
+#define HEADSCAPE_RUN(what, ...)                                                   \
+    if (headscape::kLevel == 2 && p->head_dim % 16 == 0 && p->value_dim % 16 == 0) \
+        return headscape::avx512::what(__VA_ARGS__);                               \
+    if (headscape::kLevel >= 1) return headscape::avx2::what(__VA_ARGS__);         \
+    return headscape::portable::what(__VA_ARGS__);
 #else
-#define HEADSCAPE_RUN(what) return headscape::portable::what(*p, plans.plan());
+#define HEADSCAPE_RUN(what, ...) return headscape::portable::what(__VA_ARGS__);
 #endif
+
+int headscape_decode(const headscape::Decode *p) { HEADSCAPE_RUN(decode, *p) }
 
 int headscape_forward(const Problem *p) try {
     Plans plans(*p);
-    HEADSCAPE_RUN(forward)
+    HEADSCAPE_RUN(forward, *p, plans.plan())
+} catch (const std::bad_alloc &) {
+    return 1;
+}
+
+int headscape_cells(const Problem *p, const headscape::Cells *c) try {
+    Plans plans(*p);
+    plans.by_cells(*p, *c);
+    HEADSCAPE_RUN(cells, *p, *c, plans.plan())
 } catch (const std::bad_alloc &) {
     return 1;
 }
 
 int headscape_backward(const Problem *p) try {
     Plans plans(*p);
-    HEADSCAPE_RUN(backward)
+    HEADSCAPE_RUN(backward, *p, plans.plan())
 } catch (const std::bad_alloc &) {
     return 1;
 }

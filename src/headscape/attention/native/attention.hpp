@@ -7,78 +7,103 @@
 //     backward   P = exp(S - lse);  dS = P (dO V^T - delta),  delta_i = dO_i . out_i
 //                dV += P^T dO;  dQ += scale dS K;  dK += scale dS^T Q;  dB = dS
 //
-// All tiles of scores are transposed (see gemm.hpp). Memory is a few tiles per thread. A head's dK
-// and dV belong to one worker at a time, which goes through its query tiles in order: no locks, and
-// the same sums in the same order for a given number of parts.
+// A sink is what m and l start from: a key without a value. All tiles of scores are transposed (see
+// gemm.hpp). Memory is a few tiles per thread. A head's dK and dV belong to one worker at a time,
+// which goes through its query tiles in order: no locks, and the same sums in the same order for a
+// given number of parts.
 #pragma once
 
 #include <stdlib.h>
 
-#include "bias.hpp"
-#include "gemm.hpp"
+#include "bend.hpp"
+#include "half.hpp"
+#include "shear.hpp"
 
 namespace headscape {
 namespace HEADSCAPE_ISA {
 
-// Below the last row that a block of queries sees, this many rows of zeros: the products work on
+// Beside the rows that a block of queries sees, this many rows of zeros: the products work on
 // blocks of rows and may read that far.
 constexpr int64_t kZeroRows = W + kMicroRows;
 constexpr float kHidden = -1e30f;
 
 inline bool sees(const Problem &p, const Tile &q, const Tile &k) {
-    return q.group == k.group && (!p.causal || k.position < q.position + q.count);
+    if (q.group != k.group) return false;
+    int64_t wide = p.window ? p.window - 1 : kEverything;
+    return k.position < q.position + q.count + (p.causal ? 0 : wide) &&
+           k.position + k.count > q.position - wide;
 }
 
-// How many keys of the pair the queries i ... i + W - 1 see: all of them, and any of them.
+// Which keys of the pair the queries i ... i + W - 1 see: any of them [first, end), all of them
+// [whole, rest), and rows of zeros on either side from `above` and up to `below`.
 struct Seen {
-    int64_t all, any, zeros;
+    int64_t above, first, whole, rest, end, below;
     Seen(const Pair &pair, int64_t i) {
-        int64_t keys = pair.k.count, gap = pair.gap();
-        all = pair.p.causal ? clamp(gap + i + 1, 0, keys) : keys;
-        any = pair.p.causal ? clamp(gap + i + W, 0, keys) : keys;
-        zeros = smaller(keys, any + kZeroRows);
+        int64_t keys = pair.k.count;
+        Band band = pair.band();
+        first = band.first(i, keys), end = greater(first, band.end(i, W, keys));
+        whole = smaller(band.first(i + W - 1, keys), end);
+        rest = clamp(i + 1 + band.high, whole, end);
+        whole = greater(whole, first);
+        rest = greater(rest, whole);
+        above = greater(0, first - kZeroRows), below = smaller(keys, end + kZeroRows);
     }
     // Which of the W queries from i on see key j.
-    static Lanes lanes(const Pair &pair, int64_t i, int64_t j) {
-        int32_t first = (int32_t)clamp(j - pair.gap() - i, 0, W);
-        return (Lanes)(lane_index() >= first);
+    static Lanes lanes(Band band, int64_t i, int64_t j) {
+        int32_t from = (int32_t)clamp(j - band.high - i, 0, W);
+        int32_t to = (int32_t)clamp(j - band.low - i, -1, W);
+        return (Lanes)(lane_index() >= from) & (Lanes)(lane_index() <= to);
+    }
+    // some(j) for keys that not all queries see, every(j) for the others.
+    template <class Some, class Every>
+    void visit(const Some &some, const Every &every) const {
+        for (int64_t j = first; j < whole; j++) some(j);
+        for (int64_t j = whole; j < rest; j++) every(j);
+        for (int64_t j = rest; j < end; j++) some(j);
+    }
+    void clear(float *s, int64_t ld) const {
+        for (int64_t j = above; j < first; j++) store(s + j * ld, V{});
+        for (int64_t j = end; j < below; j++) store(s + j * ld, V{});
     }
 };
 
 // Scores to weights for one key tile; updates the running maximum and sum, leaves the factor for
 // what was summed before.
-template <class Bias>
-inline void soften(const Pair &pair, Bias &bias, float *s, int64_t ld, float *top, float *total,
-                   float *factor) {
+template <class Bias, class Bend>
+inline void soften(const Pair &pair, Bias &bias, const Bend &bend, float *s, int64_t ld, float *top,
+                   float *total, float *factor) {
     bias.enter(pair);
+    Band band = pair.band();
     for (int64_t i = 0; i < pair.q.count; i += W) {
         Seen seen(pair, i);
         auto c = bias.column(i);
-        V before = load(top + i), now = before;
-        for (int64_t j = 0; j < seen.all; j++) {
-            V x = load(s + j * ld + i) + bias.value(c, j);
-            store(s + j * ld + i, x);
-            now = larger(x, now);
-        }
-        for (int64_t j = seen.all; j < seen.any; j++) {
-            V x = load(s + j * ld + i) + bias.value(c, j);
-            x = choose(Seen::lanes(pair, i, j), x, splat(kHidden));
-            store(s + j * ld + i, x);
-            now = larger(x, now);
-        }
-        V sum = V{};
-        for (int64_t j = 0; j < seen.all; j++) {
-            V x = exponential(load(s + j * ld + i) - now);
-            store(s + j * ld + i, x);
-            sum += x;
-        }
-        for (int64_t j = seen.all; j < seen.any; j++) {
-            V x = exponential(load(s + j * ld + i) - now);
-            x = choose(Seen::lanes(pair, i, j), x, V{});
-            store(s + j * ld + i, x);
-            sum += x;
-        }
-        for (int64_t j = seen.any; j < seen.zeros; j++) store(s + j * ld + i, V{});
+        auto bent = bend.column(i);
+        V before = load(top + i), now = before, sum = V{};
+        auto score = [&](int64_t j) { return bent.bend(load(s + j * ld + i) + bias.value(c, j)); };
+        seen.visit(
+            [&](int64_t j) {
+                V x = choose(Seen::lanes(band, i, j), score(j), splat(kHidden));
+                store(s + j * ld + i, x);
+                now = larger(x, now);
+            },
+            [&](int64_t j) {
+                V x = score(j);
+                store(s + j * ld + i, x);
+                now = larger(x, now);
+            });
+        auto weight = [&](int64_t j) { return exponential(load(s + j * ld + i) - now); };
+        seen.visit(
+            [&](int64_t j) {
+                V x = choose(Seen::lanes(band, i, j), weight(j), V{});
+                store(s + j * ld + i, x);
+                sum += x;
+            },
+            [&](int64_t j) {
+                V x = weight(j);
+                store(s + j * ld + i, x);
+                sum += x;
+            });
+        seen.clear(s + i, ld);
         V keep = exponential(before - now);
         store(factor + i, keep);
         store(total + i, fma(load(total + i), keep, sum));
@@ -96,61 +121,146 @@ inline void conclude(int64_t count, int64_t e, const float *top, const float *to
     }
 }
 
-template <class Bias>
+// Room of one thread: pieces of one block of memory, in order.
+struct Room {
+    float *at;
+    float *take(int64_t floats) {
+        float *found = at;
+        at += floats;
+        return found;
+    }
+};
+
+// The sheared bias of a query tile: r and u as `Shear` wants them.
+struct Sheared {
+    const Problem &p;
+    int64_t head, row;
+    float *turned, *d_turned;  // [rank, kQueryTile]
+
+    static int64_t floats(const Problem &p) { return 2 * p.rank * kQueryTile; }
+    Sheared(const Problem &problem, int64_t row_, int64_t head_, const Tile &q, int64_t padded,
+            Room &room)
+        : p(problem), head(head_), row(row_) {
+        turned = room.take(p.rank * kQueryTile), d_turned = room.take(p.rank * kQueryTile);
+        if (!p.r) return;
+        transpose(p.r + row * p.r_stride + (head * p.queries + q.start) * p.rank, q.count, p.rank,
+                  padded, 1, turned, kQueryTile);
+        memset(d_turned, 0, p.rank * kQueryTile * sizeof(float));
+    }
+    Shear by_query(const Pair &pair) const {
+        return {turned, kQueryTile, p.rank,
+                p.basis + head * p.basis_stride - p.basis_low + pair.gap(), p.basis_length};
+    }
+    Shear by_key(const Pair &pair) const {
+        return {p.u + row * p.u_stride + (head * p.keys + pair.k.start) * p.key_rank, p.key_rank,
+                p.key_rank, p.key_basis + head * p.key_basis_stride - p.basis_low + pair.gap(),
+                p.basis_length};
+    }
+    void add(const Pair &pair, int64_t padded, float *s) const {
+        if (p.r) add_shear<false>(by_query(pair), pair.k.count, padded, pair.band(), s, kLd);
+        if (p.u) add_shear<true>(by_key(pair), pair.k.count, padded, pair.band(), s, kLd);
+    }
+    void learn(const Pair &pair, int64_t padded, const float *d) const {
+        int64_t keys = pair.k.count, at = pair.of_part();
+        Band band = pair.band();
+        if (p.r && p.d_r) {
+            shear_to_queries(by_query(pair), keys, padded, band, d, kLd, d_turned);
+            shear_to_basis<false>(by_query(pair), keys, padded, band, d, kLd,
+                                  p.d_basis + at * p.rank * p.basis_length - p.basis_low + pair.gap());
+        }
+        if (p.u && p.d_u) {
+            float *d_u = p.d_u + (at * p.keys + pair.k.start) * p.key_rank;
+            shear_to_keys(by_key(pair), keys, pair.q.count, band, d, kLd, d_u);
+            shear_to_basis<true>(
+                by_key(pair), keys, padded, band, d, kLd,
+                p.d_key_basis + at * p.key_rank * p.basis_length - p.basis_low + pair.gap());
+        }
+    }
+    void finish(const Tile &q) const {
+        if (!p.d_r) return;
+        float *to = p.d_r + ((row * p.heads + head) * p.queries + q.start) * p.rank;
+        for (int64_t i = 0; i < q.count; i++)
+            for (int64_t c = 0; c < p.rank; c++) to[i * p.rank + c] = d_turned[c * kQueryTile + i];
+    }
+};
+
+inline int64_t forward_floats(const Problem &p) {
+    int64_t e = p.head_dim, halves = p.type == kFloat ? 0 : 1;
+    return kScores + (e + 3) * kQueryTile + Sheared::floats(p) +
+           halves * (kKeyTile * (e + p.value_dim) + kQueryTile * p.value_dim);
+}
+
+template <class Bias, class Bend>
 inline void forward_tile(const Problem &p, const Plan &plan, const Unit &unit, float *scratch,
                          float *bias_scratch) {
     const Tile &q = plan.q[unit.tile];
-    int64_t e = p.head_dim, padded = rounded_up(q.count, W), head = unit.row * p.heads + unit.head;
-    float *s = scratch + W, *turned = scratch + kScores;
-    float *top = turned + e * kQueryTile, *total = top + kQueryTile, *factor = total + kQueryTile;
-    float *out = p.out + (head * p.queries + q.start) * e;
-    transpose(p.q + (head * p.queries + q.start) * e, q.count, e, padded, (float)p.scale, turned,
-              kQueryTile);
-    for (int64_t i = 0; i < padded; i++) top[i] = kHidden, total[i] = 0;
-    memset(out, 0, q.count * e * sizeof(float));
+    int64_t e = p.head_dim, ev = p.value_dim, padded = rounded_up(q.count, W);
+    int64_t head = unit.row * p.heads + unit.head, halves = p.type == kFloat ? 0 : 1;
+    Room room{scratch};
+    float *s = room.take(kScores) + W, *turned = room.take(e * kQueryTile);
+    float *top = room.take(kQueryTile), *total = room.take(kQueryTile);
+    float *factor = room.take(kQueryTile);
+    float *k_room = room.take(halves * kKeyTile * e), *v_room = room.take(halves * kKeyTile * ev);
+    float *own = room.take(halves * kQueryTile * ev);
+    Sheared sheared(p, unit.row, unit.head, q, padded, room);
+    int64_t at = head * p.queries + q.start;
+    float *out = halves ? own : (float *)p.out + at * ev;
+    transpose(rows_of(p, p.q, at * e, q.count * e, k_room), q.count, e, padded, (float)p.scale,
+              turned, kQueryTile);
+    for (int64_t i = 0; i < padded; i++) {
+        top[i] = p.sink ? p.sink[unit.head] : kHidden;
+        total[i] = p.sink ? 1 : 0;
+    }
+    memset(out, 0, q.count * ev * sizeof(float));
     Bias bias(p, bias_scratch);
+    Bend bend(p, unit.row, unit.head, q);
     for (int64_t t = plan.k_begin[unit.row]; t < plan.k_begin[unit.row + 1]; t++) {
         const Tile &k = plan.k[t];
         if (!sees(p, q, k)) continue;
         Pair pair{p, unit.row, unit.head, 0, q, k};
-        int64_t reach = p.causal ? pair.gap() : kEverything, at = (head * p.keys + k.start) * e;
-        along_queries(k.count, padded, e, p.k + at, e, turned, kQueryTile, s, kLd, reach);
-        soften(pair, bias, s, kLd, top, total, factor);
-        over_keys<Into::kScaleAdd>(q.count, e, k.count, s, kLd, p.v + at, e, out, e, factor, reach);
+        Band band = pair.band();
+        int64_t from = pair.of_keys() * p.keys + k.start;
+        const float *key = rows_of(p, p.k, from * e, k.count * e, k_room);
+        const float *value = rows_of(p, p.v, from * ev, k.count * ev, v_room);
+        along_queries(k.count, padded, e, key, e, turned, kQueryTile, s, kLd, band);
+        sheared.add(pair, padded, s);
+        soften(pair, bias, bend, s, kLd, top, total, factor);
+        over_keys<Into::kScaleAdd>(q.count, ev, k.count, s, kLd, value, ev, out, ev, factor, band);
     }
-    conclude(q.count, e, top, total, out, p.lse + head * p.queries + q.start);
+    conclude(q.count, ev, top, total, out, p.lse + at);
+    if (halves) narrow_rows(p.type, out, q.count * ev, (uint16_t *)p.out + at * ev);
 }
 
 // s: scores in, weights out. d: gradients of the weights in, of the scores out.
-template <class Bias, bool kLearns>
-inline void differentiate(const Pair &pair, Bias &bias, float *s, float *d, int64_t ld,
+template <class Bias, bool kLearns, class Bend>
+inline void differentiate(const Pair &pair, Bias &bias, Bend &bend, float *s, float *d, int64_t ld,
                           const float *lse, const float *delta) {
     bias.enter(pair);
+    Band band = pair.band();
     int64_t i = 0;
     for (; i < pair.q.count; i += W) {
         Seen seen(pair, i);
         auto c = bias.column(i);
+        auto bent = bend.column(i);
         V less = load(lse + i), mean = load(delta + i);
-        for (int64_t j = 0; j < seen.all; j++) {
-            V x = exponential(load(s + j * ld + i) + bias.value(c, j) - less);
-            V ds = x * (load(d + j * ld + i) - mean);
+        auto visit = [&](int64_t j, auto shown) {
+            V raw = load(s + j * ld + i) + bias.value(c, j);
+            V x = shown(exponential(bent.bend(raw) - less));
+            V ds = bent.back(raw, shown(x * (load(d + j * ld + i) - mean)));
             store(s + j * ld + i, x);
             store(d + j * ld + i, ds);
             if (kLearns) bias.learn(c, j, ds);
-        }
-        for (int64_t j = seen.all; j < seen.any; j++) {
-            V x = exponential(load(s + j * ld + i) + bias.value(c, j) - less);
-            x = choose(Seen::lanes(pair, i, j), x, V{});
-            V ds = choose(Seen::lanes(pair, i, j), x * (load(d + j * ld + i) - mean), V{});
-            store(s + j * ld + i, x);
-            store(d + j * ld + i, ds);
-            if (kLearns) bias.learn(c, j, ds);
-        }
-        for (int64_t j = seen.any; j < seen.zeros; j++) {
-            store(s + j * ld + i, V{});
-            store(d + j * ld + i, V{});
-        }
+        };
+        seen.visit(
+            [&](int64_t j) {
+                Lanes lanes = Seen::lanes(band, i, j);
+                visit(j, [&](V x) { return choose(lanes, x, V{}); });
+            },
+            [&](int64_t j) { visit(j, [](V x) { return x; }); });
+        seen.clear(s + i, ld);
+        seen.clear(d + i, ld);
         if (kLearns) bias.finish(c);
+        bend.finish(bent, i);
     }
     if (kLearns) {
         for (int64_t j = 0; j < pair.k.count; j++) store(d + j * ld + i, V{});
@@ -159,63 +269,85 @@ inline void differentiate(const Pair &pair, Bias &bias, float *s, float *d, int6
 }
 
 // lse and delta of `count` queries from token `at` on; up to `padded`, what makes weights 0.
-inline void recall(const Problem &p, int64_t at, int64_t count, int64_t padded, float *lse,
-                   float *delta) {
-    int64_t e = p.head_dim;
+inline void recall(const Problem &p, int64_t at, int64_t count, int64_t padded, const float *d_out,
+                   const float *out, float *lse, float *delta) {
+    int64_t ev = p.value_dim;
     for (int64_t i = 0; i < padded; i++) {
         V dot = V{};
-        for (int64_t n = 0; i < count && n < e; n += W)
-            dot = fma(load(p.d_out + (at + i) * e + n), load(p.out + (at + i) * e + n), dot);
+        for (int64_t n = 0; i < count && n < ev; n += W)
+            dot = fma(load(d_out + i * ev + n), load(out + i * ev + n), dot);
         delta[i] = sum(dot);
         lse[i] = i < count ? p.lse[at + i] : -kHidden;
     }
 }
 
-template <class Bias, bool kLearns>
+inline int64_t backward_floats(const Problem &p) {
+    int64_t wide = p.head_dim + p.value_dim, halves = p.type == kFloat ? 0 : 1;
+    return 2 * kScores + (wide + 2) * kQueryTile + Sheared::floats(p) +
+           halves * (kKeyTile + kQueryTile) * wide;
+}
+
+template <class Bias, bool kLearns, class Bend>
 inline void backward_tile(const Problem &p, const Plan &plan, int64_t row, int64_t head_index,
                           int64_t part, const Tile &q, float *scratch, Bias &bias) {
-    int64_t e = p.head_dim, padded = rounded_up(q.count, W), head = row * p.heads + head_index;
-    float *s = scratch + W, *d = s + kScores;
-    float *q_turned = scratch + 2 * kScores, *d_turned = q_turned + e * kQueryTile;
-    float *lse = d_turned + e * kQueryTile, *delta = lse + kQueryTile;
-    int64_t from = (head * p.queries + q.start) * e;
-    const float *query = p.q + from, *d_out = p.d_out + from;
-    float *d_q = p.d_q + from;
+    int64_t e = p.head_dim, ev = p.value_dim, padded = rounded_up(q.count, W);
+    int64_t at = (row * p.heads + head_index) * p.queries + q.start;
+    int64_t halves = p.type == kFloat ? 0 : 1;
+    Room room{scratch};
+    float *s = room.take(kScores) + W, *d = room.take(kScores) + W;
+    float *q_turned = room.take(e * kQueryTile), *d_turned = room.take(ev * kQueryTile);
+    float *lse = room.take(kQueryTile), *delta = room.take(kQueryTile);
+    float *k_room = room.take(halves * kKeyTile * e), *v_room = room.take(halves * kKeyTile * ev);
+    float *q_room = room.take(halves * kQueryTile * e), *d_room = room.take(halves * kQueryTile * ev);
+    Sheared sheared(p, row, head_index, q, padded, room);
+    Bend bend(p, row, head_index, q);
+    const float *query = rows_of(p, p.q, at * e, q.count * e, q_room);
+    const float *d_out = rows_of(p, p.d_out, at * ev, q.count * ev, d_room);
+    float *d_q = p.d_q + at * e;
     transpose(query, q.count, e, padded, (float)p.scale, q_turned, kQueryTile);
-    transpose(d_out, q.count, e, padded, 1, d_turned, kQueryTile);
+    transpose(d_out, q.count, ev, padded, 1, d_turned, kQueryTile);
     memset(d_q, 0, q.count * e * sizeof(float));
-    recall(p, head * p.queries + q.start, q.count, padded, lse, delta);
-    float *d_k = p.d_k + (part * p.batch * p.heads + head) * p.keys * e;
-    float *d_v = p.d_v + (part * p.batch * p.heads + head) * p.keys * e;
+    recall(p, at, q.count, padded, d_out, rows_of(p, p.out, at * ev, q.count * ev, v_room), lse,
+           delta);
     for (int64_t t = plan.k_begin[row]; t < plan.k_begin[row + 1]; t++) {
         const Tile &k = plan.k[t];
         if (!sees(p, q, k)) continue;
         Pair pair{p, row, head_index, part, q, k};
-        int64_t reach = p.causal ? pair.gap() : kEverything;
-        const float *key = p.k + (head * p.keys + k.start) * e;
-        const float *value = p.v + (head * p.keys + k.start) * e;
-        along_queries(k.count, padded, e, key, e, q_turned, kQueryTile, s, kLd, reach);
-        along_queries(k.count, padded, e, value, e, d_turned, kQueryTile, d, kLd, reach);
-        differentiate<Bias, kLearns>(pair, bias, s, d, kLd, lse, delta);
-        over_queries(k.count, e, q.count, s, kLd, d_out, e, d_v + k.start * e, e, reach);
-        over_queries(k.count, e, q.count, d, kLd, query, e, d_k + k.start * e, e, reach);
-        over_keys<Into::kAdd>(q.count, e, k.count, d, kLd, key, e, d_q, e, nullptr, reach);
+        Band band = pair.band();
+        int64_t from = pair.of_keys() * p.keys + k.start;
+        int64_t to = part * p.batch * p.key_heads * p.keys + from;
+        const float *key = rows_of(p, p.k, from * e, k.count * e, k_room);
+        const float *value = rows_of(p, p.v, from * ev, k.count * ev, v_room);
+        along_queries(k.count, padded, e, key, e, q_turned, kQueryTile, s, kLd, band);
+        sheared.add(pair, padded, s);
+        along_queries(k.count, padded, ev, value, ev, d_turned, kQueryTile, d, kLd, band);
+        differentiate<Bias, kLearns>(pair, bias, bend, s, d, kLd, lse, delta);
+        over_queries(k.count, ev, q.count, s, kLd, d_out, ev, p.d_v + to * ev, ev, band);
+        over_queries(k.count, e, q.count, d, kLd, query, e, p.d_k + to * e, e, band);
+        over_keys<Into::kAdd>(q.count, e, k.count, d, kLd, key, e, d_q, e, nullptr, band);
+        sheared.learn(pair, padded, d);
     }
+    sheared.finish(q);
     V by = splat((float)p.scale);
     for (int64_t n = 0; n < q.count * e; n += W) store(d_q + n, load(d_q + n) * by);
 }
 
-template <class Bias, bool kLearns>
-inline void backward_part(const Problem &p, const Plan &plan, int64_t row, int64_t head,
+// All query tiles of the heads that share one head of keys, or every `parts`-th of them.
+template <class Bias, bool kLearns, class Bend>
+inline void backward_part(const Problem &p, const Plan &plan, int64_t row, int64_t key_head,
                           int64_t part, float *scratch, float *bias_scratch) {
     Bias bias(p, bias_scratch);
-    int64_t size = p.keys * p.head_dim, at = ((part * p.batch + row) * p.heads + head) * size;
-    memset(p.d_k + at, 0, size * sizeof(float));
-    memset(p.d_v + at, 0, size * sizeof(float));
-    for (int64_t t = plan.q_begin[row] + part; t < plan.q_begin[row + 1]; t += p.parts)
-        backward_tile<Bias, kLearns>(p, plan, row, head, part, plan.q[t], scratch, bias);
+    int64_t at = ((part * p.batch + row) * p.key_heads + key_head) * p.keys;
+    int64_t e = p.head_dim, ev = p.value_dim, share = p.heads / p.key_heads;
+    memset(p.d_k + at * e, 0, p.keys * e * sizeof(float));
+    memset(p.d_v + at * ev, 0, p.keys * ev * sizeof(float));
+    int64_t first = plan.q_begin[row], tiles = plan.q_begin[row + 1] - first;
+    for (int64_t n = part; n < share * tiles; n += p.parts)
+        backward_tile<Bias, kLearns, Bend>(p, plan, row, key_head * share + n / tiles, part,
+                                           plan.q[first + n % tiles], scratch, bias);
     V by = splat((float)p.scale);
-    for (int64_t n = 0; n < size; n += W) store(p.d_k + at + n, load(p.d_k + at + n) * by);
+    float *d_k = p.d_k + at * e;
+    for (int64_t n = 0; n < p.keys * e; n += W) store(d_k + n, load(d_k + n) * by);
 }
 
 }  // namespace HEADSCAPE_ISA

@@ -11,8 +11,8 @@
 // Distances inside a pair of tiles are pair.gap + i - j.
 #pragma once
 
+#include "gemm.hpp"
 #include "problem.hpp"
-#include "simd.hpp"
 
 namespace headscape {
 namespace HEADSCAPE_ISA {
@@ -29,17 +29,22 @@ struct Pair {
     const Tile &q, &k;
 
     int64_t gap() const { return q.position - k.position; }
+    // Which keys the queries see, by index in the tiles.
+    Band band() const {
+        int64_t wide = p.window ? p.window - 1 : kEverything;
+        return {gap() - wide, p.causal ? gap() : gap() + wide};
+    }
     int64_t of_head() const { return row * p.heads + head; }
+    int64_t of_keys() const { return row * p.key_heads + head * p.key_heads / p.heads; }
     int64_t of_part() const { return part * p.batch * p.heads + of_head(); }
 };
 
 // table[d] += the sum of x[j, i] over all i - j = d - gap: down the diagonals, W of them at a time.
-// x has W columns of zeros on both sides of its `queries` columns. Distances below `low` are left
-// out.
-inline void add_diagonals(const float *x, int64_t ld, int64_t keys, int64_t queries, int64_t low,
+// x has W columns of zeros on both sides of its `queries` columns. Only what the band leaves counts.
+inline void add_diagonals(const float *x, int64_t ld, int64_t keys, int64_t queries, Band band,
                           float *table) {
-    int64_t first = low > 1 - keys ? low : 1 - keys;
-    for (int64_t d = first; d < queries; d += W) {
+    int64_t last = smaller(1 - band.low, queries);
+    for (int64_t d = greater(-band.high, 1 - keys); d < last; d += W) {
         int64_t j = d + W > 0 ? 0 : 1 - d - W, end = smaller(keys, queries - d);
         const float *at = x + d + j * (ld + 1);
         V a = V{}, b = V{}, c = V{}, e = V{};
@@ -50,7 +55,9 @@ inline void add_diagonals(const float *x, int64_t ld, int64_t keys, int64_t quer
             e += load(at + 3 * (ld + 1));
         }
         for (; j < end; j++, at += ld + 1) a += load(at);
-        store(table + d, load(table + d) + ((a + b) + (c + e)));
+        V all = (a + b) + (c + e);
+        if (d + W > last) all = choose((Lanes)(lane_index() < (int32_t)(last - d)), all, V{});
+        store(table + d, load(table + d) + all);
     }
 }
 
@@ -84,20 +91,22 @@ struct Toeplitz {
         const Problem &p = pair.p;
         if (!p.d_table) return;
         float *to = p.d_table + pair.of_part() * p.table_length - p.table_low + pair.gap();
-        int64_t low = p.causal ? -pair.gap() : 1 - pair.k.count;
-        add_diagonals(ds, ld, pair.k.count, pair.q.count, low, to);
+        add_diagonals(ds, ld, pair.k.count, pair.q.count, pair.band(), to);
     }
 };
 
 // B_ij = weight_i (row_i - col_j), running sums in double. They are taken relative to the tile's
 // first row and split into two floats, so that a difference is rounded once and never its terms.
-// The gradients of row and col cancel in sums over tokens, so they are summed in double.
+// The gradients of row and col cancel in sums over tokens, so both are exact sums of the same
+// numbers, in double.
 struct Slope {
     struct Column {
         int64_t i;
         V weight, row, row_low, gap;
-        Wide sum, sum_gap;
+        V sum_gap;
+        Wide sum;
     };
+    double wide[kQueryTile + 2 * W];  // the weights again
     float weight[kQueryTile + 2 * W], row[kQueryTile + 2 * W], row_low[kQueryTile + 2 * W];
     float col[kKeyTile], col_low[kKeyTile];
     int64_t base = 0;   // of the tile's first query in the gradients' arrays
@@ -122,34 +131,36 @@ struct Slope {
             const float *weights = p.weight + pair.row * p.weight_stride + h * t + pair.q.start;
             memcpy(weight, weights, count * sizeof(float));
         }
+        for (int64_t i = 0; i < count + W; i++) wide[i] = weight[i];
         for (int64_t j = 0; j < pair.k.count; j++) split(cols[j] - rows[0], col[j], col_low[j]);
         base = pair.of_head() * t + pair.q.start;
     }
     Column column(int64_t i) {
-        return {i, load(weight + i), load(row + i), load(row_low + i), V{}, Wide{}, Wide{}};
+        return {i, load(weight + i), load(row + i), load(row_low + i), V{}, V{}, Wide{}};
     }
     V value(Column &c, int64_t j) {
         c.gap = (c.row - splat(col[j])) + (c.row_low - splat(col_low[j]));
         return c.weight * c.gap;
     }
     void learn(Column &c, int64_t, V ds) {
-        c.sum += widen(ds);
-        if (p.d_weight) c.sum_gap += widen(ds * c.gap);
+        c.sum.add(widen(ds));
+        c.sum_gap = fma(ds, c.gap, c.sum_gap);
     }
     void finish(Column &c) {
         int64_t last = smaller(c.i + W, count) - c.i;
         for (int64_t l = 0; l < last; l++) {
-            if (p.d_weight) p.d_weight[base + c.i + l] += (float)c.sum_gap[l];
+            if (p.d_weight) p.d_weight[base + c.i + l] += c.sum_gap[l];
             p.d_row[base + c.i + l] += (double)c.weight[l] * c.sum[l];
         }
     }
     void leave(const Pair &pair, const float *ds, int64_t ld) {
         double *to = p.d_col + pair.of_part() * p.keys + pair.k.start;
         for (int64_t j = 0; j < pair.k.count; j++) {
-            int64_t first = p.causal ? clamp(j - pair.gap(), 0, count) / W * W : 0;
+            int64_t first = clamp(j - pair.band().high, 0, count) / W * W;
+            int64_t last = clamp(j - pair.band().low + 1, 0, count);
             Wide total = Wide{};
-            for (int64_t i = first; i < count; i += W)
-                total += widen(load(weight + i)) * widen(load(ds + j * ld + i));
+            for (int64_t i = first; i < last; i += W)
+                total.add(widen(load(ds + j * ld + i)), wide + i);
             to[j] -= sum(total);
         }
     }
@@ -261,8 +272,7 @@ struct Pieces {
             int64_t end = rounded_up(count, W);
             for (int64_t j = 0; j < pair.k.count; j++) store(by_near + j * kLd + end, V{});
             float *to = p.d_table + pair.of_part() * p.table_length - p.table_low + pair.gap();
-            int64_t low = p.causal ? -pair.gap() : 1 - pair.k.count;
-            add_diagonals(by_near, kLd, pair.k.count, pair.q.count, low, to);
+            add_diagonals(by_near, kLd, pair.k.count, pair.q.count, pair.band(), to);
         }
         if (p.d_slopes) {
             int64_t at = pair.of_part() * p.pieces;

@@ -38,8 +38,9 @@ struct Start {
 };
 
 // M output channels of one row: out[m, i] = finish(start[m, i] + sum_{c, t} w[c, t, m] x[c, t, i]).
+// Not inlined: what a caller keeps in registers would push sums out of them.
 template <int M, class Finish>
-inline void convolve_block(const Layer &layer, int64_t o, const float *__restrict x, int64_t size,
+__attribute__((noinline)) void convolve_block(const Layer &layer, int64_t o, const float *__restrict x, int64_t size,
                            const Start &start, float *__restrict out, const Finish &finish) {
     V sums[M][kConvVectors];
 #pragma GCC unroll 8

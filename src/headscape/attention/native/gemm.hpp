@@ -9,8 +9,8 @@
 //     over_keys       O[i, e]   += sum_j P^T[j, i] V[j, e]        also dQ from dS^T and K
 //     over_queries    dV[j, e]  += sum_i P^T[j, i] dO[i, e]       also dK from dS^T and Q
 //
-// `reach` is the causal limit: key row j is seen by query column i when j <= i + reach. Blocks
-// beyond it are skipped, which makes a tile on the diagonal cost half.
+// `Band` is what the causal limit and the window leave: query column i sees key row j when
+// i + low <= j <= i + high. Blocks outside are skipped, which makes a tile on the diagonal cost half.
 #pragma once
 
 #include "simd.hpp"
@@ -18,7 +18,17 @@
 namespace headscape {
 namespace HEADSCAPE_ISA {
 
-constexpr int64_t kEverything = INT64_C(1) << 40;  // a reach that hides nothing
+constexpr int64_t kEverything = INT64_C(1) << 40;  // a limit that hides nothing
+
+struct Band {
+    int64_t low, high;
+    // The keys that some of `count` queries from i on see: [first, end) of `keys`.
+    int64_t first(int64_t i, int64_t keys) const { return clamp(i + low, 0, keys); }
+    int64_t end(int64_t i, int64_t count, int64_t keys) const {
+        return clamp(i + count + high, 0, keys);
+    }
+    Band after(int64_t i) const { return {low + i, high + i}; }
+};
 
 enum class Into { kStore, kAdd, kScaleAdd };
 
@@ -70,15 +80,15 @@ inline void micro_rows(int64_t rows, int64_t depth, const float *a, int64_t lda,
 
 // Each product goes over its columns in panels of N vectors, the last ones in narrower panels.
 
-// S^T[rows, columns] = A[rows, depth] B[depth, columns]. Blocks that `reach` hides are left as they
+// S^T[rows, columns] = A[rows, depth] B[depth, columns]. Blocks outside the band are left as they
 // are.
 template <int N = kMicroVectors>
 inline void along_queries(int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t lda,
-                          const float *b, int64_t ldb, float *c, int64_t ldc, int64_t reach) {
+                          const float *b, int64_t ldb, float *c, int64_t ldc, Band band) {
     int64_t i = 0;
     for (; i + N * W <= columns; i += N * W) {
-        int64_t end = clamp(reach + i + N * W, 0, rows);
-        for (int64_t j = 0; j < end; j += kMicroRows) {
+        int64_t end = band.end(i, N * W, rows);
+        for (int64_t j = band.first(i, rows); j < end; j += kMicroRows) {
             // The first panel brings in the rows that all panels use.
             if (i == 0 && j + 2 * kMicroRows <= end)
                 for (int64_t n = 0; n < depth; n += 16)
@@ -89,44 +99,48 @@ inline void along_queries(int64_t rows, int64_t columns, int64_t depth, const fl
     }
     if constexpr (N > 1)
         if (i < columns)
-            along_queries<N - 1>(rows, columns - i, depth, a, lda, b + i, ldb, c + i, ldc, reach + i);
+            along_queries<N - 1>(rows, columns - i, depth, a, lda, b + i, ldb, c + i, ldc,
+                                 band.after(i));
 }
 
 // C[queries, columns] = (factor_i C, C) + sum_j T[j, i] B[j, columns], keys j that query i may see.
 template <Into kInto, int N = kMicroVectors>
 inline void over_keys(int64_t queries, int64_t columns, int64_t keys, const float *t, int64_t ldt,
                       const float *b, int64_t ldb, float *c, int64_t ldc, const float *factor,
-                      int64_t reach) {
+                      Band band) {
     int64_t n = 0;
     for (; n + N * W <= columns; n += N * W)
         for (int64_t i = 0; i < queries; i += kMicroRows) {
-            int64_t seen = clamp(reach + i + kMicroRows, 0, keys);
+            int64_t first = band.first(i, keys), end = band.end(i, kMicroRows, keys);
             const float *by = kInto == Into::kScaleAdd ? factor + i : nullptr;
-            micro_rows<kMicroRows, N, true, kInto>(queries - i, seen, t + i, ldt, b + n, ldb,
-                                                   c + i * ldc + n, ldc, by);
+            micro_rows<kMicroRows, N, true, kInto>(queries - i, end - first, t + first * ldt + i,
+                                                   ldt, b + first * ldb + n, ldb, c + i * ldc + n,
+                                                   ldc, by);
         }
     if constexpr (N > 1)
         if (n < columns)
             over_keys<kInto, N - 1>(queries, columns - n, keys, t, ldt, b + n, ldb, c + n, ldc,
-                                    factor, reach);
+                                    factor, band);
 }
 
 // C[keys, columns] += sum_i T[j, i] B[i, columns], queries i that may see key j.
 template <int N = kMicroVectors>
 inline void over_queries(int64_t keys, int64_t columns, int64_t queries, const float *t,
                          int64_t ldt, const float *b, int64_t ldb, float *c, int64_t ldc,
-                         int64_t reach) {
+                         Band band) {
     int64_t n = 0;
     for (; n + N * W <= columns; n += N * W)
         for (int64_t j = 0; j < keys; j += kMicroRows) {
-            int64_t first = clamp(j - reach, 0, queries);
+            int64_t first = clamp(j - band.high, 0, queries);
+            int64_t end = clamp(j + kMicroRows - band.low, 0, queries);
+            if (first >= end) continue;
             micro_rows<kMicroRows, N, false, Into::kAdd>(
-                keys - j, queries - first, t + j * ldt + first, ldt, b + first * ldb + n, ldb,
+                keys - j, end - first, t + j * ldt + first, ldt, b + first * ldb + n, ldb,
                 c + j * ldc + n, ldc, nullptr);
         }
     if constexpr (N > 1)
         if (n < columns)
-            over_queries<N - 1>(keys, columns - n, queries, t, ldt, b + n, ldb, c + n, ldc, reach);
+            over_queries<N - 1>(keys, columns - n, queries, t, ldt, b + n, ldb, c + n, ldc, band);
 }
 
 // out[e, i] = factor x[i, e] for `count` tokens; columns up to `padded` are zero.

@@ -5,7 +5,8 @@
 #include <omp.h>
 #endif
 
-#include "mixing.hpp"
+#include "cells.hpp"
+#include "decode.hpp"
 
 namespace headscape {
 namespace HEADSCAPE_ISA {
@@ -32,6 +33,8 @@ struct Scratch {
     Scratch(const Scratch &) = delete;
     Scratch &operator=(const Scratch &) = delete;
 };
+
+inline bool bends(const Problem &p) { return p.temperature || p.softcap > 0; }
 
 template <class Bias>
 inline int run_mixed_forward(const Problem &p, const Plan &plan, int64_t bias_floats) {
@@ -62,16 +65,37 @@ inline int run_mixed_backward(const Problem &p, const Plan &plan, int64_t bias_f
     return 0;
 }
 
-template <class Bias>
-inline int run_forward(const Problem &p, const Plan &plan, int64_t bias_floats) {
-    if (p.hidden) return run_mixed_forward<Bias>(p, plan, bias_floats);
-    int64_t own = kScores + p.head_dim * kQueryTile + 3 * kQueryTile;
+template <class Bias, class Bend>
+inline int run_bent_forward(const Problem &p, const Plan &plan, int64_t bias_floats) {
+    int64_t own = forward_floats(p);
     Scratch scratch(p.threads, own + bias_floats);
     if (!scratch.all) return 1;
 #pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
     for (int64_t u = 0; u < plan.unit_count; u++) {
         float *mine = scratch.all + thread_index() * scratch.each;
-        forward_tile<Bias>(p, plan, plan.units[u], mine, mine + own);
+        forward_tile<Bias, Bend>(p, plan, plan.units[u], mine, mine + own);
+    }
+    return 0;
+}
+
+template <class Bias>
+inline int run_forward(const Problem &p, const Plan &plan, int64_t bias_floats) {
+    if (p.hidden) return run_mixed_forward<Bias>(p, plan, bias_floats);
+    return bends(p) ? run_bent_forward<Bias, Bent>(p, plan, bias_floats)
+                    : run_bent_forward<Bias, Straight>(p, plan, bias_floats);
+}
+
+template <class Bias, bool kLearns, class Bend>
+inline int run_bent_backward(const Problem &p, const Plan &plan, int64_t bias_floats) {
+    int64_t own = backward_floats(p);
+    Scratch scratch(p.threads, own + bias_floats);
+    if (!scratch.all) return 1;
+    int64_t heads = p.batch * p.key_heads;
+#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
+    for (int64_t u = 0; u < heads * p.parts; u++) {
+        float *mine = scratch.all + thread_index() * scratch.each;
+        backward_part<Bias, kLearns, Bend>(p, plan, u % heads / p.key_heads, u % p.key_heads,
+                                           u / heads, mine, mine + own);
     }
     return 0;
 }
@@ -79,17 +103,8 @@ inline int run_forward(const Problem &p, const Plan &plan, int64_t bias_floats) 
 template <class Bias, bool kLearns>
 inline int run_backward(const Problem &p, const Plan &plan, int64_t bias_floats) {
     if (p.hidden) return run_mixed_backward<Bias, kLearns>(p, plan, bias_floats);
-    int64_t own = 2 * kScores + 2 * p.head_dim * kQueryTile + 2 * kQueryTile;
-    Scratch scratch(p.threads, own + bias_floats);
-    if (!scratch.all) return 1;
-    int64_t heads = p.batch * p.heads;
-#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
-    for (int64_t u = 0; u < heads * p.parts; u++) {
-        float *mine = scratch.all + thread_index() * scratch.each;
-        backward_part<Bias, kLearns>(p, plan, u % heads / p.heads, u % p.heads, u / heads, mine,
-                                     mine + own);
-    }
-    return 0;
+    return bends(p) ? run_bent_backward<Bias, kLearns, Bent>(p, plan, bias_floats)
+                    : run_bent_backward<Bias, kLearns, Straight>(p, plan, bias_floats);
 }
 
 int forward(const Problem &p, const Plan &plan) {
@@ -97,6 +112,61 @@ int forward(const Problem &p, const Plan &plan) {
     if (p.kind == kSlope) return run_forward<Slope>(p, plan, 0);
     if (p.kind == kPieces) return run_forward<Pieces>(p, plan, 2 * p.pieces * W);
     return run_forward<None>(p, plan, 0);
+}
+
+// A unit of work is whole cells of queries, at least a tile of them: first and last query tile.
+template <class Bias>
+inline int run_cells(const Problem &p, const Cells &c, const Plan &plan, int64_t bias_floats) {
+    int64_t own = p.hidden ? mixed_cells_floats(p) : cells_floats(p);
+    Scratch scratch(p.threads, own + bias_floats);
+    if (!scratch.all) return 1;
+    int64_t heads = p.hidden ? 1 : p.heads;
+#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
+    for (int64_t u = 0; u < plan.unit_count * heads; u++) {
+        float *mine = scratch.all + thread_index() * scratch.each;
+        const Unit &unit = plan.units[u / heads];
+        for (int64_t t = unit.head; t < unit.tile; t++)
+            if (p.hidden)
+                mixed_cells_tile<Bias>(p, c, plan, plan.q[t], mine, mine + own);
+            else if (bends(p))
+                cells_tile<Bias, Bent>(p, c, plan, u % heads, plan.q[t], mine, mine + own);
+            else
+                cells_tile<Bias, Straight>(p, c, plan, u % heads, plan.q[t], mine, mine + own);
+    }
+    return 0;
+}
+
+int cells(const Problem &p, const Cells &c, const Plan &plan) {
+    if (p.kind == kToeplitz) return run_cells<Toeplitz>(p, c, plan, 0);
+    if (p.kind == kSlope) return run_cells<Slope>(p, c, plan, 0);
+    if (p.kind == kPieces) return run_cells<Pieces>(p, c, plan, 2 * p.pieces * W);
+    return run_cells<None>(p, c, plan, 0);
+}
+
+int decode(const Decode &p) {
+    int64_t share = p.heads / p.key_heads, each = rounded_up(16 + p.value_dim, 16);
+    int64_t heads = p.batch * p.key_heads, own = share * each + p.value_dim + W;
+    Scratch states(1, heads * p.stretches * own), scratch(p.threads, decode_floats(p));
+    if (!states.all || !scratch.all) return 1;
+    int64_t size = rounded_up((p.keys + p.stretches - 1) / p.stretches, W);
+#pragma omp parallel for num_threads(p.threads) schedule(static, 1)
+    for (int64_t u = 0; u < heads * p.stretches; u++) {
+        int64_t head = u % heads, from = smaller(u / heads * size, p.keys);
+        decode_stretch(p, head / p.key_heads, head % p.key_heads, from,
+                       smaller(from + size, p.keys), states.all + u * own, each,
+                       scratch.all + thread_index() * scratch.each);
+        if (p.stretches > 1) continue;
+        for (int64_t h = 0; h < share; h++)
+            decode_finish(p, head / p.key_heads, head % p.key_heads * share + h,
+                          states.all + u * own + h * each, 1, 0,
+                          states.all + u * own + share * each);
+    }
+    for (int64_t u = 0; p.stretches > 1 && u < heads; u++)
+        for (int64_t h = 0; h < share; h++)
+            decode_finish(p, u / p.key_heads, u % p.key_heads * share + h,
+                          states.all + u * own + h * each, p.stretches, heads * own,
+                          states.all + u * own + share * each);
+    return 0;
 }
 
 int backward(const Problem &p, const Plan &plan) {

@@ -90,11 +90,11 @@ inline void hide(const Pair &pair, float *map) {
     if (!pair.p.causal || pair.gap() >= pair.k.count - 1) return;
     for (int64_t i = 0; i < kRow; i += W) {
         Seen seen(pair, i);
-        for (int64_t j = seen.all; j < seen.any; j++) {
+        for (int64_t j = seen.rest; j < seen.end; j++) {
             float *at = map + j * kMapLd + i;
-            store(at, choose(Seen::lanes(pair, i, j), load(at), V{}));
+            store(at, choose(Seen::lanes(pair.band(), i, j), load(at), V{}));
         }
-        for (int64_t j = seen.any; j < pair.k.count; j++) store(map + j * kMapLd + i, V{});
+        for (int64_t j = seen.end; j < pair.k.count; j++) store(map + j * kMapLd + i, V{});
     }
 }
 
@@ -163,15 +163,15 @@ inline void mix(const Pair &pair, const Halo &halo, const Maps &maps, Bias &bias
     for (int64_t h = 0; h < p.heads; h++) {
         Pair wide{p, pair.row, h, pair.part, pair.q, halo.x};
         float *a = maps.x + h * maps.size + x_at, *b = a + p.heads * maps.size;
-        const float *key = p.k + (wide.of_head() * p.keys + halo.x.start) * e;
-        int64_t reach = p.causal ? wide.gap() : kEverything;
-        along_queries(halo.x.count, kRow, e, key, e, turned + h * e * kRow, kRow, a, kMapLd, reach);
+        const float *key = (const float *)p.k + (wide.of_head() * p.keys + halo.x.start) * e;
+        along_queries(halo.x.count, kRow, e, key, e, turned + h * e * kRow, kRow, a, kMapLd,
+                      wide.band());
         hide(wide, a);
         if (maps.channels == p.heads) continue;
         bias.enter(wide);
         for (int64_t i = 0; i < kRow; i += W) {
             auto c = bias.column(i < pair.q.count ? i : 0);
-            int64_t seen = i < pair.q.count ? Seen(wide, i).any : 0;
+            int64_t seen = i < pair.q.count ? Seen(wide, i).end : 0;
             for (int64_t j = 0; j < seen; j++) store(b + j * kMapLd + i, bias.value(c, j));
             for (int64_t j = seen; j < halo.x.count; j++) store(b + j * kMapLd + i, V{});
         }
@@ -185,38 +185,39 @@ inline void mixed_forward_tile(const Problem &p, const Plan &plan, int64_t row, 
                                float *scratch, float *bias_scratch) {
     int64_t e = p.head_dim;
     Maps maps(p, scratch);
-    float *turned = scratch + Maps::floats(p);
+    const float *queries = (const float *)p.q, *values = (const float *)p.v;
+    float *out = (float *)p.out, *turned = scratch + Maps::floats(p);
     float *top = turned + p.heads * e * kRow, *total = top + p.heads * kRow;
     float *factor = total + p.heads * kRow;
     for (int64_t h = 0; h < p.heads; h++) {
         int64_t at = ((row * p.heads + h) * p.queries + q.start) * e;
-        transpose(p.q + at, q.count, e, kRow, (float)p.scale, turned + h * e * kRow, kRow);
-        memset(p.out + at, 0, q.count * e * sizeof(float));
+        transpose(queries + at, q.count, e, kRow, (float)p.scale, turned + h * e * kRow, kRow);
+        memset(out + at, 0, q.count * e * sizeof(float));
     }
     for (int64_t i = 0; i < p.heads * kRow; i++) top[i] = kHidden, total[i] = 0;
     Bias bias(p, bias_scratch);
     None none(p, nullptr);
+    Straight straight(p, row, 0, q);
     for (int64_t t = plan.k_begin[row]; t < plan.k_begin[row + 1]; t++) {
         if (!sees(p, q, plan.k[t])) continue;
         Tile k = seen_part(p, q, plan.k[t]);
         mix(Pair{p, row, 0, 0, q, k}, Halo(p, k), maps, bias, turned);
         for (int64_t h = 0; h < p.heads; h++) {
             Pair pair{p, row, h, 0, q, k};
-            int64_t reach = p.causal ? pair.gap() : kEverything;
             float *s = maps.s + h * maps.size;
             if (p.adds_bias)
-                soften(pair, bias, s, kMapLd, top + h * kRow, total + h * kRow, factor);
+                soften(pair, bias, straight, s, kMapLd, top + h * kRow, total + h * kRow, factor);
             else
-                soften(pair, none, s, kMapLd, top + h * kRow, total + h * kRow, factor);
+                soften(pair, none, straight, s, kMapLd, top + h * kRow, total + h * kRow, factor);
             over_keys<Into::kScaleAdd>(q.count, e, k.count, s, kMapLd,
-                                       p.v + (pair.of_head() * p.keys + k.start) * e, e,
-                                       p.out + (pair.of_head() * p.queries + q.start) * e, e,
-                                       factor, reach);
+                                       values + (pair.of_head() * p.keys + k.start) * e, e,
+                                       out + (pair.of_head() * p.queries + q.start) * e, e, factor,
+                                       pair.band());
         }
     }
     for (int64_t h = 0; h < p.heads; h++) {
         int64_t at = (row * p.heads + h) * p.queries + q.start;
-        conclude(q.count, e, top + h * kRow, total + h * kRow, p.out + at * e, p.lse + at);
+        conclude(q.count, e, top + h * kRow, total + h * kRow, out + at * e, p.lse + at);
     }
 }
 
@@ -225,18 +226,20 @@ template <class Bias, bool kLearns>
 inline void differentiate_mixed(const Pair &pair, const Maps &maps, Bias &bias,
                                 const float *d_turned, const float *lse, const float *delta) {
     const Problem &p = pair.p;
-    int64_t e = p.head_dim, m = pair.k.count, reach = p.causal ? pair.gap() : kEverything;
+    int64_t e = p.head_dim, m = pair.k.count;
     float *s = maps.s + pair.head * maps.size, *d = maps.spare;
-    const float *value = p.v + (pair.of_head() * p.keys + pair.k.start) * e;
+    const float *value = (const float *)p.v + (pair.of_head() * p.keys + pair.k.start) * e;
+    const float *d_out = (const float *)p.d_out;
     None none(p, nullptr);
-    along_queries(m, kRow, e, value, e, d_turned, kRow, d, kMapLd, reach);
+    Straight straight(p, pair.row, pair.head, pair.q);
+    along_queries(m, kRow, e, value, e, d_turned, kRow, d, kMapLd, pair.band());
     if (p.adds_bias)
-        differentiate<Bias, kLearns>(pair, bias, s, d, kMapLd, lse, delta);
+        differentiate<Bias, kLearns>(pair, bias, straight, s, d, kMapLd, lse, delta);
     else
-        differentiate<None, false>(pair, none, s, d, kMapLd, lse, delta);
+        differentiate<None, false>(pair, none, straight, s, d, kMapLd, lse, delta);
     over_queries(m, e, pair.q.count, s, kMapLd,
-                 p.d_out + (pair.of_head() * p.queries + pair.q.start) * e, e,
-                 p.d_v + (pair.of_part() * p.keys + pair.k.start) * e, e, reach);
+                 d_out + (pair.of_head() * p.queries + pair.q.start) * e, e,
+                 p.d_v + (pair.of_part() * p.keys + pair.k.start) * e, e, pair.band());
     for (int64_t j = 0; j < m; j++)
         for (int64_t i = 0; i < kRow; i += W)
             store(s + j * kMapLd + i, i < pair.q.count ? load(d + j * kMapLd + i) : V{});
@@ -269,7 +272,7 @@ inline void unmix(const Pair &pair, const Halo &halo, const Maps &maps) {
         d_fold += fold_at(pair, halo);
         for (int64_t o = 0; o < p.hidden; o++) {
             const float *d = maps.z + o * maps.size;
-            add_diagonals(d, kMapLd, halo.z_rows, pair.q.count, 1 - halo.z_rows,
+            add_diagonals(d, kMapLd, halo.z_rows, pair.q.count, {-kEverything, kEverything},
                           d_fold + o * p.fold_length);
             for (int64_t r = halo.z_first; r < halo.z_last; r++) {
                 if (!halo.at_edge(r)) continue;
@@ -298,22 +301,21 @@ template <class Bias, bool kLearns>
 inline void send_back(const Pair &wide, const Halo &halo, const Maps &maps, Bias &bias) {
     const Problem &p = wide.p;
     int64_t e = p.head_dim, h = wide.head, count = wide.k.count;
-    int64_t reach = p.causal ? wide.gap() : kEverything;
     float *da = maps.x + h * maps.size + halo.x_row * kMapLd, *db = da + p.heads * maps.size;
     int64_t q_at = (wide.of_head() * p.queries + wide.q.start) * e;
     int64_t k_at = wide.k.start * e;
     hide(wide, da);
     over_keys<Into::kAdd>(wide.q.count, e, count, da, kMapLd,
-                          p.k + wide.of_head() * p.keys * e + k_at, e, p.d_q + q_at, e, nullptr,
-                          reach);
-    over_queries(count, e, wide.q.count, da, kMapLd, p.q + q_at, e,
-                 p.d_k + wide.of_part() * p.keys * e + k_at, e, reach);
+                          (const float *)p.k + wide.of_head() * p.keys * e + k_at, e, p.d_q + q_at,
+                          e, nullptr, wide.band());
+    over_queries(count, e, wide.q.count, da, kMapLd, (const float *)p.q + q_at, e,
+                 p.d_k + wide.of_part() * p.keys * e + k_at, e, wide.band());
     if (!kLearns || maps.channels == p.heads) return;
     hide(wide, db);
     bias.enter(wide);
     for (int64_t i = 0; i < wide.q.count; i += W) {
         auto c = bias.column(i);
-        int64_t seen = Seen(wide, i).any;
+        int64_t seen = Seen(wide, i).end;
         for (int64_t j = 0; j < seen; j++) {
             bias.value(c, j);
             bias.learn(c, j, load(db + j * kMapLd + i));
@@ -328,14 +330,17 @@ inline void mixed_backward_tile(const Problem &p, const Plan &plan, int64_t row,
                                 const Tile &q, float *scratch, Bias &bias) {
     int64_t e = p.head_dim;
     Maps maps(p, scratch);
+    const float *queries = (const float *)p.q, *d_out = (const float *)p.d_out;
+    const float *out = (const float *)p.out;
     float *turned = scratch + Maps::floats(p), *d_turned = turned + p.heads * e * kRow;
     float *lse = d_turned + p.heads * e * kRow, *delta = lse + p.heads * kRow;
     for (int64_t h = 0; h < p.heads; h++) {
         int64_t at = (row * p.heads + h) * p.queries + q.start;
-        transpose(p.q + at * e, q.count, e, kRow, (float)p.scale, turned + h * e * kRow, kRow);
-        transpose(p.d_out + at * e, q.count, e, kRow, 1, d_turned + h * e * kRow, kRow);
+        transpose(queries + at * e, q.count, e, kRow, (float)p.scale, turned + h * e * kRow, kRow);
+        transpose(d_out + at * e, q.count, e, kRow, 1, d_turned + h * e * kRow, kRow);
         memset(p.d_q + at * e, 0, q.count * e * sizeof(float));
-        recall(p, at, q.count, kRow, lse + h * kRow, delta + h * kRow);
+        recall(p, at, q.count, kRow, d_out + at * e, out + at * e, lse + h * kRow,
+               delta + h * kRow);
     }
     for (int64_t t = plan.k_begin[row]; t < plan.k_begin[row + 1]; t++) {
         if (!sees(p, q, plan.k[t])) continue;

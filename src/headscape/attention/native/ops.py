@@ -9,6 +9,7 @@
     toeplitz  table [h n]
     slope     row [#b h t] and col [#b h s] in float64, and optionally weight [#b h t]
     pieces    near [n], 1 / far [#b t], slopes [h p], offsets [h p], knots [p - 1]
+    sheared   r [#b h t c], basis [#h c n], and optionally u [#b h s c2], its basis [#h c2 n]
 
 and `mixing` says what DAPE or DAPEv2 does with them (empty: the scores are not mixed); its tensors
 are in_weight [m c k], in_bias [m], out_weight [h m k], out_bias [h]. A table to be mixed is
@@ -16,7 +17,9 @@ followed by its fold [k+1 m n] (see fold.py): in_weight then holds the scores' h
 bias's half and in_bias are in the fold.
 
 `at` holds the positions of queries and keys and, where there are groups, those of both; `low` is
-the distance in column 0 of a table. Being operators, they can be compiled, checkpointed and
+the distance in column 0 of a table or basis. `window` and `softcap` are 0 where there is none; the
+temperature is [b h t], the sink [h]. q, k, v are float32, bfloat16 or float16, all else float32 or
+float64. Being operators, they can be compiled, checkpointed and
 differentiated like any other; of torch's global state only the thread count is read.
 """
 
@@ -24,19 +27,19 @@ import torch
 from torch import Tensor
 
 from headscape.attention.native.fold import MARGIN as FOLD
-from headscape.attention.native.library import call
+from headscape.attention.native.gradients import buffers, gather, parts_of, total
+from headscape.attention.native.library import Fields, call
 from headscape.errors import InputError
 
-KINDS = {"none": 0, "toeplitz": 1, "slope": 2, "pieces": 3}
+KINDS = {"none": 0, "toeplitz": 1, "slope": 2, "pieces": 3, "sheared": 0}
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MARGIN = 32
 """Columns a table holds beyond the distances that occur; a vector may reach that far."""
 MIXERS = 4
 """Tensors of a mixing encoding, at the end of `values`."""
 
-Fields = dict[str, Tensor | float | None]
 
-
-def _fields(
+def fields_of(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -47,12 +50,20 @@ def _fields(
     low: int,
     causal: bool,  # noqa: FBT001
     scale: float,
+    window: int,
+    softcap: float,
+    temperature: Tensor | None,
+    sink: Tensor | None,
 ) -> Fields:
+    """What the struct `Problem` is filled with."""
     b, h, t, e = q.shape
     rows = max(x.shape[0] for x in at)
     fields: Fields = {
         "batch": b, "heads": h, "queries": t, "keys": k.shape[2], "head_dim": e,
-        "causal": int(causal), "scale": scale, "parts": 1, "kind": KINDS[kind],
+        "key_heads": k.shape[1], "value_dim": v.shape[3], "type": TYPES[q.dtype],
+        "causal": int(causal), "window": window, "scale": scale, "softcap": softcap,
+        "temperature": None if temperature is None else temperature.contiguous(),
+        "sink": None if sink is None else sink.contiguous(), "parts": 1, "kind": KINDS[kind],
         "q": q, "k": k, "v": v,
         "q_stride": 0 if rows == 1 else t, "k_stride": 0 if rows == 1 else k.shape[2],
     }  # fmt: skip
@@ -70,6 +81,13 @@ def _fields(
         far, slopes, offsets, knots = bias[1:]
         fields |= {"weight": far, "weight_stride": 0 if far.shape[0] == 1 else t}
         fields |= {"slopes": slopes, "offsets": offsets, "knots": knots, "pieces": slopes.shape[1]}
+    if kind == "sheared":
+        fields |= {"basis_low": low, "basis_length": bias[1].shape[-1]}
+        names = (("r", "basis", "rank"), ("u", "key_basis", "key_rank"))
+        for (own, basis, rank), x, y in zip(names, bias[::2], bias[1::2], strict=False):
+            fields |= {own: x, basis: y, rank: x.shape[-1]}
+            fields[f"{own}_stride"] = 0 if x.shape[0] == 1 else x[0].numel()
+            fields[f"{basis}_stride"] = 0 if y.shape[0] == 1 else y[0].numel()
     if mixing:
         inner, in_bias, outer, out_bias = values[-MIXERS:]
         fields |= {
@@ -94,10 +112,11 @@ def _check(
     for x in values:
         if not bool(torch.isfinite(x).all()):
             raise InputError(f"bias ({kind}) holds values that are not finite.")
-    if kind in ("toeplitz", "pieces"):
+    if kind in ("toeplitz", "pieces", "sheared"):
+        columns = values[1 if kind == "sheared" else 0].shape[-1]
         least, most = int(at[0].min() - at[1].max()), int(at[0].max() - at[1].min())
         least = max(least, 0) if causal else least
-        if least - MARGIN < low or most + MARGIN >= low + values[0].shape[-1]:
+        if least - MARGIN < low or most + MARGIN >= low + columns:
             raise InputError(f"positions hold distances {least} to {most}, beyond their bounds.")
     if mixing and kind == "toeplitz":
         hidden, _, taps = values[-MIXERS].shape
@@ -134,20 +153,27 @@ def attention(
     low: int,
     causal: bool,  # noqa: FBT001
     scale: float,
+    window: int,
+    softcap: float,
+    temperature: Tensor | None,
+    sink: Tensor | None,
     learns: bool,  # noqa: FBT001, ARG001
 ) -> tuple[Tensor, Tensor]:
     """Attention and the logarithm of each softmax's denominator."""
     _check(at, values, kind, mixing, low, causal)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    out, lse = torch.zeros_like(q), torch.zeros_like(q[..., 0])
-    fields = _fields(q, k, v, at, values, kind, mixing, low, causal, scale)
-    call("forward", **fields, out=out, lse=lse)
+    out, lse = q.new_zeros(*q.shape[:3], v.shape[3]), q.new_zeros(q.shape[:3], dtype=torch.float32)
+    fields = fields_of(
+        q, k, v, at, values, kind, mixing, low, causal, scale, window, softcap, temperature, sink
+    )
+    call("forward", fields | {"out": out, "lse": lse})
     return out, lse
 
 
 @attention.register_fake
-def _(q, k, v, at, values, kind, mixing, low, causal, scale, learns):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    return torch.empty(q.shape, dtype=q.dtype, device=q.device), q.new_empty(q.shape[:3])
+def _(q, k, v, *_):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    return q.new_empty((*q.shape[:3], v.shape[3])), lse
 
 
 @torch.library.custom_op("headscape::attention_backward", mutates_args=())
@@ -165,24 +191,34 @@ def attention_backward(
     low: int,
     causal: bool,  # noqa: FBT001
     scale: float,
+    window: int,
+    softcap: float,
+    temperature: Tensor | None,
+    sink: Tensor | None,
     learns: bool,  # noqa: FBT001
 ) -> list[Tensor]:
-    """Gradients of q, k, v and, if `learns`, of everything in `values`."""
-    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    fields = _fields(q, k, v, at, values, kind, mixing, low, causal, scale)
-    parts = _parts(q.shape[0] * (1 if mixing else q.shape[1]))
-    d_q = torch.zeros_like(q)
-    d_k, d_v = k.new_empty(parts, *k.shape), v.new_empty(parts, *v.shape)
+    """Gradients of q, k, v, of temperature and sink where given and, if `learns`, of `values`."""
+    q, k, v, d_out = (x.contiguous() for x in (q, k, v, d_out))
+    fields = fields_of(
+        q, k, v, at, values, kind, mixing, low, causal, scale, window, softcap, temperature, sink
+    )
+    parts = parts_of(q.shape[0] * (1 if mixing else k.shape[1]))
+    d_q = torch.zeros_like(q, dtype=torch.float32)
+    d_k, d_v = (torch.empty(parts, *x.shape, dtype=torch.float32) for x in (k, v))
+    d_temperature = None if temperature is None else d_q.new_zeros(temperature.shape)
     bias, mixers = (values[:-MIXERS], values[-MIXERS:]) if mixing else (values, [])
-    learned = _buffers(kind, bias, mixers, parts, q, k) if learns or mixing else {}
-    call(
-        "backward", **(fields | {"parts": parts}), d_out=d_out.contiguous(), out=out, lse=lse,
-        d_q=d_q, d_k=d_k, d_v=d_v, **learned,
-    )  # fmt: skip
-    d_k = _total(d_k)
-    found = [d_q, d_k, _total(d_v)]
+    learned = buffers(kind, bias, mixers, parts, q, k) if learns or mixing else {}
+    given: Fields = {"parts": parts, "d_out": d_out, "out": out, "lse": lse}
+    written: Fields = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "d_temperature": d_temperature}
+    call("backward", {**fields, **given, **written, **learned})
+    found = [x.to(q.dtype) for x in (d_q, total(d_k), total(d_v))]
+    found += [] if d_temperature is None else [d_temperature]
+    if sink is not None:
+        # A sink is a key with a score and no value: ds = p (0 - delta).
+        delta = torch.linalg.vecdot(d_out.float(), out.float())
+        found.append(-(delta * (sink[:, None] - lse).exp()).sum((0, 2)))
     if learns:
-        found += _gather(kind, bias, learned)
+        found += gather(kind, bias, learned)
         found += [
             learned[f"d_{name}"].sum((0, 1)).to(x.dtype)
             for name, x in zip(("in_weight", "in_bias", "out_weight", "out_bias"), mixers)  # noqa: B905
@@ -190,78 +226,32 @@ def attention_backward(
     return found
 
 
-def _parts(workers: int) -> int:
-    """Into how many parts a worker's queries are dealt, where there are fewer workers than threads.
-
-    Each part has its own d_k and d_v, so there are no more than needed.
-    """
-    threads = torch.get_num_threads()
-    return 1 if workers % threads == 0 or workers >= 2 * threads else -(-threads // workers)
-
-
-def _buffers(
-    kind: str, bias: list[Tensor], mixers: list[Tensor], parts: int, q: Tensor, k: Tensor
-) -> dict[str, Tensor]:
-    b, h, t, _ = q.shape
-    double = torch.float64
-    found: dict[str, Tensor] = {}
-    if kind in ("toeplitz", "pieces"):
-        found["d_table"] = q.new_zeros(parts, b, h, bias[0].shape[-1])
-    if kind == "toeplitz" and mixers:
-        found["d_fold"] = q.new_zeros(parts, b, *bias[1].shape)
-    if kind == "slope":
-        found["d_row"] = q.new_zeros(b, h, t, dtype=double)
-        found["d_col"] = q.new_zeros(parts, b, h, k.shape[2], dtype=double)
-    if kind == "pieces" or len(bias) == 3:
-        found["d_weight"] = q.new_zeros(b, h, t)
-    if kind == "pieces":
-        found["d_slopes"] = q.new_zeros(parts, b, h, bias[2].shape[1])
-        found["d_offsets"] = torch.zeros_like(found["d_slopes"])
-    for name, x in zip(("in_weight", "in_bias", "out_weight", "out_bias"), mixers):  # noqa: B905
-        found[f"d_{name}"] = q.new_zeros(parts, b, *x.shape, dtype=double)
-    return found
-
-
-def _total(x: Tensor) -> Tensor:
-    return x[0] if x.shape[0] == 1 else x.sum(0)
-
-
-def _gather(kind: str, bias: list[Tensor], learned: dict[str, Tensor]) -> list[Tensor]:
-    if kind == "none":
-        return []
-    if kind == "toeplitz":
-        return [learned[name].sum((0, 1)) for name in ("d_table", "d_fold") if name in learned]
-    if kind == "slope":
-        found = [learned["d_row"], learned["d_col"].sum(0)]
-        found += [learned["d_weight"]] if len(bias) == 3 else []
-        return [d.sum_to_size(x.shape) for d, x in zip(found, bias, strict=True)]
-    return [
-        learned["d_table"].sum((0, 1, 2)),
-        learned["d_weight"].sum(1).sum_to_size(bias[1].shape),
-        learned["d_slopes"].sum((0, 1)),
-        learned["d_offsets"].sum((0, 1)),
-        torch.zeros_like(bias[4]),
-    ]
-
-
 @attention_backward.register_fake
-def _(d_out, q, k, v, out, lse, at, values, kind, mixing, low, causal, scale, learns):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    inputs = [q, k, v, *(values if learns else [])]
+def _(_, q, k, v, *rest):  # type: ignore[no-untyped-def]
+    values, temperature, sink, learns = rest[3], *rest[-3:]
+    given = [x for x in (temperature, sink) if x is not None]
+    inputs = [q, k, v, *given, *(values if learns else [])]
     return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in inputs]
 
 
 def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    q, k, v, at, values, *ctx.rest = inputs
-    ctx.places = len(at)
-    ctx.save_for_backward(q, k, v, *output, *at, *values)
+    q, k, v, at, values, *rest, temperature, sink, ctx.learns = inputs
+    ctx.rest, ctx.places = rest, len(at)
+    ctx.save_for_backward(q, k, v, *output, temperature, sink, *at, *values)
 
 
 def _backward(ctx, d_out, _):  # type: ignore[no-untyped-def]
-    q, k, v, out, lse, *rest = ctx.saved_tensors
+    q, k, v, out, lse, temperature, sink, *rest = ctx.saved_tensors
     at, values = rest[: ctx.places], rest[ctx.places :]
-    found = attention_backward(d_out, q, k, v, out, lse, at, values, *ctx.rest)
-    d_values = found[3:] if ctx.rest[-1] else [None] * len(values)
-    return *found[:3], [None] * len(at), d_values, *[None] * len(ctx.rest)
+    found = attention_backward(
+        d_out, q, k, v, out, lse, at, values, *ctx.rest, temperature, sink, ctx.learns
+    )
+    d_q, d_k, d_v, *found = found
+    d_temperature = None if temperature is None else found.pop(0)
+    d_sink = None if sink is None else found.pop(0)
+    d_values = found if ctx.learns else [None] * len(values)
+    nothing = [None] * len(ctx.rest)
+    return d_q, d_k, d_v, [None] * len(at), d_values, *nothing, d_temperature, d_sink, None
 
 
 attention.register_autograd(_backward, setup_context=_save)

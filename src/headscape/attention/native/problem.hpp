@@ -1,9 +1,10 @@
 // What the Python side hands over: one attention call, as plain data.
 //
-// Shape letters as everywhere: b batch, t queries, s keys, h heads, e head dim. All float tensors
-// are contiguous in the order named. This struct is mirrored field by field in attention/native.py;
-// every field is 8 bytes wide so that there is no padding to agree on. Gradients carry a leading
-// axis `parts` where several workers may share a head: each part is summed by the caller.
+// Shape letters as everywhere: b batch, t queries, s keys, h heads, e head dim; hk heads of keys, ev
+// head dim of values. All tensors are contiguous in the order named. This struct is mirrored field
+// by field in library.py; every field is 8 bytes wide so that there is no padding to agree on.
+// Gradients carry a leading axis `parts` where several workers may share a head: each part is summed
+// by the caller.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +13,27 @@ namespace headscape {
 
 enum Kind : int64_t { kNone = 0, kToeplitz = 1, kSlope = 2, kPieces = 3 };
 
+enum Type : int64_t { kFloat = 0, kBfloat16 = 1, kFloat16 = 2 };
+
 struct Problem {
     int64_t batch, heads, queries, keys, head_dim;
+    int64_t key_heads, value_dim;
+    int64_t type;     // of q, k, v, out and d_out; all else is float
     int64_t causal;
+    int64_t window;   // keys at this distance or further are hidden; 0: none
     int64_t threads;
-    int64_t parts;  // backward: into how many parts the query tiles of a head are dealt
+    int64_t parts;  // backward: into how many parts the query tiles of a key head are dealt
     double scale;
+    double softcap;            // 0: none
+    const float *temperature;  // [b h t] or null
+    const float *sink;         // [h] or null
 
-    const float *q, *k, *v;           // [b h t e], [b h s e], [b h s e]
+    const void *q, *k, *v;            // [b h t e], [b hk s e], [b hk s ev]
     const int64_t *q_at, *k_at;       // positions, [t] or [b t]; [s] or [b s]
     const int64_t *q_group, *k_group; // same shapes; null: all in one group
     int64_t q_stride, k_stride;       // elements from one batch row of these to the next; 0: shared
 
-    float *out;  // [b h t e]
+    void *out;   // [b h t ev]
     float *lse;  // [b h t], log of the softmax's denominator
 
     int64_t kind;            // which bias
@@ -39,6 +48,14 @@ struct Problem {
     const float *slopes;     // [h, pieces]
     const float *offsets;    // [h, pieces]
 
+    // A sheared bias; r null: none. u null: none by key.
+    const float *r, *basis;          // [#b h t rank], [#h rank basis_length]
+    const float *u, *key_basis;      // [#b h s key_rank], [#h key_rank basis_length]
+    int64_t rank, key_rank;
+    int64_t r_stride, u_stride;      // from one batch row to the next; 0: shared
+    int64_t basis_stride, key_basis_stride;  // from one head to the next; 0: shared
+    int64_t basis_low, basis_length;  // the distance in column 0 of both bases, and their columns
+
     // DAPE and DAPEv2; hidden = 0: the scores are not mixed. There are c = 2 h channels with a slope
     // or pieces, else h: a bias by distance comes as `fold`.
     int64_t hidden, taps;
@@ -51,15 +68,43 @@ struct Problem {
                         // map, in_bias included; each tap's share. kFoldMargin beyond `table`
     int64_t fold_low, fold_length;
 
-    const float *d_out;         // [b h t e]
-    float *d_q, *d_k, *d_v;     // [b h t e], [parts b h s e] twice
+    const void *d_out;          // [b h t ev]
+    float *d_q, *d_k, *d_v;     // [b h t e], [parts b hk s e], [parts b hk s ev]
+    float *d_temperature;       // [b h t] or null
     float *d_table;             // [parts b h length] or null
     float *d_weight;            // slope, pieces: [b h t] or null
     double *d_row, *d_col;      // slope: [b h t], [parts b h s] or null
     float *d_slopes, *d_offsets;  // pieces: [parts b h pieces] or null
+    float *d_r, *d_basis;       // [b h t rank], [parts b h rank basis_length] or null
+    float *d_u, *d_key_basis;   // [parts b h s key_rank], [parts b h key_rank basis_length] or null
     float *d_fold;              // [parts b 1+taps hidden length]
     double *d_in_weight, *d_in_bias;    // [parts b hidden c taps], [parts b hidden]
     double *d_out_weight, *d_out_bias;  // [parts b h hidden taps], [parts b h]
+};
+
+// Scores reduced to a grid of cells x cells; for a batch of one whose tokens are one stretch.
+struct Cells {
+    int64_t cells, additive;     // additive: what position adds is the bias itself
+    const int64_t *edges;        // [cells + 1], the token that each begins with, and their number
+    const float *raw_q, *raw_k;  // before rotation, [h t e] and [hk s e]; null: not rotated
+    double *sum;                 // [4 h cells cells]
+    float *least, *greatest;
+};
+
+// One query per head against a cache: one call of decode. Strides count numbers; the last axis of k
+// and v is contiguous.
+struct Decode {
+    int64_t batch, heads, key_heads, keys, head_dim, value_dim, type, threads;
+    int64_t stretches;  // into how many stretches the keys of a head are dealt
+    double scale, softcap;
+    const void *q, *k, *v;  // [b h e], [b hk s e], [b hk s ev]
+    int64_t k_batch, k_head, k_row, v_batch, v_head, v_row;
+    const float *bias;      // [#b h s] or null
+    int64_t bias_stride, bias_head;
+    const float *bias_weight, *bias_base;  // [b h] or null: the bias is weight (base - `bias`)
+    const float *temperature;   // [b h] or null
+    const float *sink;          // [h] or null
+    void *out;                  // [b h ev]
 };
 
 // A stretch of consecutive tokens whose positions are consecutive too, in one group: inside a pair
@@ -98,6 +143,8 @@ static_assert(kMixQueries + kMostTaps + 16 <= kFoldMargin, "a row of queries sta
     namespace isa {                                         \
     int forward(const Problem &p, const Plan &plan);        \
     int backward(const Problem &p, const Plan &plan);       \
+    int decode(const Decode &p);                            \
+    int cells(const Problem &p, const Cells &c, const Plan &plan); \
     }
 HEADSCAPE_DECLARE(avx512)
 HEADSCAPE_DECLARE(avx2)

@@ -1,0 +1,77 @@
+"""One query per head against a cache, by one native call: keys and values are read where they lie.
+
+No gradients; the row of bias comes written out, or as a slope's sums relative to a recent token.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscape.attention.native import library
+from headscape.attention.native.ops import TYPES
+from headscape.attention.reference import AttentionInputs
+from headscape.bias import Slope
+
+MOST_DIM = 256
+
+
+def serves(inputs: AttentionInputs) -> bool:
+    """Whether one call can do it; autograd would see nothing of it."""
+    q, k, v = inputs.q, inputs.k, inputs.v
+    return (
+        q.device.type == "cpu"
+        and q.dtype in TYPES
+        and not q.shape[3] % 8
+        and not v.shape[3] % 8
+        and max(q.shape[3], v.shape[3]) <= MOST_DIM
+        and k.stride(3) == v.stride(3) == 1
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not isinstance(library.load(), str)
+    )
+
+
+def attend(
+    inputs: AttentionInputs, row: Float[Tensor, "#b h s"] | None, slope: Slope | None = None
+) -> Float[Tensor, "b h 1 ev"]:
+    """Attention of one query; with a slope, `row` holds its sums."""
+    q, k, v = inputs.q.contiguous(), inputs.k, inputs.v
+    b, h, _, e = q.shape
+    out = q.new_empty(b, h, 1, v.shape[3])
+    base = weight = temperature = None
+    if slope is not None:
+        base = _per_head(slope.row, b, h)
+        weight = None if slope.weight is None else _per_head(slope.weight, b, h)
+    if inputs.temperature is not None:
+        temperature = _per_head(inputs.temperature, b, h)
+    sink = None if inputs.sink is None else inputs.sink.float().contiguous()
+    if row is not None:
+        row = row.to(torch.float32)
+        row = row if row.stride(2) == 1 else row.contiguous()
+    threads = torch.get_num_threads()
+    packed = library.DECODE.pack(
+        b, h, k.shape[1], k.shape[2], e, v.shape[3], TYPES[q.dtype], threads,
+        _stretches(b * k.shape[1], threads), inputs.scale, inputs.softcap or 0.0,
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), *k.stride()[:3], *v.stride()[:3], _address(row),
+        0 if row is None or row.shape[0] == 1 else row.stride(0),
+        0 if row is None else row.stride(1),
+        _address(weight), _address(base), _address(temperature), _address(sink), out.data_ptr(),
+    )  # fmt: skip
+    found = library.load()
+    assert not isinstance(found, str)
+    if found.headscape_decode(packed):
+        raise MemoryError("no memory for one query of native attention")
+    return out
+
+
+def _per_head(x: Float[Tensor, "#b #h 1"], b: int, h: int) -> Float[Tensor, "b h"]:
+    return x[:, :, 0].float().expand(b, h).contiguous()
+
+
+def _address(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
+
+
+def _stretches(heads: int, threads: int) -> int:
+    """Into how many stretches the keys of a head go, so that every thread has work."""
+    return 1 if heads % threads == 0 or heads >= 4 * threads else -(-2 * threads // heads)

@@ -1,0 +1,59 @@
+"""What a published model's attention is called with, in one layer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttentionCall:
+    """The arguments of one layer's self-attention, as the model itself computed them."""
+
+    module: nn.Module
+    q: Float[Tensor, "b h t e"]
+    """Queries, rotated."""
+    k: Float[Tensor, "b hk s e"]
+    """Keys, rotated; hk divides h."""
+    v: Float[Tensor, "b hk s ev"]
+    scale: float
+    causal: bool
+    """Whether a query sees no later key, where `mask` is None."""
+    mask: Bool[Tensor, "#b #h t s"] | None
+    """True where a query sees a key; None where that follows from `causal`."""
+    bias: Float[Tensor, "#b #h #t s"] | None = None
+    """What the model adds to the scores besides the mask."""
+    unrotated: tuple[Tensor, Tensor] | None = None
+    """q and k from the model's own code with all angles 0; None where it rotates nothing."""
+    rotation: tuple[Tensor, Tensor] | None = None
+    """The cos and sin that the model rotates by, where it hands them to its attention."""
+    shares_position: bool = True
+    """False if equal hidden states give different q or k, that is, position enters in a way that
+    could not be undone."""
+    window: int | None = None
+    """The sliding window as the model states it; `mask` is what it does."""
+    softcap: float | None = None
+    sink: Float[Tensor, " h"] | None = None
+
+    @property
+    def heads(self) -> int:
+        """Heads of the queries."""
+        return self.q.shape[1]
+
+    def seen(self) -> Bool[Tensor, "#b #h t s"]:
+        """The mask written out: True where a query sees a key."""
+        if self.mask is not None:
+            return self.mask
+        queries, keys = self.q.shape[2], self.k.shape[2]
+        every = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=self.q.device)
+        return every.tril(keys - queries) if self.causal else every
+
+
+class Captured(Exception):  # noqa: N818 - it reports a result, not an error
+    """Leaves a forward pass with the arguments of its attention."""
+
+    def __init__(self, q: Any, k: Any) -> None:
+        super().__init__()
+        self.q, self.k = q, k

@@ -1,0 +1,269 @@
+"""See every self-attention of a transformers model while it runs its own forward pass.
+
+Most families call a function that `ALL_ATTENTION_FUNCTIONS.get_interface` returns. While a watch
+is open that function is wrapped: it reports its arguments, runs, and reports its result. Neither
+config nor masks change, so the model computes what it always computes. GPT-J, GPT-Neo and CodeGen
+call their own method `_attn`, which is wrapped the same way. Families with attention written into
+their forward are read by hooks, see own_attention.py. Closing the watch removes all of it.
+
+q and k before rotation come from the model's own code: the attention module is run a second time
+with all angles set to 0, up to the point where its attention function is called.
+"""
+
+import inspect
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from headscape.errors import InputError
+from headscape.pretrained.attention_call import AttentionCall, Captured
+from headscape.pretrained.mask_reader import split_mask, with_bias
+from headscape.pretrained.own_attention import OWN, RESULT
+
+OnCall = Callable[[int, AttentionCall], None]
+OnResult = Callable[[int, Tensor], None]
+"""Called with a layer and its attention's result [b h t e], heads still apart."""
+
+
+class AttentionWatch:
+    """A context in which every self-attention of `body` is reported, numbered from 0."""
+
+    def __init__(
+        self,
+        body: nn.Module,
+        on_call: OnCall,
+        on_result: OnResult = lambda layer, out: None,
+        *,
+        layers: Collection[int] | None = None,
+        examine: bool = False,
+    ) -> None:
+        """`layers` limits the calls that are reported; `examine` fills `shares_position`."""
+        self.body, self.on_call, self.on_result = body, on_call, on_result
+        self.layers, self.examine = layers, examine
+        self.layer = 0
+        self.probing = False
+        self.given: dict[int, dict[str, Any]] = {}
+        self.stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for module in self.body.modules():
+                kind = type(module).__name__
+                if kind in OWN:
+                    self._watch_own(stack, module, kind)
+                elif "ttention" in kind or "ttn" in kind:
+                    hook = module.register_forward_pre_hook(self._remember, with_kwargs=True)
+                    stack.callback(hook.remove)
+                    if hasattr(module, "_attn"):
+                        self._watch_method(stack, module)
+            self._watch_interface(stack)
+            self.stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.given.clear()
+        self.stack.close()
+
+    def _remember(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self.probing:
+            self.given[id(module)] = arguments(module, args, kwargs)
+
+    def _watch_interface(self, stack: ExitStack) -> None:
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as INTERFACE
+
+        if "get_interface" in vars(INTERFACE):
+            raise InputError(
+                "a transformers model is being observed already: observe one at a time."
+            )
+        original = INTERFACE.get_interface
+        ours = {id(module) for module in self.body.modules()}
+
+        def get_interface(name: str, default: Any) -> Any:
+            run = original(name, default)
+
+            def attention(
+                module: nn.Module, q: Any, k: Any, v: Any, mask: Any, *rest: Any, **more: Any
+            ) -> Any:
+                if id(module) not in ours:
+                    return run(module, q, k, v, mask, *rest, **more)
+                if self.probing:
+                    raise Captured(q, k)
+                given = self.given.pop(id(module), {})
+                if _crosses(given, q, k):
+                    return run(module, q, k, v, mask, *rest, **more)
+                if self._wanted():
+                    self._report(module, given, q, k, v, mask, more)
+                result = run(module, q, k, v, mask, *rest, **more)
+                self._finish(result[0].transpose(1, 2))
+                return result
+
+            return attention
+
+        vars(INTERFACE)["get_interface"] = get_interface
+        stack.callback(vars(INTERFACE).pop, "get_interface")
+
+    def _watch_method(self, stack: ExitStack, module: Any) -> None:
+        original = module._attn
+
+        def attention(q: Any, k: Any, v: Any, mask: Any = None, **more: Any) -> Any:
+            if self.probing:
+                raise Captured(q, k)
+            scale = 1.0 / float(getattr(module, "scale_attn", 1.0))
+            window = getattr(module, "bias", None)
+            given = self.given.pop(id(module), {})
+            if self._wanted():
+                extra = {"scaling": scale, "allowed": window}
+                self._report(module, given, q, k, v, mask, extra)
+            result = original(q, k, v, mask, **more)
+            self._finish(result[0])
+            return result
+
+        module._attn = attention
+        stack.callback(delattr, module, "_attn")
+
+    def _watch_own(self, stack: ExitStack, module: nn.Module, kind: str) -> None:
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self._wanted():
+                self.on_call(self.layer, OWN[kind](module, arguments(module, args, kwargs)))
+
+        def merged(result: Tensor) -> None:
+            heads = result.reshape(*result.shape[:-1], -1, _head_dim(module))
+            self._finish(heads.transpose(1, 2))
+
+        stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+        name = RESULT[kind]
+        if name is None:
+            hook = module.register_forward_hook(lambda _, __, result: merged(result[0]))
+        else:
+            projection = module.get_submodule(name)
+            hook = projection.register_forward_pre_hook(lambda _, given: merged(given[0]))
+        stack.callback(hook.remove)
+
+    def _report(
+        self,
+        module: nn.Module,
+        given: dict[str, Any],
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        more: dict[str, Any],
+    ) -> None:
+        queries, keys = q.shape[2], k.shape[2]
+        causal = more.get("is_causal")
+        seen, added = split_mask(mask, queries, keys)
+        allowed = more.get("allowed")
+        if allowed is not None:
+            allowed = allowed[:, :, keys - queries : keys, :keys]
+            seen = allowed if seen is None else seen & allowed
+        scale = more.get("scaling")
+        softcap, sink = more.get("softcap"), more.get("s_aux")
+        rotation = given.get("position_embeddings")
+        pair = isinstance(rotation, tuple) and len(rotation) == 2
+        self.on_call(
+            self.layer,
+            AttentionCall(
+                module=module,
+                q=q,
+                k=k,
+                v=v,
+                scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
+                causal=bool(getattr(module, "is_causal", True) if causal is None else causal),
+                mask=seen,
+                bias=with_bias(more.get("position_bias"), added),
+                unrotated=self._without_angles(module, given),
+                rotation=rotation if pair else None,
+                shares_position=not self.examine or self._shares_position(module, given),
+                window=more.get("sliding_window") or getattr(module, "sliding_window", None),
+                softcap=softcap,
+                sink=sink,
+            ),
+        )
+
+    def _wanted(self) -> bool:
+        return self.layers is None or self.layer in self.layers
+
+    def _finish(self, result: Tensor) -> None:
+        layer, self.layer = self.layer, self.layer + 1
+        self.on_result(layer, result)
+
+    def _without_angles(
+        self, module: nn.Module, given: dict[str, Any]
+    ) -> tuple[Tensor, Tensor] | None:
+        """Q and k of the same input with all angles 0; None if the module is given no angles."""
+        neutral = _neutral(module, given)
+        return None if neutral is None else self._probe(module, {**given, **neutral})
+
+    def _shares_position(self, module: nn.Module, given: dict[str, Any]) -> bool:
+        """Whether equal hidden states have equal q and k, angles aside."""
+        name = next(iter(given), None)
+        if name is None or not isinstance(given[name], Tensor):
+            return False
+        hidden = given[name]
+        same = {**given, name: hidden[:, :1].expand_as(hidden), **(_neutral(module, given) or {})}
+        for each in self._probe(module, same):
+            size = each.abs().amax()
+            if (each - each[:, :, :1]).abs().amax() > 1e-4 * size:
+                return False
+        return True
+
+    def _probe(self, module: nn.Module, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        self.probing = True
+        try:
+            module.forward(**{**given, **_uncached(given)})
+        except Captured as found:
+            return found.q, found.k
+        finally:
+            self.probing = False
+        raise AssertionError(f"{type(module).__name__} did not call its attention again")
+
+
+def arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a module's forward by name, those of **kwargs among them."""
+    signature = inspect.signature(module.forward)
+    bound = signature.bind(*args, **kwargs).arguments
+    found = {}
+    for name, value in bound.items():
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            found.update(value)
+        else:
+            found[name] = value
+    return found
+
+
+def _neutral(module: nn.Module, given: dict[str, Any]) -> dict[str, Any] | None:
+    """The arguments that rotate by nothing; None if there are none."""
+    rotation = given.get("position_embeddings")
+    if isinstance(rotation, tuple) and len(rotation) == 2:
+        cos, sin = rotation
+        return {"position_embeddings": (torch.ones_like(cos), torch.zeros_like(sin))}
+    if isinstance(rotation, Tensor) and rotation.is_complex():
+        return {"position_embeddings": torch.ones_like(rotation)}
+    positions = given.get("position_ids")
+    if isinstance(positions, Tensor) and hasattr(module, "embed_positions"):
+        return {"position_ids": torch.zeros_like(positions)}
+    return None
+
+
+def _uncached(given: dict[str, Any]) -> dict[str, None]:
+    return {name: None for name in given if name in {"past_key_values", "layer_past"}}
+
+
+def _crosses(given: dict[str, Any], q: Tensor, k: Tensor) -> bool:
+    """Whether keys come from a different sequence than queries."""
+    names = ("key_value_states", "encoder_hidden_states")
+    return q.shape[2] != k.shape[2] or any(given.get(name) is not None for name in names)
+
+
+def _head_dim(module: Any) -> int:
+    size: int = getattr(module, "head_dim", None) or module.attention_head_size
+    return size

@@ -1,0 +1,50 @@
+"""T5-type buckets in published models: the learned table and the rule that assigns distances.
+
+T5 and mT5 have one table in the first layer, umT5 one in every layer, MPNet one in its encoder.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from headscape.bias import dense
+from headscape.encodings import Encoding, Shape, make
+from headscape.errors import InputError
+from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.rounding import SLACK, bias_agrees, epsilon
+from headscape.types import Positions
+
+TABLE = "relative_attention_bias"
+
+
+def read_buckets(
+    call: AttentionCall, body: nn.Module, config: Any, shape: Shape
+) -> Encoding | None:
+    """T5's encoding around the model's own table if it gives this layer's bias, or None."""
+    table = _table(call.module, body)
+    if table is None or table.shape[1] != shape.heads:
+        return None
+    longest = getattr(config, "relative_attention_max_distance", 128)
+    try:
+        encoding = make("t5", shape, {"buckets": table.shape[0], "max_distance": longest})
+    except InputError:
+        return None
+    encoding.table.weight = nn.Parameter(table.detach(), requires_grad=False)  # type: ignore[union-attr]
+    positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+    bias = encoding.bias(positions)
+    assert bias is not None
+    assert call.bias is not None
+    within = SLACK * epsilon(call.q.dtype)
+    same = bias_agrees(dense(bias, positions), call.bias, call.seen(), within=within)
+    return encoding if same else None
+
+
+def _table(module: nn.Module, body: nn.Module) -> Tensor | None:
+    """The table of this layer, or else the first one of the model."""
+    own = getattr(module, TABLE, None)
+    if isinstance(own, nn.Embedding):
+        return own.weight
+    for name, part in body.named_modules():
+        if name.endswith(TABLE) and isinstance(part, nn.Embedding):
+            return part.weight
+    return None

@@ -1,0 +1,134 @@
+"""What one layer of a published model does with position, in our terms."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import nn
+
+from headscape.attention.reference import AttentionInputs
+from headscape.bias import Bias, Pairwise, Slope
+from headscape.encodings import Encoding, Shape, make
+from headscape.pretrained.alibi_reader import read_alibi
+from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.bucket_reader import read_buckets
+from headscape.pretrained.mask_reader import is_causal, read_visible
+from headscape.pretrained.rotary_reader import read_rotary, rotates
+from headscape.protocol import LayerSpec
+from headscape.types import Positions
+
+UNKNOWN = "unknown"
+
+
+class Unrecognised(Encoding):
+    """Position enters in a way that is none of our encodings; scores and weights are right."""
+
+    title = "position not recognised"
+    formula = "S as the model computes it"
+    shows: ClassVar[Literal["bias", "final"] | None] = "final"
+    shift_invariant = toeplitz = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerReading:
+    """The encoding of a layer and how its attention inputs are made."""
+
+    name: str
+    """Name in the table of encodings, or `unknown`."""
+    encoding: Encoding
+    """What acts in this layer's attention: NoPE where position enters at the input."""
+    at_input: Encoding | None = None
+    """What is added to the token embeddings, in a model whose layers use nothing else."""
+
+    def inputs(self, call: AttentionCall, layer: int) -> AttentionInputs:
+        """The attention inputs of a call of this layer."""
+        positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+        return AttentionInputs(
+            call.q,
+            call.k,
+            call.v,
+            self.encoding,
+            self._bias(call, positions),
+            positions,
+            read_visible(call, positions, layer),
+            call.scale,
+            call.unrotated if rotates(call) else None,
+            softcap=call.softcap,
+            sink=call.sink,
+        )
+
+    def _bias(self, call: AttentionCall, positions: Positions) -> Bias | None:
+        if call.bias is None:
+            return None
+        if isinstance(self.encoding, Unrecognised):
+            every = call.bias.expand(-1, call.heads, call.q.shape[2], -1)
+            return Pairwise(lambda rows, cols: every[:, :, rows, cols], positions)
+        if type(call.module).__name__ == "FalconAttention":
+            # Falcon rounds m j to bfloat16: its own numbers are the bias, 0 at distance 0.
+            own = -call.bias[:, :, 0].double()
+            return Slope(None, own[..., -call.q.shape[2] :], own)
+        return self.encoding.bias(positions)
+
+    def spec(self, call: AttentionCall) -> LayerSpec:
+        """The layer as data: conventions, score scale, and what differs from plain attention."""
+        described = self.at_input or self.encoding
+        unknown = isinstance(described, Unrecognised)
+        conventions: dict[str, object] = {**described.conventions(), "scale": _scale(call)}
+        if call.k.shape[1] != call.heads:
+            conventions["key_heads"] = call.k.shape[1]
+        shaped = {"window": call.window, "softcap": call.softcap, "sink": call.sink is not None}
+        conventions |= {name: value for name, value in shaped.items() if value}
+        claims = {} if unknown else described.claims()
+        return LayerSpec(encoding=self.name, conventions=conventions, claims=claims)
+
+
+def read_layer(
+    call: AttentionCall,
+    body: nn.Module,
+    config: Any,
+    layer: int,
+    at_input: Encoding | None,
+) -> LayerReading:
+    """Recognise what a layer does with position."""
+    shape = shape_of(call, config)
+    found: Encoding | None
+    if call.bias is not None:
+        found = read_buckets(call, body, config, shape) or read_alibi(call, shape)
+        name = "t5" if found is not None and found.title == "T5 buckets" else "alibi"
+    elif rotates(call):
+        found, name = read_rotary(call, config, layer, shape), "rope"
+    else:
+        found, name = make("nope", shape, {}), "nope"
+    if found is None or not call.shares_position:
+        unknown = Unrecognised(shape, Unrecognised.config_type())
+        return LayerReading(name=UNKNOWN, encoding=unknown)
+    if name == "nope" and at_input is not None:
+        name = "sinusoidal" if at_input.title == "Sinusoidal" else "learned"
+        return LayerReading(name=name, encoding=found, at_input=at_input)
+    return LayerReading(name=name, encoding=found)
+
+
+def shape_of(call: AttentionCall, config: Any) -> Shape:
+    """The sizes that an encoding of this layer is built for."""
+    return Shape(
+        heads=call.heads,
+        head_dim=call.q.shape[-1],
+        width=config.hidden_size,
+        train_length=trained_length(config) or 1,
+        causal=is_causal(call),
+    )
+
+
+def trained_length(config: Any) -> int | None:
+    """The context length in training, under the names that configs use."""
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        length = getattr(config, name, None)
+        if isinstance(length, int) and length > 0:
+            return length
+    return None
+
+
+def _scale(call: AttentionCall) -> str | float:
+    """The score scale by its name in our models' config, or as a number."""
+    named = {"one": 1.0, "head_dim": call.q.shape[-1] ** -0.5}
+    return next((name for name, value in named.items() if abs(value - call.scale) < 1e-9),
+                call.scale)  # fmt: skip

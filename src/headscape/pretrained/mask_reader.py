@@ -1,0 +1,77 @@
+"""Masks of published models: what they hide, what they add, and the rule they follow.
+
+A mask of transformers is boolean, True where a key is seen, or it is added to the scores, with a
+very negative number where a key is hidden. Some families put their bias into it.
+"""
+
+import torch
+from torch import Tensor
+
+from headscape.errors import InputError
+from headscape.pretrained.attention_call import AttentionCall
+from headscape.types import Positions, Visible
+
+ROWS = 256
+"""Queries compared at a time, so that memory is of order length."""
+
+
+def split_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
+    """Return what a mask lets a query see, and what it adds to the scores of seen keys."""
+    if mask is None:
+        return None, None
+    mask = mask[..., :keys]
+    if mask.dtype == torch.bool:
+        return mask.expand(-1, -1, queries, -1), None
+    seen = mask > torch.finfo(mask.dtype).min / 4
+    added = mask.masked_fill(~seen, 0.0)
+    return seen.expand(-1, -1, queries, -1), added if bool(added.any()) else None
+
+
+def with_bias(bias: Tensor | None, more: Tensor | None) -> Tensor | None:
+    """Return the sum of two biases, either of which may be missing."""
+    if bias is None or more is None:
+        return more if bias is None else bias
+    return bias + more
+
+
+def read_visible(call: AttentionCall, positions: Positions, layer: int) -> Visible:
+    """Return the mask of a call as a rule: causal or not, within a window or not."""
+    if call.mask is None:
+        return Visible(call.causal)
+    ahead, behind = _reach(call.mask, positions)
+    # One token has nothing ahead of it, so the mask does not say.
+    causal = ahead == 0 and (positions.bounds[0] < 0 or call.causal)
+    for visible in (Visible(causal), Visible(causal, window=max(ahead, behind) + 1)):
+        if _follows(call.mask, visible, positions):
+            return visible
+    raise InputError(
+        f"layer {layer} has a mask that is neither causal nor bidirectional nor a sliding window: "
+        f"it cannot be read."
+    )
+
+
+def is_causal(call: AttentionCall) -> bool:
+    """Return whether no query sees a later key."""
+    if call.mask is None:
+        return call.causal
+    positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+    return _reach(call.mask, positions)[0] == 0
+
+
+def _reach(mask: Tensor, positions: Positions) -> tuple[int, int]:
+    """Return how many tokens ahead and back the farthest seen keys are."""
+    ahead = behind = 0
+    for start in range(0, mask.shape[2], ROWS):
+        rows = slice(start, start + ROWS)
+        distance = positions.block(rows).distance()[:, None] * mask[:, :, rows]
+        ahead, behind = max(ahead, -int(distance.min())), max(behind, int(distance.max()))
+    return ahead, behind
+
+
+def _follows(mask: Tensor, visible: Visible, positions: Positions) -> bool:
+    for start in range(0, mask.shape[2], ROWS):
+        rows = slice(start, start + ROWS)
+        seen = visible.block(rows).dense(positions.block(rows))
+        if bool((seen != mask[:, :, rows]).any()):
+            return False
+    return True

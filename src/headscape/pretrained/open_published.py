@@ -1,0 +1,97 @@
+"""Open a published model: a folder of safetensors, a GGUF file, or a model already in memory.
+
+`transformers` is optional. No pickle is opened and no code of a model's folder is run.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscape.errors import InputError
+from headscape.pretrained.published_model import PublishedModel
+from headscape.text.tokenize.published_tokenizer import PublishedTokenizer
+from headscape.text.tokenize.tokenizer import Tokenizer
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+def is_published(given: object) -> bool:
+    """Whether an object, a model or a tokenizer, is one of transformers' classes."""
+    return any(kind.__module__.startswith("transformers.") for kind in type(given).__mro__)
+
+
+def wrap_tokenizer(theirs: Any) -> PublishedTokenizer:
+    """A fast tokenizer of transformers as one of ours."""
+    backend = getattr(theirs, "backend_tokenizer", None)
+    if backend is None:
+        raise InputError(f"{type(theirs).__name__} is not a fast tokenizer: give one that is.")
+    return PublishedTokenizer(backend.to_str(), theirs.eos_token_id)
+
+
+def wrap_published(model: Any, tokenizer: Tokenizer | None) -> PublishedModel:
+    """Read a transformers model that is already in memory."""
+    name = Path(str(getattr(model, "name_or_path", ""))).name or type(model).__name__
+    return PublishedModel(model, name, tokenizer)
+
+
+def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> PublishedModel:
+    """Load a model from a folder of safetensors or from a GGUF file, in float32."""
+    transformers = _transformers()
+    gguf = {"gguf_file": folder.name} if folder.suffix == ".gguf" else {}
+    home = folder.parent if gguf else folder
+    if not home.is_dir():
+        raise InputError(f"there is no folder {home}: give the folder of a downloaded model.")
+    if not gguf and not (home / "config.json").is_file():
+        raise InputError(f"{home} has no config.json: give the folder of a downloaded model.")
+    if gguf and not folder.is_file():
+        raise InputError(f"there is no file {folder}.")
+    bars = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.disable_progress_bar()
+    try:
+        config = transformers.AutoConfig.from_pretrained(home, local_files_only=True, **gguf)
+        model = _class(transformers, config).from_pretrained(
+            home, local_files_only=True, use_safetensors=not gguf, dtype=torch.float32, **gguf
+        )
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"{folder} is not a model that transformers loads: {reason}") from error
+    finally:
+        if bars:
+            transformers.logging.enable_progress_bar()
+    theirs = tokenizer or _open_tokenizer(transformers, home, gguf)
+    return PublishedModel(model, folder.stem if gguf else folder.resolve().name, theirs)
+
+
+def _class(transformers: Any, config: Any) -> Any:
+    """The class of transformers that the config names; a causal language model if it names none."""
+    for name in config.architectures or []:
+        found = getattr(transformers, name, None)
+        if found is not None:
+            return found
+    mapping = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    return transformers.AutoModelForCausalLM if type(config) in mapping else transformers.AutoModel
+
+
+def _open_tokenizer(
+    transformers: Any, folder: Path, gguf: dict[str, str]
+) -> PublishedTokenizer | None:
+    """The tokenizer beside a model; None where there is none."""
+    if not gguf and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    try:
+        theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **gguf)
+        return wrap_tokenizer(theirs)
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"the tokenizer in {folder} cannot be read: {reason}") from error
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise InputError(
+            "hf: models need transformers: pip install 'headscape[transformers]'."
+        ) from error
+    return transformers

@@ -1,0 +1,186 @@
+"""A published model that `transformers` loads, as a `Model`.
+
+Logits come from the model's own forward pass, so whatever a family does to them is in the loss.
+Only scored positions are asked for where the family allows it (`logits_to_keep`). What position
+does in every layer is read and checked when the model is loaded, see self_check.py.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from headscape.errors import InputError
+from headscape.gpt2.generate import sample
+from headscape.loaded import LoadedModel
+from headscape.losses import digest, losses_in_blocks
+from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_watch import AttentionWatch
+from headscape.pretrained.layer_reading import trained_length
+from headscape.pretrained.mask_reader import is_causal
+from headscape.pretrained.self_check import read_model
+from headscape.protocol import Spec, Watch
+from headscape.text.dataset import Dataset
+from headscape.text.tokenize.tokenizer import Tokenizer
+
+
+class PublishedModel(LoadedModel):
+    """A transformers model: captured, and scored and continued if it predicts the next token."""
+
+    def __init__(
+        self, model: Any, name: str, tokenizer: Tokenizer | None, *, trained: bool = True
+    ) -> None:
+        self.model = model.eval()
+        self._name = name
+        self._tokenizer = tokenizer
+        self._trained = trained
+        self._config = model.config.get_text_config(decoder=False)
+        self._body = body_of(model)
+        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        _refuse_flash(name, model)
+        self._reading = read_model(name, self._body, self._config, self._run)
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Sizes from the config, encodings and conventions as they were read."""
+        calls, layers = self._reading.calls, self._reading.layers
+        shown = layers[-1].at_input or layers[-1].encoding
+        provenance = {"architecture": type(self.model).__name__}
+        if self._reading.at_input is not None:
+            provenance["input"] = self._reading.at_input.title
+        return Spec(
+            name=self._name,
+            layers=tuple(layer.spec(call) for layer, call in zip(layers, calls, strict=True)),
+            heads=calls[0].heads,
+            head_dim=calls[0].q.shape[-1],
+            width=self._config.hidden_size,
+            vocabulary=self._config.vocab_size,
+            train_length=trained_length(self._config),
+            causal=is_causal(calls[0]),
+            shows=shown.shows or "final",
+            trained=self._trained,
+            provenance=provenance,
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Its tokenizer."""
+        return self._tokenizer
+
+    @property
+    def dataset(self) -> Dataset | None:
+        """None: what it was trained on is not here."""
+        return None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of config and weights."""
+        return digest(self.model.config.to_json_string(), dict(self.model.state_dict()))
+
+    @torch.no_grad()
+    def observe(self, tokens: Int[Tensor, "b t"], layers: Sequence[int], watch: Watch) -> None:
+        """Run tokens and call `watch` for each of `layers`; stop after the last of them."""
+        if tokens.shape[1] == 0:
+            raise InputError("a sequence needs at least one token.")
+        last = max(layers)
+
+        def on_call(layer: int, call: AttentionCall) -> None:
+            watch(layer, self._reading.layers[layer].inputs(call, layer))
+            if layer == last:
+                raise _Done
+
+        try:
+            with AttentionWatch(self._body, on_call, layers=set(layers)):
+                self._run(tokens.to(self.model.device))
+        except _Done:
+            return
+
+    @torch.inference_mode()
+    def losses(self, windows: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
+        """Nats of predictions first, first + 1 ... of each window, in float64."""
+        self._need_next_token()
+        windows = windows.to(self.model.device)
+        target = windows[:, 1 + first :]
+        keep = {"logits_to_keep": target.shape[1]} if self._keeps else {}
+        logits = self.model(windows[:, :-1], use_cache=False, **keep).logits
+        return losses_in_blocks(logits[:, -target.shape[1] :], target, lambda block: block).cpu()
+
+    @torch.inference_mode()
+    def predictions(
+        self, tokens: Int[Tensor, "b t"], where: Bool[Tensor, "b t"]
+    ) -> Int[Tensor, " n"]:
+        """The likeliest next token after each token that `where` selects, in row order."""
+        self._need_next_token()
+        logits: Tensor = self.model(tokens.to(self.model.device), use_cache=False).logits
+        return logits[where.to(logits.device)].argmax(dim=-1).cpu()
+
+    def continuation(
+        self, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
+    ) -> Iterator[Int[Tensor, "b 1"]]:
+        """New tokens, one at a time, with the model's own cache."""
+        self._need_next_token()
+        past: Any = None
+
+        def next_logits(step: Int[Tensor, "b n"]) -> Float[Tensor, "b v"]:
+            nonlocal past
+            out = self.model(step.to(self.model.device), past_key_values=past, use_cache=True)
+            past = out.past_key_values
+            last: Tensor = out.logits[:, -1]
+            return last
+
+        return sample(next_logits, tokens, length=length, **sampling)
+
+    def cannot(self, length: int) -> str | None:
+        """A learned table has an end; other positions are the model's to refuse."""
+        table = self._reading.at_input
+        rows = None if table is None else table.conventions().get("length")
+        if isinstance(rows, int) and length > rows:
+            return f"{length} tokens are more than the model's table of {rows} positions holds."
+        return None
+
+    def cost(self, length: int) -> float:
+        """As for our own models, from the config's usual names."""
+        config = self._config
+        layer = 12 * config.hidden_size**2 + length * config.hidden_size
+        return float(
+            length * (len(self._reading.layers) * layer + config.vocab_size * config.hidden_size)
+        )
+
+    def _run(self, tokens: Tensor) -> object:
+        known = inspect.signature(self._body.forward).parameters
+        return self._body(tokens, **({"use_cache": False} if "use_cache" in known else {}))
+
+    def _need_next_token(self) -> None:
+        if self._body is self.model or not self.spec.causal:
+            raise InputError(
+                f"{self._name} is a {type(self.model).__name__}, which does not predict the next "
+                f"token: it can be captured, not scored or continued."
+            )
+
+
+class _Done(Exception):  # noqa: N818 - it ends a forward pass, nothing is wrong
+    """The last layer asked for was seen."""
+
+
+def body_of(model: Any) -> nn.Module:
+    """The stack of layers that reads tokens: of an encoder-decoder model, the encoder."""
+    body = model.base_model
+    if getattr(model.config, "is_encoder_decoder", False) and hasattr(body, "decoder"):
+        reads = inspect.signature(body.encoder.forward).parameters
+        body = body.encoder if "input_ids" in reads else body.decoder
+    assert isinstance(body, nn.Module)
+    return body
+
+
+def _refuse_flash(name: str, model: Any) -> None:
+    """Flash attention drops every bias, so a biased model computes something else with it."""
+    chosen = str(model.config._attn_implementation or "")
+    if "flash" in chosen:
+        raise InputError(
+            f"{name} runs with {chosen}, which ignores additive biases and hides scores: load it "
+            f"with attn_implementation='sdpa' or 'eager'."
+        )

@@ -1,0 +1,107 @@
+"""RoPE in published models: which of our conventions rotates q and k as the model does.
+
+Base and scaling come from the config. Pairing and rotary width are found by trying them on the
+model's own q and k, so they do not depend on what a family is called.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headscape.encodings import Encoding, Shape, make
+from headscape.errors import InputError
+from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.rounding import rotation_agrees
+from headscape.types import Positions
+
+SCALINGS = {
+    "default": "none",
+    "linear": "linear",
+    "dynamic": "dynamic",
+    "yarn": "yarn",
+    "llama3": "llama3",
+}
+"""transformers' name of a scaling -> ours."""
+NUMBERS = ("factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor", "truncate")
+
+
+def rotates(call: AttentionCall) -> bool:
+    """Whether the model changes q by position; False in a layer without position."""
+    return call.unrotated is not None and not torch.equal(call.q, call.unrotated[0])
+
+
+def read_rotary(call: AttentionCall, config: Any, layer: int, shape: Shape) -> Encoding | None:
+    """RoPE with the conventions that reproduce this layer's rotation, or None."""
+    parameters = rope_parameters(config, layer)
+    scaling = SCALINGS.get(str(parameters.get("rope_type", "default")))
+    if scaling is None or call.unrotated is None:
+        return None
+    fields: dict[str, Any] = {
+        name: type_of(parameters[name])
+        for name in NUMBERS
+        if scaling != "none" and parameters.get(name) is not None
+        for type_of in [bool if name == "truncate" else float]
+    }
+    fields |= {"scaling": scaling, "base": float(parameters.get("rope_theta", 10_000.0))}
+    original = parameters.get("original_max_position_embeddings")
+    if scaling != "none" and original:
+        fields["trained_length"] = int(original)
+    for fraction in _fractions(call, config, parameters):
+        for pairing in ("halves", "interleaved"):
+            found = _try(call, shape, {**fields, "rotary_fraction": fraction, "pairing": pairing})
+            if found is not None:
+                return found
+    return None
+
+
+def rope_parameters(config: Any, layer: int) -> dict[str, Any]:
+    """The RoPE settings of one layer, from a config that may have one set per layer type."""
+    found = dict(getattr(config, "rope_parameters", None) or {})
+    types = getattr(config, "layer_types", None)
+    if types is not None and isinstance(found.get(types[layer]), dict):
+        found = dict(found[types[layer]])
+    if "mrope_section" in found:
+        raise InputError(
+            f"{config.model_type} uses M-RoPE, which rotates by three positions per token: "
+            f"Headscape reads models with one position per token."
+        )
+    return found
+
+
+def _try(call: AttentionCall, shape: Shape, fields: dict[str, Any]) -> Encoding | None:
+    try:
+        encoding = make("rope", shape, _with_factor(call, fields))
+    except InputError:
+        return None
+    positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+    assert call.unrotated is not None
+    q, k = call.unrotated
+    same = rotation_agrees(encoding.rotate(q, positions.q, "query"), call.q) and rotation_agrees(
+        encoding.rotate(k, positions.k, "key"), call.k
+    )
+    return encoding if same else None
+
+
+def _with_factor(call: AttentionCall, fields: dict[str, Any]) -> dict[str, Any]:
+    """Add the factor on cos and sin where it is not the default: cos is that factor at angle 0."""
+    if call.rotation is None or not isinstance(call.rotation[0], Tensor):
+        return fields
+    factor = float(call.rotation[0].flatten(0, -3)[0, 0].max())
+    default = make("rope", Shape(heads=1, head_dim=4, width=4, train_length=8), {
+        "scaling": fields["scaling"], "factor": fields.get("factor", 1.0)
+    }).attention_factor()  # type: ignore[operator]  # fmt: skip
+    return fields if abs(factor - default) < 1e-6 else {**fields, "attention_factor": factor}
+
+
+def _fractions(call: AttentionCall, config: Any, parameters: dict[str, Any]) -> list[float]:
+    """The shares of the head dim that may be rotated, likeliest first."""
+    head_dim = call.q.shape[-1]
+    found: list[float] = []
+    if call.rotation is not None:
+        width = call.rotation[0].shape[-1]
+        found += [width / head_dim, 2 * width / head_dim]
+    if getattr(config, "rotary_dim", None):
+        found.append(config.rotary_dim / head_dim)
+    found += [float(parameters.get("partial_rotary_factor") or 1.0), 1.0]
+    return [share for share in dict.fromkeys(found) if 0 < share <= 1]

@@ -1,0 +1,94 @@
+"""Reading a model, and the check that the reading is right.
+
+A short random sequence runs through the model's own forward. In every layer the attention result
+is computed again from what was read: content, position, mask, softmax, times v. A difference that
+rounding does not explain stops the loading, so a wrong picture cannot come from a wrong reading.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscape.attention.reference import attend, scores
+from headscape.encodings import Encoding
+from headscape.errors import InputError
+from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_watch import AttentionWatch
+from headscape.pretrained.input_reader import InputWatch, read_input
+from headscape.pretrained.layer_reading import LayerReading, read_layer, shape_of, trained_length
+from headscape.pretrained.rounding import SLACK, epsilon
+
+LENGTH = 24
+"""Tokens of the sequence; more than any exact range of T5's buckets."""
+
+
+class ModelReading:
+    """Every layer of a model as it was read, and its call on the check's sequence."""
+
+    def __init__(
+        self, layers: list[LayerReading], calls: list[AttentionCall], at_input: Encoding | None
+    ) -> None:
+        self.layers, self.calls, self.at_input = layers, calls, at_input
+
+
+@torch.no_grad()
+def read_model(
+    name: str, body: nn.Module, config: Any, run: Callable[[Tensor], object]
+) -> ModelReading:
+    """Read every layer of a model and check it; `run` is the forward pass of `body`."""
+    tokens = check_tokens(config, next(body.parameters()).device)
+    calls: dict[int, AttentionCall] = {}
+    results: dict[int, Tensor] = {}
+    table = InputWatch(body)
+    try:
+        with AttentionWatch(body, calls.__setitem__, results.__setitem__, examine=True):
+            run(tokens)
+    finally:
+        table.close()
+    if not calls:
+        raise InputError(
+            f"{name} is a {config.model_type!r} model, whose attention does not go through the "
+            f"attention interface of transformers: it can be scored but not captured."
+        )
+    at_input = read_input(table, config, shape_of(calls[0], config))
+    layers = []
+    for layer, call in sorted(calls.items()):
+        if call.heads != calls[0].heads:
+            raise InputError(
+                f"{name} has {calls[0].heads} heads in layer 0 and {call.heads} in layer {layer}: "
+                f"only models with equal heads in every layer can be read."
+            )
+        reading = read_layer(call, body, config, layer, at_input)
+        check_layer(name, layer, reading, call, results[layer])
+        layers.append(reading)
+    return ModelReading(layers, [calls[layer] for layer in sorted(calls)], at_input)
+
+
+def check_layer(
+    name: str, layer: int, reading: LayerReading, call: AttentionCall, result: Tensor
+) -> None:
+    """Raise InputError if the layer computed from what was read is not the model's own."""
+    inputs = reading.inputs(call, layer)
+    ours = attend(inputs)
+    found = float((ours - result).abs().amax())
+    final = scores(inputs).final.masked_fill(~call.seen(), 0.0).abs().amax()
+    allowed = float(SLACK * epsilon(result.dtype) * (1 + final) * call.v.abs().amax())
+    if not found <= allowed:
+        raise InputError(
+            f"{name} is not read correctly: in layer {layer} (counted from 0) its attention "
+            f"differs by {found:.2g} from what was read, and rounding explains {allowed:.2g}."
+        )
+
+
+def check_tokens(config: Any, device: torch.device) -> Tensor:
+    """A short random sequence without the padding token."""
+    longest = trained_length(config)
+    length = LENGTH if longest is None else max(2, min(LENGTH, longest - 2))
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(config.vocab_size, (1, length), generator=generator)
+    padding = getattr(config, "pad_token_id", None)
+    if padding is not None:
+        tokens[tokens == padding] = (padding + 1) % config.vocab_size
+    return tokens.to(device)

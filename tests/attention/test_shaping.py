@@ -1,0 +1,116 @@
+"""Windows, sinks, softcap, temperature, grouped queries, sheared biases: the definition itself."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import oracle
+from headscape.attention import reference
+from headscape.attention.reference import AttentionInputs
+from headscape.bias import Sheared, Toeplitz, dense
+from headscape.encodings import build
+from headscape.errors import InputError
+from headscape.properties.probe import draw
+from headscape.types import Positions, Visible
+
+HEADS, LENGTH = 4, 9
+
+
+def made(visible: Visible | None = None, keys: int = HEADS, **given: object) -> AttentionInputs:
+    encoding = build("nope", heads=HEADS, head_dim=4, width=16, train_length=8)
+    q = draw(2, HEADS, LENGTH, 4, seed=1)
+    k, v = draw(2, keys, LENGTH, 4, seed=2), draw(2, keys, LENGTH, 6, seed=3)
+    bias = given.pop("bias", None)
+    where = Positions.span(LENGTH)
+    return AttentionInputs(q, k, v, encoding, bias, where, visible or Visible(), 0.7, **given)
+
+
+def expected(inputs: AttentionInputs, seen: np.ndarray, bias: np.ndarray | float = 0.0) -> Tensor:
+    """The oracle's output."""
+    k, v = (oracle.repeated(x.numpy(), HEADS) for x in (inputs.k, inputs.v))
+    scores = oracle.content_scores(inputs.q.numpy(), k, inputs.scale) + bias
+    tau = inputs.temperature
+    if tau is not None:
+        tau = np.broadcast_to(tau.numpy(), (2, HEADS, LENGTH))
+    scores = oracle.shaped(scores, tau, inputs.softcap)
+    if inputs.sink is None:
+        weights = oracle.masked_softmax(scores, seen)
+    else:
+        weights = oracle.softmax_with_sink(scores, seen, inputs.sink.numpy())
+    return torch.from_numpy(weights @ v)
+
+
+def agree(inputs: AttentionInputs, seen: np.ndarray, bias: np.ndarray | float = 0.0) -> None:
+    torch.testing.assert_close(
+        reference.attend(inputs), expected(inputs, seen, bias), rtol=1e-12, atol=1e-12
+    )
+
+
+CAUSAL = np.tril(np.ones((LENGTH, LENGTH), bool))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [1, 2, 5, LENGTH - 1, LENGTH, 100])
+def test_a_window_is_the_oracles(window: int, causal: bool) -> None:
+    visible, at = Visible(causal, window=window), np.arange(LENGTH)
+    seen = oracle.windowed(at, at, window, causal=causal)
+    assert np.array_equal(visible.dense(Positions.span(LENGTH))[0, 0].numpy(), seen)
+    agree(made(visible), seen)
+    part = visible.block(slice(3, 7), slice(2, 9)).dense(
+        Positions.span(LENGTH).block(slice(3, 7), slice(2, 9))
+    )
+    assert np.array_equal(part[0, 0].numpy(), seen[3:7, 2:9])
+
+
+@pytest.mark.parametrize("shape", [(1, 1, LENGTH), (1, HEADS, LENGTH), (2, HEADS, LENGTH)])
+def test_temperature_multiplies_score_and_bias(shape: tuple[int, ...]) -> None:
+    table = draw(HEADS, LENGTH, seed=5)
+    inputs = made(temperature=draw(*shape, seed=4), bias=Toeplitz(table, 0))
+    bias = dense(Toeplitz(table, 0), Positions.span(LENGTH)).numpy()
+    agree(inputs, CAUSAL, bias)
+
+
+def test_softcap_holds_score_and_bias() -> None:
+    table = 3 * draw(HEADS, LENGTH, seed=5)
+    inputs = made(softcap=1.5, bias=Toeplitz(table, 0), temperature=draw(1, 1, LENGTH, seed=4))
+    agree(inputs, CAUSAL, dense(Toeplitz(table, 0), Positions.span(LENGTH)).numpy())
+    assert float(reference.scores(inputs).final.abs().max()) <= 1.5
+
+
+def test_a_sink_takes_weight() -> None:
+    agree(made(sink=draw(HEADS, seed=6)), CAUSAL)
+    without = made(Visible(window=3), sink=draw(HEADS, seed=6), softcap=2.0)
+    agree(without, oracle.windowed(np.arange(LENGTH), np.arange(LENGTH), 3))
+
+
+def test_a_query_that_sees_nothing_gives_zeros_beside_a_sink() -> None:
+    groups = torch.tensor([[-1, -1, *[0] * (LENGTH - 2)]])
+    inputs = made(Visible(True, groups, groups), sink=draw(HEADS, seed=6))
+    assert not reference.attend(inputs)[:, :, :2].any()
+
+
+@pytest.mark.parametrize("keys", [1, 2, 4])
+def test_grouped_queries_share_keys(keys: int) -> None:
+    agree(made(keys=keys), CAUSAL)
+
+
+@pytest.mark.parametrize("heads", [1, HEADS])
+def test_a_sheared_bias_is_the_oracles(heads: int) -> None:
+    at = np.arange(LENGTH)
+    r, basis = draw(2, HEADS, LENGTH, 3, seed=7), draw(heads, 3, 6, seed=8)
+    u, other = draw(1, HEADS, LENGTH, 2, seed=9), draw(heads, 2, 6, seed=10)
+    wide = [np.broadcast_to(x.numpy(), (HEADS, *x.shape[1:])) for x in (basis, other)]
+    by_query = oracle.sheared_bias(r.numpy(), wide[0], at, at, 2)
+    agree(made(bias=Sheared(r, basis, 2)), CAUSAL, by_query)
+    flipped = oracle.sheared_bias(u.numpy(), wide[1][:, :, ::-1], at, at, 6 - 1 - 2)
+    both = Sheared(r, basis, 2, (u, other))
+    agree(made(bias=both), CAUSAL, by_query + flipped.swapaxes(2, 3))
+    whole = dense(both, Positions.span(LENGTH))
+    block = dense(both, Positions.span(LENGTH), slice(2, 5), slice(1, 7))
+    torch.testing.assert_close(block, whole[:, :, 2:5, 1:7], rtol=1e-12, atol=1e-12)
+
+
+def test_a_window_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="window must be at least 1, got 0"):
+        Visible(window=0)

@@ -1,0 +1,148 @@
+"""Small models of many architectures with random weights, and what must be recognised in them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers
+
+VOCABULARY = 67
+SIZES = {
+    "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "vocab_size": VOCABULARY,
+    "intermediate_size": 64, "max_position_embeddings": 64, "initializer_range": 0.4,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+HALVES = {"pairing": "halves", "rotary_fraction": 1.0, "base": 10_000.0, "scaling": "none"}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A class of transformers, its config and what its layers are."""
+
+    model: str
+    config: dict[str, Any]
+    encodings: tuple[str, ...]
+    conventions: dict[str, Any] = field(default_factory=dict)
+    """Of the last layer."""
+    causal: bool = True
+    dtype: torch.dtype = torch.float64
+    eager: tuple[str, ...] | None = None
+    """What its layers are with eager attention, where that differs."""
+
+    def build(self, **more: Any) -> Any:
+        """The model with random weights, the same at every call."""
+        kind = getattr(transformers, self.model)
+        torch.manual_seed(3)
+        model = kind(kind.config_class(**{**self.config, **more})).eval()
+        for name, parameter in model.named_parameters():
+            # T5's tables and learned positions start at values too small to see a wrong one.
+            if not parameter.requires_grad:
+                continue
+            if "relative_attention_bias" in name or "position" in name or "wpe" in name:
+                torch.nn.init.normal_(parameter)
+        return model.to(self.dtype)
+
+
+ROPE = ("rope",) * 3
+FAMILIES = {
+    "llama": Family("LlamaForCausalLM", GROUPED, ROPE, {**HALVES, "key_heads": 2}),
+    "llama3": Family(
+        "LlamaForCausalLM",
+        {
+            **GROUPED,
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0,
+                "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        },
+        ROPE,
+        {"pairing": "halves", "base": 500_000.0, "scaling": "llama3", "factor": 8.0,
+         "trained_length": 32},
+    ),
+    "llama-yarn": Family(
+        "LlamaForCausalLM",
+        {
+            **GROUPED,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        },
+        ROPE,
+        {"scaling": "yarn", "factor": 4.0, "trained_length": 16},
+    ),
+    "mistral": Family("MistralForCausalLM", {**GROUPED, "sliding_window": 5}, ROPE,
+                      {**HALVES, "window": 5}),
+    "qwen2": Family("Qwen2ForCausalLM", GROUPED, ROPE, HALVES),
+    "qwen3": Family("Qwen3ForCausalLM", {**GROUPED, "head_dim": 16}, ROPE, HALVES),
+    "gemma": Family("GemmaForCausalLM", {**GROUPED, "head_dim": 16}, ROPE, HALVES),
+    "gemma2": Family("Gemma2ForCausalLM", {**GROUPED, "head_dim": 16, "sliding_window": 4,
+                     "attn_implementation": "eager"}, ROPE, {**HALVES, "softcap": 50.0}),
+    "gemma3": Family("Gemma3ForCausalLM", {**GROUPED, "head_dim": 16, "sliding_window": 4,
+                     "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}, ROPE,
+                     {"base": 1_000_000.0}),
+    "smollm3": Family("SmolLM3ForCausalLM", {**GROUPED, "no_rope_layers": [1, 1, 0]},
+                      ("rope", "rope", "nope")),
+    "phi": Family("PhiForCausalLM", {**SIZES, "partial_rotary_factor": 0.5}, ROPE,
+                  {"rotary_fraction": 0.5, "pairing": "halves"}),
+    "gpt-neox": Family("GPTNeoXForCausalLM", {**SIZES, "rotary_pct": 0.25}, ROPE,
+                       {"rotary_fraction": 0.25, "pairing": "halves"}),
+    "cohere": Family("CohereForCausalLM", GROUPED, ROPE, {"pairing": "interleaved"}),
+    "glm": Family("GlmForCausalLM", {**GROUPED, "head_dim": 8}, ROPE,
+                  {"pairing": "interleaved", "rotary_fraction": 0.5}),
+    "gpt-oss": Family("GptOssForCausalLM", {**GROUPED, "head_dim": 8, "num_local_experts": 2,
+                      "num_experts_per_tok": 1, "sliding_window": 4}, ROPE,
+                      {"scaling": "yarn", "sink": True, "truncate": False}, dtype=torch.float32),
+    "gptj": Family("GPTJForCausalLM", {"n_embd": 48, "n_layer": 3, "n_head": 6, "rotary_dim": 4,
+                   "vocab_size": VOCABULARY, "n_positions": 64, "initializer_range": 0.4}, ROPE,
+                   {"pairing": "interleaved", "rotary_fraction": 0.5}),
+    "codegen": Family("CodeGenForCausalLM", {"n_embd": 64, "n_layer": 3, "n_head": 8,
+                      "rotary_dim": 4, "vocab_size": VOCABULARY, "n_positions": 64,
+                      "n_ctx": 64, "initializer_range": 0.4}, ROPE, {"pairing": "interleaved"}),
+    "roformer": Family("RoFormerModel", SIZES, ROPE, {"pairing": "interleaved"}, causal=False),
+    "modernbert": Family("ModernBertModel", {**SIZES, "local_attention": 8,
+                         "global_attn_every_n_layers": 2}, ROPE, {"pairing": "halves"},
+                         causal=False),
+    "esm": Family("EsmModel", {**SIZES, "position_embedding_type": "rotary"}, ROPE, HALVES,
+                  causal=False),
+    "falcon-rope": Family("FalconForCausalLM", {**SIZES, "multi_query": True}, ROPE,
+                          {**HALVES, "key_heads": 1}),
+    "bloom": Family("BloomForCausalLM", {"hidden_size": 48, "n_layer": 3, "n_head": 6,
+                    "vocab_size": VOCABULARY, "initializer_range": 0.4}, ("alibi",) * 3,
+                    {"slopes": "fairseq", "divisor": "one"}),
+    "mpt": Family("MptForCausalLM", {"d_model": 48, "n_layers": 3, "n_heads": 6,
+                  "max_seq_len": 64, "vocab_size": VOCABULARY, "initializer_range": 0.4},
+                  ("alibi",) * 3, {"slopes": "mpt"}),
+    "falcon": Family("FalconForCausalLM", {**SIZES, "alibi": True, "multi_query": False},
+                     ("alibi",) * 3, {"slopes": "falcon", "divisor": "sqrt_head_dim"},
+                     # transformers 5.22 adds the bias twice in eager attention.
+                     eager=("unknown",) * 3),
+    "gpt2": Family("GPT2LMHeadModel", {"n_embd": 48, "n_layer": 3, "n_head": 6,
+                   "n_positions": 64, "vocab_size": VOCABULARY, "initializer_range": 0.4},
+                   ("learned",) * 3, {"length": 64, "offset": 0}),
+    "gpt-neo": Family("GPTNeoForCausalLM", {"hidden_size": 48, "num_layers": 2, "num_heads": 6,
+                      "attention_types": [[["global", "local"], 1]], "window_size": 5,
+                      "vocab_size": VOCABULARY, "max_position_embeddings": 64,
+                      "initializer_range": 0.4}, ("learned",) * 2, {"scale": "one"}),
+    "opt": Family("OPTForCausalLM", {**SIZES, "ffn_dim": 64, "word_embed_proj_dim": 48},
+                  ("learned",) * 3, {"length": 64, "offset": 2}),
+    "bert": Family("BertModel", SIZES, ("learned",) * 3, {"offset": 0, "length": 64},
+                   causal=False),
+    "roberta": Family("RobertaModel", {**SIZES, "pad_token_id": 1, "bos_token_id": 0},
+                      ("learned",) * 3, {"offset": 2, "length": 62}, causal=False),
+    "bart": Family("BartModel", {"d_model": 48, "encoder_layers": 2, "decoder_layers": 1,
+                   "encoder_attention_heads": 6, "decoder_attention_heads": 6,
+                   "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "vocab_size": VOCABULARY,
+                   "max_position_embeddings": 64, "init_std": 0.4}, ("learned",) * 2,
+                   {"offset": 2}, causal=False),
+    "t5": Family("T5ForConditionalGeneration", {"d_model": 48, "d_kv": 8, "num_heads": 6,
+                 "num_layers": 3, "d_ff": 64, "vocab_size": VOCABULARY}, ("t5",) * 3,
+                 {"buckets": 32, "max_distance": 128, "scale": "one"}, causal=False),
+    "umt5": Family("UMT5Model", {"d_model": 48, "d_kv": 8, "num_heads": 6, "num_layers": 3,
+                   "d_ff": 64, "vocab_size": VOCABULARY}, ("t5",) * 3,
+                   {"buckets": 32, "scale": "one"}, causal=False),
+    "mpnet": Family("MPNetModel", {**SIZES, "pad_token_id": 1}, ("t5",) * 3,
+                    {"buckets": 32, "scale": "head_dim"}, causal=False),
+}  # fmt: skip

@@ -1,0 +1,72 @@
+"""Commands on a published model: what it uses, captures, text and losses."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headscape.arrays import capture_file
+from headscape.cli import app
+from headscape.text.tokenize.trained_bpe import train
+from pretrained.families import FAMILIES
+
+transformers = pytest.importorskip("transformers")
+TEXT = "\n".join(f"{number} words, and more words {number % 7}" for number in range(900))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published") / "small"
+    folder.mkdir()
+    (folder / "t.json").write_text(train(iter([TEXT]), 280))
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "t.json"),
+        eos_token="<end>",  # noqa: S106
+    )
+    fast.save_pretrained(folder)
+    family = FAMILIES["smollm3"]
+    end = fast.eos_token_id
+    theirs = family.build(vocab_size=len(fast), eos_token_id=end, pad_token_id=end)
+    theirs.float().save_pretrained(folder)
+    return folder
+
+
+def call(*words: object) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_encodings_of_a_model_layer_by_layer(folder: Path) -> None:
+    lines = call("encodings", "--of", f"hf:{folder}").splitlines()
+    assert lines[0] == "small: 3 layers x 6 heads of 8, context 64, causal"
+    assert lines[1].startswith("layer 1-2: rope  pairing='halves', rotary_fraction=1.0, base=")
+    assert lines[1].endswith("scale='head_dim', key_heads=2")
+    assert lines[2] == "layer 3: nope  scale='head_dim', key_heads=2"
+    done = CliRunner().invoke(app, ["encodings", "alibi", "--of", f"hf:{folder}"])
+    assert "not both" in str(done.exception)
+
+
+def test_capture_and_draw(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "c.safetensors"
+    call("capture", f"hf:{folder}", "--prompt", "12 words, and more", "--layers", "all",
+         "--out", out)  # fmt: skip
+    cap = capture_file.load(out)
+    assert cap.layers == (0, 1, 2)
+    assert cap.encoding == "rope,nope"
+    assert "".join(cap.sequence["pieces"]) == "12 words, and more"
+    call("draw", out, "--out", tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").stat().st_size > 1000
+
+
+def test_generate(folder: Path) -> None:
+    text = call("generate", f"hf:{folder}", "--prompt", "12 words", "--length", 5)
+    assert text.startswith("12 words")
+
+
+def test_evaluate(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADSCAPE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text(TEXT)
+    call("evaluate", f"hf:{folder}", "--corpus", tmp_path / "text.txt", "--lengths", 32,
+         "--limit", 97, "--out", tmp_path / "table")  # fmt: skip
+    assert "small" in (tmp_path / "table" / "evaluation.md").read_text()

@@ -1,0 +1,95 @@
+"""Every family: recognised as what it is, and scores and weights equal to the model's own."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from headscape.attention.reference import AttentionInputs, scores
+from headscape.models.load import load
+from pretrained.families import FAMILIES, VOCABULARY, Family
+
+pytest.importorskip("transformers")
+LENGTH = 29
+"""Longer than the sequence that loading checks."""
+
+
+def tokens(length: int = LENGTH) -> torch.Tensor:
+    return torch.randint(3, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(5))
+
+
+def observed(model: Any, length: int = LENGTH) -> dict[int, AttentionInputs]:
+    found: dict[int, AttentionInputs] = {}
+    model.observe(tokens(length), range(len(model.spec.layers)), found.__setitem__)
+    return found
+
+
+def tolerance(family: Family) -> float:
+    """Eager attention takes its softmax in float32 whatever the dtype."""
+    return 2e-5 if family.dtype == torch.float32 else 2e-6
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> Family:
+    return FAMILIES[request.param]
+
+
+def test_a_family_is_read_as_its_own_attention(family: Family) -> None:
+    model = load(family.build())
+    spec = model.spec
+
+    assert tuple(layer.encoding for layer in spec.layers) == family.encodings
+    assert spec.causal == family.causal
+    found = dict(spec.layers[-1].conventions)
+    assert {name: found.get(name) for name in family.conventions} == family.conventions
+
+    eager = load(family.build(attn_implementation="eager"))
+    expected = family.eager or family.encodings
+    assert tuple(layer.encoding for layer in eager.spec.layers) == expected
+    with torch.no_grad():
+        body = eager._body  # type: ignore[attr-defined]
+        weights = body(tokens(), output_attentions=True).attentions
+    inputs = observed(model if family.eager is None else eager)
+    assert len(weights) == len(inputs) == len(spec.layers)
+    for layer, own in enumerate(weights):
+        every = scores(inputs[layer])
+        assert torch.allclose(every.weights, own.to(every.weights.dtype), atol=tolerance(family))
+        seen = every.visible.expand_as(every.final)
+        total = (every.content + every.bias - every.final)[seen]
+        size = every.final[seen].abs().max()
+        assert total.abs().max() <= 1e-6 * size
+
+
+def test_observing_changes_nothing_and_leaves_nothing_behind(family: Family) -> None:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    theirs = family.build()
+    implementation = theirs.config._attn_implementation
+    model = load(theirs)
+    body = model._body  # type: ignore[attr-defined]
+    with torch.no_grad():
+        before = body(tokens())[0]
+        observed(model)
+        after = body(tokens())[0]
+    assert torch.equal(before, after)
+    assert theirs.config._attn_implementation == implementation
+    assert "get_interface" not in vars(ALL_ATTENTION_FUNCTIONS)
+    for module in theirs.modules():
+        assert not module._forward_pre_hooks
+        assert not module._forward_hooks
+        assert "_attn" not in vars(module)
+
+
+def test_only_the_layers_asked_for_are_run(family: Family) -> None:
+    model = load(family.build())
+    found: list[int] = []
+    ran: list[int] = []
+    [last] = [
+        module for name, module in model.model.named_modules()  # type: ignore[attr-defined]
+        if name.endswith(("lm_head", "embed_out"))
+    ][-1:] or [None]  # fmt: skip
+    if last is not None:
+        last.register_forward_hook(lambda *_: ran.append(1))
+    model.observe(tokens(), [1], lambda layer, inputs: found.append(layer))
+    assert found == [1]
+    assert not ran

@@ -1,0 +1,192 @@
+"""What loading refuses, what it cannot recognise, and that a wrong reading is caught."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headscape.attention.reference import scores
+from headscape.errors import InputError
+from headscape.models.load import load
+from pretrained.families import FAMILIES, GROUPED, VOCABULARY
+from pretrained.test_families import observed, tokens
+
+transformers = pytest.importorskip("transformers")
+
+
+def test_a_folder_opens_as_the_model_in_memory(tmp_path: Path) -> None:
+    theirs = FAMILIES["llama3"].build().float()
+    theirs.save_pretrained(tmp_path / "small")
+    opened = load(f"hf:{tmp_path / 'small'}")
+    assert opened.spec.name == "small"
+    assert opened.spec.layers == load(theirs).spec.layers
+    assert opened.fingerprint
+    assert opened.tokenizer is None
+
+
+def test_an_encoder_opens_as_what_its_config_names(tmp_path: Path) -> None:
+    FAMILIES["mpnet"].build().float().save_pretrained(tmp_path)
+    opened = load(f"hf:{tmp_path}")
+    assert opened.spec.encoding == "t5"
+    assert opened.spec.provenance["input"] == "Learnable"
+    with pytest.raises(InputError, match="does not predict the next token"):
+        opened.losses(tokens(), 0)
+    assert not opened.capture(tokens()[0].tolist()).causal
+
+
+def test_the_read_table_is_the_models_own() -> None:
+    theirs = FAMILIES["mpnet"].build()
+    encoding = observed(load(theirs))[0].encoding
+    assert torch.equal(encoding.table.weight, theirs.encoder.relative_attention_bias.weight)
+    opt = FAMILIES["opt"].build()
+    found = load(opt)._reading.at_input.table.weight  # type: ignore[attr-defined]
+    assert torch.equal(found, opt.model.decoder.embed_positions.weight)
+
+
+def test_content_is_q_k_before_rotation() -> None:
+    theirs = FAMILIES["llama"].build()
+    model = load(theirs)
+    attention = theirs.model.layers[0].self_attn
+    hidden = theirs.model.layers[0].input_layernorm(theirs.model.embed_tokens(tokens()))
+    with torch.no_grad():
+        q, k = (
+            project(hidden)[0].unflatten(-1, (-1, 8)).transpose(0, 1)
+            for project in (attention.q_proj, attention.k_proj)
+        )
+        expected = torch.stack([q[head] @ k[head // 3].T for head in range(6)]) / 8**0.5
+    assert torch.allclose(scores(observed(model)[0]).content[0], expected, atol=1e-9)
+
+
+def test_a_window_hides_what_it_hides_at_any_length() -> None:
+    model = load(FAMILIES["mistral"].build())
+    for length in (1, 5, 6, 40):
+        for inputs in observed(model, length).values():
+            seen = scores(inputs).visible[0, 0]
+            assert seen.sum(dim=-1).max() == min(length, 5)
+
+
+def test_a_rotation_that_is_none_of_ours_is_said_to_be_unknown() -> None:
+    theirs = FAMILIES["llama"].build()
+    theirs.model.rotary_emb.inv_freq *= 1.3
+    model = load(theirs)
+    assert {layer.encoding for layer in model.spec.layers} == {"unknown"}
+    assert model.spec.layers[0].claims == {}
+    cap = model.capture(tokens()[0].tolist(), layers="all")
+    assert cap.encoding == "unknown"
+
+
+def test_position_in_a_projection_is_said_to_be_unknown() -> None:
+    theirs = FAMILIES["gpt2"].build()
+    theirs.transformer.h[1].attn.c_attn.register_forward_hook(
+        lambda _, __, out: out + torch.arange(out.shape[1])[None, :, None]
+    )
+    found = [layer.encoding for layer in load(theirs).spec.layers]
+    assert found == ["learned", "unknown", "learned"]
+
+
+def test_slopes_that_are_none_of_ours_are_said_to_be_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from transformers.models.bloom import modeling_bloom
+
+    theirs = FAMILIES["bloom"].build()
+    made = modeling_bloom._get_alibi_slopes
+    monkeypatch.setattr(modeling_bloom, "_get_alibi_slopes", lambda *given: 0.7 * made(*given))
+    model = load(theirs)
+    assert {layer.encoding for layer in model.spec.layers} == {"unknown"}
+    every = scores(observed(model)[0])
+    gap = every.bias[0, :, 20, 1] - every.bias[0, :, 20, 0]
+    assert gap[0] == pytest.approx(0.7 * 2 ** (-8 / 4))
+
+
+def test_a_wrong_reading_stops_loading_with_the_layer_and_the_size() -> None:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    def odd(module: Any, q: Any, k: Any, v: Any, mask: Any, **more: Any) -> Any:
+        more["scaling"] *= 1.01 if module.layer_idx == 2 else 1.0
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, q, k, v, mask, **more)
+
+    theirs = FAMILIES["llama"].build()
+    ALL_ATTENTION_FUNCTIONS["odd"] = odd
+    try:
+        theirs.config._attn_implementation = "odd"
+        with pytest.raises(InputError, match=r"in layer 2 .* differs by .* rounding explains"):
+            load(theirs)
+    finally:
+        del ALL_ATTENTION_FUNCTIONS["odd"]
+    assert "get_interface" not in vars(ALL_ATTENTION_FUNCTIONS)
+
+
+def test_m_rope_is_refused_by_name() -> None:
+    config = transformers.LlamaConfig(
+        **GROUPED,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]},
+    )
+    with pytest.raises(InputError, match="M-RoPE"):
+        load(transformers.LlamaForCausalLM(config))
+
+
+@pytest.mark.parametrize("name", ["t5", "bloom"])
+def test_flash_attention_is_refused(name: str) -> None:
+    theirs = FAMILIES[name].build()
+    theirs.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(InputError, match="flash_attention_2, which ignores additive biases"):
+        load(theirs)
+
+
+def test_bad_folders_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no folder"):
+        load(f"hf:{tmp_path / 'nowhere'}")
+    with pytest.raises(InputError, match=r"has no config\.json"):
+        load(f"hf:{tmp_path}")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="is not a model that transformers loads"):
+        load(f"hf:{tmp_path}")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "nothing-known"}))
+    with pytest.raises(InputError, match=r"that transformers loads: .*nothing-known"):
+        load(f"hf:{tmp_path}")
+    with pytest.raises(InputError, match="there is no file"):
+        load(f"hf:{tmp_path / 'a.gguf'}")
+
+
+def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
+    theirs = FAMILIES["llama"].build()
+    theirs.config.save_pretrained(tmp_path)
+    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="is not a model that transformers loads"):
+        load(f"hf:{tmp_path}")
+
+
+def test_code_in_a_folder_is_not_run(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    (tmp_path / "modeling.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    described = {"model_type": "own", "auto_map": {"AutoConfig": "modeling.Config",
+                 "AutoModelForCausalLM": "modeling.Model"}}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    with pytest.raises(InputError, match="is not a model that transformers loads"):
+        load(f"hf:{tmp_path}")
+    assert not ran.exists()
+
+
+def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
+    model = load(FAMILIES["llama"].build())
+    with pytest.raises(InputError, match="has no tokenizer"):
+        model.capture("a text")
+    with pytest.raises(InputError, match="has no tokenizer"):
+        model.generate("a text")
+    assert load(FAMILIES["llama"].build(), tokenizer="bytes").tokenizer is not None
+
+
+def test_attention_that_no_reader_sees_is_refused() -> None:
+    config = transformers.XLNetConfig(d_model=16, n_layer=1, n_head=2, d_inner=16,
+                                      vocab_size=VOCABULARY)  # fmt: skip
+    with pytest.raises(InputError, match="'xlnet' model, whose attention does not go through"):
+        load(transformers.XLNetLMHeadModel(config))
+
+
+def test_two_models_are_not_observed_at_once() -> None:
+    outer, inner = (load(FAMILIES["llama"].build()) for _ in range(2))
+    with pytest.raises(InputError, match="observe one at a time"):
+        outer.observe(tokens(), [0], lambda *_: inner.observe(tokens(), [0], lambda *_: None))

@@ -1,0 +1,100 @@
+"""Real published weights; `make test-pretrained` runs this."""
+
+import numpy as np
+import pytest
+import torch
+
+from headscape.attention.reference import AttentionInputs, attend, scores
+from headscape.loaded import LoadedModel
+from headscape.models.load import load
+from pretrained import weights
+
+# transformers and gguf warn about their own code while they read a file.
+pytestmark = [pytest.mark.pretrained, pytest.mark.filterwarnings("default")]
+TEXT = (
+    "The lighthouse keeper climbed the stairs every evening, lit the lamp, and wrote down the "
+    "weather. In winter the storms came from the north, and the ships that passed at night were "
+    "few. He counted them all the same, and every spring he sent the book to the harbour office. "
+)
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> LoadedModel:
+    pytest.importorskip("gguf")
+    return load(f"hf:{weights.smollm2()}")
+
+
+@pytest.fixture(scope="module")
+def mpnet() -> LoadedModel:
+    return load(f"hf:{weights.mpnet()}")
+
+
+def tokens_of(model: LoadedModel) -> torch.Tensor:
+    assert model.tokenizer is not None
+    return torch.from_numpy(model.tokenizer.encode(TEXT).astype(np.int64))[None]
+
+
+def test_smollm2_is_rope_in_every_layer(smollm2: LoadedModel) -> None:
+    spec = smollm2.spec
+    assert (len(spec.layers), spec.heads, spec.head_dim) == (30, 9, 64)
+    assert len(set(map(str, spec.layers))) == 1
+    found = spec.layers[0]
+    assert found.encoding == "rope"
+    expected = {"pairing": "halves", "base": 1e5, "scaling": "none", "key_heads": 3}
+    assert {name: found.conventions[name] for name in expected} == expected
+
+
+def test_smollm2_has_transformers_own_loss(smollm2: LoadedModel) -> None:
+    tokens = tokens_of(smollm2)
+    theirs = smollm2.model  # type: ignore[attr-defined]
+    with torch.no_grad():
+        logits = theirs(tokens[:, :-1]).logits.double()
+        reported = theirs(tokens, labels=tokens).loss.item()
+    exact = torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:]).item()
+    ours = smollm2.losses(tokens, 0).mean().item()
+    assert ours == pytest.approx(exact, rel=1e-6)
+    assert ours == pytest.approx(reported, rel=1e-4)
+    assert ours < 0.5 * np.log(smollm2.spec.vocabulary)
+
+
+@pytest.mark.parametrize("name", ["smollm2", "mpnet"])
+def test_every_layer_is_the_models_own(name: str, request: pytest.FixtureRequest) -> None:
+    """Attention on a text, longer than what loading checks, from what was read."""
+    from headscape.pretrained.attention_watch import AttentionWatch
+
+    model = request.getfixturevalue(name)
+    tokens = tokens_of(model)
+    inputs: dict[int, AttentionInputs] = {}
+    results: dict[int, torch.Tensor] = {}
+    model.observe(tokens, range(len(model.spec.layers)), inputs.__setitem__)
+    with torch.no_grad(), AttentionWatch(model._body, lambda *_: None, results.__setitem__):
+        model._run(tokens)
+    assert len(inputs) == len(results) == len(model.spec.layers)
+    for layer, own in results.items():
+        gap = (attend(inputs[layer]) - own).abs().max()
+        assert gap <= 1e-4 * own.abs().max(), layer
+
+
+def test_smollm2_rotation_is_ours_far_out(smollm2: LoadedModel) -> None:
+    """At 2,000 tokens the angles that the model rounds to float32 are still ours."""
+    found: dict[int, AttentionInputs] = {}
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(1000, 40_000, (1, 2000), generator=generator)
+    smollm2.observe(tokens, [0], found.__setitem__)
+    inputs = found[0]
+    assert inputs.unrotated is not None
+    turned = inputs.encoding.rotate(inputs.unrotated[0], inputs.positions.q, "query")
+    assert (turned - inputs.q).abs().max() <= 1e-3 * inputs.q.abs().max()
+
+
+def test_mpnet_table_is_read_exactly(mpnet: LoadedModel) -> None:
+    found: dict[int, AttentionInputs] = {}
+    tokens = tokens_of(mpnet)
+    mpnet.observe(tokens, [0, 11], found.__setitem__)
+    encoder = mpnet.model.base_model.encoder  # type: ignore[attr-defined]
+    table = encoder.relative_attention_bias.weight
+    own = encoder.compute_position_bias(torch.zeros(1, tokens.shape[1], 1))
+    for inputs in found.values():
+        assert torch.equal(inputs.encoding.table.weight, table)
+        assert torch.equal(scores(inputs).bias, own)
+    assert mpnet.spec.provenance["input"] == "Learnable"
