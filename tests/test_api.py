@@ -14,7 +14,7 @@ import headscape as hs
 NAMES = {
     "Capture", "Curves", "Encoding", "GPT2", "Grid", "InputError", "Measures", "Model",
     "Positions", "Table", "__version__", "attention", "build", "capture", "compare", "encodings",
-    "evaluate", "figures", "load", "register", "stretch", "train",
+    "evaluate", "figures", "load", "register", "stretch", "train", "view",
 }  # fmt: skip
 SEVERAL = {"Capture": ("load",), "GPT2": ("from_preset",)}
 """Methods with an example of their own."""

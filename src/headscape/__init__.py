@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headscape.figures.grid import Grid
     from headscape.gpt2 import GPT2
     from headscape.models.load import load, stretch
+    from headscape.page.viewing import view
     from headscape.paper.job import figures
     from headscape.protocol import Model
     from headscape.train.trainer import train
@@ -44,6 +45,7 @@ API = {
     "evaluate": "headscape.evaluate.evaluate",
     "train": "headscape.train.trainer",
     "figures": "headscape.paper.job",
+    "view": "headscape.page.viewing",
     "attention": "headscape.attention.layer",
     "build": "headscape.encodings",
     "encodings": "headscape.encodings",
@@ -84,6 +86,7 @@ __all__ = [
     "register",
     "stretch",
     "train",
+    "view",
 ]
 
 

@@ -15,8 +15,8 @@ from headscape.arrays import capture_file
 from headscape.encodings import ENCODINGS
 
 COMMANDS = (
-    "figures", "encodings", "train", "generate", "capture", "draw", "measure", "evaluate",
-    "compare", "check", "doctor",
+    "figures", "encodings", "train", "generate", "capture", "draw", "measure", "view",
+    "evaluate", "compare", "check", "doctor",
 )  # fmt: skip
 PLUGIN = '''
 """ALiBi at half the slope."""

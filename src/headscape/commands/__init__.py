@@ -15,6 +15,7 @@ from headscape.commands import (
     generate_command,
     measure_command,
     train_command,
+    view_command,
 )
 
 REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
@@ -25,6 +26,7 @@ REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
     capture_command.register,
     draw_command.register,
     measure_command.register,
+    view_command.register,
     evaluate_command.register,
     check_command.register,
     doctor_command.register,

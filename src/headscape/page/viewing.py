@@ -28,6 +28,13 @@ def view(
     With `html`, write one self-contained file and return its path. In a notebook, return a widget.
     Otherwise serve on this computer, open the browser, and return when Ctrl-C ends it. A page keeps
     queries and keys in float16 where they are many; `precision` decides otherwise.
+
+    Example:
+        >>> import headscape as hs, numpy as np
+        >>> from headscape.capture.pack_of import pack_of
+        >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+        >>> hs.view(pack_of(model, np.array([5, 6, 7, 8])), html="heads.html").name
+        'heads.html'
     """
     if not sources:
         raise InputError("view needs at least one capture, run or model.")
