@@ -1,4 +1,4 @@
-"""What the fuzzer found, and a few hundred mutations of whole files, without the fuzzer."""
+"""Inputs like those the fuzzer found, and mutations of whole files, without the fuzzer."""
 
 import random
 from contextlib import suppress
