@@ -99,7 +99,7 @@ def shard(data: bytes, folder: Path) -> object:
     """The header of a token shard."""
     (folder / "header.json").write_bytes(data)
     (folder / "tokens.bin").write_bytes(b"\1\0\2\0")
-    (folder / "offsets.bin").write_bytes(b"\0" * 8 + b"\2" + b"\0" * 7)
+    (folder / "offsets.bin").write_bytes(_OFFSETS)
     opened = Shard.open(folder)
     opened.verify()
     return opened.tokens, opened.offsets
@@ -193,12 +193,13 @@ _TASK = {
     "length": 8, "depth": None, "examples": 4, "symbols": 0.5, "exact": 0.25, "questions": "q",
     "model": "m", "refused": None,
 }  # fmt: skip
+_OFFSETS = b"\0" * 8 + b"\2" + b"\0" * 7
 _SHARD = {
     "format": 1, "corpus": "c", "tokenizer": "t", "split": "train", "dtype": "<u2", "tokens": 2,
     "documents": 1, "text_bytes": 2,
     "files": {
         "tokens.bin": {"bytes": 4, "sha256": hashlib.sha256(b"\1\0\2\0").hexdigest()},
-        "offsets.bin": {"bytes": 16, "sha256": "0" * 64},
+        "offsets.bin": {"bytes": 16, "sha256": hashlib.sha256(_OFFSETS).hexdigest()},
     },
 }  # fmt: skip
 _STATE = {

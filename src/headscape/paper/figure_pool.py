@@ -55,6 +55,8 @@ def make_all(
             for worker in workers:
                 worker.start()
         yield from _receive(workers, results, len(figures), update)
+        for worker in workers:
+            worker.join()
     finally:
         _end(workers)
 
@@ -161,6 +163,9 @@ def _work(
         results.put(InputError(str(error)))
     except Exception:  # noqa: BLE001 - shown by the caller, with its traceback
         results.put(RuntimeError(traceback.format_exc()))
+    finally:
+        # This process ends by itself now.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _progress(figure: PaperFigure, update: Update) -> Progress:

@@ -58,9 +58,11 @@ class JobLine:
     def _left(self) -> str:
         done = sum(self._costs[title] * share for title, share in self._share.items())
         spent = time.monotonic() - self._started
-        if done <= 0 or spent < 2:
+        total = sum(self._costs.values())
+        # The first steps include starting processes and opening the text.
+        if done < 0.03 * total:
             return ""
-        left = spent * (sum(self._costs.values()) - done) / done
+        left = spent * (total - done) / done
         minutes, seconds = divmod(int(left), 60)
         return f", {minutes}:{seconds:02d} left"
 
