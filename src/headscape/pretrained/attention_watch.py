@@ -24,6 +24,9 @@ from headscape.pretrained.attention_call import AttentionCall, Captured
 from headscape.pretrained.mask_reader import split_mask, with_bias
 from headscape.pretrained.own_attention import OWN, RESULT
 
+METHODS = {"GPTJAttention", "CodeGenAttention", "GPTNeoSelfAttention"}
+"""Families with a method `_attn(q, k, v, mask)`."""
+
 OnCall = Callable[[int, AttentionCall], None]
 OnResult = Callable[[int, Tensor], None]
 """Called with a layer and its attention's result [b h t e], heads still apart."""
@@ -46,6 +49,7 @@ class AttentionWatch:
         self.layers, self.examine = layers, examine
         self.layer = 0
         self.probing = False
+        self.hooked: set[int] = set()
         self.given: dict[int, dict[str, Any]] = {}
         self.stack = ExitStack()
 
@@ -58,7 +62,8 @@ class AttentionWatch:
                 elif "ttention" in kind or "ttn" in kind:
                     hook = module.register_forward_pre_hook(self._remember, with_kwargs=True)
                     stack.callback(hook.remove)
-                    if hasattr(module, "_attn"):
+                    self.hooked.add(id(module))
+                    if kind in METHODS:
                         self._watch_method(stack, module)
             self._watch_interface(stack)
             self.stack = stack.pop_all()
@@ -76,6 +81,15 @@ class AttentionWatch:
     def _remember(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.probing:
             self.given[id(module)] = arguments(module, args, kwargs)
+
+    def _given(self, module: nn.Module) -> dict[str, Any]:
+        """The arguments of the module's forward, empty if its class is not one that is hooked."""
+        if id(module) in self.hooked and id(module) not in self.given:
+            raise InputError(
+                f"{type(module).__name__} computes attention more than once per layer, which "
+                f"cannot be read as one set of scores."
+            )
+        return self.given.pop(id(module), {})
 
     def _watch_interface(self, stack: ExitStack) -> None:
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as INTERFACE
@@ -97,7 +111,7 @@ class AttentionWatch:
                     return run(module, q, k, v, mask, *rest, **more)
                 if self.probing:
                     raise Captured(q, k)
-                given = self.given.pop(id(module), {})
+                given = self._given(module)
                 if _crosses(given, q, k):
                     return run(module, q, k, v, mask, *rest, **more)
                 if self._wanted():
@@ -119,7 +133,7 @@ class AttentionWatch:
                 raise Captured(q, k)
             scale = 1.0 / float(getattr(module, "scale_attn", 1.0))
             window = getattr(module, "bias", None)
-            given = self.given.pop(id(module), {})
+            given = self._given(module)
             if self._wanted():
                 extra = {"scaling": scale, "allowed": window}
                 self._report(module, given, q, k, v, mask, extra)
