@@ -11,7 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Requirements by key of pyproject.toml's [project]: $(call listed,['dependencies']).
 listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']$(1))")
 
-.PHONY: setup dependencies package figures test lint test-slow test-pretrained docs wheel bench results sanitize clean
+.PHONY: setup dependencies package figures test lint test-slow test-browser test-pretrained docs \
+        wheel bench results sanitize fuzz clean
 
 # Every stamp is older than its inputs exactly when something has to be installed again, so a repeat
 # takes milliseconds.
@@ -52,6 +53,9 @@ lint: $(VENV)/.tested
 test-slow: $(VENV)/.tested
 	$(BIN)/python -m pytest -m slow
 
+test-browser: $(VENV)/.tested
+	$(BIN)/python -m pytest -m browser
+
 # Fetches about 500 MB of published weights once.
 test-pretrained: $(VENV)/.tested
 	$(PIP) $(call listed,['optional-dependencies']['gguf'])
@@ -72,6 +76,10 @@ results: setup
 
 sanitize: $(VENV)/.tested
 	benchmarks/sanitize.sh $(BIN)/python
+
+fuzz: setup
+	$(PIP) $(call listed,['optional-dependencies']['fuzz'])
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -135,11 +135,11 @@ Made by
 
     {how}
 
-Models: nano (2 layers, 12 heads, width 192), {args.steps:,} steps of {run.tokens_per_step:,} tokens
-of the standard library's source, {len(args.seeds)} seeds each. Windows of {stages} tokens take
-equal shares of the steps. Perplexities are of this text by a vocabulary of 1,024 tokens and say
-nothing beside perplexities of another text; the shape over lengths is what compares. Scored is the
-start of the held-out text.
+Models: nano (2 layers, 12 heads, width 192), {args.steps:,} steps of AdamW on
+{run.tokens_per_step:,} tokens each of the standard library's source, {len(args.seeds)} seeds each.
+Windows of {stages} tokens take equal shares of the steps. Perplexities are of this text
+by a vocabulary of 1,024 tokens and say nothing beside perplexities of another text; the shape over
+lengths is what compares. Scored is the start of the held-out text.
 
 {table.to_markdown()}
 ![Perplexity against length](results.svg)
@@ -190,8 +190,18 @@ def main() -> None:
             folder = args.runs / f"{method}-{args.steps}-{seed}"
             print(f"{method}, seed {seed}", file=sys.stderr, flush=True)
             scale = SCALES.get(method, "head_dim")
-            run = preset("nano", encoding=method, scale=scale, steps=args.steps, seed=seed)
-            assert run.length == LENGTH
+            run = preset(
+                "nano",
+                encoding=method,
+                scale=scale,
+                seed=seed,
+                optimizer="adamw",
+                steps=args.steps,
+                lr=5e-3,
+                final_lr=5e-4,
+                warmup_steps=min(60, args.steps // 10),
+            )
+            assert run.context_length == LENGTH
             result = train(run, out=folder, resume=folder.exists(), cache=cache)
             if not result.finished:
                 sys.exit(result.message)

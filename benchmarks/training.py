@@ -32,7 +32,7 @@ from headscape.text.tokens.batches import Batches
 from headscape.train import TrainConfig, preset
 from headscape.train.distributed.parallel import clip_gradients
 from headscape.train.distributed.world import World
-from headscape.train.loop.optim import adamw
+from headscape.train.loop.optim import Optimizer
 from headscape.train.loop.step import Learner
 
 SHAPES = {"nano": (4, 512, 1024), "small": (1, 512, 50_304)}
@@ -81,13 +81,13 @@ class Plain(nn.Module):
 def ours(config: TrainConfig, vocabulary: int) -> Step:
     model = GPT2(config.model(vocabulary))
     learner = Learner(config=config, world=World(), model=model, module=model)
-    optimiser = adamw(model, config)
+    optimiser = Optimizer(model, config)
 
     def step(windows: Tensor) -> None:
-        optimiser.zero_grad(set_to_none=True)
+        optimiser.zero_grad()
         learner.gradient(windows)
         clip_gradients(model.parameters(), config.grad_clip)
-        optimiser.step()
+        optimiser.step(config.lr)
 
     return step
 
@@ -144,7 +144,12 @@ def loading(windows: int, length: int, vocabulary: int) -> float:
 def measure(size: str, rounds: int) -> dict[str, object]:
     windows, length, vocabulary = SHAPES[size]
     config = preset(
-        size, encoding="nope", context_length=length, batch_size=windows, tokenizer="bytes"
+        size,
+        encoding="nope",
+        context_length=length,
+        batch_size=windows,
+        tokenizer="bytes",
+        optimizer="adamw",
     )
     torch.manual_seed(0)
     plain = Plain(config, vocabulary)

@@ -33,12 +33,13 @@ ALLOWED: dict[str, set[str]] = {
     "arrays": set(),
     "figures": {"arrays"},
     "protocol": {"attention", "text"},
-    "capture": {"arrays", "attention", "figures", "protocol"},
+    "capture": {"arrays", "attention", "bias", "encodings", "figures", "protocol", "types"},
     "loaded": {"capture", "protocol"},
     "pretrained": {
         "attention", "bias", "encodings", "gpt2", "loaded", "losses", "protocol", "text", "types",
     },
     "models": {"encodings", "gpt2", "loaded", "losses", "pretrained", "protocol", "text", "train"},
+    "page": {"arrays", "capture", "models", "protocol"},
     "evaluate": {"figures", "protocol", "tasks", "text"},
     "paper": {
         "arrays", "capture", "encodings", "figures", "gpt2", "loaded", "models", "text", "train",
@@ -50,6 +51,7 @@ TOP = {"cli", "commands"}
 FORBIDDEN: dict[str, set[str]] = {
     "arrays": {"torch", "matplotlib", "transformers"},
     "figures": {"torch", "transformers"},
+    "page": {"torch", "matplotlib", "transformers"},
     "text": {"torch", "matplotlib", "transformers"},
     "types": {"matplotlib", "numpy", "transformers"},
     "encodings": {"matplotlib", "transformers"},

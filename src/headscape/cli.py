@@ -5,6 +5,8 @@ Every command is a file of its own under commands/ and imports what it needs whe
 is one sentence on stderr. Results go to stdout, progress to stderr.
 """
 
+import codecs
+import io
 import sys
 import warnings
 from typing import Annotated
@@ -51,6 +53,7 @@ def _options(
 def main() -> None:
     """Run the command line; turn a user's mistake into a sentence."""
     warnings.showwarning = _warn
+    _accept_any_text()
     try:
         app()
     except InputError as error:
@@ -63,6 +66,21 @@ def main() -> None:
     except KeyboardInterrupt:
         typer.echo("stopped.", err=True)
         sys.exit(130)
+
+
+def _accept_any_text() -> None:
+    """Let a stream that is not UTF-8 print any text: paths as they are, ? for other characters."""
+
+    def handle(error: UnicodeError) -> tuple[str | bytes, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        code = ord(error.object[error.start])
+        found: str | bytes = bytes([code - 0xDC00]) if 0xDC80 <= code <= 0xDCFF else "?"
+        return found, error.start + 1
+
+    codecs.register_error("headscape", handle)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="headscape")
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:

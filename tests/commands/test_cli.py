@@ -1,5 +1,6 @@
 """The command line: what it prints, what it writes, and how it refuses."""
 
+import csv
 import re
 import shutil
 import subprocess
@@ -9,12 +10,38 @@ from pathlib import Path
 
 import pytest
 
+import headscape
 from headscape.arrays import capture_file
 from headscape.encodings import ENCODINGS
 
 COMMANDS = (
-    "encodings", "figures", "train", "generate", "capture", "draw", "evaluate", "compare", "doctor",
+    "figures", "encodings", "train", "generate", "capture", "draw", "measure", "evaluate",
+    "compare", "check", "doctor",
 )  # fmt: skip
+PLUGIN = '''
+"""ALiBi at half the slope."""
+
+import torch
+
+from headscape.bias import Toeplitz
+from headscape.encodings import Encoding
+
+
+class HalfALiBi(Encoding):
+    """A - m (i - j) / 2."""
+
+    name = "half-alibi"
+    paper = "here"
+    formula = "A - m (i-j) / 2"
+    adds_bias = True
+    no_bidirectional_form = "it is only defined for keys before the query"
+
+    def bias(self, positions, queries=None, keys=None):
+        low, high = positions.bounds
+        distance = torch.arange(low, high + 1, dtype=torch.float32)
+        slopes = 2.0 ** -torch.arange(1, self.shape.heads + 1)
+        return Toeplitz(-slopes[:, None] * distance / 2, -low)
+'''
 HEADSCAPE = Path(sys.executable).with_name("headscape")
 
 
@@ -66,14 +93,23 @@ def test_one_encoding_lists_its_fields(call) -> None:
         (["train", "--corpus", "nowhere.txt", "--out", "x"], "nowhere.txt"),
         (["train", "--context-length", "0", "--out", "x"], "length must be at least 1, got 0"),
         (["train", "--encoding", "fire", "--field", "heads=3", "--out", "x"], "'heads'"),
-        (["capture", "nowhere"], "nowhere is not a run"),
-        (["draw", "a", "b", "--as", "grid"], "draws one capture, not 2"),
-        (["draw", "a", "--as", "curves", "--colormap", "viridis"], "has no colour map"),
-        (["evaluate", "nowhere"], "nowhere is not a run"),
+        (["capture", "nowhere"], "there is no folder nowhere"),
+        (["draw", "a", "b", "--as", "grid"], "--as grid draws 1 capture, got 2"),
+        (
+            ["draw", "a", "--as", "curves", "--colormap", "viridis"],
+            "--as curves does not use --colormap",
+        ),
+        (["evaluate", "nowhere"], "there is no folder nowhere"),
         (["compare", "nowhere"], "nowhere"),
         (["figures", "--encodings", "alibi", "--format", "bmp"], "'bmp' is not a figure format"),
-        (["generate", "nowhere"], "nowhere is not a run"),
-        (["draw", "nowhere.safetensors"], "nowhere.safetensors is not there"),
+        (["generate", "nowhere"], "there is no folder nowhere"),
+        (["draw", "nowhere.safetensors"], "there is no file nowhere.safetensors"),
+        (["figures", "--encodings", ""], "--encodings is empty"),
+        (["draw", "a", "--head", "2"], "--as grid does not use --head"),
+        (["draw", "a", "--as", "difference"], "--as difference draws 2 captures, got 1"),
+        (["measure", "nowhere.safetensors"], "there is no file nowhere.safetensors"),
+        (["check", "nowhere.py"], "nowhere.py"),
+        (["train", "--plugin", "nowhere.py", "--out", "x"], "nowhere.py"),
         (["figures", "--encodings", "albi"], "unknown encoding 'albi'"),
         (["figures", "--encodings", "alibi", "--run", "cable"], "ENCODING=FOLDER"),
         (["figures", "--encodings", "alibi", "--run", "cable=x"], "not being drawn"),
@@ -127,8 +163,67 @@ def test_a_run_is_captured_and_drawn(call, small_run: Path, tmp_path: Path) -> N
     for kind in ("grid", "curves", "row", "overview"):
         result = call("draw", out, "--as", kind, "--format", "png,svg")
         assert result.exit_code == 0, result.output
-        assert (tmp_path / f"a-{kind}.png").is_file()
-        assert (tmp_path / f"a-{kind}.svg").is_file()
+        png, svg = (Path(line) for line in result.stdout.split())
+        assert png.is_file()
+        assert png.with_suffix(".svg") == svg
+        assert f"-{kind}" in png.stem
+
+
+def test_four_heads_fit_a_column(call, small_run: Path, tmp_path: Path) -> None:
+    out, pdf = tmp_path / "a.safetensors", tmp_path / "figure.pdf"
+    call("capture", small_run, "--prompt", "line 3 of 4 things", "--out", out)
+    result = call("draw", out, "--heads", "1,4,7,10", "--columns", 2, "--width", 3.3, "--out", pdf)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.split() == [str(pdf)]
+    box = re.search(rb"/MediaBox \[ 0 0 ([0-9.]+)", pdf.read_bytes())
+    assert float(box[1]) == pytest.approx(3.3 * 72, abs=0.5)
+
+
+def test_measures_are_numbers(call, small_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.safetensors"
+    call("capture", small_run, "--layers", "all", "--length", 32, "--out", out)
+    rows = list(csv.DictReader(call("measure", out, "--csv").stdout.splitlines()))
+    assert [(row["layer"], row["head"]) for row in rows[:2]] == [("1", "1"), ("1", "2")]
+    assert len(rows) == 24
+    assert 0 <= float(rows[0]["shift_invariance"]) <= 1
+
+
+def test_text_comes_from_standard_input(small_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.safetensors"
+    words = [HEADSCAPE, "capture", small_run, "--text", "-", "--out", out]
+    done = subprocess.run(words, input="seven!!", text=True, capture_output=True, check=True)
+    assert done.stdout.strip() == str(out)
+    assert capture_file.load(out).sequence["pieces"] == list("seven!!")
+
+
+def test_a_plugin_is_checked_and_trained(call, small_run: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "half.py"
+    plugin.write_text(PLUGIN)
+    result = call("check", plugin)
+    assert result.exit_code == 0, result.output
+    assert "FAILED" not in result.output
+    corpus = small_run.parent / "text.txt"
+    words = ["train", "--plugin", plugin, "--encoding", "half-alibi", "--corpus", corpus]
+    words += ["--tokenizer", "bytes", "--context-length", 32, "--batch-size", 2, "--steps", 2]
+    result = call(*words, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    result = call("capture", tmp_path / "run", "--plugin", plugin, "--out", tmp_path / "c")
+    assert result.exit_code == 0, result.output
+    assert capture_file.load(tmp_path / "c").encoding == "half-alibi"
+
+
+def test_the_version_is_printed(call) -> None:
+    assert call("--version").output.strip() == f"headscape {headscape.__version__}"
+
+
+def test_a_foreign_file_is_not_replaced(call, small_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "thesis.txt"
+    out.write_text("years of work")
+    result = call("capture", small_run, "--length", 8, "--out", out)
+    assert "is not a capture" in str(result.exception)
+    assert out.read_text() == "years of work"
+    result = call("capture", small_run, "--length", 8, "--out", out, "--overwrite")
+    assert result.exit_code == 0, result.output
 
 
 def test_the_change_over_training_is_drawn(call, small_run: Path, tmp_path: Path) -> None:
@@ -136,13 +231,13 @@ def test_the_change_over_training_is_drawn(call, small_run: Path, tmp_path: Path
         out = tmp_path / f"{step}.safetensors"
         call("capture", small_run, "--step", step, "--heads", "1,2", "--out", out)
     files = [tmp_path / f"{step}.safetensors" for step in (4, 8)]
-    result = call("draw", *files, "--as", "training", "--format", "png", "--out", tmp_path / "t")
+    result = call("draw", *files, "--as", "training", "--out", tmp_path / "t.gif")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "t.gif").read_bytes().startswith(b"GIF")
-    result = call("draw", *files, "--as", "compare", "--head", 2, "--out", tmp_path / "c")
+    result = call("draw", *files, "--as", "compare", "--head", 2, "--out", tmp_path / "c.png")
     assert result.exit_code == 0, result.output
     result = call("draw", *files, "--as", "compare", "--head", 3)
-    assert "head 3 is not in this capture, which holds 1, 2" in str(result.exception)
+    assert "head 3 is not in this capture, which contains 1, 2" in str(result.exception)
     result = call("draw", files[0], files[0], "--as", "training")
     assert "two captures are of step 4" in str(result.exception)
 
@@ -169,13 +264,6 @@ def test_a_long_capture_is_reduced(call, small_run: Path, tmp_path: Path) -> Non
     assert held.values(1, "final", "exact").shape == (12, 10, 50)
     result = call("draw", out, "--format", "png")
     assert result.exit_code == 0, result.output
-
-
-def test_a_path_that_is_not_one_is_refused(call, small_run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "x.safetensors"
-    result = call("capture", small_run, "--path", "fles", "--out", out)
-    assert "unknown attention path 'fles'" in str(result.exception)
-    assert not out.exists()
 
 
 def test_runs_are_evaluated_and_compared(call, small_run: Path, tmp_path: Path) -> None:

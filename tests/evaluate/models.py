@@ -57,11 +57,14 @@ class Numbers:
 
 def dataset(tokens, tokenizer=None, corpus="random"):
     """Tokens as the held-out side of a corpus."""
-    header = SimpleNamespace(corpus=f"{corpus} of {len(tokens)}")
-    shards = SimpleNamespace(
-        train=SimpleNamespace(header=header), validation=SimpleNamespace(tokens=tokens)
+    side = SimpleNamespace(tokens=tokens, offsets=np.array([0, len(tokens)]))
+    return Dataset(
+        corpus=corpus,
+        fingerprint=f"{corpus} of {len(tokens)}",
+        tokenizer=tokenizer or Numbers(),
+        train_side=side,
+        validation_side=side,
     )
-    return Dataset(corpus=corpus, tokenizer=tokenizer or Numbers(), shards=shards)
 
 
 NAMES = {"alibi": "ALiBi", "learned": "Learnable", "rope": "RoPE"}

@@ -146,7 +146,7 @@ def test_several_heat_maps_are_plotted_one_by_one():
     table = Table.of([*MAP, *(replace(row, label="b", model="other") for row in MAP)])
     with pytest.raises(InputError, match=r"2 heat maps: plot one, such as table\.maps\(\)"):
         table.plot()
-    assert table.maps()["b"].plot().title == "needle, CABLE, seed 0"
+    assert table.maps()["b"].plot().heading == "needle, CABLE, seed 0"
     assert table.to_markdown().count("| length |") == 2
 
 

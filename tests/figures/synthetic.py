@@ -36,9 +36,6 @@ def softmax(final):
     return (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
 
 
-TITLES = {"alibi": "ALiBi", "cable": "CABLE", "rope": "RoPE", "dapev2+cable": "DAPEv2+CABLE"}
-
-
 def capture(bias, *, encoding="alibi", layers=(0,), seed=0, step=None, trained=False):
     heads, length, _ = bias.shape
     content = causal(np.random.default_rng(seed).normal(size=bias.shape))
@@ -47,7 +44,6 @@ def capture(bias, *, encoding="alibi", layers=(0,), seed=0, step=None, trained=F
     words = ["The", " old", " house", " by", " the", " river", ",", " of", " stone", "\n"]
     return CaptureData(
         encoding=encoding,
-        title=TITLES.get(encoding, ""),
         conventions={"slopes": "geometric", "scale": "1/sqrt(e)"},
         claims={"context_dependent": encoding == "cable"},
         model={

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import headscape
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -28,7 +30,7 @@ def test_the_citation_is_of_this_version() -> None:
     found = citation()
     for key in ("cff-version", "message", "title", "authors"):  # what the format requires
         assert found[key], key
-    assert found["version"] == PROJECT["version"]
+    assert found["version"] == PROJECT["version"] == headscape.__version__
     assert found["license"] == PROJECT["license"]
 
 

@@ -107,7 +107,7 @@ def test_stretching_keeps_one_copy_per_length(run: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (load, "neither headscape.json nor config.json"),
+        (load, "is not a model: it has no config.toml"),
         (lambda folder: load(folder / "none"), "there is no folder"),
         (lambda folder: load(3.5), "got float"),
         (lambda folder: load(tiny(), tokenizer="gpt9"), "unknown tokenizer 'gpt9'"),

@@ -1,38 +1,60 @@
-"""The main job: the right figures of the right models, made once."""
+"""The main job: the right figures of the right models, made once, side by side."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import headscape as hs
 from headscape.arrays import capture_file
 from headscape.encodings import build
 from headscape.errors import InputError
-from headscape.paper import job, subject
+from headscape.paper import figure_models, job
 from headscape.paper.figure_files import Look
+from headscape.paper.figure_job import Job
+from headscape.paper.figure_pool import by_work
+from headscape.paper.job_line import JobLine
 from headscape.paper.paper_figures import FIGURES, figure_of
-from headscape.train.config import presets
+from headscape.train import Run
 
 TICKS = Path(__file__).parents[1] / "figures" / "figure_ticks.json"
+WORKER = Path(__file__).with_name("figures_worker.py")
+Settings = dict[str, Any]
 
 
-@pytest.fixture(autouse=True)
-def _tiny(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A nano that is trained in no time, on a text of its own."""
-    folder = tmp_path_factory.mktemp("corpus")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("corpus")
+
+
+@pytest.fixture
+def tiny(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings of a model that is trained in no time, on a text of its own."""
     text = folder / "text.txt"
     text.write_text("".join(f"{n} and {n % 7} and {n % 11}\n" for n in range(3000)))
-    changes = {"corpus": str(text), "tokenizer": "bytes", "context_length": 32, "steps": 3}
-    changes |= {"curriculum": (), "tokens_per_step": 64, "warmup_steps": 1}
-    monkeypatch.setitem(presets.PRESETS, "nano", {**presets.PRESETS["nano"], **changes})
     monkeypatch.setenv("HEADSCAPE_CACHE", str(folder / "cache"))
+    return {
+        "corpus": str(text), "tokenizer": "bytes", "context_length": 32, "steps": 3, "width": 48,
+        "tokens_per_step": 64, "batch_size": 2, "warmup_steps": 1, "validation_windows": 4,
+    }  # fmt: skip
 
 
-def make(tmp_path: Path, said: list[str] | None = None, **changes: object) -> Path:
-    look = Look(out=tmp_path / "out", length=32, formats=("png", "svg"))
-    task = job.Job(look=look, run_folder=tmp_path / "runs", **changes)
-    return job.run(task, "headscape figures", (said if said is not None else []).append)
+def make(tmp_path: Path, tiny: Settings, *, processes: int = 1, **changes: Any) -> Path:
+    look = Look(out=tmp_path / "out", length=32, formats=("png",))
+    task = Job(look=look, run_folder=tmp_path / "runs", **{"settings": tiny, **changes})
+    return job.run(task, processes)
+
+
+def run_folder(tmp_path: Path, slug: str) -> Path:
+    (found,) = (tmp_path / "runs").glob(f"nano-{slug}-seed0*")
+    return found
 
 
 def test_the_table_is_the_papers() -> None:
@@ -52,60 +74,92 @@ def test_any_other_encoding_is_drawn_in_the_same_manner() -> None:
         figure_of("sinusoidal")
 
 
-def test_all_eight_are_made_and_a_second_run_makes_nothing(tmp_path: Path) -> None:
-    page = make(tmp_path)
+def test_a_quick_figure_comes_first_and_the_slow_ones_next() -> None:
+    costs = [figure.cost for figure in by_work(FIGURES)]
+    assert costs[0] == 1
+    assert costs[1:] == sorted(costs[1:], reverse=True)
+    assert {f.name for f in by_work(FIGURES)} == {f.name for f in FIGURES}
+
+
+def test_two_processes_make_all_eight_and_a_second_call_makes_nothing(
+    tmp_path: Path, tiny: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = make(tmp_path, tiny, processes=2)
     out = page.parent
     text = page.read_text()
+    said = capfd.readouterr().err
+    assert re.match(r"Figure 12: ALiBi: .*figure-12-alibi\.png \(untrained\)", said)
     for figure in FIGURES:
         assert (out / f"{figure.name}.png").is_file()
-        assert (out / f"{figure.name}.svg").is_file()
-        assert f'href="{figure.name}.svg"' in text
+        assert f'href="{figure.name}.png"' in text
         held = capture_file.load(out / "data" / f"{figure.name}.safetensors")
         assert held.encoding == figure.encoding
         assert held.trained
+        assert re.search(rf"{figure.name}\.png \(validation loss \d\.\d+\)", said)
         measured = json.loads((out / "data" / f"{figure.name}.json").read_text())
         share = measured["layers"][0]["context"]["overall"]
-        if build(
-            figure.encoding, heads=12, head_dim=16, width=192, train_length=32
-        ).context_dependent:
-            assert share > 0, figure.name
-        else:
-            assert share == 0, figure.name
+        made = build(figure.encoding, heads=12, head_dim=4, width=48, train_length=32)
+        assert (share > 0) == made.context_dependent, figure.name
     before = {path: path.stat().st_mtime_ns for path in sorted(out.rglob("figure-*"))}
-    make(tmp_path)
+    make(tmp_path, tiny, processes=1)
     assert before == {path: path.stat().st_mtime_ns for path in sorted(out.rglob("figure-*"))}
 
 
-def test_alibi_comes_first_and_is_drawn_without_training(tmp_path: Path) -> None:
-    said: list[str] = []
-    make(tmp_path, said, encodings=("kerple", "alibi"))
-    assert said[0].startswith("Figure 12: ALiBi")
-    assert "training" in said[1]
+def test_one_process_and_two_train_the_same_model(tmp_path: Path, tiny: Settings) -> None:
+    for processes in (1, 2):
+        make(tmp_path / str(processes), tiny, encodings=("fox", "kerple"), processes=processes)
+    one, two = (Run.open(run_folder(tmp_path / name, "fox")) for name in ("1", "2"))
+    assert one.checkpoint_hash == two.checkpoint_hash
 
 
-def test_untrained_trains_nothing(tmp_path: Path) -> None:
-    page = make(tmp_path, encodings=("cable",), untrained=True)
+def test_untrained_trains_nothing(tmp_path: Path, tiny: Settings) -> None:
+    page = make(tmp_path, tiny, encodings=("cable",), untrained=True)
     assert not (tmp_path / "runs").exists()
     assert not capture_file.load(page.parent / "data" / "figure-08-cable.safetensors").trained
     assert "as initialised" in page.read_text()
 
 
-def test_own_runs_are_used(tmp_path: Path) -> None:
-    make(tmp_path, encodings=("fox",))
-    folder = tmp_path / "runs" / "nano-fox-seed0"
-    page = make(tmp_path / "other", encodings=("fox",), own_runs={"fox": folder})
+def test_earlier_figures_stay_on_the_page(tmp_path: Path, tiny: Settings) -> None:
+    make(tmp_path, tiny, encodings=("fox",))
+    page = make(tmp_path, tiny, encodings=("kerple",))
+    assert 'id="extra-fox"' in page.read_text()
+    assert 'id="figure-10-kerple"' in page.read_text()
+
+
+def test_quick_trains_less_beside_the_full_model(
+    tmp_path: Path, tiny: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "QUICK", {"steps": 2})
+    settings = {name: value for name, value in tiny.items() if name != "steps"}
+    where = {"out": tmp_path / "out", "run_folder": tmp_path / "runs", "length": 32}
+    page = hs.figures(["fox"], quick=True, formats=["png"], **where, **settings)
+    assert "trained for 2 steps" in page.read_text()
+    hs.figures(["fox"], formats=["png"], **where, **tiny)
+    assert "trained for 3 steps" in page.read_text()
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+    with pytest.raises(InputError, match="quick trains models"):
+        hs.figures(["fox"], quick=True, untrained=True, **where)
+
+
+def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="name at least one encoding"):
+        hs.figures([], out=tmp_path / "out")
+    with pytest.raises(InputError, match="processes must be at least 1, got 0"):
+        hs.figures(["alibi"], out=tmp_path / "out", processes=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_own_runs_are_used(tmp_path: Path, tiny: Settings) -> None:
+    make(tmp_path, tiny, encodings=("fox",))
+    run = run_folder(tmp_path, "fox")
+    page = make(tmp_path / "other", tiny, encodings=("fox",), own_runs={"fox": run})
     assert not (tmp_path / "other" / "runs").exists()
     held = capture_file.load(page.parent / "data" / "extra-fox.safetensors")
-    assert held.provenance["run"] == "nano-fox-seed0"
-
-
-def test_a_run_of_another_encoding_is_refused(tmp_path: Path) -> None:
-    make(tmp_path, encodings=("fox",))
-    folder = tmp_path / "runs" / "nano-fox-seed0"
+    assert held.provenance["run"] == run.name
     with pytest.raises(InputError, match="was trained with 'fox', not 'alibi'"):
-        make(tmp_path / "b", encodings=("alibi",), own_runs={"alibi": folder})
+        make(tmp_path / "b", tiny, encodings=("alibi",), own_runs={"alibi": run})
     with pytest.raises(InputError, match="not both"):
-        make(tmp_path / "b", encodings=("fox",), own_runs={"fox": folder}, untrained=True)
+        make(tmp_path / "b", tiny, encodings=("fox",), own_runs={"fox": run}, untrained=True)
 
 
 def test_figures_do_not_go_into_a_file(tmp_path: Path) -> None:
@@ -114,27 +168,113 @@ def test_figures_do_not_go_into_a_file(tmp_path: Path) -> None:
         Look(out=tmp_path / "file")
 
 
-def test_a_run_without_checkpoints_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+def test_a_run_without_checkpoints_is_refused_before_anything_is_done(
+    tmp_path: Path, tiny: Settings
+) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="is not a run"):
-        make(tmp_path, encodings=("alibi", "fox"), own_runs={"fox": tmp_path / "empty"})
+        make(tmp_path, tiny, encodings=("alibi", "fox"), own_runs={"fox": tmp_path / "empty"})
     assert not (tmp_path / "out").exists()
 
 
-def test_a_finished_run_is_one_of_the_same_settings(tmp_path: Path) -> None:
-    make(tmp_path, encodings=("alibi",))
-    folder = tmp_path / "runs" / "nano-alibi-seed0"
-    config = subject.settings(figure_of("alibi"), "nano", 0)
-    assert subject.is_finished(folder, config)
-    assert not subject.is_finished(folder, subject.settings(figure_of("alibi"), "nano", 1))
-    assert not subject.is_finished(tmp_path / "nowhere", config)
+def test_a_finished_run_is_one_of_the_same_settings(tmp_path: Path, tiny: Settings) -> None:
+    make(tmp_path, tiny, encodings=("alibi",))
+    run = run_folder(tmp_path, "alibi")
+    config = figure_models.settings(figure_of("alibi"), "nano", 0, tiny)
+    assert figure_models.is_finished(run, config)
+    other = figure_models.settings(figure_of("alibi"), "nano", 1, tiny)
+    assert not figure_models.is_finished(run, other)
+    assert not figure_models.is_finished(tmp_path / "nowhere", config)
+
+
+def test_a_mistake_in_a_process_is_one_sentence(tmp_path: Path, tiny: Settings) -> None:
+    settings = {**tiny, "path": "native"}
+    with pytest.raises(InputError, match="native"):
+        make(tmp_path, settings, encodings=("cope", "fox"), processes=2)
+
+
+def test_the_line_has_figures_time_left_and_what_is_at_work(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with JobLine({"Figure 8: CABLE": 1.0, "Figure 9: DAPEv2+CABLE": 2.0}) as line:
+        now[0] = 10.0
+        line.update("Figure 8: CABLE", "done", 1.0)
+        assert capfd.readouterr().err == ""
+        now[0] = 20.0
+        line.update("Figure 9: DAPEv2+CABLE", "step 9/18 loss 2.00", 0.5)
+    assert capfd.readouterr().err == (
+        "1 of 2 figures, 0:10 left  |  Figure 9: DAPEv2+CABLE: step 9/18 loss 2.00\n"
+    )
+
+
+def started(tmp_path: Path, tiny: Settings) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, WORKER, json.dumps({**tiny, "out": str(tmp_path)})],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_steps(tmp_path: Path, process: "subprocess.Popen[str]", count: int) -> None:
+    """Wait until two models have made some steps."""
+    limit = time.monotonic() + 120
+    while time.monotonic() < limit:
+        assert process.poll() is None
+        files = list((tmp_path / "runs").glob("*/metrics.jsonl"))
+        if len(files) == 2 and all(path.read_text().count("\n") >= count for path in files):
+            return
+        time.sleep(0.05)
+    raise AssertionError("no training in two minutes")
+
+
+def ends(group: int) -> bool:
+    """Whether every process of a group is gone within twenty seconds."""
+    limit = time.monotonic() + 20
+    while time.monotonic() < limit:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_ctrl_c_saves_the_same_call_continues_and_a_kill_leaves_no_process(
+    whole_group: bool, tmp_path: Path, tiny: Settings
+) -> None:
+    process = started(tmp_path, {**tiny, "steps": 100_000})
+    wait_for_steps(tmp_path, process, 5)
+    # A terminal sends the signal to the whole group, `kill` to one process.
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert ends(process.pid)
+    folders = list((tmp_path / "runs").iterdir())
+    steps = {run: Run.open(run).step for run in folders}
+    assert len(steps) == 2
+    process = started(tmp_path, {**tiny, "steps": 100_000})
+    try:
+        more = max(steps.values()) + 5
+        wait_for_steps(tmp_path, process, more)
+        for run in folders:
+            entries = json.loads((run / "provenance.json").read_text())
+            assert [entry["step"] for entry in entries] == [0, steps[run]]
+    finally:
+        # Killed, it cannot tell its processes, and they end with it all the same.
+        process.kill()
+        process.communicate()
+    assert ends(process.pid)
 
 
 @pytest.mark.slow
 def test_figure_12_at_gpt2_small_has_the_printed_colour_bars(tmp_path: Path) -> None:
     look = Look(out=tmp_path, formats=("svg",))
-    task = job.Job(look=look, encodings=("alibi",), preset="small", untrained=True)
-    job.run(task, "headscape figures", lambda _: None)
+    job.run(Job(look=look, encodings=("alibi",), preset="small", untrained=True), 1)
     svg = (tmp_path / "figure-12-alibi.svg").read_text()
     printed = json.loads(TICKS.read_text())
     printed = printed.get("12", printed)["heads"]

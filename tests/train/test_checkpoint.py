@@ -13,20 +13,20 @@ from headscape.gpt2 import GPT2, preset, weights
 from headscape.io import atomic
 from headscape.train import TrainConfig
 from headscape.train.distributed.world import World
-from headscape.train.loop.optim import adamw, moments
+from headscape.train.loop.optim import Optimizer
 from headscape.train.storage import checkpoint, checkpoint_tensors
 from headscape.train.storage.checkpoint import State
 
 FILES = ["model.safetensors", "headscape.json", "optimizer.safetensors", "state.json"]
 
 
-def trained(updates: int = 2) -> tuple[GPT2, torch.optim.AdamW]:
+def trained(updates: int = 2) -> tuple[GPT2, Optimizer]:
     torch.manual_seed(updates)
-    model = GPT2(preset("nano", vocabulary=20, train_length=8, encoding="kerple", width=24))
-    optimiser = adamw(model, TrainConfig())
+    model = GPT2(preset("nano", vocabulary=20, train_length=8, encoding="kerple", width=72))
+    optimiser = Optimizer(model, TrainConfig(optimizer="muon"))
     for _ in range(updates):
         model(torch.arange(8)[None]).square().mean().backward()
-        optimiser.step()
+        optimiser.step(1e-3)
     return model, optimiser
 
 
@@ -48,10 +48,12 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     checkpoint_tensors.load(verified, other, memory)
     for ours, theirs in (
         (model.tensors(), other.tensors()),
-        (moments(model, optimiser), moments(other, memory)),
+        (optimiser.state(), memory.state()),
     ):
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert all(float(state["step"]) == 2 for state in memory.state.values())
+    assert "momentum.blocks.0.attention.qkv.weight" in memory.state()
+    assert memory.state()["momentum.blocks.1.up.weight"].norm() > 0
+    assert all(float(state["step"]) == 2 for state in memory.adamw.state.values())
     loaded_model, digest = checkpoint_tensors.load_model(verified)
     assert digest == weights.sha256(folder / "model.safetensors")
     loaded = loaded_model.tensors()

@@ -64,6 +64,8 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"grad_clip": -1.0}, "grad_clip"),
     ({"compile": "yes"}, "compile='yes'"),
     ({"precision": "fp8"}, "fp8"),
+    ({"optimizer": "sgd"}, "optimizer='sgd' is not one of 'adamw', 'muon'"),
+    ({"muon_lr": 0.0}, "muon_lr must be above 0"),
     ({"distributed": "horovod"}, "ddp"),
     ({"path": "quick"}, "quick"),
     ({"width": 190}, "12 heads do not divide"),
@@ -100,6 +102,7 @@ def test_presets_carry_the_papers_numbers() -> None:
         assert (run.tokens_per_step, run.steps, run.warmup_steps) == (524_288, 19_000, 750)
         assert (run.lr, run.final_lr, run.grad_clip, run.weight_decay) == (6e-4, 6e-5, 1.0, 0.1)
         assert (run.beta1, run.beta2, run.precision) == (0.9, 0.95, "bf16")
+        assert run.optimizer == "adamw"
         assert (run.corpus, run.tokenizer) == ("fineweb-edu", "gpt2")
         assert run.model(50_257).vocabulary == 50_304
         # Eight processes share a step evenly, in whole passes.
@@ -110,10 +113,12 @@ def test_what_hangs_on_a_changed_field_follows_it() -> None:
     run = preset(
         "nano", context_length=512, batch_size=8, steps=400, seed=7, encoding="cable", lr=None
     )
-    assert (run.tokens_per_step, run.curriculum, run.warmup_steps) == (4096, (128, 256, 512), 40)
+    assert (run.tokens_per_step, run.curriculum, run.warmup_steps) == (4096, (128, 256, 512), 22)
     assert preset("nano", context_length=96).curriculum == ()
     assert preset("nano", context_length=96).tokens_per_step == 960
     assert preset("nano", lr=1e-4).final_lr == pytest.approx(1e-5)
+    assert preset("nano", lr=1e-4).muon_lr == pytest.approx(8e-5)
+    assert preset("nano", lr=1e-4, muon_lr=1.0).muon_lr == 1.0
     assert preset("nano", steps=1).warmup_steps == 0
     with pytest.raises(InputError, match="did you mean 'paper-small-512'"):
         preset("paper-smal-512")

@@ -48,6 +48,24 @@ FIFTY = {"steps": 50, "layers": 2, "encoding": "fire", "checkpoint_every": 20, "
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_muon_on_two_processes_gives_the_curve_of_one(
+    strategy: str, make: Make, cache: Path, tmp_path: Path
+) -> None:
+    few = {**FIFTY, "steps": 10, "width": 64, "checkpoint_every": 5}
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    train(make(**few), out=alone, cache=cache, quiet=True)
+    config = make(**few, distributed=strategy)
+    assert config.optimizer == "muon"
+    done = on_two(config, both, cache)
+    assert done.returncode == 0, done.stderr
+    assert curve(both) == pytest.approx(curve(alone), rel=1e-4)
+    # The second half again, on one process, from what two have saved.
+    (both / "checkpoints" / "step-000010").rename(tmp_path / "old")
+    assert train(config, out=both, cache=cache, resume=True, quiet=True).step == 10
+    assert curve(both) == pytest.approx(curve(alone), rel=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_processes_give_the_curve_of_one_and_swap_checkpoints(
     strategy: str, make: Make, cache: Path, tmp_path: Path, alone: Path
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from headscape.gpt2 import weights
 from headscape.train import Run, train
 from headscape.train.config import config_file
 from headscape.train.loop import metrics
@@ -38,7 +39,9 @@ def wait_for_a_write(out: Path, process: "subprocess.Popen[str]") -> bool:
 
 @pytest.mark.slow
 def test_twenty_kills_leave_the_same_bits(make: Make, cache: Path, tmp_path: Path) -> None:
-    config = make(steps=4_000, checkpoint_every=5, validate_every=50, curriculum=(16, 32))
+    # Wide enough that Muon updates the matrices of the blocks.
+    config = make(steps=4_000, checkpoint_every=5, validate_every=50, curriculum=(16, 32), width=64)
+    assert config.optimizer == "muon"
     path = tmp_path / "config.toml"
     config_file.write(path, config)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -64,6 +67,11 @@ def test_twenty_kills_leave_the_same_bits(make: Make, cache: Path, tmp_path: Pat
     assert ours.step == theirs.step == 4_000
     for name, value in ours.model.tensors().items():
         assert torch.equal(value, theirs.model.tensors()[name]), name
+    states = [
+        weights.read_tensors(run.checkpoint / "optimizer.safetensors") for run in (ours, theirs)
+    ]
+    assert "momentum.blocks.0.up.weight" in states[0]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
     losses = [[line["loss"] for line in metrics.read(run)] for run in (whole, broken)]
     assert losses[0] == losses[1]
 

@@ -8,8 +8,8 @@ import torch
 
 from headscape.gpt2 import GPT2, preset
 from headscape.train import TrainConfig
-from headscape.train.loop.optim import adamw, moments, set_updates
-from headscape.train.loop.schedule import lr_at, set_lr
+from headscape.train.loop.optim import Optimizer
+from headscape.train.loop.schedule import lr_at
 
 CONFIG = TrainConfig(lr=1e-2, final_lr=1e-3, warmup_steps=10, steps=110)
 
@@ -29,7 +29,7 @@ def test_a_run_of_minutes_falls_with_time() -> None:
 
 def test_only_matrices_decay() -> None:
     model = GPT2(preset("nano", vocabulary=64, encoding="fire", train_length=16))
-    groups = adamw(model, CONFIG).param_groups
+    groups = Optimizer(model, CONFIG).adamw.param_groups
     decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     assert len(decay) == len(list(model.parameters()))
     for parameter in model.parameters():
@@ -38,22 +38,21 @@ def test_only_matrices_decay() -> None:
 
 def test_updates_are_adamws_by_hand() -> None:
     model = torch.nn.Linear(3, 2, dtype=torch.float64)
-    optimiser = adamw(model, CONFIG)
+    optimiser = Optimizer(model, CONFIG)
     weight = model.weight.detach().numpy().copy()
     mean, square = np.zeros_like(weight), np.zeros_like(weight)
     for step in range(1, 4):
         gradient = np.random.default_rng(step).normal(size=weight.shape)
         model.weight.grad = torch.from_numpy(gradient.copy())
         model.bias.grad = torch.zeros_like(model.bias)
-        set_lr(optimiser, 0.01 * step)
-        optimiser.step()
+        optimiser.step(0.01 * step)
         mean = 0.9 * mean + 0.1 * gradient
         square = 0.95 * square + 0.05 * gradient**2
         weight *= 1 - 0.01 * step * 0.1
         step_by = (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.95**step)) + 1e-8)
         weight -= 0.01 * step * step_by
     np.testing.assert_allclose(model.weight.detach().numpy(), weight, rtol=1e-9)
-    np.testing.assert_allclose(moments(model, optimiser)["square.weight"].numpy(), square)
+    np.testing.assert_allclose(optimiser.state()["square.weight"].numpy(), square)
 
 
 def test_moments_and_a_count_are_all_an_optimiser_remembers() -> None:
@@ -63,18 +62,74 @@ def test_moments_and_a_count_are_all_an_optimiser_remembers() -> None:
         return [first, torch.nn.Linear(3, 2)]
 
     model, copy = two()
-    optimiser, other = adamw(model, CONFIG), adamw(copy, CONFIG)
+    optimiser, other = Optimizer(model, CONFIG), Optimizer(copy, CONFIG)
     for step in range(3):
         model(torch.full((1, 3), float(step))).square().sum().backward()
-        optimiser.step()
+        optimiser.step(1e-2)
     copy.load_state_dict(model.state_dict())
-    theirs = moments(copy, other)
-    for name, value in moments(model, optimiser).items():
+    theirs = other.state()
+    for name, value in optimiser.state().items():
         theirs[name].copy_(value)
-    set_updates(other, 3)
+    other.set_updates(3)
     for module, update in ((model, optimiser), (copy, other)):
         update.zero_grad()
         module(torch.ones(1, 3)).square().sum().backward()
-        update.step()
+        update.step(1e-2)
     assert torch.equal(model.weight, copy.weight)
     assert torch.equal(model.bias, copy.bias)
+
+
+MUON = TrainConfig(optimizer="muon", lr=1e-2, final_lr=1e-3, muon_lr=4e-3)
+
+
+def test_muon_gets_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
+    # CoPE has a table of 16 x 64, FIRE matrices of 32 rows; at 768 both would be wide enough.
+    for encoding in ("fire", "cope", "dapev2+cable"):
+        model = GPT2(
+            preset("nano", vocabulary=64, encoding=encoding, train_length=64, width=768, layers=1)
+        )
+        optimiser = Optimizer(model, MUON)
+        assert optimiser.muon is not None
+        names = {id(item): name for name, item in model.named_parameters()}
+        of_muon = {names[id(p)] for g in optimiser.muon.param_groups for p in g["params"]}
+        of_adamw = {names[id(p)] for g in optimiser.adamw.param_groups for p in g["params"]}
+        layers = ("attention.qkv", "attention.out", "up", "down")
+        assert of_muon == {f"blocks.0.{layer}.weight" for layer in layers}
+        assert of_muon | of_adamw == set(names.values())
+        assert not of_muon & of_adamw
+
+
+def test_a_model_without_wide_matrices_is_adamws() -> None:
+    model = GPT2(preset("nano", vocabulary=64, encoding="alibi", train_length=16, width=48))
+    assert Optimizer(model, MUON).muon is None
+
+
+def test_muons_update_is_orthogonal_and_follows_the_schedule() -> None:
+    model = GPT2(preset("nano", vocabulary=64, encoding="alibi", train_length=16))
+    optimiser = Optimizer(model, MUON)
+    weight = model.blocks[0].up.weight
+    for lr in (1e-2, 5e-3):
+        before = weight.detach().clone()
+        torch.manual_seed(3)
+        for item in model.parameters():
+            item.grad = torch.randn_like(item)
+        optimiser.step(lr)
+        # lr is half of AdamW's peak in the second round, so Muon's is half of muon_lr.
+        update = (before - weight.detach()) / (0.2 * math.sqrt(768) * 0.4 * lr)
+        values = torch.linalg.svdvals(update)
+        assert 0.5 < float(values.min()) < float(values.max()) < 1.5
+    optimiser.zero_grad()
+    assert all(item.grad is None for item in model.parameters())
+
+
+def test_muons_momentum_is_a_running_mean() -> None:
+    model = GPT2(preset("nano", vocabulary=64, encoding="alibi", train_length=16, layers=1))
+    optimiser = Optimizer(model, MUON)
+    expected = np.zeros((768, 192))
+    for step in range(3):
+        for item in model.parameters():
+            item.grad = torch.full_like(item, float(step + 1))
+        optimiser.step(1e-2)
+        expected = 0.95 * expected + 0.05 * (step + 1)
+    found = optimiser.state()["momentum.blocks.0.up.weight"].numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

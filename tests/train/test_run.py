@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from headscape.errors import InputError
+from headscape.gpt2.weights import read_tensors
 from headscape.train import Run, read_config, train
 from headscape.train.data import open_data
 from headscape.train.distributed.world import World
@@ -57,10 +58,11 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return Run.open(folder).model.tensors()
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_killed_run_ends_with_the_same_bits(
-    make: Make, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    optimizer: str, make: Make, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = make(curriculum=(16, 32))
+    config = make(curriculum=(16, 32), optimizer=optimizer, width=64)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     expected = train(config, out=whole, cache=cache, quiet=True)
     for number in (3, 6, 4, 1):
@@ -69,6 +71,12 @@ def test_a_killed_run_ends_with_the_same_bits(
     result = train(config, out=broken, cache=cache, resume=True, quiet=True)
     ours, theirs = weights(whole), weights(broken)
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    states = [
+        read_tensors(run / "checkpoints" / "step-000012" / "optimizer.safetensors")
+        for run in (whole, broken)
+    ]
+    assert ("momentum.blocks.0.up.weight" in states[0]) == (optimizer == "muon")
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
     assert (result.loss, result.validation_loss) == (expected.loss, expected.validation_loss)
     curves = [
         [(line["step"], line["loss"], line.get("validation_loss")) for line in metrics.read(run)]

@@ -184,7 +184,7 @@ def test_a_model_too_large_for_memory_is_a_sentence(
     def huge(_: object) -> None:
         torch.empty(1 << 60, dtype=torch.uint8)
 
-    monkeypatch.setattr("headscape.train.trainer.GPT2", huge)
+    monkeypatch.setattr(sys.modules["headscape.train.trainer"], "GPT2", huge)
     with pytest.raises(InputError, match="the model does not fit in memory"):
         train(make(), out=tmp_path / "run", cache=cache, quiet=True)
     assert not (tmp_path / "run").exists()

@@ -14,8 +14,9 @@ the softmax, `bias` = final - content the effective positional bias, `weights` t
 causal capture has key > query the value is NaN; weights are 0 there.
 
 The metadata has one key, `headscape`: a JSON object with `format`, `kind`, the fields of
-`CaptureData` that are not arrays, and the SHA-256 of every tensor by name. Layers and heads count
-from 0. Absent on purpose: the model's weights and anything pickled.
+`CaptureData` that are not arrays, and `sha256`: that of every tensor by name, and of all else as
+`description`. Layers and heads count from 0. Absent on purpose: the model's weights and anything
+pickled.
 """
 
 import hashlib
@@ -32,9 +33,11 @@ from safetensors.numpy import save_file
 
 from headscape.arrays.choice import QUANTITIES, choose_heads, choose_layer
 from headscape.errors import InputError
-from headscape.io.atomic import replacing
+from headscape.io.atomic import replacing, utf8
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+DESCRIPTION: Final = "description"
+"""Name of the checksum of everything that is not a tensor."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,11 +149,14 @@ class CaptureData:
         """Write the capture to `path`, whole or not at all."""
         arrays = {"tokens": self.tokens, "positions": self.positions, **self.maps}
         arrays |= {name: value for name in _OPTIONAL if (value := getattr(self, name)) is not None}
-        described = {"format": FORMAT, "kind": "capture"}
+        described: dict[str, Any] = {"format": FORMAT, "kind": "capture"}
         described |= {name: getattr(self, name) for name in _DESCRIBED}
         contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
-        described["sha256"] = {name: _digest(value) for name, value in contiguous.items()}
+        sums = {name: _digest(value) for name, value in contiguous.items()}
         text = json.dumps(described, sort_keys=True, allow_nan=False, ensure_ascii=False)
+        described = json.loads(utf8(text).decode("utf-8", "replace"))
+        described["sha256"] = {DESCRIPTION: _digest_of(described), **sums}
+        text = json.dumps(described, sort_keys=True, ensure_ascii=False)
         with replacing(path) as part:
             save_file(contiguous, part, metadata={"headscape": text})
 
@@ -201,17 +207,22 @@ def load(
 
 
 def is_capture(path: Path) -> bool:
-    """Whether a file says that it is a capture."""
+    """Whether a file says that it is a capture, of any format."""
     try:
         with safe_open(path, framework="numpy") as file:
-            _describe(path, file.metadata() or {})
-    except (SafetensorError, OSError, InputError):
+            described = json.loads((file.metadata() or {}).get("headscape", "{}"))
+    except (SafetensorError, OSError, ValueError, RecursionError):
         return False
-    return True
+    return isinstance(described, dict) and described.get("kind") == "capture"
 
 
 def _digest(value: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
+
+
+def _digest_of(described: Mapping[str, Any]) -> str:
+    facts = {name: value for name, value in described.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _check_shapes(path: Path, described: Mapping[str, Any], maps: Mapping[str, np.ndarray]) -> None:
@@ -244,6 +255,8 @@ def _describe(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], 
     missing = [name for name in _DESCRIBED if name not in described]
     if missing or not isinstance(sums, dict):
         raise InputError(f"{path} is damaged: it has no {(*missing, 'sha256')[0]}.")
+    if sums.get(DESCRIPTION) != _digest_of(described):
+        raise InputError(f"{path} is damaged: its description does not match its checksum.")
     kept = {name: described[name] for name in _DESCRIBED}
     for name in ("layers", "heads"):
         if not _whole_numbers(kept[name]):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headscape.commands.parsing import Command, Plugin, from_zero
+from headscape.commands.parsing import Command, Plugin, as_text, from_zero
 
 
 def register(app: typer.Typer) -> None:
@@ -112,7 +112,7 @@ def _text(prompt: str | None, file: str | None) -> str | None:
     if prompt is not None and file is not None:
         raise InputError(f"give --prompt or --text {file}, not both.")
     if file is None:
-        return prompt
+        return prompt if prompt is None else as_text(prompt)
     if file == "-":
         return sys.stdin.read()
     if not Path(file).is_file():

@@ -4,14 +4,20 @@ from typing import Annotated
 
 import typer
 
+from headscape.commands.parsing import Command, Plugin
+
+LONGEST = 16_384
+"""Longest trial sequence; some encodings are tried with a dense bias."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("doctor")(doctor)
+    app.command("doctor", cls=Command)(doctor)
 
 
 def doctor(
     length: Annotated[int, typer.Option(help="Tokens of the trial sequence.")] = 128,
+    plugin: Plugin = None,
 ) -> None:
     """Say what this machine has, which attention path each encoding takes here, and why."""
     import platform
@@ -22,7 +28,10 @@ def doctor(
 
     from headscape.attention.native import adapter, library, selfcheck
     from headscape.encodings import ENCODINGS
+    from headscape.errors import InputError
 
+    if not 2 <= length <= LONGEST:
+        raise InputError(f"--length must be from 2 to {LONGEST}, got {length}.")
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Python {platform.python_version()}, torch {torch.__version__}")
     console.print(f"{platform.machine()}, {torch.get_num_threads()} threads")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headscape.commands.parsing import Command, Plugin, from_zero, given, refuse_unused
+from headscape.commands.parsing import MOST, Command, Plugin, given, numbers, refuse_unused
 
 if TYPE_CHECKING:
     from headscape.capture.capture import Capture
@@ -97,6 +97,7 @@ def draw(
     from headscape.figures.view import targets
 
     refuse_unused(context, USES[kind], SOME_VIEWS, f"--as {kind}")
+    _check_count(kind, len(captures))
     loaded = [Capture.load(path) for path in captures]
     options: dict[str, Any] = {
         "columns": columns,
@@ -118,30 +119,33 @@ def draw(
         typer.echo(view.save(path))
 
 
-def from_captured(words: list[str], held: tuple[int, ...], what: str) -> tuple[int, ...]:
-    """Indices from 0 of captured layers or heads, which the command line counts from 1."""
+def _check_count(kind: Kind, count: int) -> None:
     from headscape.errors import InputError
 
-    chosen = from_zero(words, max(held) + 1, what)
-    for index in chosen:
+    wanted = {Kind.compare: None, Kind.training: None, Kind.difference: 2}.get(kind, 1)
+    if wanted is not None and count != wanted:
+        raise InputError(
+            f"--as {kind} draws {wanted} capture{'s' * (wanted > 1)}, got {count}: use --as "
+            f"difference for two, --as compare for several."
+        )
+
+
+def from_captured(words: list[str], held: tuple[int, ...], what: str) -> tuple[int, ...]:
+    """Indices from 0 of captured layers or heads, which the command line counts from 1."""
+    from headscape.capture.record import indices
+    from headscape.errors import InputError
+
+    chosen = indices(numbers(words, what), MOST, what, first=1)
+    for index in chosen if words != ["all"] else ():
         if index not in held:
             there = ", ".join(str(one + 1) for one in held)
             raise InputError(f"{what} {index + 1} is not in this capture, which contains {there}.")
-    return chosen
+    return held if words == ["all"] else chosen
 
 
 def _view(
     kind: Kind, captures: "list[Capture]", quantity: str | None, options: dict[str, Any]
 ) -> "View":
-    from headscape.errors import InputError
-
-    several = {Kind.compare, Kind.training}
-    count = 2 if kind is Kind.difference else 1
-    if kind not in several and len(captures) != count:
-        raise InputError(
-            f"--as {kind} draws {count} capture{'s' * (count > 1)}, got {len(captures)}: use --as "
-            f"compare for several, --as difference for two."
-        )
     first = captures[0]
     if kind is Kind.grid:
         return first.grid(quantity=quantity, **options)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from headscape.commands.parsing import Command, Plugin
+from headscape.commands.parsing import Command, Plugin, as_text
 
 
 def register(app: typer.Typer) -> None:
@@ -32,6 +32,7 @@ def generate(
     """Continue a prompt until the length is reached or the text ends."""
     import headscape as hs
 
+    prompt = as_text(prompt)
     parts = hs.load(model, step=step).write(
         prompt, length=length, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
     )

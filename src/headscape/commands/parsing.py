@@ -12,9 +12,12 @@ import typer
 from typer.core import TyperCommand
 
 from headscape.errors import InputError
+from headscape.io.atomic import utf8
 
 MOST = 100_000
 """Largest layer or head number that is looked at."""
+LONGEST = 20
+"""Digits of a number that is read; Python refuses to convert more than 4,300."""
 
 
 class Command(TyperCommand):
@@ -80,13 +83,18 @@ def numbers(words: "list[str] | None", what: str) -> "str | list[int]":
     found: list[int] = []
     for word in words:
         low, dash, high = word.partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()):
+        if not _is_count(low) or (dash and not _is_count(high)):
             raise InputError(f"{what}s {word!r}: write all, last, or numbers such as 1,3,5-8.")
         first, last = int(low), int(high or low)
         if not 1 <= first <= last <= MOST:
             raise InputError(f"{what}s {word!r}: a range goes up, from 1 to at most {MOST}.")
         found += range(first, last + 1)
     return found
+
+
+def as_text(prompt: str) -> str:
+    """A text from the command line, also where the locale is not UTF-8."""
+    return utf8(prompt).decode("utf-8", "replace")
 
 
 def from_zero(words: "list[str] | None", count: int, what: str) -> "tuple[int, ...]":
@@ -98,7 +106,13 @@ def from_zero(words: "list[str] | None", count: int, what: str) -> "tuple[int, .
 
 def _repeated(option: str, value: str) -> list[str]:
     parts = [value] if option in ONE_AT_A_TIME else value.replace(",", " ").split()
+    if not parts:
+        raise InputError(f"{option} is empty: give it at least one value, or leave it out.")
     return [word for part in parts for word in (option, part)]
+
+
+def _is_count(word: str) -> bool:
+    return word.isdecimal() and len(word) <= LONGEST
 
 
 def _is_number(word: str) -> bool:

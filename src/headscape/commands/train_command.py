@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from headscape.commands.parsing import Command, Plugin
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("train")(train)
+    app.command("train", cls=Command)(train)
 
 
 def train(
@@ -17,7 +19,7 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="nano (two minutes on two cores), mini, tiny, small, medium, large, xl, "
+            help="nano (a minute on two cores), mini, tiny, small, medium, large, xl, "
             "paper-tiny-1024, paper-small-512, paper-small-1024, paper-medium-1024. "
             "[default: nano]"
         ),
@@ -50,6 +52,7 @@ def train(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Number of updates.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Training time instead of steps.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adamw or muon.")] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     seed: Annotated[
         int | None, typer.Option(help="Random seed of initial weights and data order.")
@@ -79,6 +82,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, or start it there.")
     ] = False,
+    plugin: Plugin = None,
 ) -> None:
     """Train a GPT-2 with any position encoding on any text.
 
@@ -107,6 +111,7 @@ def train(
         tokens_per_step=tokens_per_step,
         steps=steps,
         minutes=minutes,
+        optimizer=optimizer,
         lr=lr,
         seed=seed,
         checkpoint_every=checkpoint_every,

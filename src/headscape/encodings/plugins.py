@@ -10,6 +10,8 @@ from headscape.encodings.base import Encoding
 from headscape.encodings.names import ENCODINGS, WRAPPERS, check_entry, register
 from headscape.errors import InputError
 
+PREFIX = "headscape_plugin_"
+
 
 def load_plugin(path: Path | str) -> list[str]:
     """Import a Python file, register the encodings it defines and return their names.
@@ -20,7 +22,7 @@ def load_plugin(path: Path | str) -> list[str]:
     path = Path(path).expanduser().resolve()
     if not path.is_file():
         raise InputError(f"plugin {path} does not exist: pass the path of a Python file.")
-    module_name = f"headscape_plugin_{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
+    module_name = f"{PREFIX}{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
     previous = sys.modules.get(module_name)
     module = _import(path, module_name)
     found = {
@@ -48,6 +50,12 @@ def load_plugin(path: Path | str) -> list[str]:
     for name, kind in found.items():
         register(name, kind)
     return list(found)
+
+
+def loaded_plugins() -> list[Path]:
+    """Return the files of all loaded plugins, for a process that has to load them too."""
+    modules = [module for name, module in sys.modules.items() if name.startswith(PREFIX)]
+    return [Path(str(module.__file__)) for module in modules]
 
 
 def _import(path: Path, module_name: str) -> ModuleType:

@@ -3,20 +3,21 @@
 One JSON Lines file per model and length: first a header with everything the numbers depend on (of
 the code, only the version), then a line per finished batch. The file's name is the header's
 SHA-256, so a different model, text, protocol or batch size never reads these lines. Each line is
-flushed to the disk; a line that a kill cut short is dropped. Floats are written so that they read
-back to the same bits.
+flushed to the disk and ends with its CRC-32; a line that is cut short or damaged is dropped, with
+all that follow. Floats are written so that they read back to the same bits.
 """
 
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headscape.errors import InputError
 from headscape.io import atomic
+from headscape.io.system_errors import reporting
 
 Batch = TypeVar("Batch")
 
@@ -50,40 +51,43 @@ class Journal:
         self.path = folder / f"{key[:32]}.jsonl"
         self.finished: dict[int, Any] = {}
         """What was recorded, by batch number."""
-        lines = self._whole_lines()
-        if not lines or lines[0] != text:
-            lines = [text]
-        for line in lines[1:]:
-            entry = json.loads(line)
-            self.finished[entry["batch"]] = entry["losses"]
+        self._read(text)
+        lines = [text, *(_line(batch, losses) for batch, losses in self.finished.items())]
         atomic.write_text(self.path, "".join(f"{line}\n" for line in lines))
 
     def record(self, batch: int, losses: Any) -> None:
         """Keep a batch's numbers; they are on disk when this returns."""
-        line = json.dumps({"batch": batch, "losses": losses})
-        try:
-            with self.path.open("a") as file:
-                file.write(line + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise InputError(f"cannot write {self.path}: {error.strerror}.") from error
+        line = _line(batch, losses)
+        with reporting("write", self.path), self.path.open("a") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         self.finished[batch] = losses
 
-    def _whole_lines(self) -> list[str]:
-        try:
-            text = self.path.read_text()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise InputError(f"cannot read {self.path}: {error.strerror}.") from error
-        lines = text.split("\n")
-        good: list[str] = []
-        # What follows the last line break is a line cut short, or empty.
-        for line in lines[:-1]:
+    def _read(self, header: str) -> None:
+        """Take over the finished batches of an earlier process."""
+        if not self.path.exists():
+            return
+        with reporting("read", self.path):
+            first, *lines = self.path.read_bytes().split(b"\n")
+        if first != header.encode():
+            return
+        for line in lines:
+            text, _, crc = line.rpartition(b" ")
+            if crc != _crc(text):
+                return
             try:
-                json.loads(line)
-            except ValueError:
-                break
-            good.append(line)
-        return good
+                entry = json.loads(text)
+                batch, losses = int(entry["batch"]), entry["losses"]
+            except (ValueError, TypeError, KeyError, RecursionError):
+                return
+            self.finished[batch] = losses
+
+
+def _line(batch: int, losses: Any) -> str:
+    text = json.dumps({"batch": batch, "losses": losses})
+    return f"{text} {_crc(text.encode()).decode()}"
+
+
+def _crc(text: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(text)

@@ -59,7 +59,15 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` atomically, as UTF-8."""
-    write_bytes(path, text.encode())
+    write_bytes(path, utf8(text))
+
+
+def utf8(text: str) -> bytes:
+    """Return `text` as UTF-8; a path read in a different locale gets its own bytes back."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
 
 
 def _kind(mode: int) -> str:

@@ -48,6 +48,9 @@ class Look:
 
     def __post_init__(self) -> None:
         style.check_formats(self.formats)
+        for name, value, least in (("length", self.length, 1), ("seed", self.seed, 0)):
+            if value < least:
+                raise InputError(f"{name} must be at least {least}, got {value}.")
         if self.out.exists() and not self.out.is_dir():
             raise InputError(f"{self.out} is a file; figures go into a folder.")
 
@@ -73,7 +76,7 @@ def draw(figure: PaperFigure, model: LoadedModel, look: Look, command: str) -> E
         _draw(figure, shown, look)
         atomic.write_text(stamp_path, stamp)
     capture = Capture.load(capture_path, quantities=())
-    measures = Measures.from_json(measures_path.read_text())
+    measures = Measures.from_json(measures_path.read_text(encoding="utf-8"))
     return _entry(figure, model, look, capture, measures, command)
 
 

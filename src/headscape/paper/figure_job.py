@@ -1,5 +1,7 @@
 """One figure of a job, from nothing to its files: train what is missing, capture, draw."""
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,9 +59,20 @@ class Job:
 
     def check(self) -> None:
         """Refuse runs that cannot be drawn, before anything is trained."""
-        self.figures()
+        for figure in self.figures():
+            if self.run_of(figure) is None:
+                figure_models.settings(figure, self.preset, self.seed, self.settings)
         for name, folder in self.own_runs.items():
             figure_models.check_run(folder, figure_of(name).encoding)
+
+    def folder_of(self, figure: PaperFigure) -> Path:
+        """The run of a figure: the user's own, or one of these settings under `run_folder`."""
+        changed = ""
+        if self.settings:
+            text = json.dumps(dict(self.settings), sort_keys=True, default=str)
+            changed = f"-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        name = f"{self.preset}-{figure.slug}-seed{self.seed}{changed}"
+        return self.run_of(figure) or self.run_folder / name
 
     def run_of(self, figure: PaperFigure) -> Path | None:
         """The user's own run of a figure, if there is one."""
@@ -83,7 +96,7 @@ def _model(job: Job, figure: PaperFigure, progress: Progress, *, quiet: bool) ->
     if job.untrained:
         return figure_models.untrained(figure, job.preset, job.seed, job.settings)
     config = figure_models.settings(figure, job.preset, job.seed, job.settings)
-    folder = job.run_folder / f"{job.preset}-{figure.slug}-seed{job.seed}"
+    folder = job.folder_of(figure)
     if not figure_models.is_finished(folder, config):
 
         def report(line: Line, share: float) -> None:

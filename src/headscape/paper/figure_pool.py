@@ -1,33 +1,40 @@
 """Several figures at once, in processes of one thread each.
 
 Small models train faster side by side, one thread each, than one after the other with all
-threads. A process trains, captures and draws its figure; the page is written by the caller as
-figures arrive. Ctrl-C reaches every process: trainings write a checkpoint and end.
+threads. A process trains, captures and draws one figure after the other; the caller writes the page
+as figures arrive.
+
+Children ignore Ctrl-C, which a terminal sends to every process, outside of a training. The caller
+ends them with SIGTERM instead: a training then writes a checkpoint and ends, everything else ends
+at once. A second Ctrl-C kills them. If the caller is killed, they end too.
 """
 
 import os
 import queue
+import signal
+import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
 
+from headscape.encodings.plugins import load_plugin, loaded_plugins
+from headscape.errors import InputError
 from headscape.figures.gallery import Entry
 from headscape.io.child_process import end_with_parent
 from headscape.paper.figure_job import Job, Progress, make
 from headscape.paper.paper_figures import PaperFigure
 
-Event = tuple[str, str, float]
-"""A figure's title, what it is at, and the share of its work that is done."""
-_events: list["Queue[Event]"] = []
+Update = Callable[[str, str, float], None]
+"""Called with a figure's title, what it is at, and the share of its work that is done."""
 
 
 def make_all(
-    job: Job,
-    figures: Sequence[PaperFigure],
-    processes: int,
-    update: Callable[[str, str, float], None],
+    job: Job, figures: Sequence[PaperFigure], processes: int, update: Update
 ) -> Iterator[Entry]:
     """Make figures in parallel and yield their entries as they are done."""
     if processes == 1 or len(figures) == 1:
@@ -35,27 +42,69 @@ def make_all(
             yield make(job, figure, _progress(figure, update))
         return
     context = get_context("spawn")
-    events: Queue[Event] = context.Queue()
-    with (
-        _one_thread_each(),
-        ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(events,)) as pool,
-    ):
-        waiting: set[Future[Entry]] = {pool.submit(_make, job, figure) for figure in figures}
-        try:
-            while waiting:
-                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-                for event in _drain(events):
-                    update(*event)
-                for future in done:
-                    yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    tasks, results = context.Queue(), context.Queue()
+    count = min(processes, len(figures))
+    for task in [*figures, *[None] * count]:
+        tasks.put(task)
+    arguments = (job, loaded_plugins(), tasks, results)
+    workers: list[BaseProcess] = [
+        context.Process(target=_work, args=arguments) for _ in range(count)
+    ]
+    try:
+        with _one_thread_each(), _ignoring_ctrl_c():
+            for worker in workers:
+                worker.start()
+        yield from _receive(workers, results, len(figures), update)
+    finally:
+        _end(workers)
 
 
 def by_work(figures: Sequence[PaperFigure]) -> list[PaperFigure]:
     """A quick figure first, so that there is soon something to see; then the slowest first."""
     ordered = sorted(figures, key=lambda figure: figure.cost)
     return [*ordered[:1], *reversed(ordered[1:])]
+
+
+def _receive(
+    workers: Sequence[BaseProcess], results: "Queue[Any]", count: int, update: Update
+) -> Iterator[Entry]:
+    while count:
+        try:
+            result = results.get(timeout=0.2)
+        except queue.Empty:
+            _check_alive(workers)
+            continue
+        if isinstance(result, Exception):
+            raise result
+        if isinstance(result, Entry):
+            count -= 1
+            yield result
+        elif isinstance(result, str):
+            warnings.warn(result, stacklevel=2)
+        else:
+            update(*result)
+
+
+def _check_alive(workers: Sequence[BaseProcess]) -> None:
+    for worker in workers:
+        if worker.exitcode:
+            raise InputError(
+                f"a process that made a figure ended with exit code {worker.exitcode}, which may "
+                f"mean that memory ran out: repeat the command to continue, with --processes 1."
+            )
+
+
+def _end(workers: Sequence[BaseProcess]) -> None:
+    """End every process that still runs; a training writes its checkpoint first."""
+    started = [worker for worker in workers if worker.pid is not None]
+    try:
+        for worker in started:
+            worker.terminate()
+        for worker in started:
+            worker.join()
+    finally:
+        for worker in started:
+            worker.kill()
 
 
 @contextmanager
@@ -72,28 +121,47 @@ def _one_thread_each() -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = old
 
 
-def _begin(events: "Queue[Event]") -> None:
+@contextmanager
+def _ignoring_ctrl_c() -> Iterator[None]:
+    """Start child processes that ignore Ctrl-C from their first moment."""
+    try:
+        old = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not in the main thread, which alone gets signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, old)
+
+
+def _work(
+    job: Job, plugins: Sequence[Path], tasks: "Queue[PaperFigure | None]", results: "Queue[Any]"
+) -> None:
+    """Make figures until there are none left, in a process of its own."""
     import torch
 
-    torch.set_num_threads(1)
-    _events.append(events)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    warnings.showwarning = lambda message, *_, **__: results.put(str(message))
     end_with_parent()
+    torch.set_num_threads(1)
+
+    def update(title: str, words: str, share: float) -> None:
+        results.put((title, words, share))
+
+    try:
+        for plugin in plugins:
+            load_plugin(plugin)
+        while (figure := tasks.get()) is not None:
+            results.put(make(job, figure, _progress(figure, update)))
+    except KeyboardInterrupt:
+        # The caller no longer reads, so a full pipe must not keep this process.
+        results.cancel_join_thread()
+    except InputError as error:
+        results.put(InputError(str(error)))
+    except Exception:  # noqa: BLE001 - shown by the caller, with its traceback
+        results.put(RuntimeError(traceback.format_exc()))
 
 
-def _make(job: Job, figure: PaperFigure) -> Entry:
-    def put(title: str, words: str, share: float) -> None:
-        _events[0].put((title, words, share))
-
-    return make(job, figure, _progress(figure, put))
-
-
-def _progress(figure: PaperFigure, update: Callable[[str, str, float], None]) -> Progress:
+def _progress(figure: PaperFigure, update: Update) -> Progress:
     return lambda words, share: update(figure.title, words, share)
-
-
-def _drain(events: "Queue[Event]") -> Iterator[Event]:
-    while True:
-        try:
-            yield events.get_nowait()
-        except queue.Empty:
-            return

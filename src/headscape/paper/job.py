@@ -4,7 +4,9 @@ ALiBi's bias needs no training, so it is drawn first from an untrained model and
 measures of attention, from the trained one.
 """
 
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from headscape.paper.figure_job import Job
 from headscape.paper.figure_pool import by_work, make_all
 from headscape.paper.job_line import JobLine
 from headscape.paper.paper_figures import FIGURES
+from headscape.train.loop import metrics
 
 TITLE = "What position does in every head"
 QUICK: Mapping[str, object] = {"steps": 100}
@@ -93,12 +96,13 @@ def run(job: Job, processes: int) -> Path:
         for entry in _preview(job):
             page = _write_page(job, entry)
             line.message(f"{entry.title}: {job.look.out / entry.image} (untrained)")
-        if not job.own_runs:
+        if any(job.run_of(figure) is None for figure in wanted):
             # Written once here, so that the processes below do not each write the same tokens.
             figure_models.open_text(wanted[0], job.preset, job.settings)
-        for entry in make_all(job, wanted, processes, line.update):
-            page = _write_page(job, entry)
-            line.message(f"{entry.title}: {job.look.out / entry.image}")
+        with _terminating(), closing(make_all(job, wanted, processes, line.update)) as entries:
+            for entry in entries:
+                page = _write_page(job, entry)
+                line.message(f"{entry.title}: {job.look.out / entry.image}{_loss(job, entry)}")
     return page
 
 
@@ -110,6 +114,28 @@ def _preview(job: Job) -> list[Entry]:
             model = figure_models.untrained(figure, job.preset, job.seed, job.settings)
             return [draw(figure, model, job.look, job.command)]
     return []
+
+
+def _loss(job: Job, entry: Entry) -> str:
+    """The validation loss of a figure's model, if it has one."""
+    figure = next(figure for figure in job.figures() if figure.name == entry.name)
+    lines = [] if job.untrained else metrics.read(job.folder_of(figure))
+    losses = [line["validation_loss"] for line in lines if "validation_loss" in line]
+    return f" (validation loss {losses[-1]:.3f})" if losses else ""
+
+
+@contextmanager
+def _terminating() -> Iterator[None]:
+    """Take SIGTERM as Ctrl-C, so that trainings write a checkpoint."""
+    try:
+        old = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # not in the main thread, which alone gets signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)
 
 
 def _write_page(job: Job, entry: Entry) -> Path:

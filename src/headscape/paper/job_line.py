@@ -48,8 +48,9 @@ class JobLine:
     def line(self) -> str:
         """The line as text."""
         done = sum(share >= 1 for share in self._share.values())
-        parts = [f"{done} of {len(self._share)} figures", *self._at_work(), self._left()]
-        return "  |  ".join(part for part in parts if part)
+        # The time left comes first, because a narrow terminal cuts the end.
+        figures = f"{done} of {len(self._share)} figures{self._left()}"
+        return "  |  ".join([figures, *self._at_work()])
 
     def _at_work(self) -> list[str]:
         return [f"{title}: {words}" for title, words in self._words.items()]
@@ -61,7 +62,7 @@ class JobLine:
             return ""
         left = spent * (sum(self._costs.values()) - done) / done
         minutes, seconds = divmod(int(left), 60)
-        return f"{minutes}:{seconds:02d} left"
+        return f", {minutes}:{seconds:02d} left"
 
     def __exit__(
         self,

@@ -129,7 +129,7 @@ def open_dataset(corpus: str, tokenizer: Tokenizer | str, cache: Path | None = N
 
 def default_cache() -> Path:
     """Return the cache folder: $HEADSCAPE_CACHE, or `headscape` in the user's cache folder."""
-    if "HEADSCAPE_CACHE" in os.environ:
-        return Path(os.environ["HEADSCAPE_CACHE"])
+    if chosen := os.environ.get("HEADSCAPE_CACHE"):
+        return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "headscape"

@@ -23,7 +23,7 @@ from headscape.train.distributed.world import World, joined, restarted
 from headscape.train.loop import metrics
 from headscape.train.loop.live_line import LiveLine, Report
 from headscape.train.loop.loop import Loop, progress_of
-from headscape.train.loop.optim import adamw
+from headscape.train.loop.optim import Optimizer
 from headscape.train.loop.step import Learner
 from headscape.train.loop.tensorboard import require_tensorboard
 from headscape.train.resume import check_folder, newest_checkpoint
@@ -163,7 +163,7 @@ def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, live: Li
     if config.compile:
         module.compile()
     learner = Learner(config=config, world=world, model=model, module=module)
-    return Loop(run=out, data=data, learner=learner, optimizer=adamw(model, config), live=live)
+    return Loop(run=out, data=data, learner=learner, optimizer=Optimizer(model, config), live=live)
 
 
 def _write_run(loop: Loop, config: TrainConfig, lock: FolderLock, *, resume: bool) -> None:

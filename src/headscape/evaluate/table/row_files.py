@@ -10,6 +10,8 @@ from typing import Any
 
 from headscape.errors import InputError
 from headscape.evaluate.table.table_row import TASK, TEXT, Kind, Row
+from headscape.io.json_file import parse_json
+from headscape.io.system_errors import reporting
 from headscape.io.typecheck import check_types
 
 
@@ -47,12 +49,9 @@ def _file(path: Path) -> Path:
 
 
 def _load(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}.") from error
+    with reporting("read", path):
+        data = path.read_bytes()
+    return parse_json(data, path)
 
 
 def _kind(path: Path, data: Any) -> Kind:

@@ -31,7 +31,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "validation_windows": (1, 10**6),
 }
 """Smallest and largest value of a field, both allowed."""
-ABOVE_ZERO = {"lr": 1e3, "eps": 1.0, "minutes": 1e7}
+ABOVE_ZERO = {"lr": 1e3, "muon_lr": 1e3, "eps": 1.0, "minutes": 1e7}
 """Largest value of fields that must be greater than 0."""
 
 

@@ -20,6 +20,7 @@ from headscape.train.config import config_checks
 Schedule = Literal["cosine", "linear", "constant"]
 Precision = Literal["auto", "fp32", "bf16"]
 Strategy = Literal["none", "ddp", "fsdp"]
+OptimizerName = Literal["adamw", "muon"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -62,8 +63,12 @@ class TrainConfig:
     minutes: float | None = None
     """Training time instead of `steps`; such a run is not exactly repeatable."""
 
+    optimizer: OptimizerName = "adamw"
+    """adamw, or muon for the matrices inside the blocks and AdamW for the rest."""
     lr: float = 5e-3
-    """Peak learning rate."""
+    """Peak learning rate of AdamW."""
+    muon_lr: float = 4e-3
+    """Peak learning rate of Muon; it follows the same schedule."""
     final_lr: float = 5e-4
     """Learning rate at the end of the schedule."""
     schedule: Schedule = "cosine"
@@ -71,7 +76,7 @@ class TrainConfig:
     warmup_steps: int = 60
     """Updates with a linearly rising learning rate, at the start."""
     weight_decay: float = 0.1
-    """Weight decay of tensors with two or more dimensions."""
+    """Weight decay of AdamW's tensors with two or more dimensions."""
     beta1: float = 0.9
     """AdamW's decay rate of the mean of gradients."""
     beta2: float = 0.95

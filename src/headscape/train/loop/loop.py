@@ -26,7 +26,8 @@ from headscape.train.loop.interrupt import Interrupt
 from headscape.train.loop.live_line import LiveLine
 from headscape.train.loop.metrics import Line, Metrics
 from headscape.train.loop.nonfinite import NonFiniteError
-from headscape.train.loop.schedule import lr_at, set_lr
+from headscape.train.loop.optim import Optimizer
+from headscape.train.loop.schedule import lr_at
 from headscape.train.loop.step import Learner
 from headscape.train.loop.tensorboard import Events
 from headscape.train.storage import checkpoint, checkpoint_tensors
@@ -41,7 +42,7 @@ class Loop:
     """Folder of the run."""
     data: Data
     learner: Learner
-    optimizer: torch.optim.AdamW
+    optimizer: Optimizer
     live: LiveLine
     """Progress output."""
 
@@ -82,7 +83,7 @@ class Loop:
         length = config.length_at(progress)
         lr = lr_at(config, state.step, progress)
         windows = self.data.rows(config, state.step, length, world)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         share = learner.gradient(windows)
         # All processes use the clock of the first one, so that all end at the same step.
         seconds = time.monotonic() - started if world.is_first else 0.0
@@ -92,8 +93,7 @@ class Loop:
             norm = clip_gradients(learner.model.parameters(), config.grad_clip)
         if nonfinite.is_bad(loss, norm):
             raise self._not_finite(state.step, length, windows, loss)
-        set_lr(self.optimizer, lr)
-        self.optimizer.step()
+        self.optimizer.step(lr)
         line: Line = {
             "step": state.step + 1,
             "loss": loss,

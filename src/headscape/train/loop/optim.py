@@ -1,8 +1,18 @@
-"""AdamW with the paper's settings, and its state as tensors.
+"""The optimizer of a run, and its state as tensors.
 
-Weight decay applies to tensors with two or more dimensions (matrices, embeddings), not to norms,
-biases and an encoding's vectors. In a sharded model the few whole tensors are in groups of their
-own, because a fused update cannot mix sharded and whole tensors.
+AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) updates every parameter, or with
+`optimizer="muon"` every parameter except the matrices inside the blocks, which Muon (Jordan et al.
+2024) updates:
+
+    M <- 0.95 M + 0.05 G,    W <- W - 0.2 sqrt(max(W.shape)) lr NS(0.95 M + 0.05 G)
+
+NS is five Newton-Schulz steps, which bring all singular values near 1; the factor gives an update
+the size of AdamW's (Liu et al. 2025, arXiv 2502.16982). Embeddings, norms, an encoding's
+tensors and matrices with a dimension below 64 stay with AdamW.
+
+Weight decay applies to AdamW's tensors with two or more dimensions, not to norms, biases, an
+encoding's vectors and Muon's matrices. In a sharded model the few whole tensors are in groups of
+their own, because a fused update cannot mix sharded and whole tensors.
 """
 
 import torch
@@ -11,11 +21,88 @@ from torch.distributed.tensor import DTensor
 
 from headscape.train.config.train_config import TrainConfig
 
+SMALLEST = 64
+"""Smallest dimension of a matrix that Muon updates."""
 
-def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """Return the optimizer of a model, in the order of `parameters()` within each group."""
+
+class Optimizer:
+    """AdamW, with Muon for the matrices inside the blocks if the config says so."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+        self._parameters = dict(model.named_parameters())
+        self._matrices: set[str] = set()
+        if config.optimizer == "muon":
+            self._matrices = {
+                name for name, item in self._parameters.items() if _is_muons(name, item)
+            }
+        self.adamw = _adamw(
+            [item for name, item in self._parameters.items() if name not in self._matrices], config
+        )
+        self.muon: torch.optim.Muon | None = None
+        if self._matrices:
+            self.muon = torch.optim.Muon(
+                [item for name, item in self._parameters.items() if name in self._matrices],
+                lr=config.muon_lr,
+                momentum=0.95,
+                nesterov=True,
+                weight_decay=0.0,
+                adjust_lr_fn="match_rms_adamw",
+            )
+        self._muon_share = config.muon_lr / config.lr
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for item in self._parameters.values():
+            item.grad = None
+
+    def step(self, lr: float) -> None:
+        """Update every parameter; `lr` is AdamW's, and Muon's follows in proportion."""
+        for group in self.adamw.param_groups:
+            group["lr"] = lr
+        self.adamw.step()
+        if self.muon is not None:
+            for group in self.muon.param_groups:
+                group["lr"] = lr * self._muon_share
+            self.muon.step()  # type: ignore[no-untyped-call]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the running means of every parameter, zeros before the first update.
+
+        AdamW has mean.NAME and square.NAME, Muon momentum.NAME. Together with the number of updates
+        they are the whole state of the optimizer.
+        """
+        out: dict[str, Tensor] = {}
+        for name, item in self._parameters.items():
+            if name in self._matrices:
+                assert self.muon is not None
+                state = self.muon.state[item]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(item)
+                out[f"momentum.{name}"] = state["momentum_buffer"].detach()
+                continue
+            state = self.adamw.state[item]
+            if not state:
+                state["step"] = torch.zeros((), device=item.device)
+                state["exp_avg"] = torch.zeros_like(item)
+                state["exp_avg_sq"] = torch.zeros_like(item)
+            out[f"mean.{name}"] = state["exp_avg"].detach()
+            out[f"square.{name}"] = state["exp_avg_sq"].detach()
+        return out
+
+    def set_updates(self, updates: int) -> None:
+        """Set how many updates the running means have had; Muon does not count them."""
+        for state in self.adamw.state.values():
+            state["step"].fill_(float(updates))
+
+
+def _is_muons(name: str, parameter: Tensor) -> bool:
+    inside = name.startswith("blocks.") and ".encoding." not in name
+    return inside and parameter.ndim == 2 and min(parameter.shape) >= SMALLEST
+
+
+def _adamw(parameters: list[nn.Parameter], config: TrainConfig) -> torch.optim.AdamW:
     kinds: dict[tuple[bool, bool], list[nn.Parameter]] = {}
-    for parameter in model.parameters():
+    for parameter in parameters:
         kind = (parameter.ndim >= 2, isinstance(parameter, DTensor))
         kinds.setdefault(kind, []).append(parameter)
     return torch.optim.AdamW(
@@ -28,28 +115,3 @@ def adamw(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
         eps=config.eps,
         fused=True,
     )
-
-
-def moments(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-    """Return AdamW's two running means of every parameter, zeros before the first update.
-
-    Together with the number of updates they are the whole state of the optimizer.
-    """
-    out: dict[str, Tensor] = {}
-    known = {item for group in optimizer.param_groups for item in group["params"]}
-    for name, parameter in model.named_parameters():
-        assert parameter in known, name
-        state = optimizer.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), device=parameter.device)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        out[f"mean.{name}"] = state["exp_avg"].detach()
-        out[f"square.{name}"] = state["exp_avg_sq"].detach()
-    return out
-
-
-def set_updates(optimizer: torch.optim.AdamW, updates: int) -> None:
-    """Set how many updates the running means have had."""
-    for state in optimizer.state.values():
-        state["step"].fill_(float(updates))

@@ -5,11 +5,10 @@
 
 x goes from 0 at the end of the warmup to 1 at the end of the run, by steps or, in a run limited by
 minutes, by time. The linear schedule has 1 - x in place of the cosine term, the constant one 1.
+Muon's learning rate is muon_lr / lr times this one.
 """
 
 import math
-
-import torch
 
 from headscape.train.config.train_config import TrainConfig
 
@@ -22,9 +21,3 @@ def lr_at(config: TrainConfig, step: int, progress: float) -> float:
     x = min(max((progress - warmup) / (1 - warmup), 0.0), 1.0)
     share = {"constant": 1.0, "linear": 1 - x, "cosine": (1 + math.cos(math.pi * x)) / 2}
     return config.final_lr + (config.lr - config.final_lr) * share[config.schedule]
-
-
-def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Use a learning rate from the next update on."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr

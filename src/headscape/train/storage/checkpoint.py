@@ -2,7 +2,8 @@
 
     checkpoints/step-000400/model.safetensors       the weights      (gpt2/weights.py)
                             headscape.json          the model's config and conventions
-                            optimizer.safetensors   mean.NAME, square.NAME: AdamW's running means
+                            optimizer.safetensors   mean.NAME, square.NAME: AdamW's running means;
+                                                    momentum.NAME: Muon's
                             state.json              step, tokens, seconds; SHA-256 of each file
                             shards/*.safetensors    weights and means of a sharded run
 

@@ -1,4 +1,4 @@
-"""Writing and loading the tensors of a checkpoint: weights and AdamW's running means.
+"""Writing and loading the tensors of a checkpoint: weights and the optimizer's running means.
 
 A whole checkpoint can be loaded into a sharded model and a sharded one into a whole model.
 """
@@ -6,7 +6,6 @@ A whole checkpoint can be loaded into a sharded model and a sharded one into a w
 import shutil
 from pathlib import Path
 
-import torch
 from safetensors.torch import save_file
 
 from headscape.errors import InputError
@@ -15,19 +14,19 @@ from headscape.io import atomic
 from headscape.io.system_errors import reporting
 from headscape.train.distributed.parallel import assign, is_sharded
 from headscape.train.distributed.world import World
-from headscape.train.loop.optim import moments, set_updates
+from headscape.train.loop.optim import Optimizer
 from headscape.train.storage import sharded_tensors
 from headscape.train.storage.checkpoint import FOLDER, Checkpoint, State, part_folder, seal
 
 OPTIMIZER = "optimizer.safetensors"
 
 
-def write(run: Path, model: GPT2, optimizer: torch.optim.AdamW, state: State, world: World) -> Path:
+def write(run: Path, model: GPT2, optimizer: Optimizer, state: State, world: World) -> Path:
     """Write a checkpoint and return its folder; every process of the run calls this."""
     final = run / FOLDER / f"step-{state.step:06d}"
     part = part_folder(final)
     world.first(lambda: _make_empty(part))
-    means = moments(model, optimizer)
+    means = optimizer.state()
     if is_sharded(model):
         sharded_tensors.write(part, model.tensors() | means)
 
@@ -49,10 +48,10 @@ def write(run: Path, model: GPT2, optimizer: torch.optim.AdamW, state: State, wo
     return final
 
 
-def load(checkpoint: Checkpoint, model: GPT2, optimizer: torch.optim.AdamW) -> None:
+def load(checkpoint: Checkpoint, model: GPT2, optimizer: Optimizer) -> None:
     """Load weights and running means into a model and its optimizer."""
     folder = checkpoint.folder
-    tensors = model.tensors() | moments(model, optimizer)
+    tensors = model.tensors() | optimizer.state()
     if sharded_tensors.is_sharded_folder(folder):
         sharded_tensors.read(folder, tensors)
     else:
@@ -68,7 +67,7 @@ def load(checkpoint: Checkpoint, model: GPT2, optimizer: torch.optim.AdamW) -> N
                     f"needs {tuple(value.shape)}."
                 )
             assign(value, saved[name])
-    set_updates(optimizer, checkpoint.state.step)
+    optimizer.set_updates(checkpoint.state.step)
 
 
 def load_model(checkpoint: Checkpoint) -> tuple[GPT2, str | None]:

@@ -1,19 +1,23 @@
 """Captured numbers are the oracle's, whole or reduced, in blocks of any size."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
-from headscape.capture.select import chosen
-from headscape.capture.tap import Request, capture_maps
 
 import oracle
 from headscape.arrays.capture_file import load
-from headscape.capture import tap
-from headscape.capture.record import Sequence, from_text, record, sample
+from headscape.capture import layer_maps
+from headscape.capture.record import capture, indices
+from headscape.capture.sequences import Tokens, choose_tokens
+from headscape.commands.parsing import from_zero, numbers
 from headscape.encodings import ENCODINGS
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
+from headscape.models.gpt2_model import GPT2Model
 from headscape.properties.probe import randomise
+from headscape.text.dataset import Dataset
 from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
 from properties.formulas import array, expected
 
@@ -58,7 +62,7 @@ def test_maps_are_the_oracles(name: str, tokens: np.ndarray) -> None:
     seen = np.tril(np.ones((LENGTH, LENGTH), dtype=bool))
     weights = oracle.masked_softmax(final[None], seen)[0]
 
-    maps = capture_maps(model, torch.from_numpy(tokens), Request(layers=(1,), heads=(0, 1, 2, 3)))
+    maps = capture(GPT2Model(model), tokens, layers=1).maps
 
     wanted = {"content": content, "final": final, "bias": final - content, "weights": weights}
     for quantity, values in wanted.items():
@@ -71,7 +75,7 @@ def test_maps_are_the_oracles(name: str, tokens: np.ndarray) -> None:
 @pytest.mark.parametrize("name", ["alibi", "kerple", "t5-clipped", "fire", "cable"])
 def test_an_additive_bias_is_kept_bit_for_bit(name: str, tokens: np.ndarray) -> None:
     model = tiny(name).float()
-    maps = capture_maps(model, torch.from_numpy(tokens), Request(layers=(1,), heads=(0, 3)))
+    maps = capture(GPT2Model(model), tokens, heads=(0, 3)).maps
     total = maps["layer.1.content"] + maps["layer.1.bias"]
     assert np.array_equal(total, maps["layer.1.final"], equal_nan=True)
 
@@ -80,11 +84,9 @@ def test_a_context_free_bias_is_the_same_for_every_input() -> None:
     model = tiny("fire").float()
     rng = np.random.default_rng(0)
     maps = [
-        capture_maps(
-            model,
-            torch.from_numpy(rng.integers(0, 300, LENGTH)),
-            Request(layers=(1,), heads=(0,), quantities=("bias",)),
-        )["layer.1.bias"]
+        capture(GPT2Model(model), rng.integers(0, 300, LENGTH), heads=0, quantities=("bias",)).maps[
+            "layer.1.bias"
+        ]
         for _ in range(3)
     ]
     assert all(np.array_equal(each, maps[0], equal_nan=True) for each in maps)
@@ -94,25 +96,20 @@ def test_a_context_free_bias_is_the_same_for_every_input() -> None:
 def test_blocks_do_not_matter(
     name: str, tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, request = tiny(name), Request(layers=(0, 1), heads=(0, 1, 2, 3))
-    whole = capture_maps(model, torch.from_numpy(tokens), request)
-    monkeypatch.setattr(tap, "BLOCK_ENTRIES", 5 * LENGTH)
-    for key, values in capture_maps(model, torch.from_numpy(tokens), request).items():
+    model = GPT2Model(tiny(name))
+    whole = capture(model, tokens, layers="all").maps
+    monkeypatch.setattr(layer_maps, "BLOCK_ENTRIES", 5 * LENGTH)
+    for key, values in capture(model, tokens, layers="all").maps.items():
         np.testing.assert_allclose(values, whole[key], rtol=1e-6, atol=1e-6)
 
 
 def test_a_reduced_map_is_the_reduction_of_the_whole_one(tokens: np.ndarray) -> None:
-    model = tiny("cable")
-    everything = Request(layers=(1,), heads=(0, 2), quantities=("bias",))
-    reduced = Request(
-        layers=(1,),
-        heads=(0, 2),
-        quantities=("bias",),
-        resolution=6,
-        window=(slice(3, 9), slice(0, 7)),
-    )
-    whole = capture_maps(model, torch.from_numpy(tokens), everything)["layer.1.bias"]
-    maps = capture_maps(model, torch.from_numpy(tokens), reduced)
+    model = GPT2Model(tiny("cable"))
+    whole = capture(model, tokens, heads=(0, 2), quantities=("bias",)).maps["layer.1.bias"]
+    window = (slice(3, 9), slice(0, 7))
+    maps = capture(
+        model, tokens, heads=(0, 2), quantities=("bias",), resolution=6, window=window
+    ).maps
     for a in range(6):
         for b in range(6):
             cell = whole[:, 4 * a : 4 * a + 4, 4 * b : 4 * b + 4].reshape(2, -1)
@@ -131,43 +128,69 @@ def test_a_reduced_map_is_the_reduction_of_the_whole_one(tokens: np.ndarray) -> 
 
 
 def test_a_recorded_capture_says_what_it_is(tmp_path, tokens: np.ndarray) -> None:
-    model = tiny("alibi").float()
-    request = Request(layers=(1,), heads=(0, 1), quantities=("bias", "weights"))
-    capture = record(
+    model = GPT2Model(tiny("alibi").float(), tokenizer=ByteTokenizer(), trained=False)
+    made = capture(
         model,
-        Sequence(tokens, {"corpus": "here", "offset": 5, "seed": 3}),
-        request,
-        preset="own",
-        trained=False,
-        tokenizer=ByteTokenizer(),
+        Tokens(tokens % 257, {"corpus": "here", "offset": 5, "seed": 3}),
+        heads=(0, 1),
+        quantities=("bias", "weights"),
     )
-    capture.save(tmp_path / "a.safetensors")
+    made.save(tmp_path / "a.safetensors")
     held = load(tmp_path / "a.safetensors")
     assert held.conventions == {"slopes": "geometric", "divisor": "one", "scale": "head_dim"}
     assert held.sequence["seed"] == 3
     assert len(held.sequence["pieces"]) == LENGTH
     assert held.claims["context_dependent"] is False
-    np.testing.assert_array_equal(held.values(1, "bias"), capture.maps["layer.1.bias"])
+    assert held.model["name"] == "ALiBi"
+    np.testing.assert_array_equal(held.values(1, "bias"), made.maps["layer.1.bias"])
+
+
+def text_model(words: str) -> GPT2Model:
+    model = GPT2Model(tiny("alibi"), tokenizer=ByteTokenizer())
+    stream = ByteTokenizer().encode(words)
+    side = SimpleNamespace(tokens=stream, offsets=np.array([0, 7, len(stream)]))
+    dataset = Dataset(
+        corpus="x",
+        fingerprint="f",
+        tokenizer=ByteTokenizer(),
+        train_side=side,
+        validation_side=side,
+    )
+    return GPT2Model(model.gpt2, tokenizer=ByteTokenizer(), dataset=lambda: dataset)
 
 
 def test_a_random_window_is_a_function_of_its_seed() -> None:
-    stream = np.arange(1000, dtype=np.uint16)
-    first, again, other = (sample(stream, 10, seed, "x") for seed in (0, 0, 1))
+    model = text_model("".join(chr(33 + n % 90) for n in range(1000)))
+    first, again, other = (choose_tokens(model, length=10, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first.tokens, again.tokens)
     assert first.source["offset"] != other.source["offset"]
-    assert first.tokens[0] == first.source["offset"]
+    assert first.tokens[0] == 33 + first.source["offset"] % 90
+
+
+def test_a_document_is_taken_from_its_beginning() -> None:
+    model = text_model("0123456789" * 4)
+    assert choose_tokens(model, document=1, length=3).tokens.tolist() == list(b"789")
+    with pytest.raises(InputError, match="between 0 and 1"):
+        choose_tokens(model, document=2)
 
 
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda: sample(np.arange(5), 10, 0, "x"), "5 tokens"),
-        (lambda: from_text("short", ByteTokenizer(), 10, "note.txt"), "note.txt has 5 tokens"),
-        (lambda: Request(layers=(0,), heads=(0,), quantities=("bais",)), "'bais'"),
-        (lambda: Request(layers=(0,), heads=(0,), window=(slice(0, 1),) * 2), "resolution"),
-        (lambda: chosen("x", 3, "layer"), "'x'"),
-        (lambda: chosen("4", 3, "layer"), "layer 4 is not there: the model has 1 to 3"),
-        (lambda: chosen("0", 3, "layer"), "layer 0"),
+        (lambda: choose_tokens(text_model("five!"), length=10), "5 tokens"),
+        (lambda: choose_tokens(text_model("x"), "short", length=10, name="note.txt"), "5 tokens"),
+        (lambda: choose_tokens(text_model("x"), "", name="note.txt"), "note.txt has no tokens"),
+        (lambda: choose_tokens(text_model("x"), "a", document=1), "not both"),
+        (lambda: choose_tokens(text_model("x"), "a", length=0), "at least 1, got 0"),
+        (lambda: choose_tokens(text_model("x" * 99), length=3, seed=-1), "at least 0, got -1"),
+        (lambda: capture(text_model("x"), "a", quantities=("bais",)), "'bais'"),
+        (lambda: capture(text_model("x"), "a", window=(slice(0, 1),) * 2), "resolution"),
+        (lambda: capture(text_model("x"), "a", layers=2), "no layer 2: the model has 0 to 1"),
+        (lambda: from_zero(["x"], 3, "layer"), "'x'"),
+        (lambda: from_zero(["4"], 3, "layer"), "no layer 4: the model has 1 to 3"),
+        (lambda: from_zero(["0"], 3, "layer"), "'0'"),
+        (lambda: from_zero(["2-1"], 3, "layer"), "'2-1'"),
+        (lambda: from_zero(["1-99999999999"], 3, "layer"), "99999999999"),
     ],
 )
 def test_bad_input_is_one_sentence(act, message: str) -> None:
@@ -175,12 +198,9 @@ def test_bad_input_is_one_sentence(act, message: str) -> None:
         act()
 
 
-def test_a_layer_that_is_not_there(tokens: np.ndarray) -> None:
-    with pytest.raises(InputError, match="layer 2 is not there"):
-        capture_maps(tiny("nope"), torch.from_numpy(tokens), Request(layers=(2,), heads=(0,)))
-
-
 def test_layers_in_words() -> None:
-    assert chosen("all", 3, "layer") == (0, 1, 2)
-    assert chosen("last", 3, "layer") == (2,)
-    assert chosen("1,3-5,3", 6, "layer") == (0, 2, 3, 4)
+    assert from_zero(["all"], 3, "layer") == (0, 1, 2)
+    assert from_zero(["last"], 3, "layer") == (2,)
+    assert from_zero(["1", "3-5", "3"], 6, "layer") == (0, 2, 3, 4)
+    assert numbers(["1", "3-5"], "head") == [1, 3, 4, 5]
+    assert indices([-1, 0], 6, "layer") == (5, 0)

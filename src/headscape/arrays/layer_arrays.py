@@ -1,0 +1,130 @@
+"""A layer's factors as named arrays and a short description, and back; names are in `pack`."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from headscape.arrays.bias_factors import (
+    BiasFactor,
+    DenseFactor,
+    PerceptronFactor,
+    SlopeFactor,
+    ToeplitzFactor,
+)
+from headscape.arrays.factors import LayerFactors, Turn
+from headscape.arrays.mix_factors import CopeFactor, DapeFactor, DapeV2Factor, MixFactor
+from headscape.errors import InputError
+
+_PERCEPTRON: Final = ("near", "far", "in_weight", "in_bias", "out_weight", "out_bias")
+_MIX: Final = ("inner.weight", "inner.bias", "outer.weight", "outer.bias")
+
+
+def bias_fits(bias: BiasFactor | None, heads: int, length: int) -> bool:
+    """Whether a bias has the heads and tokens it should."""
+    match bias:
+        case ToeplitzFactor():
+            return bias.table.ndim == 2 and bias.table.shape[0] == heads
+        case SlopeFactor():
+            every = (bias.row, bias.col, bias.row if bias.weight is None else bias.weight)
+            return all(each.shape == (heads, length) for each in every)
+        case PerceptronFactor():
+            return bias.far.shape == (length,) and bias.out_weight.shape[0] == heads
+        case DenseFactor():
+            return bias.map.shape == (heads, length, length)
+    return True
+
+
+def write_layer(layer: LayerFactors) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What describes a layer, and its arrays by name."""
+    arrays: dict[str, np.ndarray] = {"q": layer.q, "k": layer.k}
+    kind: dict[str, Any] = {"scale": layer.scale, "group": layer.heads // len(layer.k)}
+    if layer.turn is not None:
+        kind["pairing"] = layer.turn.pairing
+        arrays |= {"turn.q": layer.turn.q, "turn.k": layer.turn.k}
+    if layer.lse is not None:
+        arrays["lse"] = layer.lse
+    kind["bias"] = _write_bias(layer.bias, arrays)
+    kind["mix"] = _write_mix(layer.mix, arrays)
+    return kind, arrays
+
+
+def _write_bias(bias: BiasFactor | None, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
+    match bias:
+        case ToeplitzFactor():
+            arrays["bias.table"] = bias.table
+            return {"kind": bias.kind, "zero": bias.zero}
+        case SlopeFactor():
+            arrays |= {"bias.row": bias.row, "bias.col": bias.col}
+            if bias.weight is not None:
+                arrays["bias.weight"] = bias.weight
+            return {"kind": bias.kind, "weighted": bias.weight is not None}
+        case PerceptronFactor():
+            arrays |= {f"bias.{name}": getattr(bias, name) for name in _PERCEPTRON}
+            return {"kind": bias.kind, "zero": bias.zero, "leak": bias.leak}
+        case DenseFactor():
+            arrays["bias.map"] = bias.map
+            return {"kind": bias.kind}
+    return None
+
+
+def _write_mix(mix: MixFactor | None, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
+    if isinstance(mix, DapeFactor | DapeV2Factor):
+        arrays |= {f"mix.{name}": getattr(mix, name.replace(".", "_")) for name in _MIX}
+    match mix:
+        case DapeFactor():
+            return {"kind": mix.kind, "added": mix.added}
+        case DapeV2Factor():
+            return {"kind": mix.kind, "kernel": mix.kernel, "boundary": mix.boundary}
+        case CopeFactor():
+            arrays["mix.table"] = mix.table
+            return {"kind": mix.kind, "divide": mix.divide}
+    return None
+
+
+def read_layer(
+    kind: Mapping[str, Any], arrays: Mapping[str, np.ndarray], *, causal: bool
+) -> LayerFactors:
+    """A layer from its description and its arrays."""
+    turn = None
+    if "turn.q" in arrays:
+        turn = Turn(arrays["turn.q"], arrays["turn.k"], kind["pairing"])
+    return LayerFactors(
+        q=arrays["q"],
+        k=arrays["k"],
+        scale=float(kind["scale"]),
+        causal=causal,
+        turn=turn,
+        bias=None if kind["bias"] is None else _read_bias(kind["bias"], arrays),
+        mix=None if kind["mix"] is None else _read_mix(kind["mix"], arrays),
+        lse=arrays.get("lse"),
+    )
+
+
+def _read_bias(kind: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> BiasFactor:
+    match kind["kind"]:
+        case "toeplitz":
+            return ToeplitzFactor(arrays["bias.table"], int(kind["zero"]))
+        case "slope":
+            return SlopeFactor(arrays.get("bias.weight"), arrays["bias.row"], arrays["bias.col"])
+        case "perceptron":
+            parts: dict[str, Any] = {name: arrays[f"bias.{name}"] for name in _PERCEPTRON}
+            return PerceptronFactor(**parts, zero=int(kind["zero"]), leak=float(kind["leak"]))
+        case "dense":
+            return DenseFactor(arrays["bias.map"])
+    raise InputError(f"unknown kind of bias {kind['kind']!r}: upgrade headscape.")
+
+
+def _read_mix(kind: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> MixFactor:
+    match kind["kind"]:
+        case "dape":
+            return DapeFactor(**_weights(arrays), added=bool(kind["added"]))
+        case "dapev2":
+            return DapeV2Factor(**_weights(arrays), boundary=kind["boundary"])
+        case "cope":
+            return CopeFactor(arrays["mix.table"], kind["divide"])
+    raise InputError(f"unknown kind of mixing {kind['kind']!r}: upgrade headscape.")
+
+
+def _weights(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {name.replace(".", "_"): arrays[f"mix.{name}"] for name in _MIX}

@@ -1,0 +1,179 @@
+"""One layer's attention inputs as factors: what every map of the layer can be computed from.
+
+A rotation is a linear map per token that turns pairs of dims, so rotating unit vectors reads its
+cos and sin (with any magnitude) off the encoding; nothing here knows a formula of RoPE or xPos.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscape.arrays.bias_factors import (
+    BiasFactor,
+    DenseFactor,
+    PerceptronFactor,
+    SlopeFactor,
+    ToeplitzFactor,
+)
+from headscape.arrays.factors import LayerFactors, Turn
+from headscape.arrays.mix_factors import CopeFactor, DapeFactor, DapeV2Factor, MixFactor
+from headscape.arrays.row_pass import log_sum_exp
+from headscape.attention.reference import AttentionInputs
+from headscape.bias import Bias, Perceptron, Slope, Toeplitz, dense
+from headscape.encodings import Encoding
+from headscape.encodings.base import Role
+from headscape.encodings.cope import CoPE
+from headscape.encodings.dape import DAPE
+from headscape.encodings.dapev2 import DAPEv2
+from headscape.errors import InputError
+from headscape.types import Positions
+
+DENSE_LENGTH: Final = 4096
+"""Longest sequence whose bias is written out where it has no factors."""
+
+ROLES: Final[tuple[Role, Role]] = ("query", "key")
+
+Progress = Callable[[int], None]
+"""Called with the number of queries just done."""
+
+
+def factors_of(
+    inputs: AttentionInputs,
+    heads: Sequence[int] | None = None,
+    *,
+    lse: bool = True,
+    progress: Progress = lambda _: None,
+) -> LayerFactors:
+    """Factors of one layer for one sequence; heads, counted from 0, default to all.
+
+    Layers that mix heads keep all of them, whatever is asked for. Without `lse` the log-sum-exp,
+    the only part whose cost grows with the square of the length, is left to be computed later.
+    """
+    _check(inputs)
+    encoding = inputs.encoding
+    chosen = range(inputs.q.shape[1]) if heads is None or encoding.mixes else heads
+    picked = list(chosen)
+    q, k = inputs.unrotated or (inputs.q, inputs.k)
+    layer = LayerFactors(
+        q=_float32(q[0, picked]),
+        k=_float32(k[0, [head * k.shape[1] // q.shape[1] for head in picked]]),
+        scale=float(inputs.scale),
+        causal=inputs.visible.causal,
+        turn=_turn(inputs) if encoding.rotates else None,
+        bias=_bias(inputs.bias, inputs.positions, picked),
+        mix=_mix(encoding),
+    )
+    if not lse:
+        return layer
+    return replace(layer, lse=log_sum_exp(layer, progress=progress))
+
+
+def _check(inputs: AttentionInputs) -> None:
+    if inputs.q.shape[0] != 1:
+        raise InputError(f"a capture takes one sequence, got a batch of {inputs.q.shape[0]}.")
+    if inputs.visible.q_group is not None:
+        raise InputError("a capture takes one document without padding, got groups of tokens.")
+    if inputs.encoding.rotates and inputs.unrotated is None:
+        raise InputError("a capture of a rotating encoding needs q and k before rotation.")
+    for name in ("temperature", "softcap", "sink"):
+        if getattr(inputs, name, None) is not None:
+            raise InputError(f"a capture of factors cannot describe attention with a {name} yet.")
+    if getattr(inputs.visible, "window", None) is not None:
+        raise InputError("a capture of factors cannot describe windowed attention yet.")
+    at = inputs.positions.q[0]
+    same = torch.equal(at, inputs.positions.k[0])
+    if not same or not bool((at.diff() == 1).all()):
+        raise InputError("a capture takes queries and keys at the same consecutive positions.")
+
+
+def _turn(inputs: AttentionInputs) -> Turn:
+    """Cos and sin per token and pair, from what the rotation makes of unit vectors."""
+    encoding, at = inputs.encoding, inputs.positions.q
+    dims = inputs.q.shape[-1]
+    unit = torch.eye(dims, dtype=torch.float64, device=at.device)
+    moved = encoding.rotate(unit[None, None], torch.ones_like(at[:, :1]).expand(1, dims), "query")
+    changed = moved[0, 0] != unit
+    interleaved = bool(changed[0, 1])
+    pairs = int(changed.any(dim=1).sum()) // 2
+    first = torch.arange(pairs, device=at.device) * (2 if interleaved else 1)
+    second = first + (1 if interleaved else pairs)
+    # The first members of all pairs at once: no pair touches the dims of another.
+    members = torch.zeros(1, 1, at.shape[1], dims, dtype=torch.float64, device=at.device)
+    members[..., first] = 1.0
+    turned = [encoding.rotate(members, at, role)[0, 0] for role in ROLES]
+    tables = [_float32(torch.stack([each[:, first], each[:, second]])) for each in turned]
+    return Turn(tables[0], tables[1], "interleaved" if interleaved else "halves")
+
+
+def _bias(bias: Bias | None, positions: Positions, heads: list[int]) -> BiasFactor | None:
+    match bias:
+        case None:
+            return None
+        case Toeplitz():
+            return ToeplitzFactor(_float32(bias.table[heads]), bias.zero)
+        case Slope():
+            weight = None if bias.weight is None else _float64(bias.weight[0, heads])
+            return SlopeFactor(weight, _float64(bias.row[0, heads]), _float64(bias.col[0, heads]))
+        case Perceptron():
+            return PerceptronFactor(
+                near=_float32(bias.near),
+                zero=bias.zero,
+                far=_float32(bias.far[0]),
+                in_weight=_float32(bias.in_weight),
+                in_bias=_float32(bias.in_bias),
+                out_weight=_float32(bias.out_weight[heads]),
+                out_bias=_float32(bias.out_bias[heads]),
+                leak=bias.leak,
+            )
+        case _:
+            length = positions.q.shape[1]
+            if length > DENSE_LENGTH:
+                raise InputError(
+                    f"this encoding's bias has no factors and is stored whole, up to "
+                    f"{DENSE_LENGTH} tokens; got {length}."
+                )
+            return DenseFactor(_float32(dense(bias, positions)[0, heads]))
+
+
+def _mix(encoding: Encoding) -> MixFactor | None:
+    match encoding:
+        case DAPE():
+            weights = _weights(encoding.inner, encoding.outer)
+            return DapeFactor(*weights, encoding.config.base_bias == "added")
+        case DAPEv2():
+            inner, inner_bias, outer, outer_bias = _weights(encoding.inner, encoding.outer)
+            boundary = encoding.config.boundary
+            return DapeV2Factor(inner[:, :, 0], inner_bias, outer[:, :, 0], outer_bias, boundary)
+        case CoPE():
+            return CopeFactor(_float32(encoding.table), encoding.config.divide)
+        case _:
+            if encoding.mixes:
+                raise InputError(
+                    f"{type(encoding).__name__} mixes scores in a way without factors."
+                )
+            return None
+
+
+def _weights(
+    inner: torch.nn.Linear | torch.nn.Conv2d, outer: torch.nn.Linear | torch.nn.Conv2d
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    assert inner.bias is not None
+    assert outer.bias is not None
+    return (
+        _float32(inner.weight),
+        _float32(inner.bias),
+        _float32(outer.weight),
+        _float32(outer.bias),
+    )
+
+
+def _float32(value: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(value.detach().to(torch.float32).cpu().numpy())
+
+
+def _float64(value: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(value.detach().to(torch.float64).cpu().numpy())

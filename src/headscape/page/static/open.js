@@ -1,0 +1,3 @@
+import { openPage } from "./viewer.js";
+
+openPage(document.getElementById("viewer"));

@@ -1,0 +1,186 @@
+"""Packs on disk and as bytes: what is read back is what was written; damage is told."""
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from arrays.test_factors import DIM, HEADS, LENGTH, SUBJECTS, made
+from headscape.arrays.factors import QUANTITIES
+from headscape.arrays.file_array import FileArray, OpenFile
+from headscape.arrays.pack import Pack, is_pack, make_pack, open_pack
+from headscape.arrays.pack_bytes import pack_bytes
+from headscape.capture.factors_of import factors_of
+from headscape.errors import InputError
+
+
+def packed(name: str = "alibi") -> Pack:
+    return make_pack(
+        {3: factors_of(made(name))},
+        encoding=name,
+        heads=list(range(HEADS)),
+        title="<script>",
+        pieces=["</script>"] * LENGTH,
+    )
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_file_gives_the_same_tiles(name: str, tmp_path: Path) -> None:
+    pack = packed(name)
+    pack.save(tmp_path / "a.safetensors")
+    read = open_pack(tmp_path / "a.safetensors")
+    part = slice(20, 60)
+    for quantity in QUANTITIES:
+        np.testing.assert_array_equal(
+            read.layer(3).tile(quantity, range(HEADS), part, part),
+            pack.layer(3).tile(quantity, range(HEADS), part, part),
+        )
+    assert read.title == "<script>"
+    assert read.described["source"] == "a.safetensors"
+    assert "source" not in pack.described
+    assert read.header["pieces"] == pack.header["pieces"]
+    assert is_pack(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_large_arrays_stay_in_the_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headscape.arrays.pack.LAZY_BYTES", 0)
+    pack, path = packed(name), tmp_path / "a.safetensors"
+    pack.save(path)
+    read = open_pack(path)
+    assert isinstance(read.layer(3).q, FileArray)
+    rows, cols = slice(20, 60), slice(3, 41)
+    for quantity in QUANTITIES:
+        np.testing.assert_array_equal(
+            read.layer(3).tile(quantity, [2, 1], rows, cols),
+            pack.layer(3).tile(quantity, [2, 1], rows, cols),
+        )
+    some = np.array([3, 50, 71])
+    np.testing.assert_array_equal(
+        read.layer(3).block("final", 1, some, cols), pack.layer(3).block("final", 1, some, cols)
+    )
+    np.testing.assert_array_equal(np.asarray(read.layer(3).k), pack.layer(3).k)
+
+
+def test_a_tile_reads_its_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headscape.arrays.pack.LAZY_BYTES", 0)
+    packed().save(tmp_path / "a.safetensors")
+    layer = open_pack(tmp_path / "a.safetensors").layer(3)
+    sizes: list[int] = []
+    read = OpenFile.read
+
+    def counted(self: OpenFile, start: int, size: int) -> bytearray:
+        sizes.append(size)
+        return read(self, start, size)
+
+    monkeypatch.setattr(OpenFile, "read", counted)
+    layer.tile("content", [1], slice(10, 14), slice(2, 9))
+    assert sizes == [4 * DIM * 4, 7 * DIM * 4]
+
+
+def test_a_file_cut_short_while_open_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headscape.arrays.pack.LAZY_BYTES", 0)
+    path = tmp_path / "a.safetensors"
+    packed().save(path)
+    layer = open_pack(path).layer(3)
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="became shorter while it was read"):
+        layer.tile("final", [0], slice(0, 4), slice(0, 4))
+
+
+def read_bytes(data: bytes) -> tuple[dict[str, object], dict[str, np.ndarray]]:
+    """A reader of its own, after the format's description."""
+    assert data[:8] == b"HSPACK01"
+    (size,) = struct.unpack("<I", data[8:12])
+    header = json.loads(data[12 : 12 + size])
+    arrays = {}
+    for entry in header["arrays"]:
+        assert entry["offset"] % 16 == 0
+        raw = data[entry["offset"] : entry["offset"] + entry["bytes"]]
+        arrays[entry["name"]] = np.frombuffer(raw, entry["dtype"]).reshape(entry["shape"])
+    return header, arrays
+
+
+@pytest.mark.parametrize("name", ["cable", "rope", "fire", "dapev2+kerple"])
+def test_bytes_are_read_back(name: str) -> None:
+    pack = packed(name)
+    header, arrays = read_bytes(pack_bytes(pack))
+    assert header["pieces"] == pack.header["pieces"]
+    assert set(arrays) == set(pack.arrays)
+    for key, value in pack.arrays.items():
+        np.testing.assert_array_equal(arrays[key], value)
+
+
+@pytest.mark.parametrize("name", ["cable", "rope", "dapev2+kerple"])
+def test_float16_rows_still_sum_to_one(name: str) -> None:
+    pack = packed(name)
+    header, arrays = read_bytes(pack_bytes(pack, "float16"))
+    assert header["precision"] == "float16"
+    assert arrays["layer.3.q"].dtype == np.float16
+    half = Pack(header, arrays).layer(3)
+    every = slice(0, LENGTH)
+    weights = half.tile("weights", range(HEADS), every, every)
+    np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-5)
+    exact = pack.layer(3).tile("weights", range(HEADS), every, every)
+    error = np.abs(weights - exact).max()
+    assert 0 < error < 3e-3
+
+
+def test_float16_has_a_range() -> None:
+    pack = packed()
+    pack.arrays["layer.3.q"][0, 0, 0] = 1e5
+    with pytest.raises(InputError, match="write the page in float32"):
+        pack_bytes(pack, "float16")
+
+
+def changed(path: Path, **header: object) -> None:
+    pack = packed()
+    text = {**pack.header, "kind": "factors", **header}
+    text = {key: value for key, value in text.items() if value is not None}
+    save_file(dict(pack.arrays), path, metadata={"headscape": json.dumps(text)})
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"format": 99}, "format 99 and this version reads up to 1: upgrade"),
+        ({"kind": "capture"}, "without factors"),
+        ({"length": 74}, "disagree in shape"),
+        ({"length": "x"}, "not whole numbers"),
+        ({"heads": [0, 1]}, "disagree in shape"),
+        ({"layers": [4]}, "layer 4 has no 'q'"),
+        ({"factors": []}, "describes 0 layers"),
+        ({"causal": None}, "has no causal"),
+    ],
+)
+def test_a_wrong_header_is_told(header: dict[str, object], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    changed(path, **header)
+    with pytest.raises(InputError, match=message):
+        open_pack(path)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1])
+def test_a_cut_file_is_told(keep: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    packed().save(path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(InputError, match="not a whole safetensors file"):
+        open_pack(path)
+    assert not is_pack(path)
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no file"):
+        open_pack(tmp_path / "none.safetensors")
+    with pytest.raises(InputError, match="layer 0 is not in this capture, which contains 3"):
+        packed().layer(0)
+    with pytest.raises(InputError, match="head 9 is not in this capture"):
+        packed().head_index(9)

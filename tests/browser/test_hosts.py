@@ -1,0 +1,114 @@
+"""The same viewer from the server: exact tiles, long captures, a typed text, a replaced file."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from arrays.test_factors_overview import dense_weights, long_pack
+from browser.captures import capture, definition
+from browser.conftest import Open, Opened
+from headscape.arrays.pack import Pack, open_pack
+from headscape.page.viewer_answers import Answers
+
+pytestmark = pytest.mark.browser
+
+
+@contextmanager
+def served(open_page: Open, answers: Answers, state: dict[str, Any]) -> Iterator[Opened]:
+    pytest.importorskip("starlette", reason="the server's extra is missing")
+    from headscape.page.serve import Server
+
+    with Server(answers) as server:
+        packs = [one.tiles.pack for one in answers.served.values()]
+        opened = open_page(packs, url=f"{server.url}#{quote(json.dumps(state))}")
+        yield opened
+        opened.check()
+        opened.page.goto("about:blank")
+
+
+@pytest.mark.parametrize("tiles", [False, True])
+def test_values_come_from_the_server(
+    tiles: bool, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tiles:
+        monkeypatch.setattr("headscape.page.viewer_answers.WHOLE_BYTES", 0)
+    expected = definition("cable", 1, 2)
+    state = {"screen": "head", "layer": 1, "head": 2, "locked": {"query": 50, "key": 47}}
+    with served(open_page, Answers.of([capture("cable")]), state) as opened:
+        opened.settle()
+        opened.page.wait_for_function(
+            "() => !document.querySelector('.readout td').innerText.match('–')"
+        )
+        for quantity, value in opened.readout().items():
+            assert value == pytest.approx(expected[quantity][50, 47], rel=1e-6, abs=4e-6)
+        for pair, value in opened.shown().items():
+            assert value == pytest.approx(expected["weights"][pair], abs=4e-6)
+        assert opened.page.locator(".typing").is_hidden()
+
+
+def test_a_typed_text_is_run(open_page: Open) -> None:
+    texts: list[str] = []
+
+    def run(text: str) -> Pack:
+        texts.append(text)
+        return capture("alibi", title=f"typed {text}", length=40)
+
+    answers = Answers.of([capture("cable")], [run])
+    with served(open_page, answers, {"screen": "head"}) as opened:
+        opened.settle()
+        opened.page.get_by_label("Text for the model to read").fill("<script>hello</script>")
+        opened.page.get_by_role("button", name="Run the model").click()
+        opened.page.wait_for_selector("text=The views show your text.")
+        opened.settle()
+        assert texts == ["<script>hello</script>"]
+        assert opened.page.locator("h1").inner_text() == "typed <script>hello</script>"
+        assert opened.state()["capture"] == "p1"
+        assert max(query for query, _ in opened.shown()) == 39
+
+
+def test_a_long_head_is_a_preview_first(
+    tmp_path: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headscape.page.viewer_answers.WHOLE_BYTES", 0)
+    monkeypatch.setattr("headscape.page.tiles.FOREGROUND", 1 << 18)
+    path = tmp_path / "long.safetensors"
+    long_pack(8192).save(path)
+    answers = Answers.of([open_pack(path)])
+    with served(open_page, answers, {"screen": "head", "head": 5}) as opened:
+        opened.page.wait_for_selector("text=/This is a preview/", timeout=60_000)
+        answers.served["p0"].tiles._jobs[0, 5].wait(120)
+        opened.page.wait_for_function(
+            "() => !document.querySelector('.panel .status').innerText.includes('preview')",
+            timeout=60_000,
+        )
+        opened.settle()
+        level = int(opened.page.locator(".panel").get_attribute("data-level"))
+        side = 1 << level
+        shown = opened.shown(side)
+        rows = slice(40 * side, 41 * side)
+        weights = dense_weights(open_pack(path).layer(0), rows)
+        for cell in range(40):
+            expected = weights[:, cell * side : (cell + 1) * side].max()
+            assert shown[40 * side, cell * side] == pytest.approx(expected, rel=1e-4, abs=1e-9)
+
+
+def test_a_server_that_ends_is_told(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headscape.page.viewer_answers.WHOLE_BYTES", 0)
+    from headscape.page.serve import Server
+
+    server = Server(Answers.of([capture("cable")]))
+    server.start()
+    opened = open_page(
+        [capture("cable")], url=f"{server.url}#{quote(json.dumps({'screen': 'head'}))}"
+    )
+    opened.settle()
+    server.stop()
+    opened.page.keyboard.press("1")
+    opened.page.wait_for_selector("[role=alert]:not([hidden])")
+    assert "could not be computed" in opened.page.locator("[role=alert]").inner_text()
+    opened.complaints.clear()  # the browser itself reports that it cannot connect

@@ -1,0 +1,83 @@
+"""Models as sources: their captures, their numbers, and texts that they are run on."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import headscape
+from headscape.arrays.pack import open_pack
+from headscape.attention.reference import AttentionInputs, scores
+from headscape.capture.pack_of import pack_of
+from headscape.errors import InputError
+from headscape.page.open_source import open_source
+from headscape.page.viewer_answers import Answers
+from headscape.protocol import Model
+
+
+def nano(encoding: str = "cable") -> Model:
+    gpt2 = headscape.GPT2.from_preset("nano", encoding=encoding, vocabulary=257)
+    model: Model = headscape.load(gpt2, tokenizer="bytes")
+    return model
+
+
+@pytest.mark.parametrize("encoding", ["cable", "rope", "dapev2+kerple"])
+def test_a_models_pack_is_the_definition(encoding: str, tmp_path: Path) -> None:
+    model = nano(encoding)
+    tokens = np.frombuffer(b"The cat sat on the mat, and the dog looked on.", np.uint8)
+    pack_of(model, tokens.astype(np.int64)).save(tmp_path / "a.safetensors")
+    pack = open_pack(tmp_path / "a.safetensors")
+    assert pack.header["encoding"] == encoding
+    assert pack.header["pieces"][:3] == ["T", "h", "e"]
+    assert pack.header["layers"] == [0, 1]
+    assert pack.title == model.spec.name
+    every = slice(0, len(tokens))
+
+    def watch(layer: int, inputs: AttentionInputs) -> None:
+        expected = scores(inputs)
+        hidden = ~expected.visible[0].numpy()
+        for quantity in ("content", "bias", "final", "weights"):
+            found = pack.layer(layer).tile(quantity, range(12), every, every)
+            want = getattr(expected, quantity)[0].numpy()
+            size = max(1.0, float(np.abs(want).max()))
+            np.testing.assert_allclose(
+                np.where(hidden, 0.0, found), np.where(hidden, 0.0, want), atol=4e-6 * size
+            )
+
+    with torch.no_grad():
+        model.observe(torch.from_numpy(tokens.astype(np.int64))[None], [0, 1], watch)
+
+
+def test_some_layers_and_heads() -> None:
+    tokens = np.arange(20) + 60
+    pack = pack_of(nano(), tokens, layers=[1], heads=[3, 5])
+    assert (pack.header["layers"], pack.header["heads"]) == ([1], [3, 5])
+    every = pack_of(nano("dapev2+kerple"), tokens, layers=[0], heads=[3])
+    assert every.header["heads"] == list(range(12))
+    assert every.layer(0).heads == 12
+
+
+def test_a_model_without_text_says_so() -> None:
+    with pytest.raises(InputError, match="no validation text to choose from"):
+        open_source(nano())
+
+
+def test_a_text_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headscape.capture import sequences
+
+    model = nano()
+    choose = sequences.choose_tokens
+    monkeypatch.setattr(
+        sequences,
+        "choose_tokens",
+        lambda model, text=None, **rest: choose(model, text or "some validation text", **rest),
+    )
+    pack, run = open_source(model)
+    assert pack.length == 20
+    answers = Answers.of([pack], [run])
+    content, _ = answers.answer({"type": "run", "id": "p0", "text": "hello", "request": 1})
+    assert content["pack"]["header"]["pieces"] == list("hello")
+    long = "x" * 2000
+    content, _ = answers.answer({"type": "run", "id": "p0", "text": long, "request": 1})
+    assert content["type"] in {"run", "error"}

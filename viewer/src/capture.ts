@@ -1,0 +1,129 @@
+// One capture: a pack's header, and its arrays where they are here. Cuts out what one head needs.
+import { type Header, type LayerKind, type Numbers, type Stored } from "./pack.ts";
+
+/** The factors of one head, or of all heads of a layer that mixes them: what a worker is given. */
+export interface Factors {
+  kind: LayerKind;
+  heads: number;
+  group: number;
+  length: number;
+  dim: number;
+  causal: boolean;
+  positions: Int32Array;
+  arrays: Record<string, Numbers>;
+  shapes: Record<string, number[]>;
+}
+
+const PER_HEAD = [
+  "q",
+  "lse",
+  "bias.table",
+  "bias.weight",
+  "bias.row",
+  "bias.col",
+  "bias.out_weight",
+  "bias.out_bias",
+  "bias.map",
+];
+const SHARED = [
+  "turn.q",
+  "turn.k",
+  "bias.near",
+  "bias.far",
+  "bias.in_weight",
+  "bias.in_bias",
+  "mix.inner.weight",
+  "mix.inner.bias",
+  "mix.outer.weight",
+  "mix.outer.bias",
+  "mix.table",
+];
+
+export class Capture {
+  readonly positions: Int32Array;
+
+  constructor(
+    readonly id: string,
+    readonly title: string,
+    readonly header: Header,
+    /** Absent where the host serves tiles. */
+    readonly arrays: Map<string, Stored> | null,
+  ) {
+    const given = header.positions;
+    this.positions = Int32Array.from({ length: arrays ? header.length : 0 }, (_, n) => (given ? given[n] : n));
+  }
+
+  get length(): number {
+    return this.header.length;
+  }
+
+  kind(layer: number): LayerKind {
+    return this.header.factors[this.header.layers.indexOf(layer)];
+  }
+
+  has(layer: number, head: number): boolean {
+    return this.header.layers.includes(layer) && this.header.heads.includes(head);
+  }
+
+  /** Whether the heads of a layer are computed together. */
+  together(layer: number): boolean {
+    const mix = this.kind(layer).mix;
+    return mix !== null && mix.kind !== "cope";
+  }
+
+  /** Whether a pair can be seen. */
+  visible(query: number, key: number): boolean {
+    return query >= 0 && key >= 0 && query < this.length && key < this.length && (!this.header.causal || key <= query);
+  }
+
+  piece(token: number): string {
+    return this.header.pieces?.[token] ?? "";
+  }
+
+  stored(layer: number, name: string): Stored | undefined {
+    return this.arrays?.get(`layer.${layer}.${name}`);
+  }
+
+  /** The factors of a head; all of the layer's heads where they are computed together. */
+  factors(layer: number, head: number): Factors {
+    const kind = this.kind(layer),
+      all = this.together(layer),
+      index = this.header.heads.indexOf(head);
+    const arrays: Record<string, Numbers> = {},
+      shapes: Record<string, number[]> = {};
+    const q = this.stored(layer, "q"),
+      k = this.stored(layer, "k");
+    if (!q || !k) throw new Error(`the capture has no queries and keys for layer ${layer + 1}`);
+    const group = q.shape[0] / k.shape[0];
+    const cut = (stored: Stored, at: number): Numbers => {
+      const size = stored.data.length / stored.shape[0];
+      return all ? stored.data : stored.data.subarray(at * size, (at + 1) * size);
+    };
+    arrays["k"] = cut(k, Math.floor(index / group));
+    for (const name of PER_HEAD) {
+      const stored = this.stored(layer, name);
+      if (stored) {
+        arrays[name] = cut(stored, index);
+        shapes[name] = stored.shape;
+      }
+    }
+    for (const name of SHARED) {
+      const stored = this.stored(layer, name);
+      if (stored) {
+        arrays[name] = stored.data;
+        shapes[name] = stored.shape;
+      }
+    }
+    return {
+      kind,
+      heads: all ? q.shape[0] : 1,
+      group: all ? group : 1,
+      length: q.shape[1],
+      dim: q.shape[2],
+      causal: this.header.causal,
+      positions: this.positions,
+      arrays,
+      shapes,
+    };
+  }
+}

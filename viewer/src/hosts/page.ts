@@ -1,0 +1,98 @@
+// The host of a page: packs are in the page or come from a server, the state is in the address.
+import { type Model } from "../host.ts";
+
+type Listener = (...args: never[]) => void;
+
+/** A model without Python: values, listeners, and messages handed to `answer`. */
+export class PageModel implements Model {
+  private readonly values = new Map<string, unknown>();
+  private readonly listeners = new Map<string, Set<Listener>>();
+
+  constructor(
+    private readonly answer: (
+      message: Record<string, unknown>,
+    ) => Promise<{ content: unknown; buffers: ArrayBuffer[] }>,
+  ) {
+    this.values.set("state", fromAddress());
+    this.values.set("link", location.href.split("#")[0]);
+    addEventListener("hashchange", () => {
+      this.values.set("state", fromAddress());
+      this.emit("change:state");
+    });
+  }
+
+  get(name: string): unknown {
+    return this.values.get(name);
+  }
+
+  set(name: string, value: unknown): void {
+    this.values.set(name, value);
+  }
+
+  on(event: string, listener: Listener): void {
+    if (!this.listeners.has(event)) this.listeners.set(event, new Set());
+    this.listeners.get(event)!.add(listener);
+  }
+
+  off(event: string, listener: Listener): void {
+    this.listeners.get(event)?.delete(listener);
+  }
+
+  save_changes(): void {
+    const text = JSON.stringify(this.values.get("state") ?? {}),
+      hash = text === "{}" ? "" : `#${encodeURIComponent(text)}`;
+    if (location.hash !== hash) history.replaceState(null, "", `${location.pathname}${location.search}${hash}`);
+  }
+
+  send(message: unknown): void {
+    const { request } = message as { request: number };
+    this.answer(message as Record<string, unknown>).then(
+      ({ content, buffers }) => this.emit("msg:custom", content, buffers),
+      (error: Error) => this.emit("msg:custom", { type: "error", request, message: error.message }, []),
+    );
+  }
+
+  private emit(event: string, ...args: unknown[]): void {
+    for (const listener of this.listeners.get(event) ?? []) (listener as (...args: unknown[]) => void)(...args);
+  }
+}
+
+/** The state in the address, or nothing where it cannot be read. */
+function fromAddress(): unknown {
+  try {
+    return location.hash.length > 1 ? JSON.parse(decodeURIComponent(location.hash.slice(1))) : {};
+  } catch {
+    return {};
+  }
+}
+
+/** Bytes from base64 text. */
+function fromBase64(text: string): Uint8Array<ArrayBuffer> {
+  const direct = (Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array<ArrayBuffer> }).fromBase64;
+  if (direct) return direct(text);
+  const clean = text.trim(),
+    size = 1 << 20,
+    parts: Uint8Array[] = [];
+  for (let at = 0; at < clean.length; at += size)
+    parts.push(Uint8Array.from(atob(clean.slice(at, at + size)), (letter) => letter.charCodeAt(0)));
+  const out = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  parts.reduce((at, part) => (out.set(part, at), at + part.length), 0);
+  return out;
+}
+
+async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<ArrayBuffer> {
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))).arrayBuffer();
+}
+
+/** The packs written into the page; their text is let go once read. */
+export async function embedded(): Promise<{ id: string; title: string; bytes: ArrayBuffer }[]> {
+  const packs = [];
+  for (const element of document.querySelectorAll<HTMLScriptElement>("script[data-pack]")) {
+    const id = element.dataset["pack"]!,
+      title = element.dataset["title"] ?? "";
+    const bytes = await inflate(fromBase64(element.textContent!));
+    element.textContent = "";
+    packs.push({ id, title, bytes });
+  }
+  return packs;
+}

@@ -1,0 +1,46 @@
+// What one map shows: a head's quantity, what is taken away from it, and the capture it is compared with.
+import { type Capture } from "./capture.ts";
+import { type Quantity } from "./pack.ts";
+import { type Minus, type Pooling } from "./state.ts";
+
+export interface Source {
+  capture: Capture;
+  layer: number;
+  head: number;
+  quantity: Quantity;
+  minus: Minus;
+  /** Subtracted pair by pair. */
+  less: Capture | null;
+}
+
+/** A name for everything but the head. */
+export function family(source: Source): string {
+  return `${source.capture.id}|${source.less?.id ?? ""}|${source.layer}|${source.quantity}|${source.minus}`;
+}
+
+export function sourceName(source: Source): string {
+  return `${family(source)}|${source.head}`;
+}
+
+/** Which reduction of a cell is shown. */
+export function pooled(source: Source, pooling: Pooling): "mean" | "least" | "greatest" {
+  if (pooling !== "auto") return pooling;
+  return source.quantity === "weights" && source.minus === "nothing" && !source.less ? "greatest" : "mean";
+}
+
+/** Tokens that a map covers: the shorter capture's of a difference. */
+export function lengthOf(source: Source): number {
+  return source.less ? Math.min(source.capture.length, source.less.length) : source.capture.length;
+}
+
+const NAMES: Record<Quantity, string> = {
+  content: "Content score",
+  bias: "Positional bias",
+  final: "Final score",
+  weights: "Attention weight",
+};
+
+/** The quantity in words. */
+export function describe(quantity: Quantity, minus: Minus): string {
+  return NAMES[quantity] + (minus === "row" ? " minus row mean" : minus === "distance" ? " minus distance mean" : "");
+}

@@ -1,0 +1,29 @@
+// Numbers and tokens as text.
+
+/** A number with some significant digits, without exponents where they are not needed. */
+export function number(value: number, digits = 4): string {
+  if (Number.isNaN(value)) return "hidden";
+  if (!Number.isFinite(value)) return String(value);
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e6 || size < 1e-4)
+    return Number(value.toPrecision(digits)).toExponential().replace("e+", "e").replaceAll("-", "−");
+  return String(Number(value.toPrecision(digits))).replace("-", "−");
+}
+
+/** A token with its white space made visible. */
+export function visible(piece: string): string {
+  return piece.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "·");
+}
+
+/** A token in quotation marks, for sentences. */
+export function quoted(piece: string): string {
+  return piece ? `“${visible(piece)}”` : "";
+}
+
+/** Round steps 1, 2, 5, 10 ... : the least that is at least `least`. */
+export function roundStep(least: number): number {
+  const power = 10 ** Math.floor(Math.log10(Math.max(least, 1e-300)));
+  for (const factor of [1, 2, 5, 10]) if (factor * power >= least * 0.999) return factor * power;
+  return 10 * power;
+}

@@ -1,0 +1,86 @@
+// The screen of one head: its maps, and beside them values, plots, search, notes and what to take away.
+import { type App, panelsOf, sharing } from "../app.ts";
+import { sourceName } from "../source.ts";
+import { wholeTile } from "../whole.ts";
+import { h } from "./dom.ts";
+import { type Wanted } from "./draw.ts";
+import { Linked } from "./linked.ts";
+import { MapPanel } from "./map.ts";
+import { Notes } from "./notes.ts";
+import { Readout } from "./readout.ts";
+import { Search } from "./search.ts";
+import { TakeAway } from "./takeaway.ts";
+import { Typing } from "./typing.ts";
+
+export class HeadScreen {
+  readonly element: HTMLElement;
+  panels: MapPanel[] = [];
+  readonly search: Search;
+  readonly notes: Notes;
+  readonly takeaway: TakeAway;
+  private readonly maps = h("div", { class: "maps" });
+  private readonly readout: Readout;
+  private readonly linked: Linked;
+  private readonly typing: Typing;
+
+  constructor(
+    private readonly app: App,
+    follow: (id: string) => Promise<void>,
+  ) {
+    this.readout = new Readout(app);
+    this.linked = new Linked(app);
+    this.search = new Search(app);
+    this.notes = new Notes(app);
+    this.takeaway = new TakeAway(app, () => this.panels);
+    this.typing = new Typing(app, follow);
+    const beside = h(
+      "div",
+      { class: "beside" },
+      this.readout.element,
+      this.linked.element,
+      this.search.element,
+      this.notes.element,
+      this.takeaway.element,
+      this.typing.element,
+    );
+    this.element = h(
+      "section",
+      { class: "headscreen", "aria-label": "One head" },
+      h("h2", { class: "unseen" }, "One head"),
+      this.maps,
+      beside,
+    );
+  }
+
+  /** Lay the panels out and read their sizes; returns the tiles they need. */
+  prepare(): Wanted[] {
+    const { app } = this,
+      shown = panelsOf(app);
+    while (this.panels.length < shown.length) this.panels.push(new MapPanel(app));
+    this.panels.length = shown.length;
+    // Panels stay in the document while others come and go, so that the focus stays too.
+    while (this.maps.children.length > shown.length) this.maps.lastElementChild!.remove();
+    for (const panel of this.panels) if (!panel.element.isConnected) this.maps.append(panel.element);
+    this.maps.dataset["count"] = String(shown.length);
+    this.panels.forEach((panel, n) => panel.measure(shown[n]));
+    const names = new Set<string>(),
+      wholes: Wanted[] = [];
+    for (const { source, across } of shown)
+      for (const each of [source, across].flatMap((of) => (of ? sharing(app, of) : []))) {
+        if (names.has(sourceName(each))) continue;
+        names.add(sourceName(each));
+        const tile = wholeTile(each, each.head === source.head && each.layer === source.layer ? -1 : 10);
+        if (tile) wholes.push(tile);
+      }
+    return [...wholes, ...this.panels.flatMap((panel) => panel.wanted())];
+  }
+
+  draw(): void {
+    for (const panel of this.panels) panel.draw();
+    this.readout.draw();
+    this.linked.draw();
+    this.search.draw();
+    this.notes.draw();
+    this.typing.draw();
+  }
+}

@@ -1,0 +1,184 @@
+// The three plots beside the map: against distance, along the query's row, along the key's column.
+import { type App, captureOf, longest, otherOf, pairOf, viewOf } from "../app.ts";
+import { type Capture } from "../capture.ts";
+import { type Quantity } from "../pack.ts";
+import { type Profile } from "../profiles.ts";
+import { describe } from "../source.ts";
+import { number, quoted } from "../text.ts";
+import { choice, type Choice, h } from "./dom.ts";
+import { type Curve, Plot } from "./plots.ts";
+
+const spreads = new WeakMap<Profile, { low: Float64Array; high: Float64Array }>();
+
+/** One standard deviation on either side of the mean. */
+function spread(profile: Profile): { low: Float64Array; high: Float64Array } {
+  let found = spreads.get(profile);
+  if (!found) {
+    const at = (side: 1 | -1) => profile.mean.map((value, n) => value + side * profile.deviation[n]);
+    spreads.set(profile, (found = { low: at(-1), high: at(1) }));
+  }
+  return found;
+}
+
+export class Linked {
+  readonly element: HTMLElement;
+  private readonly distance: Plot;
+  private readonly row = new Plot("row");
+  private readonly column = new Plot("column");
+  private readonly of: Choice<"bias" | "shown">;
+
+  constructor(private readonly app: App) {
+    this.of = choice(
+      "of",
+      [
+        ["bias", "positional bias"],
+        ["shown", "quantity shown"],
+      ],
+      (profile) => app.store.set({ profile }),
+    );
+    this.distance = new Plot("distance", this.of.element);
+    this.element = h(
+      "section",
+      { class: "linked", "aria-label": "Linked plots" },
+      this.distance.element,
+      this.row.element,
+      this.column.element,
+    );
+  }
+
+  draw(): void {
+    const capture = captureOf(this.app);
+    if (!capture) return;
+    this.of.show(this.app.store.state.profile);
+    this.drawDistance(capture);
+    this.drawRow(capture);
+    this.drawColumn(capture);
+  }
+
+  private both(capture: Capture): Capture[] {
+    const other = otherOf(this.app);
+    return other ? [capture, other] : [capture];
+  }
+
+  private drawDistance(capture: Capture): void {
+    const { app } = this,
+      { state } = app.store,
+      quantity: Quantity = state.profile === "bias" ? "bias" : state.quantity,
+      pair = pairOf(app);
+    const profiles = this.both(capture).map((of) => app.profiles.get(of, state.layer, state.head, quantity, 4)),
+      first = profiles[0];
+    const to = longest(app) - 1,
+      from = capture.header.causal ? 0 : -to;
+    const name = describe(quantity, "nothing").toLowerCase();
+    const curves: Curve[] = profiles.flatMap((profile, n) =>
+      profile
+        ? [{ name, values: profile.mean, first: -profile.zero, tone: n ? ("other" as const) : ("main" as const) }]
+        : [],
+    );
+    const value = pair ? this.value(capture, quantity, pair.query, pair.key) : NaN;
+    this.distance.show({
+      title: `${describe(quantity, "nothing")} against distance`,
+      xTitle: "distance, query − key",
+      yTitle: name,
+      from,
+      to,
+      curves,
+      bands: first
+        ? [
+            { low: first.least, high: first.greatest, first: -first.zero, tone: "wide" },
+            { ...spread(first), first: -first.zero, tone: "narrow" },
+          ]
+        : [],
+      mark: pair ? { x: pair.query - pair.key, y: value } : null,
+      empty: "Computing …",
+      summary: first
+        ? `Mean ${name} by distance: ${number(first.mean[first.zero])} at distance 0, ${number(first.mean[first.zero + Math.min(to, Math.floor(to / 2))])} at distance ${Math.floor(to / 2)}.`
+        : "Computing the mean by distance.",
+      note: first ? "Line: mean. Dark band: one standard deviation. Light band: least to greatest." : "Computing …",
+    });
+  }
+
+  private value(capture: Capture, quantity: Quantity, query: number, key: number): number {
+    const { layer, head } = this.app.store.state;
+    if (!capture.visible(query, key)) return NaN;
+    const row = this.app.rows.row(capture, layer, head, query, key);
+    return row?.[quantity]?.[key - row.first] ?? NaN;
+  }
+
+  private range(axis: "query" | "key"): [number, number] {
+    const { state } = this.app.store,
+      length = longest(this.app),
+      view = viewOf(state, length);
+    return [Math.max(0, Math.floor(view[axis])), Math.min(length - 1, Math.ceil(view[axis] + view.span))];
+  }
+
+  private drawRow(capture: Capture): void {
+    const { app } = this,
+      { state } = app.store,
+      pair = pairOf(app),
+      [from, to] = this.range("key"),
+      name = describe(state.quantity, "nothing");
+    const curves: Curve[] = !pair
+      ? []
+      : this.both(capture).flatMap((of, n) => {
+          const row = pair.query < of.length ? app.rows.row(of, state.layer, state.head, pair.query, pair.key) : null;
+          return row
+            ? [
+                {
+                  name,
+                  values: row[state.quantity],
+                  first: row.first,
+                  tone: n ? ("other" as const) : ("main" as const),
+                },
+              ]
+            : [];
+        });
+    const value = pair ? this.value(capture, state.quantity, pair.query, pair.key) : NaN;
+    const title = pair ? `Row of query ${pair.query} ${quoted(capture.piece(pair.query))}` : "Row of a query";
+    this.row.show({
+      title,
+      xTitle: "key",
+      yTitle: name,
+      from,
+      to,
+      curves,
+      mark: pair ? { x: pair.key, y: value } : null,
+      empty: pair ? "Computing …" : "Point at a pair.",
+      summary: pair
+        ? `${name} of query ${pair.query} over keys ${from} to ${to}; ${number(value)} at key ${pair.key}.`
+        : "Point at a pair to see its row.",
+    });
+  }
+
+  private drawColumn(capture: Capture): void {
+    const { app } = this,
+      { state } = app.store,
+      pair = pairOf(app),
+      [from, to] = this.range("query"),
+      name = describe(state.quantity, "nothing");
+    const curves: Curve[] = !pair
+      ? []
+      : this.both(capture).flatMap((of, n) => {
+          const part =
+            pair.key < of.length
+              ? app.rows.column(of, state.layer, state.head, state.quantity, pair.key, pair.query)
+              : null;
+          return part ? [{ name, ...part, tone: n ? ("other" as const) : ("main" as const) }] : [];
+        });
+    const value = pair ? this.value(capture, state.quantity, pair.query, pair.key) : NaN;
+    const title = pair ? `Column of key ${pair.key} ${quoted(capture.piece(pair.key))}` : "Column of a key";
+    this.column.show({
+      title,
+      xTitle: "query",
+      yTitle: name,
+      from,
+      to,
+      curves,
+      mark: pair ? { x: pair.query, y: value } : null,
+      empty: pair ? "Computing …" : "Point at a pair.",
+      summary: pair
+        ? `${name} of key ${pair.key} over queries ${from} to ${to}.`
+        : "Point at a pair to see its column.",
+    });
+  }
+}

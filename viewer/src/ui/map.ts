@@ -1,0 +1,154 @@
+// One map with its title, strips, colour bar and a line on what its cells are.
+import { type App, longest, matchesOf, pairOf, scaleFor, type Shown, viewOf } from "../app.ts";
+import { describe, lengthOf, pooled, type Source } from "../source.ts";
+import { wholeMap } from "../whole.ts";
+import { ColourBar } from "./colourbar.ts";
+import { h, say } from "./dom.ts";
+import { drawSource, type Frame, levelFor, previewText, type Wanted, wantedTiles } from "./draw.ts";
+import { background, clipLower, clipUpper, drawMarks } from "./marks.ts";
+import { Pointer } from "./pointer.ts";
+import { Strip } from "./strips.ts";
+
+const swap = (frame: Frame): Frame => ({
+  ...frame,
+  query: frame.key,
+  key: frame.query,
+  width: frame.height,
+  height: frame.width,
+});
+
+export class MapPanel {
+  readonly element: HTMLElement;
+  readonly canvas = h("canvas", { class: "pixels" });
+  private readonly overlay = h("canvas", { class: "overlay", "aria-hidden": "true" });
+  private readonly queries = new Strip("query");
+  private readonly keys = new Strip("key");
+  private readonly title = h("h3", { class: "title" });
+  private readonly status = h("p", { class: "status" });
+  readonly stage: HTMLElement;
+  readonly bar: ColourBar;
+  shown: Shown | null = null;
+  frame: Frame = { query: 0, key: 0, pixels: 1, width: 1, height: 1 };
+
+  constructor(private readonly app: App) {
+    this.bar = new ColourBar(app);
+    this.stage = h(
+      "div",
+      {
+        class: "stage",
+        tabindex: 0,
+        role: "application",
+        "aria-roledescription": "attention map",
+      },
+      this.canvas,
+      this.overlay,
+    );
+    new Pointer(app, this).listen();
+    const corner = h(
+      "div",
+      { class: "corner", "aria-hidden": "true" },
+      h("span", { class: "to" }, "key →"),
+      h("span", { class: "from" }, "query ↓"),
+    );
+    this.element = h(
+      "figure",
+      { class: "panel" },
+      this.title,
+      h("div", { class: "frame" }, corner, this.keys.element, this.queries.element, this.stage),
+      this.bar.element,
+      this.status,
+    );
+  }
+
+  focus(): void {
+    this.stage.focus();
+  }
+
+  /** Tiles that this panel needs. */
+  wanted(): Wanted[] {
+    if (!this.shown) return [];
+    const list = wantedTiles(this.shown.source, this.frame);
+    return this.shown.across ? [...list, ...wantedTiles(this.shown.across, swap(this.frame))] : list;
+  }
+
+  /** Read sizes and the view; call before `wanted` and `draw`. */
+  measure(shown: Shown): void {
+    this.shown = shown;
+    const box = this.stage.getBoundingClientRect(),
+      ratio = window.devicePixelRatio || 1,
+      view = viewOf(this.app.store.state, longest(this.app));
+    const width = Math.max(1, Math.round(box.width * ratio)),
+      height = Math.max(1, Math.round(box.height * ratio));
+    this.frame = { query: view.query, key: view.key, pixels: width / view.span, width, height };
+  }
+
+  draw(): void {
+    const { app, frame, shown } = this;
+    if (!shown) return;
+    const { source, across } = shown,
+      { state } = app.store,
+      what = pooled(source, state.pooling),
+      level = levelFor(frame.pixels);
+    const name = (of: Source) => of.capture.title;
+    const titles = source.less
+      ? `${name(source)} minus ${source.less.title}`
+      : across
+        ? `${name(source)} below, ${name(across)} above the diagonal`
+        : name(source);
+    say(
+      this.title,
+      `${describe(source.quantity, source.minus)} · layer ${source.layer + 1}, head ${source.head + 1} · ${titles}`,
+    );
+    this.stage.setAttribute(
+      "aria-label",
+      `${this.title.textContent}. ${lengthOf(source)} tokens. Arrow keys move by one cell, Enter locks, question mark lists all keys.`,
+    );
+    if (this.canvas.width !== frame.width || this.canvas.height !== frame.height)
+      for (const canvas of [this.canvas, this.overlay]) {
+        canvas.width = frame.width;
+        canvas.height = frame.height;
+      }
+    const context = this.canvas.getContext("2d")!,
+      style = getComputedStyle(this.element),
+      scale = scaleFor(app, source);
+    context.imageSmoothingEnabled = false;
+    background(context, style, frame, shown);
+    let complete = false;
+    if (scale) {
+      context.save();
+      if (across) {
+        clipUpper(context, frame);
+        context.transform(0, 1, 1, 0, 0, 0);
+        complete = drawSource(context, app.tiles, across, swap(frame), scale, what, wholeMap(app.tiles, across));
+        context.restore();
+        context.save();
+        clipLower(context, frame);
+      } else complete = true;
+      complete = drawSource(context, app.tiles, source, frame, scale, what, wholeMap(app.tiles, source)) && complete;
+      context.restore();
+    }
+    this.bar.show(source, scale);
+    drawMarks(this.overlay.getContext("2d")!, style, frame, app, shown);
+    this.strips();
+    const cell = 2 ** level,
+      preview = previewText(app.tiles, source, frame);
+    say(
+      this.status,
+      (complete ? (cell > 1 ? `A cell is ${cell} × ${cell} pairs: ${what}.` : "Every pair is shown.") : "Computing …") +
+        preview,
+    );
+    this.element.dataset["complete"] = String(complete);
+    this.element.dataset["level"] = String(level);
+  }
+
+  private strips(): void {
+    const { frame, app } = this,
+      ratio = window.devicePixelRatio || 1,
+      size = frame.pixels / ratio,
+      pair = pairOf(app),
+      capture = this.shown!.source.capture;
+    const matches = matchesOf(app);
+    this.queries.show(capture, frame.query, size, frame.height / ratio, pair?.query ?? null, matches);
+    this.keys.show(capture, frame.key, size, frame.width / ratio, pair?.key ?? null, matches);
+  }
+}

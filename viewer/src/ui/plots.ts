@@ -1,0 +1,196 @@
+// Line plots as SVG: curves, a spread, one marked point, and axes with round numbers.
+import { number, roundStep } from "../text.ts";
+import { h, say, svg } from "./dom.ts";
+
+export interface Curve {
+  name: string;
+  /** Value at first, first + 1, ...; NaN leaves a gap. */
+  values: ArrayLike<number>;
+  first: number;
+  tone: "main" | "other";
+}
+
+export interface PlotData {
+  title: string;
+  xTitle: string;
+  yTitle: string;
+  from: number;
+  to: number;
+  curves: Curve[];
+  bands?: { low: ArrayLike<number>; high: ArrayLike<number>; first: number; tone: "wide" | "narrow" }[];
+  mark?: { x: number; y: number } | null;
+  /** What stands in place of curves that are not there. */
+  empty: string;
+  /** A sentence for those who do not see the plot. */
+  summary: string;
+  log?: boolean;
+  note?: string;
+}
+
+const WIDTH = 320,
+  HEIGHT = 132,
+  LEFT = 44,
+  BOTTOM = 30,
+  TOP = 6,
+  RIGHT = 8;
+
+export class Plot {
+  readonly element: HTMLElement;
+  private readonly svg = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
+  private readonly title = h("h3", {});
+  private readonly note = h("p", { class: "small" });
+
+  constructor(name: string, extra?: HTMLElement) {
+    this.element = h(
+      "figure",
+      { class: "plot", "data-plot": name },
+      h("div", { class: "plothead" }, this.title, extra),
+      this.svg as unknown as Node,
+      this.note,
+    );
+  }
+
+  private shown: PlotData | null = null;
+
+  show(data: PlotData): void {
+    if (this.shown && same(this.shown, data)) return;
+    this.shown = data;
+    say(this.title, data.title);
+    say(this.note, data.note ?? "");
+    this.note.hidden = !data.note;
+    this.svg.setAttribute("aria-label", data.summary);
+    const inner = { w: WIDTH - LEFT - RIGHT, h: HEIGHT - TOP - BOTTOM };
+    const to = (value: number) => (data.log ? Math.log10(Math.max(value, 1e-12)) : value);
+    const columns = data.curves.map((curve) => reduceCurve(curve.values, curve.first, data.from, data.to, inner.w, to));
+    const bands = (data.bands ?? []).map((band) => [
+      reduceCurve(band.low, band.first, data.from, data.to, inner.w, to),
+      reduceCurve(band.high, band.first, data.from, data.to, inner.w, to),
+    ]);
+    let low = Infinity,
+      high = -Infinity;
+    for (const column of [...columns, ...bands.flat()])
+      for (const point of column) {
+        low = Math.min(low, point.low);
+        high = Math.max(high, point.high);
+      }
+    if (data.mark && Number.isFinite(data.mark.y)) {
+      low = Math.min(low, to(data.mark.y));
+      high = Math.max(high, to(data.mark.y));
+    }
+    const parts: SVGElement[] = [];
+    if (low > high)
+      parts.push(
+        svg(
+          "text",
+          { x: LEFT + inner.w / 2, y: TOP + inner.h / 2, class: "axis", "text-anchor": "middle" },
+          data.empty,
+        ),
+      );
+    else {
+      if (high - low < 1e-9) {
+        low -= 0.5;
+        high += 0.5;
+      }
+      const pad = 0.04 * (high - low),
+        y = (value: number) => TOP + inner.h * (1 - (value - low + pad) / (high - low + 2 * pad));
+      const x = (value: number) => LEFT + (inner.w * (value - data.from)) / Math.max(1e-9, data.to - data.from);
+      for (const tick of ticks(low, high, 4)) {
+        parts.push(svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(tick), y2: y(tick), class: "grid" }));
+        parts.push(
+          svg(
+            "text",
+            { x: LEFT - 4, y: y(tick) + 3.5, class: "axis", "text-anchor": "end" },
+            number(data.log ? 10 ** tick : tick, 3),
+          ),
+        );
+      }
+      for (const tick of ticks(data.from, data.to, 6).filter(Number.isInteger))
+        parts.push(
+          svg("text", { x: x(tick), y: HEIGHT - BOTTOM + 12, class: "axis", "text-anchor": "middle" }, String(tick)),
+        );
+      bands.forEach(([lows, highs], n) => {
+        const points = [
+          ...lows.map((point) => `${x(point.x).toFixed(1)},${y(point.low).toFixed(1)}`),
+          ...highs.toReversed().map((point) => `${x(point.x).toFixed(1)},${y(point.high).toFixed(1)}`),
+        ];
+        if (points.length)
+          parts.push(svg("polygon", { points: points.join(" "), class: `band ${data.bands![n].tone}` }));
+      });
+      columns.forEach((column, n) =>
+        parts.push(svg("path", { d: path(column, x, y), class: `curve ${data.curves[n].tone}` })),
+      );
+      if (data.mark && Number.isFinite(data.mark.y) && data.mark.x >= data.from && data.mark.x <= data.to)
+        parts.push(svg("circle", { cx: x(data.mark.x), cy: y(to(data.mark.y)), r: 4, class: "mark" }));
+    }
+    parts.push(
+      svg("text", { x: LEFT + inner.w / 2, y: HEIGHT - 4, class: "axis", "text-anchor": "middle" }, data.xTitle),
+    );
+    this.svg.replaceChildren(...parts);
+  }
+}
+
+/** Whether two plots would look alike: the same arrays by identity, the same words and numbers. */
+function same(a: PlotData, b: PlotData): boolean {
+  const arrays = ({ curves, bands }: PlotData) => [
+    ...curves.map((curve) => curve.values),
+    ...(bands ?? []).flatMap((band) => [band.low, band.high]),
+  ];
+  const words = ({ curves, bands, ...rest }: PlotData) =>
+    JSON.stringify([rest, curves.map(({ first, tone }) => [first, tone]), bands?.length]);
+  const before = arrays(a),
+    now = arrays(b);
+  return before.length === now.length && before.every((array, n) => array === now[n]) && words(a) === words(b);
+}
+
+interface Column {
+  x: number;
+  low: number;
+  high: number;
+}
+
+/** At most one column a pixel, with the least and the greatest of what falls into it: no spike is lost. */
+export function reduceCurve(
+  values: ArrayLike<number>,
+  first: number,
+  from: number,
+  to: number,
+  pixels: number,
+  map: (value: number) => number,
+): Column[] {
+  const out: Column[] = [],
+    start = Math.max(0, Math.ceil(from - first)),
+    stop = Math.min(values.length - 1, Math.floor(to - first)),
+    step = Math.max(1, (stop - start + 1) / pixels);
+  for (let at = start; at <= stop; at += step) {
+    let low = Infinity,
+      high = -Infinity;
+    for (let n = Math.floor(at); n < Math.max(Math.floor(at) + 1, Math.min(stop + 1, Math.floor(at + step))); n++) {
+      const value = map(values[n]);
+      if (Number.isFinite(value)) {
+        low = Math.min(low, value);
+        high = Math.max(high, value);
+      }
+    }
+    if (low <= high) out.push({ x: first + Math.floor(at), low, high });
+  }
+  return out;
+}
+
+function path(column: Column[], x: (value: number) => number, y: (value: number) => number): string {
+  return column
+    .map((point, n) => {
+      const at = x(point.x).toFixed(1),
+        low = y(point.low).toFixed(1),
+        high = y(point.high).toFixed(1);
+      return `${n ? "L" : "M"}${at},${low}${low === high ? "" : `L${at},${high}`}`;
+    })
+    .join("");
+}
+
+function ticks(low: number, high: number, count: number): number[] {
+  const step = roundStep((high - low) / count),
+    out: number[] = [];
+  for (let value = Math.ceil(low / step) * step; value <= high + 1e-9 * step; value += step)
+    out.push(Math.abs(value) < step / 1e6 ? 0 : Number(value.toPrecision(12)));
+  return out;
+}

@@ -1,0 +1,122 @@
+// The pointer on a map: hovering, clicking, dragging, the wheel and two fingers.
+import { type App, lock, longest, type Pair, setView, type Shown, viewOf } from "../app.ts";
+import { type Frame } from "./draw.ts";
+
+/** What the pointer needs to know of its panel. */
+interface Target {
+  stage: HTMLElement;
+  frame: Frame;
+  shown: Shown | null;
+}
+
+type Place = { clientX: number; clientY: number };
+
+export class Pointer {
+  private drag: { x: number; y: number; moved: boolean; query: number; key: number } | null = null;
+  private readonly touches = new Map<number, { x: number; y: number }>();
+
+  constructor(
+    private readonly app: App,
+    private readonly target: Target,
+  ) {}
+
+  /** Listen on the panel's stage. */
+  listen(): void {
+    const { stage } = this.target;
+    stage.addEventListener("wheel", (event) => this.wheel(event));
+    stage.addEventListener("pointerdown", (event) => this.down(event));
+    stage.addEventListener("pointermove", (event) => this.move(event));
+    stage.addEventListener("pointerup", (event) => this.up(event));
+    stage.addEventListener("pointercancel", (event) => this.touches.delete(event.pointerId));
+    stage.addEventListener("pointerleave", () => this.leave());
+    stage.addEventListener("dblclick", (event) => this.zoom(event, 0.5));
+  }
+
+  private locate(event: Place): Pair {
+    const box = this.target.stage.getBoundingClientRect(),
+      { frame } = this.target,
+      ratio = frame.width / box.width;
+    return {
+      query: frame.query + ((event.clientY - box.top) * ratio) / frame.pixels,
+      key: frame.key + ((event.clientX - box.left) * ratio) / frame.pixels,
+    };
+  }
+
+  private zoom(event: Place, factor: number): void {
+    const at = this.locate(event),
+      view = viewOf(this.app.store.state, longest(this.app));
+    const span = Math.min(Math.max(view.span * factor, 4), longest(this.app) * 1.5),
+      share = span / view.span;
+    setView(this.app, {
+      query: at.query - (at.query - view.query) * share,
+      key: at.key - (at.key - view.key) * share,
+      span,
+    });
+  }
+
+  private wheel(event: WheelEvent): void {
+    event.preventDefault();
+    this.zoom(event, Math.exp(Math.max(-80, Math.min(80, event.deltaY)) * 0.004));
+  }
+
+  private down(event: PointerEvent): void {
+    this.target.stage.setPointerCapture(event.pointerId);
+    this.touches.set(event.pointerId, { x: event.clientX, y: event.clientY });
+    const view = viewOf(this.app.store.state, longest(this.app));
+    this.drag = { x: event.clientX, y: event.clientY, moved: false, query: view.query, key: view.key };
+  }
+
+  private move(event: PointerEvent): void {
+    const { app, drag } = this,
+      before = this.touches.get(event.pointerId);
+    if (before && this.touches.size === 2) {
+      const [a, b] = [...this.touches.values()],
+        wide = Math.hypot(a.x - b.x, a.y - b.y);
+      before.x = event.clientX;
+      before.y = event.clientY;
+      const now = Math.hypot(a.x - b.x, a.y - b.y);
+      if (now > 10 && wide > 10) this.zoom({ clientX: (a.x + b.x) / 2, clientY: (a.y + b.y) / 2 }, wide / now);
+      if (drag) drag.moved = true;
+      return;
+    }
+    if (drag && before) {
+      const dx = event.clientX - drag.x,
+        dy = event.clientY - drag.y;
+      if (Math.hypot(dx, dy) > 4) drag.moved = true;
+      if (drag.moved) {
+        const pixels = this.target.frame.pixels / (window.devicePixelRatio || 1),
+          view = viewOf(app.store.state, longest(app));
+        setView(app, { ...view, query: drag.query - dy / pixels, key: drag.key - dx / pixels });
+        return;
+      }
+    }
+    if (app.store.state.locked) return;
+    const at = this.inside(event);
+    app.hover = at;
+    app.draw();
+  }
+
+  private inside(event: PointerEvent): Pair | null {
+    const at = this.locate(event),
+      query = Math.floor(at.query),
+      key = Math.floor(at.key),
+      length = longest(this.app);
+    if (query < 0 || key < 0 || query >= length || key >= length) return null;
+    return this.target.shown?.across && key > query ? { query: key, key: query } : { query, key };
+  }
+
+  private up(event: PointerEvent): void {
+    const drag = this.drag;
+    this.touches.delete(event.pointerId);
+    this.drag = null;
+    if (!drag || drag.moved) return;
+    const at = this.inside(event);
+    if (at) lock(this.app, at);
+  }
+
+  private leave(): void {
+    if (this.app.store.state.locked || document.activeElement === this.target.stage) return;
+    this.app.hover = null;
+    this.app.draw();
+  }
+}

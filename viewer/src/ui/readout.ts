@@ -1,0 +1,145 @@
+// The exact values of the pair looked at, in words.
+import { type App, captureOf, otherOf, pairOf } from "../app.ts";
+import { type Capture } from "../capture.ts";
+import { QUANTITIES, type Quantity } from "../pack.ts";
+import { rank } from "../rows.ts";
+import { number, quoted } from "../text.ts";
+import { h, say } from "./dom.ts";
+
+/** Significant digits of one value, and of two beside their difference. */
+const DIGITS = 7,
+  FEWER = 6;
+
+/** What is known of a pair in one capture. */
+export interface PairValues {
+  values: Record<Quantity, number>;
+  place: number;
+  of: number;
+  /** Whether the whole row is known, so that the place counts. */
+  whole: boolean;
+}
+
+export function pairValues(app: App, capture: Capture, query: number, key: number): PairValues | null {
+  const { layer, head, quantity } = app.store.state;
+  if (!capture.visible(query, key)) return null;
+  const row = app.rows.row(capture, layer, head, query, key);
+  if (!row) return null;
+  const values = Object.fromEntries(QUANTITIES.map((name) => [name, row[name][key - row.first]])) as Record<
+    Quantity,
+    number
+  >;
+  return { values, ...rank(row[quantity], key - row.first), whole: row[quantity].length === capture.length };
+}
+
+export class Readout {
+  readonly element: HTMLElement;
+  private readonly where = h("p", { class: "where" });
+  private readonly lines = new Map<Quantity, { row: HTMLElement; values: HTMLElement[] }>();
+  private readonly body: HTMLElement;
+  private readonly less: { row: HTMLElement; values: HTMLElement[] };
+  private readonly head: HTMLElement[];
+  private readonly footer = h("p", { class: "small" });
+
+  constructor(private readonly app: App) {
+    this.head = [h("th", { scope: "col" }), h("th", { scope: "col" }), h("th", { scope: "col" })];
+    const body = h("tbody", {});
+    for (const quantity of QUANTITIES) {
+      const values = [h("td", {}), h("td", {}), h("td", {})];
+      const row = h("tr", { "data-quantity": quantity }, h("th", { scope: "row" }, quantity), ...values);
+      this.lines.set(quantity, { row, values });
+      body.append(row);
+    }
+    const values = [h("td", {}), h("td", {}), h("td", {})];
+    this.less = {
+      row: h("tr", { "data-quantity": "minus", class: "shown" }, h("th", { scope: "row" }), ...values),
+      values,
+    };
+    this.body = body;
+    const table = h(
+      "table",
+      {},
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "quantity"), ...this.head)),
+      body,
+    );
+    this.element = h(
+      "section",
+      { class: "readout", "aria-label": "Values of the pair", "aria-live": "polite", "aria-atomic": "true" },
+      this.where,
+      table,
+      this.footer,
+    );
+  }
+
+  /** The value shown where a row or distance mean is taken away. */
+  private drawLess(captures: (Capture | undefined)[], sides: (PairValues | null)[], two: boolean): void {
+    const { app } = this,
+      { minus, quantity, layer, head } = app.store.state,
+      pair = pairOf(app);
+    if (minus === "nothing") {
+      this.less.row.remove();
+      return;
+    }
+    if (!this.less.row.isConnected) this.body.append(this.less.row);
+    say(this.less.row.firstElementChild!, `${quantity} − ${minus} mean`);
+    const [a, b] = captures.map((capture, n) => {
+      const profile = capture && pair && sides[n] ? app.profiles.get(capture, layer, head, quantity, 1) : null;
+      if (!profile || !pair) return NaN;
+      return (
+        sides[n]!.values[quantity] -
+        (minus === "row" ? profile.row[pair.query] : profile.mean[pair.query - pair.key + profile.zero])
+      );
+    });
+    [a, b, a - b].forEach(
+      (value, n) => (
+        (this.less.values[n].hidden = n > 0 && !two),
+        say(this.less.values[n], Number.isNaN(value) ? "–" : number(value, two ? FEWER : DIGITS))
+      ),
+    );
+  }
+
+  draw(): void {
+    const { app } = this,
+      { state } = app.store,
+      capture = captureOf(app),
+      other = otherOf(app),
+      pair = pairOf(app);
+    if (!capture) return;
+    this.element.classList.toggle("locked", state.locked !== null);
+    this.element.classList.toggle("two", other !== undefined);
+    const two = other !== undefined;
+    this.head.forEach(
+      (cell, n) => ((cell.hidden = n > 0 && !two), say(cell, !two ? "value" : ["first", "second", "difference"][n])),
+    );
+    let place = "";
+    const sides = [capture, other].map((of) => (of && pair ? pairValues(app, of, pair.query, pair.key) : null));
+    for (const [quantity, { row, values }] of this.lines) {
+      const [a, b] = sides.map((side) => side?.values[quantity] ?? NaN);
+      row.classList.toggle("shown", quantity === state.quantity && state.minus === "nothing");
+      [a, b, a - b].forEach(
+        (value, n) => (
+          (values[n].hidden = n > 0 && !two),
+          say(values[n], pair && !Number.isNaN(value) ? number(value, two ? FEWER : DIGITS) : "–")
+        ),
+      );
+    }
+    this.drawLess([capture, other], sides, two);
+    if (!pair) say(this.where, "Point at a pair, or move with the arrow keys.");
+    else {
+      const token = (at: number) => `${at} ${quoted(capture.piece(at))}`.trim();
+      if (sides[0])
+        place = ` ${state.quantity}: rank ${sides[0].place} of ${sides[0].of} ${sides[0].whole ? "in its row" : "among the keys near it"}.`;
+      const hidden = capture.visible(pair.query, pair.key) ? "" : " This query does not see this key.";
+      say(
+        this.where,
+        `Query ${token(pair.query)}, key ${token(pair.key)}, distance ${pair.query - pair.key}.${place}${hidden}${state.locked ? " Locked." : ""}`,
+      );
+    }
+    const half = [capture, other].some((of) => of?.header.precision === "float16");
+    say(
+      this.footer,
+      half
+        ? "Computed in float64 from float16 queries and keys: good to about 3 digits."
+        : "Exact: float64 arithmetic on the stored float32 factors.",
+    );
+  }
+}

@@ -1,0 +1,63 @@
+// Token strips beside the map: every token where there is room, every n-th otherwise, the pair's own always.
+import { type Capture } from "../capture.ts";
+import { roundStep, visible } from "../text.ts";
+import { h } from "./dom.ts";
+
+const LINE = 13;
+
+export class Strip {
+  readonly element: HTMLElement;
+  private readonly labels: HTMLElement[] = [];
+  private readonly active: HTMLElement;
+
+  constructor(readonly axis: "query" | "key") {
+    this.active = h("span", { class: "token active" });
+    this.element = h(
+      "div",
+      { class: `strip ${axis}`, role: "group", "aria-label": `${axis === "query" ? "Query" : "Key"} tokens` },
+      this.active,
+    );
+  }
+
+  /** Show the tokens from `first` on, `size` pixels each, over `extent` pixels. */
+  show(
+    capture: Capture,
+    first: number,
+    size: number,
+    extent: number,
+    token: number | null,
+    matches: Set<number>,
+  ): void {
+    const step = Math.max(1, roundStep(LINE / size)),
+      every = step === 1;
+    const place = (label: HTMLElement, at: number, centred: boolean) => {
+      const pixels = (at - first + (centred ? 0.5 : 0)) * size - (centred ? LINE / 2 : 0);
+      label.style[this.axis === "query" ? "top" : "left"] = `${pixels.toFixed(1)}px`;
+    };
+    let used = 0;
+    for (
+      let at = Math.max(0, Math.ceil(first / step) * step);
+      at < capture.length && (at - first) * size < extent;
+      at += step
+    ) {
+      const near = token !== null && Math.abs(at - token) * size < LINE && at !== token;
+      if (at === token || near || (at - first) * size < -2 || (at - first) * size > extent - 9) continue;
+      const label = this.labels[used] ?? (this.labels[used] = this.element.appendChild(h("span", { class: "token" })));
+      const text = every && capture.piece(at) ? visible(capture.piece(at)) : `${at} ${visible(capture.piece(at))}`;
+      if (label.textContent !== text) label.textContent = text;
+      label.classList.toggle("match", matches.has(at));
+      place(label, at, every);
+      label.hidden = false;
+      used++;
+    }
+    for (let n = used; n < this.labels.length; n++) this.labels[n].hidden = true;
+    const inside =
+      token !== null && token < capture.length && (token - first + 1) * size > 0 && (token - first) * size < extent;
+    this.active.hidden = !inside;
+    if (inside) {
+      this.active.textContent = `${token} ${visible(capture.piece(token))}`;
+      const pixels = Math.min(Math.max((token - first + 0.5) * size - LINE / 2, 0), extent - LINE);
+      this.active.style[this.axis === "query" ? "top" : "left"] = `${pixels.toFixed(1)}px`;
+    }
+  }
+}

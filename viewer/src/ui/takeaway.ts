@@ -1,0 +1,88 @@
+// Take away: pictures, numbers, the Python line and a link.
+import { type App } from "../app.ts";
+import { toCsv } from "../export/csv.ts";
+import { makeScene } from "../export/picture.ts";
+import { pythonLine } from "../export/python.ts";
+import { toPng, toSvg } from "../export/scene.ts";
+import { difference } from "../state.ts";
+import { button, h, say } from "./dom.ts";
+import { type MapPanel } from "./map.ts";
+
+export class TakeAway {
+  readonly element: HTMLElement;
+  private readonly status = h("p", { class: "small", role: "status" });
+  private readonly code = h("textarea", { readonly: true, rows: 4, "aria-label": "Text to copy", spellcheck: "false" });
+
+  constructor(
+    private readonly app: App,
+    private readonly panels: () => MapPanel[],
+  ) {
+    this.code.hidden = true;
+    this.element = h(
+      "section",
+      { class: "takeaway", "aria-label": "Take away" },
+      h("h3", {}, "Take away"),
+      h(
+        "div",
+        { class: "controls" },
+        button("PNG", () => void this.picture("png")),
+        button("SVG", () => void this.picture("svg")),
+        button("CSV", () => this.csv()),
+        button("Python", () => this.python()),
+        button("Link", () => this.link()),
+      ),
+      this.code,
+      this.status,
+    );
+  }
+
+  private name(ending: string): string {
+    const { layer, head, quantity } = this.app.store.state;
+    return `headscape-layer${layer + 1}-head${head + 1}-${quantity}.${ending}`;
+  }
+
+  private save(blob: Blob, ending: string): void {
+    const url = URL.createObjectURL(blob),
+      link = h("a", { href: url, download: this.name(ending) });
+    this.app.root.append(link);
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+    say(this.status, `Saved ${this.name(ending)}.`);
+  }
+
+  async picture(ending: "png" | "svg"): Promise<void> {
+    const scene = makeScene(this.app, this.panels());
+    try {
+      this.save(ending === "png" ? await toPng(scene) : new Blob([toSvg(scene)], { type: "image/svg+xml" }), ending);
+    } catch (error) {
+      this.app.fail(`The picture could not be made: ${(error as Error).message}`);
+    }
+  }
+
+  csv(): void {
+    this.save(new Blob([toCsv(this.app, this.panels())], { type: "text/csv" }), "csv");
+  }
+
+  python(): void {
+    const panel = this.panels()[0];
+    if (panel?.shown) this.offer(pythonLine(panel.shown.source, panel.frame), "Python that makes the same array");
+  }
+
+  link(): void {
+    const base = this.app.host.model.get("link"),
+      text = JSON.stringify(difference(this.app.store.state));
+    if (typeof base === "string") this.offer(`${base}#${encodeURIComponent(text)}`, "Link to this view");
+    else this.offer(text, "This view; set it as `state` of the widget");
+  }
+
+  private offer(text: string, what: string): void {
+    this.code.hidden = false;
+    this.code.value = text;
+    this.code.select();
+    const done = () => say(this.status, `${what}: copied.`),
+      not = () => say(this.status, `${what}: select and copy it above.`);
+    if (navigator.clipboard) navigator.clipboard.writeText(text).then(done, not);
+    else not();
+  }
+}

@@ -1,0 +1,285 @@
+// The viewer: puts the parts together, draws when something changed, and keeps the host informed.
+import { type App, captureOf, pairOf } from "./app.ts";
+import { Capture } from "./capture.ts";
+import { Engine } from "./engine/engine.ts";
+import { type Host } from "./host.ts";
+import { checkHeader, type Header, readPack } from "./pack.ts";
+import { Profiles } from "./profiles.ts";
+import { Rows } from "./rows.ts";
+import { complete, difference, type State, Store } from "./state.ts";
+import { Tiles } from "./tiles.ts";
+import { Controls } from "./ui/controls.ts";
+import { button, h, say } from "./ui/dom.ts";
+import { HeadScreen } from "./ui/headscreen.ts";
+import { Keys } from "./ui/keys.ts";
+import { Overview } from "./ui/overview.ts";
+import { pairValues } from "./ui/readout.ts";
+import { TopBar } from "./ui/topbar.ts";
+
+export interface PackEntry {
+  id: string;
+  title?: string;
+  header?: Header;
+  bytes?: ArrayBuffer | ArrayBufferView;
+  tiles?: boolean;
+}
+
+const SAVE_AFTER = 150;
+const HOVER_EVERY = 60;
+
+export class Viewer implements App {
+  readonly store: Store;
+  readonly engine: Engine;
+  readonly tiles: Tiles;
+  readonly profiles: Profiles;
+  readonly rows: Rows;
+  readonly captures = new Map<string, Capture>();
+  hover: App["hover"] = null;
+  readonly frame: App["frame"] = new Map();
+  readonly scales: App["scales"] = new Map();
+  searched: App["searched"] = { text: "", capture: "", found: new Set() };
+  private readonly top: TopBar;
+  private readonly controls: Controls;
+  private readonly overview: Overview;
+  private readonly screen: HeadScreen;
+  private readonly alert = h("div", { class: "alert", role: "alert", hidden: true });
+  private readonly busy = h("p", { class: "small busy", role: "status" });
+  private readonly observer: ResizeObserver;
+  private readonly end = new AbortController();
+  private readonly listeners: [string, () => void][] = [
+    ["change:state", () => this.receiveState()],
+    ["change:selection", () => this.receiveSelection()],
+    ["change:packs", () => void this.open()],
+  ];
+  private asked = false;
+  private saving = 0;
+  private closed = false;
+
+  constructor(
+    readonly root: HTMLElement,
+    readonly host: Host,
+    worker: string,
+    wasm: Uint8Array<ArrayBuffer>,
+  ) {
+    const fail = (message: string) => this.fail(message),
+      changed = () => this.draw();
+    this.store = new Store(complete({ ...this.fromSelection(), ...(host.model.get("state") as object | undefined) }));
+    this.engine = new Engine(worker, wasm, Math.max(1, Math.min(4, navigator.hardwareConcurrency || 2)), fail);
+    this.profiles = new Profiles(this.engine, host, changed, fail);
+    this.tiles = new Tiles(this.engine, host, this.profiles, changed, fail);
+    this.rows = new Rows(this.engine, host, changed, fail);
+    this.screen = new HeadScreen(this, (id) => this.follow(id));
+    this.controls = new Controls(this);
+    this.overview = new Overview(this);
+    const keys = new Keys(this, {
+      search: () => (this.store.set({ screen: "head" }), this.screen.search.input.focus()),
+      note: () => (this.store.set({ screen: "head" }), this.screen.notes.input.focus()),
+      map: () => (this.store.set({ screen: "head" }), this.drawNow(), this.screen.panels[0]?.focus()),
+      link: () => this.screen.takeaway.link(),
+    });
+    this.top = new TopBar(this, () => keys.help());
+    root.append(
+      this.top.element,
+      this.alert,
+      this.busy,
+      this.controls.element,
+      this.overview.element,
+      this.screen.element,
+      keys.dialog,
+    );
+    this.store.on(() => (this.draw(), this.save()));
+    this.observer = new ResizeObserver(() => this.draw());
+    this.observer.observe(root);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed, { signal: this.end.signal });
+    for (const [event, listener] of this.listeners) host.model.on(event, listener);
+  }
+
+  /** Read the captures that the host has; asks for those that come without bytes. */
+  async open(): Promise<void> {
+    const entries = (this.host.model.get("packs") as PackEntry[] | undefined) ?? [];
+    for (const entry of entries) if (!this.captures.has(entry.id)) await this.add(entry);
+    if (!this.captures.size) this.fail(entries.length ? "No capture could be read." : "There is no capture to show.");
+    this.settle();
+    this.draw();
+  }
+
+  private async add(entry: PackEntry): Promise<void> {
+    const name = (header: Header) => entry.title || header.title || header.encoding;
+    try {
+      if (entry.tiles && !entry.bytes && entry.header) {
+        const header = checkHeader(entry.header);
+        this.captures.set(entry.id, new Capture(entry.id, name(header), header, null));
+        return;
+      }
+      say(this.busy, `Loading ${entry.title ?? "a capture"} …`);
+      const bytes = entry.bytes ?? (await this.host.ask({ type: "pack", id: entry.id })).buffers[0],
+        { header, arrays } = readPack(bytes);
+      this.captures.set(entry.id, new Capture(entry.id, name(header), header, arrays));
+    } catch (error) {
+      this.fail(`${entry.title ?? "A capture"} could not be read: ${(error as Error).message}.`);
+    } finally {
+      say(this.busy, "");
+    }
+  }
+
+  /** Show a capture that the host made. */
+  private async follow(id: string): Promise<void> {
+    await this.open();
+    if (!this.captures.has(id)) throw new Error("the host did not send the new capture");
+    this.store.set({ capture: id, view: null, locked: null });
+  }
+
+  /** Make the state fit the captures: one that is there, a layer and head that it has. */
+  private settle(): void {
+    const { state } = this.store,
+      capture = this.captures.get(state.capture) ?? this.captures.values().next().value;
+    if (!capture) return;
+    const { layers, heads } = capture.header,
+      patch: Partial<State> = {};
+    if (capture.id !== state.capture) patch.capture = capture.id;
+    if (!layers.includes(state.layer)) patch.layer = layers[layers.length - 1];
+    if (!heads.includes(state.head)) patch.head = heads[0];
+    if (state.locked && (state.locked.query >= capture.length || state.locked.key >= capture.length))
+      patch.locked = null;
+    if (Object.keys(patch).length) this.store.set(patch);
+  }
+
+  fail(message: string): void {
+    this.alert.replaceChildren(
+      h("span", {}, message),
+      button("Close", () => (this.alert.hidden = true)),
+    );
+    this.alert.hidden = false;
+  }
+
+  draw(): void {
+    if (this.asked || this.closed) return;
+    this.asked = true;
+    this.root.dataset["pending"] = "frame"; // until the frame is drawn, then the number of jobs
+    requestAnimationFrame(() => this.drawNow());
+  }
+
+  private drawNow(): void {
+    this.asked = false;
+    this.frame.clear();
+    if (this.closed || !captureOf(this)) return;
+    this.settle();
+    const { state } = this.store,
+      single = state.screen === "head";
+    if (state.theme === "auto") delete this.root.dataset["theme"];
+    else this.root.dataset["theme"] = state.theme;
+    this.root.dataset["screen"] = state.screen;
+    this.overview.element.hidden = single;
+    this.screen.element.hidden = !single;
+    this.top.draw();
+    this.controls.draw();
+    if (single) {
+      this.tiles.want("overview", []);
+      this.tiles.want("head", this.screen.prepare());
+      this.screen.draw();
+    } else {
+      this.tiles.want("head", []);
+      this.overview.draw();
+      this.tiles.want("overview", this.overview.wanted());
+    }
+    this.tellHover();
+    this.root.dataset["pending"] = String(this.engine.pending + this.host.waiting);
+  }
+
+  /** Tell the host the state and the selection, a moment after the last change. */
+  private save(): void {
+    clearTimeout(this.saving);
+    this.saving = window.setTimeout(() => {
+      const { model } = this.host,
+        { state } = this.store;
+      model.set("state", difference(state));
+      model.set("selection", this.selection());
+      model.save_changes();
+    }, SAVE_AFTER);
+  }
+
+  private selection(): Record<string, unknown> {
+    const { capture, layer, head, quantity, locked } = this.store.state;
+    return { capture, layer, head, query: locked?.query ?? null, key: locked?.key ?? null, quantity };
+  }
+
+  private told = "null";
+  private telling = 0;
+
+  /** Tell the host the pair looked at, at most every HOVER_EVERY milliseconds. */
+  private tellHover(): void {
+    if (this.telling) return;
+    this.telling = window.setTimeout(() => {
+      this.telling = 0;
+      if (!this.closed) this.tellNow();
+    }, HOVER_EVERY);
+  }
+
+  private tellNow(): void {
+    const pair = pairOf(this),
+      { capture, layer, head, quantity } = this.store.state,
+      of = captureOf(this);
+    const known = pair && of ? pairValues(this, of, pair.query, pair.key) : null;
+    const hover =
+      pair && known
+        ? {
+            capture,
+            layer,
+            head,
+            ...pair,
+            quantity,
+            value: known.values[quantity],
+            weight: known.values.weights,
+            distance: pair.query - pair.key,
+            rank: known.place,
+          }
+        : null;
+    const text = JSON.stringify(hover);
+    if (text === this.told) return;
+    this.told = text;
+    this.host.model.set("hover", hover);
+    this.host.model.save_changes();
+  }
+
+  private fromSelection(): Partial<State> {
+    const given = this.host.model.get("selection") as Record<string, unknown> | undefined;
+    if (!given || !Object.keys(given).length) return {};
+    const { capture, layer, head, quantity, query, key } = given as Partial<Record<string, never>>;
+    const pair = query != null && key != null ? { locked: { query, key } } : {};
+    return Object.fromEntries(
+      Object.entries({ capture, layer, head, quantity, ...pair }).filter(
+        ([, value]) => value !== undefined && value !== null,
+      ),
+    ) as Partial<State>;
+  }
+
+  private receiveState(): void {
+    const given = this.host.model.get("state");
+    if (JSON.stringify(given) === JSON.stringify(difference(this.store.state))) return;
+    this.store.set(
+      complete({
+        capture: this.store.state.capture,
+        layer: this.store.state.layer,
+        head: this.store.state.head,
+        ...(given as object),
+      }),
+    );
+  }
+
+  private receiveSelection(): void {
+    const given = this.host.model.get("selection");
+    if (JSON.stringify(given) === JSON.stringify(this.selection())) return;
+    const patch = this.fromSelection();
+    this.store.set({ ...patch, locked: patch.locked ?? null, screen: "head" });
+  }
+
+  close(): void {
+    this.closed = true;
+    this.observer.disconnect();
+    this.end.abort();
+    for (const [event, listener] of this.listeners) this.host.model.off(event, listener);
+    this.engine.close();
+    this.host.close();
+    clearTimeout(this.saving);
+  }
+}

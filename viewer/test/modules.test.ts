@@ -1,0 +1,173 @@
+// The parts that need no browser: state, packs, colours, clustering, curves, CSV and text.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { correlation, groups } from "../src/cluster.ts";
+import { paint, place, type Scale, spacing, table } from "../src/colour.ts";
+import { field } from "../src/export/csv.ts";
+import { literal } from "../src/export/python.ts";
+import { readPack } from "../src/pack.ts";
+import { rank } from "../src/rows.ts";
+import { complete, DEFAULT, difference } from "../src/state.ts";
+import { number, roundStep, visible } from "../src/text.ts";
+import { levelFor } from "../src/ui/draw.ts";
+import { reduceCurve } from "../src/ui/plots.ts";
+
+test("a state survives the way through a link", () => {
+  const state = complete({
+    capture: "p1",
+    layer: 3,
+    view: { query: 1.5, key: 2, span: 40 },
+    colour: { clip: 2, limits: { "bias|nothing|": [-1, 2] } },
+    notes: [{ capture: "p1", layer: 3, head: 0, query: 1, key: 0, text: "<script>" }],
+  });
+  const back = complete(JSON.parse(JSON.stringify(difference(state))));
+  assert.deepEqual(back, state);
+  assert.deepEqual(difference(DEFAULT), {});
+  assert.equal(back.colour.map, "auto");
+});
+
+test("a damaged state falls back field by field", () => {
+  assert.deepEqual(complete("nonsense"), DEFAULT);
+  assert.deepEqual(complete({ layer: "three", unknown: 1, quantity: "bias" }), { ...DEFAULT, quantity: "bias" });
+});
+
+function packOf(
+  header: object,
+  arrays: { name: string; dtype: string; shape: number[]; data: ArrayBufferView }[],
+): Uint8Array<ArrayBuffer> {
+  const size = 2000,
+    out = new Uint8Array(8000);
+  let offset = 2016;
+  const directory = arrays.map(({ name, dtype, shape, data }) => {
+    const entry = { name, dtype, shape, offset, bytes: data.byteLength };
+    out.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), offset);
+    offset += Math.ceil(data.byteLength / 16) * 16;
+    return entry;
+  });
+  const text = new TextEncoder().encode(JSON.stringify({ ...header, arrays: directory }).padEnd(size));
+  out.set(new TextEncoder().encode("HSPACK01"));
+  new DataView(out.buffer).setUint32(8, text.length, true);
+  out.set(text, 12);
+  return out.slice(0, offset);
+}
+
+const HEADER = {
+  format: 1,
+  encoding: "nope",
+  causal: true,
+  length: 2,
+  layers: [0],
+  heads: [0],
+  factors: [{ scale: 1, bias: null, mix: null }],
+};
+
+test("a pack is read from any offset of any buffer", () => {
+  const values = Float32Array.of(1, -2, 3.5),
+    doubles = Float64Array.of(0.1);
+  const bytes = packOf(HEADER, [
+    { name: "a", dtype: "float32", shape: [3], data: values },
+    { name: "b", dtype: "float64", shape: [1], data: doubles },
+  ]);
+  const shifted = new Uint8Array(bytes.length + 3);
+  shifted.set(bytes, 3);
+  for (const given of [bytes.buffer, bytes, new DataView(shifted.buffer, 3)]) {
+    const { header, arrays } = readPack(given);
+    assert.equal(header.encoding, "nope");
+    assert.deepEqual(arrays.get("a")!.data, values);
+    assert.deepEqual(arrays.get("b")!.data, doubles);
+  }
+});
+
+test("what is not a whole pack of this format is refused in one sentence", () => {
+  const bytes = packOf(HEADER, [{ name: "a", dtype: "float32", shape: [9], data: new Float32Array(9) }]);
+  assert.throws(() => readPack(new Uint8Array(64)), /not a headscape pack/);
+  assert.throws(() => readPack(bytes.slice(0, bytes.length - 16)), /ends inside array a/);
+  assert.throws(() => readPack(packOf({ ...HEADER, format: 9 }, [])), /format 9 .* upgrade/);
+  assert.throws(() => readPack(packOf({ ...HEADER, factors: undefined }, [])), /no field factors/);
+  assert.throws(
+    () => readPack(packOf(HEADER, [{ name: "a", dtype: "bool", shape: [0], data: new Uint8Array(0) }])),
+    /dtype bool/,
+  );
+});
+
+test("colours: limits are the ends, NaN is transparent, logarithms space both signs evenly", () => {
+  const scale: Scale = { low: -2, high: 2, log: false, map: "signed" },
+    pixels = new Uint32Array(5),
+    colours = table("signed");
+  paint(Float32Array.of(-2, 2, -99, 99, NaN), scale, pixels);
+  assert.deepEqual([...pixels], [colours[0], colours[511], colours[0], colours[511], 0]);
+  assert.equal(place(scale, 0), 0.5);
+  const weights: Scale = { low: 1e-4, high: 1, log: true, map: "viridis" };
+  assert.ok(Math.abs(place(weights, 1e-2) - 0.5) < 1e-12);
+  const both: Scale = { low: -8, high: 8, log: true, map: "signed" },
+    { to, from } = spacing(both);
+  assert.ok(Math.abs(place(both, 1) + place(both, -1) - 1) < 1e-12);
+  assert.ok(place(both, 1) > 0.7);
+  for (const value of [-8, -0.01, 0, 0.3, 8]) assert.ok(Math.abs(from(to(value)) - value) < 1e-9);
+});
+
+test("every colour map is dark at one end and light at the other, steadily", () => {
+  const light = (rgba: number) => 0.2126 * (rgba & 255) + 0.7152 * ((rgba >> 8) & 255) + 0.0722 * ((rgba >> 16) & 255);
+  for (const name of ["signed", "viridis", "cividis", "magma", "grey"]) {
+    const colours = table(name);
+    for (let n = 1; n < 512; n++) assert.ok(light(colours[n]) >= light(colours[n - 1]) - 0.6, `${name} ${n}`);
+    assert.ok(light(colours[511]) - light(colours[0]) > 120, name);
+  }
+});
+
+test("similar maps share a group", () => {
+  const a = Float32Array.of(1, 2, 3, 4, NaN),
+    b = Float32Array.of(2, 4, 6, 8.1, NaN),
+    c = Float32Array.of(4, 3, 1, 2, NaN),
+    d = Float32Array.of(8, 6, 2.1, 4, 7);
+  assert.ok(correlation(a, b) > 0.99);
+  assert.equal(correlation(a, Float32Array.of(5, 5, 5, 5, 5)), 0);
+  assert.deepEqual(
+    groups([a, c, b, d])
+      .map((members) => members.toSorted())
+      .toSorted(),
+    [
+      [0, 2],
+      [1, 3],
+    ],
+  );
+  assert.deepEqual(groups([]), []);
+  assert.deepEqual(groups([a]), [[0]]);
+});
+
+test("a curve keeps every spike however few pixels it has", () => {
+  const values = new Float64Array(10_000);
+  values[7777] = 5;
+  values[1234] = -3;
+  values[50] = NaN;
+  const columns = reduceCurve(values, 0, 0, 9999, 100, (value) => value);
+  assert.ok(columns.length <= 101);
+  assert.equal(Math.max(...columns.map(({ high }) => high)), 5);
+  assert.equal(Math.min(...columns.map(({ low }) => low)), -3);
+  assert.deepEqual(
+    reduceCurve([1, 2, 3, 4], 10, 11, 12, 100, (value) => value).map(({ x, low }) => [x, low]),
+    [
+      [11, 2],
+      [12, 3],
+    ],
+  );
+});
+
+test("levels: a cell is never smaller than a pixel", () => {
+  for (const pixels of [3, 1, 0.99, 0.5, 0.3, 0.01]) {
+    const cell = 2 ** levelFor(pixels);
+    assert.ok(cell * pixels >= 1 - 1e-6);
+    assert.ok(cell === 1 || (cell / 2) * pixels < 1);
+  }
+});
+
+test("ranks, texts and fields", () => {
+  assert.deepEqual(rank(Float64Array.of(3, 9, 5, NaN), 2), { place: 2, of: 3 });
+  assert.equal(number(-0.000012345, 3), "−1.23e−5");
+  assert.equal(number(1234.5678), "1235");
+  assert.equal(number(NaN), "hidden");
+  assert.equal(visible(" a\nb"), "·a⏎b");
+  assert.deepEqual([0.3, 1, 1.2, 4, 7, 60].map(roundStep), [0.5, 1, 2, 5, 10, 100]);
+  assert.equal(field('=1+"x"'), `"'=1+""x"""`);
+  assert.equal(literal('a"b\\'), '"a\\"b\\\\"');
+});
