@@ -33,11 +33,11 @@ def _widget_type() -> Any:
             f"the notebook viewer needs {error.name}: pip install 'headscape[notebook]'."
         ) from error
 
-    class Viewer(anywidget.AnyWidget):  # type: ignore[misc]
+    class Viewer(anywidget.AnyWidget):
         """Attention maps of some captures."""
 
         _esm = static_text(MODULE)
-        packs = traitlets.List().tag(sync=True)
+        packs: Any = traitlets.List().tag(sync=True)
         can_run = traitlets.Bool(False).tag(sync=True)  # noqa: FBT003
         state = traitlets.Dict().tag(sync=True)
         selection = traitlets.Dict().tag(sync=True)
@@ -50,7 +50,7 @@ def _widget_type() -> Any:
             )
             self.on_msg(self._answer)
 
-        @traitlets.validate("selection")  # type: ignore[untyped-decorator]
+        @traitlets.validate("selection")
         def _check(self, proposal: Any) -> dict[str, Any]:
             return _checked(self._answers, proposal["value"])
 

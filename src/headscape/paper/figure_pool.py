@@ -14,7 +14,7 @@ import queue
 import signal
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -35,7 +35,7 @@ Update = Callable[[str, str, float], None]
 
 def make_all(
     job: Job, figures: Sequence[PaperFigure], processes: int, update: Update
-) -> Iterator[Entry]:
+) -> Generator[Entry, None, None]:
     """Make figures in parallel and yield their entries as they are done."""
     if processes == 1 or len(figures) == 1:
         for figure in figures:
