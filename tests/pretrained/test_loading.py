@@ -10,7 +10,7 @@ import torch
 from headscape.attention.reference import scores
 from headscape.errors import InputError
 from headscape.models.load import load
-from pretrained.families import FAMILIES, GROUPED, VOCABULARY
+from pretrained.families import FAMILIES, GROUPED, SIZES, VOCABULARY
 from pretrained.test_families import observed, tokens
 
 transformers = pytest.importorskip("transformers")
@@ -193,6 +193,15 @@ def test_attention_that_no_reader_sees_is_scored_and_not_captured() -> None:
     with torch.no_grad():
         expected = theirs(tokens(), labels=tokens()).loss.item()
     assert model.losses(tokens(), 0).mean().item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["LlamaForSequenceClassification", "DebertaV2ForMaskedLM"])
+def test_what_does_not_predict_the_next_token_is_not_scored(kind: str) -> None:
+    made = getattr(transformers, kind)
+    model = load(made(made.config_class(**SIZES)).eval())
+    with pytest.raises(InputError, match="does not predict the next token"):
+        model.losses(tokens(), 0)
 
 
 def test_attention_in_two_parts_is_refused() -> None:

@@ -80,7 +80,7 @@ class PublishedModel(LoadedModel):
             width=config.hidden_size,
             vocabulary=config.vocab_size,
             train_length=trained_length(config),
-            causal=self._body is not self.model,
+            causal=self.model.can_generate() and not self.model.config.is_encoder_decoder,
             shows="final",
             trained=self._trained,
             provenance={"architecture": type(self.model).__name__},
@@ -180,7 +180,7 @@ class PublishedModel(LoadedModel):
         return self._body(tokens, **({"use_cache": False} if "use_cache" in known else {}))
 
     def _need_next_token(self) -> None:
-        if self._body is self.model or not self.spec.causal:
+        if not (self.spec.causal and self.model.can_generate()):
             raise InputError(
                 f"{self._name} is a {type(self.model).__name__}, which does not predict the next "
                 f"token: it can be captured, not scored or continued."
