@@ -13,6 +13,14 @@ SIZES = {
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
 GROUPED = {**SIZES, "num_key_value_heads": 2}
+BART = {
+    "d_model": 48, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 6,
+    "decoder_attention_heads": 6, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+    "vocab_size": VOCABULARY, "max_position_embeddings": 64, "init_std": 0.4,
+}  # fmt: skip
+T5 = {
+    "d_model": 48, "d_kv": 8, "num_heads": 6, "num_layers": 3, "d_ff": 64, "vocab_size": VOCABULARY,
+}  # fmt: skip
 HALVES = {"pairing": "halves", "rotary_fraction": 1.0, "base": 10_000.0, "scaling": "none"}
 
 
@@ -37,7 +45,7 @@ class Family:
         model = kind(kind.config_class(**{**self.config, **more})).eval()
         for name, parameter in model.named_parameters():
             # T5's tables and learned positions start at values too small to see a wrong one.
-            if not parameter.requires_grad:
+            if not parameter.requires_grad or self.encodings[0] == "sinusoidal":
                 continue
             if "relative_attention_bias" in name or "position" in name or "wpe" in name:
                 torch.nn.init.normal_(parameter)
@@ -132,17 +140,33 @@ FAMILIES = {
                    causal=False),
     "roberta": Family("RobertaModel", {**SIZES, "pad_token_id": 1, "bos_token_id": 0},
                       ("learned",) * 3, {"offset": 2, "length": 62}, causal=False),
-    "bart": Family("BartModel", {"d_model": 48, "encoder_layers": 2, "decoder_layers": 1,
-                   "encoder_attention_heads": 6, "decoder_attention_heads": 6,
-                   "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "vocab_size": VOCABULARY,
-                   "max_position_embeddings": 64, "init_std": 0.4}, ("learned",) * 2,
+    "bart": Family("BartModel", BART, ("learned",) * 2,
                    {"offset": 2}, causal=False),
-    "t5": Family("T5ForConditionalGeneration", {"d_model": 48, "d_kv": 8, "num_heads": 6,
-                 "num_layers": 3, "d_ff": 64, "vocab_size": VOCABULARY}, ("t5",) * 3,
+    "t5": Family("T5ForConditionalGeneration", T5, ("t5",) * 3,
                  {"buckets": 32, "max_distance": 128, "scale": "one"}, causal=False),
-    "umt5": Family("UMT5Model", {"d_model": 48, "d_kv": 8, "num_heads": 6, "num_layers": 3,
-                   "d_ff": 64, "vocab_size": VOCABULARY}, ("t5",) * 3,
+    "umt5": Family("UMT5Model", T5, ("t5",) * 3,
                    {"buckets": 32, "scale": "one"}, causal=False),
     "mpnet": Family("MPNetModel", {**SIZES, "pad_token_id": 1}, ("t5",) * 3,
                     {"buckets": 32, "scale": "head_dim"}, causal=False),
+    "helium": Family("HeliumForCausalLM", {**GROUPED, "head_dim": 8}, ROPE,
+                     {"pairing": "interleaved", "base": 100_000.0}),
+    "llama4": Family("Llama4ForCausalLM", {**GROUPED, "head_dim": 8, "num_local_experts": 2,
+                     "intermediate_size_mlp": 64, "attention_chunk_size": 7,
+                     "use_qk_norm": False}, ROPE, {"pairing": "interleaved"}),
+    "albert": Family("AlbertModel", {**SIZES, "embedding_size": 16}, ("learned",) * 3,
+                     {"offset": 0}, causal=False),
+    "distilbert": Family("DistilBertModel", {"dim": 48, "n_layers": 2, "n_heads": 6,
+                         "hidden_dim": 64, "vocab_size": VOCABULARY,
+                         "max_position_embeddings": 64, "sinusoidal_pos_embds": True},
+                         ("sinusoidal",) * 2, {"layout": "interleaved"}, causal=False),
+    "marian": Family("MarianModel", {**BART, "pad_token_id": 0}, ("sinusoidal",) * 2,
+                     {"layout": "halves"}, causal=False),
+    "whisper": Family("WhisperModel", {**{key: value for key, value in BART.items()
+                      if key != "max_position_embeddings"}, "decoder_layers": 2,
+                      "max_target_positions": 64, "pad_token_id": 0, "bos_token_id": 1,
+                      "eos_token_id": 2, "decoder_start_token_id": 1}, ("learned",) * 2,
+                      {"offset": 0, "length": 64}),
+    "mt5": Family("MT5Model", T5, ("t5",) * 3, {"buckets": 32}, causal=False),
+    "switch": Family("SwitchTransformersModel", {**T5, "num_experts": 2}, ("t5",) * 3,
+                     {"buckets": 32}, causal=False),
 }  # fmt: skip

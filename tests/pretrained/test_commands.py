@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from headscape.arrays import capture_file
 from headscape.cli import app
+from headscape.models.load import load
 from headscape.text.tokenize.trained_bpe import train
 from pretrained.families import FAMILIES
 
@@ -35,6 +36,16 @@ def call(*words: object) -> str:
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.output
     return done.output
+
+
+def test_a_model_and_a_tokenizer_in_memory(folder: Path) -> None:
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    fast = transformers.AutoTokenizer.from_pretrained(folder)
+    live, opened = load(theirs, tokenizer=fast), load(f"hf:{folder}")
+    assert live.spec.layers == opened.spec.layers
+    text = "12 words, and more"
+    assert live.capture(text).maps.keys() == opened.capture(text).maps.keys()
+    assert live.generate(text, length=5, seed=1) == opened.generate(text, length=5, seed=1)
 
 
 def test_encodings_of_a_model_layer_by_layer(folder: Path) -> None:

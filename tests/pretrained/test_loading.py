@@ -10,7 +10,7 @@ import torch
 from headscape.attention.reference import scores
 from headscape.errors import InputError
 from headscape.models.load import load
-from pretrained.families import FAMILIES, GROUPED, VOCABULARY
+from pretrained.families import FAMILIES, GROUPED, SIZES, VOCABULARY
 from pretrained.test_families import observed, tokens
 
 transformers = pytest.importorskip("transformers")
@@ -179,11 +179,35 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     assert load(FAMILIES["llama"].build(), tokenizer="bytes").tokenizer is not None
 
 
-def test_attention_that_no_reader_sees_is_refused() -> None:
-    config = transformers.XLNetConfig(d_model=16, n_layer=1, n_head=2, d_inner=16,
-                                      vocab_size=VOCABULARY)  # fmt: skip
-    with pytest.raises(InputError, match="'xlnet' model, whose attention does not go through"):
-        load(transformers.XLNetLMHeadModel(config))
+def test_attention_that_no_reader_sees_is_scored_and_not_captured() -> None:
+    torch.manual_seed(0)
+    config = transformers.XGLMConfig(
+        d_model=24, num_layers=2, attention_heads=2, ffn_dim=16, vocab_size=VOCABULARY,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    theirs = transformers.XGLMForCausalLM(config).eval()
+    model = load(theirs)
+    assert model.spec.encoding == "unknown"
+    with pytest.raises(InputError, match="'xglm' model, whose attention does not go through"):
+        model.capture([3, 4, 5])
+    with torch.no_grad():
+        expected = theirs(tokens(), labels=tokens()).loss.item()
+    assert model.losses(tokens(), 0).mean().item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["LlamaForSequenceClassification", "DebertaV2ForMaskedLM"])
+def test_what_does_not_predict_the_next_token_is_not_scored(kind: str) -> None:
+    made = getattr(transformers, kind)
+    model = load(made(made.config_class(**SIZES)).eval())
+    with pytest.raises(InputError, match="does not predict the next token"):
+        model.losses(tokens(), 0)
+
+
+def test_attention_in_two_parts_is_refused() -> None:
+    theirs = transformers.DiffLlamaForCausalLM(transformers.DiffLlamaConfig(**GROUPED))
+    with pytest.raises(InputError, match="more than once per layer"):
+        load(theirs)
 
 
 def test_two_models_are_not_observed_at_once() -> None:

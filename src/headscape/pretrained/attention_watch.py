@@ -10,19 +10,21 @@ q and k before rotation come from the model's own code: the attention module is 
 with all angles set to 0, up to the point where its attention function is called.
 """
 
-import inspect
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 
 from headscape.errors import InputError
 from headscape.pretrained.attention_call import AttentionCall, Captured
+from headscape.pretrained.forward_arguments import arguments, crosses, neutral, uncached
 from headscape.pretrained.mask_reader import split_mask, with_bias
 from headscape.pretrained.own_attention import OWN, RESULT
+
+METHODS = {"GPTJAttention", "CodeGenAttention", "GPTNeoSelfAttention"}
+"""Families with a method `_attn(q, k, v, mask)`."""
 
 OnCall = Callable[[int, AttentionCall], None]
 OnResult = Callable[[int, Tensor], None]
@@ -46,6 +48,7 @@ class AttentionWatch:
         self.layers, self.examine = layers, examine
         self.layer = 0
         self.probing = False
+        self.hooked: set[int] = set()
         self.given: dict[int, dict[str, Any]] = {}
         self.stack = ExitStack()
 
@@ -58,7 +61,8 @@ class AttentionWatch:
                 elif "ttention" in kind or "ttn" in kind:
                     hook = module.register_forward_pre_hook(self._remember, with_kwargs=True)
                     stack.callback(hook.remove)
-                    if hasattr(module, "_attn"):
+                    self.hooked.add(id(module))
+                    if kind in METHODS:
                         self._watch_method(stack, module)
             self._watch_interface(stack)
             self.stack = stack.pop_all()
@@ -76,6 +80,15 @@ class AttentionWatch:
     def _remember(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.probing:
             self.given[id(module)] = arguments(module, args, kwargs)
+
+    def _given(self, module: nn.Module) -> dict[str, Any]:
+        """The arguments of the module's forward, empty if its class is not one that is hooked."""
+        if id(module) in self.hooked and id(module) not in self.given:
+            raise InputError(
+                f"{type(module).__name__} computes attention more than once per layer, which "
+                f"cannot be read as one set of scores."
+            )
+        return self.given.pop(id(module), {})
 
     def _watch_interface(self, stack: ExitStack) -> None:
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as INTERFACE
@@ -97,8 +110,8 @@ class AttentionWatch:
                     return run(module, q, k, v, mask, *rest, **more)
                 if self.probing:
                     raise Captured(q, k)
-                given = self.given.pop(id(module), {})
-                if _crosses(given, q, k):
+                given = self._given(module)
+                if crosses(given, q, k):
                     return run(module, q, k, v, mask, *rest, **more)
                 if self._wanted():
                     self._report(module, given, q, k, v, mask, more)
@@ -119,7 +132,7 @@ class AttentionWatch:
                 raise Captured(q, k)
             scale = 1.0 / float(getattr(module, "scale_attn", 1.0))
             window = getattr(module, "bias", None)
-            given = self.given.pop(id(module), {})
+            given = self._given(module)
             if self._wanted():
                 extra = {"scaling": scale, "allowed": window}
                 self._report(module, given, q, k, v, mask, extra)
@@ -200,8 +213,8 @@ class AttentionWatch:
         self, module: nn.Module, given: dict[str, Any]
     ) -> tuple[Tensor, Tensor] | None:
         """Q and k of the same input with all angles 0; None if the module is given no angles."""
-        neutral = _neutral(module, given)
-        return None if neutral is None else self._probe(module, {**given, **neutral})
+        changed = neutral(module, given)
+        return None if changed is None else self._probe(module, {**given, **changed})
 
     def _shares_position(self, module: nn.Module, given: dict[str, Any]) -> bool:
         """Whether equal hidden states have equal q and k, angles aside."""
@@ -209,7 +222,7 @@ class AttentionWatch:
         if name is None or not isinstance(given[name], Tensor):
             return False
         hidden = given[name]
-        same = {**given, name: hidden[:, :1].expand_as(hidden), **(_neutral(module, given) or {})}
+        same = {**given, name: hidden[:, :1].expand_as(hidden), **(neutral(module, given) or {})}
         for each in self._probe(module, same):
             size = each.abs().amax()
             if (each - each[:, :, :1]).abs().amax() > 1e-4 * size:
@@ -219,49 +232,12 @@ class AttentionWatch:
     def _probe(self, module: nn.Module, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
         self.probing = True
         try:
-            module.forward(**{**given, **_uncached(given)})
+            module.forward(**{**given, **uncached(given)})
         except Captured as found:
             return found.q, found.k
         finally:
             self.probing = False
         raise AssertionError(f"{type(module).__name__} did not call its attention again")
-
-
-def arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a module's forward by name, those of **kwargs among them."""
-    signature = inspect.signature(module.forward)
-    bound = signature.bind(*args, **kwargs).arguments
-    found = {}
-    for name, value in bound.items():
-        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            found.update(value)
-        else:
-            found[name] = value
-    return found
-
-
-def _neutral(module: nn.Module, given: dict[str, Any]) -> dict[str, Any] | None:
-    """The arguments that rotate by nothing; None if there are none."""
-    rotation = given.get("position_embeddings")
-    if isinstance(rotation, tuple) and len(rotation) == 2:
-        cos, sin = rotation
-        return {"position_embeddings": (torch.ones_like(cos), torch.zeros_like(sin))}
-    if isinstance(rotation, Tensor) and rotation.is_complex():
-        return {"position_embeddings": torch.ones_like(rotation)}
-    positions = given.get("position_ids")
-    if isinstance(positions, Tensor) and hasattr(module, "embed_positions"):
-        return {"position_ids": torch.zeros_like(positions)}
-    return None
-
-
-def _uncached(given: dict[str, Any]) -> dict[str, None]:
-    return {name: None for name in given if name in {"past_key_values", "layer_past"}}
-
-
-def _crosses(given: dict[str, Any], q: Tensor, k: Tensor) -> bool:
-    """Whether keys come from a different sequence than queries."""
-    names = ("key_value_states", "encoder_hidden_states")
-    return q.shape[2] != k.shape[2] or any(given.get(name) is not None for name in names)
 
 
 def _head_dim(module: Any) -> int:

@@ -35,18 +35,19 @@ def with_bias(bias: Tensor | None, more: Tensor | None) -> Tensor | None:
 
 
 def read_visible(call: AttentionCall, positions: Positions, layer: int) -> Visible:
-    """Return the mask of a call as a rule: causal or not, within a window or not."""
+    """Return the mask of a call as a rule: causal or not, within a window, or within chunks."""
     if call.mask is None:
         return Visible(call.causal)
     ahead, behind = _reach(call.mask, positions)
     # One token has nothing ahead of it, so the mask does not say.
     causal = ahead == 0 and (positions.bounds[0] < 0 or call.causal)
-    for visible in (Visible(causal), Visible(causal, window=max(ahead, behind) + 1)):
+    window = Visible(causal, window=max(ahead, behind) + 1)
+    for visible in (Visible(causal), window, _chunks(call.mask, positions)):
         if _follows(call.mask, visible, positions):
             return visible
     raise InputError(
-        f"layer {layer} has a mask that is neither causal nor bidirectional nor a sliding window: "
-        f"it cannot be read."
+        f"layer {layer} has a mask that is neither causal nor bidirectional, a sliding window or "
+        f"chunks: it cannot be read."
     )
 
 
@@ -56,6 +57,12 @@ def is_causal(call: AttentionCall) -> bool:
         return call.causal
     positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
     return _reach(call.mask, positions)[0] == 0
+
+
+def _chunks(mask: Tensor, positions: Positions) -> Visible:
+    """Return the causal rule in chunks of as many tokens as see the first one (Llama 4)."""
+    size = max(1, int(mask[0, 0, :, 0].sum()))
+    return Visible(True, positions.q // size, positions.k // size)  # noqa: FBT003
 
 
 def _reach(mask: Tensor, positions: Positions) -> tuple[int, int]:

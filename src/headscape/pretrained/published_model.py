@@ -20,10 +20,10 @@ from headscape.loaded import LoadedModel
 from headscape.losses import digest, losses_in_blocks
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.attention_watch import AttentionWatch
-from headscape.pretrained.layer_reading import trained_length
+from headscape.pretrained.layer_reading import UNKNOWN, trained_length
 from headscape.pretrained.mask_reader import is_causal
 from headscape.pretrained.self_check import read_model
-from headscape.protocol import Spec, Watch
+from headscape.protocol import LayerSpec, Spec, Watch
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.tokenizer import Tokenizer
 
@@ -47,6 +47,8 @@ class PublishedModel(LoadedModel):
     @cached_property
     def spec(self) -> Spec:
         """Sizes from the config, encodings and conventions as they were read."""
+        if self._reading is None:
+            return self._unread()
         calls, layers = self._reading.calls, self._reading.layers
         shown = layers[-1].at_input or layers[-1].encoding
         provenance = {"architecture": type(self.model).__name__}
@@ -64,6 +66,24 @@ class PublishedModel(LoadedModel):
             shows=shown.shows or "final",
             trained=self._trained,
             provenance=provenance,
+        )
+
+    def _unread(self) -> Spec:
+        """The spec of a family that can only be scored, from the config."""
+        config = self._config
+        unknown = LayerSpec(encoding=UNKNOWN, conventions={}, claims={})
+        return Spec(
+            name=self._name,
+            layers=(unknown,) * config.num_hidden_layers,
+            heads=config.num_attention_heads,
+            head_dim=config.hidden_size // config.num_attention_heads,
+            width=config.hidden_size,
+            vocabulary=config.vocab_size,
+            train_length=trained_length(config),
+            causal=self.model.can_generate() and not self.model.config.is_encoder_decoder,
+            shows="final",
+            trained=self._trained,
+            provenance={"architecture": type(self.model).__name__},
         )
 
     @property
@@ -86,10 +106,15 @@ class PublishedModel(LoadedModel):
         """Run tokens and call `watch` for each of `layers`; stop after the last of them."""
         if tokens.shape[1] == 0:
             raise InputError("a sequence needs at least one token.")
-        last = max(layers)
+        if self._reading is None:
+            raise InputError(
+                f"{self._name} is a {self._config.model_type!r} model, whose attention does not go "
+                f"through the attention interface of transformers: it can be scored, not captured."
+            )
+        readings, last = self._reading.layers, max(layers)
 
         def on_call(layer: int, call: AttentionCall) -> None:
-            watch(layer, self._reading.layers[layer].inputs(call, layer))
+            watch(layer, readings[layer].inputs(call, layer))
             if layer == last:
                 raise _Done
 
@@ -136,7 +161,7 @@ class PublishedModel(LoadedModel):
 
     def cannot(self, length: int) -> str | None:
         """A learned table has an end; other positions are the model's to refuse."""
-        table = self._reading.at_input
+        table = None if self._reading is None else self._reading.at_input
         rows = None if table is None else table.conventions().get("length")
         if isinstance(rows, int) and length > rows:
             return f"{length} tokens are more than the model's table of {rows} positions holds."
@@ -147,7 +172,7 @@ class PublishedModel(LoadedModel):
         config = self._config
         layer = 12 * config.hidden_size**2 + length * config.hidden_size
         return float(
-            length * (len(self._reading.layers) * layer + config.vocab_size * config.hidden_size)
+            length * (len(self.spec.layers) * layer + config.vocab_size * config.hidden_size)
         )
 
     def _run(self, tokens: Tensor) -> object:
@@ -155,7 +180,7 @@ class PublishedModel(LoadedModel):
         return self._body(tokens, **({"use_cache": False} if "use_cache" in known else {}))
 
     def _need_next_token(self) -> None:
-        if self._body is self.model or not self.spec.causal:
+        if not (self.spec.causal and self.model.can_generate()):
             raise InputError(
                 f"{self._name} is a {type(self.model).__name__}, which does not predict the next "
                 f"token: it can be captured, not scored or continued."

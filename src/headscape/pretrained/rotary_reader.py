@@ -33,7 +33,9 @@ def rotates(call: AttentionCall) -> bool:
 
 def read_rotary(call: AttentionCall, config: Any, layer: int, shape: Shape) -> Encoding | None:
     """RoPE with the conventions that reproduce this layer's rotation, or None."""
-    parameters = rope_parameters(config, layer)
+    # In a model that mixes attention with other layers, the module knows its place among them.
+    place = getattr(call.module, "layer_idx", None)
+    parameters = rope_parameters(config, layer if place is None else place)
     scaling = SCALINGS.get(str(parameters.get("rope_type", "default")))
     if scaling is None or call.unrotated is None:
         return None

@@ -36,8 +36,11 @@ class ModelReading:
 @torch.no_grad()
 def read_model(
     name: str, body: nn.Module, config: Any, run: Callable[[Tensor], object]
-) -> ModelReading:
-    """Read every layer of a model and check it; `run` is the forward pass of `body`."""
+) -> ModelReading | None:
+    """Read every layer of a model and check it; `run` is the forward pass of `body`.
+
+    None for a family whose attention goes neither through the interface nor has a reader.
+    """
     tokens = check_tokens(config, next(body.parameters()).device)
     calls: dict[int, AttentionCall] = {}
     results: dict[int, Tensor] = {}
@@ -48,10 +51,7 @@ def read_model(
     finally:
         table.close()
     if not calls:
-        raise InputError(
-            f"{name} is a {config.model_type!r} model, whose attention does not go through the "
-            f"attention interface of transformers: it can be scored but not captured."
-        )
+        return None
     at_input = read_input(table, config, shape_of(calls[0], config))
     layers = []
     for layer, call in sorted(calls.items()):
