@@ -84,9 +84,17 @@ def describe(
         claims=made.claims(),
         parameters=sum(parameter.numel() for parameter in made.parameters()),
         shows=made.shows,
-        file=Path(inspect.getfile(kind)).name,
+        file=_file(kind),
         kind=kind,
     )
+
+
+def _file(kind: type[Encoding]) -> str:
+    """The file that defines a class; empty for one that was typed into a notebook."""
+    try:
+        return Path(inspect.getfile(kind)).name
+    except (TypeError, OSError):
+        return ""
 
 
 def markdown(folder: str = "src/headscape/encodings") -> str:
