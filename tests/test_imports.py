@@ -64,10 +64,10 @@ SHARED = {
     "attention": {"check", "consistency", "operands", "reach", "reference"},
 }
 GATHERS = {
-    "encodings": {"__init__", "names", "building", "catalogue", "plugins"},
+    "encodings": {"__init__", "names", "building", "catalogue", "plugins", "layer_schedule"},
     "attention": {"attend", "layer", "__init__"},
 }
-PARTS = {"torch_blocks": {"torch_regular"}}
+PARTS = {"torch_blocks": {"torch_regular"}, "base": {"temperature"}}
 """A path in two files: the first may import the second."""
 
 FILES = sorted(ROOT.rglob("*.py"))

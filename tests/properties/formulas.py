@@ -199,8 +199,38 @@ def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos
     if isinstance(encoding, DAPE):
         return oracle.dape_scores(A, B, **network, add_bias=encoding.config.base_bias == "added")
     seen = oracle.visible_pairs(qpos, kpos, causal=encoding.shape.causal)
-    boundary = encoding.config.boundary
-    return oracle.dapev2_scores(A, B, **network, visible=seen, boundary=boundary)
+    boundary, window = encoding.config.boundary, encoding.config.window
+    if window is None:
+        return oracle.dapev2_scores(A, B, **network, visible=seen, boundary=boundary)
+    # Each query convolves the keys of its window alone, as if there were no others.
+    found = np.full(A.shape, np.nan)
+    seen = oracle.windowed(qpos, kpos, window)
+    for row in range(len(qpos)):
+        rows, cols = slice(row, row + 1), slice(int(seen[row].argmax()), None)
+        found[:, :, rows, cols] = oracle.dapev2_scores(
+            A[:, :, rows, cols],
+            None if B is None else B[..., rows, cols],
+            **network,
+            visible=seen[rows, cols],
+            boundary=boundary,
+        )
+    return found
+
+
+def temperature(encoding: Encoding, at: Array) -> Array | None:
+    """The factor on the scores of each query, [1 h t]."""
+    config, n0 = encoding.config, encoding.config.temperature_start or encoding.shape.train_length
+    growth = {
+        "none": lambda: None,
+        "llama4": lambda: 1 + config.temperature_rate * np.log(1 + np.floor((at + 1) / n0)),
+        "ministral": lambda: 1 + config.temperature_rate * np.log(1 + np.floor(at / n0)),
+        "inkling": lambda: 1 + config.temperature_rate * np.log(np.maximum((at + 1) / n0, 1)),
+        "ssmax": lambda: np.log(np.minimum(at + 1, config.window or np.inf)),
+    }[config.temperature]()
+    if growth is None:
+        return None
+    scale = np.ones(1) if encoding.ssmax is None else array(encoding.ssmax)
+    return (scale[:, None] * growth)[None] * np.ones((1, encoding.shape.heads, 1))
 
 
 def expected_embedding(encoding: Encoding, x: Array, at: Array) -> Array:
@@ -233,6 +263,15 @@ def formula(factory: Factory, heads: int, length: int, past: int = 0, start: int
     with torch.no_grad():
         found = reference.scores(prepare(encoding, q, k, v, x, Positions(at[:, past:], at)))
     theirs = expected(encoding, q.numpy(), k.numpy(), x.numpy(), rows_at, where)
+    config, at_q = encoding.config, rows_at.astype(float)
+    pairs = oracle.visible_pairs(rows_at, where)
+    if config.window is not None:
+        pairs = oracle.windowed(rows_at, where, config.window)
+    assert np.array_equal(found.visible[0, 0].numpy(), pairs), "the window differs"
+    theirs = oracle.shaped(theirs, temperature(encoding, at_q), config.softcap)
+    if config.sink:
+        weights = oracle.softmax_with_sink(theirs, pairs, array(encoding.sink_score))
+        require_same(found.weights, torch.from_numpy(weights), "weights beside a sink")
     seen = found.visible.expand_as(found.final)
     assert not np.isnan(theirs[seen.numpy()]).any()
     require_same(found.final[seen], torch.from_numpy(theirs)[seen], "scores and their formula")

@@ -108,12 +108,19 @@ def encoding_type(name: str) -> tuple[type[Wrapper] | None, type[Encoding]]:
 
 
 def title(name: str) -> str:
-    """Return the display name of an encoding, for example DAPEv2+Kerple for dapev2+kerple."""
+    """Return the display name of an encoding, for example DAPEv2+Kerple for dapev2+kerple.
+
+    In a schedule every name is replaced: RoPE*3,NoPE for rope*3,nope.
+    """
+    if re.search("[,:*]", name):
+        return re.sub(r"(^|,)\s*([^,:*]+)", lambda part: part[1] + title(part[2].strip()), name)
     return "+".join(kind.title for kind in encoding_type(name) if kind is not None)
 
 
 def slug(name: str) -> str:
     """Return how the file name of an encoding's figure ends, for example dapev2-kerple."""
+    if re.search("[,:*]", name):
+        return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
     wrapper, _, base = name.rpartition("+")
     own = encoding_type(name)[1].slug or base
     return f"{wrapper}-{own}" if wrapper else own

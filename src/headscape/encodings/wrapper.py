@@ -70,4 +70,4 @@ class Wrapper(Encoding):
 
     def conventions(self) -> dict[str, object]:
         """Return the wrapper's fields and the base's."""
-        return super().conventions() | self.base.conventions()
+        return self.base.conventions() | super().conventions()
