@@ -16,14 +16,16 @@ from headscape.attention import reference
 from headscape.attention.layer import prepare
 from headscape.encodings import Encoding
 from headscape.encodings.alibi import ALiBi
+from headscape.encodings.bam import BAM
 from headscape.encodings.cable import CABLE, CABLENW, KCABLE
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
 from headscape.encodings.fire import FIRE, LEAK
 from headscape.encodings.fox import FoX
-from headscape.encodings.kerple import Kerple, KerplePower
+from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
+from headscape.encodings.pope import PoPE
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sandwich import Sandwich
 from headscape.encodings.sinusoidal import Sinusoidal
@@ -83,6 +85,12 @@ def _(encoding: Kerple, x: Array, qpos: Array, kpos: Array) -> Array:
 def _(encoding: KerplePower, x: Array, qpos: Array, kpos: Array) -> Array:
     p, a = 2 * oracle.sigmoid(array(encoding.raw_p)), array(encoding.raw_a.exp())
     return oracle.kerple_power_bias(p, a, qpos, kpos, causal=encoding.shape.causal)
+
+
+@bias.register
+def _(encoding: BAM, x: Array, qpos: Array, kpos: Array) -> Array:
+    loc = np.zeros(encoding.shape.heads) if encoding.loc is None else array(encoding.loc)
+    return oracle.bam_bias(array(encoding.scale), array(encoding.raw_power.exp()), loc, qpos, kpos)
 
 
 @bias.register
@@ -185,6 +193,13 @@ def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos
     if isinstance(encoding, CoPE):
         table, whole = array(encoding.table), encoding.config.divide == "sum"
         return oracle.cope_scores(q, k, table, qpos, kpos, scale_positions=whole)
+    if isinstance(encoding, PoPE):
+        phase, base = array(encoding.phase), encoding.config.base
+        return oracle.pope_scores(q, k, phase, qpos, kpos, base=base)
+    if isinstance(encoding, KerpleWeight):
+        p, a = 2 * oracle.sigmoid(array(encoding.raw_p)), array(encoding.raw_a.exp())
+        weight = oracle.kerple_power_weight(p, a, qpos, kpos, causal=encoding.shape.causal)
+        return oracle.content_scores(q, k) * weight
     base = encoding.base if isinstance(encoding, DAPE | DAPEv2) else encoding
     A = oracle.content_scores(turned(base, q, qpos, "query"), turned(base, k, kpos, "key"))
     B = bias(base, x, qpos, kpos)

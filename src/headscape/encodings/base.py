@@ -188,8 +188,8 @@ class Encoding(nn.Module):
         x: Float[Tensor, "b h t e"],
         at: Int[Tensor, "#b t"],
         role: Role,
-    ) -> Float[Tensor, "b h t e"]:
-        """Return the queries or keys, rotated by their positions."""
+    ) -> Float[Tensor, "b h t wide"]:
+        """Return the queries or keys, rotated by their positions; PoPE makes them wider."""
         return x
 
     def stream(

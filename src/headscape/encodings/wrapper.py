@@ -36,7 +36,7 @@ class Wrapper(Encoding):
 
     def rotate(
         self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
-    ) -> Float[Tensor, "b h t e"]:
+    ) -> Float[Tensor, "b h t wide"]:
         """Return the base's rotation."""
         return self.base.rotate(x, at, role)
 

@@ -26,7 +26,7 @@ class LayerCache:
     """One layer's keys, values and running sum, with room to spare."""
 
     k: Float[Tensor, "b h c e"]
-    v: Float[Tensor, "b h c e"]
+    v: Float[Tensor, "b h c ev"]
     total: Float[Tensor, "b h c"] | None
     window: int | None = None
     start: int = 0
@@ -87,7 +87,7 @@ class Cache:
         self,
         layer: int,
         k: Float[Tensor, "b h t e"],
-        v: Float[Tensor, "b h t e"],
+        v: Float[Tensor, "b h t ev"],
         total: Float[Tensor, "b h t"] | None,
         window: int | None = None,
     ) -> LayerCache:
