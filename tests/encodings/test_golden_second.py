@@ -85,7 +85,7 @@ def test_bam_and_its_gradients() -> None:
     made = encoding("bam", config, train_loc=True)
     torch.testing.assert_close(made.scale.detach(), z["init_scale"], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(made.power().detach(), z["init_shape"])
-    made.load_state_dict({"scale": z["scale"], "raw_power": z["shape"].log(), "loc": z["loc"]})
+    made.load_published({name: z[name].reshape(1, -1, 1, 1) for name in ("scale", "shape", "loc")})
     where = Positions.span(config["L"])
     found = dense(made.bias(where), where)[0]
     torch.testing.assert_close(found.tril().detach(), z["bias"].tril(), **TIGHT)
@@ -130,8 +130,7 @@ def test_the_weight_form_of_kerple() -> None:
 def test_pope_and_the_clamp_of_its_phase() -> None:
     z, config = load("pope_h4")
     made = encoding("pope", config, base=config["base"])
-    with torch.no_grad():
-        made.phase.copy_(z["bias"])
+    made.load_published({"learned_bias": z["bias"][:, None]})
     call = inputs(made, z)
     same_scores(reference.scores(call), z["scores_masked"])
     out = reference.attend(call)

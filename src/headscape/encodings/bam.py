@@ -38,6 +38,7 @@ class BAM(Encoding):
     title = "BAM"
     paper = "Bianchessi et al. 2025, arXiv:2505.22842"
     formula = "S = A - exp(scale_h) (|j-i-2sinh(loc_h)| + 1e-5)^shape_h"
+    published = ({"scale": "scale", "shape": "raw_power", "loc": "loc"},)
     adds_bias = True
     config_type = BAMConfig
     config: BAMConfig
@@ -47,6 +48,11 @@ class BAM(Encoding):
         self.scale = nn.Parameter(torch.tensor(fairseq(shape.heads)).log())
         self.raw_power = nn.Parameter(torch.zeros(shape.heads))
         self.loc = nn.Parameter(torch.zeros(shape.heads)) if config.train_loc else None
+
+    def from_published(self, parameter: str, value: Tensor) -> Tensor:
+        """Convert [1, h, 1, 1] to [h], and shape to its logarithm."""
+        value = value.reshape(-1)
+        return value.log() if parameter == "raw_power" else value
 
     def power(self) -> Float[Tensor, " h"]:
         """Return the exponent, above 0."""

@@ -40,6 +40,7 @@ class PoPE(Encoding):
     paper = "Gopalakrishnan et al. 2025, arXiv:2509.10534"
     formula = "S = sum_m sp(q_im) sp(k_jm) cos((i-j) w_m - b_hm) / sqrt(e)"
     shows = "final"
+    published = ({"learned_bias": "phase"},)
     toeplitz = False
     context_dependent = True
     rotates = True
@@ -49,6 +50,10 @@ class PoPE(Encoding):
     def __init__(self, shape: Shape, config: PoPEConfig) -> None:
         super().__init__(shape, config)
         self.phase = nn.Parameter(torch.zeros(shape.heads, shape.head_dim))
+
+    def from_published(self, parameter: str, value: Tensor) -> Tensor:
+        """Convert x-transformers' [h, 1, e] to [h, e]."""
+        return value.flatten(0, -2)
 
     def rotate(
         self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
