@@ -6,9 +6,9 @@
 scaled_dot_product_attention), our native and torch paths, the dense reference, x-transformers and
 transformers (benchmarks/peers.py). All run in one process, in turn (benchmarks/timing.py), the
 fused paths and the rest apart. The dense reference stops at 2048 tokens, the peers and the torch
-path at 4096; at 16384 only forward is timed. AttentionInputs that belong to the layer and not to attention
-(CABLE's running sums) are leaves: their gradient is taken, their making is not timed. `nope` is
-also RoPE's core: what is left once q and k are turned. From 4096 tokens on there are half as many
+path at 4096; at 16384 only forward is timed. What belongs to the layer and not to attention
+(CABLE's running sums) is a leaf: its gradient is taken, its making is not timed. `nope` is also
+RoPE's core: what is left once q and k are turned. From 4096 tokens on there are half as many
 rounds, and one for what writes out matrices from 2048 on. Writes OUT/attention.json, .md, .png and
 .svg.
 """

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -35,8 +36,8 @@ def check(inputs: AttentionInputs, edges: np.ndarray) -> None:
     seen = every.visible[0, 0].numpy()
     for name, grid in found.items():
         exact = getattr(every, name)[0].detach().numpy()
-        for a, (i, end) in enumerate(zip(edges, edges[1:], strict=False)):
-            for b, (j, stop) in enumerate(zip(edges, edges[1:], strict=False)):
+        for a, (i, end) in enumerate(pairwise(edges)):
+            for b, (j, stop) in enumerate(pairwise(edges)):
                 shown = seen[i:end, j:stop]
                 got = [grid[part][:, a, b] for part in ("mean", "min", "max")]
                 if not shown.any():

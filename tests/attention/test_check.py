@@ -13,7 +13,7 @@ GROUP = torch.zeros(1, 5, dtype=torch.long)
 
 
 def given(**changes: object) -> SimpleNamespace:
-    """What fits together, with changes; not AttentionInputs, whose shapes are checked under pytest."""
+    """What fits together, with changes; AttentionInputs itself has its shapes checked by pytest."""
     q = torch.zeros(2, 3, 5, 8)
     fits = {"q": q, "k": q, "v": q, "positions": Positions.span(5), "visible": Visible()}
     fits |= {"sink": None, "softcap": None, "temperature": None}

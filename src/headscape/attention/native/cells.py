@@ -69,7 +69,7 @@ def reduce_scores(
     grid = library.Cells()
     library.fill(grid, held)
     q, k, v = (x.contiguous() for x in given[:3])
-    library.call("cells", grid, **(fields_of(q, k, v, *given[3:]) | {"lse": lse}))
+    library.call("cells", fields_of(q, k, v, *given[3:]) | {"lse": lse}, grid)
     seen = _counts(inputs, edges)
     return {name: _grid(total[n], least[n], greatest[n], seen) for n, name in enumerate(QUANTITIES)}
 

@@ -105,7 +105,9 @@ def instructions() -> str:
     return str(library.headscape_instructions().decode())
 
 
-def call(name: str, beside: Cells | None = None, **fields: Tensor | float | None) -> None:
+def call(
+    name: str, fields: Mapping[str, Tensor | float | None], beside: Cells | None = None
+) -> None:
     """Run `name` on a problem; tensors are handed over by address."""
     library = load()
     assert not isinstance(library, str)

@@ -168,7 +168,7 @@ def attention(
     fields = fields_of(
         q, k, v, at, values, kind, mixing, low, causal, scale, window, softcap, temperature, sink
     )
-    call("forward", **fields, out=out, lse=lse)
+    call("forward", fields | {"out": out, "lse": lse})
     return out, lse
 
 
@@ -211,8 +211,11 @@ def attention_backward(
     bias, mixers = (values[:-MIXERS], values[-MIXERS:]) if mixing else (values, [])
     learned = buffers(kind, bias, mixers, parts, q, k) if learns or mixing else {}
     call(
-        "backward", **(fields | {"parts": parts}), d_out=d_out, out=out, lse=lse,
-        d_q=d_q, d_k=d_k, d_v=d_v, d_temperature=d_temperature, **learned,
+        "backward",
+        fields | learned | {
+            "parts": parts, "d_out": d_out, "out": out, "lse": lse, "d_q": d_q, "d_k": d_k,
+            "d_v": d_v, "d_temperature": d_temperature,
+        },
     )  # fmt: skip
     found = [x.to(q.dtype) for x in (d_q, total(d_k), total(d_v))]
     found += [] if d_temperature is None else [d_temperature]
