@@ -5,7 +5,7 @@
 Two matrix-vector products and a row of bias; nothing of order length squared, no mask, since the
 last token sees every key of its window. Reading keys and values is what it costs: beside that, at a
 long context, every pass over the row is a percent, so a model's cache hands its rows in ready
-(gpt2/bias_rows.py). On a CPU one native call does it all (native/row.py); elsewhere torch's
+(gpt2/bias_rows.py). On a CPU one native call does it all (native/one_query.py); elsewhere torch's
 scaled_dot_product_attention, or the definition itself where something acts on the scores.
 """
 
@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscape.attention import reference
-from headscape.attention.native import row as native
+from headscape.attention.native import one_query as native
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Pairwise, Slope, Toeplitz, dense
 from headscape.types import ALL
