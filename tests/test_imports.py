@@ -68,11 +68,11 @@ SHARED = {
     "attention": {"check", "consistency", "operands", "reach", "reference"},
 }
 GATHERS = {
-    "encodings": {"__init__", "names", "building", "catalogue", "plugins"},
+    "encodings": {"__init__", "names", "building", "catalogue", "plugins", "layer_schedule"},
     "attention": {"attend", "layer", "__init__"},
 }
-PARTS = {"torch_blocks": {"torch_regular"}}
-"""A path in two files: the first may import the second."""
+PARTS = {"torch_blocks": {"torch_regular"}, "base": {"temperature"}, "bam": {"alibi"}}
+"""The first file may import the second."""
 
 FILES = sorted(ROOT.rglob("*.py"))
 

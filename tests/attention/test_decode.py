@@ -8,7 +8,7 @@ import torch
 from attention.calls import BIASES, random_call
 from headscape.attention import decode, reference
 from headscape.attention.native import adapter
-from headscape.attention.native import one_query as row
+from headscape.attention.native import one_query as native_row
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Slope
 from headscape.types import Positions, Visible
@@ -46,7 +46,7 @@ def test_random_calls(seed: int, native: bool, monkeypatch: pytest.MonkeyPatch) 
     inputs = one_query(seed)
     assert decode.refuses(inputs) is None
     if not native:
-        monkeypatch.setattr(row, "serves", lambda _: False)
+        monkeypatch.setattr(native_row, "serves", lambda _: False)
     with torch.no_grad():
         out = decode.attend(inputs)
         torch.testing.assert_close(out.double(), exact(inputs), rtol=2e-5, atol=4e-6)
@@ -61,7 +61,7 @@ def test_stretches_of_keys_go_to_threads(kind: str, threads: int) -> None:
     try:
         inputs = one_query(77, kind)
         with torch.no_grad():
-            assert row.serves(inputs)
+            assert native_row.serves(inputs)
             out = decode.attend(inputs)
             torch.testing.assert_close(out.double(), exact(inputs), rtol=2e-5, atol=4e-6)
     finally:

@@ -20,6 +20,7 @@ LARGEST: dict[str, tuple[str, dict[str, object]]] = {
     "sinusoidal": ("sinusoidal", {"learned_scale": True}),
     "k-cable": ("k-cable", {"weights": "inside"}),
     "cable-nw": ("cable", {}),
+    "bam": ("bam", {"train_loc": True}),
 }
 """The encoding, and its fields, that has all parameters which a class names as published."""
 

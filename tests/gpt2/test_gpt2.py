@@ -132,4 +132,10 @@ def test_conventions_are_written_out() -> None:
         "boundary": "masked",
         "slopes": "mpt",
         "divisor": "one",
+        "window": None,
+        "temperature": "none",
+        "temperature_rate": 0.1,
+        "temperature_start": None,
+        "softcap": None,
+        "sink": False,
     }

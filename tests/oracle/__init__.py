@@ -47,6 +47,7 @@ from oracle.distance import (
     t5_bucket,
     t5_clipped_bias,
 )
+from oracle.polar import bam_bias, pope_scores
 from oracle.rotary import (
     dynamic_ntk_frequencies,
     linear_frequencies,
@@ -64,6 +65,7 @@ __all__ = [
     "alibi_bias",
     "alibi_slopes",
     "attend",
+    "bam_bias",
     "cable_bias",
     "content_scores",
     "cope_positions",
@@ -84,6 +86,7 @@ __all__ = [
     "ntk_frequencies",
     "own_key",
     "per_pair",
+    "pope_scores",
     "repeated",
     "rope_frequencies",
     "rotate",

@@ -16,14 +16,16 @@ from headscape.attention import reference
 from headscape.attention.layer import prepare
 from headscape.encodings import Encoding
 from headscape.encodings.alibi import ALiBi
+from headscape.encodings.bam import BAM
 from headscape.encodings.cable import CABLE, CABLENW, KCABLE
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
 from headscape.encodings.fire import FIRE, LEAK
 from headscape.encodings.fox import FoX
-from headscape.encodings.kerple import Kerple, KerplePower
+from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
+from headscape.encodings.pope import PoPE
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sandwich import Sandwich
 from headscape.encodings.sinusoidal import Sinusoidal
@@ -83,6 +85,12 @@ def _(encoding: Kerple, x: Array, qpos: Array, kpos: Array) -> Array:
 def _(encoding: KerplePower, x: Array, qpos: Array, kpos: Array) -> Array:
     p, a = 2 * oracle.sigmoid(array(encoding.raw_p)), array(encoding.raw_a.exp())
     return oracle.kerple_power_bias(p, a, qpos, kpos, causal=encoding.shape.causal)
+
+
+@bias.register
+def _(encoding: BAM, x: Array, qpos: Array, kpos: Array) -> Array:
+    loc = np.zeros(encoding.shape.heads) if encoding.loc is None else array(encoding.loc)
+    return oracle.bam_bias(array(encoding.scale), array(encoding.raw_power.exp()), loc, qpos, kpos)
 
 
 @bias.register
@@ -185,6 +193,13 @@ def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos
     if isinstance(encoding, CoPE):
         table, whole = array(encoding.table), encoding.config.divide == "sum"
         return oracle.cope_scores(q, k, table, qpos, kpos, scale_positions=whole)
+    if isinstance(encoding, PoPE):
+        phase, base = array(encoding.phase), encoding.config.base
+        return oracle.pope_scores(q, k, phase, qpos, kpos, base=base)
+    if isinstance(encoding, KerpleWeight):
+        p, a = 2 * oracle.sigmoid(array(encoding.raw_p)), array(encoding.raw_a.exp())
+        weight = oracle.kerple_power_weight(p, a, qpos, kpos, causal=encoding.shape.causal)
+        return oracle.content_scores(q, k) * weight
     base = encoding.base if isinstance(encoding, DAPE | DAPEv2) else encoding
     A = oracle.content_scores(turned(base, q, qpos, "query"), turned(base, k, kpos, "key"))
     B = bias(base, x, qpos, kpos)
@@ -199,8 +214,38 @@ def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos
     if isinstance(encoding, DAPE):
         return oracle.dape_scores(A, B, **network, add_bias=encoding.config.base_bias == "added")
     seen = oracle.visible_pairs(qpos, kpos, causal=encoding.shape.causal)
-    boundary = encoding.config.boundary
-    return oracle.dapev2_scores(A, B, **network, visible=seen, boundary=boundary)
+    boundary, window = encoding.config.boundary, encoding.config.window
+    if window is None:
+        return oracle.dapev2_scores(A, B, **network, visible=seen, boundary=boundary)
+    # Each query convolves the keys of its window alone, as if there were no others.
+    found = np.full(A.shape, np.nan)
+    seen = oracle.windowed(qpos, kpos, window)
+    for row in range(len(qpos)):
+        rows, cols = slice(row, row + 1), slice(int(seen[row].argmax()), None)
+        found[:, :, rows, cols] = oracle.dapev2_scores(
+            A[:, :, rows, cols],
+            None if B is None else B[..., rows, cols],
+            **network,
+            visible=seen[rows, cols],
+            boundary=boundary,
+        )
+    return found
+
+
+def temperature(encoding: Encoding, at: Array) -> Array | None:
+    """The factor on the scores of each query, [1 h t]."""
+    config, n0 = encoding.config, encoding.config.temperature_start or encoding.shape.train_length
+    growth = {
+        "none": lambda: None,
+        "llama4": lambda: 1 + config.temperature_rate * np.log(1 + np.floor((at + 1) / n0)),
+        "ministral": lambda: 1 + config.temperature_rate * np.log(1 + np.floor(at / n0)),
+        "inkling": lambda: 1 + config.temperature_rate * np.log(np.maximum((at + 1) / n0, 1)),
+        "ssmax": lambda: np.log(np.minimum(at + 1, config.window or np.inf)),
+    }[config.temperature]()
+    if growth is None:
+        return None
+    scale = np.ones(1) if encoding.ssmax is None else array(encoding.ssmax)
+    return (scale[:, None] * growth)[None] * np.ones((1, encoding.shape.heads, 1))
 
 
 def expected_embedding(encoding: Encoding, x: Array, at: Array) -> Array:
@@ -233,6 +278,15 @@ def formula(factory: Factory, heads: int, length: int, past: int = 0, start: int
     with torch.no_grad():
         found = reference.scores(prepare(encoding, q, k, v, x, Positions(at[:, past:], at)))
     theirs = expected(encoding, q.numpy(), k.numpy(), x.numpy(), rows_at, where)
+    config, at_q = encoding.config, rows_at.astype(float)
+    pairs = oracle.visible_pairs(rows_at, where)
+    if config.window is not None:
+        pairs = oracle.windowed(rows_at, where, config.window)
+    assert np.array_equal(found.visible[0, 0].numpy(), pairs), "the window differs"
+    theirs = oracle.shaped(theirs, temperature(encoding, at_q), config.softcap)
+    if config.sink:
+        weights = oracle.softmax_with_sink(theirs, pairs, array(encoding.sink_score))
+        require_same(found.weights, torch.from_numpy(weights), "weights beside a sink")
     seen = found.visible.expand_as(found.final)
     assert not np.isnan(theirs[seen.numpy()]).any()
     require_same(found.final[seen], torch.from_numpy(theirs)[seen], "scores and their formula")

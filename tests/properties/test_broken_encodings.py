@@ -218,6 +218,44 @@ class UnflaggedMix(Plain):
         return super().mix(1.5 * scores, bias, visible, queries)
 
 
+class WindowOffByOne(ALiBi):
+    """Sees one key too many."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, ALiBiConfig(window=5))
+
+    @property
+    def window(self) -> int:
+        return 6
+
+
+class HeatsTwice(ALiBi):
+    """Applies its temperature to the queries and to the scores."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, ALiBiConfig(temperature="llama4", temperature_start=4))
+
+    def temperature(self, at: Tensor) -> Tensor:
+        once = super().temperature(at)
+        assert once is not None
+        return once * once
+
+
+class ForgetsTheSink(ALiBi):
+    """Leaves the sink out when it decodes one token."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, ALiBiConfig(sink=True))
+        self.queries = 0
+
+    def rotate(self, x: Tensor, at: Tensor, role: str) -> Tensor:
+        self.queries = x.shape[2]
+        return x
+
+    def sink(self) -> Tensor | None:
+        return None if self.queries == 1 else super().sink()
+
+
 BROKEN: dict[type[Encoding], set[str]] = {
     OffByOne: {"formula"},
     WrongSlopes: {"formula"},
@@ -236,6 +274,9 @@ BROKEN: dict[type[Encoding], set[str]] = {
     UnflaggedMix: {"flags", "agreement", "packing", "padding", "formula"},
     OverClaims: {"claims"},
     UnderClaims: {"claims"},
+    WindowOffByOne: {"formula"},
+    HeatsTwice: {"formula"},
+    ForgetsTheSink: {"decoding"},
 }
 
 

@@ -5,6 +5,8 @@ out = attention(q, k, v, encoding=cable, x=x, causal=True)     x is the layer's 
 inputs = prepare(encoding, q, k, v, x, Positions.span(5))      what attention is a function of
 """
 
+from dataclasses import replace
+
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -80,6 +82,7 @@ def prepare(
     `x` is the layer's input for every key; the queries are its last t tokens.
     """
     stream = None if x is None else encoding.stream(x)
+    visible = Visible(encoding.shape.causal) if visible is None else visible
     return AttentionInputs(
         encoding.rotate(q, positions.q, "query"),
         encoding.rotate(k, positions.k, "key"),
@@ -87,9 +90,12 @@ def prepare(
         encoding,
         encoding.bias(positions, _last(stream, q.shape[2]), stream),
         positions,
-        Visible(encoding.shape.causal) if visible is None else visible,
+        replace(visible, window=encoding.window),
         q.shape[-1] ** -0.5 if scale is None else scale,
         (q, k) if encoding.rotates else None,
+        temperature=encoding.temperature(positions.q),
+        softcap=encoding.softcap,
+        sink=encoding.sink(),
     )
 
 

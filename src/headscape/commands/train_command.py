@@ -26,7 +26,10 @@ def train(
     ] = None,
     encoding: Annotated[
         str | None,
-        typer.Option(help="Position encoding; see `headscape encodings`. [default: rope]"),
+        typer.Option(
+            help="Position encoding, or a schedule of layers such as rope:window=512*3,nope; "
+            "see `headscape encodings`. [default: rope]"
+        ),
     ] = None,
     field: Annotated[
         list[str] | None,
@@ -92,6 +95,7 @@ def train(
 
     Progress goes to stderr. The folder of the finished run goes to stdout.
     """
+    from headscape.encodings.layer_schedule import parse_field
     from headscape.errors import InputError
     from headscape.train import train as run
 
@@ -102,7 +106,7 @@ def train(
         out=out,
         resume=resume,
         encoding=encoding,
-        encoding_fields=dict(map(_field, field)) if field else None,
+        encoding_fields=dict(map(parse_field, field)) if field else None,
         scale=scale,
         corpus=corpus,
         tokenizer=tokenizer,
@@ -127,18 +131,3 @@ def train(
     # Under torchrun every process gets here.
     if os.environ.get("RANK", "0") == "0":
         typer.echo(result.folder)
-
-
-def _field(text: str) -> "tuple[str, object]":
-    """Parse NAME=VALUE; a value that is not TOML is taken as a string."""
-    import tomllib
-
-    from headscape.errors import InputError
-
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InputError(f"--field {text!r} is not of the form NAME=VALUE.")
-    try:
-        return name, tomllib.loads(f"value = {value}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return name, value

@@ -8,10 +8,15 @@ A model calls an encoding in five places; a paper's class overrides the ones it 
     bias     the value added to the scores, as data           ALiBi, T5, Kerple, FIRE, CABLE ...
     mix      the scores themselves                            DAPE, DAPEv2, CoPE
 
+Four fields of every config act on the scores of any encoding: `window` hides far keys,
+`temperature` multiplies the scores of a query, `softcap` bounds them, `sink` adds a key without a
+value to the softmax.
+
 A module stores its learned parameters and nothing else: every table is computed from the
 arguments, so the result never depends on the lengths of earlier calls.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
@@ -21,6 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from headscape.bias import Bias
+from headscape.encodings.temperature import TEMPERATURES
 from headscape.errors import InputError
 from headscape.io.typecheck import check_types
 from headscape.types import Positions
@@ -54,8 +60,31 @@ class Config:
     Types and choices are checked here, so a subclass checks only ranges.
     """
 
+    window: int | None = None
+    """A query sees only the keys at a distance below this, its own included."""
+    temperature: Literal["none", "llama4", "ministral", "inkling", "ssmax"] = "none"
+    """How scores grow with the query's position, see temperature.py."""
+    temperature_rate: float = 0.1
+    """a, the factor of the logarithm."""
+    temperature_start: int | None = None
+    """n0, the position where it starts to grow; the model's context length if left out."""
+    softcap: float | None = None
+    """Scores s become softcap tanh(s / softcap)."""
+    sink: bool = False
+    """One learned score per head is added to the softmax's denominator."""
+
     def __post_init__(self) -> None:
         check_types(self)
+        for name in ("window", "temperature_start"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}.")
+        if self.softcap is not None and not 0 < self.softcap < math.inf:
+            raise InputError(f"softcap must be positive and finite, got {self.softcap}.")
+
+
+SHARED = frozenset(item.name for item in fields(Config))
+"""Fields that every encoding has."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +165,19 @@ class Encoding(nn.Module):
             raise InputError(
                 f"{self.title} has no bidirectional form: {self.no_bidirectional_form}."
             )
+        if self.mixes and (config.sink or config.softcap or config.temperature != "none"):
+            name = "sink" if config.sink else "softcap" if config.softcap else "temperature"
+            raise InputError(
+                f"{self.title} mixes whole rows of scores, which leaves no place for a {name}: "
+                f"leave {name} out."
+            )
+        if config.temperature == "ssmax" and not shape.causal:
+            raise InputError("temperature='ssmax' counts the keys before a query: use causal=True.")
         self.shape = shape
         self.config = config
+        self.sink_score = nn.Parameter(torch.zeros(shape.heads)) if config.sink else None
+        learned = config.temperature == "ssmax"
+        self.ssmax = nn.Parameter(torch.ones(shape.heads)) if learned else None
 
     def embed(self, x: Float[Tensor, "b t d"], at: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:
         """Return the token embeddings with their positions added."""
@@ -148,8 +188,8 @@ class Encoding(nn.Module):
         x: Float[Tensor, "b h t e"],
         at: Int[Tensor, "#b t"],
         role: Role,
-    ) -> Float[Tensor, "b h t e"]:
-        """Return the queries or keys, rotated by their positions."""
+    ) -> Float[Tensor, "b h t wide"]:
+        """Return the queries or keys, rotated by their positions; PoPE makes them wider."""
         return x
 
     def stream(
@@ -179,6 +219,33 @@ class Encoding(nn.Module):
         """Return the scores before the mask, from the scaled q.k and the dense bias."""
         return scores if bias is None else scores + bias
 
+    @property
+    def window(self) -> int | None:
+        """A query sees the keys at a distance below this; None is no window."""
+        return self.config.window
+
+    @property
+    def softcap(self) -> float | None:
+        """The bound of the scores; None is no bound."""
+        return self.config.softcap
+
+    def temperature(self, at: Int[Tensor, "#b t"]) -> Float[Tensor, "#b #h t"] | None:
+        """Return what the scores of the queries at these positions are multiplied by."""
+        config = self.config
+        if self.ssmax is not None:
+            seen = at + 1 if self.window is None else (at + 1).clamp(max=self.window)
+            work = torch.promote_types(self.ssmax.dtype, torch.float32)
+            return self.ssmax.to(work)[:, None] * seen.to(work).log()[:, None]
+        if config.temperature == "none":
+            return None
+        start = config.temperature_start or self.shape.train_length
+        grows = TEMPERATURES[config.temperature]
+        return grows(at.double(), config.temperature_rate, start)[:, None]
+
+    def sink(self) -> Float[Tensor, " h"] | None:
+        """Return the score per head of a key without a value."""
+        return self.sink_score
+
     def initialise(self) -> None:
         """Set initial values of its own, after the model has initialised every layer."""
 
@@ -197,6 +264,8 @@ class Encoding(nn.Module):
         """
         mine = dict(self.named_parameters(recurse=True))
         mine = {name: value for name, value in mine.items() if not name.startswith("base.")}
+        for shared in ("sink_score", "ssmax"):  # not a part of any encoding's paper
+            mine.pop(shared, None)
         if not mine:
             raise InputError(f"{self.title} has no learned tensors, so there is nothing to load.")
         names = self._published_names(set(mine), tensors, source, prefix)
@@ -242,9 +311,15 @@ class Encoding(nn.Module):
         return {item.name: getattr(self.config, item.name) for item in fields(self.config)}
 
     def claims(self) -> dict[str, bool]:
-        """Return the four claims by name."""
-        names = ("shift_invariant", "toeplitz", "pointwise", "context_dependent")
-        return {name: bool(getattr(self, name)) for name in names}
+        """Return the four claims by name, with what temperature and softcap change."""
+        heats = self.config.temperature != "none"
+        bends = heats or self.config.softcap is not None
+        return {
+            "shift_invariant": self.shift_invariant and not heats,
+            "toeplitz": self.toeplitz and not bends,
+            "pointwise": self.pointwise,
+            "context_dependent": self.context_dependent or bends,
+        }
 
     def distances(self, positions: Positions, device: torch.device) -> tuple[Tensor, int]:
         """Return every distance a table must cover, ascending, and the column of distance 0.

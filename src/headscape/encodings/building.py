@@ -9,9 +9,10 @@ The fields of a wrapped encoding go to whichever of the two classes has them.
 from collections.abc import Mapping
 from dataclasses import fields
 
-from headscape.encodings.base import Encoding, Shape
+from headscape.encodings.base import SHARED, Config, Encoding, Shape
 from headscape.encodings.names import encoding_type, unknown
 from headscape.errors import InputError
+from headscape.io.typecheck import check_values
 
 
 def build(
@@ -49,10 +50,14 @@ def make(name: str, shape: Shape, options: Mapping[str, object]) -> Encoding:
         if option not in base_fields | wrapper_fields:
             known = sorted(base_fields | wrapper_fields)
             raise InputError(unknown(f"field of {name!r}", option, known))
-    inner = base(shape, base.config_type(**_only(options, base_fields)))
     if wrapper is None:
-        return inner
-    return wrapper(shape, wrapper.config_type(**_only(options, wrapper_fields)), inner)
+        return base(shape, _config(base, options))
+    inner = base(shape, _config(base, _only(options, base_fields - SHARED)))
+    return wrapper(shape, _config(wrapper, _only(options, wrapper_fields)), inner)
+
+
+def _config(kind: type[Encoding], options: Mapping[str, object]) -> Config:
+    return kind.config_type(**check_values(kind.config_type, options))
 
 
 def _only(options: Mapping[str, object], names: set[str]) -> dict[str, object]:

@@ -2,17 +2,17 @@
 
     log     S_ij = A_ij - p_h ln(1 + a_h |i - j|)
     power   S_ij = A_ij - a_h |i - j|^p_h,   0 < p_h <= 2
+    weight  S_ij = A_ij exp(-a_h |i - j|^p_h), so far scores tend to 0 and far keys weigh the same
 
 p and a start at U(0, 2) and U(0, 1). The authors clamp the stored tensors inside forward; here they
 are positive by parametrisation (an exponential, and a scaled logistic for the power's exponent), so
 a forward pass changes no parameter. `load_published` clamps the authors' tensors as their first
 forward does. Their code shares one pair across all layers; the DAPE and CABLE code has one pair per
-layer (our default; a model's `share_encoding` selects). The weight form exp(-a |i-j|^p), which
-multiplies the scores, is deliberately absent.
+layer (our default; a model's `share_encoding` selects).
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Toeplitz
@@ -31,7 +31,10 @@ class Kerple(Encoding):
     title = "Kerple"
     paper = "Chi et al. 2022, arXiv:2205.09921"
     formula = "S = A - p_h ln(1 + a_h |i-j|)"
-    published = ({"bias_p": "raw_p", "bias_a": "raw_a"},)
+    published = (
+        {"bias_p": "raw_p", "bias_a": "raw_a"},
+        {"wei_p": "raw_p", "wei_a": "raw_a"},
+    )
     adds_bias = True
 
     def __init__(self, shape: Shape, config: Config) -> None:
@@ -90,3 +93,24 @@ class KerplePower(Kerple):
         """Return -a distance^p; the power skips distance 0, where its gradient is not finite."""
         p, a = (value.to(distance.dtype)[:, None] for value in (self.p(), self.a()))
         return -a * torch.where(distance > 0, distance.clamp(min=1) ** p, 0.0)
+
+
+class KerpleWeight(KerplePower):
+    """The power kernel as a weight: its exponential multiplies the scores."""
+
+    title = "Kerple (weight)"
+    formula = "S = A exp(-a_h |i-j|^p_h)"
+    mixes = True
+    toeplitz = False
+    context_dependent = True
+
+    def mix(
+        self,
+        scores: Float[Tensor, "b h t s"],
+        bias: Float[Tensor, "#b h t s"] | None,
+        visible: Bool[Tensor, "#b 1 t s"],
+        queries: Float[Tensor, "b h t e"] | None = None,
+    ) -> Float[Tensor, "b h t s"]:
+        """Return the scores times the exponential of the kernel."""
+        assert bias is not None
+        return scores * bias.to(scores.dtype).exp()

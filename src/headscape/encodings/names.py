@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 
 from headscape.encodings.alibi import ALiBi
+from headscape.encodings.bam import BAM
 from headscape.encodings.base import Encoding
 from headscape.encodings.cable import CABLE, CABLENW, KCABLE
 from headscape.encodings.cope import CoPE
@@ -17,9 +18,10 @@ from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
 from headscape.encodings.fire import FIRE
 from headscape.encodings.fox import FoX
-from headscape.encodings.kerple import Kerple, KerplePower
+from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
 from headscape.encodings.nope import NoPE
+from headscape.encodings.pope import PoPE
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sandwich import Sandwich
 from headscape.encodings.sinusoidal import Sinusoidal
@@ -36,11 +38,14 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "sinusoidal": Sinusoidal,
     "rope": RoPE,
     "xpos": XPos,
+    "pope": PoPE,
     "alibi": ALiBi,
     "t5": T5,
     "t5-clipped": T5Clipped,
     "kerple": Kerple,
     "kerple-power": KerplePower,
+    "kerple-weight": KerpleWeight,
+    "bam": BAM,
     "sandwich": Sandwich,
     "fire": FIRE,
     "cable": CABLE,
@@ -108,12 +113,19 @@ def encoding_type(name: str) -> tuple[type[Wrapper] | None, type[Encoding]]:
 
 
 def title(name: str) -> str:
-    """Return the display name of an encoding, for example DAPEv2+Kerple for dapev2+kerple."""
+    """Return the display name of an encoding, for example DAPEv2+Kerple for dapev2+kerple.
+
+    In a schedule every name is replaced: RoPE*3,NoPE for rope*3,nope.
+    """
+    if re.search("[,:*]", name):
+        return re.sub(r"(^|,)\s*([^,:*]+)", lambda part: part[1] + title(part[2].strip()), name)
     return "+".join(kind.title for kind in encoding_type(name) if kind is not None)
 
 
 def slug(name: str) -> str:
     """Return how the file name of an encoding's figure ends, for example dapev2-kerple."""
+    if re.search("[,:*]", name):
+        return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
     wrapper, _, base = name.rpartition("+")
     own = encoding_type(name)[1].slug or base
     return f"{wrapper}-{own}" if wrapper else own

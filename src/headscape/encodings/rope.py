@@ -9,9 +9,9 @@ field and is recorded. `scaling` stretches the frequencies, see rope_scaling.py.
 
 Angles are float64 and cos, sin are cast: bfloat16 positions are wrong past 256.
 
-With scaling="dynamic" the frequencies depend on the current length, so keys of earlier tokens
-change as the text grows. The cache therefore stores keys unrotated, and beyond the trained length
-decoding differs from a full pass, which rotates all tokens by the final length.
+With scaling="dynamic" or "longrope" the frequencies depend on the current length, so keys of
+earlier tokens change as the text grows. The cache therefore stores keys unrotated, and beyond the
+trained length decoding differs from a full pass, which rotates all tokens by the final length.
 """
 
 import math
@@ -37,7 +37,9 @@ class RoPEConfig(Config):
     """The fraction of the head dim that is rotated."""
     base: float = 10_000.0
     """Base of the frequencies; the longest wavelength is below 2 pi base tokens."""
-    scaling: Literal["none", "linear", "ntk", "dynamic", "yarn", "llama3"] = "none"
+    scaling: Literal[
+        "none", "linear", "ntk", "dynamic", "yarn", "llama3", "proportional", "longrope"
+    ] = "none"
     """How frequencies are stretched for longer contexts."""
     factor: float = 1.0
     """The factor by which the context is extended."""
@@ -53,8 +55,18 @@ class RoPEConfig(Config):
     """Llama 3: pairs with fewer turns than this are interpolated."""
     high_freq_factor: float = 4.0
     """Llama 3: pairs with at least this many turns are unchanged."""
+    short_factor: tuple[float, ...] = ()
+    """LongRoPE: the divisor of each pair up to the trained length."""
+    long_factor: tuple[float, ...] = ()
+    """LongRoPE: the divisor of each pair beyond it."""
+    mscale: float | None = None
+    """YaRN of DeepSeek: with mscale_all_dim, (0.1 mscale ln f + 1) / (0.1 mscale_all_dim ln f + 1)
+    multiplies cos and sin; alone it has no effect."""
+    mscale_all_dim: float | None = None
+    """YaRN of DeepSeek, see mscale."""
     attention_factor: float | None = None
-    """Multiplier of cos and sin; if left out, 0.1 ln f + 1 for YaRN and 1 for the others."""
+    """Multiplier of cos and sin; if left out, 0.1 ln f + 1 for YaRN, sqrt(1 + ln f / ln L0) for
+    LongRoPE and 1 for the others."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,6 +83,8 @@ class RoPEConfig(Config):
             )
         if self.trained_length is not None and self.trained_length < 1:
             raise InputError(f"trained_length must be at least 1, got {self.trained_length}.")
+        if self.scaling == "longrope" and self.trained_length == 1:
+            raise InputError("scaling='longrope' needs a trained_length of at least 2, got 1.")
         if self.low_freq_factor >= self.high_freq_factor:
             raise InputError(
                 f"low_freq_factor ({self.low_freq_factor}) must be below "
@@ -93,7 +107,8 @@ class RoPE(Encoding):
 
     def __init__(self, shape: Shape, config: RoPEConfig) -> None:
         super().__init__(shape, config)
-        self.dims = round(shape.head_dim * config.rotary_fraction)
+        whole = config.scaling == "proportional"
+        self.dims = shape.head_dim if whole else round(shape.head_dim * config.rotary_fraction)
         if self.dims % 2 or self.dims == 0:
             raise InputError(
                 f"RoPE rotates pairs, so its rotary width must be even and at least 2: "
@@ -105,9 +120,15 @@ class RoPE(Encoding):
                 f"scaling={config.scaling!r} stretches the base, which needs a rotary width above "
                 f"2: choose a different scaling or a larger head dim."
             )
-        # Dynamic frequencies depend on the last position, so a rotated key can change later.
-        self.cacheable_keys = config.scaling != "dynamic"
-        self.shift_invariant = config.scaling != "dynamic"
+        for name in ("short_factor", "long_factor"):
+            count = len(getattr(config, name))
+            if config.scaling == "longrope" and count != self.dims // 2:
+                raise InputError(
+                    f"scaling='longrope' needs {self.dims // 2} numbers in {name}, got {count}."
+                )
+        # These frequencies depend on the last position, so a rotated key can change later.
+        self.cacheable_keys = config.scaling not in {"dynamic", "longrope"}
+        self.shift_invariant = self.cacheable_keys
 
     def frequencies(self, length: int) -> Float[Tensor, " m"]:
         """Return the angle per position of each pair, for a sequence of this length."""
@@ -124,14 +145,26 @@ class RoPE(Encoding):
                 low_freq_factor=config.low_freq_factor,
                 high_freq_factor=config.high_freq_factor,
                 truncate=config.truncate,
+                turned=int(config.rotary_fraction * self.dims // 2),
+                short_factor=config.short_factor,
+                long_factor=config.long_factor,
             )
         )
 
     def attention_factor(self) -> float:
         """Return the multiplier of cos and sin; scores get its square."""
-        if self.config.attention_factor is not None:
-            return self.config.attention_factor
-        return 0.1 * math.log(self.config.factor) + 1 if self.config.scaling == "yarn" else 1.0
+        config = self.config
+        if config.attention_factor is not None:
+            return config.attention_factor
+        growth = math.log(config.factor)
+        if config.scaling == "longrope":
+            trained = config.trained_length or self.shape.train_length
+            return math.sqrt(1 + growth / math.log(trained))
+        if config.scaling != "yarn":
+            return 1.0
+        if config.mscale and config.mscale_all_dim:
+            return (0.1 * config.mscale * growth + 1) / (0.1 * config.mscale_all_dim * growth + 1)
+        return 0.1 * growth + 1
 
     def rotate(
         self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role

@@ -7,6 +7,9 @@
     yarn      fast pairs unchanged, slow ones divided by f, a ramp between; cos and sin are
               multiplied by 0.1 ln f + 1                                       arXiv:2309.00071
     llama3    the same with a smooth ramp over wavelengths     arXiv:2407.21783
+    proportional   w_m / f for the first pairs, 0 for the rest      Gemma 4
+    longrope  w_m / s_m up to L0 tokens, w_m / l_m beyond, for all tokens; cos and sin are
+              multiplied by sqrt(1 + ln f / ln L0)                  arXiv:2402.13753
 
 R rotary dims, f the factor, L0 the trained length. Each function returns the R/2 frequencies in
 float64.
@@ -39,6 +42,10 @@ class Band:
     low_freq_factor: float
     high_freq_factor: float
     truncate: bool
+    turned: int
+    """Proportional: how many pairs turn."""
+    short_factor: tuple[float, ...]
+    long_factor: tuple[float, ...]
 
 
 Frequencies = Float[Tensor, " m"]
@@ -93,6 +100,19 @@ def llama3(band: Band) -> Frequencies:
     return plain * keep + linear(band) * (1 - keep)
 
 
+def proportional(band: Band) -> Frequencies:
+    """Return the frequencies of the whole head for the first pairs and 0 for the others."""
+    found = linear(band)
+    found[band.turned :] = 0
+    return found
+
+
+def longrope(band: Band) -> Frequencies:
+    """Divide every frequency by a number of its own, which depends on the current length."""
+    chosen = band.long_factor if band.length > band.trained else band.short_factor
+    return none(band) / torch.tensor(chosen, dtype=torch.float64)
+
+
 SCALINGS: dict[str, Callable[[Band], Frequencies]] = {
     "none": none,
     "linear": linear,
@@ -100,4 +120,6 @@ SCALINGS: dict[str, Callable[[Band], Frequencies]] = {
     "dynamic": dynamic,
     "yarn": yarn,
     "llama3": llama3,
+    "proportional": proportional,
+    "longrope": longrope,
 }

@@ -36,7 +36,7 @@ class Wrapper(Encoding):
 
     def rotate(
         self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
-    ) -> Float[Tensor, "b h t e"]:
+    ) -> Float[Tensor, "b h t wide"]:
         """Return the base's rotation."""
         return self.base.rotate(x, at, role)
 
@@ -70,4 +70,4 @@ class Wrapper(Encoding):
 
     def conventions(self) -> dict[str, object]:
         """Return the wrapper's fields and the base's."""
-        return super().conventions() | self.base.conventions()
+        return self.base.conventions() | super().conventions()

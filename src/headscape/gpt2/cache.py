@@ -3,6 +3,7 @@
 Per layer: keys (rotated where a rotated key never changes again), values, the running sum of an
 encoding that has one, and what of its bias is the same for every token (bias_rows.py). Memory is
 taken ahead and doubled when full, because growing by a token at a time copies everything each step.
+A layer with a window keeps the last window - 1 tokens and a little room, which is moved when full.
 A forward pass writes behind `length` and advances it once, at its end, so the tokens of a pass that
 fails are not among those so far.
 """
@@ -25,8 +26,29 @@ class LayerCache:
     """One layer's keys, values and running sum, with room to spare."""
 
     k: Float[Tensor, "b h c e"]
-    v: Float[Tensor, "b h c e"]
+    v: Float[Tensor, "b h c ev"]
     total: Float[Tensor, "b h c"] | None
+    window: int | None = None
+    start: int = 0
+    """The token in column 0; above 0 in a layer with a window."""
+
+    @property
+    def room(self) -> int:
+        """Tokens there is memory for."""
+        return self.k.shape[2]
+
+    def resize(self, first: int, last: int, room: int) -> None:
+        """Keep the tokens from `first` up to `last`, in memory for `room` tokens."""
+        columns = slice(first - self.start, last - self.start)
+
+        def moved(x: Tensor) -> Tensor:
+            fresh = x.new_empty(*x.shape[:2], room, *x.shape[3:])
+            fresh[:, :, : last - first] = x[:, :, columns]
+            return fresh
+
+        self.k, self.v = moved(self.k), moved(self.v)
+        self.total = None if self.total is None else moved(self.total)
+        self.start = first
 
 
 class Cache:
@@ -65,32 +87,41 @@ class Cache:
         self,
         layer: int,
         k: Float[Tensor, "b h t e"],
-        v: Float[Tensor, "b h t e"],
+        v: Float[Tensor, "b h t ev"],
         total: Float[Tensor, "b h t"] | None,
+        window: int | None = None,
     ) -> LayerCache:
-        """Write the new tokens behind the old; give views of all of them."""
+        """Write the new tokens behind the old; give views of all that the new ones may see."""
         if torch.is_grad_enabled() and k.requires_grad:
             raise InputError("a cache is for decoding: call the model inside torch.no_grad().")
-        end = self.length + k.shape[2]
+        new, end = k.shape[2], self.length + k.shape[2]
         if layer not in self.layers:
+            room = self.capacity if window is None else window - 1 + max(new, _spare(window))
             self.layers[layer] = LayerCache(
-                k.new_empty(*k.shape[:2], self.capacity, k.shape[3]),
-                v.new_empty(*v.shape[:2], self.capacity, v.shape[3]),
-                None if total is None else total.new_empty(*total.shape[:2], self.capacity),
+                k.new_empty(*k.shape[:2], room, k.shape[3]),
+                v.new_empty(*v.shape[:2], room, v.shape[3]),
+                None if total is None else total.new_empty(*total.shape[:2], room),
+                window,
+                self.length,
             )
         store = self.layers[layer]
         if store.k.shape[0] != k.shape[0]:
             raise InputError(
                 f"the cache holds a batch of {store.k.shape[0]}, the new tokens {k.shape[0]}."
             )
-        store.k[:, :, self.length : end] = k
-        store.v[:, :, self.length : end] = v
+        first = 0 if window is None else max(store.start, self.length - window + 1)
+        if window is not None and end - store.start > store.room:
+            store.resize(first, self.length, window - 1 + max(new, _spare(window)))
+        old, last = self.length - store.start, end - store.start
+        store.k[:, :, old:last] = k
+        store.v[:, :, old:last] = v
         if store.total is not None and total is not None:
-            store.total[:, :, self.length : end] = total
+            store.total[:, :, old:last] = total
+        seen = slice(first - store.start, last)
         return LayerCache(
-            store.k[:, :, :end],
-            store.v[:, :, :end],
-            None if store.total is None else store.total[:, :, :end],
+            store.k[:, :, seen],
+            store.v[:, :, seen],
+            None if store.total is None else store.total[:, :, seen],
         )
 
     def bias(
@@ -130,21 +161,26 @@ class Cache:
         store = self.layers.get(layer)
         if not self.length or store is None or store.total is None:
             return None
-        return store.total[:, :, self.length - 1]
+        return store.total[:, :, self.length - 1 - store.start]
 
     def advance(self, tokens: int) -> None:
-        """The new tokens are now old ones."""
+        """The new tokens are now old ones; drop what no later token sees."""
         self.length += tokens
+        for store in self.layers.values():
+            if store.window is not None and store.room > store.window - 1 + _spare(store.window):
+                first = max(store.start, self.length - store.window + 1)
+                store.resize(first, self.length, store.window - 1 + _spare(store.window))
 
     def _double(self) -> None:
-        extra = self.capacity
-        self.capacity += extra
+        self.capacity *= 2
         for store in self.layers.values():
-            store.k = torch.cat([store.k, store.k.new_empty(store.k[:, :, :extra].shape)], dim=2)
-            store.v = torch.cat([store.v, store.v.new_empty(store.v[:, :, :extra].shape)], dim=2)
-            if store.total is not None:
-                spare = store.total.new_empty(store.total[:, :, :extra].shape)
-                store.total = torch.cat([store.total, spare], dim=2)
+            if store.window is None:
+                store.resize(0, self.length, self.capacity)
+
+
+def _spare(window: int) -> int:
+    """Tokens a layer with a window writes before it moves the window to the front."""
+    return max(16, window // 8)
 
 
 def _write(

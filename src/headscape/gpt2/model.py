@@ -11,6 +11,7 @@ parameters as their encoding makes them. No dropout, as in the runs this reprodu
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -21,12 +22,13 @@ from torch import Tensor, nn
 
 from headscape.attention import attend
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings import Encoding, Stream, encoding_type
+from headscape.encodings import Encoding, Stream
+from headscape.encodings.layer_schedule import Entry, is_schedule, shared_fields
 from headscape.errors import InputError
 from headscape.gpt2 import published, weights
 from headscape.gpt2.cache import Cache
 from headscape.gpt2.model_config import ModelConfig, preset
-from headscape.types import Positions, Visible
+from headscape.types import ALL, Positions, Visible
 
 Watch = Callable[[int, AttentionInputs], None]
 """Called in every layer with its index and what its attention is a function of."""
@@ -78,13 +80,18 @@ class Attention(nn.Module):
         )
         stream = encoding.stream(x, None if cache is None else cache.carry(self.layer))
         q = encoding.rotate(raw_q, positions.q, "query")
+        window = encoding.window
         if cache is None:
             k, keys = encoding.rotate(raw_k, positions.k, "key"), stream
         else:
+            if window is not None:
+                kept = slice(max(0, cache.length - window + 1), None)
+                positions, visible = positions.block(ALL, kept), visible.block(ALL, kept)
             k, v, keys = self._remember(raw_k, v, stream, positions, cache)
+        visible = replace(visible, window=window)
         # One more token, on the one path that takes its row of the bias ready made.
         one = x.shape[1] == 1 and visible.q_group is None and path in {"auto", "decode"}
-        if cache is not None and cache.counted and one and not watched:
+        if cache is not None and cache.counted and one and window is None and not watched:
             bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype)
         else:
             bias = encoding.bias(positions, stream, keys)
@@ -100,6 +107,9 @@ class Attention(nn.Module):
             visible,
             self.scale,
             (raw_q, raw_k) if encoding.rotates and cache is None else None,
+            temperature=encoding.temperature(positions.q),
+            softcap=encoding.softcap,
+            sink=encoding.sink(),
         )
 
     def output(self, inputs: AttentionInputs, path: attend.Path) -> Float[Tensor, "b t d"]:
@@ -116,11 +126,12 @@ class Attention(nn.Module):
         positions: Positions,
         cache: Cache,
     ) -> tuple[Tensor, Tensor, Stream | None]:
-        """Put new keys into the cache; give all keys (rotated), values and sums."""
+        """Put new keys into the cache; give all keys of the window (rotated), values and sums."""
         encoding = self.encoding
         if encoding.cacheable_keys:
             k = encoding.rotate(k, positions.q, "key")
-        whole = cache.extend(self.layer, k, v, None if stream is None else stream.total)
+        total = None if stream is None else stream.total
+        whole = cache.extend(self.layer, k, v, total, encoding.window)
         k = whole.k
         if not encoding.cacheable_keys:
             k = encoding.rotate(k, positions.k, "key")
@@ -165,15 +176,19 @@ class GPT2(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        at_input = encoding_type(config.encoding)[1].at_input
+        entries = config.schedule()
+        at_input = entries[0].at_input
         self.tokens = nn.Embedding(config.vocabulary, config.width)
-        self.position = config.build_encoding(None if at_input else "nope")
-        inside = [
-            config.build_encoding("nope" if at_input else None)
-            for _ in range(1 if config.share_encoding else config.layers)
-        ]
+        self.position = config.build_encoding(entries[0] if at_input else Entry("nope", {}))
+        if at_input:
+            entries = [Entry("nope", shared_fields(entry.fields)) for entry in entries]
+        made: list[tuple[Entry, Encoding]] = []
+        for entry in entries:
+            known = [encoding for other, encoding in made if other == entry]
+            reused = known[0] if known and config.share_encoding else None
+            made.append((entry, reused or config.build_encoding(entry)))
         self.blocks = nn.ModuleList(
-            Block(config, layer, inside[layer % len(inside)]) for layer in range(config.layers)
+            Block(config, layer, encoding) for layer, (_, encoding) in enumerate(made)
         )
         self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
         self.apply(self._initialise)
@@ -313,8 +328,13 @@ class GPT2(nn.Module):
             value.copy_(tensors[name])
 
     def conventions(self) -> dict[str, object]:
-        """Every convention of the encoding, defaults written out."""
-        return self.encoding().conventions()
+        """Every convention of the encoding, defaults written out; of a schedule, per layer."""
+        if not is_schedule(self.config.encoding):
+            return self.encoding().conventions()
+        return {
+            str(layer): {"encoding": entry.name, **self.encoding(layer).conventions()}
+            for layer, entry in enumerate(self.config.schedule())
+        }
 
     def encoding(self, layer: int = 0) -> Encoding:
         """The encoding at work: at the input, or in a layer."""

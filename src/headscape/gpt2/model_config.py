@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from headscape.encodings import Encoding, Shape, make
+from headscape.encodings.layer_schedule import Entry, per_layer
 from headscape.errors import InputError
 from headscape.io.typecheck import check_types
 
@@ -35,11 +36,12 @@ class ModelConfig:
     train_length: int = 1024
     """The length it is trained at."""
     encoding: str = "learned"
-    """A name that `headscape.encodings.build` takes."""
+    """A name that `headscape.encodings.build` takes, or a schedule such as "rope*3,nope"."""
     encoding_fields: Mapping[str, object] = field(default_factory=dict)
-    """That encoding's conventions, where they differ from its defaults."""
+    """Fields of the encoding that differ from its defaults; in a schedule, of all with them."""
     share_encoding: bool = False
-    """One encoding for all layers (T5, official KERPLE) instead of one for each."""
+    """One encoding for all layers (T5, official KERPLE) instead of one for each; in a schedule, one
+    for all layers with the same entry."""
     scale: Scale = "head_dim"
     """What q.k is multiplied by: 1/sqrt(head_dim), 1/sqrt(width), or one."""
     causal: bool = True
@@ -61,8 +63,12 @@ class ModelConfig:
         """Width of one head."""
         return self.width // self.heads
 
-    def build_encoding(self, name: str | None = None) -> Encoding:
-        """The model's encoding, or another one of its shape without fields."""
+    def schedule(self) -> list[Entry]:
+        """Return the encoding of every layer."""
+        return per_layer(self.encoding, self.layers, self.encoding_fields)
+
+    def build_encoding(self, entry: Entry) -> Encoding:
+        """Return a new encoding of the model's shape."""
         shape = Shape(
             heads=self.heads,
             head_dim=self.head_dim,
@@ -70,7 +76,7 @@ class ModelConfig:
             train_length=self.train_length,
             causal=self.causal,
         )
-        return make(name or self.encoding, shape, {} if name else self.encoding_fields)
+        return make(entry.name, shape, entry.fields)
 
     def to_json(self) -> dict[str, Any]:
         """Every field, for a checkpoint."""

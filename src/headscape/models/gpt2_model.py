@@ -102,7 +102,8 @@ class GPT2Model(LoadedModel):
         try:
             self.gpt2.position.embed(weight.new_zeros(1, 1, shape.width), at)
             q = weight.new_zeros(1, shape.heads, 1, shape.head_dim)
-            self.gpt2.encoding().rotate(q, at, "query")
+            for layer in range(shape.layers):
+                self.gpt2.encoding(layer).rotate(q, at, "query")
         except InputError as error:
             return str(error)
         return None
@@ -122,11 +123,11 @@ def spec_of(gpt2: GPT2, **about: Any) -> Spec:
     config = gpt2.config
     layers = [
         LayerSpec(
-            encoding=config.encoding,
+            encoding=entry.name,
             conventions={**gpt2.encoding(layer).conventions(), "scale": config.scale},
             claims=gpt2.encoding(layer).claims(),
         )
-        for layer in range(config.layers)
+        for layer, entry in enumerate(config.schedule())
     ]
     fields: Mapping[str, Any] = {
         "name": title(config.encoding),
@@ -137,6 +138,6 @@ def spec_of(gpt2: GPT2, **about: Any) -> Spec:
         "vocabulary": config.vocabulary,
         "train_length": config.train_length,
         "causal": config.causal,
-        "shows": gpt2.encoding().shows or "final",
+        "shows": gpt2.encoding(-1).shows or "final",
     }
     return Spec(**{**fields, **about})

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscape.encodings import encoding_type
+from headscape.encodings.layer_schedule import parse
 from headscape.encodings.rope import RoPE
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
@@ -68,8 +69,8 @@ def parse_extension(text: str) -> Extension:
 
 
 def uses_rope(encoding: str) -> bool:
-    """Whether an encoding is RoPE, alone or wrapped."""
-    return encoding_type(encoding)[1] is RoPE
+    """Whether an encoding, or one of a schedule, is RoPE, alone or wrapped."""
+    return any(encoding_type(entry.name)[1] is RoPE for entry in parse(encoding))
 
 
 class StretchedModel(LoadedModel):

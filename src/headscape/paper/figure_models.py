@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from headscape.encodings.layer_schedule import parse
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.models.gpt2_model import GPT2Model
@@ -69,7 +70,7 @@ def trained(folder: Path) -> GPT2Model:
 def check_run(folder: Path, encoding: str) -> None:
     """Refuse a run that cannot be drawn, before anything is trained."""
     found = open_run(folder).spec.encoding
-    if found != encoding:
+    if found != ",".join(dict.fromkeys(entry.name for entry in parse(encoding))):
         raise InputError(f"{folder} was trained with {found!r}, not {encoding!r}.")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headscape.encodings import encoding_type, slug, title
+from headscape.encodings.layer_schedule import parse
 from headscape.errors import InputError
 from headscape.gpt2.model_config import Scale
 
@@ -20,7 +21,7 @@ class PaperFigure:
     number: int | None
     """Its number in the paper; None for a method the paper does not draw."""
     encoding: str
-    """Name in the table of encodings."""
+    """Name in the table of encodings, or a schedule; the figure shows its last layer."""
     fields: Mapping[str, object] = field(default_factory=dict)
     """Fields of the encoding as in the released code, where public code disagrees."""
     scale: Scale = "head_dim"
@@ -42,7 +43,7 @@ class PaperFigure:
     @property
     def quantity(self) -> str:
         """The quantity that is drawn."""
-        wrapper, base = encoding_type(self.encoding)
+        wrapper, base = encoding_type(parse(self.encoding)[-1].name)
         shown = (wrapper or base).shows
         if shown is None:
             raise InputError(
@@ -53,8 +54,8 @@ class PaperFigure:
     @property
     def cost(self) -> float:
         """About how long its model trains, relative to one that adds a bias."""
-        wrapper, base = encoding_type(self.encoding)
-        return 2.0 if wrapper is not None or base.mixes else 1.0
+        kinds = [encoding_type(entry.name) for entry in parse(self.encoding)]
+        return 2.0 if any(wrapper or base.mixes for wrapper, base in kinds) else 1.0
 
     @property
     def name(self) -> str:

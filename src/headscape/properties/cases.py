@@ -7,6 +7,7 @@ distances, FIRE's length, CoPE's table.
 from collections.abc import Callable
 
 from headscape.encodings import ENCODINGS, Encoding, Shape, make
+from headscape.encodings.layer_schedule import parse
 from headscape.properties.agreement import agreement
 from headscape.properties.batching import packing, padding, rows
 from headscape.properties.claims import claims, flags
@@ -55,7 +56,17 @@ WRAPPED = (
     "dapev2+rope",
     "dapev2+fire",
 )
-SUBJECTS = (*ENCODINGS, *WRAPPED)
+SHAPED = (
+    "rope:window=5",
+    "alibi:window=9:sink=true",
+    "nope:temperature=ssmax:window=11",
+    "nope:temperature=llama4:temperature_start=3",
+    "kerple:softcap=3.0:temperature=inkling:temperature_start=5",
+    "cable:window=6:sink=true",
+    "dapev2+kerple:window=6",
+)
+"""Encodings with a window, temperature, softcap or sink."""
+SUBJECTS = (*ENCODINGS, *WRAPPED, *SHAPED)
 
 FIELDS: dict[str, dict[str, object]] = {
     "learned": {"length": LONGEST},
@@ -67,10 +78,11 @@ FIELDS: dict[str, dict[str, object]] = {
 
 
 def factory(name: str, **fields: object) -> Factory:
-    """Return a function that makes the named encoding for any shape."""
-    chosen = FIELDS.get(name.rpartition("+")[2], {}) | fields
+    """Return a function that makes the named encoding, with its fields, for any shape."""
+    (entry,) = parse(name)
+    chosen = {**FIELDS.get(entry.name.rpartition("+")[2], {}), **entry.fields, **fields}
 
     def build(shape: Shape) -> Encoding:
-        return make(name, shape, chosen)
+        return make(entry.name, shape, chosen)
 
     return build

@@ -15,6 +15,7 @@ from headscape.encodings import Encoding, Shape
 from headscape.encodings.names import ENCODINGS
 from headscape.encodings.wrapper import Wrapper
 from headscape.errors import InputError
+from headscape.io.typecheck import check_values
 from headscape.properties.agreement import agreement
 from headscape.properties.cases import PROPERTIES, factory
 from headscape.properties.probe import TRAINED, Factory, shape
@@ -72,7 +73,7 @@ def _factory(encoding: str | type[Encoding], fields: dict[str, object]) -> Facto
             return factory(name, **fields)
 
     def build(shape: Shape) -> Encoding:
-        config = encoding.config_type(**fields)
+        config = encoding.config_type(**check_values(encoding.config_type, fields))
         if issubclass(encoding, Wrapper):
             return encoding(shape, config, factory("kerple")(shape))
         return encoding(shape, config)

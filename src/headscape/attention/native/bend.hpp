@@ -22,17 +22,17 @@ struct Straight {
 
 struct Bent {
     struct Column {
-        V tau, cap, inverse, sum;
+        V tau, cap, inverse, sum, tangent;
         bool capped;
-        V bend(V x) const {
+        V bend(V x) {
             x = x * tau;
-            return capped ? cap * hyperbolic_tangent(x * inverse) : x;
+            if (!capped) return x;
+            tangent = hyperbolic_tangent(x * inverse);
+            return cap * tangent;
         }
+        // Right after bend(x).
         V back(V x, V d) {
-            if (capped) {
-                V t = hyperbolic_tangent(x * tau * inverse);
-                d = d * (splat(1.0f) - t * t);
-            }
+            if (capped) d = d * (splat(1.0f) - tangent * tangent);
             sum = fma(d, x, sum);
             return d * tau;
         }
@@ -50,7 +50,7 @@ struct Bent {
         d_tau = p.d_temperature ? p.d_temperature + at : nullptr;
     }
     Column column(int64_t i) const {
-        return {load(tau + i), splat(cap), splat(cap > 0 ? 1 / cap : 0), V{}, cap > 0};
+        return {load(tau + i), splat(cap), splat(cap > 0 ? 1 / cap : 0), V{}, V{}, cap > 0};
     }
     void finish(const Column &c, int64_t i) {
         if (!d_tau) return;

@@ -48,7 +48,9 @@ def check(config: "TrainConfig") -> None:
     _check_lengths(config)
     with allocating("the encoding"):
         # Built once so that unknown names and fields, or heads that do not divide the width, raise.
-        config.model(1).build_encoding()
+        model = config.model(1)
+        for entry in model.schedule():
+            model.build_encoding(entry)
 
 
 def check_names(names: Collection[str], known: Collection[str], source: str) -> None:

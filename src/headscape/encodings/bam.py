@@ -1,0 +1,71 @@
+"""BAM: a generalised Gaussian prior over distances (Bianchessi et al. 2025, arXiv:2505.22842).
+
+    S_ij = A_ij - exp(scale_h) (|j - i - 2 sinh(loc_h)| + 1e-5)^shape_h
+
+scale starts at the logarithm of ALiBi's slopes by fairseq's rule, shape at 1 and loc at 0, so BAM
+starts as ALiBi but for the 1e-5. The released code does not train loc (our default) and has one
+prior for all layers (a model's `share_encoding`). It stores shape as it is; here its logarithm is
+stored, so that it stays above 0, where the prior is a distribution. temperature="ssmax" is the
+paper's BAM SSMax, which multiplies the prior too.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headscape.bias import Toeplitz
+from headscape.encodings.alibi import fairseq
+from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.types import Positions
+
+EPSILON = 1e-5
+"""Keeps the power's gradient finite at distance 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BAMConfig(Config):
+    """Options of BAM."""
+
+    train_loc: bool = False
+    """Learn where each head's prior is centred; otherwise it is centred on the query."""
+
+
+class BAM(Encoding):
+    """A learned generalised Gaussian prior."""
+
+    title = "BAM"
+    paper = "Bianchessi et al. 2025, arXiv:2505.22842"
+    formula = "S = A - exp(scale_h) (|j-i-2sinh(loc_h)| + 1e-5)^shape_h"
+    published = ({"scale": "scale", "shape": "raw_power", "loc": "loc"},)
+    adds_bias = True
+    config_type = BAMConfig
+    config: BAMConfig
+
+    def __init__(self, shape: Shape, config: BAMConfig) -> None:
+        super().__init__(shape, config)
+        self.scale = nn.Parameter(torch.tensor(fairseq(shape.heads)).log())
+        self.raw_power = nn.Parameter(torch.zeros(shape.heads))
+        self.loc = nn.Parameter(torch.zeros(shape.heads)) if config.train_loc else None
+
+    def from_published(self, parameter: str, value: Tensor) -> Tensor:
+        """Convert [1, h, 1, 1] to [h], and shape to its logarithm."""
+        value = value.reshape(-1)
+        return value.log() if parameter == "raw_power" else value
+
+    def power(self) -> Float[Tensor, " h"]:
+        """Return the exponent, above 0."""
+        return self.raw_power.exp()
+
+    def bias(
+        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+    ) -> Toeplitz:
+        """Return the logarithm of the prior by distance."""
+        distance, zero = self.distances(positions, self.scale.device)
+        # At least float32: bfloat16 cannot represent every distance above 256.
+        work = torch.promote_types(self.scale.dtype, torch.float32)
+        scale, power = (value.to(work)[:, None] for value in (self.scale, self.power()))
+        centre = 0.0 if self.loc is None else 2 * self.loc.to(work)[:, None].sinh()
+        away = (-distance.to(work) - centre).abs() + EPSILON
+        return Toeplitz(-scale.exp() * away**power, zero)
