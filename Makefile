@@ -11,8 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Requirements by key of pyproject.toml's [project]: $(call listed,['dependencies']).
 listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']$(1))")
 
-.PHONY: setup dependencies package figures test lint test-slow test-browser test-pretrained docs \
-        wheel bench results sanitize fuzz clean
+.PHONY: setup dependencies package figures test lint test-slow test-browser test-pretrained docs
+.PHONY: wheel bench results sanitize fuzz clean
 
 # Every stamp is older than its inputs exactly when something has to be installed again, so a repeat
 # takes milliseconds.

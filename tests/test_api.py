@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import headscape as hs
+from headscape.encodings import ENCODINGS
 
 NAMES = {
     "Capture", "Curves", "Encoding", "GPT2", "Grid", "InputError", "Measures", "Model",
@@ -41,6 +42,7 @@ def test_a_name_is_documented_and_its_example_runs(
         test = parser.get_doctest(inspect.getdoc(item) or "", {}, name, None, 0)
         examples += len(test.examples)
         runner.run(test)
+    ENCODINGS.pop("nothing", None)  # registered by the example of `register`
     assert examples, f"{name} has no example"
     assert runner.summarize(verbose=False).failed == 0
 

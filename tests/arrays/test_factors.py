@@ -19,7 +19,9 @@ from headscape.properties.probe import draw, randomise
 from headscape.types import Positions, Visible
 
 LENGTH, HEADS, DIM = 75, 4, 8
-SUBJECTS = (*ENCODINGS, *WRAPPED)
+WITHOUT = ("pope", "kerple-weight")
+"""Encodings that widen or mix in a way that has no factors."""
+SUBJECTS = (*(name for name in ENCODINGS if name not in WITHOUT), *WRAPPED)
 VARIANTS = {
     "rope": (
         {"pairing": "halves"},
@@ -274,3 +276,9 @@ def test_a_long_profile_is_from_some_rows(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.count[0] == 5
     with pytest.raises(InputError, match="needs every pair"):
         found.minus("row")
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_what_has_no_factors_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="factors"):
+        factors_of(made(name))

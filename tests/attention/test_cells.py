@@ -11,7 +11,8 @@ import torch
 from attention.calls import Call, plain_call
 from headscape.attention import reference
 from headscape.attention.layer import prepare
-from headscape.attention.native import adapter, cells
+from headscape.attention.native import adapter
+from headscape.attention.native import score_cells as cells
 from headscape.attention.reference import AttentionInputs
 from headscape.encodings import build
 from headscape.errors import InputError

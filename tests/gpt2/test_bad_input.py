@@ -55,7 +55,7 @@ def test_an_unknown_field_names_the_nearest_first() -> None:
     sentence(error)
     with pytest.raises(InputError, match=r"'kernal'.*there are kernel, "):
         build("dapev2+alibi", **SHAPE, kernal=5)
-    with pytest.raises(InputError, match="none"):
+    with pytest.raises(InputError, match=r"'base'.*there are sink, softcap"):
         build("nope", **SHAPE, base=2.0)
 
 

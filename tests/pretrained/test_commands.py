@@ -51,7 +51,8 @@ def test_a_model_and_a_tokenizer_in_memory(folder: Path) -> None:
 def test_encodings_of_a_model_layer_by_layer(folder: Path) -> None:
     lines = call("encodings", "--of", f"hf:{folder}").splitlines()
     assert lines[0] == "small: 3 layers x 6 heads of 8, context 64, causal"
-    assert lines[1].startswith("layer 1-2: rope  pairing='halves', rotary_fraction=1.0, base=")
+    assert lines[1].startswith("layer 1-2: rope  ")
+    assert "pairing='halves', rotary_fraction=1.0, base=" in lines[1]
     assert lines[1].endswith("scale='head_dim', key_heads=2")
     assert lines[2] == "layer 3: nope  scale='head_dim', key_heads=2"
     done = CliRunner().invoke(app, ["encodings", "alibi", "--of", f"hf:{folder}"])

@@ -96,6 +96,8 @@ def _turn(inputs: AttentionInputs) -> Turn:
     dims = inputs.q.shape[-1]
     unit = torch.eye(dims, dtype=torch.float64, device=at.device)
     moved = encoding.rotate(unit[None, None], torch.ones_like(at[:, :1]).expand(1, dims), "query")
+    if moved.shape[-1] != dims:
+        raise InputError(f"{encoding.title} widens queries and keys, which has no factors.")
     changed = moved[0, 0] != unit
     interleaved = bool(changed[0, 1])
     pairs = int(changed.any(dim=1).sum()) // 2
