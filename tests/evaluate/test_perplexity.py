@@ -162,7 +162,9 @@ def test_an_interrupted_evaluation_resumes_and_gives_the_same_numbers(name, tmp_
     assert measured(rest, journal=tmp_path) == expected
     assert rest.calls == whole.calls - 4
     assert measured(Counting(model, 0), journal=tmp_path) == expected
-    assert all(json.loads(line.rpartition(" ")[0]) for line in journal.read_text().splitlines())
+    header, *lines = journal.read_text().splitlines()
+    assert json.loads(header)
+    assert all(json.loads(line.rpartition(" ")[0]) for line in lines)
 
 
 def test_a_journal_belongs_to_one_model_text_protocol_and_length(tmp_path):

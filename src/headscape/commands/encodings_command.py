@@ -84,6 +84,7 @@ def _layers(source: str) -> None:
     from itertools import groupby
 
     import headscape
+    from headscape.figures.labels import shown_conventions
 
     spec = headscape.load(source).spec
     context = "unknown" if spec.train_length is None else f"{spec.train_length:,}"
@@ -98,7 +99,8 @@ def _layers(source: str) -> None:
     for layer, same in groupby(numbered, key=lambda pair: pair[1]):
         numbers = [number for number, _ in same]
         span = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
-        fields = ", ".join(f"{key}={value!r}" for key, value in layer.conventions.items())
+        shown = shown_conventions(layer.conventions)
+        fields = ", ".join(f"{key}={value!r}" for key, value in shown.items())
         name = "position not recognised" if layer.encoding == "unknown" else layer.encoding
         typer.echo(f"layer {span}: {name}  {fields}")
 

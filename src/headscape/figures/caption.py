@@ -11,7 +11,7 @@ from typing import Any, Final
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.context import ContextDependence
 from headscape.arrays.measures import Measures
-from headscape.figures.labels import encoding_name
+from headscape.figures.labels import encoding_name, shown_conventions
 
 _SHOWN: Final[Mapping[str, str]] = {
     "content": "content scores (scaled q·k before any position)",
@@ -85,7 +85,8 @@ def _sequence(capture: CaptureData) -> str:
 
 
 def _listed(conventions: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in conventions.items())
+    shown = shown_conventions(conventions)
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
 
 
 def _found(measures: Measures | None, layer: int) -> ContextDependence | None:

@@ -5,7 +5,7 @@ default_name   cable-step1200-layer6-head4-bias-grid
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from headscape.arrays.capture_file import CaptureData
 
@@ -15,6 +15,21 @@ _QUANTITIES: Final[Mapping[str, str]] = {
     "final": "final scores",
     "weights": "attention weights",
 }
+
+_OFF: Final[Mapping[str, Any]] = {
+    "window": None,
+    "temperature": "none",
+    "softcap": None,
+    "sink": False,
+}
+
+
+def shown_conventions(conventions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the conventions without windows, temperatures, softcaps and sinks that are off."""
+    off = {name for name, value in _OFF.items() if conventions.get(name, value) == value}
+    if "temperature" in off:
+        off |= {"temperature_rate", "temperature_start"}
+    return {name: value for name, value in conventions.items() if name not in off}
 
 
 def quantity_words(quantity: str) -> str:
