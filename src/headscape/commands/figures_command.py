@@ -30,7 +30,7 @@ def figures(
         bool, typer.Option("--untrained", help="Draw models as initialised; train nothing.")
     ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Train for fewer steps: about three minutes in all.")
+        bool, typer.Option("--quick", help="Train for 100 steps only; captions say so.")
     ] = False,
     run: Annotated[
         list[str] | None,

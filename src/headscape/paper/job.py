@@ -25,7 +25,7 @@ from headscape.train.loop import metrics
 
 TITLE = "What position does in every head"
 QUICK: Mapping[str, object] = {"steps": 100}
-"""Training settings of `quick`: all eight figures in about three minutes."""
+"""Training settings of `quick`."""
 
 
 def figures(
