@@ -19,7 +19,7 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="nano (a minute on two cores), mini, tiny, small, medium, large, xl, "
+            help="nano (for two CPU cores), mini, tiny, small, medium, large, xl, "
             "paper-tiny-1024, paper-small-512, paper-small-1024, paper-medium-1024. "
             "[default: nano]"
         ),
