@@ -1,4 +1,4 @@
-"""What every part that looks at, measures or scores a model needs of it.
+"""The interface through which models are captured, measured and scored.
 
 Capture, figures, evaluation, tasks and generation take a `Model` and nothing else. A training
 run, a GPT2 in memory, a run with its RoPE stretched and a published model all provide it.
@@ -69,7 +69,7 @@ class Spec:
 
 @runtime_checkable
 class Model(Protocol):
-    """A model that can be looked into and scored.
+    """A model that can be captured and scored.
 
     Example:
         >>> import headscape as hs

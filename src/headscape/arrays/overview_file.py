@@ -1,7 +1,7 @@
 """The exact overview of one head's weights, computed by many processes and kept beside its capture.
 
 The rows of cells are independent, so they are shared out to one process per core; each writes the
-rows it has done as a part file. A job that is stopped goes on from its parts. When all are there
+rows it has done as a part file. A stopped job continues from its parts. When all are there
 they become one safetensors file with `sum`, `min`, `max`, `count` [r r] and `lse` [t]:
 
     capture.safetensors.overview/layer-0-head-3.safetensors

@@ -22,7 +22,8 @@ def register(app: typer.Typer) -> None:
 
 def encodings(
     name: Annotated[
-        str | None, typer.Argument(help="One encoding, such as alibi or dapev2+kerple.")
+        str | None,
+        typer.Argument(metavar="NAME", help="One encoding, such as alibi or dapev2+kerple."),
     ] = None,
     of: Annotated[
         str | None,
@@ -30,10 +31,12 @@ def encodings(
     ] = None,
     plugin: Plugin = None,
 ) -> None:
-    """Print every encoding: paper, formula, parameters, claims; or one with all its fields.
+    """List all encodings, or one with all its fields.
 
-    Claims: S the bias does not change when all positions move by a constant, T it depends on the
-    distance alone, P a pair's score depends on no other pair, C it depends on the tokens.
+    The table has paper, formula, parameters and claims. Claims: S (shift-invariant), adding a
+    constant to all positions changes nothing; T (Toeplitz), only the distance matters; P
+    (pointwise), a pair's score depends on no other pair; C (context-dependent), it depends on the
+    tokens.
     """
     if of is not None:
         if name is not None:
@@ -152,9 +155,12 @@ def _words(encoding: "Encoding") -> str:
 
 def _field_notes(config: type) -> dict[str, str]:
     """The docstring under each field of a dataclass, which Python itself does not keep."""
+    if config is object:
+        return {}
+    assert config.__base__ is not None
+    notes = _field_notes(config.__base__)
     [body] = ast.parse(textwrap.dedent(inspect.getsource(config))).body
     assert isinstance(body, ast.ClassDef)
-    notes = {}
     for field, note in zip(body.body, body.body[1:], strict=False):
         if (
             isinstance(field, ast.AnnAssign)

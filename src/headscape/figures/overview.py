@@ -16,18 +16,18 @@ from matplotlib.figure import Figure
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.colour import Scale, limits, scales
+from headscape.figures.colour import Scale
+from headscape.figures.coloured import Coloured
 from headscape.figures.labels import default_name, method, quantity_words
 from headscape.figures.panel import Box, draw_bar, draw_map, draw_relative_bar
 from headscape.figures.style import DPI, PRINT_DPI, blank, context, wrap
-from headscape.figures.view import View
 
 _PANEL, _LEFT, _TOP, _BOTTOM, _ACROSS, _DOWN = 0.78, 0.72, 0.3, 0.25, 0.1, 0.22
 _LEAST_PANEL: Final = 0.3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Overview(View):
+class Overview(Coloured):
     """The maps of several layers."""
 
     layers: tuple[int, ...]
@@ -36,14 +36,6 @@ class Overview(View):
     """Counted from 0."""
     maps: tuple[Float[np.ndarray, "h _ _"], ...]
     """One [h t s] array per layer."""
-    shared_scale: bool = False
-    """One range for all panels."""
-    weights: bool = False
-    """Whether these are attention weights, which are coloured by their logarithm."""
-    colormap: str | None = None
-    """A matplotlib colour map in place of the chosen one."""
-    width: float | None = None
-    """Width of the figure in inches; by default panels of 0.78 inches."""
 
     @classmethod
     def of(
@@ -58,7 +50,7 @@ class Overview(View):
         """Return the overview of all captured layers.
 
         `heads` count from 0, -1 is the last. `title` is the encoding's name in the heading;
-        `options` are the fields above.
+        `options` are the fields of `Coloured`.
         """
         quantity = choose_quantity(quantity, capture)
         heads = choose_heads(heads, capture.heads)
@@ -80,14 +72,7 @@ class Overview(View):
 
     def scales(self) -> list[Scale]:
         """Return the colour scale of every panel, by layers and then heads."""
-        panels = [each for layer in self.maps for each in layer]
-        if self.weights:
-            return [Scale.of_weights(self.colormap)] * len(panels)
-        ranges = [limits(each) for each in panels]
-        if self.shared_scale:
-            whole = min(low for low, _ in ranges), max(high for _, high in ranges)
-            ranges = [whole] * len(panels)
-        return scales(ranges, self.colormap)
+        return self._scales(each for layer in self.maps for each in layer)
 
     def draw(self) -> Figure:
         """Return the drawn overview; axes have ids like `layer-1-head-1`, the bar `colorbar`."""

@@ -23,11 +23,11 @@ from matplotlib.ticker import MaxNLocator
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.colour import Scale, limits, scales
+from headscape.figures.colour import Scale
+from headscape.figures.coloured import Coloured
 from headscape.figures.labels import default_name, head_titles, method, quantity_words
 from headscape.figures.panel import Box, draw_bar, draw_relative_bar
 from headscape.figures.style import DPI, FONT, PRINT_DPI, blank, context, wrap
-from headscape.figures.view import View
 
 CLOSE_UP: Final = 48
 """The most keys in the lower strip."""
@@ -38,7 +38,7 @@ _LEAST_STRIP: Final = 1.2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Row(View):
+class Row(Coloured):
     """The row of one query in one layer."""
 
     values: Float[np.ndarray, "h s"]
@@ -47,14 +47,6 @@ class Row(View):
     pieces: tuple[str, ...]
     """The keys' tokens as text."""
     query: int
-    weights: bool = False
-    """Whether these are attention weights, which are coloured by their logarithm."""
-    shared_scale: bool = False
-    """One range for all heads instead of one each."""
-    colormap: str | None = None
-    """A matplotlib colour map in place of the chosen one."""
-    width: float | None = None
-    """Width of the figure in inches; by default strips of 8 inches."""
 
     @classmethod
     def of(
@@ -71,8 +63,8 @@ class Row(View):
         """Return the row of `query` in one captured layer, which must not be reduced.
 
         `query`, `layer` and `heads` count from 0, -1 is the last; by default the last query and
-        layer and all heads. `title` is the encoding's name in
-        the heading; `options` are the fields above.
+        layer and all heads. `title` is the encoding's name in the heading; `options` are the
+        fields of `Coloured`.
         """
         if capture.resolution is not None:
             raise InputError(
@@ -109,11 +101,7 @@ class Row(View):
 
     def scales(self) -> list[Scale]:
         """Return the colour scale of every head."""
-        count = len(self.values)
-        if self.weights:
-            return [Scale.of_weights(self.colormap)] * count
-        every = [self.values] * count if self.shared_scale else self.values
-        return scales([limits(each) for each in every], self.colormap)
+        return self._scales(self.values)
 
     def draw(self) -> Figure:
         """Return the drawn strips; axes have the ids `all-keys`, `close-up` and `colorbar`."""

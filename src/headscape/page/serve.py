@@ -266,7 +266,7 @@ def _bind(port: int | None) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InputError(
-            f"port {port} cannot be used ({error.strerror}): choose another with --port."
+            f"port {port} cannot be used ({error.strerror}): choose a different one with --port."
         ) from error
     return listener
 
