@@ -3,7 +3,6 @@
 import ast
 import inspect
 import textwrap
-from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 import typer
@@ -112,27 +111,25 @@ def _one(name: str) -> None:
     from rich.console import Console
 
     from headscape.encodings import encoding_type
+    from headscape.encodings.base import SHARED
 
     encoding = _small(name)
     console = Console(highlight=False)
     console.print(f"[bold]{name}[/]  {encoding.paper}", soft_wrap=True)
     console.print(encoding.formula, markup=False, soft_wrap=True)
-    console.print(f"{_parameters(encoding):,} parameters; claims: {_words(encoding)}\n")
-    held = encoding.conventions()
-    for part in encoding_type(name):
-        if part is None:
-            continue
-        notes = _field_notes(part.config_type)
-        hints = get_type_hints(part.config_type)
-        for item in fields(part.config_type):
-            options = [repr(one) for one in get_args(hints[item.name]) if isinstance(one, str)]
-            choice = f"   (one of {', '.join(options)})" if options else ""
-            console.print(f"  [bold]{item.name}[/] = {held[item.name]!r}{choice}", soft_wrap=True)
-            console.print(
-                textwrap.indent(notes.get(item.name, ""), " " * 6), markup=False, soft_wrap=True
-            )
-    if not held:
-        console.print("  no fields")
+    console.print(
+        f"{_parameters(encoding):,} parameters; claims: {_words(encoding)}\n", soft_wrap=True
+    )
+    values = encoding.conventions()
+    config_types = [part.config_type for part in encoding_type(name) if part is not None]
+    notes = {field: note for kind in config_types for field, note in _field_notes(kind).items()}
+    hints = {field: hint for kind in config_types for field, hint in get_type_hints(kind).items()}
+    # The encoding's own fields come before those that every encoding has.
+    for field in sorted(values, key=lambda field: field in SHARED):
+        options = [repr(one) for one in get_args(hints[field]) if isinstance(one, str)]
+        choice = f"   (one of {', '.join(options)})" if options else ""
+        console.print(f"  [bold]{field}[/] = {values[field]!r}{choice}", soft_wrap=True)
+        console.print(textwrap.indent(notes.get(field, ""), " " * 6), markup=False, soft_wrap=True)
 
 
 def _small(name: str) -> "Encoding":

@@ -82,7 +82,7 @@ def check_entry(name: object, kind: object) -> None:
     """Raise InputError unless `register(name, kind)` is possible."""
     if not (isinstance(kind, type) and issubclass(kind, Encoding)):
         raise InputError(
-            f"an encoding must be a subclass of headscape.encodings.Encoding, got {kind!r}."
+            f"an encoding must be a subclass of headscape.Encoding, got {kind!r}."
         )
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
         raise InputError(

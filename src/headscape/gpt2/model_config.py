@@ -35,7 +35,7 @@ class ModelConfig:
     train_length: int = 1024
     """The length it is trained at."""
     encoding: str = "learned"
-    """A name that `headscape.encodings.build` takes, or a schedule such as "rope*3,nope"."""
+    """A name that `headscape.build` takes, or a schedule such as "rope*3,nope"."""
     encoding_fields: Mapping[str, object] = field(default_factory=dict)
     """Fields of the encoding that differ from its defaults; in a schedule, of all with them."""
     share_encoding: bool = False
