@@ -43,8 +43,8 @@ def test_varying_says_so_with_its_number_and_interval():
 
 
 def test_rope_says_that_it_shows_final_scores():
-    made = capture(scores(2, 16, 0), encoding="rope")
-    text = caption(made, 0, "final", title="RoPE")
+    made = capture(scores(2, 16, 0), encoding="rope", name="RoPE")
+    text = caption(made, 0, "final")
     assert "RoPE: final attention scores (pre-softmax)" in text
     assert "RoPE adds no bias: these are the final scores." in text
     assert "Context-independent" not in text

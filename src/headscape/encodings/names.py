@@ -81,9 +81,7 @@ def register(name: str, kind: type[Encoding]) -> None:
 def check_entry(name: object, kind: object) -> None:
     """Raise InputError unless `register(name, kind)` is possible."""
     if not (isinstance(kind, type) and issubclass(kind, Encoding)):
-        raise InputError(
-            f"an encoding must be a subclass of headscape.Encoding, got {kind!r}."
-        )
+        raise InputError(f"an encoding must be a subclass of headscape.Encoding, got {kind!r}.")
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
         raise InputError(
             f"an encoding's name must be lower-case letters, digits, - and _, got {name!r}."

@@ -43,19 +43,16 @@ class Overview(Coloured):
         capture: CaptureData,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,
-        *,
-        title: str | None = None,
         **options: Any,
     ) -> "Overview":
         """Return the overview of all captured layers.
 
-        `heads` count from 0, -1 is the last. `title` is the encoding's name in the heading;
-        `options` are the fields of `Coloured`.
+        `heads` count from 0, -1 is the last. `options` are the fields of `Coloured`, and `heading`.
         """
         quantity = choose_quantity(quantity, capture)
         heads = choose_heads(heads, capture.heads)
         shown: dict[str, Any] = {
-            "heading": f"{method(capture, title)}: {quantity_words(quantity)}",
+            "heading": f"{method(capture)}: {quantity_words(quantity)}",
             "stem": default_name("overview", capture, quantity=quantity, heads=heads),
             **options,
         }

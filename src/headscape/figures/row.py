@@ -56,15 +56,12 @@ class Row(Coloured):
         quantity: str | None = None,
         query: int | None = None,
         heads: Sequence[int] | None = None,
-        *,
-        title: str | None = None,
         **options: Any,
     ) -> "Row":
         """Return the row of `query` in one captured layer, which must not be reduced.
 
         `query`, `layer` and `heads` count from 0, -1 is the last; by default the last query and
-        layer and all heads. `title` is the encoding's name in the heading; `options` are the
-        fields of `Coloured`.
+        layer and all heads. `options` are the fields of `Coloured`, and `heading`.
         """
         if capture.resolution is not None:
             raise InputError(
@@ -82,7 +79,7 @@ class Row(Coloured):
         heads = choose_heads(heads, capture.heads)
         quantity = choose_quantity(quantity, capture)
         pieces = capture.sequence.get("pieces") or [str(token) for token in capture.tokens]
-        heading = f"{method(capture, title)}, layer {layer + 1}: {quantity_words(quantity)}"
+        heading = f"{method(capture)}, layer {layer + 1}: {quantity_words(quantity)}"
         shown: dict[str, Any] = {
             "heading": f"{heading} of query {query} “{readable(pieces[query])}”",
             "stem": default_name(
