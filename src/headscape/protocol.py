@@ -63,7 +63,7 @@ class Spec:
 
     @property
     def encoding(self) -> str:
-        """The encoding of every layer, or the different ones in order of layers, with commas."""
+        """The name of the encoding; if layers differ, their names in order, joined by commas."""
         return ",".join(dict.fromkeys(layer.encoding for layer in self.layers))
 
 

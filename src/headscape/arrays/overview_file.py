@@ -97,9 +97,9 @@ class OverviewJob:
             environment = os.environ | dict.fromkeys(
                 ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
             )
-            told = [str(self.capture.resolve()), self.layer, self.head, self.level]
+            fixed = [str(self.capture.resolve()), self.layer, self.head, self.level]
             for index in range(self._processes):
-                words = json.dumps([*told, str(self._parts.resolve()), index, self._processes])
+                words = json.dumps([*fixed, str(self._parts.resolve()), index, self._processes])
                 self._running.append(
                     subprocess.Popen(  # noqa: S603
                         [sys.executable, "-m", "headscape.arrays.overview_worker", words],

@@ -145,8 +145,8 @@ def _parameters(encoding: "Encoding") -> int:
 
 def _words(encoding: "Encoding") -> str:
     return ", ".join(
-        claim.replace("_", "-") if held else f"not {claim.replace('_', '-')}"
-        for claim, held in encoding.claims().items()
+        claim.replace("_", "-") if claimed else f"not {claim.replace('_', '-')}"
+        for claim, claimed in encoding.claims().items()
     )
 
 
