@@ -14,8 +14,8 @@ def _measured(made, maps, quantity="bias"):
 
 
 def test_uniform_says_so_with_its_zero():
-    made = capture(alibi(12, 32), layers=(0, 5))
-    text = caption(made, 5, "bias", _measured(made, (alibi(12, 32) for _ in range(16))), "ALiBi")
+    made = capture(alibi(12, 32), layers=(0, 5), name="ALiBi")
+    text = caption(made, 5, "bias", _measured(made, (alibi(12, 32) for _ in range(16))))
     for part in (
         "ALiBi: positional bias",
         "12 heads, final layer (6 of 6)",

@@ -130,7 +130,15 @@ def test_rows_and_overviews_refuse_widths_that_are_too_small():
 
 def test_row_of_weights_ends_at_the_query():
     figure = Row.of(capture(alibi(2, 30)), 0, "weights", query=10).draw()
-    assert _axes(figure, "all-keys").get_xlim() == (-0.5, 10.5)
+    assert _axes(figure, "close-up").get_xlim() == (-0.5, 10.5)
+
+
+def test_a_row_that_fits_is_drawn_once():
+    made = capture(alibi(2, CLOSE_UP))
+    figure = Row.of(made).draw()
+    assert [axes.get_gid() for axes in figure.axes] == ["close-up", "colorbar"]
+    assert _axes(figure, "close-up").get_title() == "All keys"
+    assert len(Row.of(capture(alibi(2, CLOSE_UP + 1))).draw().axes) == 3
 
 
 def test_row_draws_tokens_that_look_like_formulas():

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.colour import Scale
+from headscape.figures.colour import Scale, range_label
 from headscape.figures.coloured import Coloured
 from headscape.figures.labels import default_name, method, quantity_words
 from headscape.figures.panel import Box, draw_bar, draw_map, draw_relative_bar
@@ -113,7 +113,8 @@ class Overview(Coloured):
                 if column == 0:
                     axes.set_ylabel(f"Layer {layer}", rotation=0, ha="right", va="center")
                 if own:
-                    text = scale.label.replace(" … ", "\n… ") if small else scale.label
+                    text = range_label(self.maps[row][column])
+                    text = text.replace(" … ", "\n… ") if small else text
                     axes.set_xlabel(text, fontsize=6, labelpad=2, linespacing=1)
             bar = whole.bar().axes(figure, "colorbar")
             if own:

@@ -1,7 +1,8 @@
 """One query's row: its score with every key, all heads, with the keys' tokens.
 
 Heads run down and keys across. The upper strip shows every visible key; the lower one repeats the
-last of them, wide enough to print each token below its column. Both strips have the same colours.
+last of them, wide enough to print each token below its column. Where that is all of them, there is
+only the lower strip. Both strips have the same colours.
 Heads differ in range by orders of magnitude, so a colour is a place between the lowest and the
 highest value of its head, which are printed at the right. With `shared_scale`, and for attention
 weights, a colour is a value, the same in all heads.
@@ -23,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.colour import Scale
+from headscape.figures.colour import Scale, range_label
 from headscape.figures.coloured import Coloured
 from headscape.figures.labels import default_name, head_titles, method, quantity_words
 from headscape.figures.panel import Box, draw_bar, draw_relative_bar
@@ -101,7 +102,10 @@ class Row(Coloured):
         return self._scales(self.values)
 
     def draw(self) -> Figure:
-        """Return the drawn strips; axes have the ids `all-keys`, `close-up` and `colorbar`."""
+        """Return the drawn strips; axes have the ids `all-keys`, `close-up` and `colorbar`.
+
+        There is no `all-keys` if the close-up shows every key.
+        """
         visible = np.flatnonzero(np.isfinite(self.values).any(axis=0))
         start, stop = int(visible[0]), int(visible[-1]) + 1
         small = self.width is not None and self.width < 5
@@ -118,26 +122,27 @@ class Row(Coloured):
         height = 0.16 * max(len(self.titles), 4)
         heading = wrap(self.heading or "", left + strip + right, font + 1)
         top = 0.37 + 0.18 * (heading.count("\n") + 1 if heading else 0)
-        whole = 2 * height + _BETWEEN
+        whole = height if near == start else 2 * height + _BETWEEN
         with context(font):
             dpi = DPI if self.width is None else PRINT_DPI
             figure = blank(self.width or left + strip + right, top + whole + _BOTTOM, dpi)
             if heading:
                 y = 1 - 0.06 / figure.get_figheight()
                 figure.suptitle(heading, y=y, va="top", fontsize=font + 1, parse_math=False)
-            upper = Box(left=left, top=top, width=strip, height=height)
-            axes = upper.axes(figure, "all-keys")
-            self._strip(axes, start, stop)
-            axes.set_title("All keys", pad=4)
-            axes.set_xlabel("Key position")
-            intervals = min(10, int(strip / 0.4))
-            axes.xaxis.set_major_locator(
-                MaxNLocator(nbins=intervals, steps=[1, 2, 5, 10], integer=True)
-            )
-            lower = Box(left=left, top=top + height + _BETWEEN, width=strip, height=height)
+            if near > start:
+                upper = Box(left=left, top=top, width=strip, height=height)
+                axes = upper.axes(figure, "all-keys")
+                self._strip(axes, start, stop)
+                axes.set_title("All keys", pad=4)
+                axes.set_xlabel("Key position")
+                intervals = min(10, int(strip / 0.4))
+                axes.xaxis.set_major_locator(
+                    MaxNLocator(nbins=intervals, steps=[1, 2, 5, 10], integer=True)
+                )
+            lower = Box(left=left, top=top + whole - height, width=strip, height=height)
             axes = lower.axes(figure, "close-up")
             image = self._strip(axes, near, stop)
-            axes.set_title(f"The last {stop - near} keys", pad=4)
+            axes.set_title(f"The last {stop - near} keys" if near > start else "All keys", pad=4)
             axes.set_xticks(
                 range(near, stop),
                 [readable(piece) for piece in self.pieces[near:stop]],
@@ -177,7 +182,9 @@ class Row(Coloured):
         if self._own:
             image.set_clim(0, 1)
             right = axes.secondary_yaxis("right")
-            right.set_yticks(range(len(every)), [scale.label for scale in every], fontsize=6)
+            right.set_yticks(
+                range(len(every)), [range_label(row) for row in self.values], fontsize=6
+            )
             right.tick_params(length=0)
         axes.set_yticks(
             range(len(self.titles)), self.titles, fontsize=min(mpl.rcParams["font.size"], 7)
