@@ -7,7 +7,20 @@
     cap.bias(layer=-1, head=3)                     # numpy [queries, keys]
     cap.grid(heads=[1, 4, 7, 9]).save("figure.pdf")
 
-The public names are those in `API` below; each is imported when it is first used.
+    load         open a run, a folder of weights, hf:FOLDER or a model in memory
+    train        train a model on a text, into a folder
+    capture      what every head does with one text; also model.capture(...)
+    compare      the difference of two captures or models, as a figure
+    view         every head in the browser, in a notebook or in one HTML file
+    evaluate     losses or accuracies at several lengths, as a Table
+    stretch      a RoPE model that reads longer texts
+    figures      the figures of the CABLE paper, models included
+    attention    attention with a position encoding, in one call
+    encodings    the table of encodings; `build` makes one, `register` adds yours
+
+Model, Capture, Measures, Table, Grid and Curves are what these return; GPT2, Encoding and Positions
+are for your own code; InputError is the only exception for wrong input. Layers and heads count from
+0, and -1 is the last. Each name in `API` below is imported when it is first used.
 """
 
 import importlib

@@ -185,8 +185,12 @@ def test_a_document_is_taken_from_its_beginning() -> None:
         (lambda: choose_tokens(text_model("x"), "a", length=0), "at least 1, got 0"),
         (lambda: choose_tokens(text_model("x" * 99), length=3, seed=-1), "at least 0, got -1"),
         (lambda: capture(text_model("x"), "a", quantities=("bais",)), "'bais'"),
+        (lambda: capture(text_model("x"), "a", quantities="bais"), "'bais'"),
         (lambda: capture(text_model("x"), "a", window=(slice(0, 1),) * 2), "resolution"),
-        (lambda: capture(text_model("x"), "a", layers=2), "no layer 2: the model has 0 to 1"),
+        (
+            lambda: capture(text_model("x"), "a", layers=2),
+            "no layer 2: the model has layers 0 to 1",
+        ),
         (lambda: from_zero(["x"], 3, "layer"), "'x'"),
         (lambda: from_zero(["4"], 3, "layer"), "no layer 4: the model has layers 1 to 3"),
         (lambda: from_zero(["0"], 3, "layer"), "'0'"),

@@ -85,6 +85,8 @@ def test_one_encoding_lists_its_fields(call) -> None:
     text = call("encodings", "dapev2+alibi").output
     for word in ("boundary", "'masked'", "slopes", "'geometric'", "kernel = 3"):
         assert word in text
+    assert text.count("  softcap = ") == 1
+    assert "softcap tanh(s / softcap)" in text, "the notes of inherited fields are missing"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def capture(
     request = Request(
         layers=tuple(sorted(indices(layers, len(spec.layers), "layer"))),
         heads=indices(heads, spec.heads, "head"),
-        quantities=tuple(quantities),
+        quantities=(quantities,) if isinstance(quantities, str) else tuple(quantities),
         resolution=resolution,
         window=window,
     )

@@ -33,8 +33,8 @@ def evaluate(
     protocol: Annotated[
         str | None,
         typer.Option(
-            help="nonoverlap, last-256, sliding-256 (any number), per-position. "
-            "[default: nonoverlap]"
+            help="Which tokens are scored: nonoverlap, last-256, sliding-256 (any number), "
+            "per-position. [default: nonoverlap]"
         ),
     ] = None,
     same_tokens: Annotated[
@@ -43,8 +43,8 @@ def evaluate(
     quantity: Annotated[
         str | None,
         typer.Option(
-            help="perplexity, byte-perplexity, word-perplexity, bits-per-byte, loss. "
-            "[default: perplexity]"
+            help="What to report: perplexity, byte-perplexity, word-perplexity, bits-per-byte or "
+            "loss. [default: perplexity]"
         ),
     ] = None,
     extend: Annotated[
