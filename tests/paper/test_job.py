@@ -137,7 +137,7 @@ def test_quick_trains_less_beside_the_full_model(
     hs.figures(["fox"], formats=["png"], **where, **tiny)
     assert "trained for 3 steps" in page.read_text()
     assert len(list((tmp_path / "runs").iterdir())) == 2
-    with pytest.raises(InputError, match="quick trains models"):
+    with pytest.raises(InputError, match="quick and untrained exclude each other"):
         hs.figures(["fox"], quick=True, untrained=True, **where)
 
 
