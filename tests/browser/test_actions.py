@@ -12,6 +12,7 @@ from PIL import Image
 
 from browser.captures import HEADS, LENGTH, capture, definition
 from browser.conftest import Open, Opened
+from pack_files import write
 
 pytestmark = pytest.mark.browser
 HEAD: dict[str, Any] = {"screen": "head", "layer": 0, "head": 1}
@@ -546,7 +547,7 @@ def test_pictures(open_page: Open) -> None:
 
 def test_the_python_line_makes_the_same_array(open_page: Open, tmp_path: Any) -> None:
     pack = capture("cable", source=str(tmp_path / "cable.safetensors"))
-    pack.save(tmp_path / "cable.safetensors")
+    write(pack, tmp_path / "cable.safetensors")
     opened = open_page(
         [pack], {**HEAD, "quantity": "final", "view": {"query": 10, "key": 5, "span": 20}}
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float, Float32, Float64
 
 from headscape.arrays.bias_factors import BiasFactor
 from headscape.arrays.cells import Tokens, indices
@@ -25,6 +25,8 @@ from headscape.errors import InputError
 
 Quantity = Literal["content", "bias", "final", "weights"]
 QUANTITIES: Final[tuple[Quantity, ...]] = ("content", "bias", "final", "weights")
+WHOLE_PAIRS: Final = 1 << 20
+"""Pairs of all heads that are computed at once for a whole map."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,6 +197,18 @@ class LayerFactors:
         # A hidden score may exceed its row's norm by far; it is replaced later, never shown.
         weights: np.ndarray = np.exp(np.minimum(final - lse[..., None], 1.0).astype(dtype))
         return weights
+
+    def whole(self, quantity: str) -> Float32[np.ndarray, "h t t"]:
+        """The maps of all heads; NaN where hidden, 0 in weights."""
+        length = self.length
+        blank = 0.0 if quantity == "weights" else np.nan
+        out = np.full((self.heads, length, length), blank, dtype=np.float32)
+        step = max(1, WHOLE_PAIRS // (self.heads * length))
+        for start in range(0, length, step):
+            rows = slice(start, min(length, start + step))
+            cols = slice(0, rows.stop if self.causal else length)
+            out[:, rows, cols] = self.tile(quantity, range(self.heads), rows, cols)
+        return out
 
     def tile(
         self, quantity: str, heads: Sequence[int], rows: slice, cols: slice

@@ -1,6 +1,7 @@
 """A layer's factors as named arrays and a short description, and back; names are in `pack`."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ _PERCEPTRON: Final = ("near", "far", "in_weight", "in_bias", "out_weight", "out_
 _MIX: Final = ("inner.weight", "inner.bias", "outer.weight", "outer.bias")
 
 
-def bias_fits(bias: BiasFactor | None, heads: int, length: int) -> bool:
+def _bias_fits(bias: BiasFactor | None, heads: int, length: int) -> bool:
     """Whether a bias has the heads and tokens it should."""
     match bias:
         case ToeplitzFactor():
@@ -80,6 +81,35 @@ def _write_mix(mix: MixFactor | None, arrays: dict[str, np.ndarray]) -> dict[str
             arrays["mix.table"] = mix.table
             return {"kind": mix.kind, "divide": mix.divide}
     return None
+
+
+def layer_from(
+    path: Path,
+    number: int,
+    described: Mapping[str, Any],
+    kind: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+) -> LayerFactors:
+    """A layer of a file; refuse arrays that are missing or whose shapes disagree."""
+    try:
+        layer = read_layer(kind, arrays, causal=bool(described["causal"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is damaged: layer {number} has no {error}.") from error
+    heads, length = len(described["heads"]), described["length"]
+    right = layer.q.ndim == 3 and layer.q.shape[:2] == (heads, length)
+    right = (
+        right
+        and layer.k.ndim == 3
+        and layer.k.shape[1:] == layer.q.shape[1:]
+        and layer.k.shape[0] > 0
+        and heads % layer.k.shape[0] == 0
+        and (layer.lse is None or layer.lse.shape == (heads, length))
+        and (layer.turn is None or layer.turn.q.shape == layer.turn.k.shape)
+        and (layer.turn is None or layer.turn.q.shape[:2] == (2, length))
+    )
+    if not right or not _bias_fits(layer.bias, heads, length):
+        raise InputError(f"{path} is damaged: arrays of layer {number} disagree in shape.")
+    return layer
 
 
 def read_layer(

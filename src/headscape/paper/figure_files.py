@@ -70,7 +70,7 @@ def draw(figure: PaperFigure, model: LoadedModel, look: Look, command: str) -> E
         )
         context = _context(figure, model, look, capture)
         measures = capture.measures(figure.quantity, context=context)
-        shown = replace(capture, maps=_without_weights(capture))
+        shown = _without_weights(capture, figure.quantity)
         shown.save(capture_path)
         atomic.write_text(measures_path, measures.to_json())
         _draw(figure, shown, look)
@@ -95,9 +95,10 @@ def _context(
     return context_dependence(maps())
 
 
-def _without_weights(capture: Capture) -> dict[str, np.ndarray]:
-    """The maps that a figure is drawn from; the weights only serve its measures."""
-    return {name: value for name, value in capture.maps.items() if ".weights" not in name}
+def _without_weights(capture: Capture, quantity: str) -> Capture:
+    """What a figure is drawn from; the weights only serve its measures."""
+    kept = {name: value for name, value in capture.maps.items() if ".weights" not in name}
+    return replace(capture, maps=kept, shown=(quantity,))
 
 
 def _draw(figure: PaperFigure, capture: Capture, look: Look) -> None:
