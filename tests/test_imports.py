@@ -45,7 +45,8 @@ ALLOWED: dict[str, set[str]] = {
     "viewer": {"arrays", "capture", "models", "page", "protocol"},
     "evaluate": {"figures", "protocol", "tasks", "text"},
     "paper": {
-        "arrays", "capture", "encodings", "figures", "gpt2", "loaded", "models", "text", "train",
+        "arrays", "capture", "encodings", "figures", "gpt2", "loaded", "models", "page", "text",
+        "train",
     },
 }  # fmt: skip
 # The command line reaches everything, and nothing reaches it.

@@ -149,7 +149,7 @@ def changed(path: Path, **header: object) -> None:
     with safe_open(path, framework="numpy") as file:
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         text = json.loads(file.metadata()["headscape"]) | header
-    text = {key: value for key, value in text.items() if value is not None or key == "refused"}
+    text = {key: value for key, value in text.items() if value != "left out"}
     text["sha256"]["description"] = digest_of(text)
     save_file(arrays, path, metadata={"headscape": json.dumps(text)})
 
@@ -165,7 +165,7 @@ def changed(path: Path, **header: object) -> None:
         ({"layers": [4], "factors": {"4": {"scale": 1, "bias": None}}}, "layer 4 has no 'q'"),
         ({"factors": {"3": 5}}, "layer 3 has no"),
         ({"model": 5}, "description cannot be read"),
-        ({"causal": None}, "has no causal"),
+        ({"causal": "left out"}, "has no causal"),
     ],
 )
 def test_a_wrong_header_is_told(header: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -68,11 +68,12 @@ def test_a_damaged_capture_is_told(tmp_path: Path) -> None:
 
 def test_figures_link_into_one_page(tmp_path: Path) -> None:
     links = viewing.write_figures_page(
-        tmp_path / "viewer.html", {"fig-1": made(30, layers=2), "fig-2": made(20, title="CABLE")}
+        tmp_path / "viewer.html",
+        {"fig-1": (made(30, layers=2), "bias"), "fig-2": (made(20, title="CABLE"), "final")},
     )
     assert [pack.title for pack in packs_of((tmp_path / "viewer.html").read_text())] == [
         "ALiBi",
         "CABLE",
     ]
     assert unquote(links["fig-1"]) == 'viewer.html#{"capture":"p0","layer":1,"quantity":"bias"}'
-    assert unquote(links["fig-2"]) == 'viewer.html#{"capture":"p1","layer":0,"quantity":"bias"}'
+    assert unquote(links["fig-2"]) == 'viewer.html#{"capture":"p1","layer":0,"quantity":"final"}'

@@ -52,21 +52,19 @@ def default_precision(packs: Sequence[Pack]) -> Precision:
     return "float16" if numbers >= HALF_FROM else "float32"
 
 
-def write_figures_page(
-    path: Path, packs: Mapping[str, Pack], *, quantity: str = "bias"
-) -> dict[str, str]:
+def write_figures_page(path: Path, figures: Mapping[str, tuple[Pack, str]]) -> dict[str, str]:
     """Write one viewer page for several figures; return the link into it for each figure's name.
 
-    Each link opens the figure's own capture at its last layer.
+    A figure is a pack and the quantity it shows. Its link opens its own capture at its last layer.
     """
-    every = list(packs.values())
+    every = [pack for pack, _ in figures.values()]
     write_page(path, every, precision=default_precision(every), title="Figures")
     return {
         name: link(
             Path(path).name,
             {"capture": f"p{number}", "layer": pack.header["layers"][-1], "quantity": quantity},
         )
-        for number, (name, pack) in enumerate(packs.items())
+        for number, (name, (pack, quantity)) in enumerate(figures.items())
     }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import headscape
+from headscape.arrays.capture_checks import FORMAT
 from headscape.arrays.context import ContextDependence, context_dependence
 from headscape.arrays.measures import Measures
 from headscape.capture.capture import Capture
@@ -165,6 +166,7 @@ def _provenance(model: LoadedModel) -> dict[str, object]:
 def _stamp(figure: PaperFigure, model: LoadedModel, look: Look) -> str:
     described = {
         "headscape": headscape.__version__,
+        "capture": FORMAT,
         "figure": asdict(figure),
         "look": asdict(look) | {"out": None},
         "preset": model.spec.preset,
