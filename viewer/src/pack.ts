@@ -21,6 +21,9 @@ export interface LayerKind {
   pairing?: "halves" | "interleaved";
   bias: BiasKind | null;
   mix: MixKind | null;
+  /** Keys a query sees, its own included; absent: all before it. */
+  window?: number | null;
+  softcap?: number | null;
 }
 
 export interface Header {

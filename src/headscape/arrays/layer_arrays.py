@@ -18,6 +18,7 @@ from headscape.arrays.mix_factors import CopeFactor, DapeFactor, DapeV2Factor, M
 from headscape.errors import InputError
 
 _PERCEPTRON: Final = ("near", "far", "in_weight", "in_bias", "out_weight", "out_bias")
+_PER_HEAD: Final = ("temperature", "sink", "lse")
 _MIX: Final = ("inner.weight", "inner.bias", "outer.weight", "outer.bias")
 
 
@@ -43,8 +44,11 @@ def write_layer(layer: LayerFactors) -> tuple[dict[str, Any], dict[str, np.ndarr
     if layer.turn is not None:
         kind["pairing"] = layer.turn.pairing
         arrays |= {"turn.q": layer.turn.q, "turn.k": layer.turn.k}
-    if layer.lse is not None:
-        arrays["lse"] = layer.lse
+    for name in _PER_HEAD:
+        value = getattr(layer, name)
+        if value is not None:
+            arrays[name] = value
+    kind |= {"window": layer.window, "softcap": layer.softcap}
     kind["bias"] = _write_bias(layer.bias, arrays)
     kind["mix"] = _write_mix(layer.mix, arrays)
     return kind, arrays
@@ -104,6 +108,9 @@ def layer_from(
         and layer.k.shape[0] > 0
         and heads % layer.k.shape[0] == 0
         and (layer.lse is None or layer.lse.shape == (heads, length))
+        and (layer.temperature is None or layer.temperature.shape == (heads, length))
+        and (layer.sink is None or layer.sink.shape == (heads,))
+        and (layer.window is None or layer.window > 0)
         and (layer.turn is None or layer.turn.q.shape == layer.turn.k.shape)
         and (layer.turn is None or layer.turn.q.shape[:2] == (2, length))
     )
@@ -127,6 +134,10 @@ def read_layer(
         turn=turn,
         bias=None if kind["bias"] is None else _read_bias(kind["bias"], arrays),
         mix=None if kind["mix"] is None else _read_mix(kind["mix"], arrays),
+        window=None if kind.get("window") is None else int(kind["window"]),
+        softcap=None if kind.get("softcap") is None else float(kind["softcap"]),
+        temperature=arrays.get("temperature"),
+        sink=arrays.get("sink"),
         lse=arrays.get("lse"),
     )
 

@@ -4,7 +4,7 @@ Header: format, title, encoding, conventions, claims, causal, length, layers and
 0), train_length, pieces (the tokens' strings), model, provenance, and `factors`, one entry per
 layer in the order of `layers`:
 
-    {"scale", "group", "pairing", "bias", "mix"}
+    {"scale", "group", "pairing", "bias", "mix", "window", "softcap"}
     bias  null | {"kind": "toeplitz", "zero"} | {"kind": "slope", "weighted"} |
           {"kind": "perceptron", "zero", "leak"} | {"kind": "dense"}
     mix   null | {"kind": "dape", "added"} | {"kind": "dapev2", "kernel", "boundary"} |
@@ -17,6 +17,7 @@ Arrays of layer L, with h heads, kv key heads, t tokens, e dims, p turned pairs,
     layer.L.bias.table [h n] | .weight .row .col float64 [h t] | .near [n] .far [t] .in_weight [m]
         .in_bias [m] .out_weight [h m] .out_bias [h] | .map [h t t]
     layer.L.mix.inner.weight .inner.bias .outer.weight .outer.bias | .table [e n]
+    layer.L.temperature [h t], .sink [h]          float32, where the layer has them
     layer.L.lse [h t]                             float64; absent where it was too long to compute
 
 On disk a pack is part of a capture's file, where the arrays are called `factors.L.*`. Opening reads

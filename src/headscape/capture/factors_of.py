@@ -74,6 +74,10 @@ def factors_of(
         turn=_turn(inputs) if encoding.rotates else None,
         bias=_bias(inputs.bias, inputs.positions, picked),
         mix=_mix(encoding),
+        window=inputs.visible.window,
+        softcap=inputs.softcap,
+        temperature=_temperature(inputs, picked),
+        sink=None if inputs.sink is None else _float32(inputs.sink[picked]),
     )
     if not lse:
         return layer
@@ -87,11 +91,12 @@ def _check(inputs: AttentionInputs) -> None:
         raise NoFactorsError("tokens are in groups (padding or several documents)")
     if inputs.encoding.rotates and inputs.unrotated is None:
         raise InputError("a capture of a rotating encoding needs q and k before rotation.")
-    for name in ("temperature", "softcap", "sink"):
-        if getattr(inputs, name, None) is not None:
-            raise NoFactorsError(f"attention with a {name} has none")
-    if getattr(inputs.visible, "window", None) is not None:
-        raise NoFactorsError("windowed attention has none")
+    if inputs.visible.window is not None and inputs.encoding.mixes:
+        raise NoFactorsError("scores are mixed within a window")
+    if inputs.visible.window is not None and not inputs.visible.causal:
+        raise NoFactorsError("the window has two sides")
+    if inputs.bends and inputs.encoding.mixes:
+        raise NoFactorsError("a temperature or a softcap acts on mixed scores")
     at = inputs.positions.q[0]
     same = torch.equal(at, inputs.positions.k[0])
     if not same or not bool((at.diff() == 1).all()):
@@ -127,6 +132,13 @@ def _turn(inputs: AttentionInputs) -> Turn:
                 f"{encoding.title} does not rotate pairs of dims by position alone"
             )
     return turn
+
+
+def _temperature(inputs: AttentionInputs, heads: list[int]) -> np.ndarray | None:
+    if inputs.temperature is None:
+        return None
+    every = inputs.temperature[0].expand(inputs.q.shape[1], -1)
+    return _float32(every[heads])
 
 
 def _bias(bias: Bias | None, positions: Positions, heads: list[int]) -> BiasFactor | None:
