@@ -117,7 +117,7 @@ def reduced(values: np.ndarray, grid: Grid, how: Reduction) -> np.ndarray:
         for x, (left, right) in enumerate(grid.col_spans):
             cell = values[top:bottom, left:right]
             gap = np.arange(top, bottom)[:, None] - np.arange(left, right)
-            cell = cell[(gap >= 0) & (gap < (grid.window or LENGTH))] if grid.causal else cell
+            cell = cell[(gap >= 0) & (gap < (grid.window or grid.length))] if grid.causal else cell
             if cell.size:
                 out[y, x] = function(cell)
     return out
