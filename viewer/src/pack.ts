@@ -40,7 +40,7 @@ export interface Header {
   pieces?: string[];
   positions?: number[];
   precision?: "float16" | "float32";
-  step?: number;
+  step?: number | null;
   measures?: Record<string, number[][]>;
   source?: string;
   model?: Record<string, unknown>;
