@@ -11,7 +11,7 @@ from headscape.page.build import link, write_page
 from headscape.page.viewer_answers import Answers, Run
 
 HALF_FROM: Final = 1 << 20
-"""Numbers in q and k from which a page keeps them in float16 unless told otherwise."""
+"""Numbers in q and k from which a page keeps them in float16 by default."""
 
 
 def show(
