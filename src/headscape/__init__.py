@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from headscape.figures.grid import Grid
     from headscape.gpt2 import GPT2
     from headscape.models.load import load, stretch
-    from headscape.page.viewing import view
     from headscape.paper.job import figures
     from headscape.protocol import Model
     from headscape.train.trainer import train
     from headscape.types import Positions
+    from headscape.viewer import view
 
 __version__ = "0.1.0"
 
@@ -58,7 +58,7 @@ API = {
     "evaluate": "headscape.evaluate.evaluate",
     "train": "headscape.train.trainer",
     "figures": "headscape.paper.job",
-    "view": "headscape.page.viewing",
+    "view": "headscape.viewer",
     "attention": "headscape.attention.layer",
     "build": "headscape.encodings",
     "encodings": "headscape.encodings",

@@ -103,7 +103,9 @@ def capture(
         window=None if window is None else _window(window),
     )
     cap.save(target)
-    typer.echo(f"draw it with: headscape draw {target}", err=True)
+    typer.echo(
+        f"draw it: headscape draw {target}; walk through it: headscape view {target}", err=True
+    )
     typer.echo(target)
 
 
