@@ -77,8 +77,10 @@ class GPT2Model(LoadedModel):
     ) -> Int[Tensor, " n"]:
         """The likeliest next token after each token that `where` selects, in row order."""
         hidden = self.gpt2.hidden(self._here(tokens))[self._here(where)]
-        likeliest = [self.gpt2.logits(rows).argmax(dim=-1) for rows in torch.split(hidden, BLOCK)]
-        return torch.cat(likeliest).cpu()
+        found = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
+        for rows, out in zip(hidden.split(BLOCK), found.split(BLOCK), strict=True):
+            out.copy_(self.gpt2.logits(rows).argmax(dim=-1))
+        return found.cpu()
 
     def continuation(
         self, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
