@@ -38,6 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "pretrained": {
         "attention", "bias", "encodings", "gpt2", "loaded", "losses", "protocol", "text", "types",
     },
+    "huggingface": {"attention", "bias", "encodings", "pretrained", "types"},
     "models": {"encodings", "gpt2", "loaded", "losses", "pretrained", "protocol", "text", "train"},
     "page": {"arrays", "capture", "models", "protocol"},
     "evaluate": {"figures", "protocol", "tasks", "text"},
