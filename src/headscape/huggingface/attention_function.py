@@ -1,8 +1,8 @@
 """The attention function that transformers calls, and its registration.
 
     register()
-    model.set_attn_implementation("headscape")              or from_pretrained(attn_implementation=...)
-    model.set_attn_implementation("headscape-or-sdpa")      passes on what it cannot serve, and warns
+    model.set_attn_implementation("headscape")            or from_pretrained(attn_implementation=)
+    model.set_attn_implementation("headscape-or-sdpa")    passes on what it cannot serve, and warns
 
 A call that our kernels do not serve is refused by name. With "headscape-or-sdpa" it goes to sdpa
 where that computes the same, and a warning says so once for every reason.
@@ -42,10 +42,12 @@ def register() -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     strict, lenient = NAMES
-    AttentionInterface.register(strict, attention)
-    AttentionInterface.register(lenient, attention_or_sdpa)
-    AttentionMaskInterface.register(strict, torch.compiler.disable(rule_mask))
-    AttentionMaskInterface.register(lenient, torch.compiler.disable(rule_mask_or_dense))
+    # Compiled models leave the graph here: what a mask says is read from its integers.
+    eager: Any = torch.compiler.disable
+    AttentionInterface.register(strict, eager(attention))
+    AttentionInterface.register(lenient, eager(attention_or_sdpa))
+    AttentionMaskInterface.register(strict, eager(rule_mask))
+    AttentionMaskInterface.register(lenient, eager(rule_mask_or_dense))
     keep_tables()
 
 
@@ -58,7 +60,6 @@ def set_attention(model: Any, name: str = "headscape") -> None:
     model.set_attn_implementation(name)
 
 
-@torch.compiler.disable
 def attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     **given: Any,
@@ -72,7 +73,6 @@ def attention(
         ) from None
 
 
-@torch.compiler.disable
 def attention_or_sdpa(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     **given: Any,

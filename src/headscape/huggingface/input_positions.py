@@ -20,7 +20,7 @@ AT_INPUT = "headscape_positions"
 
 
 class PositionTable(nn.Module):
-    """What an encoding adds to the embeddings at these positions; zeros unless it is at the input."""
+    """What an encoding adds to the embeddings; zeros unless it acts at the input."""
 
     def __init__(self, encoding: Encoding, tokens: nn.Embedding) -> None:
         super().__init__()

@@ -14,7 +14,10 @@ from headscape.huggingface.replace_position import set_encoding
 
 
 def load(folder: Path | str, **options: Any) -> Any:
-    """Return the model in a folder, of the class it was saved as; `options` go to from_pretrained."""
+    """Return the model in a folder, as the class it was saved from.
+
+    `options` go to from_pretrained.
+    """
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(folder)

@@ -56,7 +56,7 @@ def rule_mask_or_dense(**given: Any) -> Tensor | None:
 
 def check_interface(config: Any) -> None:
     """Raise InputError if the model of this config computes attention in code of its own."""
-    if config is not None and not _has_interface(type(config)):
+    if config is not None and not _has_interface(type(config).__module__):
         raise InputError(
             f"{config.model_type} computes attention in its own code, not through transformers' "
             f"attention interface, so attn_implementation='headscape' cannot serve it: use 'eager'."
@@ -64,13 +64,13 @@ def check_interface(config: Any) -> None:
 
 
 @cache
-def _has_interface(config_type: type) -> bool:
+def _has_interface(module: str) -> bool:
     from transformers import PreTrainedModel
 
-    name = config_type.__module__.replace("configuration_", "modeling_")
-    for kind in vars(sys.modules.get(name, object())).values() if name in sys.modules else ():
+    name = module.replace("configuration_", "modeling_")
+    for kind in vars(sys.modules[name]).values() if name in sys.modules else ():
         if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.__module__ == name:
-            return bool(kind._can_set_attn_implementation())
+            return bool(kind._can_set_attn_implementation())  # noqa: SLF001
     return True
 
 
@@ -103,8 +103,9 @@ def _rule(
     causal = "causal_mask_function" in parts
     queries, keys, first_query, first_key = q.shape[1], k.shape[1], int(q[0, 0]), int(k[0, 0])
     seen = _seen(padding, k, causal=causal)
-    start = _start(padding) if padding is not None and seen is not None and causal else 0
     groups: tuple[Tensor, Tensor] | None = None
+    start = torch.zeros_like(q[:, :1])
+    begins = start, start
     if "chunked_overlay" in parts:
         size, left = (parts["chunked_overlay"][name] for name in ("chunk_size", "left_padding"))
         groups = (q - left[:, None]) // size, (k - left[:, None]) // size
@@ -113,15 +114,17 @@ def _rule(
         documents = packed[:, q[0]], packed[:, k[0]]
         groups = documents if groups is None else _both(documents, groups, keys)
         begin = _begin(packed)
-        q, k = q - begin[:, q[0]], k - begin[:, k[0]]
-    if seen is not None:
-        q_group, k_group = groups or (torch.zeros_like(q), torch.zeros_like(k))
+        begins = begin[:, q[0]], begin[:, k[0]]
+    if padding is not None and seen is not None:
+        asking, asked = groups or (torch.zeros_like(q), torch.zeros_like(k))
         # In a causal model padding before the first token sees nothing.
-        q_group = q_group.expand(batch, -1).masked_fill(q < start, -1)
-        groups = q_group, k_group.expand(batch, -1).masked_fill(~seen, -1)
-        q, k = (q - start).clamp(min=0), (k - start).clamp(min=0)
+        start = _start(padding) if causal else start
+        asking = asking.expand(batch, -1).masked_fill(q < start, -1)
+        groups = asking, asked.expand(batch, -1).masked_fill(~seen, -1)
+    q, k = ((x - y.maximum(start)).clamp(min=0) for x, y in zip((q, k), begins, strict=True))
     bounds = bounds_of(queries, keys, first_query, first_key)
-    visible = Visible(causal, *(groups or (None, None)), window=_window(parts))
+    q_group, k_group = groups or (None, None)
+    visible = Visible(causal, q_group, k_group, _window(parts))
     return MaskRule(Positions(q, k, bounds), visible, first_query, first_key)
 
 

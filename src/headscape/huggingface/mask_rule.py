@@ -11,6 +11,7 @@ is no window. Positions count from the first token that is not padding.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -74,10 +75,11 @@ class MaskRule:
         rows = mask[:, 0, 0]
         header = rows[0, :HEADER].tolist()
         _, causal, window, t, s, first_query, first_key, grouped = header
-        sizes = [HEADER, t, s, *([t, s] if grouped else [])]
-        _, q, k, *groups = rows.split(sizes, 1)
+        ends = [HEADER, HEADER + t, HEADER + t + s, HEADER + 2 * t + s, HEADER + 2 * (t + s)]
+        q, k, q_group, k_group = (rows[:, a:b] for a, b in pairwise(ends))
         positions = Positions(q, k, bounds_of(t, s, first_query, first_key))
-        visible = Visible(bool(causal), *(groups or (None, None)), window=window or None)
+        groups = (q_group, k_group) if grouped else (None, None)
+        visible = Visible(bool(causal), groups[0], groups[1], window or None)
         return cls(positions, visible, first_query, first_key)
 
 

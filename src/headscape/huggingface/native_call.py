@@ -1,7 +1,8 @@
 """One attention call of a transformers model, served by our kernels.
 
 `attend_rule` takes what a layer's attention is a function of. One query without gradients, as in
-generating, is one pass over the keys it sees; keys are neither repeated for grouped heads nor copied.
+generating, is one pass over the keys it sees, which are neither repeated for grouped heads nor
+copied.
 """
 
 from dataclasses import replace

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscape.attention.reference import AttentionInputs
+from headscape.attention.reference import AttentionInputs, shared
 from headscape.encodings import Encoding
 from headscape.errors import InputError
 from headscape.huggingface.mask_rule import MaskRule
@@ -38,7 +38,7 @@ class HandOver:
     heads: int
 
     def __call__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[()], dict[str, Any]]:
         """Return the changed arguments."""
         given = {**dict(zip(self.names, args, strict=False)), **kwargs}
@@ -92,6 +92,9 @@ def encoded_inputs(
             f"{encoding.title} was built for {kinds} attention, but the model's mask is not: set "
             f"the encoding again after changing the config."
         )
+    if encoding.rotates and k.shape[1] < q.shape[1] and any(True for _ in encoding.parameters()):
+        # What is learned per query head (PoPE's phases) makes the keys of a group differ.
+        k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
     keys = slice(rule.first_key, rule.first_key + k.shape[2])
     asking, asked = streams(encoding, given[INPUT], given[CACHE], rule.first_query, keys)
     windows = [w for w in (visible.window, encoding.window) if w is not None]

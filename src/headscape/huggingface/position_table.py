@@ -8,6 +8,7 @@ bias, gets [1, h, 1, 1] in place of zeros.
 A bias that another family writes out is read as a table if it is one.
 """
 
+import inspect
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -35,7 +36,12 @@ def keep_tables() -> None:
         kind = getattr(import_module(f"transformers.models.{family}.modeling_{family}"), name)
         if not hasattr(kind.compute_bias, "__wrapped__"):
             kind.compute_bias = _by_distance(kind.compute_bias)
-            kind.forward = _without_zeros(kind.forward)
+            if "position_bias" in inspect.signature(kind.forward).parameters:
+                kind.forward = _without_zeros(kind.forward)
+
+
+def _ours(module: Any) -> bool:
+    return module.config._attn_implementation in NAMES  # noqa: SLF001
 
 
 def _by_distance(compute_bias: Any) -> Any:
@@ -43,19 +49,11 @@ def _by_distance(compute_bias: Any) -> Any:
     def table(
         self: Any, query_length: int, key_length: int, device: Any = None, past_seen_tokens: Any = 0
     ) -> Tensor:
-        if self.config._attn_implementation not in NAMES:
-            written: Tensor = compute_bias(self, query_length, key_length, device, past_seen_tokens)
-            return written
-        weight = self.relative_attention_bias.weight
-        past = int(past_seen_tokens)
-        apart = torch.arange(1 - past - query_length, key_length - past, device=weight.device)
-        bucket = self._relative_position_bucket(
-            apart,
-            bidirectional=not self.is_decoder,
-            num_buckets=self.relative_attention_num_buckets,
-            max_distance=self.relative_attention_max_distance,
-        )
-        found: Tensor = weight[bucket].T[None, :, None]
+        if _ours(self):
+            # One query at the last position sees every distance that any query does.
+            past_seen_tokens = int(past_seen_tokens) + query_length - 1
+            query_length, key_length = 1, query_length + key_length - 1
+        found: Tensor = compute_bias(self, query_length, key_length, device, past_seen_tokens)
         return found
 
     return table
@@ -64,8 +62,8 @@ def _by_distance(compute_bias: Any) -> Any:
 def _without_zeros(forward: Any) -> Any:
     @wraps(forward)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        ours = self.config._attn_implementation in NAMES
-        if ours and kwargs.get("position_bias") is None and not self.has_relative_attention_bias:
+        bare = kwargs.get("position_bias") is None and not self.has_relative_attention_bias
+        if _ours(self) and bare:
             kwargs["position_bias"] = self.q.weight.new_zeros(1, self.n_heads, 1, 1)
         return forward(self, *args, **kwargs)
 

@@ -44,9 +44,10 @@ def set_encoding(
     count = len(holders.stacks[0])
     chosen = _chosen(layers, count)
     length = train_length or getattr(model.config, "max_position_embeddings", None) or 512
+    if encoding == "rope" and holders.rotary:
+        fields = _rope_fields(model.config, holders, fields) | fields
+    entries = per_layer(encoding, count, fields)
     record = {"encoding": encoding, "layers": layers, "train_length": length, "fields": fields}
-    kept = _rope_fields(model.config, holders, fields) if encoding == "rope" else {}
-    entries = per_layer(encoding, count, kept | fields)
     at_input = entries[0].at_input
     whole = len(chosen) == count
     if not whole and (at_input or not holders.rotary):
@@ -88,8 +89,8 @@ def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:
 
 
 def _rope_fields(config: Any, holders: Holders, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the base, rotary fraction and pairing of the model's own RoPE, if it has one."""
-    if not holders.rotary:
+    """Return the base, rotary fraction and pairing of the model's own RoPE."""
+    if {"base", "rotary_fraction", "pairing"} <= fields.keys():
         return {}
     own = rope_parameters(config, 0)
     kind = own.get("rope_type", "default")
