@@ -39,7 +39,7 @@ def test_a_model_built_with_our_attention_that_bypasses_it() -> None:
 
 
 def test_an_unsupported_dtype() -> None:
-    with pytest.raises(InputError, match="LlamaAttention cannot run .* not float64"):
+    with pytest.raises(InputError, match=r"LlamaAttention cannot run .* not float64"):
         llama().double()(torch.ones(1, 4, dtype=torch.long))
 
 

@@ -66,13 +66,8 @@ def set_encoding(
     set_attention(model)
     for attention, own in made:
         _attach(attention, own)
-    if holders.table is not None:
-        parent, name = holders.table
-        setattr(parent, name, PositionTable(inputs[0], model.get_input_embeddings()))
-    elif whole:
-        for layer, own in zip(holders.first, inputs, strict=True):
-            if at_input or hasattr(layer, AT_INPUT):
-                add_before(layer, own)
+    if whole:
+        _put_at_input(model, holders, inputs)
     earlier = [] if whole else list(getattr(model.config, ENCODING, None) or [])
     setattr(model.config, ENCODING, [*earlier, record])
 
@@ -144,3 +139,14 @@ def _attach(attention: Any, encoding: Encoding) -> None:
             attention.has_relative_attention_bias = False
             del attention.relative_attention_bias
     setattr(attention, ENCODING, encoding)
+
+
+def _put_at_input(model: Any, holders: Holders, inputs: list[Encoding]) -> None:
+    """Put an encoding in place of a learned table, or before the first layer of every stack."""
+    if holders.table is not None:
+        parent, name = holders.table
+        setattr(parent, name, PositionTable(inputs[0], model.get_input_embeddings()))
+        return
+    for layer, encoding in zip(holders.first, inputs, strict=True):
+        if encoding.at_input or hasattr(layer, AT_INPUT):
+            add_before(layer, encoding)
