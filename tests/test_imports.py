@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "pretrained": {
         "attention", "bias", "encodings", "gpt2", "loaded", "losses", "protocol", "text", "types",
     },
+    "huggingface": {"attention", "bias", "encodings", "pretrained", "types"},
     "models": {"encodings", "gpt2", "loaded", "losses", "pretrained", "protocol", "text", "train"},
     "viewer": {"arrays", "capture", "models", "page", "protocol"},
     "evaluate": {"figures", "protocol", "tasks", "text"},

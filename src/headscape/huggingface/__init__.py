@@ -1,0 +1,15 @@
+"""Our attention and our encodings in transformers models.
+
+import headscape.huggingface as hf
+
+hf.register()                                       makes attn_implementation="headscape" known
+hf.set_attention(model)                             the same for one model, or a reason why not
+hf.set_encoding(model, "cable")                     replaces a model's position encoding
+hf.load("folder")                                   a model saved with one of our encodings
+"""
+
+from headscape.huggingface.attention_function import register, set_attention
+from headscape.huggingface.load_encoded import load
+from headscape.huggingface.replace_position import set_encoding
+
+__all__ = ["load", "register", "set_attention", "set_encoding"]
