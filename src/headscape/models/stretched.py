@@ -26,7 +26,7 @@ from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.loaded import LoadedModel
 from headscape.models.gpt2_model import GPT2Model
-from headscape.protocol import Model, Spec, Watch
+from headscape.protocol import Edit, Model, Spec, Watch
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.tokenizer import Tokenizer
 
@@ -136,6 +136,12 @@ class StretchedModel(LoadedModel):
     def losses(self, windows: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
         """Losses, stretched to the windows' length."""
         return self._at(windows.shape[1] - 1).losses(windows, first)
+
+    def edited_losses(
+        self, windows: Int[Tensor, "b t_plus_1"], first: int, layer: int, edits: Sequence[Edit]
+    ) -> Iterator[Float[Tensor, "b scored"]]:
+        """Losses for each edit of a layer, stretched to the windows' length."""
+        return self._at(windows.shape[1] - 1).edited_losses(windows, first, layer, edits)
 
     def predictions(
         self, tokens: Int[Tensor, "b t"], where: Bool[Tensor, "b t"]

@@ -20,10 +20,11 @@ from headscape.loaded import LoadedModel
 from headscape.losses import digest, losses_in_blocks
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.attention_watch import AttentionWatch
-from headscape.pretrained.layer_reading import UNKNOWN, trained_length
+from headscape.pretrained.edited_published import edited_runs
+from headscape.pretrained.layer_reading import UNKNOWN, LayerReading, trained_length
 from headscape.pretrained.mask_reader import is_causal
 from headscape.pretrained.self_check import read_model
-from headscape.protocol import LayerSpec, Spec, Watch
+from headscape.protocol import Edit, LayerSpec, Spec, Watch
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.tokenizer import Tokenizer
 
@@ -106,12 +107,7 @@ class PublishedModel(LoadedModel):
         """Run tokens and call `watch` for each of `layers`; stop after the last of them."""
         if tokens.shape[1] == 0:
             raise InputError("a sequence needs at least one token.")
-        if self._reading is None:
-            raise InputError(
-                f"{self._name} is a {self._config.model_type!r} model, whose attention does not go "
-                f"through the attention interface of transformers: it can be scored, not captured."
-            )
-        readings, last = self._reading.layers, max(layers)
+        readings, last = self._readings(), max(layers)
 
         def on_call(layer: int, call: AttentionCall) -> None:
             watch(layer, readings[layer].inputs(call, layer))
@@ -133,6 +129,13 @@ class PublishedModel(LoadedModel):
         keep = {"logits_to_keep": target.shape[1]} if self._keeps else {}
         logits = self.model(windows[:, :-1], use_cache=False, **keep).logits
         return losses_in_blocks(logits[:, -target.shape[1] :], target, lambda block: block).cpu()
+
+    def edited_losses(
+        self, windows: Int[Tensor, "b t_plus_1"], first: int, layer: int, edits: Sequence[Edit]
+    ) -> Iterator[Float[Tensor, "b scored"]]:
+        """Yield `losses` for each edit of a layer, counted from 0; earlier layers run once."""
+        readings = self._readings()
+        return edited_runs(self._body, lambda: self.losses(windows, first), readings, layer, edits)
 
     @torch.inference_mode()
     def predictions(
@@ -174,6 +177,15 @@ class PublishedModel(LoadedModel):
         return float(
             length * (len(self.spec.layers) * layer + config.vocab_size * config.hidden_size)
         )
+
+    def _readings(self) -> list[LayerReading]:
+        """Every layer as it was read; a family that no reader sees is refused."""
+        if self._reading is None:
+            raise InputError(
+                f"{self._name} is a {self._config.model_type!r} model, whose attention does not go "
+                f"through the attention interface of transformers: it can be scored, not captured."
+            )
+        return self._reading.layers
 
     def _run(self, tokens: Tensor) -> object:
         known = inspect.signature(self._body.forward).parameters
