@@ -34,12 +34,15 @@ ALLOWED: dict[str, set[str]] = {
     "figures": {"arrays"},
     "protocol": {"attention", "text"},
     "capture": {"arrays", "attention", "bias", "encodings", "figures", "protocol", "types"},
-    "loaded": {"capture", "protocol"},
+    "loaded": {"capture", "heads", "protocol"},
     "pretrained": {
         "attention", "bias", "encodings", "gpt2", "loaded", "losses", "protocol", "text", "types",
     },
     "models": {"encodings", "gpt2", "loaded", "losses", "pretrained", "protocol", "text", "train"},
-    "page": {"arrays", "capture", "models", "protocol"},
+    "heads": {
+        "attention", "bias", "capture", "encodings", "figures", "protocol", "tasks", "text",
+    },
+    "page": {"arrays", "capture", "heads", "models", "protocol"},
     "evaluate": {"figures", "protocol", "tasks", "text"},
     "paper": {
         "arrays", "capture", "encodings", "figures", "gpt2", "loaded", "models", "text", "train",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headscape.figures.grid import Grid
     from headscape.gpt2 import GPT2
     from headscape.models.load import load, stretch
+    from headscape.page.atlas import atlas
     from headscape.page.viewing import view
     from headscape.paper.job import figures
     from headscape.protocol import Model
@@ -46,6 +47,7 @@ API = {
     "train": "headscape.train.trainer",
     "figures": "headscape.paper.job",
     "view": "headscape.page.viewing",
+    "atlas": "headscape.page.atlas",
     "attention": "headscape.attention.layer",
     "build": "headscape.encodings",
     "encodings": "headscape.encodings",
@@ -75,6 +77,7 @@ __all__ = [
     "Positions",
     "Table",
     "__version__",
+    "atlas",
     "attention",
     "build",
     "capture",

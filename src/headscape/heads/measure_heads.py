@@ -169,7 +169,7 @@ def _half_life(decay: Float[np.ndarray, "3 layers h"]) -> Float[np.ndarray, "3 l
 
     A decay whose interval contains 0 has no half-life.
     """
-    falls = np.nan_to_num(np.nanmin(decay, axis=0)) > 0
+    falls = np.nan_to_num(np.fmin.reduce(decay, axis=0)) > 0
     mean, low, high = np.where(falls, np.log(2) / np.where(falls, decay, 1.0), np.nan)
     return np.stack([mean, high, low])
 
