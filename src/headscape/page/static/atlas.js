@@ -61,7 +61,7 @@ function curve(head, width, height, labelled) {
   const first = place(data.distances[0]);
   const last = place(data.distances.at(-1));
   const x = (d) => left + ((place(d) - first) / (last - first || 1)) * (width - left - 4);
-  const y = (s) => 4 + ((high - s) / (high - low || 1)) * (height - bottom - 8);
+  const y = (s) => 8 + ((high - s) / (high - low || 1)) * (height - bottom - 14);
   const add = (name, attributes, text) => {
     const node = document.createElementNS(SVG, name);
     for (const [key, each] of Object.entries(attributes)) node.setAttribute(key, each);
@@ -81,7 +81,7 @@ function curve(head, width, height, labelled) {
       add("text", { x: x(d), y: height - 4, class: "tick", "text-anchor": "middle" }, d);
     }
     for (const s of [low, high]) {
-      add("text", { x: left - 4, y: y(s) + 3, class: "tick", "text-anchor": "end" }, s.toFixed(1));
+      add("text", { x: left - 4, y: y(s) + 3, class: "tick", "text-anchor": "end" }, +s.toPrecision(2));
     }
     if (head.closed) line(head.closed, "closed");
   } else if (data.distances[0] < 0) {
@@ -206,23 +206,22 @@ choose(
 const present = data.measures.filter((each) => data.heads.some((head) => value(head, each.name) !== null));
 choose("sort", present.map((each) => [each.name, each.label]), (key) => {
   state.sort = key;
-  if (state.order === "layers") return;
 });
 document.getElementById("sort").value = state.sort;
 const kinds = [...new Set(data.heads.flatMap((head) => head.kinds))];
 choose("kind", [["", "all"], ...kinds.map((kind) => [kind, kind])], (key) => {
   state.kind = key;
 });
-for (const [id, least] of [["most", false], ["fewest", true]]) {
-  const heads = ranked(data.importance, least).slice(0, 10);
-  document.getElementById(id).replaceChildren(...heads.map((head) => card(head, data.importance)));
-}
-draw();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+function drawRanking() {
   for (const [id, least] of [["most", false], ["fewest", true]]) {
     const heads = ranked(data.importance, least).slice(0, 10);
     document.getElementById(id).replaceChildren(...heads.map((head) => card(head, data.importance)));
   }
+}
+drawRanking();
+draw();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  drawRanking();
   draw();
 });
 const linked = /^#(\d+)\.(\d+)$/.exec(location.hash);
