@@ -18,7 +18,7 @@ from headscape.heads.head_measures import HeadMeasures
 from headscape.heads.interval import estimate
 from headscape.heads.layer_statistics import LayerStatistics, Progress, layer_statistics
 from headscape.heads.length_drift import AtLength, length_drift, measures_at
-from headscape.heads.needle_probe import needle_scores
+from headscape.heads.needle_probe import can_be_asked, needle_scores
 from headscape.heads.recognised import recognised
 from headscape.heads.repeated_tokens import repeated_tokens, repetition_scores
 from headscape.heads.row_blocks import SHORTEST, Rows
@@ -42,7 +42,7 @@ class Plan:
     def work(self, model: Model) -> int:
         """Return the number of queries and changed runs that the progress counts."""
         layers = len(model.spec.layers)
-        asked = model.tokenizer is not None and model.spec.causal
+        asked = can_be_asked(model, self.length)
         text = self.length * (2 + (self.sequences if asked else 0))
         long = sum(multiple * (model.spec.train_length or 0) for multiple in self.drift)
         changed = len(VARIANTS) * model.spec.heads if self.effects else 0
@@ -182,10 +182,7 @@ def _probes(
         name: estimate(scores.swapaxes(0, 1))
         for name, scores in repetition_scores(model, tokens, progress).items()
     }
-    needle = None
-    if plan.length >= 64:
-        # The answer follows the text, so the text is shorter than what the model can read.
-        needle = needle_scores(model, plan.length - 16, plan.sequences, progress=progress)
+    needle = needle_scores(model, plan.length, plan.sequences, progress=progress)
     if needle is not None:
         found["retrieval"] = estimate(needle.swapaxes(0, 1))
     return found

@@ -12,6 +12,15 @@ from headscape.protocol import Model
 from headscape.tasks.retrieval import RETRIEVAL
 
 DEPTHS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
+SHORTEST_TEXT: Final = 128
+"""Tokens that the fact, the question and the answer fit into, whatever the tokenizer."""
+ANSWER: Final = 16
+"""Tokens kept free for the answer."""
+
+
+def can_be_asked(model: Model, length: int) -> bool:
+    """Return whether a model can be asked for a fact: it is causal and reads text."""
+    return model.tokenizer is not None and model.spec.causal and length >= SHORTEST_TEXT
 
 
 def needle_scores(
@@ -19,15 +28,15 @@ def needle_scores(
 ) -> Float[np.ndarray, "layers b h"] | None:
     """Return the weight on the answer in the fact, for each question; None if none can be asked.
 
-    A question can be asked of a causal model with a tokenizer that writes the answer in the fact as
-    it writes it alone.
+    Text and answer have at most `length` tokens. Questions whose answer has different tokens in the
+    fact than alone are left out.
     """
-    if model.tokenizer is None or not model.spec.causal:
+    if model.tokenizer is None or not can_be_asked(model, length):
         return None
     found = []
     for index in range(questions):
         text, answer = RETRIEVAL["needle"].tokens_at(
-            seed, index, length, DEPTHS[index % len(DEPTHS)], model.tokenizer.encode
+            seed, index, length - ANSWER, DEPTHS[index % len(DEPTHS)], model.tokenizer.encode
         )
         at = _place(text, answer)
         if at is not None:
