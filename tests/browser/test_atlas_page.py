@@ -50,7 +50,7 @@ def test_heads_are_sorted_by_any_measure_and_filtered_by_kind(page: Any) -> None
     assert names(page, "#all") == ["1.1", "1.2"]
     page.select_option("#kind", "previous token")
     assert names(page, "#all") == ["1.1"]
-    assert page.locator("#count").text_content() == "1 heads"
+    assert page.locator("#count").text_content() == "1 head"
 
 
 def test_a_card_opens_all_measures_and_its_address_opens_it_again(page: Any) -> None:

@@ -11,7 +11,7 @@ from heads import direct
 from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.heads import row_blocks
-from headscape.heads.interval import estimate
+from headscape.heads.interval import estimate, largest
 from headscape.heads.layer_statistics import LayerStatistics, layer_statistics
 from headscape.heads.rotation_measures import wavelengths
 from headscape.heads.shear import sheared
@@ -199,3 +199,14 @@ def test_the_interval_contains_the_mean_and_skips_what_is_missing() -> None:
     assert ((low < mean) & (mean < high)).all()
     assert np.isnan(estimate(values[:1])[1:]).all()
     assert np.isnan(estimate(np.full((4, 2), np.nan))).all()
+
+
+def test_the_place_of_the_largest_mean_has_an_interval() -> None:
+    random = np.random.default_rng(0)
+    sure, unsure = random.normal(0, 0.1, (2, 12, 9))
+    sure[:, 4] += 5
+    place, low, high = largest(np.stack([sure, unsure], axis=1))
+    assert place[0] == low[0] == high[0] == 4
+    assert place[1] == unsure.mean(axis=0).argmax()
+    assert low[1] <= place[1] <= high[1]
+    assert low[1] < high[1]

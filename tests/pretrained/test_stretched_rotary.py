@@ -72,7 +72,7 @@ def test_what_cannot_be_stretched_says_why(name: str, message: str) -> None:
 
 def test_a_rotary_width_of_two_has_no_larger_base() -> None:
     model = stretch(load(FAMILIES["gpt-neox"].build()), "ntk:2")
-    with pytest.raises(InputError, match="needs a rotary width above 2, and .* has 2"):
+    with pytest.raises(InputError, match=r"needs a rotary width above 2, and .* has 2"):
         model.losses(windows(9), 0)
 
 

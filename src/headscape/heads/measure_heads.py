@@ -15,7 +15,7 @@ from headscape.errors import InputError
 from headscape.heads.causal_effect import VARIANTS, causal_effects
 from headscape.heads.head_definitions import MEASURES
 from headscape.heads.head_measures import HeadMeasures
-from headscape.heads.interval import estimate
+from headscape.heads.interval import estimate, largest
 from headscape.heads.layer_statistics import LayerStatistics, Progress, layer_statistics
 from headscape.heads.length_drift import AtLength, length_drift, measures_at
 from headscape.heads.needle_probe import can_be_asked, needle_scores
@@ -157,9 +157,7 @@ def _estimates(layers: list[LayerStatistics], rows: Rows) -> dict[str, np.ndarra
     slash = np.stack([layer.slash for layer in layers], axis=1)
     place = slash.mean(axis=0).argmax(axis=-1)
     values["slash_score"] = estimate(np.take_along_axis(slash, place[None, ..., None], 3)[..., 0])
-    # The interval is that of each sequence's own largest distance.
-    values["slash_distance"] = estimate(slash.argmax(axis=-1) + float(rows.slashes.start))
-    values["slash_distance"][0] = place + rows.slashes.start
+    values["slash_distance"] = largest(slash) + rows.slashes.start
     values["half_life"] = _half_life(values["decay"])
     return values
 

@@ -181,7 +181,7 @@ function draw() {
     }
     all.replaceChildren(...rows);
   } else all.replaceChildren(...cards);
-  document.getElementById("count").textContent = `${cards.length} heads`;
+  document.getElementById("count").textContent = cards.length === 1 ? "1 head" : `${cards.length} heads`;
   const measure = byName.get(state.sort);
   document.getElementById("meaning").textContent = `${measure.text} (${measure.reference})`;
 }
