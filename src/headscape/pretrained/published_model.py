@@ -103,20 +103,34 @@ class PublishedModel(LoadedModel):
         return digest(self.model.config.to_json_string(), dict(self.model.state_dict()))
 
     @torch.no_grad()
-    def observe(self, tokens: Int[Tensor, "b t"], layers: Sequence[int], watch: Watch) -> None:
-        """Run tokens and call `watch` for each of `layers`; stop after the last of them."""
+    def observe(
+        self,
+        tokens: Int[Tensor, "b t"],
+        layers: Sequence[int],
+        watch: Watch,
+        *,
+        real: Bool[Tensor, "b t"] | None = None,
+        positions: Int[Tensor, "#b t"] | None = None,
+    ) -> None:
+        """Run tokens and call `watch` for each of `layers`; stop after the last of them.
+
+        `real` is False for padding. `positions` are given to the model where they do not count
+        0, 1, 2 ...; a model that takes none is refused.
+        """
         if tokens.shape[1] == 0:
             raise InputError("a sequence needs at least one token.")
         readings, last = self._readings(), max(layers)
 
         def on_call(layer: int, call: AttentionCall) -> None:
-            watch(layer, readings[layer].inputs(call, layer))
+            watch(layer, readings[layer].inputs(call, layer, real, positions))
             if layer == last:
                 raise _Done
 
+        given = {"attention_mask": None if real is None else real.long(), "position_ids": positions}
+        more = {name: value for name, value in given.items() if value is not None}
         try:
             with AttentionWatch(self._body, on_call, layers=set(layers)):
-                self._run(tokens.to(self.model.device))
+                self._run(tokens.to(self.model.device), **more)
         except _Done:
             return
 
@@ -187,9 +201,13 @@ class PublishedModel(LoadedModel):
             )
         return self._reading.layers
 
-    def _run(self, tokens: Tensor) -> object:
+    def _run(self, tokens: Tensor, **more: Tensor) -> object:
         known = inspect.signature(self._body.forward).parameters
-        return self._body(tokens, **({"use_cache": False} if "use_cache" in known else {}))
+        for name in more:
+            if name not in known:
+                raise InputError(f"{self._name} takes no {name}: leave it out.")
+        cached = {"use_cache": False} if "use_cache" in known else {}
+        return self._body(tokens, **cached, **more)
 
     def _need_next_token(self) -> None:
         if not (self.spec.causal and self.model.can_generate()):
