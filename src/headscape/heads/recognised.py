@@ -1,9 +1,15 @@
 """What was recognised in a model, in lines: equal neighbouring layers share one."""
 
+from dataclasses import fields as fields_of
 from itertools import groupby
 
+from headscape.encodings.rope import RoPEConfig
 from headscape.figures.labels import shown_conventions
 from headscape.protocol import Spec
+
+ROPE = [item.name for item in fields_of(RoPEConfig)]
+STRETCHING = set(ROPE[ROPE.index("scaling") :])
+"""RoPE's fields that say nothing where the frequencies are not stretched."""
 
 
 def recognised(spec: Spec) -> list[str]:
@@ -22,7 +28,9 @@ def recognised(spec: Spec) -> list[str]:
         numbers = [number for number, _ in same]
         span = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
         shown = shown_conventions(layer.conventions)
-        fields = ", ".join(f"{key}={value!r}" for key, value in shown.items())
+        unused = STRETCHING if shown.get("scaling") == "none" else set()
+        used = {key: value for key, value in shown.items() if key not in unused}
+        fields = ", ".join(f"{key}={value!r}" for key, value in used.items())
         name = "position not recognised" if layer.encoding == "unknown" else layer.encoding
         lines.append(f"layer {span}: {name}  {fields}")
     return lines
