@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headscape.commands.parsing import Command, Plugin, as_text
+from headscape.commands.parsing import Command, Plugin, read_text
 from headscape.errors import InputError
 
 Text = Annotated[str | None, typer.Option(help="Measure on a text file; - reads standard input.")]
@@ -79,21 +79,6 @@ def atlas(
         viewer=viewer,
     )
     typer.echo(out / "atlas.html")
-
-
-def read_text(file: str | None) -> str | None:
-    """Return the text of a file or of standard input."""
-    import sys
-
-    if file is None:
-        return None
-    if file == "-":
-        return as_text(sys.stdin.read())
-    if not Path(file).is_file():
-        raise InputError(f"there is no file {file}.")
-    from headscape.text.corpus.reading import read_documents
-
-    return "".join(part.text for part in read_documents(Path(file), Path(file).name))
 
 
 def multiples(words: list[str] | None) -> list[int]:

@@ -13,9 +13,8 @@ from headscape.commands.atlas_command import (
     Sequences,
     Text,
     multiples,
-    read_text,
 )
-from headscape.commands.parsing import Command, Plugin, refuse_unused
+from headscape.commands.parsing import Command, Plugin, read_text, refuse_unused
 
 OF_A_MODEL = ("text", "corpus", "sequences", "length", "drift", "effects")
 

@@ -19,14 +19,12 @@ AtLength = dict[str, Float[np.ndarray, "layers h"]]
 
 def measures_at(
     model: Model, windows: Int64[np.ndarray, "b t"], progress: Progress = lambda _: None
-) -> AtLength | None:
-    """Return the drifting measures at the windows' length; None where the model cannot read it.
+) -> AtLength:
+    """Return the drifting measures at the windows' length.
 
     Windows run one at a time, so memory is that of one forward pass.
     """
     length = windows.shape[1]
-    if model.cannot(length) is not None:
-        return None
     layers = range(len(model.spec.layers))
     sums = {name: np.zeros((len(layers), model.spec.heads)) for name in DRIFTING}
     for window in windows:

@@ -17,7 +17,7 @@ from headscape.heads.head_definitions import MEASURES
 from headscape.heads.head_measures import HeadMeasures
 from headscape.heads.interval import estimate, largest
 from headscape.heads.layer_statistics import LayerStatistics, Progress, layer_statistics
-from headscape.heads.length_drift import AtLength, length_drift, measures_at
+from headscape.heads.length_drift import length_drift, measures_at
 from headscape.heads.needle_probe import can_be_asked, needle_scores
 from headscape.heads.recognised import recognised
 from headscape.heads.repeated_tokens import repeated_tokens, repetition_scores
@@ -77,11 +77,15 @@ def measure_heads(
     plan = _plan(model, sequences, length, tuple(sorted(set(drift))), effects)
     stream = open_stream(model, text, corpus)
     windows = stream.windows(sequences, plan.length)
+    long = _long_windows(model, stream, plan)
     with SlowBar("measuring", plan.work(model)) as bar:
         layers = _statistics(model, windows, bar.advance)
         values = _estimates(layers, Rows(plan.length, model.spec.causal))
         values |= _probes(model, windows, plan, bar.advance)
-        at_lengths = _drift(model, stream, plan, bar.advance)
+        at_lengths = {
+            multiple: None if each is None else measures_at(model, each, bar.advance)
+            for multiple, each in long.items()
+        }
         if plan.effects:
             values |= _effects(model, windows[: plan.effects], layers, bar.advance)
     drifted = length_drift(at_lengths)
@@ -124,6 +128,11 @@ def _plan(
         raise InputError(f"sequences must be at least 1, got {sequences}.")
     if not 0 <= effects <= sequences:
         raise InputError(f"effects must be between 0 and {sequences} sequences, got {effects}.")
+    if effects and not model.spec.causal:
+        raise InputError(
+            f"{model.spec.name} does not predict the next token, so it has no loss for effects to "
+            f"change: leave effects out."
+        )
     if drift and (drift[0] < 1 or trained is None):
         why = "its trained length is not known" if trained is None else f"got {drift[0]}"
         raise InputError(f"drift needs multiples of the trained length of at least 1: {why}.")
@@ -186,13 +195,15 @@ def _probes(
     return found
 
 
-def _drift(
-    model: Model, stream: Stream, plan: Plan, progress: Progress
-) -> dict[int, AtLength | None]:
+def _long_windows(
+    model: Model, stream: Stream, plan: Plan
+) -> dict[int, Int64[np.ndarray, "1 t"] | None]:
+    """Return one window at each multiple of the trained length; None where it cannot be read."""
     trained = model.spec.train_length or 0
+    lengths = {multiple: multiple * trained for multiple in plan.drift}
     return {
-        multiple: measures_at(model, stream.windows(1, multiple * trained), progress)
-        for multiple in plan.drift
+        multiple: stream.windows(1, length) if model.cannot(length) is None else None
+        for multiple, length in lengths.items()
     }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from headscape.errors import InputError
 from headscape.heads.head_measures import HeadMeasures
 from headscape.io import atomic
+from headscape.io.system_errors import reporting
 from headscape.page.atlas_page import atlas_page
 from headscape.page.build import link, write_page
 
@@ -51,7 +52,14 @@ def atlas(
     from headscape.heads.measure_heads import measure_heads
     from headscape.heads.windows_of_text import open_stream
 
-    opened = _opened(model)
+    opened, folder = _opened(model), Path(out)
+    with reporting("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    links: dict[tuple[int, int], str] = {}
+    if viewer:
+        shown = min(VIEWED, opened.spec.train_length or VIEWED)
+        tokens = open_stream(opened, text, corpus).windows(1, shown)
+        links = _write_viewer(folder / VIEWER, opened, tokens[0])
     found = measure_heads(
         opened,
         text,
@@ -61,11 +69,6 @@ def atlas(
         drift=drift,
         effects=effects,
     )
-    folder = Path(out)
-    links: dict[tuple[int, int], str] = {}
-    if viewer:
-        tokens = open_stream(opened, text, corpus).windows(1, min(VIEWED, found.about["length"]))
-        links = _write_viewer(folder / VIEWER, opened, tokens[0])
     atomic.write_text(folder / "heads.json", found.to_json())
     atomic.write_text(folder / "heads.csv", found.to_csv(first=1))
     atomic.write_text(folder / PAGE, atlas_page(found, links))
