@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headscape.arrays.measures import Measures
+    from headscape.atlas.write_atlas import atlas
     from headscape.attention.layer import attention
     from headscape.capture.capture import Capture
     from headscape.capture.compare import compare
@@ -59,6 +60,7 @@ API = {
     "train": "headscape.train.trainer",
     "figures": "headscape.paper.job",
     "view": "headscape.viewer",
+    "atlas": "headscape.atlas.write_atlas",
     "attention": "headscape.attention.layer",
     "build": "headscape.encodings",
     "encodings": "headscape.encodings",
@@ -88,6 +90,7 @@ __all__ = [
     "Positions",
     "Table",
     "__version__",
+    "atlas",
     "attention",
     "build",
     "capture",

@@ -127,12 +127,11 @@ def _finish(table: "Table", out: Path) -> None:
 
 def _stretched(models: "Sequence[LoadedModel]", extend: Sequence[str]) -> "list[LoadedModel]":
     """The models, each RoPE model followed by its stretched versions."""
-    from headscape.models.gpt2_model import GPT2Model
     from headscape.models.load import stretch
     from headscape.models.stretched import uses_rope
 
     # Without any RoPE model, the first one says why it cannot be stretched.
-    rope = [m for m in models if isinstance(m, GPT2Model) and uses_rope(m.spec.encoding)]
+    rope = [model for model in models if uses_rope(model)]
     return [
         one
         for model in models

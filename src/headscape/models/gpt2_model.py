@@ -13,11 +13,12 @@ from torch import Tensor
 from headscape.encodings import title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
+from headscape.gpt2.edited import edited_hidden
 from headscape.gpt2.generate import stream
 from headscape.io import atomic
 from headscape.loaded import LoadedModel
 from headscape.losses import BLOCK, digest, losses_in_blocks
-from headscape.protocol import LayerSpec, Spec, Watch
+from headscape.protocol import Edit, LayerSpec, Spec, Watch
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.tokenizer import Tokenizer
 
@@ -70,6 +71,16 @@ class GPT2Model(LoadedModel):
         windows = self._here(windows)
         hidden = self.gpt2.hidden(windows[:, :-1])[:, first:]
         return losses_in_blocks(hidden, windows[:, 1 + first :], self.gpt2.logits).cpu()
+
+    @torch.inference_mode()
+    def edited_losses(
+        self, windows: Int[Tensor, "b t_plus_1"], first: int, layer: int, edits: Sequence[Edit]
+    ) -> Iterator[Float[Tensor, "b scored"]]:
+        """Yield `losses` for each edit of a layer, counted from 0; earlier layers run once."""
+        windows = self._here(windows)
+        target = windows[:, 1 + first :]
+        for hidden in edited_hidden(self.gpt2, windows[:, :-1], layer, edits):
+            yield losses_in_blocks(hidden[:, first:], target, self.gpt2.logits).cpu()
 
     @torch.inference_mode()
     def predictions(
