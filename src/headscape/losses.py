@@ -23,12 +23,8 @@ def losses_in_blocks(
     found = target.new_empty(target.numel(), dtype=torch.float64)
     # Nothing that outlives a block is allocated between blocks: a small tensor above the logits
     # keeps the allocator from reusing their memory, and then every block takes new memory.
-    for block, wanted, out in zip(
-        rows.flatten(0, 1).split(BLOCK),
-        target.flatten().split(BLOCK),
-        found.split(BLOCK),
-        strict=True,
-    ):
+    every = (torch.split(x, BLOCK) for x in (rows.flatten(0, 1), target.flatten(), found))
+    for block, wanted, out in zip(*every, strict=True):
         out.copy_(cross_entropy(logits(block), wanted))
     return found.view(target.shape)
 

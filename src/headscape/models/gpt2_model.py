@@ -89,7 +89,7 @@ class GPT2Model(LoadedModel):
         """The likeliest next token after each token that `where` selects, in row order."""
         hidden = self.gpt2.hidden(self._here(tokens))[self._here(where)]
         found = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
-        for rows, out in zip(hidden.split(BLOCK), found.split(BLOCK), strict=True):
+        for rows, out in zip(torch.split(hidden, BLOCK), torch.split(found, BLOCK), strict=True):
             out.copy_(self.gpt2.logits(rows).argmax(dim=-1))
         return found.cpu()
 
