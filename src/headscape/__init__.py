@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headscape.figures.curves import Curves
     from headscape.figures.grid import Grid
     from headscape.gpt2 import GPT2
+    from headscape.huggingface.export import export
     from headscape.models.load import load, stretch
     from headscape.page.viewing import view
     from headscape.paper.job import figures
@@ -44,6 +45,7 @@ API = {
     "compare": "headscape.capture.compare",
     "evaluate": "headscape.evaluate.evaluate",
     "train": "headscape.train.trainer",
+    "export": "headscape.huggingface.export",
     "figures": "headscape.paper.job",
     "view": "headscape.page.viewing",
     "attention": "headscape.attention.layer",
@@ -81,6 +83,7 @@ __all__ = [
     "compare",
     "encodings",
     "evaluate",
+    "export",
     "figures",
     "load",
     "register",

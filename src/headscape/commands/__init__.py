@@ -11,6 +11,7 @@ from headscape.commands import (
     draw_command,
     encodings_command,
     evaluate_command,
+    export_command,
     figures_command,
     generate_command,
     measure_command,
@@ -28,6 +29,7 @@ REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
     measure_command.register,
     view_command.register,
     evaluate_command.register,
+    export_command.register,
     check_command.register,
     doctor_command.register,
 )
