@@ -100,5 +100,9 @@ def read_entry(folder: Path) -> Exported:
 def read(folder: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
     """Return the config and the weights of an exported folder, under our names."""
     entry = read_entry(folder)
-    stored = all_tensors(folder)
-    return entry.model, from_layout(entry.layout, entry.model, entry.layers, stored)
+    return entry.model, ours(entry, all_tensors(folder))
+
+
+def ours(entry: Exported, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return an exported model's tensors under our names."""
+    return from_layout(entry.layout, entry.model, entry.layers, tensors)

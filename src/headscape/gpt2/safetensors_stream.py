@@ -19,9 +19,7 @@ DTYPES = {
 ALIGNMENT = 8
 
 
-def write_stream(
-    path: Path, tensors: Mapping[str, Tensor], advance: Callable[[int], None] = lambda size: None
-) -> None:
+def write_stream(path: Path, tensors: Mapping[str, Tensor], advance: Callable[[int], None]) -> None:
     """Write floating-point tensors to a file; `advance` is called with each tensor's bytes."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -39,5 +37,5 @@ def write_stream(
         file.write(text)
         for value in tensors.values():
             flat = value.detach().cpu().contiguous().reshape(-1)
-            file.write(memoryview(flat.view(torch.uint8).numpy()))
+            file.write(flat.view(torch.uint8).numpy().data)
             advance(value.numel() * value.element_size())

@@ -10,40 +10,30 @@ The written folder is loaded by transformers and its logits are compared with th
 it gets its name, so a folder exists only if it is right.
 """
 
-import json
-import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 import torch
-from torch import nn
 
+from headscape.encodings.learned import Learned
+from headscape.encodings.rope import RoPE
 from headscape.errors import InputError
-from headscape.evaluate.table import Table
 from headscape.gpt2 import GPT2
-from headscape.gpt2.exported_weights import ENTRY, TOKENIZER, Exported
-from headscape.gpt2.safetensors_stream import write_stream
-from headscape.gpt2.stock_layouts import to_layout
-from headscape.gpt2.weights import WEIGHTS, sha256
-from headscape.huggingface.model_card import PICTURE, Card
-from headscape.huggingface.stock_architecture import CLASSES, choose, sinusoidal_table
+from headscape.huggingface.card_facts import evaluation as evaluation_of
+from headscape.huggingface.card_facts import losses, training, write_picture
+from headscape.huggingface.export_files import write_both_tokenizers, write_code, write_model
+from headscape.huggingface.model_card import Card
+from headscape.huggingface.stock_architecture import CLASSES, choose
 from headscape.io import atomic
 from headscape.io.progress import SlowBar
 from headscape.loaded import LoadedModel
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.load import load
 from headscape.models.stretched import StretchedModel
-from headscape.train.loop import metrics
-from headscape.train.run import CONFIG, read_config
 
-ABOUT = ("name", "preset", "trained", "task", "seed", "recipe", "provenance")
-"""Fields of a model's spec that its config does not say."""
-MODELING = "modeling_headscape"
 CHECK_TOKENS = 24
 TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit; RoPE's angles are float32 there."""
-PICTURE_TOKENS = 128
 
 
 def export(
@@ -65,7 +55,8 @@ def export(
                    and otherwise headscape: our own class, which `import headscape.huggingface`
                    registers
     with_code      also write that class and its encodings as one file, for trust_remote_code
-    max_positions  what config.json says as max_position_embeddings; default the trained length
+    max_positions  what config.json says as max_position_embeddings; default the trained context
+                   length, times the factor of a stretched RoPE
     evaluation     a folder of `evaluate` for the model card; default one beside the run
     step           which checkpoint of a run
 
@@ -94,23 +85,23 @@ def export(
             f"{opened.spec.name} is exported as {CLASSES[chosen]}, which needs no code: leave "
             f"with_code out, or choose the architecture headscape."
         )
-    table = _evaluation(opened, evaluation)
+    table = evaluation_of(opened, evaluation)
     size = sum(value.numel() * value.element_size() for value in gpt2.tensors().values())
     with atomic.new_folder(out) as part, SlowBar("exporting", 2 * size) as bar:
-        _write_model(opened, part, chosen, settings, positions, bar)
+        write_model(opened, part, chosen, settings, positions, bar.advance)
         if with_code:
-            _write_code(part, gpt2)
+            write_code(part, gpt2)
         if opened.tokenizer is not None:
-            _write_tokenizer(opened, part, positions)
-        shown = _write_picture(opened, part)
+            write_both_tokenizers(opened, part, positions)
+        shown = write_picture(opened, part)
         card = Card(
             model=opened,
             architecture=chosen,
             with_code=with_code,
             max_positions=positions,
             parameters=sum(value.numel() for value in gpt2.tensors().values()),
-            training=_training(opened),
-            losses=_losses(opened),
+            training=training(opened),
+            losses=losses(opened),
             evaluation=table,
             picture=shown,
         )
@@ -118,130 +109,6 @@ def export(
         check(part, gpt2)
         bar.advance(size)
     return out
-
-
-def _write_model(
-    model: GPT2Model, part: Path, chosen: str, settings: dict[str, Any], positions: int, bar: Any
-) -> None:
-    """Write weights, config.json and generation_config.json."""
-    import transformers
-
-    gpt2 = model.gpt2
-    tensors = gpt2.tensors()
-    kinds, encodings, layers = encoding_numbers(gpt2)
-    if chosen == "gpt2" and gpt2.config.schedule()[0].name != "learned":
-        tensors["position.table.weight"] = sinusoidal_table(gpt2, settings["n_positions"])
-    write_stream(part / WEIGHTS, to_layout(chosen, gpt2.config, layers, tensors), bar.advance)
-    spec = model.spec
-    entry = Exported(
-        layout=chosen,
-        model=gpt2.config,
-        layers=tuple(layers),
-        about={name: _plain(getattr(spec, name)) for name in ABOUT},
-        sha256=sha256(part / WEIGHTS),
-    )
-    end = None if model.tokenizer is None else model.tokenizer.end_of_text
-    shared = {
-        "architectures": [CLASSES[chosen]],
-        "bos_token_id": end,
-        "eos_token_id": end,
-        "pad_token_id": end,
-        "dtype": str(gpt2.tokens.weight.dtype).removeprefix("torch."),
-        ENTRY: entry.to_json(),
-    }
-    if chosen == "headscape":
-        from headscape.huggingface.exported_config import HeadscapeConfig
-
-        config = gpt2.config
-        written = HeadscapeConfig(
-            vocab_size=config.vocabulary,
-            hidden_size=config.width,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            max_position_embeddings=positions,
-            train_length=config.train_length,
-            kinds=kinds,
-            encodings=encodings,
-            layers=layers,
-            score_scale=config.scale,
-            layer_norm_eps=config.norm_epsilon,
-            **shared,
-        )
-    else:
-        written = transformers.CONFIG_MAPPING[chosen](**settings, **shared)
-    written.save_pretrained(part)
-    transformers.GenerationConfig(
-        bos_token_id=end, eos_token_id=end, pad_token_id=end
-    ).save_pretrained(part)
-
-
-def encoding_numbers(gpt2: GPT2) -> tuple[list[dict[str, Any]], list[int], list[int]]:
-    """Return kinds, encodings and layers of a HeadscapeConfig."""
-    entries = gpt2.config.schedule()
-    at_input = entries[0].at_input
-    found: list[nn.Module] = [gpt2.position]
-    kinds: list[dict[str, Any]] = []
-    numbers: list[int] = []
-
-    def add(name: str, encoding: Any) -> None:
-        kind = {"name": name, "fields": _plain(encoding.conventions())}
-        if kind not in kinds:
-            kinds.append(kind)
-        numbers.append(kinds.index(kind))
-
-    add(entries[0].name if at_input else "nope", gpt2.position)
-    layers = []
-    for entry, block in zip(entries, gpt2.blocks, strict=True):
-        encoding = block.attention.encoding  # type: ignore[union-attr]
-        if not any(encoding is other for other in found):
-            found.append(encoding)  # type: ignore[arg-type]
-            add("nope" if at_input else entry.name, encoding)
-        layers.append(next(n for n, other in enumerate(found) if other is encoding))
-    return kinds, numbers, layers
-
-
-def _write_code(part: Path, gpt2: GPT2) -> None:
-    """Write the model's class as one file, and say so in config.json."""
-    from headscape.huggingface.self_contained import modeling_file
-
-    names = [kind["name"] for kind in encoding_numbers(gpt2)[0]]
-    atomic.write_text(part / f"{MODELING}.py", modeling_file(names))
-    path = part / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["auto_map"] = {
-        "AutoConfig": f"{MODELING}.HeadscapeConfig",
-        "AutoModel": f"{MODELING}.HeadscapeModel",
-        "AutoModelForCausalLM": f"{MODELING}.HeadscapeForCausalLM",
-    }
-    atomic.write_text(path, json.dumps(config, indent=2) + "\n")
-
-
-def _write_tokenizer(model: GPT2Model, part: Path, positions: int) -> None:
-    from headscape.huggingface.exported_tokenizer import write_tokenizer
-
-    assert model.tokenizer is not None
-    write_tokenizer(model.tokenizer, part, positions)
-    atomic.write_text(part / TOKENIZER, json.dumps(model.tokenizer.describe()) + "\n")
-
-
-def _write_picture(model: GPT2Model, part: Path) -> str:
-    """Draw the heads of the last layer; return what the picture shows."""
-    length = min(PICTURE_TOKENS, model.gpt2.config.train_length)
-    try:
-        dataset = model.dataset
-    except InputError:
-        dataset = None
-    what = "text of the validation split"
-    if dataset is not None and len(dataset.validation) > length:
-        captured = model.capture(length=length)
-    else:
-        what = "random tokens"
-        random = np.random.default_rng(0).integers(model.spec.vocabulary, size=length)
-        captured = model.capture(random)
-    captured.grid().save(part / PICTURE)
-    quantity = {"bias": "positional bias", "final": "scores before the softmax"}
-    shown = quantity[model.spec.shows]
-    return f"Every head of the last layer: {shown} on {length} tokens ({what})."
 
 
 @torch.no_grad()
@@ -288,58 +155,18 @@ def _ours(model: LoadedModel) -> GPT2Model:
 
 
 def _positions(gpt2: GPT2, asked: int | None) -> int:
-    rows = gpt2.encoding().conventions().get("length") if gpt2.position.at_input else None
-    learned = gpt2.config.schedule()[0].name == "learned"
-    table = (rows or gpt2.config.train_length) if learned else None
-    if asked is None:
-        return int(str(table or gpt2.config.train_length))
-    if asked < 1:
+    """Return max_position_embeddings: what is asked for, or what the encoding was made for."""
+    encoding, longest = gpt2.encoding(), gpt2.config.train_length
+    if isinstance(encoding, Learned):
+        longest = encoding.length
+        if asked not in {None, longest}:
+            raise InputError(f"max_positions is {asked}, but the learned table has {longest} rows.")
+    if isinstance(encoding, RoPE) and encoding.config.scaling != "none":
+        trained = encoding.config.trained_length or longest
+        longest = max(longest, round(trained * encoding.config.factor))
+    if asked is not None and asked < 1:
         raise InputError(f"max_positions must be at least 1, got {asked}.")
-    if table is not None and asked != table:
-        raise InputError(f"max_positions is {asked}, but the learned table has {table} rows.")
-    return asked
-
-
-def _evaluation(model: GPT2Model, given: Path | str | None) -> Table | None:
-    """Return the rows of this model in an evaluation, given or beside its run."""
-    if given is not None:
-        return _rows(model, Path(given), asked=True)
-    if model.folder is None:
-        return None
-    for place in (model.folder / "evaluation", model.folder.parent / "evaluation"):
-        if (place / "evaluation.json").is_file():
-            try:
-                return _rows(model, place, asked=False)
-            except InputError as error:
-                warnings.warn(f"the model card has no table: {error}", stacklevel=3)
-    return None
-
-
-def _rows(model: GPT2Model, folder: Path, *, asked: bool) -> Table | None:
-    rows = [row for row in Table.read(folder).rows if row.model == model.fingerprint]
-    if not rows and asked:
-        raise InputError(f"{folder} has no rows of this checkpoint: evaluate it first.")
-    return Table.of(rows) if rows else None
-
-
-def _training(model: GPT2Model) -> Any:
-    folder = model.folder
-    return read_config(folder) if folder is not None and (folder / CONFIG).is_file() else None
-
-
-def _losses(model: GPT2Model) -> dict[str, float]:
-    """Return step, tokens and losses of the exported checkpoint."""
-    if model.folder is None:
-        return {}
-    step = model.spec.provenance.get("step")
-    lines = [line for line in metrics.read(model.folder) if line["step"] == step]
-    names = ("tokens", "loss", "validation_loss")
-    return {name: line[name] for line in lines[-1:] for name in names if name in line}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON reads it back."""
-    return json.loads(json.dumps(value))
+    return longest if asked is None else asked
 
 
 def _need_transformers() -> None:

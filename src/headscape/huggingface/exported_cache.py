@@ -33,7 +33,7 @@ def unpack(
     """Return what `pack` was given; `sums` says whether there were running sums."""
     columns = BYTES // packed.element_size()
     width = packed.shape[-1] - columns * (2 if sums else 1)
-    k, at, total = packed.split([width, columns, columns if sums else 0], dim=-1)
+    k, at, total = torch.tensor_split(packed, (width, width + columns), dim=-1)
     positions = at[:, 0].contiguous().view(torch.int64)[..., 0]
     if bool((positions == positions[:1]).all()):
         positions = positions[:1]
@@ -45,7 +45,8 @@ def last_sum(past: Any, layer: int) -> Float[Tensor, "b h"] | None:
     length = int(past.get_seq_length(layer))
     if not length:
         return None
-    return unpack(past.layers[layer].keys[:, :, length - 1 : length], sums=True)[2][:, :, 0]
+    total = unpack(past.layers[layer].keys[:, :, length - 1 : length], sums=True)[2]
+    return None if total is None else total[:, :, 0]
 
 
 def check_cache(past: Any) -> None:

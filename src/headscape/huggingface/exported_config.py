@@ -40,7 +40,7 @@ class HeadscapeConfig(PreTrainedConfig):
         self.num_attention_heads = num_attention_heads
         self.max_position_embeddings = max_position_embeddings
         self.train_length = train_length
-        self.kinds = [{"name": "nope", "fields": {}}] if kinds is None else kinds
+        self.kinds: list[dict[str, Any]] = kinds or [{"name": "nope", "fields": {}}]
         self.encodings = [0, 0] if encodings is None else encodings
         self.layers = [1] * num_hidden_layers if layers is None else layers
         self.score_scale = score_scale

@@ -1,163 +1,28 @@
 """GPT-2 with any position encoding as a transformers model.
 
 It computes what headscape's own GPT2 computes: the encodings, their bias and the dense attention
-are the same code. With sdpa, an encoding that only rotates or adds a bias goes through
-transformers' attention function, which receives the bias as `position_bias`; an encoding that acts
-on scores in a different way always uses the dense definition. Attention functions that ignore
-biases and masks (flash attention, vLLM, SGLang) are refused, because the model would run without
-its positions.
+are the same code.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from headscape.attention.reference import AttentionInputs, scores
-from headscape.bias import dense
-from headscape.encodings.base import Encoding, Shape, Stream
+from headscape.encodings.base import Encoding, Shape
 from headscape.encodings.building import make
 from headscape.errors import InputError
-from headscape.huggingface.exported_cache import check_cache, last_sum, pack, unpack
+from headscape.huggingface.exported_attention import HeadscapeAttention, refuse_backend
+from headscape.huggingface.exported_cache import check_cache
 from headscape.huggingface.exported_config import HeadscapeConfig
-from headscape.types import Positions, Visible
-
-SERVED = ("eager", "sdpa")
-"""Attention implementations that keep biases and masks."""
-
-
-class HeadscapeAttention(nn.Module):
-    """Multi-head self-attention with a position encoding."""
-
-    def __init__(self, config: HeadscapeConfig, layer_idx: int) -> None:
-        super().__init__()
-        self.config = config
-        self.layer_idx = layer_idx
-        self.heads = config.num_attention_heads
-        self.is_causal = True
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-        self.out = nn.Linear(config.hidden_size, config.hidden_size)
-        head_dim = config.hidden_size // config.num_attention_heads
-        sizes = {"head_dim": head_dim, "width": config.hidden_size, "one": 1}
-        self.scaling = 1 / math.sqrt(sizes[config.score_scale])
-
-    def forward(
-        self,
-        x: Float[Tensor, "b t d"],
-        encoding: Encoding,
-        placed: "Placed",
-        past: Any,
-        *,
-        weights: bool,
-    ) -> tuple[Float[Tensor, "b t d"], Tensor | None]:
-        """Return what each token takes from those it sees, and the weights if asked for."""
-        inputs = self._inputs(x, encoding, placed, past)
-        if weights or self.config._attn_implementation == "eager" or not _adds(inputs):
-            found = scores(inputs)
-            mixed, shown = (found.weights @ inputs.v).transpose(1, 2), found.weights
-        else:
-            mixed, shown = self._through_interface(inputs), None
-        return self.out(mixed.flatten(2)), shown if weights else None
-
-    def _inputs(
-        self,
-        x: Float[Tensor, "b t d"],
-        encoding: Encoding,
-        placed: "Placed",
-        past: Any,
-    ) -> AttentionInputs:
-        at = placed.at
-        raw_q, raw_k, v = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for part in self.qkv(x).chunk(3, dim=-1)
-        )
-        q = encoding.rotate(raw_q, at, "query")
-        carry = last_sum(past, self.layer_idx) if encoding.streams and past is not None else None
-        stream = encoding.stream(x, carry)
-        total = None if stream is None else stream.total
-        k, k_at = raw_k, at
-        if encoding.cacheable_keys or past is None:
-            k = encoding.rotate(k, at, "key")
-        if past is not None:
-            packed, v = past.update(pack(k, at, total), v, self.layer_idx)
-            k, k_at, total = unpack(packed, sums=total is not None)
-            if not encoding.cacheable_keys:
-                k = encoding.rotate(k, k_at, "key")
-        positions = Positions(at, k_at)
-        return AttentionInputs(
-            q,
-            k,
-            v,
-            encoding,
-            encoding.bias(positions, stream, None if total is None else Stream(total)),
-            positions,
-            placed.visible(k.shape[2], encoding.window),
-            self.scaling,
-            temperature=encoding.temperature(at),
-            softcap=encoding.softcap,
-            sink=encoding.sink(),
-        )
-
-    def _through_interface(self, inputs: AttentionInputs) -> Float[Tensor, "b t h ev"]:
-        """Return attention by the function that the config names."""
-        name = self.config._attn_implementation
-        seen: Bool[Tensor, "#b 1 t s"] = inputs.visible.dense(inputs.positions)
-        # Padding sees nothing, and a softmax over nothing is not a number: let it see everything.
-        seen = seen | ~seen.any(dim=-1, keepdim=True)
-        bias = None
-        if inputs.bias is not None:
-            bias = dense(inputs.bias, inputs.positions).to(inputs.q.dtype)
-        mixed, _ = ALL_ATTENTION_FUNCTIONS[name](
-            self,
-            inputs.q,
-            inputs.k,
-            inputs.v,
-            seen,
-            scaling=inputs.scale,
-            position_bias=bias,
-            is_causal=False,
-        )
-        out: Tensor = mixed
-        return out
-
-
-def _adds(inputs: AttentionInputs) -> bool:
-    """Whether scores are only q.k and a bias, as transformers' attention functions compute them."""
-    plain = not (inputs.encoding.mixes or inputs.bends)
-    return plain and inputs.sink is None
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Where the new tokens of a call are."""
-
-    at: Int[Tensor, "#b t"]
-    """Their positions."""
-    group: Int[Tensor, "#b s"] | None
-    """The groups of all tokens, the cached ones first; a negative group is padding."""
-    old: int
-    """Number of cached tokens."""
-
-    def visible(self, keys: int, window: int | None) -> Visible:
-        """Return which of so many keys the new tokens see.
-
-        A static cache has more places than tokens; the places without a token are hidden.
-        """
-        group, end = self.group, self.old + self.at.shape[1]
-        if keys > end:
-            known = self.at.new_zeros(1, end) if group is None else group
-            group = F.pad(known, (0, keys - end), value=-1)
-        new = None if group is None else group[:, self.old : end]
-        return Visible(causal=True, q_group=new, k_group=group, window=window)
+from headscape.huggingface.exported_places import place_tokens
 
 
 class HeadscapeBlock(GradientCheckpointingLayer):
@@ -220,7 +85,7 @@ class HeadscapeModel(HeadscapePreTrainedModel):
         """Return the token embedding."""
         return self.tokens
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         """Replace the token embedding."""
         self.tokens = value
 
@@ -250,7 +115,9 @@ class HeadscapeModel(HeadscapePreTrainedModel):
             check_cache(past)
         old = 0 if past is None else int(past.get_seq_length())
         placed = place_tokens(x, old, attention_mask, position_ids)
-        x = self.encodings[0].embed(x, placed.at)
+        at_input = self.encodings[0]
+        assert isinstance(at_input, Encoding)
+        x = at_input.embed(x, placed.at)
         states: list[Tensor] = []
         every: list[Tensor | None] = []
         for index, block in zip(self.config.layers, self.blocks, strict=True):
@@ -283,7 +150,7 @@ class HeadscapeForCausalLM(HeadscapePreTrainedModel, GenerationMixin):
         """Return the output matrix."""
         return self.lm_head
 
-    def set_output_embeddings(self, value: nn.Module) -> None:
+    def set_output_embeddings(self, value: nn.Linear) -> None:
         """Replace the output matrix."""
         self.lm_head = value
 
@@ -348,46 +215,3 @@ def build_encodings(config: HeadscapeConfig) -> list[Encoding]:
 def as_fields(read: dict[str, Any]) -> dict[str, Any]:
     """Return fields as read from JSON with tuples in place of lists."""
     return {name: tuple(v) if isinstance(v, list) else v for name, v in read.items()}
-
-
-def place_tokens(
-    x: Float[Tensor, "b t d"],
-    old: int,
-    mask: Tensor | None,
-    position_ids: Int[Tensor, "#b t"] | None,
-) -> Placed:
-    """Return the new tokens' positions and the groups of all tokens.
-
-    Positions count from the first token that is not padding. Without a mask and a cache, positions
-    that start again begin a new document, which sees only itself.
-    """
-    new = x.shape[1]
-    if mask is not None:
-        if mask.ndim != 2 or mask.shape[1] != old + new:
-            raise InputError(
-                f"attention_mask must have shape batch x {old + new} (cached and new tokens), "
-                f"got {tuple(mask.shape)}."
-            )
-        mask = None if bool(mask.all()) else mask.to(torch.int64)
-    if position_ids is not None:
-        at = position_ids
-    elif mask is not None:
-        at = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, old:]
-    else:
-        at = torch.arange(old, old + new, device=x.device)[None]
-    if mask is not None:
-        return Placed(at, mask - 1, old)
-    starts = at.diff(dim=1) != 1
-    if old or not bool(starts.any()):
-        return Placed(at, None, old)
-    return Placed(at, F.pad(starts.to(torch.int64).cumsum(dim=1), (1, 0)), old)
-
-
-def refuse_backend(name: str | None) -> None:
-    """Refuse an attention implementation that would drop the positions."""
-    if name not in SERVED:
-        raise InputError(
-            f"attention implementation {name!r} ignores the additive bias and the mask of this "
-            f"model, which would run without its positions: use "
-            f"attn_implementation='sdpa' or 'eager'."
-        )

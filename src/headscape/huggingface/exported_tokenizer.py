@@ -32,6 +32,7 @@ def write_tokenizer(tokenizer: ours.Tokenizer, folder: Path, positions: int) -> 
         clean_up_tokenization_spaces=False,
         split_special_tokens=True,
         add_prefix_space=False,
+        model_input_names=["input_ids", "attention_mask"],
     ).save_pretrained(folder)
 
 
@@ -48,7 +49,7 @@ def as_tokenizers(tokenizer: ours.Tokenizer) -> Tokenizer:
     return built
 
 
-def _bytes(described: dict[str, Any]) -> Tokenizer:
+def _bytes(_: dict[str, Any]) -> Tokenizer:
     """Return a byte-level BPE without merges whose token of a byte is the byte."""
     letters = _letters()
     vocabulary = {letters[byte]: byte for byte in range(256)}
@@ -73,7 +74,7 @@ def _from_json(described: dict[str, Any]) -> Tokenizer:
     return Tokenizer.from_str(described["json"])
 
 
-def _gpt2(described: dict[str, Any]) -> Tokenizer:
+def _gpt2(_: dict[str, Any]) -> Tokenizer:
     return Tokenizer.from_str(gpt2().to_str())
 
 

@@ -17,8 +17,8 @@ LOAD = """```python
 
 model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})
 {tokenizer}```"""
-GENERATE = """tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-tokens = tokenizer("{prompt}", return_tensors="pt", return_token_type_ids=False)
+GENERATE = """tokenizer = AutoTokenizer.from_pretrained("FOLDER"{trust})
+tokens = tokenizer("The", return_tensors="pt")
 print(tokenizer.decode(model.generate(**tokens, max_new_tokens=50)[0]))
 """
 
@@ -76,12 +76,12 @@ class Card:
         coded = ours and self.with_code
         installed = ours and not coded
         tokenizer = self.model.tokenizer
+        trust = ", trust_remote_code=True" if coded else ""
+        registers = "import headscape.huggingface  # registers the model's class\n"
         code = LOAD.format(
-            imports="import headscape.huggingface  # registers the model's class\n"
-            if installed
-            else "",
-            trust=", trust_remote_code=True" if coded else "",
-            tokenizer=GENERATE.format(prompt="The") if tokenizer is not None else "",
+            imports=registers if installed else "",
+            trust=trust,
+            tokenizer="" if tokenizer is None else GENERATE.format(trust=trust),
         )
         notes = [f"`max_position_embeddings` is {self.max_positions}."]
         if tokenizer is None:
@@ -131,9 +131,11 @@ def _described(numbers: Sequence[int], layer: LayerSpec, layers: Sequence[LayerS
     wrapper, base = encoding_type(layer.encoding)
     where = "Every layer" if len(numbers) == len(layers) else f"Layers {_span(numbers)}"
     lines = [f"{where}: `{layer.encoding}`."]
-    for kind in (wrapper, base):
-        if kind is not None and kind.paper:
-            lines.append(f"{kind.title}: {kind.paper}; `{kind.formula}`.")
+    lines += [
+        f"{kind.title}: {kind.paper}; `{kind.formula}`."
+        for kind in (wrapper, base)
+        if kind is not None and kind.paper
+    ]
     rows = [f"| {name} | {_shown(value)} |" for name, value in layer.conventions.items()]
     table = "\n".join(["| convention | value |", "|---|---|", *rows])
     return "\n\n".join([" ".join(lines), table])

@@ -39,7 +39,7 @@ def modeling_file(names: Sequence[str]) -> str:
     """Return the source of a file with the model and the encodings of these names."""
     bundle = Bundle()
     tables: dict[str, list[str]] = {"encodings": [], "wrappers": []}
-    for name in dict.fromkeys(part for name in names for part in _parts(name)):
+    for name in dict.fromkeys(part for whole in names for part in _parts(whole)):
         kind = WRAPPERS[name] if name in WRAPPERS else encoding_type(name)[1]
         try:
             inspect.getsource(kind)
@@ -53,8 +53,8 @@ def modeling_file(names: Sequence[str]) -> str:
         tables[group].append(f'"{name}": {bundle.final(place)}')
     written = {key: ", ".join(rows) for key, rows in tables.items()}
     bundle.override(NAMES, ("ENCODINGS", "WRAPPERS", "encoding_type"), TABLE.format(**written))
-    for kind in (exported_model.HeadscapeModel, exported_model.HeadscapeForCausalLM):
-        bundle.need(kind.__module__, kind.__name__)
+    for model in ("HeadscapeModel", "HeadscapeForCausalLM"):
+        bundle.need(exported_model.__name__, model)
     about = f"Written by headscape {headscape.__version__} for {', '.join(names)}."
     note = "It needs torch and transformers only. Apache License 2.0."
     return f'"""An exported model and its encodings.\n\n{about} {note}\n"""\n\n{bundle.text()}'
@@ -97,7 +97,7 @@ class Module:
         return found
 
     def _add_from(self, module: str, alias: ast.alias) -> None:
-        if module.split(".")[0] == "headscape":
+        if module.partition(".")[0] == "headscape":
             assert alias.asname is None, f"{module} is imported under a different name"
             self.ours[alias.name] = (module, alias.name)
         elif module != "jaxtyping":
@@ -195,7 +195,7 @@ class Bundle:
         lines = source.text.encode().split(b"\n")
         first = min([statement.lineno, *(d.lineno for d in _decorators(statement))])
         last = statement.end_lineno or statement.lineno
-        changes = [(node, b"Tensor") for node in _shapes(statement)]
+        changes: list[tuple[ast.expr, bytes]] = [(n, b"Tensor") for n in _shapes(statement)]
         inside = {id(part) for node, _ in changes for part in ast.walk(node)}
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and id(node) not in inside:

@@ -33,9 +33,7 @@ Settings = dict[str, Any]
 def choose(gpt2: GPT2, asked: str, positions: int) -> tuple[str, Settings]:
     """Return an architecture and the settings of its config; `asked` may be auto."""
     if asked not in {"auto", *CLASSES}:
-        raise InputError(
-            f"unknown architecture {asked!r}: there are auto, {', '.join(CLASSES)}."
-        )
+        raise InputError(f"unknown architecture {asked!r}: there are auto, {', '.join(CLASSES)}.")
     reasons = {}
     for name, of in (("gpt2", as_gpt2), ("gpt_neox", as_gpt_neox)):
         found = of(gpt2, positions)

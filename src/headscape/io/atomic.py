@@ -46,9 +46,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     with reporting("write", path):
         made = [parent for parent in target.parents if not parent.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(
-            tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        )
+        part = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part"))
     done = False
     try:
         with reporting("write", path):

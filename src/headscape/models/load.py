@@ -55,7 +55,7 @@ def load(
     if isinstance(source, GPT2):
         return GPT2Model(source, tokenizer=chosen, trained=False)
     if is_published(source):
-        return wrap_published(source, chosen)
+        return _exported_in_memory(source, chosen) or wrap_published(source, chosen)
     if not isinstance(source, str | Path):
         raise InputError(
             f"load takes a folder, a GPT2, a transformers model or a loaded model, got "
@@ -107,6 +107,19 @@ def _open_weights(folder: Path, tokenizer: Tokenizer | None) -> GPT2Model:
     if tokenizer is None:
         tokenizer = _tokenizer_of(folder, gpt2)
     return GPT2Model(gpt2, tokenizer=tokenizer, **about)
+
+
+def _exported_in_memory(model: Any, tokenizer: Tokenizer | None) -> GPT2Model | None:
+    """A copy of a model that transformers opened with our own class; None for other classes."""
+    entry = getattr(getattr(model, "config", None), exported_weights.ENTRY, None)
+    if not isinstance(entry, dict) or entry.get("layout") != "headscape":
+        return None
+    name = type(model).__name__
+    found = exported_weights.Exported.from_json(entry, name)
+    gpt2 = GPT2(found.model)
+    tensors = exported_weights.ours(found, model.state_dict())
+    gpt2.load_tensors(tensors, source=name)
+    return GPT2Model(gpt2, tokenizer=tokenizer, provenance={"architecture": name})
 
 
 def _tokenizer_of(folder: Path, gpt2: GPT2) -> Tokenizer | None:
