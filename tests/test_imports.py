@@ -39,6 +39,10 @@ ALLOWED: dict[str, set[str]] = {
         "attention", "bias", "encodings", "gpt2", "loaded", "losses", "protocol", "text", "types",
     },
     "models": {"encodings", "gpt2", "loaded", "losses", "pretrained", "protocol", "text", "train"},
+    "huggingface": {
+        "attention", "bias", "encodings", "evaluate", "gpt2", "loaded", "models", "protocol",
+        "text", "train", "types",
+    },
     "page": {"arrays", "capture", "models", "protocol"},
     "evaluate": {"figures", "protocol", "tasks", "text"},
     "paper": {

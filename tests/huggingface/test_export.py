@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface.export_cases import CASES, SCRIPT, STOCK, case_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import headscape as hs
 from headscape.gpt2 import generate
 from headscape.huggingface import export as export_module
+from huggingface.export_cases import CASES, SCRIPT, STOCK, case_model
 
 Found = dict[str, dict[str, Tensor]]
 
