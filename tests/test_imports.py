@@ -41,7 +41,10 @@ ALLOWED: dict[str, set[str]] = {
     "pretrained": {
         "attention", "bias", "encodings", "gpt2", "loaded", "losses", "protocol", "text", "types",
     },
-    "huggingface": {"attention", "bias", "encodings", "pretrained", "types"},
+    "huggingface": {
+        "attention", "bias", "encodings", "evaluate", "gpt2", "loaded", "models", "pretrained",
+        "protocol", "text", "train", "types",
+    },
     "models": {"encodings", "gpt2", "loaded", "losses", "pretrained", "protocol", "text", "train"},
     "viewer": {"arrays", "capture", "models", "page", "protocol"},
     "heads": {

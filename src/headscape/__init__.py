@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from headscape.figures.curves import Curves
     from headscape.figures.grid import Grid
     from headscape.gpt2 import GPT2
+    from headscape.huggingface.export import export
     from headscape.models.load import load, stretch
     from headscape.paper.job import figures
     from headscape.protocol import Model
@@ -58,6 +59,7 @@ API = {
     "compare": "headscape.capture.compare",
     "evaluate": "headscape.evaluate.evaluate",
     "train": "headscape.train.trainer",
+    "export": "headscape.huggingface.export",
     "figures": "headscape.paper.job",
     "view": "headscape.viewer",
     "atlas": "headscape.atlas.write_atlas",
@@ -97,6 +99,7 @@ __all__ = [
     "compare",
     "encodings",
     "evaluate",
+    "export",
     "figures",
     "load",
     "register",

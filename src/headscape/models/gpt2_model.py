@@ -32,10 +32,13 @@ class GPT2Model(LoadedModel):
         *,
         tokenizer: Tokenizer | None = None,
         dataset: Callable[[], Dataset | None] = lambda: None,
+        folder: Path | None = None,
         **about: Any,
     ) -> None:
         """`dataset` is called when it is first needed; `about` are fields of `Spec`."""
         self.gpt2 = gpt2.eval()
+        self.folder = folder
+        """The run that it was opened from."""
         self._tokenizer = tokenizer
         self._open_dataset = dataset
         self._spec = spec_of(gpt2, **about)
