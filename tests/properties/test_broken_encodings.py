@@ -183,8 +183,8 @@ class RotatesKeysTwice(RoPE):
         super().__init__(shape, RoPEConfig())
         self.shift_invariant = False
 
-    def rotate(self, x: Tensor, at: Tensor, role: str) -> Tensor:
-        return super().rotate(x, 2 * at if role == "key" else at, role)
+    def rotate(self, x: Tensor, at: Tensor, role: str, stream: Stream | None = None) -> Tensor:
+        return super().rotate(x, 2 * at if role == "key" else at, role, stream)
 
 
 class RandomConstant(Plain):
@@ -248,7 +248,7 @@ class ForgetsTheSink(ALiBi):
         super().__init__(shape, ALiBiConfig(sink=True))
         self.queries = 0
 
-    def rotate(self, x: Tensor, at: Tensor, role: str) -> Tensor:
+    def rotate(self, x: Tensor, at: Tensor, role: str, stream: Stream | None = None) -> Tensor:
         self.queries = x.shape[2]
         return x
 

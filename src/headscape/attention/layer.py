@@ -14,7 +14,7 @@ from headscape.attention.attend import Path, parse_path, run
 from headscape.attention.check import check_tensors, check_tokens
 from headscape.attention.consistency import check_consistency
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings import Encoding, Stream, build
+from headscape.encodings import Encoding, build
 from headscape.errors import InputError
 from headscape.types import Positions, Visible
 
@@ -81,21 +81,23 @@ def prepare(
 
     `x` is the layer's input for every key; the queries are its last t tokens.
     """
-    stream = None if x is None else encoding.stream(x)
     visible = Visible(encoding.shape.causal) if visible is None else visible
+    stream = None if x is None else encoding.stream(x, starts=visible.starts(x.shape[1]))
+    queries = None if stream is None else stream.last(q.shape[2])
     return AttentionInputs(
-        encoding.rotate(q, positions.q, "query"),
-        encoding.rotate(k, positions.k, "key"),
+        encoding.rotate(q, positions.q, "query", queries),
+        encoding.rotate(k, positions.k, "key", stream),
         v,
         encoding,
-        encoding.bias(positions, _last(stream, q.shape[2]), stream),
+        encoding.bias(positions, queries, stream),
         positions,
-        replace(visible, window=encoding.window),
+        replace(visible, window=encoding.window, chunk=encoding.chunk),
         q.shape[-1] ** -0.5 if scale is None else scale,
         (q, k) if encoding.rotates else None,
         temperature=encoding.temperature(positions.q),
         softcap=encoding.softcap,
         sink=encoding.sink(),
+        reflections=None if stream is None else stream.reflections,
     )
 
 
@@ -154,14 +156,3 @@ def _check_input(encoding: Encoding, k: Tensor, x: Tensor | None) -> None:
             f"x is {x.dtype} on {x.device}, but the parameters of {encoding.title} are "
             f"{parameter.dtype} on {parameter.device}."
         )
-
-
-def _last(stream: Stream | None, tokens: int) -> Stream | None:
-    if stream is None:
-        return None
-    weight, backward = stream.weight, stream.backward
-    return Stream(
-        stream.total[..., -tokens:],
-        None if weight is None else weight[..., -tokens:],
-        None if backward is None else backward[..., -tokens:],
-    )

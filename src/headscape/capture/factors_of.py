@@ -77,6 +77,16 @@ def _check(inputs: AttentionInputs) -> None:
         raise InputError(f"a capture takes one sequence, got a batch of {inputs.q.shape[0]}.")
     if inputs.visible.q_group is not None:
         raise InputError("a capture takes one document without padding, got groups of tokens.")
+    encoding = inputs.encoding
+    if encoding.weighs or inputs.reflections is not None:
+        raise InputError(f"a capture of factors cannot describe {encoding.title} yet.")
+    if encoding.rotates and encoding.streams and not encoding.adds_bias:
+        raise InputError(
+            f"a capture of factors cannot describe {encoding.title} yet, whose angles depend on "
+            f"the tokens."
+        )
+    if inputs.visible.chunk is not None:
+        raise InputError("a capture of factors cannot describe chunked attention yet.")
     if inputs.encoding.rotates and inputs.unrotated is None:
         raise InputError("a capture of a rotating encoding needs q and k before rotation.")
     for name in ("temperature", "softcap", "sink"):

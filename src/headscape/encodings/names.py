@@ -13,18 +13,24 @@ from headscape.encodings.alibi import ALiBi
 from headscape.encodings.bam import BAM
 from headscape.encodings.base import Encoding
 from headscape.encodings.cable import CABLE, CABLENW, KCABLE
+from headscape.encodings.carope import CARoPE
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
 from headscape.encodings.fire import FIRE
 from headscape.encodings.fox import FoX
+from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
 from headscape.encodings.nope import NoPE
+from headscape.encodings.path import PaTH
 from headscape.encodings.pope import PoPE
+from headscape.encodings.repo import RePo
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sandwich import Sandwich
+from headscape.encodings.selective_rope import SelectiveRoPE
 from headscape.encodings.sinusoidal import Sinusoidal
+from headscape.encodings.stick_breaking import StickBreaking
 from headscape.encodings.t5 import T5, T5Clipped
 from headscape.encodings.wrapper import Wrapper
 from headscape.encodings.xpos import XPos
@@ -39,6 +45,11 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "rope": RoPE,
     "xpos": XPos,
     "pope": PoPE,
+    "selective-rope": SelectiveRoPE,
+    "carope": CARoPE,
+    "repo": RePo,
+    "grape-m": GRAPEMultiplicative,
+    "path": PaTH,
     "alibi": ALiBi,
     "t5": T5,
     "t5-clipped": T5Clipped,
@@ -53,6 +64,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "k-cable": KCABLE,
     "fox": FoX,
     "cope": CoPE,
+    "stick-breaking": StickBreaking,
 }
 
 WRAPPERS: dict[str, type[Wrapper]] = {

@@ -21,7 +21,7 @@ from typing import Literal
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscape.encodings.base import Config, Encoding, Role, Shape
+from headscape.encodings.base import Config, Encoding, Role, Shape, Stream
 from headscape.encodings.rope_scaling import SCALINGS, Band
 from headscape.encodings.rotation import turn
 from headscape.errors import InputError
@@ -167,7 +167,11 @@ class RoPE(Encoding):
         return 0.1 * growth + 1
 
     def rotate(
-        self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
+        self,
+        x: Float[Tensor, "b h t e"],
+        at: Int[Tensor, "#b t"],
+        role: Role,
+        stream: Stream | None = None,
     ) -> Float[Tensor, "b h t e"]:
         """Return x with each token's pairs rotated by its position."""
         length = 0 if self.cacheable_keys else int(at.max()) + 1

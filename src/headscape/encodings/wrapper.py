@@ -5,7 +5,7 @@ A wrapper mixes the scores and the bias of its base; everything else is the base
 
 from collections.abc import Mapping
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscape.bias import Bias
@@ -23,8 +23,9 @@ class Wrapper(Encoding):
 
     def __init__(self, shape: Shape, config: Config, base: Encoding) -> None:
         super().__init__(shape, config)
-        if base.mixes or base.at_input:
-            reason = "mixes scores itself" if base.mixes else "acts on the embeddings"
+        if base.mixes or base.at_input or base.weighs:
+            reason = "acts on the embeddings" if base.at_input else "makes its own weights"
+            reason = "mixes scores itself" if base.mixes else reason
             raise InputError(f"{self.title} cannot wrap {base.title}, which {reason}.")
         self.base = base
         self.adds_bias = base.adds_bias
@@ -35,16 +36,23 @@ class Wrapper(Encoding):
         self.shift_invariant = base.shift_invariant
 
     def rotate(
-        self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
+        self,
+        x: Float[Tensor, "b h t e"],
+        at: Int[Tensor, "#b t"],
+        role: Role,
+        stream: Stream | None = None,
     ) -> Float[Tensor, "b h t wide"]:
         """Return the base's rotation."""
-        return self.base.rotate(x, at, role)
+        return self.base.rotate(x, at, role, stream)
 
     def stream(
-        self, x: Float[Tensor, "b t d"], carry: Float[Tensor, "b h"] | None = None
+        self,
+        x: Float[Tensor, "b t d"],
+        carry: Tensor | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
     ) -> Stream | None:
         """Return the base's stream."""
-        return self.base.stream(x, carry)
+        return self.base.stream(x, carry, starts)
 
     def bias(
         self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None

@@ -1,11 +1,11 @@
 """What decoding keeps of the tokens so far; owned by the caller, handed to every forward.
 
 Per layer: keys (rotated where a rotated key never changes again), values, the running sum of an
-encoding that has one, and what of its bias is the same for every token (bias_rows.py). Memory is
-taken ahead and doubled when full, because growing by a token at a time copies everything each step.
-A layer with a window keeps the last window - 1 tokens and a little room, which is moved when full.
-A forward pass writes behind `length` and advances it once, at its end, so the tokens of a pass that
-fails are not among those so far.
+encoding that has one, what its stream goes on from, and what of its bias is the same for every
+token (bias_rows.py). Memory is taken ahead and doubled when full, because growing by a token at a
+time copies everything each step. A layer with a window or chunk keeps the tokens at a smaller
+distance and a little room, which is moved when full. A forward pass writes behind `length` and
+advances it once, at its end, so the tokens of a pass that fails are not among those so far.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from headscape.bias import Bias, Pairwise, Slope
 from headscape.encodings import Encoding, Stream
 from headscape.errors import InputError
 from headscape.gpt2 import bias_rows
-from headscape.types import ALL, Positions
+from headscape.types import ALL, Positions, Visible
 
 
 @dataclass
@@ -28,9 +28,14 @@ class LayerCache:
     k: Float[Tensor, "b h c e"]
     v: Float[Tensor, "b h c ev"]
     total: Float[Tensor, "b h c"] | None
-    window: int | None = None
+    reach: int | None = None
+    """No later token sees a key at this distance or more."""
     start: int = 0
-    """The token in column 0; above 0 in a layer with a window."""
+    """The token in column 0; above 0 in a layer with a window or chunk."""
+    carry: Tensor | None = None
+    """What the stream goes on from, if that is not the last running sum."""
+    passing: Stream | None = None
+    """The stream of the tokens that the current pass has written."""
 
     @property
     def room(self) -> int:
@@ -88,20 +93,22 @@ class Cache:
         layer: int,
         k: Float[Tensor, "b h t e"],
         v: Float[Tensor, "b h t ev"],
-        total: Float[Tensor, "b h t"] | None,
-        window: int | None = None,
+        stream: Stream | None = None,
+        reach: int | None = None,
+        first: int = 0,
     ) -> LayerCache:
-        """Write the new tokens behind the old; give views of all that the new ones may see."""
+        """Write the new tokens behind the old; give views of all from token `first` on."""
         if torch.is_grad_enabled() and k.requires_grad:
             raise InputError("a cache is for decoding: call the model inside torch.no_grad().")
         new, end = k.shape[2], self.length + k.shape[2]
+        total = None if stream is None else stream.total
         if layer not in self.layers:
-            room = self.capacity if window is None else window - 1 + max(new, _spare(window))
+            room = self.capacity if reach is None else reach - 1 + max(new, _spare(reach))
             self.layers[layer] = LayerCache(
                 k.new_empty(*k.shape[:2], room, k.shape[3]),
                 v.new_empty(*v.shape[:2], room, v.shape[3]),
                 None if total is None else total.new_empty(*total.shape[:2], room),
-                window,
+                reach,
                 self.length,
             )
         store = self.layers[layer]
@@ -109,14 +116,15 @@ class Cache:
             raise InputError(
                 f"the cache holds a batch of {store.k.shape[0]}, the new tokens {k.shape[0]}."
             )
-        first = 0 if window is None else max(store.start, self.length - window + 1)
-        if window is not None and end - store.start > store.room:
-            store.resize(first, self.length, window - 1 + max(new, _spare(window)))
+        if reach is not None and end - store.start > store.room:
+            most = max(reach - 1, self.length - first)
+            store.resize(first, self.length, most + max(new, _spare(reach)))
         old, last = self.length - store.start, end - store.start
         store.k[:, :, old:last] = k
         store.v[:, :, old:last] = v
         if store.total is not None and total is not None:
             store.total[:, :, old:last] = total
+        store.passing = stream
         seen = slice(first - store.start, last)
         return LayerCache(
             store.k[:, :, seen],
@@ -157,30 +165,71 @@ class Cache:
         self.rows.pop(layer, None)
 
     def carry(self, layer: int) -> Float[Tensor, "b h"] | None:
-        """The running sum at the last token."""
+        """What the stream of the next tokens goes on from; by default the last running sum."""
         store = self.layers.get(layer)
-        if not self.length or store is None or store.total is None:
+        if not self.length or store is None:
             return None
+        if store.carry is not None or store.total is None:
+            return store.carry
         return store.total[:, :, self.length - 1 - store.start]
 
     def advance(self, tokens: int) -> None:
         """The new tokens are now old ones; drop what no later token sees."""
         self.length += tokens
         for store in self.layers.values():
-            if store.window is not None and store.room > store.window - 1 + _spare(store.window):
-                first = max(store.start, self.length - store.window + 1)
-                store.resize(first, self.length, store.window - 1 + _spare(store.window))
+            self._settle(store)
+            if store.reach is None:
+                continue
+            first = max(store.start, self._oldest(store.reach))
+            room = max(store.reach - 1, self.length - first) + _spare(store.reach)
+            if store.room > room:
+                store.resize(first, self.length, room)
+
+    def first(self, layer: int, reach: int, positions: Positions, visible: Visible) -> int:
+        """The first token that a layer's new tokens may see; raise if it has been dropped."""
+        if self.counted:
+            return max(0, self.length - reach + 1)
+        columns = visible.dense(positions).any(dim=2).flatten(0, 1).any(dim=0).nonzero()
+        first = int(columns[0]) if len(columns) else self.length
+        store = self.layers.get(layer)
+        if store is not None and first < store.start:
+            raise InputError(
+                f"a new token sees token {first}, which a cache of {reach} positions has dropped: "
+                f"the positions of a document must not decrease between passes over a cache."
+            )
+        return min(first, self.length)
+
+    def _oldest(self, reach: int) -> int:
+        """The oldest token that a later one may see, if positions do not decrease."""
+        if self.counted or self.positions is None:
+            return max(0, self.length - reach + 1)
+        at = self.positions[:, : self.length]
+        near = (at[:, -1:] - at) < reach
+        if self.groups is not None:
+            group = self.groups[:, : self.length]
+            near = near & (group == group[:, -1:])
+        return int(near.any(dim=0).nonzero()[0])
+
+    def _settle(self, store: LayerCache) -> None:
+        """Take over what a pass has left: where streams go on, keys behind new reflections."""
+        stream, store.passing = store.passing, None
+        if stream is None:
+            return
+        store.carry = stream.carry
+        if stream.reflections is not None:
+            keys = store.k[:, :, : self.length - store.start]
+            keys.copy_(stream.reflections.advance(keys))
 
     def _double(self) -> None:
         self.capacity *= 2
         for store in self.layers.values():
-            if store.window is None:
+            if store.reach is None:
                 store.resize(0, self.length, self.capacity)
 
 
-def _spare(window: int) -> int:
-    """Tokens a layer with a window writes before it moves the window to the front."""
-    return max(16, window // 8)
+def _spare(reach: int) -> int:
+    """Tokens a layer with a window or chunk writes before it moves what it keeps to the front."""
+    return max(16, reach // 8)
 
 
 def _write(

@@ -103,7 +103,9 @@ class GPT2Model(LoadedModel):
             self.gpt2.position.embed(weight.new_zeros(1, 1, shape.width), at)
             q = weight.new_zeros(1, shape.heads, 1, shape.head_dim)
             for layer in range(shape.layers):
-                self.gpt2.encoding(layer).rotate(q, at, "query")
+                encoding = self.gpt2.encoding(layer)
+                stream = encoding.stream(weight.new_zeros(1, 1, shape.width))
+                encoding.rotate(q, at, "query", stream)
         except InputError as error:
             return str(error)
         return None

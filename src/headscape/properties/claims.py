@@ -89,7 +89,7 @@ def _pairs_alone(encoding: Encoding, length: int) -> bool:
 
 @torch.no_grad()
 def flags(factory: Factory, heads: int, length: int) -> None:
-    """Each of at_input, rotates, streams, adds_bias and mixes is set if and only if it is true."""
+    """Each of at_input, rotates, streams, adds_bias, mixes and weighs is set exactly if true."""
     encoding = factory(shape(heads)).double()
     randomise(encoding)
     at = Positions.span(length)
@@ -99,15 +99,17 @@ def flags(factory: Factory, heads: int, length: int) -> None:
     added = bias if encoding.adds_bias else None
     seen = torch.ones(length, length).tril().bool()[None, None]
     expected = scores if added is None else scores + added
+    softmax = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1)
     done = {
         "at_input": not torch.equal(encoding.embed(x, at.q), x),
-        "rotates": not torch.equal(encoding.rotate(q, at.q, "query"), q),
+        "rotates": not torch.equal(encoding.rotate(q, at.q, "query", stream), q),
         "streams": stream is not None,
         "adds_bias": encoding.bias(at, stream, stream) is not None,
         "mixes": not torch.equal(encoding.mix(scores, added, seen, q), expected),
+        "weighs": not torch.equal(encoding.weigh(scores, seen), softmax),
     }
     for flag, does in done.items():
         said = bool(getattr(encoding, flag))
-        # One token at position 0 is not rotated.
-        if said != does and not (flag == "rotates" and length == 1):
+        # One token at position 0 is not rotated, and gets all weight by any rule.
+        if said != does and not (flag in {"rotates", "weighs"} and length == 1):
             require(holds=False, sentence=f"{flag} is {said}, but should be {does}")
