@@ -18,17 +18,23 @@ from headscape.encodings import Encoding
 from headscape.encodings.alibi import ALiBi
 from headscape.encodings.bam import BAM
 from headscape.encodings.cable import CABLE, CABLENW, KCABLE
+from headscape.encodings.carope import CARoPE
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
 from headscape.encodings.fire import FIRE, LEAK
 from headscape.encodings.fox import FoX
+from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
+from headscape.encodings.path import PaTH
 from headscape.encodings.pope import PoPE
+from headscape.encodings.repo import RePo
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sandwich import Sandwich
+from headscape.encodings.selective_rope import SelectiveRoPE
 from headscape.encodings.sinusoidal import Sinusoidal
+from headscape.encodings.stick_breaking import StickBreaking
 from headscape.encodings.t5 import T5, T5Clipped
 from headscape.encodings.xpos import XPos
 from headscape.properties.probe import HEAD_DIM, Factory, draw, randomise, shape
@@ -188,8 +194,78 @@ def _(encoding: XPos, x: Array, at: Array, role: str) -> Array:
     return oracle.xpos_rotate(x, at, role=role, pairing=pairing, scale_base=scale_base, base=base)
 
 
+@turned.register
+def _(encoding: GRAPEMultiplicative, x: Array, at: Array, role: str) -> Array:
+    # The index form; a negative angle is a negative position.
+    frequency = np.exp(array(encoding.log_frequency) / 16)
+    return oracle.rotate(x, -at, frequency, pairing="half")
+
+
+@singledispatch
+def angles(encoding: Encoding, x: Array) -> Array | None:
+    """The angles of every token, [b h s m], where tokens have angles of their own."""
+    return None
+
+
+@angles.register
+def _(encoding: SelectiveRoPE, x: Array) -> Array:
+    theta = oracle.rope_frequencies(encoding.shape.head_dim, encoding.config.base)
+    maps = array(encoding.down.weight), array(encoding.up.weight), array(encoding.taps)
+    return oracle.selective_angles(x, *maps, theta)
+
+
+@angles.register
+def _(encoding: CARoPE, x: Array) -> Array:
+    config, pairs = encoding.config, encoding.shape.head_dim // 2
+    first, own = config.first_power, config.own == "counted"
+    return oracle.carope_angles(x, array(encoding.frequency.weight), pairs, first=first, own=own)
+
+
+@angles.register
+def _(encoding: RePo, x: Array) -> Array:
+    theta = oracle.rope_frequencies(encoding.shape.head_dim, encoding.config.base)
+    maps = (array(each.weight) for each in (encoding.gate, encoding.content, encoding.final))
+    return oracle.repo_angles(x, *maps, theta)
+
+
+@angles.register
+def _(encoding: GRAPEMultiplicative, x: Array) -> Array | None:
+    if encoding.step is None:
+        return None
+    step = array(encoding.step.weight), array(encoding.step.bias)
+    found = oracle.grape_angles(
+        x, *step, np.exp(array(encoding.log_frequency)), encoding.config.increments
+    )
+    return np.repeat(found, encoding.shape.heads // found.shape[1], axis=1)
+
+
+def path(encoding: PaTH, q: Array, k: Array, x: Array, qpos: Array, kpos: Array) -> Array:
+    """PaTH's scores, with the gates' sum if it has gates."""
+    b, s, _ = x.shape
+    heads, e = encoding.shape.heads, encoding.shape.head_dim
+    raw = x @ array(encoding.down.weight).T @ array(encoding.up.weight).T
+    raw = oracle.convolve(raw.reshape(b, s, heads, e).transpose(0, 2, 1, 3), array(encoding.taps))
+    w = raw * oracle.sigmoid(raw)
+    w = w / np.sqrt((w**2).sum(-1, keepdims=True))
+    beta = x @ array(encoding.strength.weight).T + array(encoding.strength.bias)
+    beta = 2 * oracle.sigmoid(beta).transpose(0, 2, 1)
+    scores = oracle.path_scores(q, k, w, beta, qpos, kpos)
+    if encoding.forget is None:
+        return scores
+    gate = array(encoding.forget.weight), array(encoding.forget.bias)
+    return scores + oracle.fox_bias(x, *gate, qpos, kpos) / e**0.5
+
+
 def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos: Array) -> Array:
     """Final scores by the formula."""
+    if isinstance(encoding, PaTH):
+        return path(encoding, q, k, x, qpos, kpos)
+    angle = angles(encoding, x)
+    if angle is not None:
+        pairing = getattr(encoding.config, "pairing", "halves").replace("halves", "half")
+        own = oracle.own_key(qpos, kpos)
+        turned_q = oracle.turn(q, angle[:, :, own], pairing=pairing)
+        return oracle.content_scores(turned_q, oracle.turn(k, angle, pairing=pairing))
     if isinstance(encoding, CoPE):
         table, whole = array(encoding.table), encoding.config.divide == "sum"
         return oracle.cope_scores(q, k, table, qpos, kpos, scale_positions=whole)
@@ -240,7 +316,9 @@ def temperature(encoding: Encoding, at: Array) -> Array | None:
         "llama4": lambda: 1 + config.temperature_rate * np.log(1 + np.floor((at + 1) / n0)),
         "ministral": lambda: 1 + config.temperature_rate * np.log(1 + np.floor(at / n0)),
         "inkling": lambda: 1 + config.temperature_rate * np.log(np.maximum((at + 1) / n0, 1)),
-        "ssmax": lambda: np.log(np.minimum(at + 1, config.window or np.inf)),
+        "ssmax": lambda: np.log(
+            at % config.chunk + 1 if config.chunk else np.minimum(at + 1, config.window or np.inf)
+        ),
     }[config.temperature]()
     if growth is None:
         return None
@@ -282,11 +360,17 @@ def formula(factory: Factory, heads: int, length: int, past: int = 0, start: int
     pairs = oracle.visible_pairs(rows_at, where)
     if config.window is not None:
         pairs = oracle.windowed(rows_at, where, config.window)
-    assert np.array_equal(found.visible[0, 0].numpy(), pairs), "the window differs"
+    if config.chunk is not None:
+        pairs = oracle.chunked(rows_at, where, config.chunk)
+    assert np.array_equal(found.visible[0, 0].numpy(), pairs), "the window or chunk differs"
     theirs = oracle.shaped(theirs, temperature(encoding, at_q), config.softcap)
     if config.sink:
         weights = oracle.softmax_with_sink(theirs, pairs, array(encoding.sink_score))
         require_same(found.weights, torch.from_numpy(weights), "weights beside a sink")
+    if isinstance(encoding, StickBreaking):
+        attended, rest = config.current == "attended", config.remainder == "own"
+        weights = oracle.stick_weights(theirs, pairs, attended=attended, rest=rest)
+        require_same(found.weights, torch.from_numpy(weights), "weights of a broken stick")
     seen = found.visible.expand_as(found.final)
     assert not np.isnan(theirs[seen.numpy()]).any()
     require_same(found.final[seen], torch.from_numpy(theirs)[seen], "scores and their formula")

@@ -77,27 +77,27 @@ def _check(inputs: AttentionInputs) -> None:
         raise InputError(f"a capture takes one sequence, got a batch of {inputs.q.shape[0]}.")
     if inputs.visible.q_group is not None:
         raise InputError("a capture takes one document without padding, got groups of tokens.")
-    encoding = inputs.encoding
-    if encoding.weighs or inputs.reflections is not None:
-        raise InputError(f"a capture of factors cannot describe {encoding.title} yet.")
-    if encoding.rotates and encoding.streams and not encoding.adds_bias:
-        raise InputError(
-            f"a capture of factors cannot describe {encoding.title} yet, whose angles depend on "
-            f"the tokens."
-        )
-    if inputs.visible.chunk is not None:
-        raise InputError("a capture of factors cannot describe chunked attention yet.")
+    _check_encoding(inputs)
     if inputs.encoding.rotates and inputs.unrotated is None:
         raise InputError("a capture of a rotating encoding needs q and k before rotation.")
     for name in ("temperature", "softcap", "sink"):
         if getattr(inputs, name, None) is not None:
             raise InputError(f"a capture of factors cannot describe attention with a {name} yet.")
-    if getattr(inputs.visible, "window", None) is not None:
-        raise InputError("a capture of factors cannot describe windowed attention yet.")
+    for name, word in (("window", "windowed"), ("chunk", "chunked")):
+        if getattr(inputs.visible, name, None) is not None:
+            raise InputError(f"a capture of factors cannot describe {word} attention yet.")
     at = inputs.positions.q[0]
     same = torch.equal(at, inputs.positions.k[0])
     if not same or not bool((at.diff() == 1).all()):
         raise InputError("a capture takes queries and keys at the same consecutive positions.")
+
+
+def _check_encoding(inputs: AttentionInputs) -> None:
+    """Refuse weights that are not a softmax, reflections, and angles that tokens have."""
+    encoding = inputs.encoding
+    turns_by_stream = encoding.rotates and encoding.streams and not encoding.adds_bias
+    if encoding.weighs or turns_by_stream or inputs.reflections is not None:
+        raise InputError(f"a capture of factors cannot describe {encoding.title} yet.")
 
 
 def _turn(inputs: AttentionInputs) -> Turn:

@@ -29,6 +29,7 @@ from headscape.encodings.repo import RePo
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sandwich import Sandwich
 from headscape.encodings.selective_rope import SelectiveRoPE
+from headscape.encodings.shipped_schedules import SHIPPED
 from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.encodings.stick_breaking import StickBreaking
 from headscape.encodings.t5 import T5, T5Clipped
@@ -101,7 +102,7 @@ def check_entry(name: object, kind: object) -> None:
         raise InputError(
             f"an encoding's name must be lower-case letters, digits, - and _, got {name!r}."
         )
-    if name in ENCODINGS or name in WRAPPERS or name == "none":
+    if name in ENCODINGS or name in WRAPPERS or name in SHIPPED or name == "none":
         raise InputError(
             f"there is already an encoding named {name!r}: give {kind.__name__} a different name."
         )
@@ -127,8 +128,10 @@ def encoding_type(name: str) -> tuple[type[Wrapper] | None, type[Encoding]]:
 def title(name: str) -> str:
     """Return the display name of an encoding, for example DAPEv2+Kerple for dapev2+kerple.
 
-    In a schedule every name is replaced: RoPE*3,NoPE for rope*3,nope.
+    In a schedule every name is replaced: RoPE*3,NoPE for rope*3,nope, Cohere 2 for cohere2.
     """
+    if name in SHIPPED:
+        return SHIPPED[name].title
     if re.search("[,:*]", name):
         return re.sub(r"(^|,)\s*([^,:*]+)", lambda part: part[1] + title(part[2].strip()), name)
     return "+".join(kind.title for kind in encoding_type(name) if kind is not None)
@@ -136,7 +139,7 @@ def title(name: str) -> str:
 
 def slug(name: str) -> str:
     """Return how the file name of an encoding's figure ends, for example dapev2-kerple."""
-    if re.search("[,:*]", name):
+    if name in SHIPPED or re.search("[,:*]", name):
         return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
     wrapper, _, base = name.rpartition("+")
     own = encoding_type(name)[1].slug or base

@@ -64,8 +64,16 @@ SHAPED = (
     "kerple:softcap=3.0:temperature=inkling:temperature_start=5",
     "cable:window=6:sink=true",
     "dapev2+kerple:window=6",
+    "rope:chunk=6",
+    "alibi:chunk=5:sink=true",
+    "nope:temperature=ssmax:chunk=7",
+    "selective-rope:window=5",
+    "grape-m:phase=index",
+    "path:gate=true",
+    "path:window=6",
+    "stick-breaking:window=7:softcap=3.0",
 )
-"""Encodings with a window, temperature, softcap or sink."""
+"""Encodings with a window, chunk, temperature, softcap or sink, and other forms of some."""
 SUBJECTS = (*ENCODINGS, *WRAPPED, *SHAPED)
 
 FIELDS: dict[str, dict[str, object]] = {
