@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "encodings": {"bias", "types"},
     "attention": {"bias", "encodings", "types"},
     "gpt2": {"attention", "bias", "encodings", "types"},
-    "properties": {"attention", "encodings", "gpt2", "types"},
+    "properties": {"attention", "bias", "encodings", "gpt2", "types"},
     "losses": set(),
     "text": set(),
     "tasks": set(),

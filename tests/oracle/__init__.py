@@ -48,6 +48,16 @@ from oracle.distance import (
     t5_clipped_bias,
 )
 from oracle.polar import bam_bias, pope_scores
+from oracle.relative import (
+    deberta_bias,
+    deberta_bucket,
+    grape_bias,
+    grape_path_bias,
+    inkling_bias,
+    shaw_bias,
+    xl_bias,
+    xl_sinusoids,
+)
 from oracle.rotary import (
     dynamic_ntk_frequencies,
     linear_frequencies,
@@ -72,9 +82,14 @@ __all__ = [
     "cope_scores",
     "dape_scores",
     "dapev2_scores",
+    "deberta_bias",
+    "deberta_bucket",
     "dynamic_ntk_frequencies",
     "fire_bias",
     "fox_bias",
+    "grape_bias",
+    "grape_path_bias",
+    "inkling_bias",
     "kerple_clamp",
     "kerple_log_bias",
     "kerple_power_bias",
@@ -92,6 +107,7 @@ __all__ = [
     "rotate",
     "sandwich_bias",
     "shaped",
+    "shaw_bias",
     "sheared_bias",
     "sigmoid",
     "sinusoidal_embedding",
@@ -103,6 +119,8 @@ __all__ = [
     "visible_pairs",
     "weighted_alibi_bias",
     "windowed",
+    "xl_bias",
+    "xl_sinusoids",
     "xpos_rotate",
     "yarn_factor",
     "yarn_frequencies",

@@ -4,8 +4,9 @@ A model calls an encoding in five places; a paper's class overrides the ones it 
 
     embed    the token embeddings, once, at the input         learned, sinusoidal
     rotate   queries and keys, after their projections        RoPE, xPos
-    stream   running sums over the layer's input              CABLE, FoX
+    stream   running sums and vectors of the layer's input    CABLE, FoX, Inkling
     bias     the value added to the scores, as data           ALiBi, T5, Kerple, FIRE, CABLE ...
+             from queries and keys (heads.py)                 Shaw, Transformer-XL, DeBERTa, GRAPE
     mix      the scores themselves                            DAPE, DAPEv2, CoPE
 
 Four fields of every config act on the scores of any encoding: `window` hides far keys,
@@ -26,6 +27,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from headscape.bias import Bias
+from headscape.encodings.heads import Heads
 from headscape.encodings.temperature import TEMPERATURES
 from headscape.errors import InputError
 from headscape.io.typecheck import check_types
@@ -92,13 +94,32 @@ class Stream:
     """What a layer keeps per token beyond keys and values.
 
     `total` is a running sum over tokens, in float64 because only its differences matter. `weight`
-    is per query, so a cache does not keep it. `backward` is a second running sum, for keys to the
-    right of their query.
+    and `query` are per query, so a cache does not keep them; it keeps `total` and `key`. `backward`
+    is a second running sum, for keys to the right of their query.
     """
 
-    total: Float[Tensor, "b h t"]
+    total: Float[Tensor, "b h t"] | None = None
     weight: Float[Tensor, "b h t"] | None = None
     backward: Float[Tensor, "b h t"] | None = None
+    query: Float[Tensor, "b h t c"] | None = None
+    key: Float[Tensor, "b h t c2"] | None = None
+
+    def last(self, tokens: int) -> "Stream":
+        """Return the stream of the last tokens."""
+        sums = (self.total, self.weight, self.backward)
+        vectors = (self.query, self.key)
+        return Stream(
+            *(None if x is None else x[..., -tokens:] for x in sums),
+            *(None if x is None else x[..., -tokens:, :] for x in vectors),
+        )
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it is of; 0 if a cache keeps nothing of it."""
+        for x in (self.total, self.query, self.key):
+            if x is not None:
+                return x.shape[2]
+        return 0
 
 
 class Encoding(nn.Module):
@@ -141,6 +162,8 @@ class Encoding(nn.Module):
     """`stream` returns a value, so attention needs the layer's input."""
     adds_bias: bool = False
     """`bias` returns a value."""
+    reads_heads: bool = False
+    """`bias` needs the layer's queries and keys."""
     mixes: bool = False
     """`mix` does more than add the bias, so it needs whole rows of scores."""
 
@@ -197,7 +220,10 @@ class Encoding(nn.Module):
         x: Float[Tensor, "b t d"],
         carry: Float[Tensor, "b h"] | None = None,
     ) -> Stream | None:
-        """Return the running sums over this layer's input; `carry` is the total before it."""
+        """Return the running sums and vectors of this layer's input.
+
+        `carry` is the total before it.
+        """
         return None
 
     def bias(
@@ -205,8 +231,12 @@ class Encoding(nn.Module):
         positions: Positions,
         queries: Stream | None = None,
         keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Bias | None:
-        """Return the additive bias; with a cache, `keys` has more tokens than `queries`."""
+        """Return the additive bias; with a cache, `keys` has more tokens than `queries`.
+
+        `heads`, the layer's queries and keys, is given if `reads_heads` says that it is needed.
+        """
         return None
 
     def mix(
@@ -223,6 +253,11 @@ class Encoding(nn.Module):
     def window(self) -> int | None:
         """A query sees the keys at a distance below this; None is no window."""
         return self.config.window
+
+    @property
+    def content_scale(self) -> float | None:
+        """The factor of q.k that the paper prescribes; None leaves it to the model."""
+        return None
 
     @property
     def softcap(self) -> float | None:
@@ -340,9 +375,9 @@ class Encoding(nn.Module):
                 f"or attention() the argument x."
             )
         for role, stream, at in (("queries", queries, positions.q), ("keys", keys, positions.k)):
-            if stream.total.shape[-1] != at.shape[1]:
+            if stream.tokens not in (0, at.shape[1]):
                 raise InputError(
-                    f"the stream of the {role} has {stream.total.shape[-1]} tokens, but there are "
+                    f"the stream of the {role} has {stream.tokens} tokens, but there are "
                     f"{at.shape[1]} positions: make both from the same tokens."
                 )
         return queries, keys

@@ -16,16 +16,21 @@ from headscape.encodings.cable import CABLE, CABLENW, KCABLE
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
+from headscape.encodings.deberta import DeBERTa
 from headscape.encodings.fire import FIRE
 from headscape.encodings.fox import FoX
+from headscape.encodings.grape import GRAPE
+from headscape.encodings.inkling import Inkling
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
 from headscape.encodings.nope import NoPE
 from headscape.encodings.pope import PoPE
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sandwich import Sandwich
+from headscape.encodings.shaw import Shaw
 from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.encodings.t5 import T5, T5Clipped
+from headscape.encodings.transformer_xl import TransformerXL
 from headscape.encodings.wrapper import Wrapper
 from headscape.encodings.xpos import XPos
 from headscape.errors import InputError
@@ -53,6 +58,11 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "k-cable": KCABLE,
     "fox": FoX,
     "cope": CoPE,
+    "shaw": Shaw,
+    "transformer-xl": TransformerXL,
+    "deberta": DeBERTa,
+    "inkling": Inkling,
+    "grape": GRAPE,
 }
 
 WRAPPERS: dict[str, type[Wrapper]] = {

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from headscape.attention import attend
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings import Encoding, Stream
+from headscape.encodings import Encoding, Heads, Stream
 from headscape.encodings.layer_schedule import Entry, is_schedule, shared_fields
 from headscape.errors import InputError
 from headscape.gpt2 import published, weights
@@ -46,6 +46,11 @@ class Attention(nn.Module):
         self.encoding = encoding
         sizes = {"head_dim": config.head_dim, "width": config.width, "one": 1}
         self.scale = 1 / math.sqrt(sizes[config.scale])
+        if encoding.content_scale is not None and config.scale != "head_dim":
+            raise InputError(
+                f"{encoding.title} has its own factor of q.k, but the model has "
+                f"scale={config.scale!r}: leave one of them out."
+            )
 
     def forward(
         self,
@@ -89,12 +94,14 @@ class Attention(nn.Module):
                 positions, visible = positions.block(ALL, kept), visible.block(ALL, kept)
             k, v, keys = self._remember(raw_k, v, stream, positions, cache)
         visible = replace(visible, window=window)
+        scale = self.scale if encoding.content_scale is None else encoding.content_scale
+        heads = [Heads(q, k, scale, self._project)] if encoding.reads_heads else []
         # One more token, on the one path that takes its row of the bias ready made.
         one = x.shape[1] == 1 and visible.q_group is None and path in {"auto", "decode"}
         if cache is not None and cache.counted and one and window is None and not watched:
-            bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype)
+            bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype, *heads)
         else:
-            bias = encoding.bias(positions, stream, keys)
+            bias = encoding.bias(positions, stream, keys, *heads)
             if cache is not None:
                 cache.forget(self.layer)
         return AttentionInputs(
@@ -105,7 +112,7 @@ class Attention(nn.Module):
             bias,
             positions,
             visible,
-            self.scale,
+            scale,
             (raw_q, raw_k) if encoding.rotates and cache is None else None,
             temperature=encoding.temperature(positions.q),
             softcap=encoding.softcap,
@@ -130,12 +137,18 @@ class Attention(nn.Module):
         encoding = self.encoding
         if encoding.cacheable_keys:
             k = encoding.rotate(k, positions.q, "key")
-        total = None if stream is None else stream.total
-        whole = cache.extend(self.layer, k, v, total, encoding.window)
+        whole = cache.extend(self.layer, k, v, stream, encoding.window)
         k = whole.k
         if not encoding.cacheable_keys:
             k = encoding.rotate(k, positions.k, "key")
-        return k, whole.v, None if whole.total is None else Stream(whole.total)
+        return k, whole.v, None if stream is None else Stream(whole.total, key=whole.vector)
+
+    def _project(
+        self, rows: Float[Tensor, "n d"]
+    ) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
+        """Queries and keys of any rows of the model's width."""
+        q, k, _ = self.qkv(rows).unflatten(-1, (3, self.heads, -1)).movedim(0, 2)
+        return q, k
 
 
 class Block(nn.Module):
@@ -347,7 +360,7 @@ class GPT2(nn.Module):
     def _initialise(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
         if isinstance(module, Block):
             deep = 0.02 / math.sqrt(2 * self.config.layers)

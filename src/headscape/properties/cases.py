@@ -64,9 +64,21 @@ SHAPED = (
     "kerple:softcap=3.0:temperature=inkling:temperature_start=5",
     "cable:window=6:sink=true",
     "dapev2+kerple:window=6",
+    "inkling:temperature=inkling:temperature_start=5",
+    "inkling:window=6",
+    "shaw:window=7:sink=true",
+    "grape:gate=path:window=9",
 )
 """Encodings with a window, temperature, softcap or sink."""
-SUBJECTS = (*ENCODINGS, *WRAPPED, *SHAPED)
+FORMS = (
+    "grape:gate=query",
+    "grape:gate=both",
+    "grape:gate=path",
+    "deberta:terms=p2c",
+    "transformer-xl:layout=interleaved:clamp=11",
+)
+"""Other forms of an encoding than its default."""
+SUBJECTS = (*ENCODINGS, *WRAPPED, *SHAPED, *FORMS)
 
 FIELDS: dict[str, dict[str, object]] = {
     "learned": {"length": LONGEST},
@@ -74,6 +86,9 @@ FIELDS: dict[str, dict[str, object]] = {
     "t5-clipped": {"max_distance": 20},
     "fire": {"length": 24.0},
     "cope": {"positions": 9},
+    "shaw": {"left": 13},
+    "deberta": {"buckets": 8, "max_distance": 30},
+    "inkling": {"rank": 3, "extent": 20},
 }
 
 
