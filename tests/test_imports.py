@@ -64,14 +64,19 @@ FORBIDDEN: dict[str, set[str]] = {
 # Within a folder: what a file may import of it. An encoding never imports another one, and one
 # fused path never imports another.
 SHARED = {
-    "encodings": {"base", "wrapper", "rotation", "rope_scaling"},
+    "encodings": {"base", "heads", "wrapper", "rotation", "rope_scaling"},
     "attention": {"check", "consistency", "operands", "reach", "reference"},
 }
 GATHERS = {
     "encodings": {"__init__", "names", "building", "catalogue", "plugins", "layer_schedule"},
     "attention": {"attend", "layer", "__init__"},
 }
-PARTS = {"torch_blocks": {"torch_regular"}, "base": {"temperature"}, "bam": {"alibi"}}
+PARTS = {
+    "torch_blocks": {"torch_regular"},
+    "base": {"temperature"},
+    "bam": {"alibi"},
+    "grape": {"alibi"},
+}
 """The first file may import the second."""
 
 FILES = sorted(ROOT.rglob("*.py"))

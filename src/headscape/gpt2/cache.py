@@ -138,6 +138,8 @@ class Cache:
         with `forget`, or its tokens would be missing here.
         """
         own = encoding.bias(positions, stream, keys, *heads) if stream or heads else None
+        if own is not None and not isinstance(own, Slope):
+            return own  # of these tokens, so nothing of it is the next one's
         kept, room = self.rows.get(layer, (None, 0))
         if kept is None or room != self.capacity:
             ahead = Positions.span(self.capacity, on=positions.q.device)
