@@ -22,9 +22,12 @@ from headscape.encodings.carope import CARoPE
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
+from headscape.encodings.deberta import DeBERTa
 from headscape.encodings.fire import FIRE, LEAK
 from headscape.encodings.fox import FoX
+from headscape.encodings.grape import GRAPE
 from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
+from headscape.encodings.inkling import Inkling
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
 from headscape.encodings.path import PaTH
@@ -33,9 +36,11 @@ from headscape.encodings.repo import RePo
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sandwich import Sandwich
 from headscape.encodings.selective_rope import SelectiveRoPE
+from headscape.encodings.shaw import Shaw
 from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.encodings.stick_breaking import StickBreaking
 from headscape.encodings.t5 import T5, T5Clipped
+from headscape.encodings.transformer_xl import TransformerXL
 from headscape.encodings.xpos import XPos
 from headscape.properties.probe import HEAD_DIM, Factory, draw, randomise, shape
 from headscape.properties.tolerance import require_same
@@ -164,6 +169,65 @@ def _(encoding: FoX, x: Array, qpos: Array, kpos: Array) -> Array:
     return np.where(np.isnan(left), right[:, :, own], left)
 
 
+def reading(
+    encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos: Array
+) -> Array | None:
+    """The additive bias, [h t s] or [b h t s], of encodings that may read queries and keys."""
+    config, scale, shape = encoding.config, factor(encoding), encoding.shape
+    if isinstance(encoding, Shaw):
+        right = (0 if shape.causal else 8) if config.right is None else config.right
+        return oracle.shaw_bias(q, array(encoding.table), config.left, right, qpos, kpos, scale)
+    if isinstance(encoding, TransformerXL):
+        learned = (
+            array(encoding.content),
+            array(encoding.position),
+            array(encoding.project.weight),
+        )
+        fields = {"layout": config.layout, "base": config.base, "clamp": config.clamp}
+        return oracle.xl_bias(q, k, *learned, qpos, kpos, scale, **fields)
+    if isinstance(encoding, DeBERTa):
+        rows = array(encoding.rows)
+        if encoding.row_norm is not None:
+            spread = np.sqrt(rows.var(-1, keepdims=True) + 1e-7)
+            rows = (rows - rows.mean(-1, keepdims=True)) / spread
+            rows = rows * array(encoding.row_norm.weight) + array(encoding.row_norm.bias)
+        made = [
+            None
+            if each is None
+            else (rows @ array(each.weight).T + array(each.bias))
+            .reshape(len(rows), shape.heads, -1)
+            .transpose(1, 0, 2)
+            for each in (encoding.key, encoding.query)
+        ]
+        sizes = config.buckets, config.max_distance
+        return oracle.deberta_bias(q, k, *made, *sizes, qpos, kpos, scale)
+    if isinstance(encoding, Inkling):
+        r = x[:, len(kpos) - len(qpos) :] @ array(encoding.project.weight).T
+        if encoding.project.bias is not None:
+            r = r + array(encoding.project.bias)
+        r = r.reshape(*r.shape[:2], shape.heads, -1).transpose(0, 2, 1, 3)
+        return oracle.inkling_bias(r, array(encoding.bank), qpos, kpos)
+    if isinstance(encoding, GRAPE):
+        slopes = oracle.alibi_slopes(shape.heads, "fairseq")
+        if encoding.path is not None:
+            p = x @ array(encoding.path.weight).T
+            p = p.reshape(*p.shape[:2], shape.heads, -1).transpose(0, 2, 1, 3)
+            return oracle.grape_path_bias(p, slopes, qpos, kpos)
+        u, w = (None if each is None else array(each) for each in (encoding.u, encoding.w))
+        return oracle.grape_bias(q, k, slopes, array(encoding.omega), u, w, qpos, kpos)
+    return bias(encoding, x, qpos, kpos)
+
+
+def factor(encoding: Encoding) -> float:
+    """What q.k is multiplied by."""
+    e, config = encoding.shape.head_dim, encoding.config
+    if isinstance(encoding, DeBERTa):
+        return ((3 if config.terms == "both" else 2) * e) ** -0.5
+    if isinstance(encoding, Inkling) and config.scale == "head_dim":
+        return 1 / e
+    return e**-0.5
+
+
 @singledispatch
 def turned(encoding: Encoding, x: Array, at: Array, role: str) -> Array:
     """Queries or keys after rotation."""
@@ -277,8 +341,8 @@ def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos
         weight = oracle.kerple_power_weight(p, a, qpos, kpos, causal=encoding.shape.causal)
         return oracle.content_scores(q, k) * weight
     base = encoding.base if isinstance(encoding, DAPE | DAPEv2) else encoding
-    A = oracle.content_scores(turned(base, q, qpos, "query"), turned(base, k, kpos, "key"))
-    B = bias(base, x, qpos, kpos)
+    rotated = turned(base, q, qpos, "query"), turned(base, k, kpos, "key")
+    A, B = oracle.content_scores(*rotated, factor(base)), reading(base, q, k, x, qpos, kpos)
     if base is encoding:
         return A if B is None else A + B
     network = {

@@ -12,15 +12,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.bias import Bias, Pairwise, Slope, Toeplitz
+from headscape.bias import Bias, Pairwise, Sheared, Slope, Toeplitz
 from headscape.encodings import Encoding, Shape, Stream
 from headscape.encodings.alibi import ALiBi, ALiBiConfig, fairseq
 from headscape.encodings.base import Config
 from headscape.encodings.cable import CABLENW, UnweightedConfig
 from headscape.encodings.dapev2 import DAPEv2, DAPEv2Config
+from headscape.encodings.deberta import DeBERTa, DeBERTaConfig
 from headscape.encodings.fire import FIRE, FIREConfig
+from headscape.encodings.grape import GRAPE, GRAPEConfig
 from headscape.encodings.kerple import FLOOR, Kerple
 from headscape.encodings.rope import RoPE, RoPEConfig
+from headscape.encodings.shaw import Shaw, ShawConfig
 from headscape.properties import PROPERTIES
 from headscape.properties.probe import Factory
 from headscape.types import Positions
@@ -256,6 +259,51 @@ class ForgetsTheSink(ALiBi):
         return None if self.queries == 1 else super().sink()
 
 
+class CountsQueriesFromZero(Shaw):
+    """Reads distances as if the first query stood at the first key."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, ShawConfig(left=13))
+
+    def bias(self, positions: Positions, *given: object) -> Pairwise:
+        right = super().bias(positions, *given)
+        moved = Positions(positions.q - positions.q[:, :1] + positions.k[:, :1], positions.k)
+        return Pairwise(lambda rows, cols: right.block(moved, rows, cols))
+
+
+class PositionToContentBackwards(DeBERTa):
+    """Position to content by bucket(j - i), as the paper prints it."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, DeBERTaConfig(buckets=8, max_distance=30))
+
+    def bias(self, positions: Positions, *given: object) -> Pairwise:
+        right = super().bias(positions, *given)
+        whole = Positions(positions.k, positions.k)
+        both = DeBERTa.distances(self, whole, positions.k.device)[0]
+        row = (self.bucket(-both) + self.config.buckets).clamp(0, 2 * self.config.buckets - 1)
+        q_rows, _ = self.projected(given[-1])
+        return Sheared(right.r, right.basis, 0, (right.key[0], q_rows.mT.index_select(2, row)))
+
+
+class ReadsNoHeads(Plain):
+    """Says that it reads queries and keys, and does not."""
+
+    reads_heads = True
+
+
+class ForgetsOldVectors(GRAPE):
+    """Keeps no vectors of older tokens, and takes those of the queries for all keys."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, GRAPEConfig(gate="path"))
+
+    def bias(self, positions: Positions, queries: Stream, keys: Stream, *_: object) -> Pairwise:
+        missing = keys.key.shape[2] - queries.key.shape[2]
+        stale = torch.nn.functional.pad(queries.key, (0, 0, missing, 0))
+        return super().bias(positions, queries, Stream(key=stale))
+
+
 BROKEN: dict[type[Encoding], set[str]] = {
     OffByOne: {"formula"},
     WrongSlopes: {"formula"},
@@ -277,6 +325,10 @@ BROKEN: dict[type[Encoding], set[str]] = {
     WindowOffByOne: {"formula"},
     HeatsTwice: {"formula"},
     ForgetsTheSink: {"decoding"},
+    CountsQueriesFromZero: {"decoding", "formula"},
+    PositionToContentBackwards: {"formula"},
+    ReadsNoHeads: {"flags"},
+    ForgetsOldVectors: {"decoding", "formula"},
 }
 
 

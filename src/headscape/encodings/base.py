@@ -4,8 +4,9 @@ A model calls an encoding in six places; a paper's class overrides the ones it u
 
     embed    the token embeddings, once, at the input         learned, sinusoidal
     rotate   queries and keys, after their projections        RoPE, xPos
-    stream   what it reads off the layer's input              CABLE, FoX, Selective RoPE, PaTH
+    stream   what it reads off the layer's input              CABLE, FoX, Inkling, Selective RoPE
     bias     the value added to the scores, as data           ALiBi, T5, Kerple, FIRE, CABLE ...
+             from queries and keys (heads.py)                 Shaw, Transformer-XL, DeBERTa, GRAPE
     mix      the scores themselves                            DAPE, DAPEv2, CoPE
     weigh    the weights, from the scores                     stick-breaking
 
@@ -27,6 +28,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, inf, nn
 
 from headscape.bias import Bias
+from headscape.encodings.heads import Heads
 from headscape.encodings.reflections import Reflections
 from headscape.encodings.temperature import TEMPERATURES
 from headscape.errors import InputError
@@ -99,33 +101,36 @@ SHARED = frozenset(item.name for item in fields(Config))
 class Stream:
     """What an encoding reads off its layer's input, per token.
 
-    `total` is a running sum over tokens, in float64 because only its differences matter; a cache
-    keeps it. `weight` is per query, so a cache does not keep it. `backward` is a second running
-    sum, for keys to the right of their query. `angle` is what `rotate` turns each pair of dims by,
-    in float64. `reflections` act on the keys between key and query. `carry` is what the stream of
-    the next tokens goes on from; the last `total` if it is None.
+    `total` is a running sum over tokens, in float64 because only its differences matter. `weight`
+    and `query` are per query, so a cache does not keep them; it keeps `total` and `key`. `backward`
+    is a second running sum, for keys to the right of their query. `angle` is what `rotate` turns
+    each pair of dims by, in float64. `reflections` act on the keys between key and query. `carry`
+    is what the stream of the next tokens goes on from; the last `total` if it is None.
     """
 
     total: Float[Tensor, "b h t"] | None = None
     weight: Float[Tensor, "b h t"] | None = None
     backward: Float[Tensor, "b h t"] | None = None
+    query: Float[Tensor, "b h t c"] | None = None
+    key: Float[Tensor, "b h t c2"] | None = None
     angle: Float[Tensor, "#b #h t m"] | None = None
     reflections: Reflections | None = None
     carry: Tensor | None = None
 
     def last(self, count: int) -> "Stream":
         """Return the stream of the last `count` tokens; reflections are of all."""
+        names = ("total", "weight", "backward", "query", "key", "angle")
+        given = {name: getattr(self, name) for name in names}
+        cut = {name: x[:, :, x.shape[2] - count :] for name, x in given.items() if x is not None}
+        return replace(self, **cut)
 
-        def cut(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[:, :, x.shape[2] - count :]
-
-        return replace(
-            self,
-            total=cut(self.total),
-            weight=cut(self.weight),
-            backward=cut(self.backward),
-            angle=cut(self.angle),
-        )
+    @property
+    def tokens(self) -> int:
+        """How many tokens it is of; 0 if a cache keeps nothing of it."""
+        for x in (self.total, self.query, self.key, self.angle):
+            if x is not None:
+                return x.shape[2]
+        return 0
 
     @property
     def sums(self) -> Float[Tensor, "b h t"]:
@@ -174,6 +179,8 @@ class Encoding(nn.Module):
     """`stream` returns a value, so attention needs the layer's input."""
     adds_bias: bool = False
     """`bias` returns a value."""
+    reads_heads: bool = False
+    """`bias` needs the layer's queries and keys."""
     mixes: bool = False
     """`mix` does more than add the bias, so it needs whole rows of scores."""
     weighs: bool = False
@@ -250,8 +257,12 @@ class Encoding(nn.Module):
         positions: Positions,
         queries: Stream | None = None,
         keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Bias | None:
-        """Return the additive bias; with a cache, `keys` has more tokens than `queries`."""
+        """Return the additive bias; with a cache, `keys` has more tokens than `queries`.
+
+        `heads`, the layer's queries and keys, is given if `reads_heads` says that it is needed.
+        """
         return None
 
     def mix(
@@ -286,6 +297,11 @@ class Encoding(nn.Module):
     def reach(self) -> int | None:
         """No query sees a key at this distance or more; None is no limit."""
         return self.chunk if self.window is None else self.window
+
+    @property
+    def content_scale(self) -> float | None:
+        """The factor of q.k that the paper prescribes; None leaves it to the model."""
+        return None
 
     @property
     def softcap(self) -> float | None:
@@ -404,9 +420,9 @@ class Encoding(nn.Module):
                 f"or attention() the argument x."
             )
         for role, stream, at in (("queries", queries, positions.q), ("keys", keys, positions.k)):
-            if stream.sums.shape[-1] != at.shape[1]:
+            if stream.tokens not in (0, at.shape[1]):
                 raise InputError(
-                    f"the stream of the {role} has {stream.sums.shape[-1]} tokens, but there are "
+                    f"the stream of the {role} has {stream.tokens} tokens, but there are "
                     f"{at.shape[1]} positions: make both from the same tokens."
                 )
         return queries, keys

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from headscape.bias import Bias, Pairwise, Slope
 from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.heads import Heads
 from headscape.types import Positions
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus": F.softplus}
@@ -96,7 +97,11 @@ class _RunningSum(Encoding):
         return Stream(total, F.softplus(self.weight(x)).transpose(1, 2))
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Bias:
         """Return weight_i (S_i - S_j)."""
         queries, keys = self.need_streams(positions, queries, keys)
@@ -139,7 +144,11 @@ class KCABLE(_RunningSum):
         super().__init__(shape, config, weighted=config.weights != "none")
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Bias:
         """Return -ln((S_i - S_j)^2 + 1); it is even, so both directions use this formula."""
         queries, keys = self.need_streams(positions, queries, keys)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from headscape.bias import Bias, Pairwise, Slope
 from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.heads import Heads
 from headscape.types import Positions
 
 
@@ -71,7 +72,11 @@ class FoX(Encoding):
         return Stream(total if carry is None else total + carry[..., None])
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Bias:
         """Return G_i - G_j, and R_j - R_i for keys to the right."""
         queries, keys = self.need_streams(positions, queries, keys)

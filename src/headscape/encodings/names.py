@@ -17,9 +17,12 @@ from headscape.encodings.carope import CARoPE
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
+from headscape.encodings.deberta import DeBERTa
 from headscape.encodings.fire import FIRE
 from headscape.encodings.fox import FoX
+from headscape.encodings.grape import GRAPE
 from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
+from headscape.encodings.inkling import Inkling
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
 from headscape.encodings.nope import NoPE
@@ -29,10 +32,12 @@ from headscape.encodings.repo import RePo
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sandwich import Sandwich
 from headscape.encodings.selective_rope import SelectiveRoPE
+from headscape.encodings.shaw import Shaw
 from headscape.encodings.shipped_schedules import SHIPPED
 from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.encodings.stick_breaking import StickBreaking
 from headscape.encodings.t5 import T5, T5Clipped
+from headscape.encodings.transformer_xl import TransformerXL
 from headscape.encodings.wrapper import Wrapper
 from headscape.encodings.xpos import XPos
 from headscape.errors import InputError
@@ -66,6 +71,11 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "fox": FoX,
     "cope": CoPE,
     "stick-breaking": StickBreaking,
+    "shaw": Shaw,
+    "transformer-xl": TransformerXL,
+    "deberta": DeBERTa,
+    "inkling": Inkling,
+    "grape": GRAPE,
 }
 
 WRAPPERS: dict[str, type[Wrapper]] = {

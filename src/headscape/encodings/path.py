@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from headscape.bias import Bias, Slope
 from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.heads import Heads
 from headscape.encodings.reflections import Reflections
 from headscape.encodings.token_sums import running_sum, short_convolution
 from headscape.errors import InputError
@@ -109,7 +110,11 @@ class PaTH(Encoding):
         return Stream(total, reflections=Reflections(w, beta), carry=left)
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Bias | None:
         """Return the sum of the gates between key and query, divided as the scores are."""
         if self.forget is None:

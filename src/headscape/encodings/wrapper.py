@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headscape.bias import Bias
 from headscape.encodings.base import Config, Encoding, Role, Shape, Stream
+from headscape.encodings.heads import Heads
 from headscape.errors import InputError
 from headscape.types import Positions
 
@@ -31,6 +32,7 @@ class Wrapper(Encoding):
         self.adds_bias = base.adds_bias
         self.rotates = base.rotates
         self.streams = base.streams
+        self.reads_heads = base.reads_heads
         self.no_bidirectional_form = base.no_bidirectional_form
         self.cacheable_keys = base.cacheable_keys
         self.shift_invariant = base.shift_invariant
@@ -55,10 +57,20 @@ class Wrapper(Encoding):
         return self.base.stream(x, carry, starts)
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Bias | None:
         """Return the base's bias."""
-        return self.base.bias(positions, queries, keys)
+        given = () if heads is None else (heads,)
+        return self.base.bias(positions, queries, keys, *given)
+
+    @property
+    def content_scale(self) -> float | None:
+        """The base's factor of q.k."""
+        return self.base.content_scale
 
     def load_published(
         self,

@@ -1,21 +1,23 @@
 """What decoding keeps of the tokens so far; owned by the caller, handed to every forward.
 
-Per layer: keys (rotated where a rotated key never changes again), values, the running sum of an
-encoding that has one, what its stream goes on from, and what of its bias is the same for every
-token (bias_rows.py). Memory is taken ahead and doubled when full, because growing by a token at a
-time copies everything each step. A layer with a window or chunk keeps the tokens at a smaller
-distance and a little room, which is moved when full. A forward pass writes behind `length` and
-advances it once, at its end, so the tokens of a pass that fails are not among those so far.
+Per layer: keys (rotated where a rotated key never changes again), values, the running sum and the
+vector per key of an encoding that has them, what its stream goes on from, and what of its bias is
+the same for every token (bias_rows.py). Memory is taken ahead and doubled when full, because
+growing by a token at a time copies everything each step. A layer with a window or chunk keeps the
+tokens at a smaller distance and a little room, which is moved when full. A forward pass writes
+behind `length` and advances it once, at its end, so the tokens of a pass that fails are not among
+those so far.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscape.bias import Bias, Pairwise, Slope
-from headscape.encodings import Encoding, Stream
+from headscape.encodings import Encoding, Heads, Stream
 from headscape.errors import InputError
 from headscape.gpt2 import bias_rows
 from headscape.types import ALL, Positions, Visible
@@ -23,11 +25,12 @@ from headscape.types import ALL, Positions, Visible
 
 @dataclass
 class LayerCache:
-    """One layer's keys, values and running sum, with room to spare."""
+    """One layer's keys, values, running sum and vectors, with room to spare."""
 
     k: Float[Tensor, "b h c e"]
     v: Float[Tensor, "b h c ev"]
-    total: Float[Tensor, "b h c"] | None
+    total: Float[Tensor, "b h c"] | None = None
+    vector: Float[Tensor, "b h c x"] | None = None
     reach: int | None = None
     """No later token sees a key at this distance or more."""
     start: int = 0
@@ -53,6 +56,7 @@ class LayerCache:
 
         self.k, self.v = moved(self.k), moved(self.v)
         self.total = None if self.total is None else moved(self.total)
+        self.vector = None if self.vector is None else moved(self.vector)
         self.start = first
 
 
@@ -101,16 +105,12 @@ class Cache:
         if torch.is_grad_enabled() and k.requires_grad:
             raise InputError("a cache is for decoding: call the model inside torch.no_grad().")
         new, end = k.shape[2], self.length + k.shape[2]
-        total = None if stream is None else stream.total
+        total, vector = (None, None) if stream is None else (stream.total, stream.key)
         if layer not in self.layers:
             room = self.capacity if reach is None else reach - 1 + max(new, _spare(reach))
-            self.layers[layer] = LayerCache(
-                k.new_empty(*k.shape[:2], room, k.shape[3]),
-                v.new_empty(*v.shape[:2], room, v.shape[3]),
-                None if total is None else total.new_empty(*total.shape[:2], room),
-                reach,
-                self.length,
-            )
+            rooms: list[Any] = [_room(x, room) for x in (k, v, total, vector)]
+            self.layers[layer] = LayerCache(*rooms)
+            self.layers[layer].reach, self.layers[layer].start = reach, self.length
         store = self.layers[layer]
         if store.k.shape[0] != k.shape[0]:
             raise InputError(
@@ -120,17 +120,14 @@ class Cache:
             most = max(reach - 1, self.length - first)
             store.resize(first, self.length, most + max(new, _spare(reach)))
         old, last = self.length - store.start, end - store.start
-        store.k[:, :, old:last] = k
-        store.v[:, :, old:last] = v
-        if store.total is not None and total is not None:
-            store.total[:, :, old:last] = total
         store.passing = stream
+        stores = (store.k, store.v, store.total, store.vector)
+        for kept, x in zip(stores, (k, v, total, vector), strict=True):
+            if kept is not None and x is not None:
+                kept[:, :, old:last] = x
         seen = slice(first - store.start, last)
-        return LayerCache(
-            store.k[:, :, seen],
-            store.v[:, :, seen],
-            None if store.total is None else store.total[:, :, seen],
-        )
+        views: list[Any] = [None if kept is None else kept[:, :, seen] for kept in stores]
+        return LayerCache(*views)
 
     def bias(
         self,
@@ -140,22 +137,25 @@ class Cache:
         stream: Stream | None,
         keys: Stream | None,
         dtype: torch.dtype,
+        *heads: Heads,
     ) -> Bias | None:
         """The bias of one token, from what is kept of it for all of them.
 
         For a path that takes a row as it comes. A pass that asks the encoding itself has to say so
         with `forget`, or its tokens would be missing here.
         """
-        own = None if stream is None else encoding.bias(positions, stream, keys)
+        own = encoding.bias(positions, stream, keys, *heads) if stream or heads else None
+        if own is not None and not isinstance(own, Slope):
+            return own  # of these tokens, so nothing of it is the next one's
         kept, room = self.rows.get(layer, (None, 0))
         if kept is None or room != self.capacity:
             ahead = Positions.span(self.capacity, on=positions.q.device)
-            whole = encoding.bias(ahead) if stream is None else own
+            whole = own if stream or heads else encoding.bias(ahead)
             kept = bias_rows.keep(whole, self.capacity, dtype, mixes=encoding.mixes)
             self.rows[layer] = kept, self.capacity
         row = kept.row(self.length + 1, own)
         if row is None:
-            return encoding.bias(positions) if stream is None else own
+            return own if stream or heads else encoding.bias(positions)
         if isinstance(row, Slope):
             return row
         return Pairwise(lambda at, seen: row if at == seen == ALL else row[:, :, at, seen])
@@ -230,6 +230,10 @@ class Cache:
 def _spare(reach: int) -> int:
     """Tokens a layer with a window or chunk writes before it moves what it keeps to the front."""
     return max(16, reach // 8)
+
+
+def _room(x: Tensor | None, room: int) -> Tensor | None:
+    return None if x is None else x.new_empty(*x.shape[:2], room, *x.shape[3:])
 
 
 def _write(

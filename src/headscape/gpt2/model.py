@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from headscape.attention import attend
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings import Encoding, Stream
+from headscape.encodings import Encoding, Heads, Stream
 from headscape.encodings.base import Role
 from headscape.encodings.layer_schedule import Entry, is_schedule, shared_fields
 from headscape.errors import InputError
@@ -50,6 +50,11 @@ class Attention(nn.Module):
         self.norm_after = config.qk_norm == "after"
         sizes = {"head_dim": config.head_dim, "width": config.width, "one": 1}
         self.scale = 1 / math.sqrt(sizes[config.scale])
+        if encoding.content_scale is not None and config.scale != "head_dim":
+            raise InputError(
+                f"{encoding.title} has its own factor of q.k, but the model has "
+                f"scale={config.scale!r}: leave one of them out."
+            )
 
     def forward(
         self,
@@ -103,12 +108,14 @@ class Attention(nn.Module):
             unrotated = (raw_q, raw_k)
             if self.norm_after:
                 unrotated = (self.q_norm(raw_q), self.k_norm(raw_k))
+        scale = self.scale if encoding.content_scale is None else encoding.content_scale
+        heads = [Heads(q, k, scale, self._project)] if encoding.reads_heads else []
         # One more token, on the one path that takes its row of the bias ready made.
         one = x.shape[1] == 1 and visible.q_group is None and path in {"auto", "decode"}
         if cache is not None and cache.counted and one and reach is None and not watched:
-            bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype)
+            bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype, *heads)
         else:
-            bias = encoding.bias(positions, stream, keys)
+            bias = encoding.bias(positions, stream, keys, *heads)
             if cache is not None:
                 cache.forget(self.layer)
         return AttentionInputs(
@@ -119,7 +126,7 @@ class Attention(nn.Module):
             bias,
             positions,
             visible,
-            self.scale,
+            scale,
             unrotated,
             temperature=encoding.temperature(positions.q),
             softcap=encoding.softcap,
@@ -150,7 +157,14 @@ class Attention(nn.Module):
         k = whole.k
         if not encoding.cacheable_keys:
             k = self._turned(k, positions.k, "key", None)
-        return k, whole.v, None if whole.total is None else Stream(whole.total)
+        return k, whole.v, None if stream is None else Stream(whole.total, key=whole.vector)
+
+    def _project(
+        self, rows: Float[Tensor, "n d"]
+    ) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
+        """Queries and keys of any rows of the model's width."""
+        q, k, _ = self.qkv(rows).unflatten(-1, (3, self.heads, -1)).movedim(0, 2)
+        return q, k
 
     def _turned(
         self,
