@@ -69,7 +69,7 @@ from oracle.rotary import (
     yarn_factor,
     yarn_frequencies,
 )
-from oracle.shaping import repeated, shaped, sheared_bias, softmax_with_sink, windowed
+from oracle.shaping import chunked, repeated, shaped, sheared_bias, softmax_with_sink, windowed
 from oracle.turning import (
     carope_angles,
     convolve,
@@ -88,6 +88,7 @@ __all__ = [
     "bam_bias",
     "cable_bias",
     "carope_angles",
+    "chunked",
     "content_scores",
     "convolve",
     "cope_positions",

@@ -49,15 +49,14 @@ def pack_of(
 
     with torch.no_grad():
         model.observe(torch.as_tensor(np.asarray(tokens, dtype=np.int64))[None], chosen, watch)
-    layer = spec.layers[chosen[-1]]
     decode = None if model.tokenizer is None else model.tokenizer.decode
     step = spec.provenance.get("step")
     return make_pack(
         kept,
         title=spec.name if step is None else f"{spec.name}, step {step}",
         encoding=spec.encoding,
-        conventions=dict(layer.conventions),
-        claims=dict(layer.claims),
+        conventions=spec.conventions_of(chosen),
+        claims=spec.claims_of(chosen),
         heads=picked,
         train_length=spec.train_length,
         pieces=[] if decode is None else [decode(tokens[i : i + 1]) for i in range(length)],

@@ -164,7 +164,7 @@ class Cache:
         """Keep nothing of a layer's bias."""
         self.rows.pop(layer, None)
 
-    def carry(self, layer: int) -> Float[Tensor, "b h"] | None:
+    def carry(self, layer: int) -> Tensor | None:
         """What the stream of the next tokens goes on from; by default the last running sum."""
         store = self.layers.get(layer)
         if not self.length or store is None:
