@@ -1,5 +1,6 @@
 """A schedule gives every layer its encoding, window and fields, in every place that reads them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -213,7 +214,8 @@ def test_captures_say_conventions_per_layer(tmp_path: Path) -> None:
     assert "temperature llama4" not in captions[0]
     assert "temperature llama4" in captions[1]
     cap.save(tmp_path / "cap.safetensors")
-    assert load(tmp_path / "cap.safetensors").conventions == cap.conventions
+    kept = load(tmp_path / "cap.safetensors").conventions
+    assert kept == json.loads(json.dumps(cap.conventions))
     alike = hs.capture(loaded, tokens, layers=[0, 2]).conventions
     assert (alike["window"], "encoding" in alike) == (3, False)
 

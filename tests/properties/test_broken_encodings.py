@@ -5,6 +5,7 @@ text grows), all of them are listed.
 """
 # ruff: noqa: ARG002 - an override takes what the interface hands it
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -22,8 +23,11 @@ from headscape.encodings.deberta import DeBERTa, DeBERTaConfig
 from headscape.encodings.fire import FIRE, FIREConfig
 from headscape.encodings.grape import GRAPE, GRAPEConfig
 from headscape.encodings.kerple import FLOOR, Kerple
+from headscape.encodings.path import PaTH, PaTHConfig
 from headscape.encodings.rope import RoPE, RoPEConfig
+from headscape.encodings.selective_rope import SelectiveRoPE, SelectiveRoPEConfig
 from headscape.encodings.shaw import Shaw, ShawConfig
+from headscape.encodings.stick_breaking import StickBreaking, StickBreakingConfig
 from headscape.properties import PROPERTIES
 from headscape.properties.probe import Factory
 from headscape.types import Positions
@@ -304,6 +308,73 @@ class ForgetsOldVectors(GRAPE):
         return super().bias(positions, queries, Stream(key=stale))
 
 
+class ChunkOffByOne(ALiBi):
+    """Begins its chunks one position late."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, ALiBiConfig(chunk=5))
+
+    @property
+    def chunk(self) -> int:
+        return 6
+
+
+class ForgetsTheCarry(SelectiveRoPE):
+    """Starts its sums and its convolution again in every pass over a cache."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, SelectiveRoPEConfig())
+
+    def stream(
+        self, x: Tensor, carry: Tensor | None = None, starts: Tensor | None = None
+    ) -> Stream:
+        return super().stream(x, None, starts)
+
+
+class ConvolvesAcrossDocuments(SelectiveRoPE):
+    """The first tokens of a document read the last ones of the document before."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, SelectiveRoPEConfig())
+
+    def stream(
+        self, x: Tensor, carry: Tensor | None = None, starts: Tensor | None = None
+    ) -> Stream:
+        return super().stream(x, carry)
+
+
+class KeepsOldKeys(PaTH):
+    """Leaves the reflections of new tokens out of the keys that a cache has."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, PaTHConfig())
+
+    def stream(
+        self, x: Tensor, carry: Tensor | None = None, starts: Tensor | None = None
+    ) -> Stream:
+        right = super().stream(x, carry, starts)
+        return right if carry is None else replace(right, reflections=None)
+
+
+class BreaksFromTheFarEnd(StickBreaking):
+    """Gives the farthest key its share first."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, StickBreakingConfig(current="attended", remainder="dropped"))
+
+    def weigh(self, scores: Tensor, visible: Tensor) -> Tensor:
+        return super().weigh(scores.flip(-1), visible.flip(-1)).flip(-1)
+
+
+class UnflaggedWeights(StickBreaking):
+    """Makes its own weights without saying so, so fused paths compute a softmax."""
+
+    weighs = False
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, StickBreakingConfig())
+
+
 BROKEN: dict[type[Encoding], set[str]] = {
     OffByOne: {"formula"},
     WrongSlopes: {"formula"},
@@ -325,6 +396,12 @@ BROKEN: dict[type[Encoding], set[str]] = {
     WindowOffByOne: {"formula"},
     HeatsTwice: {"formula"},
     ForgetsTheSink: {"decoding"},
+    ChunkOffByOne: {"formula"},
+    ForgetsTheCarry: {"decoding"},
+    ConvolvesAcrossDocuments: {"packing", "padding"},
+    KeepsOldKeys: {"decoding"},
+    BreaksFromTheFarEnd: {"formula"},
+    UnflaggedWeights: {"flags", "agreement", "packing", "padding"},
     CountsQueriesFromZero: {"decoding", "formula"},
     PositionToContentBackwards: {"formula"},
     ReadsNoHeads: {"flags"},
