@@ -64,5 +64,6 @@ def _first(starts: Bool[Tensor, "#b t"]) -> Int[Tensor, "#b t"]:
 
 def _since(starts: Bool[Tensor, "#b t"]) -> Int[Tensor, "#b t"]:
     """Return the tokens between a token and its document's first; very many if that is earlier."""
-    first, length = _first(starts), starts.shape[1]
-    return torch.where(first < 0, torch.iinfo(torch.long).max, torch.arange(length) - first)
+    first = _first(starts)
+    index = torch.arange(starts.shape[1], device=starts.device)
+    return torch.where(first < 0, torch.iinfo(torch.long).max, index - first)
