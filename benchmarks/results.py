@@ -48,6 +48,14 @@ PAPER: dict[str, tuple[float | None, ...]] = {
     "sinusoidal": (21.83, 207.53, 956.41, 2376.51),
 }
 HOLDS, BREAKS = 1.05, 2.0
+OPEN, CLOSE = "<!-- second table -->", "<!-- /second table -->"
+"""Around the part of the page that benchmarks.second_results writes."""
+
+
+def second_part(page: Path) -> str:
+    """Return the end of the page that benchmarks.second_results wrote, empty if there is none."""
+    text = page.read_text() if page.exists() else ""
+    return text[text.index(f"\n{OPEN}") :] if f"\n{OPEN}" in text else ""
 
 
 def verdict(growth: float | None) -> str:
@@ -215,7 +223,7 @@ def main() -> None:
     table.save(args.runs)
     command = " ".join(["python -m benchmarks.results", *sys.argv[1:]])
     text = page(table, Table.of(whole), names, args, command)
-    atomic.write_text(args.docs, text)
+    atomic.write_text(args.docs, text + second_part(args.docs))
     atomic.write_bytes(
         args.docs.with_name("results.svg"), (args.runs / "evaluation.svg").read_bytes()
     )

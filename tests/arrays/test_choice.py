@@ -15,7 +15,7 @@ def test_numbers_count_from_0_and_negative_ones_from_the_end_of_what_was_capture
 
 @pytest.mark.parametrize("layer", [0, 8, -4])
 def test_what_was_not_captured_is_refused(layer):
-    with pytest.raises(InputError, match=rf"layer {layer} is not .* contains layers 2, 5, 7"):
+    with pytest.raises(InputError, match=rf"layer {layer} is not .* contains layer 2, 5, 7"):
         choose_layer(layer, (2, 5, 7))
 
 

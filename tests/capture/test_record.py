@@ -188,7 +188,7 @@ def test_a_document_is_taken_from_its_beginning() -> None:
         (lambda: capture(text_model("x"), "a", window=(slice(0, 1),) * 2), "resolution"),
         (lambda: capture(text_model("x"), "a", layers=2), "no layer 2: the model has 0 to 1"),
         (lambda: from_zero(["x"], 3, "layer"), "'x'"),
-        (lambda: from_zero(["4"], 3, "layer"), "no layer 4: the model has 1 to 3"),
+        (lambda: from_zero(["4"], 3, "layer"), "no layer 4: the model has layers 1 to 3"),
         (lambda: from_zero(["0"], 3, "layer"), "'0'"),
         (lambda: from_zero(["2-1"], 3, "layer"), "'2-1'"),
         (lambda: from_zero(["1-99999999999"], 3, "layer"), "99999999999"),

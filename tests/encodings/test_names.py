@@ -65,7 +65,7 @@ def test_titles_and_slugs_are_the_papers() -> None:
     assert title("dapev2+none") == "DAPEv2+NoPE"
     assert slug("t5-clipped") == "t5-bias"
     assert slug("dapev2+cable") == "dapev2-cable"
-    with pytest.raises(InputError, match="unknown encoding 'tire': there are fire"):
+    with pytest.raises(InputError, match="unknown encoding 'tire': did you mean 'fire'"):
         title("tire")
 
 

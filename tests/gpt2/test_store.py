@@ -104,7 +104,7 @@ def test_a_missing_tensor(folder: Path) -> None:
 def test_a_surplus_tensor(folder: Path) -> None:
     tensors = weights(folder)
     rewritten(folder, tensors | {"blocks.7.up.bias": torch.zeros(3)})
-    refused(folder, r"'blocks\.7\.up\.bias', which this model has no place for")
+    refused(folder, r"'blocks\.7\.up\.bias', which this model does not")
 
 
 def test_a_wrong_shape(folder: Path) -> None:

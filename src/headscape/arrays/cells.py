@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 Reduction = Literal["mean", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = ("mean", "min", "max")
 BLOCK_PAIRS: Final = 1 << 20
-"""Pairs that are held at once."""
+"""Most pairs in memory at once."""
 
 
 Tokens = slice | Int[np.ndarray, " n"]

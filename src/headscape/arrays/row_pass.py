@@ -18,7 +18,7 @@ from headscape.arrays.cells import Grid
 from headscape.arrays.factors import LayerFactors
 
 BLOCK_PAIRS: Final = 1 << 20
-"""Pairs held at once where heads are independent."""
+"""Most pairs in memory at once where heads are independent."""
 MIXED_PAIRS: Final = 1 << 16
 """The same where heads are mixed, which takes some hundred numbers per pair."""
 
@@ -74,7 +74,7 @@ def _norms(
         if layer.causal and cols.stop > rows.start + 1:
             final = np.where(layer.visible(rows, cols), final, -np.inf)
         top = np.maximum(greatest, final.max(axis=-1))
-        # A query may see none of these keys: -inf - -inf is no number, so its top is taken as 0.
+        # A query that sees none of these keys has -inf - -inf = NaN, so its maximum is set to 0.
         safe = np.where(np.isfinite(top), top, 0.0)
         final = np.exp((final - safe[..., None]).astype(dtype))
         total = total * np.exp(greatest - safe) + final.sum(axis=-1, dtype=np.float64)

@@ -92,7 +92,8 @@ def indices(
         low = -count if first == 0 else first
         if not low <= number < first + count:
             raise InputError(
-                f"there is no {what} {number}: the model has {first} to {first + count - 1}."
+                f"there is no {what} {number}: the model has {what}s {first} to "
+                f"{first + count - 1}."
             )
         found.append(int(number - first) % count)
     return tuple(dict.fromkeys(found))

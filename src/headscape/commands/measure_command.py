@@ -14,7 +14,9 @@ def register(app: typer.Typer) -> None:
 
 
 def measure(
-    captures: Annotated[list[Path], typer.Argument(help="Files that `headscape capture` wrote.")],
+    captures: Annotated[
+        list[Path], typer.Argument(metavar="CAPTURE", help="Files that `headscape capture` wrote.")
+    ],
     quantity: Annotated[
         str | None, typer.Option(help="content, bias or final. [default: bias; final for RoPE]")
     ] = None,
@@ -26,9 +28,12 @@ def measure(
     ] = None,
     plugin: Plugin = None,
 ) -> None:
-    """Print one row per layer and head: shift-invariance, reach, the most similar head.
+    """Print numbers per layer and head.
 
-    Layers and heads are counted from 1. Several captures go below each other, with their names.
+    Shift-invariance, reach, the most similar head: docs/figures.md explains every column.
+
+    Layers and heads are counted from 1. With several captures, each
+    row (CSV) or table (Markdown) carries the name of its capture.
     """
     import headscape as hs
     from headscape.arrays.measures import written

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from headscape.encodings.base import SHARED
-from headscape.encodings.names import encoding_type, unknown
+from headscape.encodings.names import encoding_type
 from headscape.encodings.shipped_schedules import SHIPPED
-from headscape.errors import InputError
+from headscape.errors import InputError, unknown
 
 EXAMPLE = "write it like 'rope:window=512*3,nope'"
 
@@ -79,7 +79,7 @@ def _changed(pattern: str, period: list[Entry], changes: Mapping[str, object]) -
     known = {field for entry in period for field in entry.fields}
     for field in changes:
         if field not in known:
-            raise InputError(unknown(f"field of the schedule {pattern!r}", field, sorted(known)))
+            raise unknown(f"field of the schedule {pattern!r}", field, sorted(known))
     return [
         Entry(entry.name, {**entry.fields, **_only(changes, set(entry.fields))}) for entry in period
     ]
@@ -96,7 +96,7 @@ def per_layer(pattern: str, layers: int, options: Mapping[str, object]) -> list[
     known = {name for entry in period for name in _fields(entry.name)}
     for option in options:
         if option not in known:
-            raise InputError(unknown(f"field of {pattern!r}", option, sorted(known)))
+            raise unknown(f"field of {pattern!r}", option, sorted(known))
     entries = [
         Entry(entry.name, {**_only(options, _fields(entry.name)), **entry.fields})
         for entry in period

@@ -13,7 +13,7 @@ from headscape.page.open_source import open_source
 from headscape.page.viewer_answers import Answers
 
 HALF_FROM: Final = 1 << 20
-"""Numbers in q and k from which a page keeps them in float16 unless told otherwise."""
+"""Numbers in q and k from which a page keeps them in float16 by default."""
 
 
 def view(

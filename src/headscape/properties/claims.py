@@ -1,4 +1,4 @@
-"""What an encoding says about itself is true, both ways: its claims, and its flags."""
+"""The claims and flags of an encoding are true, and what it does not claim is false."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -91,7 +91,7 @@ def _pairs_alone(encoding: Encoding, length: int) -> bool:
 
 @torch.no_grad()
 def flags(factory: Factory, heads: int, length: int) -> None:
-    """Each flag, from at_input to weighs, is set if and only if it is true."""
+    """Each flag, from at_input to weighs, says whether the method is used."""
     encoding = factory(shape(heads)).double()
     randomise(encoding)
     at = Positions.span(length)
