@@ -1,5 +1,7 @@
 """Windows, sinks, softcap, temperature, grouped queries, sheared biases: the definition itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -110,6 +112,12 @@ def test_fused_paths_refuse_what_is_no_softmax_of_products(name: str, path: str)
     with pytest.raises(InputError, match=r"softmax|reflections"):
         attend.run(call, path)
     assert set(attend.choose(call).passed_over) == {"decode", "native", "flex"}
+
+
+def test_path_without_its_reflections_is_refused() -> None:
+    encoding = build("path", heads=HEADS, head_dim=4, width=16, train_length=8)
+    with pytest.raises(InputError, match="PaTH needs the reflections of its stream"):
+        replace(made(), encoding=encoding)
 
 
 def test_rotations_by_content_need_the_layers_input() -> None:

@@ -16,7 +16,7 @@ from headscape.attention.reference import AttentionInputs
 from headscape.bias import Slope
 from headscape.encodings import Encoding, Stream
 from headscape.encodings.reflections import Reflections
-from headscape.types import Positions
+from headscape.types import Positions, Visible
 
 
 def rms(x: Tensor, weight: Tensor | float, eps: float, dims: tuple[int, ...] = (-1,)) -> Tensor:
@@ -139,13 +139,14 @@ def test_path_and_its_gradients(gated: bool) -> None:
     made = encoding("path", config, gate=gated)
     w, beta = (z[name].transpose(1, 2).requires_grad_() for name in ("w", "beta"))
     total = z["g"].cumsum(1).transpose(1, 2)
-    call = inputs(made, z, reflections=Reflections(w, beta), bias=None) if not gated else None
-    if call is None:
-        where, stream = Positions.span(config["L"]), Stream(total)
-        bias = made.bias(where, stream, stream)
-        assert isinstance(bias, Slope)
-        plain = inputs(encoding("path", config), z, reflections=Reflections(w, beta))
-        same_out(replace(plain, encoding=made, bias=bias), z["out_gated"])
+    where, stream = Positions.span(config["L"]), Stream(total)
+    call = AttentionInputs(
+        z["q"], z["k"], z["v"], made, made.bias(where, stream, stream), where, Visible(),
+        config["D"] ** -0.5, reflections=Reflections(w, beta),
+    )  # fmt: skip
+    if gated:
+        assert isinstance(call.bias, Slope)
+        same_out(call, z["out_gated"])
         return
     out = same_out(call, z["out"])
     loss = (out.transpose(1, 2) * z["grad_out"]).sum()

@@ -353,7 +353,10 @@ class KeepsOldKeys(PaTH):
         self, x: Tensor, carry: Tensor | None = None, starts: Tensor | None = None
     ) -> Stream:
         right = super().stream(x, carry, starts)
-        return right if carry is None else replace(right, reflections=None)
+        if carry is None or right.reflections is None:
+            return right
+        none = replace(right.reflections, beta=torch.zeros_like(right.reflections.beta))
+        return replace(right, reflections=none)
 
 
 class BreaksFromTheFarEnd(StickBreaking):

@@ -59,6 +59,13 @@ class AttentionInputs:
     reflections: Reflections | None = field(default=None, kw_only=True)
     """What keys go through on the way to a query; the queries are then the last t keys."""
 
+    def __post_init__(self) -> None:
+        if self.encoding.reflects and self.reflections is None:
+            raise InputError(
+                f"{self.encoding.title} needs the reflections of its stream: pass reflections= or "
+                f"call attention()."
+            )
+
     @property
     def bends(self) -> bool:
         """Whether something acts on scores after the bias: a temperature or a softcap."""

@@ -67,6 +67,7 @@ class PaTH(Encoding):
     toeplitz = False
     context_dependent = True
     streams = True
+    reflects = True
     config_type = PaTHConfig
     config: PaTHConfig
 
