@@ -124,7 +124,10 @@ def spec_of(gpt2: GPT2, **about: Any) -> Spec:
     layers = [
         LayerSpec(
             encoding=entry.name,
-            conventions={**gpt2.encoding(layer).conventions(), "scale": config.scale},
+            conventions={
+                **gpt2.encoding(layer).conventions(),
+                "scale": gpt2.encoding(layer).content_scale or config.scale,
+            },
             claims=gpt2.encoding(layer).claims(),
         )
         for layer, entry in enumerate(config.schedule())
