@@ -104,9 +104,12 @@ class DeBERTa(Encoding):
     ) -> Sheared:
         """Return content to position by query and position to content by key, both scaled."""
         heads = need_heads(self.title, positions, heads)
-        distance, zero = self.distances(positions, self.rows.device)
+        distance, _ = self.distances(positions, self.rows.device)
+        # From max_distance on there is one row, and a basis goes on as its last column.
+        distance = distance[distance.abs() <= self.config.max_distance]
+        zero = -int(distance[0])
         row = (self.bucket(distance) + self.config.buckets).clamp(0, 2 * self.config.buckets - 1)
-        q_rows, k_rows = (x.mT.index_select(2, row) for x in self.projected(heads))
+        q_rows, k_rows = (x.index_select(1, row).mT for x in self.projected(heads))
         by_key = heads.scale * heads.keys(), q_rows
         if self.config.terms == "c2p":
             return Sheared(heads.scale * heads.q, k_rows, zero)

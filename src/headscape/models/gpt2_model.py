@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headscape.encodings import title
+from headscape.encodings import Encoding, title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.gpt2.edited import edited_hidden
@@ -137,12 +137,13 @@ class GPT2Model(LoadedModel):
         return tokens.to(self.gpt2.tokens.weight.device)
 
 
-def shaping(config: ModelConfig) -> dict[str, object]:
-    """Return what the model itself does to scores: their scale and, if it has one, its QK-norm."""
+def shaping(config: ModelConfig, encoding: Encoding) -> dict[str, object]:
+    """Return what is done to q.k: the factor and, if the model has one, its QK-norm."""
+    scale = config.scale if encoding.content_scale is None else encoding.content_scale
     if config.qk_norm == "none":
-        return {"scale": config.scale}
+        return {"scale": scale}
     norm = {name: value for name, value in config.to_json().items() if name.startswith("qk_norm")}
-    return {"scale": config.scale, **norm}
+    return {"scale": scale, **norm}
 
 
 def claims_of(gpt2: GPT2, layer: int) -> dict[str, bool]:
@@ -159,7 +160,7 @@ def spec_of(gpt2: GPT2, **about: Any) -> Spec:
     layers = [
         LayerSpec(
             encoding=entry.name,
-            conventions=gpt2.encoding(layer).conventions() | shaping(config),
+            conventions=gpt2.encoding(layer).conventions() | shaping(config, gpt2.encoding(layer)),
             claims=claims_of(gpt2, layer),
         )
         for layer, entry in enumerate(config.schedule())
