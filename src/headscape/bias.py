@@ -102,10 +102,20 @@ class Sheared:
         """Return the bias of some of the queries and keys."""
         distance = positions.block(rows, cols).distance()
         found = self._curves(self.r[:, :, rows], self.basis, distance)
-        if self.key is not None:
-            u, basis = self.key
-            found = found + self._curves(u[:, :, cols], basis, distance.mT).mT
-        return found
+        return found if self.key is None else found + self._by_key(*self.key, cols, distance)
+
+    def _by_key(
+        self, u: Tensor, basis: Tensor, cols: slice, distance: Tensor
+    ) -> Float[Tensor, "#b h t s"]:
+        """Return u_j . basis[i - j], as many keys at a time as there are queries.
+
+        A key's curve then has few more distances than are read, if positions are consecutive.
+        """
+        size = max(distance.shape[1], 16)
+        parts = zip(
+            torch.split(u[:, :, cols], size, 2), torch.split(distance, size, 2), strict=True
+        )
+        return torch.cat([self._curves(keys, basis, some.mT).mT for keys, some in parts], dim=3)
 
     def _curves(self, r: Tensor, basis: Tensor, distance: Tensor) -> Float[Tensor, "#b h t s"]:
         """Return every token's curve at the given distances."""

@@ -1,9 +1,9 @@
 """Attention by the native kernels on the CPU, forward and backward.
 
-Serves every bias of bias.py but Pairwise, causal or not, with any positions, groups and windows, a
-temperature, a softcap and sinks, and heads that share keys. Half precision is converted a tile at a
-time and summed in float32. Encodings that mix scores (DAPE, DAPEv2) are served without these. A
-perceptron (FIRE) goes in as its linear pieces,
+Serves every bias of bias.py but Pairwise, causal or not, with any positions, groups, windows and
+chunks, a temperature, a softcap and sinks, and heads that share keys. Half precision is converted a
+tile at a time and summed in float32. Encodings that mix scores (DAPE, DAPEv2) are served without
+these. A perceptron (FIRE) goes in as its linear pieces,
 
     mlp(u) = slope_m u + offset_m      between its sorted knots -in_bias / in_weight,
 
@@ -64,7 +64,15 @@ def refuses(inputs: AttentionInputs) -> str | None:
         return f"the native kernels take DAPEv2 up to kernel {MOST_TAPS}"
     if isinstance(inputs.bias, Pairwise):
         return "the native kernels take no bias that is given as a function"
-    return _refuses_mixing(inputs) if encoding.mixes else None
+    return _refuses_content(inputs) or (_refuses_mixing(inputs) if encoding.mixes else None)
+
+
+def _refuses_content(inputs: AttentionInputs) -> str | None:
+    if inputs.encoding.weighs:
+        return f"the native kernels compute a softmax, not the weights of {inputs.encoding.title}"
+    if inputs.reflections is not None:
+        return "the native kernels do not take reflections"
+    return None
 
 
 def _refuses_mixing(inputs: AttentionInputs) -> str | None:
@@ -132,8 +140,9 @@ def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
 def _at(inputs: AttentionInputs) -> list[Tensor]:
     """Positions of queries and keys and, where there are any, their groups."""
     at = [inputs.positions.q, inputs.positions.k]
-    if inputs.visible.q_group is not None and inputs.visible.k_group is not None:
-        at += [inputs.visible.q_group, inputs.visible.k_group]
+    visible = inputs.visible.chunks_as_groups(inputs.positions)
+    if visible.q_group is not None and visible.k_group is not None:
+        at += [visible.q_group, visible.k_group]
     return at
 
 
