@@ -1,4 +1,4 @@
-"""What `load` gives: a `Model` that can also be captured and asked to write."""
+"""What `load` returns: a `Model` with `capture`, `generate` and `save`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence

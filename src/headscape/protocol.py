@@ -1,4 +1,4 @@
-"""What every part that looks at, measures or scores a model needs of it.
+"""The interface through which models are captured, measured and scored.
 
 Capture, figures, evaluation, tasks and generation take a `Model` and nothing else. A training
 run, a GPT2 in memory, a run with its RoPE stretched and a published model all provide it.
@@ -66,13 +66,13 @@ class Spec:
 
     @property
     def encoding(self) -> str:
-        """The encoding of every layer, or the different ones in order of layers, with commas."""
+        """The name of the encoding; if layers differ, their names in order, joined by commas."""
         return ",".join(dict.fromkeys(layer.encoding for layer in self.layers))
 
 
 @runtime_checkable
 class Model(Protocol):
-    """A model that can be looked into and scored.
+    """A model that can be captured and scored.
 
     Example:
         >>> import headscape as hs

@@ -118,7 +118,7 @@ def test_gradients_reach_everything() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"encoding": "alib"}, "unknown encoding 'alib': there are alibi"),
+        ({"encoding": "alib"}, "unknown encoding 'alib': did you mean 'alibi'"),
         ({"encoding": "cable"}, "'cable' has learned parameters: make it once"),
         ({"encoding": "sinusoidal"}, "Sinusoidal acts on the token embeddings"),
         ({"encoding": "xpos", "causal": False}, "xPos has no bidirectional form"),

@@ -62,10 +62,16 @@ def test_help_needs_no_torch() -> None:
 def test_every_option_says_what_it_does(call) -> None:
     for command in COMMANDS:
         text = call(command, "--help").output
-        options = re.findall(r"│ +(?:\* +)?(--[a-z-]+)(.*)", text)
+        _, *options = re.split(r"^  (?=-)", text, flags=re.MULTILINE)
         assert options, command
-        for name, rest in options:
-            assert re.search(r"[a-z]{3}", rest.replace("<", "")), f"{command} {name}"
+        for option in options:
+            name, *words = option.split()
+            assert re.search(r"[a-z]{2,} .*[a-z]{2,}", " ".join(words)), f"{command} {name}"
+
+
+def test_help_shows_defaults_and_whole_summaries(call) -> None:
+    assert "[default: last]" in call("capture", "--help").output
+    assert "..." not in call("--help").output.partition("Commands:")[2]
 
 
 def test_the_table_names_every_encoding(call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,13 +85,15 @@ def test_one_encoding_lists_its_fields(call) -> None:
     text = call("encodings", "dapev2+alibi").output
     for word in ("boundary", "'masked'", "slopes", "'geometric'", "kernel = 3"):
         assert word in text
+    assert text.count("  softcap = ") == 1
+    assert "softcap tanh(s / softcap)" in text, "the notes of inherited fields are missing"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["encodings", "albi"], "unknown encoding 'albi': there are alibi"),
-        (["encodings", "dapv2+kerple"], "unknown wrapper 'dapv2': there are dapev2"),
+        (["encodings", "albi"], "unknown encoding 'albi': did you mean 'alibi'"),
+        (["encodings", "dapv2+kerple"], "unknown wrapper 'dapv2': did you mean 'dapev2'"),
         (["encodings", "dape"], "write 'dape+kerple'"),
         (["train", "--preset", "nanoo", "--out", "x"], "did you mean 'nano'"),
         (["train", "--encoding", "alibi", "--field", "slope=mpt", "--out", "x"], "'slope'"),

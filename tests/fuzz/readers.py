@@ -38,6 +38,7 @@ DESCRIBED = {
     "claims": {"toeplitz": True}, "model": {"name": "ALiBi", "shows": "bias", "heads": 2},
     "layers": [0], "heads": [0, 1], "length": 3, "resolution": None, "causal": True,
     "sequence": {"pieces": ["a", "b", "c"]}, "provenance": {}, "trained": True,
+    "shown": ["bias"], "refused": None, "factors": {},
 }  # fmt: skip
 
 

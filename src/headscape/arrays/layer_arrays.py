@@ -1,6 +1,7 @@
 """A layer's factors as named arrays and a short description, and back; names are in `pack`."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +18,11 @@ from headscape.arrays.mix_factors import CopeFactor, DapeFactor, DapeV2Factor, M
 from headscape.errors import InputError
 
 _PERCEPTRON: Final = ("near", "far", "in_weight", "in_bias", "out_weight", "out_bias")
+_PER_HEAD: Final = ("temperature", "sink", "lse")
 _MIX: Final = ("inner.weight", "inner.bias", "outer.weight", "outer.bias")
 
 
-def bias_fits(bias: BiasFactor | None, heads: int, length: int) -> bool:
+def _bias_fits(bias: BiasFactor | None, heads: int, length: int) -> bool:
     """Whether a bias has the heads and tokens it should."""
     match bias:
         case ToeplitzFactor():
@@ -42,8 +44,11 @@ def write_layer(layer: LayerFactors) -> tuple[dict[str, Any], dict[str, np.ndarr
     if layer.turn is not None:
         kind["pairing"] = layer.turn.pairing
         arrays |= {"turn.q": layer.turn.q, "turn.k": layer.turn.k}
-    if layer.lse is not None:
-        arrays["lse"] = layer.lse
+    for name in _PER_HEAD:
+        value = getattr(layer, name)
+        if value is not None:
+            arrays[name] = value
+    kind |= {"window": layer.window, "softcap": layer.softcap}
     kind["bias"] = _write_bias(layer.bias, arrays)
     kind["mix"] = _write_mix(layer.mix, arrays)
     return kind, arrays
@@ -82,6 +87,38 @@ def _write_mix(mix: MixFactor | None, arrays: dict[str, np.ndarray]) -> dict[str
     return None
 
 
+def layer_from(
+    path: Path,
+    number: int,
+    described: Mapping[str, Any],
+    kind: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+) -> LayerFactors:
+    """A layer of a file; refuse arrays that are missing or whose shapes disagree."""
+    try:
+        layer = read_layer(kind, arrays, causal=bool(described["causal"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is damaged: layer {number} has no {error}.") from error
+    heads, length = len(described["heads"]), described["length"]
+    right = layer.q.ndim == 3 and layer.q.shape[:2] == (heads, length)
+    right = (
+        right
+        and layer.k.ndim == 3
+        and layer.k.shape[1:] == layer.q.shape[1:]
+        and layer.k.shape[0] > 0
+        and heads % layer.k.shape[0] == 0
+        and (layer.lse is None or layer.lse.shape == (heads, length))
+        and (layer.temperature is None or layer.temperature.shape == (heads, length))
+        and (layer.sink is None or layer.sink.shape == (heads,))
+        and (layer.window is None or layer.window > 0)
+        and (layer.turn is None or layer.turn.q.shape == layer.turn.k.shape)
+        and (layer.turn is None or layer.turn.q.shape[:2] == (2, length))
+    )
+    if not right or not _bias_fits(layer.bias, heads, length):
+        raise InputError(f"{path} is damaged: arrays of layer {number} disagree in shape.")
+    return layer
+
+
 def read_layer(
     kind: Mapping[str, Any], arrays: Mapping[str, np.ndarray], *, causal: bool
 ) -> LayerFactors:
@@ -97,6 +134,10 @@ def read_layer(
         turn=turn,
         bias=None if kind["bias"] is None else _read_bias(kind["bias"], arrays),
         mix=None if kind["mix"] is None else _read_mix(kind["mix"], arrays),
+        window=None if kind.get("window") is None else int(kind["window"]),
+        softcap=None if kind.get("softcap") is None else float(kind["softcap"]),
+        temperature=arrays.get("temperature"),
+        sink=arrays.get("sink"),
         lse=arrays.get("lse"),
     )
 

@@ -18,8 +18,11 @@ def check(inputs: AttentionInputs) -> None:
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise InputError unless q, k and v agree in shape, dtype and device."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise InputError(f"{name} must be a torch tensor, got {type(x).__name__}.")
     if q.ndim != 4 or 0 in q.shape:
-        raise InputError(f"q must have shape b h t e without a 0, got {tuple(q.shape)}.")
+        raise InputError(f"q must have shape b h t e, none of them 0, got {tuple(q.shape)}.")
     if not q.is_floating_point():
         raise InputError(f"q must have a floating-point dtype, got {q.dtype}.")
     b, h, _, e = q.shape
@@ -51,7 +54,7 @@ def check_shaping(inputs: AttentionInputs) -> None:
     if temperature is not None:
         shape = tuple(temperature.shape)
         if len(shape) != 3 or shape[0] not in (1, b) or shape[1] not in (1, h) or shape[2] != t:
-            raise InputError(f"temperature must be 1 or {b} by 1 or {h} by {t}, got {shape}.")
+            raise InputError(f"temperature must have shape 1 or {b}, 1 or {h}, {t}, got {shape}.")
 
 
 def check_tokens(q: Tensor, k: Tensor, positions: Positions, visible: Visible) -> None:

@@ -116,7 +116,7 @@ def _resolve(
         )
         if next(encoding.parameters(), None) is not None:
             raise InputError(
-                f"{name!r} has learned parameters: make it once with headscape.encodings.build() "
+                f"{name!r} has learned parameters: build it once with headscape.build() "
                 f"and pass the object."
             )
     if encoding.at_input:

@@ -78,9 +78,11 @@ def capture(
     ] = False,
     plugin: Plugin = None,
 ) -> None:
-    """Record content scores, positional bias, final scores and weights of chosen heads.
+    """Store the scores, bias and weights of every head in a file.
 
-    Memory is of order block x length: with --resolution, 16,384 tokens and more fit.
+    Per layer and head: content scores, positional bias, final scores and attention weights.
+
+    Long sequences need --resolution; memory then grows linearly with the length.
     """
     import headscape as hs
     from headscape.capture.target import check_target
@@ -100,7 +102,9 @@ def capture(
         window=None if window is None else _window(window),
     )
     cap.save(target)
-    typer.echo(f"draw it with: headscape draw {target}", err=True)
+    typer.echo(
+        f"draw it: headscape draw {target}; walk through it: headscape view {target}", err=True
+    )
     typer.echo(target)
 
 

@@ -16,9 +16,9 @@ from headscape.errors import InputError
 from headscape.io.atomic import utf8
 
 MOST = 100_000
-"""Largest layer or head number that is looked at."""
+"""Largest layer or head number that is accepted."""
 LONGEST = 20
-"""Digits of a number that is read; Python refuses to convert more than 4,300."""
+"""Most digits of a number; Python refuses to convert more than 4,300."""
 
 
 class Command(TyperCommand):
@@ -57,7 +57,7 @@ class Command(TyperCommand):
 
 
 ONE_AT_A_TIME = ("--plugin", "--run", "--field")
-"""Repeatable options whose values are paths or pairs: the next word is not theirs."""
+"""Repeatable options that take one value each time: the next word is not a second value."""
 
 
 def given(context: typer.Context, name: str) -> bool:
@@ -88,7 +88,7 @@ def numbers(words: "list[str] | None", what: str) -> "str | list[int]":
             raise InputError(f"{what}s {word!r}: write all, last, or numbers such as 1,3,5-8.")
         first, last = int(low), int(high or low)
         if not 1 <= first <= last <= MOST:
-            raise InputError(f"{what}s {word!r}: a range goes up, from 1 to at most {MOST}.")
+            raise InputError(f"{what}s {word!r}: a range must go up, within 1 to {MOST}.")
         found += range(first, last + 1)
     return found
 

@@ -56,7 +56,7 @@ class ALiBiConfig(Config):
     """Slopes and divisor of ALiBi."""
 
     slopes: Literal["geometric", "fairseq", "mpt", "falcon"] = "geometric"
-    """Which rule gives the slopes; see the top of this file."""
+    """Which rule gives the slopes; see the top of alibi.py."""
     divisor: Literal["one", "sqrt_head_dim"] = "one"
     """sqrt_head_dim divides the bias by sqrt(head dim) too, as Falcon does."""
 

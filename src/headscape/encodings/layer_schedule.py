@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from headscape.encodings.base import SHARED
-from headscape.encodings.names import encoding_type, unknown
-from headscape.errors import InputError
+from headscape.encodings.names import encoding_type
+from headscape.errors import InputError, unknown
 
 EXAMPLE = "write it like 'rope:window=512*3,nope'"
 
@@ -75,7 +75,7 @@ def per_layer(pattern: str, layers: int, options: Mapping[str, object]) -> list[
     known = {name for entry in period for name in _fields(entry.name)}
     for option in options:
         if option not in known:
-            raise InputError(unknown(f"field of {pattern!r}", option, sorted(known)))
+            raise unknown(f"field of {pattern!r}", option, sorted(known))
     entries = [
         Entry(entry.name, {**_only(options, _fields(entry.name)), **entry.fields})
         for entry in period

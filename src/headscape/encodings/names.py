@@ -6,7 +6,6 @@ names of encodings. Such an entry is imported when its name is first asked for.
 """
 
 import re
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 
 from headscape.encodings.alibi import ALiBi
@@ -28,7 +27,7 @@ from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.encodings.t5 import T5, T5Clipped
 from headscape.encodings.wrapper import Wrapper
 from headscape.encodings.xpos import XPos
-from headscape.errors import InputError
+from headscape.errors import InputError, unknown
 
 GROUP = "headscape.encodings"
 
@@ -82,9 +81,7 @@ def register(name: str, kind: type[Encoding]) -> None:
 def check_entry(name: object, kind: object) -> None:
     """Raise InputError unless `register(name, kind)` is possible."""
     if not (isinstance(kind, type) and issubclass(kind, Encoding)):
-        raise InputError(
-            f"an encoding must be a subclass of headscape.encodings.Encoding, got {kind!r}."
-        )
+        raise InputError(f"an encoding must be a subclass of headscape.Encoding, got {kind!r}.")
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
         raise InputError(
             f"an encoding's name must be lower-case letters, digits, - and _, got {name!r}."
@@ -104,11 +101,11 @@ def encoding_type(name: str) -> tuple[type[Wrapper] | None, type[Encoding]]:
         if part and part not in ENCODINGS and part not in WRAPPERS:
             _load_installed(part)
     if base in WRAPPERS:
-        raise InputError(f"{base!r} wraps another encoding: write {base + '+kerple'!r}, say.")
+        raise InputError(f"{base!r} wraps an encoding: write {base + '+kerple'!r}, for example.")
     if base not in ENCODINGS:
-        raise InputError(unknown("encoding", base, list(ENCODINGS)))
+        raise unknown("encoding", base, ENCODINGS, "; load a file of your own with --plugin")
     if plus and wrapper not in WRAPPERS:
-        raise InputError(unknown("wrapper", wrapper, list(WRAPPERS)))
+        raise unknown("wrapper", wrapper, WRAPPERS)
     return WRAPPERS[wrapper] if plus else None, ENCODINGS[base]
 
 
@@ -136,15 +133,6 @@ def load_all_installed() -> None:
     for entry in entry_points(group=GROUP):
         if entry.name not in ENCODINGS and entry.name not in WRAPPERS:
             _load_entry(entry)
-
-
-def unknown(what: str, name: str, known: list[str]) -> str:
-    """Return the sentence for an unknown name, with the closest known ones first."""
-    if not known:
-        return f"unknown {what} {name!r}: it has none."
-    near = get_close_matches(name, known, n=len(known), cutoff=0.4)
-    ordered = near + [other for other in known if other not in near]
-    return f"unknown {what} {name!r}: there are {', '.join(ordered)}."
 
 
 def _load_installed(name: str) -> None:

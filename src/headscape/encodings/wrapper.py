@@ -1,4 +1,4 @@
-"""The base class of DAPE and DAPEv2, which wrap another encoding.
+"""The base class of DAPE and DAPEv2, which wrap an encoding.
 
 A wrapper mixes the scores and the bias of its base; everything else is the base's.
 """

@@ -56,7 +56,7 @@ class Cache:
 
     def __init__(self, capacity: int = 256) -> None:
         if capacity < 1:
-            raise InputError(f"a cache's capacity must be at least 1, not {capacity}.")
+            raise InputError(f"a cache's capacity must be at least 1, got {capacity}.")
         self.capacity = capacity
         self.length = 0
         self.counted = True
@@ -107,7 +107,7 @@ class Cache:
         store = self.layers[layer]
         if store.k.shape[0] != k.shape[0]:
             raise InputError(
-                f"the cache holds a batch of {store.k.shape[0]}, the new tokens {k.shape[0]}."
+                f"the cache has a batch of {store.k.shape[0]}, but the new tokens {k.shape[0]}."
             )
         first = 0 if window is None else max(store.start, self.length - window + 1)
         if window is not None and end - store.start > store.room:

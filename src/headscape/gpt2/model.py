@@ -56,7 +56,7 @@ class Attention(nn.Module):
         path: attend.Path,
         watch: Watch | None,
     ) -> Float[Tensor, "b t d"]:
-        """What each token takes from those it sees."""
+        """Return the attention output of each token."""
         inputs = self.inputs(x, positions, visible, cache, path, watched=watch is not None)
         if watch is not None:
             watch(self.layer, inputs)
@@ -306,24 +306,24 @@ class GPT2(nn.Module):
         weights.write(FilePath(folder), self.config, self.conventions(), self.tensors())
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is learned, each tensor once, by name."""
+        """Return every learned tensor once, by name."""
         return {name: value.detach() for name, value in self.named_parameters()}
 
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor], *, source: str) -> None:
-        """Take every learned tensor by name: none missing, none left over, none misshapen."""
+        """Copy every learned tensor by name; refuse missing, unknown and wrongly shaped ones."""
         mine = self.tensors()
         for name, value in mine.items():
             if name not in tensors:
-                raise InputError(f"{source} lacks the tensor {name!r}.")
+                raise InputError(f"{source} has no tensor {name!r}.")
             if tensors[name].shape != value.shape:
                 raise InputError(
-                    f"{source} holds {name!r} of shape {tuple(tensors[name].shape)}; "
+                    f"{source} has {name!r} with shape {tuple(tensors[name].shape)}, and "
                     f"the model needs {tuple(value.shape)}."
                 )
         surplus = sorted(set(tensors) - set(mine))
         if surplus:
-            raise InputError(f"{source} holds {surplus[0]!r}, which this model has no place for.")
+            raise InputError(f"{source} has the tensor {surplus[0]!r}, which this model does not.")
         for name, value in mine.items():
             value.copy_(tensors[name])
 
@@ -337,7 +337,7 @@ class GPT2(nn.Module):
         }
 
     def encoding(self, layer: int = 0) -> Encoding:
-        """The encoding at work: at the input, or in a layer."""
+        """Return the encoding at the input if there is one, else that of a layer."""
         if self.position.at_input:
             return self.position
         block = self.blocks[layer]

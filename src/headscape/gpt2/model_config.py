@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from headscape.encodings import Encoding, Shape, make
 from headscape.encodings.layer_schedule import Entry, per_layer
-from headscape.errors import InputError
+from headscape.errors import InputError, unknown
 from headscape.io.typecheck import check_types
 
 Scale = Literal["head_dim", "width", "one"]
@@ -36,7 +35,7 @@ class ModelConfig:
     train_length: int = 1024
     """The length it is trained at."""
     encoding: str = "learned"
-    """A name that `headscape.encodings.build` takes, or a schedule such as "rope*3,nope"."""
+    """A name that `headscape.build` takes, or a schedule such as "rope*3,nope"."""
     encoding_fields: Mapping[str, object] = field(default_factory=dict)
     """Fields of the encoding that differ from its defaults; in a schedule, of all with them."""
     share_encoding: bool = False
@@ -51,7 +50,7 @@ class ModelConfig:
         check_types(self, skip=("encoding_fields",))
         for name in ("layers", "heads", "width", "vocabulary", "train_length"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}.")
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.width % self.heads:
             raise InputError(
                 f"{self.heads} heads do not divide a width of {self.width}: "
@@ -91,14 +90,12 @@ class ModelConfig:
             raise InputError(f"unknown model field {surplus[0]!r}: there are {sorted(known)}.")
         missing = sorted({"layers", "heads", "width"} - set(data))
         if missing:
-            raise InputError(f"the model's {missing[0]!r} is missing.")
+            raise InputError(f"the model's config has no field {missing[0]!r}.")
         return cls(**data)
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
     """A named size, with some fields changed."""
     if name not in PRESETS:
-        near = get_close_matches(name, PRESETS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"unknown preset {name!r}: {hint}there are {', '.join(PRESETS)}.")
+        raise unknown("preset", name, PRESETS)
     return ModelConfig(**{**PRESETS[name], **changes})

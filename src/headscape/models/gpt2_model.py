@@ -34,7 +34,7 @@ class GPT2Model(LoadedModel):
         dataset: Callable[[], Dataset | None] = lambda: None,
         **about: Any,
     ) -> None:
-        """`dataset` is called when it is first needed; `about` holds fields of `Spec`."""
+        """`dataset` is called when it is first needed; `about` are fields of `Spec`."""
         self.gpt2 = gpt2.eval()
         self._tokenizer = tokenizer
         self._open_dataset = dataset

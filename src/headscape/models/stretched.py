@@ -47,7 +47,7 @@ class Extension:
 
     kind: Kind
     factor: float | None = None
-    """None: by what the test length asks for."""
+    """None for test length / trained length."""
 
     @property
     def title(self) -> str:

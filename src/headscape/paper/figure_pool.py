@@ -30,7 +30,7 @@ from headscape.paper.figure_job import Job, Progress, make
 from headscape.paper.paper_figures import PaperFigure
 
 Update = Callable[[str, str, float], None]
-"""Called with a figure's title, what it is at, and the share of its work that is done."""
+"""Called with a figure's title, its stage in words, and the share of its work that is done."""
 
 
 def make_all(
@@ -51,7 +51,7 @@ def make_all(
         context.Process(target=_work, args=arguments) for _ in range(count)
     ]
     try:
-        with _one_thread_each(), _ignoring_ctrl_c():
+        with _one_thread_each(), handling(signal.SIGINT, signal.SIG_IGN):
             for worker in workers:
                 worker.start()
         yield from _receive(workers, results, len(figures), update)
@@ -124,17 +124,17 @@ def _one_thread_each() -> Iterator[None]:
 
 
 @contextmanager
-def _ignoring_ctrl_c() -> Iterator[None]:
-    """Start child processes that ignore Ctrl-C from their first moment."""
+def handling(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Handle a signal differently for a while; does nothing outside the main thread."""
     try:
-        old = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not in the main thread, which alone gets signals
+        old = signal.signal(number, handler)
+    except ValueError:  # Python delivers signals to the main thread only
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, old)
+        signal.signal(number, old)
 
 
 def _work(

@@ -20,7 +20,7 @@ UNKNOWN = "unknown"
 
 
 class Unrecognised(Encoding):
-    """Position enters in a way that is none of our encodings; scores and weights are right."""
+    """Position enters in a way that matches none of our encodings; scores and weights are right."""
 
     title = "position not recognised"
     formula = "S as the model computes it"

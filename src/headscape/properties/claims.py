@@ -1,4 +1,4 @@
-"""What an encoding says about itself is true, both ways: its claims, and its flags."""
+"""The claims and flags of an encoding are true, and what it does not claim is false."""
 
 from collections.abc import Sequence
 
@@ -89,7 +89,7 @@ def _pairs_alone(encoding: Encoding, length: int) -> bool:
 
 @torch.no_grad()
 def flags(factory: Factory, heads: int, length: int) -> None:
-    """Each of at_input, rotates, streams, adds_bias and mixes is set if and only if it is true."""
+    """at_input, rotates, streams, adds_bias and mixes each say whether the method is used."""
     encoding = factory(shape(heads)).double()
     randomise(encoding)
     at = Positions.span(length)

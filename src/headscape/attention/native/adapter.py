@@ -35,16 +35,16 @@ _MISSING = _FOUND if isinstance(_FOUND, str) else None
 MOST_TAPS = 33
 MOST_DIM = 256
 FAR = 1e30
-"""Where a unit's knot goes that has no slope: beyond every input."""
+"""Knot of a unit without a slope: beyond every input."""
 
 
 def available() -> str | None:
-    """Why the kernels are not there; None when they are."""
+    """Return why the kernels are not available, or None if they are."""
     return _MISSING
 
 
 def refuses(inputs: AttentionInputs) -> str | None:
-    """Why the kernels cannot serve this call; None when they can."""
+    """Return why the kernels do not support this call, or None if they do."""
     q, encoding = inputs.q, inputs.encoding
     if (missing := available()) is not None:
         return missing
@@ -104,7 +104,7 @@ def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
     q, k, v, bias, visible = inputs.q, inputs.k, inputs.v, inputs.bias, inputs.visible
     check(inputs)
     if (reason := refuses(inputs)) is not None:
-        raise InputError(f"path='native' cannot serve this: {reason}.")
+        raise InputError(f"path='native' does not support this call: {reason}.")
     _check_bias(bias, q, k)
     kind, tensors, low = _values(bias, inputs.positions, visible.causal)
     mixing, mixers = _mixer(inputs.encoding)
@@ -178,7 +178,7 @@ def _check_bias(bias: Bias | None, q: Tensor, k: Tensor) -> None:
         whole = ("near", "table", "in_weight", "in_bias", "out_weight", "out_bias")
         shared = shape if name in whole else (1, *shape[1:])
         if tuple(x.shape) not in (shape, shared) or x.numel() == 0 or x.device != q.device:
-            raise InputError(f"bias.{name} must be {shape} on {q.device}, not {tuple(x.shape)}.")
+            raise InputError(f"bias.{name} must be {shape} on {q.device}, got {tuple(x.shape)}.")
 
 
 def _values(

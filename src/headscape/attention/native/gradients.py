@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def parts_of(workers: int) -> int:
-    """Into how many parts a worker's queries are dealt, where there are fewer workers than threads.
+    """Return how many parts a worker's queries are split into if workers are fewer than threads.
 
     Each part has its own d_k and d_v, so there are no more than needed.
     """

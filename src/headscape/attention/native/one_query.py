@@ -1,4 +1,4 @@
-"""One query per head against a cache, by one native call: keys and values are read where they lie.
+"""One query per head against a cache, by one native call: keys and values are read in place.
 
 No gradients; the row of bias comes written out, or as a slope's sums relative to a recent token.
 """
@@ -16,7 +16,7 @@ MOST_DIM = 256
 
 
 def serves(inputs: AttentionInputs) -> bool:
-    """Whether one call can do it; autograd would see nothing of it."""
+    """Return whether one call supports this; it records nothing for autograd."""
     q, k, v = inputs.q, inputs.k, inputs.v
     return (
         q.device.type == "cpu"
@@ -34,7 +34,7 @@ def serves(inputs: AttentionInputs) -> bool:
 def attend(
     inputs: AttentionInputs, row: Float[Tensor, "#b h s"] | None, slope: Slope | None = None
 ) -> Float[Tensor, "b h 1 ev"]:
-    """Attention of one query; with a slope, `row` holds its sums."""
+    """Attention of one query; with a slope, `row` contains its sums."""
     q, k, v = inputs.q.contiguous(), inputs.k, inputs.v
     b, h, _, e = q.shape
     out = q.new_empty(b, h, 1, v.shape[3])
@@ -73,5 +73,5 @@ def _address(x: Tensor | None) -> int:
 
 
 def _stretches(heads: int, threads: int) -> int:
-    """Into how many stretches the keys of a head go, so that every thread has work."""
+    """Return how many ranges the keys of a head are split into, so that every thread has work."""
     return 1 if heads % threads == 0 or heads >= 4 * threads else -(-2 * threads // heads)

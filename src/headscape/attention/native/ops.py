@@ -13,10 +13,10 @@
 
 and `mixing` says what DAPE or DAPEv2 does with them (empty: the scores are not mixed); its tensors
 are in_weight [m c k], in_bias [m], out_weight [h m k], out_bias [h]. A table to be mixed is
-followed by its fold [k+1 m n] (see fold.py): in_weight then holds the scores' half alone, and the
+followed by its fold [k+1 m n] (see fold.py): in_weight then has the scores' half alone, and the
 bias's half and in_bias are in the fold.
 
-`at` holds the positions of queries and keys and, where there are groups, those of both; `low` is
+`at` has the positions of queries and keys and, where there are groups, those of both; `low` is
 the distance in column 0 of a table or basis. `window` and `softcap` are 0 where there is none; the
 temperature is [b h t], the sink [h]. q, k, v are float32, bfloat16 or float16, all else float32 or
 float64. Being operators, they can be compiled, checkpointed and
@@ -34,7 +34,7 @@ from headscape.errors import InputError
 KINDS = {"none": 0, "toeplitz": 1, "slope": 2, "pieces": 3, "sheared": 0}
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MARGIN = 32
-"""Columns a table holds beyond the distances that occur; a vector may reach that far."""
+"""Columns of a table beyond the distances that occur; a vector may reach that far."""
 MIXERS = 4
 """Tensors of a mixing encoding, at the end of `values`."""
 
@@ -111,18 +111,18 @@ def _check(
 ) -> None:
     for x in values:
         if not bool(torch.isfinite(x).all()):
-            raise InputError(f"bias ({kind}) holds values that are not finite.")
+            raise InputError(f"bias ({kind}) contains values that are not finite.")
     if kind in ("toeplitz", "pieces", "sheared"):
         columns = values[1 if kind == "sheared" else 0].shape[-1]
         least, most = int(at[0].min() - at[1].max()), int(at[0].max() - at[1].min())
         least = max(least, 0) if causal else least
         if least - MARGIN < low or most + MARGIN >= low + columns:
-            raise InputError(f"positions hold distances {least} to {most}, beyond their bounds.")
+            raise InputError(f"positions have distances {least} to {most}, beyond their bounds.")
     if mixing and kind == "toeplitz":
         hidden, _, taps = values[-MIXERS].shape
         wanted = (taps + 1, hidden, values[0].shape[-1] + 2 * FOLD)
         if values[1].shape != wanted:
-            raise InputError(f"the fold must be of shape {wanted}, not {tuple(values[1].shape)}.")
+            raise InputError(f"the fold must have shape {wanted}, got {tuple(values[1].shape)}.")
     if mixing and not contiguous(at):
         raise InputError(
             "positions.k must be consecutive within each group where scores are mixed natively; "

@@ -46,7 +46,7 @@ def reduce_scores(
 ) -> Mapping[str, Grid]:
     """The mean, min and max of every cell, by quantity; NaN where a cell has no visible entry.
 
-    `edges` are the tokens that cells begin with, and at last the number of tokens.
+    `edges` are the first token of each cell, followed by the number of tokens.
     """
     if (reason := refuses(inputs)) is not None:
         raise InputError(f"scores cannot be reduced natively: {reason}.")

@@ -37,7 +37,7 @@ class TrainConfig:
     width: int = 192
     """Model width (d_model)."""
     encoding: str = "rope"
-    """A name that `headscape.encodings.build` takes, such as cable or dapev2+kerple."""
+    """A name that `headscape.build` takes, such as cable or dapev2+kerple."""
     encoding_fields: Mapping[str, object] = field(default_factory=dict)
     """Fields of the encoding that differ from its defaults."""
     share_encoding: bool = False

@@ -11,8 +11,8 @@ import pytest
 
 import headscape as hs
 from headscape.errors import InputError
+from headscape.heads.atlas_page import atlas_page
 from headscape.heads.head_measures import HeadMeasures
-from headscape.page.atlas_page import atlas_page
 
 
 @pytest.fixture(scope="module")
