@@ -15,7 +15,7 @@ from headscape.encodings import ENCODINGS
 NAMES = {
     "Capture", "Curves", "Encoding", "GPT2", "Grid", "InputError", "Measures", "Model",
     "Positions", "Table", "__version__", "atlas", "attention", "build", "capture", "compare",
-    "encodings", "evaluate", "figures", "load", "register", "stretch", "train", "view",
+    "encodings", "evaluate", "export", "figures", "load", "register", "stretch", "train", "view",
 }  # fmt: skip
 SEVERAL = {"Capture": ("load",), "GPT2": ("from_preset",)}
 """Methods with an example of their own."""

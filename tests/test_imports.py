@@ -37,16 +37,20 @@ ALLOWED: dict[str, set[str]] = {
     "capture": {
         "arrays", "attention", "bias", "encodings", "figures", "page", "protocol", "types",
     },
-    "heads": {
-        "attention", "bias", "capture", "encodings", "figures", "page", "protocol", "tasks", "text",
-    },
     "loaded": {"capture", "heads", "protocol"},
     "pretrained": {
         "attention", "bias", "encodings", "gpt2", "loaded", "losses", "protocol", "text", "types",
     },
+    "huggingface": {
+        "attention", "bias", "encodings", "evaluate", "gpt2", "loaded", "models", "pretrained",
+        "protocol", "text", "train", "types",
+    },
     "models": {"encodings", "gpt2", "loaded", "losses", "pretrained", "protocol", "text", "train"},
     "viewer": {"arrays", "capture", "models", "page", "protocol"},
-    "atlas_files": {"capture", "heads", "models", "page", "protocol"},
+    "heads": {
+        "attention", "bias", "capture", "encodings", "figures", "protocol", "tasks", "text",
+    },
+    "atlas": {"capture", "heads", "models", "page", "protocol"},
     "evaluate": {"figures", "protocol", "tasks", "text"},
     "paper": {
         "arrays", "capture", "encodings", "figures", "gpt2", "loaded", "models", "page", "text",

@@ -12,7 +12,6 @@
     capture      what every head does with one text; also model.capture(...)
     compare      the difference of two captures or models, as a figure
     view         every head in the browser, in a notebook or in one HTML file
-    atlas        every head of a model measured, as a page; also model.measures(...)
     evaluate     losses or accuracies at several lengths, as a Table
     stretch      a RoPE model that reads longer texts
     figures      the figures of the CABLE paper, models included
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headscape.arrays.measures import Measures
-    from headscape.atlas_files import atlas
+    from headscape.atlas.write_atlas import atlas
     from headscape.attention.layer import attention
     from headscape.capture.capture import Capture
     from headscape.capture.compare import compare
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from headscape.figures.curves import Curves
     from headscape.figures.grid import Grid
     from headscape.gpt2 import GPT2
+    from headscape.huggingface.export import export
     from headscape.models.load import load, stretch
     from headscape.paper.job import figures
     from headscape.protocol import Model
@@ -59,9 +59,10 @@ API = {
     "compare": "headscape.capture.compare",
     "evaluate": "headscape.evaluate.evaluate",
     "train": "headscape.train.trainer",
+    "export": "headscape.huggingface.export",
     "figures": "headscape.paper.job",
     "view": "headscape.viewer",
-    "atlas": "headscape.atlas_files",
+    "atlas": "headscape.atlas.write_atlas",
     "attention": "headscape.attention.layer",
     "build": "headscape.encodings",
     "encodings": "headscape.encodings",
@@ -98,6 +99,7 @@ __all__ = [
     "compare",
     "encodings",
     "evaluate",
+    "export",
     "figures",
     "load",
     "register",

@@ -12,6 +12,7 @@ from headscape.commands import (
     draw_command,
     encodings_command,
     evaluate_command,
+    export_command,
     figures_command,
     generate_command,
     measure_command,
@@ -30,6 +31,7 @@ REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
     atlas_command.register,
     view_command.register,
     evaluate_command.register,
+    export_command.register,
     check_command.register,
     doctor_command.register,
 )

@@ -32,10 +32,13 @@ class GPT2Model(LoadedModel):
         *,
         tokenizer: Tokenizer | None = None,
         dataset: Callable[[], Dataset | None] = lambda: None,
+        folder: Path | None = None,
         **about: Any,
     ) -> None:
         """`dataset` is called when it is first needed; `about` are fields of `Spec`."""
         self.gpt2 = gpt2.eval()
+        self.folder = folder
+        """The run that it was opened from."""
         self._tokenizer = tokenizer
         self._open_dataset = dataset
         self._spec = spec_of(gpt2, **about)
@@ -88,8 +91,10 @@ class GPT2Model(LoadedModel):
     ) -> Int[Tensor, " n"]:
         """The likeliest next token after each token that `where` selects, in row order."""
         hidden = self.gpt2.hidden(self._here(tokens))[self._here(where)]
-        likeliest = [self.gpt2.logits(rows).argmax(dim=-1) for rows in torch.split(hidden, BLOCK)]
-        return torch.cat(likeliest).cpu()
+        found = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
+        for rows, out in zip(torch.split(hidden, BLOCK), torch.split(found, BLOCK), strict=True):
+            out.copy_(self.gpt2.logits(rows).argmax(dim=-1))
+        return found.cpu()
 
     def continuation(
         self, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any

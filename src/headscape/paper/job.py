@@ -14,11 +14,11 @@ import headscape
 from headscape.errors import InputError
 from headscape.figures.gallery import Entry, merge, read_entries, write_gallery
 from headscape.figures.style import FORMATS
-from headscape.io.child_process import usable_cores
+from headscape.io.child_process import handling, usable_cores
 from headscape.paper import figure_models
 from headscape.paper.figure_files import Look, draw
 from headscape.paper.figure_job import Job
-from headscape.paper.figure_pool import by_work, handling, make_all
+from headscape.paper.figure_pool import by_work, make_all
 from headscape.paper.figure_viewer import link_viewer
 from headscape.paper.job_line import JobLine
 from headscape.paper.paper_figures import FIGURES

@@ -2,23 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from jaxtyping import Int64
-from numpy import ndarray
+import numpy as np
 
-from headscape.capture.record import capture
-from headscape.capture.sequences import Text
+from headscape.atlas.atlas_page import atlas_page
 from headscape.errors import InputError
-from headscape.heads.atlas_page import atlas_page
 from headscape.heads.head_measures import HeadMeasures
-from headscape.heads.measure_heads import measure_heads
-from headscape.heads.windows_of_text import open_stream
 from headscape.io import atomic
 from headscape.io.system_errors import reporting
-from headscape.models.load import load
-from headscape.page.build import link
-from headscape.page.viewing import show
-from headscape.protocol import Model
+from headscape.page.build import link, write_page
+
+if TYPE_CHECKING:
+    from headscape.capture.sequences import Text
+    from headscape.protocol import Model
 
 PAGE = "atlas.html"
 VIEWER = "viewer.html"
@@ -27,9 +24,9 @@ VIEWED = 128
 
 
 def atlas(
-    model: Model | str | Path,
+    model: "Model | str | Path",
     out: str | Path,
-    text: Text | None = None,
+    text: "Text | None" = None,
     *,
     corpus: str | None = None,
     sequences: int = 8,
@@ -52,6 +49,9 @@ def atlas(
         >>> found.row(layer=0, head=0)["slash_distance"]
         0.0
     """
+    from headscape.heads.measure_heads import measure_heads
+    from headscape.heads.windows_of_text import open_stream
+
     opened, folder = _opened(model), Path(out)
     with reporting("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,19 +75,23 @@ def atlas(
     return found
 
 
-def _opened(model: Model | str | Path) -> Model:
+def _opened(model: "Model | str | Path") -> "Model":
+    from headscape.protocol import Model
+
     if isinstance(model, Model):
         return model
     if isinstance(model, str | Path):
+        from headscape.models.load import load
+
         return load(model)
     raise InputError(f"atlas takes a model or its folder, got {type(model).__name__}.")
 
 
-def _write_viewer(
-    path: Path, model: Model, tokens: Int64[ndarray, " t"]
-) -> dict[tuple[int, int], str]:
+def _write_viewer(path: Path, model: Any, tokens: np.ndarray) -> dict[tuple[int, int], str]:
     """Write the viewer of one sequence; return the link to each layer and head."""
-    show([capture(model, tokens, layers="all").pack()], html=path)
+    from headscape.capture.record import capture
+
+    write_page(path, [capture(model, tokens, layers="all").pack()])
     return {
         (layer, head): link(
             path.name, {"screen": "head", "capture": "p0", "layer": layer, "head": head}

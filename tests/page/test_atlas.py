@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import headscape as hs
+from headscape.atlas.atlas_page import atlas_page
 from headscape.errors import InputError
-from headscape.heads.atlas_page import atlas_page
 from headscape.heads.head_measures import HeadMeasures
 
 
