@@ -3,15 +3,17 @@
     python -m benchmarks.relative [--length 4096] [--rounds 5] [--cpu] [--out benchmarks/results]
 
 Batch 1, 12 heads of 64. First, each encoding's bias and native attention, forward and backward, as
-ratios to torch's bias-free causal scaled_dot_product_attention. Then whole attention layers of
-transformers (DeBERTa-v2, XLNet), eager, against the same layer around our attention, with the same
-projections and parameters: how many times faster ours is, forward alone and with backward.
+ratios to torch's bias-free causal scaled_dot_product_attention. Then the attention of transformers'
+DeBERTa-v2 and XLNet, eager, against ours with the same parameters: how many times faster ours is,
+forward alone and with backward, from q, k and v on (what is projected of positions included) and
+for the layer with its projections of tokens.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -63,46 +65,73 @@ def encodings(length: int) -> dict[str, Step]:
     return {FLOOR: floor} | {name: ours(encoding) for name, encoding in made.items()}
 
 
-Layer = tuple[Callable[[], Tensor], Callable[[], Tensor], list[Tensor]]
-"""Theirs, ours, and the parameters that both read."""
+Heads = tuple[Tensor, Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The same attention twice, from q, k, v [1 h t e]."""
+
+    project: Callable[[Tensor], Heads]
+    theirs: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ours: Callable[[Tensor, Tensor, Tensor], Tensor]
+    learned: list[Tensor]
 
 
 def deberta(length: int) -> Layer:
-    """One self-attention of DeBERTa-v3: shared projections, 256 buckets."""
+    """DeBERTa-v3: shared projections, 256 buckets."""
     from transformers import DebertaV2Config
-    from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
+    from transformers.models.deberta_v2 import modeling_deberta_v2 as peers
 
     config = DebertaV2Config(
         hidden_size=WIDTH, num_attention_heads=HEADS, relative_attention=True,
         position_buckets=256, max_relative_positions=512, share_att_key=True,
         pos_att_type=["c2p", "p2c"],
     )  # fmt: skip
-    peer = DisentangledSelfAttention(config).eval()
-    x = torch.randn(1, length, WIDTH, requires_grad=True)
+    peer = peers.DisentangledSelfAttention(config).eval()
     rows = torch.randn(512, WIDTH)
-    seen = torch.ones(1, 1, length, length, dtype=torch.bool)
-    ours = _bidirectional("deberta", length, share_att_key=True)
-    ours.rows = nn.Parameter(rows)
+    encoding = _bidirectional("deberta", length, share_att_key=True)
+    encoding.rows = nn.Parameter(rows, requires_grad=False)
+    where = peers.build_relative_position(
+        torch.empty(length, 1), torch.empty(length, 1), bucket_size=256, max_position=512
+    )
+    scale = peers.scaled_size_sqrt(torch.empty(HEAD_DIM), 3)
 
-    def heads(linear: nn.Module, given: Tensor) -> Tensor:
-        return linear(given).unflatten(-1, (HEADS, HEAD_DIM)).transpose(-2, -3)
+    def heads(linear: nn.Module, x: Tensor) -> Tensor:
+        return linear(x).unflatten(-1, (HEADS, HEAD_DIM)).transpose(-2, -3)
 
-    def attend() -> Tensor:
-        q, k, v = (heads(each, x) for each in (peer.query_proj, peer.key_proj, peer.value_proj))
-        inputs = prepare(
-            ours, q, k, v, None, Positions.span(length),
-            project=lambda given: (heads(peer.query_proj, given), heads(peer.key_proj, given)),
-        )  # fmt: skip
-        return adapter.attend(inputs).transpose(1, 2).flatten(2)
+    def project(x: Tensor) -> Heads:
+        return heads(peer.query_proj, x), heads(peer.key_proj, x), heads(peer.value_proj, x)
 
-    def theirs() -> Tensor:
-        return peer(x, seen, rel_embeddings=rows)[0]
+    def theirs(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = q[0], k[0], v[0]
+        scores = torch.bmm(q, k.mT / scale)
+        scores = scores + peer.disentangled_attention_bias(q, k, where, rows, 3)
+        return torch.bmm(scores.softmax(-1), v)[None]
 
-    return theirs, attend, [x, *peer.parameters()]
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return adapter.attend(
+            prepare(
+                encoding, q, k, v, None, Positions.span(length), project=lambda x: project(x)[:2]
+            )
+        )
+
+    return Layer(project, theirs, ours, list(peer.parameters()))
+
+
+class Projection(nn.Module):
+    """XLNet's projection of sinusoids, [d h e]."""
+
+    def __init__(self, r: nn.Parameter) -> None:
+        super().__init__()
+        self.r = r
+
+    def forward(self, waves: Tensor) -> Tensor:
+        return waves @ self.r.flatten(1)
 
 
 def xlnet(length: int) -> Layer:
-    """One self-attention of XLNet, up to the heads' results."""
+    """XLNet without memory and segments."""
     from transformers import XLNetConfig
     from transformers.models.xlnet.modeling_xlnet import XLNetModel
 
@@ -110,26 +139,25 @@ def xlnet(length: int) -> Layer:
         XLNetConfig(d_model=WIDTH, n_head=HEADS, n_layer=1, d_inner=8, vocab_size=8)
     ).eval()
     peer = model.layer[0].rel_attn
-    for name in ("q", "k", "v", "r"):
-        nn.init.normal_(getattr(peer, name), std=0.02)
-    x = torch.randn(length, 1, WIDTH, requires_grad=True)
-    r = model.relative_positional_encoding(length, length, bsz=1)
-    ours = _bidirectional("transformer-xl", length)
+    waves = model.relative_positional_encoding(length, length, bsz=1)
+    encoding = _bidirectional("transformer-xl", length)
+    encoding.content, encoding.position = peer.r_w_bias, peer.r_r_bias
+    encoding.project = Projection(peer.r)
+
+    def project(x: Tensor) -> Heads:
+        q, k, v = (torch.einsum("bih,hnd->bnid", x, each) for each in (peer.q, peer.k, peer.v))
+        return q, k, v
+
+    def theirs(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        by_distance = torch.einsum("ibh,hnd->ibnd", waves, peer.r)
+        heads = (x.permute(2, 0, 1, 3) for x in (q, k, v))
+        return peer.rel_attn_core(*heads, by_distance).permute(1, 2, 0, 3)
+
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return adapter.attend(prepare(encoding, q, k, v, None, Positions.span(length)))
+
     learned = [peer.q, peer.k, peer.v, peer.r, peer.r_w_bias, peer.r_r_bias]
-    ours.content, ours.position = peer.r_w_bias, peer.r_r_bias
-
-    def attend() -> Tensor:
-        q, k, v = (torch.einsum("ibh,hnd->bnid", x, each) for each in (peer.q, peer.k, peer.v))
-        ours.project = lambda waves: waves @ peer.r.flatten(1)
-        return adapter.attend(prepare(ours, q, k, v, None, Positions.span(length)))
-
-    def theirs() -> Tensor:
-        q, k, v = (torch.einsum("ibh,hnd->ibnd", x, each) for each in (peer.q, peer.k, peer.v))
-        by_distance = torch.einsum("ibh,hnd->ibnd", r, peer.r)
-        return peer.rel_attn_core(q, k, v, by_distance).permute(1, 2, 0, 3)
-
-    del ours.project
-    return theirs, attend, [x, *learned]
+    return Layer(project, theirs, ours, learned)
 
 
 def _bidirectional(name: str, length: int, **fields: object) -> Encoding:
@@ -139,24 +167,33 @@ def _bidirectional(name: str, length: int, **fields: object) -> Encoding:
     )  # fmt: skip
 
 
-def speedups(layer: Layer, rounds: int, clock: Callable[[], float]) -> dict[str, float]:
-    """How many times faster ours is, and the peak MB of theirs and ours."""
-    theirs, ours, learned = layer
-    torch.testing.assert_close(ours(), theirs(), rtol=1e-3, atol=1e-3)
-    upstream = torch.randn_like(theirs())
+def speedups(
+    layer: Layer, length: int, rounds: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """How many times faster ours is, and the peak MB of both."""
+    x = torch.randn(1, length, WIDTH, requires_grad=True)
+    upstream = torch.randn(1, HEADS, length, HEAD_DIM)
+    given = [y.detach().requires_grad_() for y in layer.project(x)]
+    theirs, ours = layer.theirs(*given), layer.ours(*given)
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
-    def backward(run: Callable[[], Tensor]) -> Step:
-        return lambda: torch.autograd.grad(run(), learned, upstream, allow_unused=True)
+    def step(run: Callable[..., Tensor], what: str) -> Step:
+        def attend() -> Tensor:
+            return run(*(layer.project(x) if "layer" in what else given))
 
-    def forward(run: Callable[[], Tensor]) -> Step:
-        return torch.no_grad()(run)
+        def both() -> object:
+            return torch.autograd.grad(
+                attend(), [*given, x, *layer.learned], upstream, allow_unused=True
+            )
+
+        return both if "backward" in what else torch.no_grad()(attend)
 
     found = {}
-    for name, wrap in (("forward", forward), ("forward and backward", backward)):
-        steps = {"ours": wrap(ours), "theirs": wrap(theirs)}
-        found[name] = ratios(times(steps, rounds, clock), "ours")["theirs"]
-    found["peak MB, theirs"] = peak_megabytes(backward(theirs))
-    found["peak MB, ours"] = peak_megabytes(backward(ours))
+    for what in ("forward", "forward + backward", "layer", "layer + backward"):
+        steps = {"ours": step(layer.ours, what), "theirs": step(layer.theirs, what)}
+        found[what] = ratios(times(steps, rounds, clock), "ours")["theirs"]
+    for name, run in (("theirs", layer.theirs), ("ours", layer.ours)):
+        found[f"peak MB, {name}"] = peak_megabytes(step(run, "backward"))
     return found
 
 
@@ -172,7 +209,9 @@ def main() -> None:
     clock = time.process_time if args.cpu else time.perf_counter
     rows = []
     for name, make in (("deberta-v2", deberta), ("xlnet", xlnet)):
-        for what, value in speedups(make(args.layer_length), args.rounds, clock).items():
+        for what, value in speedups(
+            make(args.layer_length), args.layer_length, args.rounds, clock
+        ).items():
             rows.append({"length": args.layer_length, "name": name, "what": what, "value": value})
             print(f"{args.layer_length:>6}  {name:<16} {what:<22} {value:.2f}", flush=True)
     for name, ratio in ratios(times(encodings(args.length), args.rounds, clock), FLOOR).items():

@@ -109,14 +109,13 @@ class DeBERTa(Encoding):
         distance = distance[distance.abs() <= self.config.max_distance]
         zero = -int(distance[0])
         row = (self.bucket(distance) + self.config.buckets).clamp(0, 2 * self.config.buckets - 1)
-        q_rows, k_rows = (x.index_select(1, row).mT for x in self.projected(heads))
+        q_rows, k_rows = (x.mT for x in self.projected(heads))
+        by_query = heads.scale * heads.q, k_rows
         by_key = heads.scale * heads.keys(), q_rows
-        if self.config.terms == "c2p":
-            return Sheared(heads.scale * heads.q, k_rows, zero)
         if self.config.terms == "p2c":
             nothing = heads.q.new_zeros(1, *heads.q.shape[1:3], 1)
-            return Sheared(nothing, k_rows.new_zeros(1, 1, k_rows.shape[2]), zero, by_key)
-        return Sheared(heads.scale * heads.q, k_rows, zero, by_key)
+            by_query = nothing, k_rows.new_zeros(1, 1, k_rows.shape[2])
+        return Sheared(*by_query, zero, None if self.config.terms == "c2p" else by_key, row)
 
     def projected(self, heads: Heads) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
         """Return Q_r and K_r; of a term that is left out, the other's."""

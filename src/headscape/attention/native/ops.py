@@ -16,14 +16,16 @@ are in_weight [m c k], in_bias [m], out_weight [h m k], out_bias [h]. A table to
 followed by its fold [k+1 m n] (see fold.py): in_weight then has the scores' half alone, and the
 bias's half and in_bias are in the fold.
 
-`at` has the positions of queries and keys and, where there are groups, those of both; `low` is
-the distance in column 0 of a table or row 0 of a basis. `window` and `softcap` are 0 where there is
-none; the temperature is [b h t], the sink [h]. q, k, v are float32, bfloat16 or float16, all else
-float32 or float64. Being operators, they can be compiled, checkpointed and differentiated like any
-other; of torch's global state only the thread count is read.
+`at` has the positions of queries and keys, where there are groups those of both and, of a sheared
+bias, the row of its bases for every distance [1 n]. `low` is the distance in column 0 of a table,
+and the first of those distances. `window` and `softcap` are 0 where there is none; the temperature
+is [b h t], the sink [h]. q, k, v are float32, bfloat16 or float16, all else float32 or float64.
+Being operators, they can be compiled, checkpointed and differentiated like any other; of torch's
+global state only the thread count is read.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headscape.attention.native.fold import MARGIN as FOLD
@@ -36,7 +38,9 @@ TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MARGIN = 32
 """Columns of a table beyond the distances that occur; a vector may reach that far."""
 REACH = 192
-"""The same of a basis; a block of keys may reach that far."""
+"""The same of a sheared bias; a block of keys may reach that far."""
+SPARE = 16
+"""Columns of zeros behind a turned basis, as many as a vector may have."""
 MIXERS = 4
 """Tensors of a mixing encoding, at the end of `values`."""
 
@@ -59,6 +63,7 @@ def fields_of(
 ) -> Fields:
     """What the struct `Problem` is filled with."""
     b, h, t, e = q.shape
+    at, source = (at[:-1], at[-1]) if kind == "sheared" else (at, None)
     rows = max(x.shape[0] for x in at)
     fields: Fields = {
         "batch": b, "heads": h, "queries": t, "keys": k.shape[2], "head_dim": e,
@@ -84,7 +89,7 @@ def fields_of(
         fields |= {"weight": far, "weight_stride": 0 if far.shape[0] == 1 else t}
         fields |= {"slopes": slopes, "offsets": offsets, "knots": knots, "pieces": slopes.shape[1]}
     if kind == "sheared":
-        fields |= _sheared(bias, low)
+        fields |= _sheared(bias) | {"source": source, "basis_low": low}
     if mixing:
         inner, in_bias, outer, out_bias = values[-MIXERS:]
         fields |= {
@@ -98,16 +103,17 @@ def fields_of(
     return fields
 
 
-def _sheared(bias: list[Tensor], low: int) -> Fields:
+def _sheared(bias: list[Tensor]) -> Fields:
     """The fields of a sheared bias."""
-    fields: Fields = {"basis_low": low, "basis_length": bias[1].shape[1]}
+    fields: Fields = {"basis_rows": bias[1].shape[1]}
     names = (("r", "basis", "rank"), ("u", "key_basis", "key_rank"))
     tensors: dict[str, Tensor] = {}
     for (own, basis, rank), x, y in zip(names, bias[::2], bias[1::2], strict=False):
         tensors |= {own: padded(x), basis: padded(y)}
         fields[rank] = x.shape[-1]
     if len(bias) == 4:
-        tensors["key_turned"] = bias[3].mT.contiguous()
+        tensors["key_turned"] = F.pad(bias[3].mT, (0, SPARE))
+        fields["turned_length"] = bias[3].shape[1] + SPARE
     for name, x in tensors.items():
         fields |= {name: x, f"{name}_stride": 0 if x.shape[0] == 1 else x[0].numel()}
     return fields
@@ -127,7 +133,7 @@ def _check(
     if kind in ("toeplitz", "pieces", "sheared"):
         columns, margin = values[0].shape[-1], MARGIN
         if kind == "sheared":
-            columns, margin = values[1].shape[1], REACH
+            columns, margin = at[-1].shape[1], REACH
         least, most = int(at[0].min() - at[1].max()), int(at[0].max() - at[1].min())
         least = max(least, 0) if causal else least
         if least - margin < low or most + margin >= low + columns:

@@ -13,6 +13,9 @@
 //
 // By key, E[j, d] = u_j . basis[d] has the queries of key j one after the other, and a row of E,
 // moved by j, is added as it is. It is made for kKeyBlock keys at a time.
+//
+// Distances may share a row of the basis (`source`): those beyond its end, DeBERTa's buckets. The
+// products are of the rows that differ; their results are copied, and gradients summed, per distance.
 #pragma once
 
 #include "bias.hpp"
@@ -23,6 +26,7 @@ namespace HEADSCAPE_ISA {
 constexpr int64_t kRing = kQueryTile + kKeyTile;  // a power of two above the distances of a pair
 constexpr int64_t kRingLd = kQueryTile + 16;
 constexpr int64_t kKeyBlock = 32;
+constexpr int64_t kPiece = 64;  // distances whose curves are made at once
 constexpr int64_t kKeyLd = kQueryTile + kKeyBlock + 2 * W;
 constexpr Band kAll = {-kEverything, kEverything};
 static_assert((kRing & (kRing - 1)) == 0, "a row is found by its last bits");
@@ -166,12 +170,13 @@ struct Sheared {
     const Problem &p;
     int64_t head, row, wide, key_wide;
     const Tile &q;
-    float *turned, *block;
+    float *turned, *block, *piece;
     Ring curves, grads;
 
     static int64_t floats(const Problem &p) {
         if (!p.r) return 0;
-        return rounded_up(p.rank, 16) * kQueryTile + 2 * kRing * kRingLd + kKeyBlock * kKeyLd;
+        int64_t block = kKeyBlock * kKeyLd, piece = kPiece * kRingLd;
+        return rounded_up(p.rank, 16) * kQueryTile + 2 * kRing * kRingLd + block + piece + block;
     }
     Sheared(const Problem &problem, int64_t row_, int64_t head_, const Tile &q_, int64_t padded,
             Room &room, bool learns)
@@ -179,6 +184,7 @@ struct Sheared {
         if (!p.r) return;
         wide = rounded_up(p.rank, 16), key_wide = rounded_up(p.key_rank, 16);
         turned = room.take(wide * kQueryTile), block = room.take(kKeyBlock * kKeyLd);
+        piece = room.take(kPiece * kRingLd + kKeyBlock * kKeyLd);
         curves.rows = room.take(kRing * kRingLd), grads.rows = room.take(kRing * kRingLd);
         transpose(queries(), q.count, wide, padded, 1, turned, kQueryTile);
         // Rows that no query sees are read, and must be finite.
@@ -188,8 +194,17 @@ struct Sheared {
     const float *queries() const {
         return p.r + row * p.r_stride + (head * p.queries + q.start) * wide;
     }
-    const float *basis(int64_t d) const {
-        return p.basis + head * p.basis_stride + (d - p.basis_low) * wide;
+    int64_t source(int64_t d) const { return p.source[d - p.basis_low]; }
+    const float *basis(int64_t at) const { return p.basis + head * p.basis_stride + at * wide; }
+    // run(d, count, first, rows): stretches of distances that share or follow each other's rows of
+    // the basis, those from `first` on.
+    template <class Run>
+    void pieces(int64_t d, int64_t end, int64_t most, const Run &run) const {
+        for (int64_t next; d < end; d = next) {
+            for (next = d + 1; next < smaller(end, d + most); next++)
+                if ((uint64_t)(source(next) - source(next - 1)) > 1) break;
+            run(d, next - d, source(d), source(next - 1) - source(d) + 1);
+        }
     }
     const float *keys(int64_t j) const {
         return p.u + row * p.u_stride + (head * p.keys + j) * key_wide;
@@ -199,9 +214,15 @@ struct Sheared {
         if (!p.r) return;
         Span span(pair, padded);
         if (span.high > curves.high || span.high < curves.low) curves.low = curves.high = span.high;
-        Ring::stretches(span.low, curves.low, [&](int64_t d, int64_t count) {
-            along_queries(count, padded, p.rank, basis(d), wide, turned, kQueryTile,
-                          curves.row(d), kRingLd, kAll);
+        Ring::stretches(span.low, curves.low, [&](int64_t from, int64_t all) {
+            pieces(from, from + all, kPiece, [&](int64_t d, int64_t count, int64_t at, int64_t rows) {
+                float *to = rows == count ? curves.row(d) : piece;
+                along_queries(rows, padded, p.rank, basis(at), wide, turned, kQueryTile, to, kRingLd,
+                              kAll);
+                for (int64_t n = 0; rows < count && n < count; n++)
+                    memcpy(curves.row(d + n), piece + (source(d + n) - at) * kRingLd,
+                           padded * sizeof(float));
+            });
         });
         curves.low = smaller(curves.low, span.low);
         curves.high = smaller(curves.high, curves.low + kRing);
@@ -209,9 +230,14 @@ struct Sheared {
         for (int64_t j = 0; p.u && j < pair.k.count; j += kKeyBlock) {
             KeyBlock b(pair, j, padded);
             if (b.from >= b.end) continue;
-            const float *by = p.key_turned + head * p.key_turned_stride + b.at - p.basis_low;
-            along_queries(b.count, rounded_up(b.width, W), p.key_rank, keys(pair.k.start + j),
-                          key_wide, by, p.basis_length, block, kKeyLd, kAll);
+            pieces(b.at, b.at + b.width, kEverything,
+                   [&](int64_t d, int64_t count, int64_t at, int64_t rows) {
+                const float *by = p.key_turned + head * p.key_turned_stride + at;
+                float *to = rows == count ? block + d - b.at : piece;
+                along_queries(b.count, rounded_up(rows, W), p.key_rank, keys(pair.k.start + j),
+                              key_wide, by, p.turned_length, to, kKeyLd, kAll);
+                if (rows < count) spread(d, count, at, b.count, block + d - b.at);
+            });
             b.visit(pair, [&](int64_t at, int64_t e) {
                 store(s + at, load(s + at) + load(block + e));
             });
@@ -233,28 +259,61 @@ struct Sheared {
             for (int64_t n = 0; n < b.count; n++)
                 memset(block + n * kKeyLd, 0, kKeyLd * sizeof(float));
             b.visit(pair, [&](int64_t at, int64_t e) { store(block + e, load(d + at)); });
-            int64_t at = b.at - p.basis_low, part = pair.of_part();
-            const float *by = p.key_basis + head * p.key_basis_stride + at * key_wide;
+            int64_t part = pair.of_part();
             float *d_u = p.d_u + (part * p.keys + pair.k.start + j) * key_wide;
-            float *d_by = p.d_key_basis + (part * p.basis_length + at) * key_wide;
-            over_queries(b.count, key_wide, b.width, block, kKeyLd, by, key_wide, d_u, key_wide,
-                         kAll);
-            over_keys<Into::kAdd>(b.width, key_wide, b.count, block, kKeyLd,
-                                  keys(pair.k.start + j), key_wide, d_by, key_wide, nullptr, kAll);
+            pieces(b.at, b.at + b.width, kEverything,
+                   [&](int64_t d, int64_t count, int64_t at, int64_t rows) {
+                const float *by = p.key_basis + head * p.key_basis_stride + at * key_wide;
+                float *d_by = p.d_key_basis + (part * p.basis_rows + at) * key_wide;
+                const float *ds = block + d - b.at;
+                if (rows < count) ds = collect(d, count, at, rows, b.count, ds);
+                over_queries(b.count, key_wide, rows, ds, kKeyLd, by, key_wide, d_u, key_wide, kAll);
+                over_keys<Into::kAdd>(rows, key_wide, b.count, ds, kKeyLd, keys(pair.k.start + j),
+                                      key_wide, d_by, key_wide, nullptr, kAll);
+            });
         }
+    }
+    // E of every distance from that of every row of the basis, in `piece`; and the reverse.
+    void spread(int64_t d, int64_t count, int64_t at, int64_t keys, float *to) const {
+        int32_t from[kKeyLd];
+        for (int64_t n = 0; n < count; n++) from[n] = (int32_t)(source(d + n) - at);
+        for (int64_t j = 0; j < keys; j++)
+            for (int64_t n = 0; n < count; n++) to[j * kKeyLd + n] = piece[j * kKeyLd + from[n]];
+    }
+    const float *collect(int64_t d, int64_t count, int64_t at, int64_t rows, int64_t keys,
+                         const float *ds) const {
+        int32_t to[kKeyLd];
+        for (int64_t n = 0; n < count; n++) to[n] = (int32_t)(source(d + n) - at);
+        for (int64_t j = 0; j < keys; j++) {
+            float *sums = piece + j * kKeyLd;
+            memset(sums, 0, rows * sizeof(float));
+            for (int64_t n = 0; n < count; n++) sums[to[n]] += ds[j * kKeyLd + n];
+        }
+        return piece;
     }
     // Hands on the gradients of curves at distances of at least `from`, which no later key has.
     void flush(const Pair &pair, int64_t from) {
         float *d_r = p.d_r + ((row * p.heads + head) * p.queries + q.start) * wide;
-        float *d_basis = p.d_basis + (pair.of_part() * p.basis_length - p.basis_low) * wide;
+        float *d_basis = p.d_basis + pair.of_part() * p.basis_rows * wide;
         from = greater(from, grads.low);
-        Ring::stretches(from, grads.high, [&](int64_t d, int64_t count) {
-            float *ds = grads.row(d);
-            over_keys<Into::kAdd>(q.count, wide, count, ds, kRingLd, basis(d), wide, d_r, wide,
-                                  nullptr, kAll);
-            over_queries(count, wide, q.count, ds, kRingLd, queries(), wide, d_basis + d * wide,
-                         wide, kAll);
-            memset(ds, 0, count * kRingLd * sizeof(float));
+        Ring::stretches(from, grads.high, [&](int64_t first, int64_t all) {
+            pieces(first, first + all, kPiece, [&](int64_t d, int64_t count, int64_t at, int64_t rows) {
+                float *ds = grads.row(d);
+                if (rows < count) {
+                    memset(piece, 0, rows * kRingLd * sizeof(float));
+                    for (int64_t n = 0; n < count; n++)
+                        for (int64_t i = 0; i < q.count; i += W) {
+                            float *to = piece + (source(d + n) - at) * kRingLd + i;
+                            store(to, load(to) + load(ds + n * kRingLd + i));
+                        }
+                }
+                const float *sums = rows < count ? piece : ds;
+                over_keys<Into::kAdd>(q.count, wide, rows, sums, kRingLd, basis(at), wide, d_r, wide,
+                                      nullptr, kAll);
+                over_queries(rows, wide, q.count, sums, kRingLd, queries(), wide, d_basis + at * wide,
+                             wide, kAll);
+                memset(ds, 0, count * kRingLd * sizeof(float));
+            });
         });
         grads.high = smaller(grads.high, from);
     }
