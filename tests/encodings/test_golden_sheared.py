@@ -76,7 +76,7 @@ def test_relative_projection_of_x_transformers() -> None:
         "inkling", {**config, "D": config["C"] // config["H"]},
         {"to_distance_weights.0.weight": z["w"], "to_distance_weights.0.bias": z["b"],
          "distance_bank": z["bank"]},
-        **fields, scale="model", projection_bias=True,
+        **fields, qk_scale="model", projection_bias=True,
     )  # fmt: skip
     stream, where = made.stream(z["x"]), Positions.span(config["L"])
     found = dense(made.bias(where, stream, stream), where)

@@ -85,7 +85,7 @@ def test_a_scale_of_the_encoding_and_one_of_the_model_contradict() -> None:
             InputError, match=r"has its own factor of q\.k, but the model has scale="
         ):
             model(encoding=name, scale="one")
-    assert model(encoding="inkling", encoding_fields={"scale": "model"}, scale="one")
+    assert model(encoding="inkling", encoding_fields={"qk_scale": "model"}, scale="one")
 
 
 @pytest.mark.parametrize(

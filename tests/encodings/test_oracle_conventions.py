@@ -69,7 +69,7 @@ CONVENTIONS: list[tuple[str, dict[str, object]]] = [
     ("transformer-xl", {"layout": "interleaved", "base": 100.0}),
     ("deberta", {"terms": "c2p", "buckets": 12, "max_distance": 9}),
     ("deberta", {"norm": True}),
-    ("inkling", {"scale": "model", "projection_bias": True, "extent": 300}),
+    ("inkling", {"qk_scale": "model", "projection_bias": True, "extent": 300}),
     ("grape", {"gate": "path", "path_dim": 6}),
     ("dape+inkling", {}),
     ("dapev2+deberta", {}),

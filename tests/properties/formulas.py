@@ -223,7 +223,7 @@ def factor(encoding: Encoding) -> float:
     e, config = encoding.shape.head_dim, encoding.config
     if isinstance(encoding, DeBERTa):
         return ((3 if config.terms == "both" else 2) * e) ** -0.5
-    if isinstance(encoding, Inkling) and config.scale == "head_dim":
+    if isinstance(encoding, Inkling) and config.qk_scale == "head_dim":
         return 1 / e
     return e**-0.5
 

@@ -105,16 +105,18 @@ class DeBERTa(Encoding):
     ) -> Sheared:
         """Return content to position by query and position to content by key, both scaled."""
         heads = need_heads(self.title, positions, heads)
-        distance, zero = self.distances(positions, self.rows.device)
+        distance, _ = self.distances(positions, self.rows.device)
+        # From max_distance on there is one row, and a basis goes on as its last column.
+        distance = distance[distance.abs() <= self.config.max_distance]
+        zero = -int(distance[0])
         row = (self.bucket(distance) + self.config.buckets).clamp(0, 2 * self.config.buckets - 1)
-        q_rows, k_rows = (x.mT.index_select(2, row) for x in self.projected(heads))
+        q_rows, k_rows = (x.mT for x in self.projected(heads))
+        by_query = heads.scale * heads.q, k_rows
         by_key = heads.scale * heads.keys(), q_rows
-        if self.config.terms == "c2p":
-            return Sheared(heads.scale * heads.q, k_rows, zero)
         if self.config.terms == "p2c":
             nothing = heads.q.new_zeros(1, *heads.q.shape[1:3], 1)
-            return Sheared(nothing, k_rows.new_zeros(1, 1, k_rows.shape[2]), zero, by_key)
-        return Sheared(heads.scale * heads.q, k_rows, zero, by_key)
+            by_query = nothing, k_rows.new_zeros(1, 1, k_rows.shape[2])
+        return Sheared(*by_query, zero, None if self.config.terms == "c2p" else by_key, row)
 
     def projected(self, heads: Heads) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
         """Return Q_r and K_r; of a term that is left out, the other's."""

@@ -5,9 +5,10 @@
 x is the layer's input after its norm; r has `rank` numbers per head and token, P [rank, extent] is
 shared by all heads. There is no rotation.
 
-Inkling normalises q and k per head and scales q.k by 1/e, not 1/sqrt(e) (`scale`). Its layers with
-a window have extent = window; its full layers have extent 1024 and temperature="inkling", which
-multiplies q.k and the bias. The norm and the short convolutions over k and v belong to the model.
+Inkling normalises q and k per head and scales q.k by 1/e, not 1/sqrt(e) (`qk_scale`). Its layers
+with a window have extent = window; its full layers have extent 1024 and temperature="inkling",
+which multiplies q.k and the bias. The norm and the short convolutions over k and v belong to the
+model.
 x-transformers' RelativeProj has a bias term in W_r (`projection_bias`) and the usual scale.
 """
 
@@ -38,7 +39,7 @@ class InklingConfig(Config):
     """Numbers per head and token, and curves in the bank."""
     extent: int | None = None
     """Distances with a bias; None is the window, or the context length up to 1024."""
-    scale: Literal["head_dim", "model"] = "head_dim"
+    qk_scale: Literal["head_dim", "model"] = "head_dim"
     """The factor of q.k: 1/e, or the model's."""
     projection_bias: bool = False
     """W_r has a bias term, as in x-transformers."""
@@ -83,7 +84,7 @@ class Inkling(Encoding):
     @property
     def content_scale(self) -> float | None:
         """1/e, unless the model's scale is asked for."""
-        return 1 / self.shape.head_dim if self.config.scale == "head_dim" else None
+        return 1 / self.shape.head_dim if self.config.qk_scale == "head_dim" else None
 
     def stream(
         self,

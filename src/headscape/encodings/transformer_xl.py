@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headscape.bias import Sheared
@@ -24,6 +24,8 @@ from headscape.encodings.heads import Heads, need_heads
 from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 from headscape.types import Positions
+
+STEP = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,19 +91,30 @@ class TransformerXL(Encoding):
     ) -> Sheared:
         """Return (q_i + w) . W_R R(i - j) by query, and u . k_j by key, both scaled."""
         heads = need_heads(self.title, positions, heads)
-        distance, zero = self.distances(positions, self.content.device)
+        distance, _ = self.distances(positions, self.content.device)
+        if self.config.clamp is not None:
+            distance = distance[distance.abs() <= self.config.clamp]
+        zero = -int(distance[0])
         basis = self.project(self.sinusoids(distance)).unflatten(-1, (self.shape.heads, -1))
         r = heads.scale * (heads.q + self.position[:, None])
         constant = heads.scale * (heads.keys() @ self.content[:, :, None])
         flat = torch.ones_like(basis[:, 0, :1]).T[None]
         return Sheared(r, basis.permute(1, 2, 0), zero, (constant, flat))
 
-    def sinusoids(self, distance: Tensor) -> Float[Tensor, "n d"]:
-        """Return R of every distance; angles are float64."""
-        width, far = self.shape.width, self.config.clamp
-        distance = distance if far is None else distance.clamp(-far, far)
+    def sinusoids(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
+        """Return R of consecutive distances.
+
+        exp(i (a + b) w) = exp(i a w) exp(i b w): every 64th distance and 64 steps need a sine, with
+        angles in float64; the rest are products.
+        """
+        width, dtype = self.shape.width, self.content.dtype
         m = torch.arange(0, width, 2, dtype=torch.float64, device=distance.device)
-        angle = distance[:, None] * self.config.base ** (-m / width)
-        waves = torch.stack([angle.sin(), angle.cos()], dim=-1)
-        waves = waves if self.config.layout == "interleaved" else waves.mT
-        return waves.flatten(1).to(self.content.dtype)
+        speed = self.config.base ** (-m / width)
+        steps = distance[::STEP, None], torch.arange(STEP, device=distance.device)[:, None]
+        exact = dtype if dtype == torch.float64 else torch.float32
+        coarse, fine = (torch.polar(torch.ones_like(x * speed), x * speed) for x in steps)
+        turns = coarse.to(exact.to_complex())[:, None] * fine.to(exact.to_complex())
+        turns = turns.flatten(0, 1)[: len(distance)]
+        if self.config.layout == "halves":
+            return torch.cat([turns.imag, turns.real], dim=1).to(dtype)
+        return torch.stack([turns.imag, turns.real], dim=2).flatten(1).to(dtype)

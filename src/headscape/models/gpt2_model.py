@@ -14,7 +14,6 @@ from headscape.encodings import title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.gpt2.generate import stream
-from headscape.gpt2.model_config import ModelConfig
 from headscape.io import atomic
 from headscape.loaded import LoadedModel
 from headscape.losses import BLOCK, digest, losses_in_blocks
@@ -121,12 +120,14 @@ class GPT2Model(LoadedModel):
         return tokens.to(self.gpt2.tokens.weight.device)
 
 
-def shaping(config: ModelConfig) -> dict[str, object]:
-    """Return what the model itself does to scores: their scale and, if it has one, its QK-norm."""
+def shaping(gpt2: GPT2, layer: int) -> dict[str, object]:
+    """Return what else acts on a layer's scores: their scale and, if there is one, the QK-norm."""
+    config = gpt2.config
+    scale = gpt2.encoding(layer).content_scale or config.scale
     if config.qk_norm == "none":
-        return {"scale": config.scale}
+        return {"scale": scale}
     norm = {name: value for name, value in config.to_json().items() if name.startswith("qk_norm")}
-    return {"scale": config.scale, **norm}
+    return {"scale": scale, **norm}
 
 
 def claims_of(gpt2: GPT2, layer: int) -> dict[str, bool]:
@@ -143,7 +144,7 @@ def spec_of(gpt2: GPT2, **about: Any) -> Spec:
     layers = [
         LayerSpec(
             encoding=entry.name,
-            conventions=gpt2.encoding(layer).conventions() | shaping(config),
+            conventions=gpt2.encoding(layer).conventions() | shaping(gpt2, layer),
             claims=claims_of(gpt2, layer),
         )
         for layer, entry in enumerate(config.schedule())

@@ -21,7 +21,7 @@ from torch import Tensor
 from headscape.attention.check import check
 from headscape.attention.native import library
 from headscape.attention.native.fold import fold
-from headscape.attention.native.ops import MARGIN, TYPES, attention, contiguous
+from headscape.attention.native.ops import MARGIN, REACH, TYPES, attention, contiguous
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Pairwise, Perceptron, Sheared, Slope, Toeplitz
 from headscape.encodings import Encoding
@@ -130,8 +130,12 @@ def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
         temperature = temperature.float().expand(q.shape[:3])
     if mixing:
         q, k, v = q.float(), k.float(), v.float()
+    at = _at(inputs)
+    if isinstance(bias, Sheared):
+        _, most = inputs.positions.bounds
+        at += [bias.columns(torch.arange(low, max(most, low + REACH) + REACH + 1))[None]]
     return (
-        q, k, v, _at(inputs), [*tensors, *mixers], kind, mixing, low, visible.causal, inputs.scale,
+        q, k, v, at, [*tensors, *mixers], kind, mixing, low, visible.causal, inputs.scale,
         visible.window or 0, inputs.softcap or 0.0, temperature,
         None if sink is None else sink.float(),
     )  # fmt: skip
@@ -201,12 +205,12 @@ def _values(
         sums = [bias.row.double(), bias.col.double()]
         return "slope", sums if bias.weight is None else [*sums, bias.weight.float()], 0
     least, most = positions.bounds
-    low = (max(least, 0) if causal else least) - MARGIN
-    distance = torch.arange(low, max(most, low) + MARGIN + 1)
+    margin = REACH if isinstance(bias, Sheared) else MARGIN
+    low = (max(least, 0) if causal else least) - margin
+    distance = torch.arange(low, max(most, low) + margin + 1)
     if isinstance(bias, Sheared):
-        column = (distance + bias.zero).clamp(0, bias.basis.shape[-1] - 1)
         pairs = [(bias.r, bias.basis), *([] if bias.key is None else [bias.key])]
-        tensors = [x for r, basis in pairs for x in (r, basis.index_select(2, column))]
+        tensors = [x for r, basis in pairs for x in (r, basis.mT)]
         return "sheared", [x.float() for x in tensors], low
     if isinstance(bias, Toeplitz):
         column = (distance + bias.zero).clamp(0, bias.table.shape[1] - 1)
