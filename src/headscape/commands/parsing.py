@@ -6,6 +6,7 @@ split at its semicolons only, so that schedules of layers can contain commas:
 `--encodings "rope*3,nope; alibi"`.
 """
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -97,6 +98,19 @@ def numbers(words: "list[str] | None", what: str) -> "str | list[int]":
 def as_text(prompt: str) -> str:
     """A text from the command line, also where the locale is not UTF-8."""
     return utf8(prompt).decode("utf-8", "replace")
+
+
+def read_text(file: str | None) -> str | None:
+    """Return the text of a file; - is standard input."""
+    if file is None:
+        return None
+    if file == "-":
+        return sys.stdin.read()
+    if not Path(file).is_file():
+        raise InputError(f"there is no file {file}.")
+    from headscape.text.corpus.reading import read_documents
+
+    return "".join(part.text for part in read_documents(Path(file), Path(file).name))
 
 
 def from_zero(words: "list[str] | None", count: int, what: str) -> "tuple[int, ...]":

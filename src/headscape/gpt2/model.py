@@ -26,7 +26,7 @@ from headscape.encodings import Encoding, Heads, Stream
 from headscape.encodings.base import Role
 from headscape.encodings.layer_schedule import Entry, is_schedule, shared_fields
 from headscape.errors import InputError
-from headscape.gpt2 import published, weights
+from headscape.gpt2 import exported_weights, published, weights
 from headscape.gpt2.cache import Cache
 from headscape.gpt2.model_config import ModelConfig, preset
 from headscape.gpt2.qk_norm import qk_norm
@@ -336,10 +336,14 @@ class GPT2(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: FilePath | str) -> "GPT2":
-        """Load our own format, or a Hugging Face GPT-2 checkpoint, onto the CPU."""
+        """Load our own format, an export of it or a Hugging Face GPT-2, onto the CPU."""
         folder = FilePath(folder)
-        reader = weights.read if weights.is_ours(folder) else published.read
-        config, tensors = reader(folder)
+        if weights.is_ours(folder):
+            config, tensors = weights.read(folder)
+        elif exported_weights.is_exported(folder):
+            config, tensors = exported_weights.read(folder)
+        else:
+            config, tensors = published.read(folder)
         model = cls(config)
         model.load_tensors(tensors, source=str(folder))
         return model

@@ -10,14 +10,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headscape.encodings import title
+from headscape.encodings import Encoding, title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
+from headscape.gpt2.edited import edited_hidden
 from headscape.gpt2.generate import stream
+from headscape.gpt2.model_config import ModelConfig
 from headscape.io import atomic
 from headscape.loaded import LoadedModel
 from headscape.losses import BLOCK, digest, losses_in_blocks
-from headscape.protocol import LayerSpec, Spec, Watch
+from headscape.protocol import Edit, LayerSpec, Spec, Watch
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.tokenizer import Tokenizer
 
@@ -31,10 +33,13 @@ class GPT2Model(LoadedModel):
         *,
         tokenizer: Tokenizer | None = None,
         dataset: Callable[[], Dataset | None] = lambda: None,
+        folder: Path | None = None,
         **about: Any,
     ) -> None:
         """`dataset` is called when it is first needed; `about` are fields of `Spec`."""
         self.gpt2 = gpt2.eval()
+        self.folder = folder
+        """The run that it was opened from."""
         self._tokenizer = tokenizer
         self._open_dataset = dataset
         self._spec = spec_of(gpt2, **about)
@@ -72,13 +77,25 @@ class GPT2Model(LoadedModel):
         return losses_in_blocks(hidden, windows[:, 1 + first :], self.gpt2.logits).cpu()
 
     @torch.inference_mode()
+    def edited_losses(
+        self, windows: Int[Tensor, "b t_plus_1"], first: int, layer: int, edits: Sequence[Edit]
+    ) -> Iterator[Float[Tensor, "b scored"]]:
+        """Yield `losses` for each edit of a layer, counted from 0; earlier layers run once."""
+        windows = self._here(windows)
+        target = windows[:, 1 + first :]
+        for hidden in edited_hidden(self.gpt2, windows[:, :-1], layer, edits):
+            yield losses_in_blocks(hidden[:, first:], target, self.gpt2.logits).cpu()
+
+    @torch.inference_mode()
     def predictions(
         self, tokens: Int[Tensor, "b t"], where: Bool[Tensor, "b t"]
     ) -> Int[Tensor, " n"]:
         """The likeliest next token after each token that `where` selects, in row order."""
         hidden = self.gpt2.hidden(self._here(tokens))[self._here(where)]
-        likeliest = [self.gpt2.logits(rows).argmax(dim=-1) for rows in torch.split(hidden, BLOCK)]
-        return torch.cat(likeliest).cpu()
+        found = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
+        for rows, out in zip(torch.split(hidden, BLOCK), torch.split(found, BLOCK), strict=True):
+            out.copy_(self.gpt2.logits(rows).argmax(dim=-1))
+        return found.cpu()
 
     def continuation(
         self, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
@@ -120,10 +137,9 @@ class GPT2Model(LoadedModel):
         return tokens.to(self.gpt2.tokens.weight.device)
 
 
-def shaping(gpt2: GPT2, layer: int) -> dict[str, object]:
-    """Return what else acts on a layer's scores: their scale and, if there is one, the QK-norm."""
-    config = gpt2.config
-    scale = gpt2.encoding(layer).content_scale or config.scale
+def shaping(config: ModelConfig, encoding: Encoding) -> dict[str, object]:
+    """Return what is done to q.k: the factor and, if the model has one, its QK-norm."""
+    scale = config.scale if encoding.content_scale is None else encoding.content_scale
     if config.qk_norm == "none":
         return {"scale": scale}
     norm = {name: value for name, value in config.to_json().items() if name.startswith("qk_norm")}
@@ -144,7 +160,7 @@ def spec_of(gpt2: GPT2, **about: Any) -> Spec:
     layers = [
         LayerSpec(
             encoding=entry.name,
-            conventions=gpt2.encoding(layer).conventions() | shaping(gpt2, layer),
+            conventions=gpt2.encoding(layer).conventions() | shaping(config, gpt2.encoding(layer)),
             claims=claims_of(gpt2, layer),
         )
         for layer, entry in enumerate(config.schedule())

@@ -25,7 +25,7 @@ from typing import Any
 from headscape.encodings.plugins import load_plugin, loaded_plugins
 from headscape.errors import InputError
 from headscape.figures.gallery import Entry
-from headscape.io.child_process import end_with_parent
+from headscape.io.child_process import end_with_parent, handling
 from headscape.paper.figure_job import Job, Progress, make
 from headscape.paper.paper_figures import PaperFigure
 
@@ -121,20 +121,6 @@ def _one_thread_each() -> Iterator[None]:
             del os.environ["OMP_NUM_THREADS"]
         else:
             os.environ["OMP_NUM_THREADS"] = old
-
-
-@contextmanager
-def handling(number: signal.Signals, handler: Any) -> Iterator[None]:
-    """Handle a signal differently for a while; does nothing outside the main thread."""
-    try:
-        old = signal.signal(number, handler)
-    except ValueError:  # Python delivers signals to the main thread only
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(number, old)
 
 
 def _work(
