@@ -15,6 +15,7 @@ from headscape.attention.reference import AttentionInputs, shared
 from headscape.encodings import Encoding
 from headscape.errors import InputError
 from headscape.huggingface.mask_rule import MaskRule
+from headscape.huggingface.position_table import NAMES
 from headscape.huggingface.running_sums import streams
 
 ENCODING = "headscape_encoding"
@@ -38,9 +39,15 @@ class HandOver:
     heads: int
 
     def __call__(
-        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[()], dict[str, Any]]:
         """Return the changed arguments."""
+        if module.config._attn_implementation not in NAMES:  # noqa: SLF001
+            raise InputError(
+                f"the model has {getattr(module, ENCODING).title} in place of its own position, "
+                f"which attn_implementation={module.config._attn_implementation!r} would drop: "  # noqa: SLF001
+                f"call headscape.huggingface.set_attention(model)."
+            )
         given = {**dict(zip(self.names, args, strict=False)), **kwargs}
         hidden = given[self.names[0]]
         cache = given.get("past_key_values", given.get("layer_past"))
@@ -70,6 +77,20 @@ def encoding_of(module: nn.Module) -> Encoding | None:
         # PEFT's modules_to_save wraps the module and trains a copy.
         found = found.modules_to_save[found.active_adapters[0]] if found.active_adapters else None
     return found
+
+
+def check_loaded(module: Any) -> None:
+    """Raise InputError if the config names an encoding that the model was loaded without."""
+    records = getattr(module.config, ENCODING, None) or ()
+    name, layer = type(module).__name__, getattr(module, "layer_idx", None)
+    crosses = "Cross" in name or getattr(module, "is_cross_attention", False)
+    crosses = crosses or (getattr(module, "is_decoder", False) and not module.is_causal)
+    for record in () if crosses else records:
+        if record["layers"] is None or layer in record["layers"]:
+            raise InputError(
+                f"this model was saved with the encoding {record['encoding']!r}, which {name} "
+                f"lacks: load it with headscape.huggingface.load."
+            )
 
 
 def encoded_inputs(
