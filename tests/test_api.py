@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ def test_the_names_are_these() -> None:
     assert set(hs.__all__) == NAMES
     assert set(hs.API) == NAMES - {"__version__"}
     assert set(dir(hs)) == NAMES
+    assert all(re.search(rf"\b{name}\b", hs.__doc__ or "") for name in hs.API)
 
 
 @pytest.mark.parametrize("name", sorted(NAMES - {"__version__"}))

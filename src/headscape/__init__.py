@@ -12,8 +12,10 @@
     capture      what every head does with one text; also model.capture(...)
     compare      the difference of two captures or models, as a figure
     view         every head in the browser, in a notebook or in one HTML file
+    atlas        measures of every head of a model, as a page
     evaluate     losses or accuracies at several lengths, as a Table
     stretch      a RoPE model that reads longer texts
+    export       a model as a folder that Hugging Face transformers loads
     figures      the figures of the CABLE paper, models included
     attention    attention with a position encoding, in one call
     encodings    the table of encodings; `build` makes one, `register` adds yours

@@ -28,8 +28,8 @@ Drift = Annotated[
 Effects = Annotated[
     int,
     typer.Option(
-        help="Sequences on which each head in turn loses its positional part, to see what the "
-        "loss does; 2 runs per head. [default: none]",
+        help="Measure how the loss changes when a head loses its positional part, on this many "
+        "sequences; 2 runs per head. [default: 0, not measured]",
         show_default=False,
     ),
 ]
@@ -57,7 +57,7 @@ def atlas(
     ] = False,
     plugin: Plugin = None,
 ) -> None:
-    """Measure every layer and head of a model and write a page to look through them.
+    """Measure every head of a model and write a page.
 
     Writes atlas.html (opens from disk, sortable by any measure), heads.csv and heads.json. The page
     shows each head's attention map and kernel, the ten heads where position matters most and least,
