@@ -111,7 +111,7 @@ def _attend(
         raise _RefusedError("it never has the attention weights that output_attentions asks for")
     if others.get("cache") is not None:
         raise _RefusedError("it does not read a paged cache")
-    rule = _rule(module, q, k, mask, is_causal=is_causal)
+    rule = _rule(module, q, k, mask, is_causal=is_causal).written()
     keys = rule.positions.k.shape[1]
     k, v = k[:, :, :keys], v[:, :, :keys]
     scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)

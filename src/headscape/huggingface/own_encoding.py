@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headscape.attention.reference import AttentionInputs, shared
-from headscape.encodings import Encoding
+from headscape.encodings import Encoding, Heads
 from headscape.errors import InputError
 from headscape.huggingface.mask_rule import MaskRule
 from headscape.huggingface.position_table import NAMES
@@ -108,27 +108,35 @@ def encoded_inputs(
     """Return what the attention of one layer is a function of."""
     positions, visible = rule.positions, rule.visible
     if encoding.shape.causal != visible.causal and positions.q.shape[1] > 1:
-        kinds = "causal" if encoding.shape.causal else "bidirectional"
+        kind = "causal" if encoding.shape.causal else "bidirectional"
         raise InputError(
-            f"{encoding.title} was built for {kinds} attention, but the model's mask is not: set "
+            f"{encoding.title} was built for {kind} attention, but the model's mask is not: set "
             f"the encoding again after changing the config."
         )
-    if encoding.rotates and k.shape[1] < q.shape[1] and any(True for _ in encoding.parameters()):
+    learns = encoding.streams or any(True for _ in encoding.parameters())
+    if encoding.rotates and learns and k.shape[1] < q.shape[1]:
         # What is learned per query head (PoPE's phases) makes the keys of a group differ.
         k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
-    keys = slice(rule.first_key, rule.first_key + k.shape[2])
-    asking, asked = streams(encoding, given[INPUT], given[CACHE], rule.first_query, keys)
+    starts = visible.starts(q.shape[2])
+    asking, asked = streams(
+        encoding, given[INPUT], starts, given[CACHE], rule.first_query, rule.first_key
+    )
+    q = encoding.rotate(q, positions.q, "query", asking)
+    k = encoding.rotate(k, positions.k, "key", asked)
+    scale = scale if encoding.content_scale is None else encoding.content_scale
+    heads = [Heads(q, k, scale)] if encoding.reads_heads else []
     windows = [w for w in (visible.window, encoding.window) if w is not None]
     return AttentionInputs(
-        encoding.rotate(q, positions.q, "query"),
-        encoding.rotate(k, positions.k, "key"),
+        q,
+        k,
         v,
         encoding,
-        encoding.bias(positions, asking, asked),
+        encoding.bias(positions, asking, asked, *heads),
         positions,
-        replace(visible, window=min(windows) if windows else None),
+        replace(visible, window=min(windows) if windows else None, chunk=encoding.chunk),
         scale,
         temperature=encoding.temperature(positions.q),
         softcap=encoding.softcap or softcap,
         sink=sink if encoding.sink() is None else encoding.sink(),
+        reflections=None if asked is None else asked.reflections,
     )
