@@ -146,8 +146,8 @@ Made by
 Models: nano (2 layers, 12 heads, width 192), {args.steps:,} steps of AdamW on
 {run.tokens_per_step:,} tokens each of the standard library's source, {len(args.seeds)} seeds each.
 Windows of {stages} tokens take equal shares of the steps. Perplexities are of this text
-by a vocabulary of 1,024 tokens and say nothing beside perplexities of another text; the shape over
-lengths is what compares. Scored is the start of the held-out text.
+with a vocabulary of 1,024 tokens and cannot be compared with perplexities of other texts; compare
+how they change with the length. The start of the held-out text is scored.
 
 {table.to_markdown()}
 ![Perplexity against length](results.svg)

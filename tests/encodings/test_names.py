@@ -89,7 +89,7 @@ def test_a_registered_encoding_is_like_any_other() -> None:
         ("my+name", Mine, r"lower-case letters, digits, - and _, got 'my\+name'"),
         ("", Mine, "lower-case letters"),
         (3, Mine, "lower-case letters"),
-        ("mine", int, "must be a subclass of headscape.encodings.Encoding, got <class 'int'>"),
+        ("mine", int, "must be a subclass of headscape.Encoding, got <class 'int'>"),
         ("mine", "Mine", "must be a subclass"),
     ],
 )

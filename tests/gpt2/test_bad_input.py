@@ -30,17 +30,16 @@ def sentence(error: pytest.ExceptionInfo[InputError]) -> str:
     ("wrong", "nearest"),
     [("alibbi", "alibi"), ("kerpel", "kerple"), ("rop", "rope"), ("cabel", "cable"), ("T5", "t5")],
 )
-def test_an_unknown_encoding_names_the_nearest_first(wrong: str, nearest: str) -> None:
+def test_an_unknown_encoding_names_the_nearest(wrong: str, nearest: str) -> None:
     for name in (wrong, f"dapev2+{wrong}"):
-        with pytest.raises(InputError, match=f"'{wrong}'") as error:
+        with pytest.raises(InputError, match=f"'{wrong}': did you mean '{nearest}'") as error:
             build(name, **SHAPE)
-        listed = sentence(error).rpartition("there are ")[2].rstrip(".").split(", ")
-        assert listed[0] == nearest
-        assert sorted(listed) == sorted(ENCODINGS)
+        listed = sentence(error).rpartition("there are ")[2].partition(";")[0]
+        assert listed.split(", ") == list(ENCODINGS)
 
 
 def test_an_unknown_wrapper() -> None:
-    with pytest.raises(InputError, match=r"'dapev3'.*dapev2, dape\."):
+    with pytest.raises(InputError, match=r"'dapev3': did you mean 'dapev2'"):
         build("dapev3+alibi", **SHAPE)
     with pytest.raises(InputError, match=r"'dape'.*dape\+"):
         build("dape", **SHAPE)
@@ -49,7 +48,7 @@ def test_an_unknown_wrapper() -> None:
             build(f"dape+{base}", **SHAPE)
 
 
-def test_an_unknown_field_names_the_nearest_first() -> None:
+def test_an_unknown_field_names_the_nearest() -> None:
     with pytest.raises(InputError, match=r"'slope'.*did you mean 'slopes'") as error:
         build("alibi", **SHAPE, slope="mpt")
     sentence(error)

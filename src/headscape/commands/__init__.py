@@ -5,12 +5,14 @@ from collections.abc import Callable
 import typer
 
 from headscape.commands import (
+    atlas_command,
     capture_command,
     check_command,
     doctor_command,
     draw_command,
     encodings_command,
     evaluate_command,
+    export_command,
     figures_command,
     generate_command,
     measure_command,
@@ -26,8 +28,10 @@ REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
     capture_command.register,
     draw_command.register,
     measure_command.register,
+    atlas_command.register,
     view_command.register,
     evaluate_command.register,
+    export_command.register,
     check_command.register,
     doctor_command.register,
 )

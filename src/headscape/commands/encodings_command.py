@@ -83,28 +83,11 @@ def _table() -> None:
 
 def _layers(source: str) -> None:
     """Print the encoding and conventions of every layer, equal neighbours in one line."""
-    from itertools import groupby
-
     import headscape
-    from headscape.figures.labels import shown_conventions
+    from headscape.heads.recognised import recognised
 
-    spec = headscape.load(source).spec
-    context = "unknown" if spec.train_length is None else f"{spec.train_length:,}"
-    reads = "causal" if spec.causal else "bidirectional"
-    typer.echo(
-        f"{spec.name}: {len(spec.layers)} layers x {spec.heads} heads of {spec.head_dim}, "
-        f"context {context}, {reads}"
-    )
-    if "input" in spec.provenance:
-        typer.echo(f"at the input: {spec.provenance['input']}")
-    numbered = enumerate(spec.layers, start=1)
-    for layer, same in groupby(numbered, key=lambda pair: pair[1]):
-        numbers = [number for number, _ in same]
-        span = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
-        shown = shown_conventions(layer.conventions)
-        fields = ", ".join(f"{key}={value!r}" for key, value in shown.items())
-        name = "position not recognised" if layer.encoding == "unknown" else layer.encoding
-        typer.echo(f"layer {span}: {name}  {fields}")
+    for line in recognised(headscape.load(source).spec):
+        typer.echo(line)
 
 
 def _one(name: str) -> None:

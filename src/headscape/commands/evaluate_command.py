@@ -33,8 +33,8 @@ def evaluate(
     protocol: Annotated[
         str | None,
         typer.Option(
-            help="nonoverlap, last-256, sliding-256 (any number), per-position. "
-            "[default: nonoverlap]"
+            help="Which tokens are scored: nonoverlap, last-256, sliding-256 (any number), "
+            "per-position. [default: nonoverlap]"
         ),
     ] = None,
     same_tokens: Annotated[
@@ -43,8 +43,8 @@ def evaluate(
     quantity: Annotated[
         str | None,
         typer.Option(
-            help="perplexity, byte-perplexity, word-perplexity, bits-per-byte, loss. "
-            "[default: perplexity]"
+            help="What to report: perplexity, byte-perplexity, word-perplexity, bits-per-byte or "
+            "loss. [default: perplexity]"
         ),
     ] = None,
     extend: Annotated[
@@ -127,12 +127,11 @@ def _finish(table: "Table", out: Path) -> None:
 
 def _stretched(models: "Sequence[LoadedModel]", extend: Sequence[str]) -> "list[LoadedModel]":
     """The models, each RoPE model followed by its stretched versions."""
-    from headscape.models.gpt2_model import GPT2Model
     from headscape.models.load import stretch
     from headscape.models.stretched import uses_rope
 
     # Without any RoPE model, the first one says why it cannot be stretched.
-    rope = [m for m in models if isinstance(m, GPT2Model) and uses_rope(m.spec.encoding)]
+    rope = [model for model in models if uses_rope(model)]
     return [
         one
         for model in models

@@ -1,4 +1,4 @@
-"""`headscape view`: show every head of a model in the browser."""
+"""`headscape view`: show every head of captures and models in the browser."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 def view(
     sources: Annotated[
         list[str],
-        typer.Argument(help="Runs, folders of weights, captures, or hf:FOLDER.", metavar="MODEL"),
+        typer.Argument(help="Captures, runs, folders of weights, or hf:FOLDER.", metavar="SOURCE"),
     ],
     html: Annotated[
         Path | None, typer.Option(help="Write one self-contained file instead of serving.")
@@ -31,7 +31,7 @@ def view(
 ) -> None:
     """Show every head in the browser, or write an offline page.
 
-    Bias, scores and weights of one or more models, down to a single pair of tokens.
+    Bias, scores and weights of captures or models, down to a single pair of tokens.
 
     Without --html, serves on this computer only until Ctrl-C.
     """

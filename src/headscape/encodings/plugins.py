@@ -77,7 +77,7 @@ def _import(path: Path, module_name: str) -> ModuleType:
     except Exception as error:
         _restore(module_name, previous)
         raise InputError(
-            f"plugin {path} cannot be imported: {type(error).__name__}: {error}"
+            f"plugin {path} cannot be imported: {type(error).__name__}: {str(error).rstrip('.')}."
         ) from error
     return module
 

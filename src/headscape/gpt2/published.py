@@ -45,7 +45,7 @@ def read(folder: Path) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} contains neither headscape.json nor config.json.")
     theirs = read_json(folder / "config.json")
-    return _config(theirs, folder), _rename(_all_tensors(folder), folder)
+    return _config(theirs, folder), rename(all_tensors(folder), folder)
 
 
 def _config(theirs: dict[str, object], folder: Path) -> ModelConfig:
@@ -83,7 +83,8 @@ def _whole(theirs: dict[str, object], name: str, folder: Path) -> int:
     return value
 
 
-def _all_tensors(folder: Path) -> dict[str, torch.Tensor]:
+def all_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a folder, in one file or in several with an index."""
     if not (folder / INDEX).is_file():
         return read_tensors(folder / "model.safetensors")
     parts = read_json(folder / INDEX).get("weight_map")
@@ -97,7 +98,8 @@ def _all_tensors(folder: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _rename(tensors: dict[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:
+def rename(tensors: dict[str, torch.Tensor], folder: object) -> dict[str, torch.Tensor]:
+    """Tensors of a Hugging Face GPT-2 under our names; `folder` is named in errors."""
     ours: dict[str, torch.Tensor] = {}
     for full, value in tensors.items():
         name = full.removeprefix("transformer.")

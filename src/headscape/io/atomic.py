@@ -2,14 +2,15 @@
 
 A file is written under a temporary name in the target's folder, flushed to the disk and renamed. A
 symbolic link is followed: the file it points to is replaced and the link stays. Devices, FIFOs,
-sockets and folders are never replaced.
+sockets and folders are never replaced. A new folder is filled under a temporary name too.
 """
 
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headscape.errors import InputError
@@ -36,6 +37,44 @@ def replacing(path: Path) -> Iterator[Path]:
             _flush(target.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give a temporary folder to fill; on success it becomes `path`, which must be new or empty."""
+    target = empty_target(path)
+    with reporting("write", path):
+        made = [parent for parent in target.parents if not parent.exists()]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part"))
+    done = False
+    try:
+        with reporting("write", path):
+            yield part
+            for file in part.rglob("*"):
+                _flush(file)
+            part.chmod(0o777 & ~_umask())
+            part.replace(target)
+            done = True
+            _flush(target.parent)
+    finally:
+        if not done:
+            shutil.rmtree(part, ignore_errors=True)
+            for parent in made:
+                with suppress(OSError):
+                    parent.rmdir()
+
+
+def empty_target(path: Path) -> Path:
+    """Return the folder that `new_folder` creates; refuse a file and a folder with contents."""
+    with reporting("write", path):
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            if any(target.iterdir()):
+                raise InputError(f"{path} is not empty: choose a new folder.")
+        elif target.exists():
+            raise InputError(f"cannot write {path}: it is a file, not a folder.")
+    return target
 
 
 def writable_target(path: Path) -> Path:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from headscape.errors import InputError
-from headscape.gpt2 import GPT2, weights
+from headscape.gpt2 import GPT2, exported_weights, weights
 from headscape.io.json_file import read_json
 from headscape.loaded import LoadedModel
 from headscape.models.gpt2_model import GPT2Model
@@ -18,6 +19,7 @@ from headscape.pretrained.open_published import (
     wrap_published,
     wrap_tokenizer,
 )
+from headscape.pretrained.published_model import PublishedModel
 from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.text.tokenize.gpt2_bpe import GPT2Tokenizer
 from headscape.text.tokenize.published_tokenizer import read_published
@@ -36,8 +38,8 @@ def load(
 ) -> LoadedModel:
     """Open a model.
 
-    `source` is the folder of a training run, a folder that `save` or `save_pretrained` wrote, a
-    folder of Hugging Face GPT-2 weights, `hf:FOLDER` or `hf:FILE.gguf` for a model that
+    `source` is the folder of a training run, a folder that `save`, `save_pretrained` or `export`
+    wrote, a folder of Hugging Face GPT-2 weights, `hf:FOLDER` or `hf:FILE.gguf` for a model that
     transformers loads, or a `GPT2` or transformers model in memory. `step` chooses a checkpoint of
     a run (default: the newest good one). `tokenizer` ("bytes", "gpt2", a tokenizer of ours or of
     transformers) is for models without their own.
@@ -54,15 +56,15 @@ def load(
     if isinstance(source, GPT2):
         return GPT2Model(source, tokenizer=chosen, trained=False)
     if is_published(source):
-        return wrap_published(source, chosen)
+        return _exported_in_memory(source, chosen) or wrap_published(source, chosen)
     if not isinstance(source, str | Path):
         raise InputError(
             f"load takes a folder, a GPT2, a transformers model or a loaded model, got "
             f"{type(source).__name__}."
         )
-    if str(source).startswith(HUGGING_FACE):
-        return open_published(Path(str(source).removeprefix(HUGGING_FACE)), chosen)
-    folder = Path(source)
+    folder = Path(str(source).removeprefix(HUGGING_FACE))
+    if str(source).startswith(HUGGING_FACE) and not exported_weights.is_exported(folder):
+        return open_published(folder, chosen)
     if (folder / CONFIG).is_file():
         return open_run(folder, step)
     if step is not None:
@@ -81,8 +83,8 @@ def stretch(model: LoadedModel, extension: str) -> StretchedModel:
         >>> hs.stretch(rope, "yarn:4").spec.name
         'RoPE, YaRN x4'
     """
-    if not isinstance(model, GPT2Model):
-        raise InputError(f"{model!r} cannot be stretched: only our own GPT2 models can.")
+    if not isinstance(model, GPT2Model | PublishedModel):
+        raise InputError(f"{model!r} cannot be stretched: it is stretched already.")
     return StretchedModel(model, parse_extension(extension))
 
 
@@ -99,13 +101,31 @@ def _open_weights(folder: Path, tokenizer: Tokenizer | None) -> GPT2Model:
             f"(our weights) or config.json (Hugging Face weights)."
         )
     gpt2 = GPT2.from_pretrained(folder)
-    provenance = {"folder": folder.name}
+    about: dict[str, Any] = {"provenance": {"folder": folder.name}}
+    if exported_weights.is_exported(folder):
+        entry = exported_weights.read_entry(folder)
+        about = entry.about if entry.is_unchanged(folder) else about
     if tokenizer is None:
         tokenizer = _tokenizer_of(folder, gpt2)
-    return GPT2Model(gpt2, tokenizer=tokenizer, provenance=provenance)
+    return GPT2Model(gpt2, tokenizer=tokenizer, **about)
+
+
+def _exported_in_memory(model: Any, tokenizer: Tokenizer | None) -> GPT2Model | None:
+    """A copy of a model that transformers opened with our own class; None for other classes."""
+    entry = getattr(getattr(model, "config", None), exported_weights.ENTRY, None)
+    if not isinstance(entry, dict) or entry.get("layout") != "headscape":
+        return None
+    name = type(model).__name__
+    found = exported_weights.Exported.from_json(entry, name)
+    gpt2 = GPT2(found.model)
+    tensors = exported_weights.ours(found, model.state_dict())
+    gpt2.load_tensors(tensors, source=name)
+    return GPT2Model(gpt2, tokenizer=tokenizer, provenance={"architecture": name})
 
 
 def _tokenizer_of(folder: Path, gpt2: GPT2) -> Tokenizer | None:
+    if (folder / exported_weights.TOKENIZER).is_file():
+        return load_tokenizer(read_json(folder / exported_weights.TOKENIZER))
     path = folder / "tokenizer.json"
     if not path.is_file():
         published = (folder / "config.json").is_file() and not weights.is_ours(folder)

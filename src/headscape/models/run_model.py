@@ -14,6 +14,7 @@ def open_run(folder: Path | str, step: int | None = None) -> GPT2Model:
         run.model,
         tokenizer=run.tokenizer,
         dataset=run.dataset,
+        folder=run.folder,
         preset=run.config.preset,
         task=objective_of(run.config.corpus).task,
         seed=run.config.seed,

@@ -19,6 +19,7 @@ from headscape.paper import figure_models
 from headscape.paper.figure_files import Look, draw
 from headscape.paper.figure_job import Job
 from headscape.paper.figure_pool import by_work, make_all
+from headscape.paper.figure_viewer import link_viewer
 from headscape.paper.job_line import JobLine
 from headscape.paper.paper_figures import FIGURES
 from headscape.train.loop import metrics
@@ -93,10 +94,9 @@ def run(job: Job, processes: int) -> Path:
         raise InputError(f"processes must be at least 1, got {processes}.")
     job.check()
     wanted = by_work(job.figures())
-    page = job.look.out / "index.html"
     with JobLine({figure.title: figure.cost for figure in wanted}) as line:
         for entry in _preview(job):
-            page = _write_page(job, entry)
+            _write_page(job, [entry])
             line.message(f"{entry.title}: {job.look.out / entry.image} (untrained)")
         if any(job.run_of(figure) is None for figure in wanted):
             # Written once here, so that the processes below do not each write the same tokens.
@@ -107,9 +107,9 @@ def run(job: Job, processes: int) -> Path:
             closing(make_all(job, wanted, processes, line.update)) as entries,
         ):
             for entry in entries:
-                page = _write_page(job, entry)
+                _write_page(job, [entry])
                 line.message(f"{entry.title}: {job.look.out / entry.image}{_loss(job, entry)}")
-    return page
+    return _write_page(job, link_viewer(job.look.out, read_entries(job.look.out)))
 
 
 def _preview(job: Job) -> list[Entry]:
@@ -130,12 +130,12 @@ def _loss(job: Job, entry: Entry) -> str:
     return f" (validation loss {losses[-1]:.3f})" if losses else ""
 
 
-def _write_page(job: Job, entry: Entry) -> Path:
-    """Put a figure on the page beside those that are there."""
+def _write_page(job: Job, entries: list[Entry]) -> Path:
+    """Put figures on the page beside those that are there."""
     provenance = {
         "command": job.command,
         "headscape": headscape.__version__,
         "models": "as initialised" if job.untrained else f"preset {job.preset}, seed {job.seed}",
     }
-    shown = merge(read_entries(job.look.out), [entry])
+    shown = merge(read_entries(job.look.out), entries)
     return write_gallery(job.look.out, shown, TITLE, provenance)

@@ -27,8 +27,9 @@ METHODS = {"GPTJAttention", "CodeGenAttention", "GPTNeoSelfAttention"}
 """Families with a method `_attn(q, k, v, mask)`."""
 
 OnCall = Callable[[int, AttentionCall], None]
-OnResult = Callable[[int, Tensor], None]
-"""Called with a layer and its attention's result [b h t e], heads still apart."""
+OnResult = Callable[[int, Tensor], Tensor | None]
+"""Called with a layer and its attention's result [b h t e], heads still apart; a tensor that it
+returns takes the result's place."""
 
 
 class AttentionWatch:
@@ -38,7 +39,7 @@ class AttentionWatch:
         self,
         body: nn.Module,
         on_call: OnCall,
-        on_result: OnResult = lambda layer, out: None,
+        on_result: OnResult = lambda _, __: None,
         *,
         layers: Collection[int] | None = None,
         examine: bool = False,
@@ -116,8 +117,8 @@ class AttentionWatch:
                 if self._wanted():
                     self._report(module, given, q, k, v, mask, more)
                 result = run(module, q, k, v, mask, *rest, **more)
-                self._finish(result[0].transpose(1, 2))
-                return result
+                changed = self._finish(result[0].transpose(1, 2))
+                return result if changed is None else (changed.transpose(1, 2), *result[1:])
 
             return attention
 
@@ -137,8 +138,8 @@ class AttentionWatch:
                 extra = {"scaling": scale, "allowed": window}
                 self._report(module, given, q, k, v, mask, extra)
             result = original(q, k, v, mask, **more)
-            self._finish(result[0])
-            return result
+            changed = self._finish(result[0])
+            return result if changed is None else (changed, *result[1:])
 
         module._attn = attention
         stack.callback(delattr, module, "_attn")
@@ -148,17 +149,18 @@ class AttentionWatch:
             if self._wanted():
                 self.on_call(self.layer, OWN[kind](module, arguments(module, args, kwargs)))
 
-        def merged(result: Tensor) -> None:
+        def merged(result: Tensor, *rest: Any) -> tuple[Any, ...] | None:
             heads = result.reshape(*result.shape[:-1], -1, _head_dim(module))
-            self._finish(heads.transpose(1, 2))
+            changed = self._finish(heads.transpose(1, 2))
+            return None if changed is None else (changed.transpose(1, 2).flatten(2), *rest)
 
         stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
         name = RESULT[kind]
         if name is None:
-            hook = module.register_forward_hook(lambda _, __, result: merged(result[0]))
+            hook = module.register_forward_hook(lambda _, __, result: merged(*result))
         else:
             projection = module.get_submodule(name)
-            hook = projection.register_forward_pre_hook(lambda _, given: merged(given[0]))
+            hook = projection.register_forward_pre_hook(lambda _, given: merged(*given))
         stack.callback(hook.remove)
 
     def _report(
@@ -205,9 +207,9 @@ class AttentionWatch:
     def _wanted(self) -> bool:
         return self.layers is None or self.layer in self.layers
 
-    def _finish(self, result: Tensor) -> None:
+    def _finish(self, result: Tensor) -> Tensor | None:
         layer, self.layer = self.layer, self.layer + 1
-        self.on_result(layer, result)
+        return self.on_result(layer, result)
 
     def _without_angles(
         self, module: nn.Module, given: dict[str, Any]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Pairwise, Slope
@@ -39,9 +39,17 @@ class LayerReading:
     at_input: Encoding | None = None
     """What is added to the token embeddings, in a model whose layers use nothing else."""
 
-    def inputs(self, call: AttentionCall, layer: int) -> AttentionInputs:
-        """The attention inputs of a call of this layer."""
+    def inputs(
+        self,
+        call: AttentionCall,
+        layer: int,
+        real: Tensor | None = None,
+        at: Tensor | None = None,
+    ) -> AttentionInputs:
+        """The attention inputs of a call of this layer; `real` and `at` as in `observe`."""
         positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+        if at is not None:
+            positions = Positions(at, at)
         return AttentionInputs(
             call.q,
             call.k,
@@ -49,7 +57,7 @@ class LayerReading:
             self.encoding,
             self._bias(call, positions),
             positions,
-            read_visible(call, positions, layer),
+            read_visible(call, positions, layer, real),
             call.scale,
             call.unrotated if rotates(call) else None,
             softcap=call.softcap,
