@@ -69,6 +69,31 @@ class Spec:
         """The name of the encoding; if layers differ, their names in order, joined by commas."""
         return ",".join(dict.fromkeys(layer.encoding for layer in self.layers))
 
+    def conventions_of(self, layers: Sequence[int]) -> dict[str, object]:
+        """The conventions of some layers, counted from 0.
+
+        Where they differ, as in a schedule: encoding and conventions by the layer's number.
+        """
+        each = [self.layers[layer] for layer in layers]
+        first = each[0]
+        if all(
+            (layer.encoding, layer.conventions) == (first.encoding, first.conventions)
+            for layer in each
+        ):
+            return dict(first.conventions)
+        return {
+            str(number): {"encoding": layer.encoding, **layer.conventions}
+            for number, layer in zip(layers, each, strict=True)
+        }
+
+    def claims_of(self, layers: Sequence[int]) -> dict[str, bool]:
+        """What holds for all of some layers; they depend on the context if one of them does."""
+        each = [self.layers[layer].claims for layer in layers]
+        return {
+            name: (any if name == "context_dependent" else all)(claims[name] for claims in each)
+            for name in set(each[0]).intersection(*each)
+        }
+
 
 @runtime_checkable
 class Model(Protocol):

@@ -22,7 +22,7 @@ from headscape.models.gpt2_model import GPT2Model
 from headscape.properties.probe import randomise
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
-from properties.formulas import array, expected
+from properties.formulas import array, expected, factor
 
 NAMES = [*ENCODINGS, "dape+kerple", "dapev2+kerple", "dapev2+cable", "dapev2+rope"]
 LENGTH = 24
@@ -60,8 +60,9 @@ def test_maps_are_the_oracles(name: str, tokens: np.ndarray) -> None:
         for part in model.blocks[1].attention.qkv(x).chunk(3, dim=-1)
     )
     at = np.arange(LENGTH)
-    final = expected(model.blocks[1].attention.encoding, q, k, array(x), at, at)[0]
-    content = oracle.content_scores(q, k)[0]
+    encoding = model.blocks[1].attention.encoding
+    final = expected(encoding, q, k, array(x), at, at)[0]
+    content = oracle.content_scores(q, k, factor(encoding))[0]
     seen = np.tril(np.ones((LENGTH, LENGTH), dtype=bool))
     weights = oracle.masked_softmax(final[None], seen)[0]
 

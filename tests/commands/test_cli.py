@@ -119,6 +119,24 @@ def test_one_encoding_lists_its_fields(call) -> None:
         (["check", "nowhere.py"], "nowhere.py"),
         (["train", "--plugin", "nowhere.py", "--out", "x"], "nowhere.py"),
         (["figures", "--encodings", "albi"], "unknown encoding 'albi'"),
+        (["figures", "--encodings", "rope*3,nope"], "separate encodings by semicolons"),
+        (["figures", "--encodings", ";"], "--encodings is empty"),
+        (
+            ["figures", "--encodings", "rope*3,nope;", "--untrained"],
+            "has 4 layers, which does not divide the model's 2",
+        ),
+        (
+            ["figures", "--encodings", "rope:window=0,nope; alibi", "--untrained"],
+            "window must be at least 1, got 0",
+        ),
+        (
+            ["figures", "--encodings", "rope:window=4:chunk=4;", "--untrained"],
+            "window=4 and chunk=4 exclude each other",
+        ),
+        (
+            ["figures", "--encodings", "stick-breaking:sink=true;", "--untrained"],
+            "has no softmax that a sink could join",
+        ),
         (["figures", "--encodings", "alibi", "--run", "cable"], "ENCODING=FOLDER"),
         (["figures", "--encodings", "alibi", "--run", "cable=x"], "not being drawn"),
         (["figures", "--encodings", "learned"], "acts on the embeddings"),

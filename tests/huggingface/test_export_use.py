@@ -1,6 +1,5 @@
 """An exported model inside transformers: caches, padding, training, saving, other backends."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ def test_it_trains_as_ours_does(name: str, home: Path) -> None:
     own = torch.nn.functional.cross_entropy(
         ours(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
     )
-    assert abs(float(loss - own)) < 1e-5
+    assert abs(float((loss - own).detach())) < 1e-5
     loss.backward()
     own.backward()
     theirs = model.model.tokens.weight.grad
@@ -120,7 +119,7 @@ def test_what_transformers_saves_again_is_read(home: Path, tmp_path: Path) -> No
         expected = model(prompt()).logits
         assert (back.gpt2(prompt()) - expected).abs().max() < 1e-5
         assert (in_memory.gpt2(prompt()) - expected).abs().max() < 1e-5
-    assert in_memory.capture([1, 2, 3]).bias(layer=0, head=0).shape == (3, 3)
+    assert in_memory.capture([1, 2, 3]).bias(head=0).shape == (3, 3)
 
 
 def test_bfloat16_decodes(home: Path) -> None:
@@ -163,9 +162,7 @@ def test_a_mask_of_a_different_length_is_refused(home: Path) -> None:
 
 
 def test_weights_start_as_in_our_model(home: Path) -> None:
-    config = copy.deepcopy(opened(home / "cable").config)
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    model = transformers.AutoModelForCausalLM.from_config(opened(home / "cable").config)
     block = model.model.blocks[0]
     assert abs(float(block.up.weight.detach().std()) - 0.02) < 0.002
     assert abs(float(block.down.weight.detach().std()) - 0.01) < 0.001

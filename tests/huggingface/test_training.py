@@ -41,8 +41,14 @@ def test_gradient_checkpointing(name: str, encoding: str | None) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("encoding", [None, "cable"])
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("backend", "encoding"),
+    [
+        ("eager", None),
+        pytest.param("inductor", None, marks=pytest.mark.slow),
+        pytest.param("inductor", "cable", marks=pytest.mark.slow),
+    ],
+)
 def test_compiled(backend: str, encoding: str | None) -> None:
     model = build("llama")
     set_attention(model)

@@ -100,3 +100,16 @@ def test_removing_rope_from_a_head_is_attention_without_angles() -> None:
     del attention.forward
     assert abs(expected) > 1e-5
     assert found.row(1, head)["effect_removed"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_only_a_list_of_blocks_with_attention_is_skipped() -> None:
+    from torch import nn
+
+    from headscape.pretrained.edited_published import _blocks
+
+    theirs = FAMILIES["llama"].build()
+    assert _blocks(theirs.model, 3) == list(theirs.model.layers)
+    assert _blocks(theirs.model, 2) == []
+    assert (
+        _blocks(nn.ModuleDict({"experts": nn.ModuleList(nn.Linear(2, 2) for _ in "abc")}), 3) == []
+    )

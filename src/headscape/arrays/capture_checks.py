@@ -44,9 +44,11 @@ def describe(
         kept[name] = tuple(kept[name])
     if not _whole_numbers([kept["length"], kept["resolution"] or 1]):
         raise InputError(f"{path} is damaged: its length is not a whole number.")
-    if not isinstance(kept["shown"], list) or not isinstance(kept["factors"], dict):
+    shown = kept["shown"]
+    named = isinstance(shown, list) and all(isinstance(name, str) for name in shown)
+    if not named or not isinstance(kept["factors"], dict):
         raise InputError(f"{path} is damaged: it does not say what it shows.")
-    kept["shown"] = tuple(kept["shown"])
+    kept["shown"] = tuple(shown)
     return kept, sums
 
 

@@ -65,7 +65,8 @@ class CaptureData:
     encoding: str
     """Name in the table of encodings."""
     conventions: Mapping[str, Any]
-    """Every field of the encoding: slopes, scale, boundary and the like."""
+    """Every field of the encoding: slopes, scale, boundary and the like; where the layers held here
+    differ, a mapping of encoding and fields by the layer's number."""
     claims: Mapping[str, bool]
     """What the encoding says of itself: context_dependent, toeplitz, shift_invariant, pointwise."""
     model: Mapping[str, Any]

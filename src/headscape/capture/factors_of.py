@@ -89,6 +89,7 @@ def _check(inputs: AttentionInputs) -> None:
         raise InputError(f"a capture takes one sequence, got a batch of {inputs.q.shape[0]}.")
     if inputs.visible.q_group is not None:
         raise NoFactorsError("tokens are in groups (padding or several documents)")
+    _check_encoding(inputs)
     if inputs.encoding.rotates and inputs.unrotated is None:
         raise InputError("a capture of a rotating encoding needs q and k before rotation.")
     if inputs.visible.window is not None and inputs.encoding.mixes:
@@ -97,10 +98,20 @@ def _check(inputs: AttentionInputs) -> None:
         raise NoFactorsError("the window has two sides")
     if inputs.bends and inputs.encoding.mixes:
         raise NoFactorsError("a temperature or a softcap acts on mixed scores")
+    if inputs.visible.chunk is not None:
+        raise NoFactorsError("keys are seen in chunks")
     at = inputs.positions.q[0]
     same = torch.equal(at, inputs.positions.k[0])
     if not same or not bool((at.diff() == 1).all()):
         raise NoFactorsError("positions are not consecutive")
+
+
+def _check_encoding(inputs: AttentionInputs) -> None:
+    """Refuse weights that are not a softmax, reflections, and angles that tokens have."""
+    encoding = inputs.encoding
+    turns_by_stream = encoding.rotates and encoding.streams and not encoding.adds_bias
+    if encoding.weighs or turns_by_stream or inputs.reflections is not None:
+        raise NoFactorsError(f"{encoding.title} has weights or rotations that tokens decide")
 
 
 def _turn(inputs: AttentionInputs) -> Turn:

@@ -131,7 +131,6 @@ def indices(
 
 def _described(model: Model, chosen: Tokens, request: Request, kept: _Kept) -> Capture:
     spec, length = model.spec, len(chosen.tokens)
-    layer = spec.layers[request.layers[-1]]
     decode: Callable[[np.ndarray], str] | None = None
     if model.tokenizer is not None:
         decode = model.tokenizer.decode
@@ -142,8 +141,8 @@ def _described(model: Model, chosen: Tokens, request: Request, kept: _Kept) -> C
         bounds = np.array(ends, dtype=np.int64)
     return Capture(
         encoding=spec.encoding,
-        conventions=layer.conventions,
-        claims=layer.claims,
+        conventions=spec.conventions_of(request.layers),
+        claims=spec.claims_of(request.layers),
         model={
             "name": spec.name,
             "shows": spec.shows,

@@ -19,7 +19,8 @@ def figures(
     encodings: Annotated[
         list[str] | None,
         typer.Option(
-            help="Encodings to draw, such as alibi,dapev2+kerple. "
+            help="Encodings to draw, such as alibi,dapev2+kerple. Separate schedules of layers by "
+            "semicolons: 'rope*3,nope; alibi'. "
             "[default: the paper's eight, Figures 8 to 15]"
         ),
     ] = None,

@@ -1,7 +1,9 @@
 """How every command reads its options: lists, layers and heads, plugins, options that do not apply.
 
 A list is written with commas or spaces, and an option may be repeated: `--lengths 512,1024`,
-`--lengths 512 1024` and `--lengths 512 --lengths 1024` mean the same.
+`--lengths 512 1024` and `--lengths 512 --lengths 1024` mean the same. A value with a semicolon is
+split at its semicolons only, so that schedules of layers can contain commas:
+`--encodings "rope*3,nope; alibi"`.
 """
 
 import sys
@@ -119,7 +121,17 @@ def from_zero(words: "list[str] | None", count: int, what: str) -> "tuple[int, .
 
 
 def _repeated(option: str, value: str) -> list[str]:
-    parts = [value] if option in ONE_AT_A_TIME else value.replace(",", " ").split()
+    if option in ONE_AT_A_TIME:
+        parts = [value]
+    elif ";" in value:
+        parts = [part.strip() for part in value.split(";") if part.strip()]
+    elif option == "--encodings" and "," in value and {"*", ":"} & set(value):
+        raise InputError(
+            f"--encodings {value!r} may be one schedule of layers or several encodings: separate "
+            f"encodings by semicolons, as in '{value};' for one schedule."
+        )
+    else:
+        parts = value.replace(",", " ").split()
     if not parts:
         raise InputError(f"{option} is empty: give it at least one value, or leave it out.")
     return [word for part in parts for word in (option, part)]

@@ -7,6 +7,7 @@ build("dapev2+kerple", heads=12, head_dim=64, width=768, train_length=512, kerne
 from headscape.encodings.base import Encoding, Shape, Stream
 from headscape.encodings.building import build, make
 from headscape.encodings.catalogue import EncodingRow, describe, encodings
+from headscape.encodings.heads import Heads
 from headscape.encodings.names import (
     ENCODINGS,
     WRAPPERS,
@@ -22,6 +23,7 @@ __all__ = [
     "WRAPPERS",
     "Encoding",
     "EncodingRow",
+    "Heads",
     "Shape",
     "Stream",
     "build",

@@ -22,6 +22,7 @@ import torch
 
 from headscape.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding, Stream
+from headscape.encodings.heads import Heads
 from headscape.types import Positions
 
 
@@ -76,6 +77,7 @@ class ALiBi(Encoding):
         positions: Positions,
         queries: Stream | None = None,
         keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Toeplitz:
         """Return -m_h |i - j| by distance, in float64."""
         distance, zero = self.distances(positions, positions.q.device)

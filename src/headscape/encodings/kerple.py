@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headscape.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.heads import Heads
 from headscape.types import Positions
 
 FLOOR = 0.01
@@ -58,7 +59,11 @@ class Kerple(Encoding):
         return value.reshape(-1).clamp(min=FLOOR).log()
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Toeplitz:
         """Return the kernel by distance."""
         distance, zero = self.distances(positions, self.raw_p.device)

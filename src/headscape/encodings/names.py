@@ -12,19 +12,31 @@ from headscape.encodings.alibi import ALiBi
 from headscape.encodings.bam import BAM
 from headscape.encodings.base import Encoding
 from headscape.encodings.cable import CABLE, CABLENW, KCABLE
+from headscape.encodings.carope import CARoPE
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
+from headscape.encodings.deberta import DeBERTa
 from headscape.encodings.fire import FIRE
 from headscape.encodings.fox import FoX
+from headscape.encodings.grape import GRAPE
+from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
+from headscape.encodings.inkling import Inkling
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
 from headscape.encodings.nope import NoPE
+from headscape.encodings.path import PaTH
 from headscape.encodings.pope import PoPE
+from headscape.encodings.repo import RePo
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sandwich import Sandwich
+from headscape.encodings.selective_rope import SelectiveRoPE
+from headscape.encodings.shaw import Shaw
+from headscape.encodings.shipped_schedules import SHIPPED
 from headscape.encodings.sinusoidal import Sinusoidal
+from headscape.encodings.stick_breaking import StickBreaking
 from headscape.encodings.t5 import T5, T5Clipped
+from headscape.encodings.transformer_xl import TransformerXL
 from headscape.encodings.wrapper import Wrapper
 from headscape.encodings.xpos import XPos
 from headscape.errors import InputError, unknown
@@ -38,6 +50,11 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "rope": RoPE,
     "xpos": XPos,
     "pope": PoPE,
+    "selective-rope": SelectiveRoPE,
+    "carope": CARoPE,
+    "repo": RePo,
+    "grape-m": GRAPEMultiplicative,
+    "path": PaTH,
     "alibi": ALiBi,
     "t5": T5,
     "t5-clipped": T5Clipped,
@@ -52,6 +69,12 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "k-cable": KCABLE,
     "fox": FoX,
     "cope": CoPE,
+    "stick-breaking": StickBreaking,
+    "shaw": Shaw,
+    "transformer-xl": TransformerXL,
+    "deberta": DeBERTa,
+    "inkling": Inkling,
+    "grape": GRAPE,
 }
 
 WRAPPERS: dict[str, type[Wrapper]] = {
@@ -86,7 +109,7 @@ def check_entry(name: object, kind: object) -> None:
         raise InputError(
             f"an encoding's name must be lower-case letters, digits, - and _, got {name!r}."
         )
-    if name in ENCODINGS or name in WRAPPERS or name == "none":
+    if name in ENCODINGS or name in WRAPPERS or name in SHIPPED or name == "none":
         raise InputError(
             f"there is already an encoding named {name!r}: give {kind.__name__} a different name."
         )
@@ -112,8 +135,10 @@ def encoding_type(name: str) -> tuple[type[Wrapper] | None, type[Encoding]]:
 def title(name: str) -> str:
     """Return the display name of an encoding, for example DAPEv2+Kerple for dapev2+kerple.
 
-    In a schedule every name is replaced: RoPE*3,NoPE for rope*3,nope.
+    In a schedule every name is replaced: RoPE*3,NoPE for rope*3,nope, Cohere 2 for cohere2.
     """
+    if name in SHIPPED:
+        return SHIPPED[name].title
     if re.search("[,:*]", name):
         return re.sub(r"(^|,)\s*([^,:*]+)", lambda part: part[1] + title(part[2].strip()), name)
     return "+".join(kind.title for kind in encoding_type(name) if kind is not None)
@@ -121,7 +146,7 @@ def title(name: str) -> str:
 
 def slug(name: str) -> str:
     """Return how the file name of an encoding's figure ends, for example dapev2-kerple."""
-    if re.search("[,:*]", name):
+    if name in SHIPPED or re.search("[,:*]", name):
         return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
     wrapper, _, base = name.rpartition("+")
     own = encoding_type(name)[1].slug or base

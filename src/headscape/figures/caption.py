@@ -42,8 +42,9 @@ def caption(
     parts.append(_sequence(capture))
     if capture.resolution is not None:
         parts.append(f"Each cell is the mean of its entries, {capture.resolution} cells a side.")
-    if capture.conventions:
-        parts.append(f"Conventions: {_listed(capture.conventions)}.")
+    conventions = capture.conventions.get(str(layer), capture.conventions)
+    if conventions:
+        parts.append(f"Conventions: {_listed(conventions)}.")
     parts.append(_context(capture, quantity, _found(measures, layer)))
     return " ".join(parts)
 

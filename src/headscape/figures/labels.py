@@ -18,6 +18,7 @@ _QUANTITIES: Final[Mapping[str, str]] = {
 
 _OFF: Final[Mapping[str, Any]] = {
     "window": None,
+    "chunk": None,
     "temperature": "none",
     "softcap": None,
     "sink": False,
@@ -25,7 +26,7 @@ _OFF: Final[Mapping[str, Any]] = {
 
 
 def shown_conventions(conventions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the conventions without windows, temperatures, softcaps and sinks that are off."""
+    """Return the conventions without what is switched off, such as windows and sinks."""
     off = {name for name, value in _OFF.items() if conventions.get(name, value) == value}
     if "temperature" in off:
         off |= {"temperature_rate", "temperature_start"}

@@ -45,6 +45,16 @@ class ModelConfig:
     """What q.k is multiplied by: 1/sqrt(head_dim), 1/sqrt(width), or one."""
     causal: bool = True
     norm_epsilon: float = 1e-5
+    """Epsilon of every norm."""
+    qk_norm: Literal["none", "before", "after"] = "none"
+    """An RMS norm of queries and keys, before or after their rotation."""
+    qk_norm_over: Literal["head", "all"] = "head"
+    """What the norm's mean is over: each head's dims (Qwen 3), or those of all heads (OLMo 3)."""
+    qk_norm_weight: bool = True
+    """Whether the norm has a learned weight per dim; with one after the rotation, scores depend on
+    absolute positions."""
+    qk_norm_layers: Literal["all", "rotating"] = "all"
+    """Which layers have it: all, or those whose encoding rotates (Llama 4)."""
 
     def __post_init__(self) -> None:
         check_types(self, skip=("encoding_fields",))
@@ -56,6 +66,13 @@ class ModelConfig:
                 f"{self.heads} heads do not divide a width of {self.width}: "
                 f"choose a width that is a multiple of {self.heads}."
             )
+        if self.qk_norm == "none":
+            for item in fields(self):
+                if item.name.startswith("qk_norm_") and getattr(self, item.name) != item.default:
+                    raise InputError(
+                        f"{item.name}={getattr(self, item.name)!r} has no effect without qk_norm: "
+                        f"set qk_norm to 'before' or 'after'."
+                    )
 
     @property
     def head_dim(self) -> int:

@@ -9,6 +9,7 @@ attention, vLLM, SGLang) are refused, because the model would run without its po
 import math
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -80,7 +81,11 @@ class HeadscapeAttention(nn.Module):
             k = encoding.rotate(k, at, "key")
         if past is not None:
             packed, v = past.update(pack(k, at, total), v, self.layer_idx)
-            k, k_at, total = unpack(packed, sums=total is not None)
+            k, k_at, sums = unpack(packed, sums=total is not None)
+            if total is not None and sums is not None:
+                # Bits have no gradient, so the new sums are those that were computed.
+                end = placed.old + x.shape[1]
+                total = torch.cat([sums[..., : placed.old], total, sums[..., end:]], dim=-1)
             if not encoding.cacheable_keys:
                 k = encoding.rotate(k, k_at, "key")
         positions = Positions(at, k_at)

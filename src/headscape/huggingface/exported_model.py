@@ -56,16 +56,6 @@ class HeadscapePreTrainedModel(PreTrainedModel):
     _skip_keys_device_placement = ("past_key_values",)
     _supports_sdpa = True
 
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, Encoding):
-            module.initialise()
-        if isinstance(module, HeadscapeBlock):
-            deep = self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)
-            nn.init.normal_(module.down.weight, std=deep)
-            nn.init.normal_(module.attention.out.weight, std=deep)
-
 
 class HeadscapeModel(HeadscapePreTrainedModel):
     """The layers, without the output matrix."""
@@ -80,6 +70,18 @@ class HeadscapeModel(HeadscapePreTrainedModel):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Set initial weights; transformers sets every Linear and Embedding to N(0, 0.02)."""
+        super().init_weights()
+        deep = self.config.initializer_range / math.sqrt(2 * self.config.num_hidden_layers)
+        for module in self.modules():
+            if isinstance(module, Encoding):
+                module.initialise()
+            if isinstance(module, HeadscapeBlock):
+                nn.init.normal_(module.down.weight, std=deep)
+                nn.init.normal_(module.attention.out.weight, std=deep)
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the token embedding."""

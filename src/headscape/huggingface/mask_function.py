@@ -70,7 +70,8 @@ def _has_interface(module: str) -> bool:
     name = module.replace("configuration_", "modeling_")
     for kind in vars(sys.modules[name]).values() if name in sys.modules else ():
         if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.__module__ == name:
-            return bool(kind._can_set_attn_implementation())  # noqa: SLF001
+            model_class: Any = kind
+            return bool(model_class._can_set_attn_implementation())  # noqa: SLF001
     return True
 
 

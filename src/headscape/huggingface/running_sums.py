@@ -34,7 +34,7 @@ def streams(
     before = None if layer is None or not first_query else getattr(layer, SUMS)[..., :first_query]
     new = encoding.stream(x, None if before is None else before[..., -1])
     assert new is not None
-    total = new.total if before is None else torch.cat([before, new.total], -1)
+    total = new.sums if before is None else torch.cat([before, new.sums], -1)
     if layer is not None:
         _follow(layer)
         setattr(layer, SUMS, total.detach())

@@ -61,9 +61,16 @@ def _watch(
 def _blocks(body: nn.Module, layers: int) -> list[nn.Module]:
     """The model's blocks in order, one per layer; empty where they cannot be told apart."""
     for module in body.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == layers:
-            return list(module)
+        sized = isinstance(module, nn.ModuleList) and len(module) == layers
+        if sized and all(_attends(block) for block in module.children()):
+            return list(module.children())
     return []
+
+
+def _attends(block: nn.Module) -> bool:
+    """Whether a block contains attention, by the names that transformers gives its classes."""
+    kinds = (type(module).__name__ for module in block.modules())
+    return any("ttention" in kind or "ttn" in kind for kind in kinds)
 
 
 def _record(stack: ExitStack, block: nn.Module, saved: dict[int, Any], number: int) -> None:

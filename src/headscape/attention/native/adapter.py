@@ -1,9 +1,9 @@
 """Attention by the native kernels on the CPU, forward and backward.
 
-Serves every bias of bias.py but Pairwise, causal or not, with any positions, groups and windows, a
-temperature, a softcap and sinks, and heads that share keys. Half precision is converted a tile at a
-time and summed in float32. Encodings that mix scores (DAPE, DAPEv2) are served without these. A
-perceptron (FIRE) goes in as its linear pieces,
+Serves every bias of bias.py but Pairwise, causal or not, with any positions, groups, windows and
+chunks, a temperature, a softcap and sinks, and heads that share keys. Half precision is converted a
+tile at a time and summed in float32. Encodings that mix scores (DAPE, DAPEv2) are served without
+these. A perceptron (FIRE) goes in as its linear pieces,
 
     mlp(u) = slope_m u + offset_m      between its sorted knots -in_bias / in_weight,
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from headscape.attention.check import check
 from headscape.attention.native import library
 from headscape.attention.native.fold import fold
-from headscape.attention.native.ops import MARGIN, TYPES, attention, contiguous
+from headscape.attention.native.ops import MARGIN, REACH, TYPES, attention, contiguous
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Pairwise, Perceptron, Sheared, Slope, Toeplitz
 from headscape.encodings import Encoding
@@ -64,7 +64,15 @@ def refuses(inputs: AttentionInputs) -> str | None:
         return f"the native kernels take DAPEv2 up to kernel {MOST_TAPS}"
     if isinstance(inputs.bias, Pairwise):
         return "the native kernels take no bias that is given as a function"
-    return _refuses_mixing(inputs) if encoding.mixes else None
+    return _refuses_content(inputs) or (_refuses_mixing(inputs) if encoding.mixes else None)
+
+
+def _refuses_content(inputs: AttentionInputs) -> str | None:
+    if inputs.encoding.weighs:
+        return f"the native kernels compute a softmax, not the weights of {inputs.encoding.title}"
+    if inputs.reflections is not None:
+        return "the native kernels do not take reflections"
+    return None
 
 
 def _refuses_mixing(inputs: AttentionInputs) -> str | None:
@@ -122,8 +130,12 @@ def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
         temperature = temperature.float().expand(q.shape[:3])
     if mixing:
         q, k, v = q.float(), k.float(), v.float()
+    at = _at(inputs)
+    if isinstance(bias, Sheared):
+        _, most = inputs.positions.bounds
+        at += [bias.columns(torch.arange(low, max(most, low + REACH) + REACH + 1))[None]]
     return (
-        q, k, v, _at(inputs), [*tensors, *mixers], kind, mixing, low, visible.causal, inputs.scale,
+        q, k, v, at, [*tensors, *mixers], kind, mixing, low, visible.causal, inputs.scale,
         visible.window or 0, inputs.softcap or 0.0, temperature,
         None if sink is None else sink.float(),
     )  # fmt: skip
@@ -132,8 +144,9 @@ def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
 def _at(inputs: AttentionInputs) -> list[Tensor]:
     """Positions of queries and keys and, where there are any, their groups."""
     at = [inputs.positions.q, inputs.positions.k]
-    if inputs.visible.q_group is not None and inputs.visible.k_group is not None:
-        at += [inputs.visible.q_group, inputs.visible.k_group]
+    visible = inputs.visible.chunks_as_groups(inputs.positions)
+    if visible.q_group is not None and visible.k_group is not None:
+        at += [visible.q_group, visible.k_group]
     return at
 
 
@@ -192,12 +205,12 @@ def _values(
         sums = [bias.row.double(), bias.col.double()]
         return "slope", sums if bias.weight is None else [*sums, bias.weight.float()], 0
     least, most = positions.bounds
-    low = (max(least, 0) if causal else least) - MARGIN
-    distance = torch.arange(low, max(most, low) + MARGIN + 1)
+    margin = REACH if isinstance(bias, Sheared) else MARGIN
+    low = (max(least, 0) if causal else least) - margin
+    distance = torch.arange(low, max(most, low) + margin + 1)
     if isinstance(bias, Sheared):
-        column = (distance + bias.zero).clamp(0, bias.basis.shape[-1] - 1)
         pairs = [(bias.r, bias.basis), *([] if bias.key is None else [bias.key])]
-        tensors = [x for r, basis in pairs for x in (r, basis.index_select(2, column))]
+        tensors = [x for r, basis in pairs for x in (r, basis.mT)]
         return "sheared", [x.float() for x in tensors], low
     if isinstance(bias, Toeplitz):
         column = (distance + bias.zero).clamp(0, bias.table.shape[1] - 1)

@@ -34,6 +34,8 @@ def refuses(inputs: AttentionInputs) -> str | None:
         return "cells are for one sequence against itself"
     if visible.q_group is not None:
         return "cells are for one sequence without groups"
+    if visible.chunk is not None:
+        return "cells are for attention without chunks"
     for found in (at.q, at.k):
         if found.shape[0] != 1 or bool((found.diff() != 1).any()):
             return "cells are for consecutive positions"
