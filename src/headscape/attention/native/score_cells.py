@@ -79,7 +79,7 @@ def reduce_scores(
 
 
 def _adds_only(inputs: AttentionInputs) -> bool:
-    """Whether the bias is added alone; a sheared one has no row of its own, so it is a difference."""
+    """Whether the bias is taken as added; a sheared one is not kept apart from the scores."""
     changes = inputs.encoding.mixes or inputs.unrotated is not None or inputs.bends
     return not changes and not isinstance(inputs.bias, Sheared)
 
