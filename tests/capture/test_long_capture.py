@@ -22,8 +22,9 @@ from pretrained.families import FAMILIES, VOCABULARY
 
 pytestmark = pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
 LENGTH = 90
-DENSE = {"k-cable", "cope", "kerple-weight"}
-"""What the kernels do not serve: a bias given as a function, and mixing other than DAPE's."""
+DENSE = {"k-cable", "cope", "kerple-weight", "path", "stick-breaking"}
+"""What the kernels do not serve: a bias given as a function, mixing other than DAPE's, reflections,
+and weights that are not a softmax."""
 
 
 def own(encoding: str) -> LoadedModel:
