@@ -58,7 +58,7 @@ def measure(
     kernel, slash, sink, reach, entropy, induction and more, over many sequences, with intervals in
     CSV and JSON. `headscape atlas` shows the same as a page.
 
-        headscape measure runs/cable --effects 2 --out heads.csv
+        headscape measure runs/cable --effects 8 --out heads.csv
     """
     form = out.suffix[1:] if out is not None else "csv" if csv else "md"
     first = Path(sources[0])
