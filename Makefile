@@ -80,6 +80,7 @@ sanitize: $(VENV)/.tested
 fuzz: setup
 	$(PIP) $(call listed,['optional-dependencies']['fuzz'])
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run
+	PYTHONPATH=tests $(BIN)/python -m fuzz.kernels
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

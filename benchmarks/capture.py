@@ -1,67 +1,70 @@
-"""Memory of a long capture: GPT-2 Small, final layer, reduced while it is computed.
+"""Time and memory of a long capture, all four quantities reduced to cells.
 
-    python -m benchmarks.capture --length 16384 --encoding cable
+    python -m benchmarks.capture [--encodings alibi cable dapev2+kerple] [--length 16384]
+    python -m benchmarks.capture --of hf:PATH --layers all --length 4096
 
-Prints the model's own memory (resident after its weights are made), the peak during the capture,
-and their difference, which the design bounds by 2 GB whatever the length.
+By default one layer of GPT-2 Small, the first, untrained, on random tokens. Every row is a process
+of its own: seconds of the capture alone, and how far resident memory rises above the model's.
 """
 
 import argparse
 import json
-import resource
+import subprocess
+import sys
 import time
-from pathlib import Path
 
 import numpy as np
-from headscape.capture.tap import Request
+import torch
 
-from headscape.capture.record import Sequence, record
-from headscape.gpt2 import GPT2, preset
+import headscape as hs
+from benchmarks.timing import peak_megabytes
 
 
-def resident() -> float:
-    """Memory in use now, in GB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 1e9
+def measured(options: argparse.Namespace) -> dict[str, float]:
+    """Seconds and megabytes of one capture."""
+    [name] = options.encodings
+    model = hs.load(
+        options.of
+        or hs.GPT2.from_preset("small", encoding=name, train_length=512, vocabulary=50_257)
+    )
+    tokens = np.random.default_rng(0).integers(0, model.spec.vocabulary, options.length)
+    layers = "all" if options.layers == "all" else [int(options.layers) - 1]
+    seconds: list[float] = []
+
+    def step() -> None:
+        start, cpu = time.perf_counter(), time.process_time()
+        model.capture(tokens, layers=layers, resolution=options.cells)
+        seconds.extend((time.perf_counter() - start, time.process_time() - cpu))
+
+    rise = peak_megabytes(step)
+    return {"seconds": seconds[0], "cpu": seconds[1], "megabytes": rise}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--encodings", nargs="+", default=["alibi", "cable", "dapev2+kerple"])
+    parser.add_argument("--of", help="a run, file or hf: model to capture instead")
+    parser.add_argument("--layers", default="1", help="a layer, counted from 1, or all")
     parser.add_argument("--length", type=int, default=16_384)
-    parser.add_argument("--encoding", default="alibi")
-    parser.add_argument("--preset", default="small")
-    parser.add_argument("--layers", type=int, help="fewer than the preset's: the same peak, sooner")
-    parser.add_argument("--resolution", type=int, default=512)
-    parser.add_argument("--quantities", default="content,bias,final,weights")
+    parser.add_argument("--cells", type=int, default=512)
+    parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-
-    fewer = {} if options.layers is None else {"layers": options.layers}
-    model = GPT2(
-        preset(options.preset, train_length=512, encoding=options.encoding, **fewer)
-    ).eval()
-    own = resident()
-    tokens = np.random.default_rng(0).integers(0, model.config.vocabulary, options.length)
-    request = Request(
-        layers=(model.config.layers - 1,),
-        heads=tuple(range(model.config.heads)),
-        quantities=tuple(options.quantities.split(",")),
-        resolution=options.resolution,
-    )
-    start = time.perf_counter()
-    record(model, Sequence(tokens, {}), request, preset=options.preset, trained=False)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    if options.row:
+        print(json.dumps(measured(options)))
+        return
     print(
-        json.dumps(
-            {
-                "encoding": options.encoding,
-                "length": options.length,
-                "seconds": round(time.perf_counter() - start, 1),
-                "model_gb": round(own, 2),
-                "peak_gb": round(peak, 2),
-                "above_model_gb": round(peak - own, 2),
-            }
-        )
+        f"{options.length} tokens, {options.cells} cells a side, {torch.get_num_threads()} threads"
     )
+    shared = ["--layers", options.layers, "--length", options.length, "--cells", options.cells]
+    for name in options.encodings if options.of is None else [options.of]:
+        which = ["--encodings", name] if options.of is None else ["--of", name, "--encodings", "-"]
+        command = [sys.executable, "-m", "benchmarks.capture", "--row", *which, *map(str, shared)]
+        found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        print(
+            f"{name:<16} {found['seconds']:6.1f} s, {found['cpu']:6.1f} s of CPU, "
+            f"{found['megabytes']:5.0f} MB above the model",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

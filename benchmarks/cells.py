@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from benchmarks.timing import peak_megabytes
-from headscape.attention.native import cells, library
+from headscape.attention.native import library
+from headscape.attention.native.score_cells import reduce_scores
 from headscape.attention.reference import AttentionInputs
 from headscape.encodings import build
 from headscape.types import Positions, Visible
@@ -51,7 +52,7 @@ def main() -> None:
 
         def step(inputs: AttentionInputs = inputs, seconds: list[float] = seconds) -> None:
             start, cpu = time.perf_counter(), time.process_time()
-            cells.reduce_scores(inputs, edges)
+            reduce_scores(inputs, edges)
             seconds += [time.perf_counter() - start, time.process_time() - cpu]
 
         rise = peak_megabytes(step)

@@ -48,6 +48,14 @@ PAPER: dict[str, tuple[float | None, ...]] = {
     "sinusoidal": (21.83, 207.53, 956.41, 2376.51),
 }
 HOLDS, BREAKS = 1.05, 2.0
+OPEN, CLOSE = "<!-- second table -->", "<!-- /second table -->"
+"""Around the part of the page that benchmarks.second_results writes."""
+
+
+def second_part(page: Path) -> str:
+    """Return the end of the page that benchmarks.second_results wrote, empty if there is none."""
+    text = page.read_text() if page.exists() else ""
+    return text[text.index(f"\n{OPEN}") :] if f"\n{OPEN}" in text else ""
 
 
 def verdict(growth: float | None) -> str:
@@ -138,8 +146,8 @@ Made by
 Models: nano (2 layers, 12 heads, width 192), {args.steps:,} steps of AdamW on
 {run.tokens_per_step:,} tokens each of the standard library's source, {len(args.seeds)} seeds each.
 Windows of {stages} tokens take equal shares of the steps. Perplexities are of this text
-by a vocabulary of 1,024 tokens and say nothing beside perplexities of another text; the shape over
-lengths is what compares. Scored is the start of the held-out text.
+with a vocabulary of 1,024 tokens and cannot be compared with perplexities of other texts; compare
+how they change with the length. The start of the held-out text is scored.
 
 {table.to_markdown()}
 ![Perplexity against length](results.svg)
@@ -215,7 +223,7 @@ def main() -> None:
     table.save(args.runs)
     command = " ".join(["python -m benchmarks.results", *sys.argv[1:]])
     text = page(table, Table.of(whole), names, args, command)
-    atomic.write_text(args.docs, text)
+    atomic.write_text(args.docs, text + second_part(args.docs))
     atomic.write_bytes(
         args.docs.with_name("results.svg"), (args.runs / "evaluation.svg").read_bytes()
     )

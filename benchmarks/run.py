@@ -14,8 +14,7 @@ SUITE = (
     ("slices", ["--out", OUT]),
     ("decoding", ["--out", OUT]),
     ("training", ["--out", OUT]),
-    ("capture", ["--encoding", "alibi"]),
-    ("capture", ["--encoding", "dapev2+kerple", "--layers", "1", "--length", "4096"]),
+    ("capture", []),
     ("evaluation", ["--layers", "2", "--out", OUT]),
 )
 

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,8 @@ from headscape.encodings import ENCODINGS
 
 NAMES = {
     "Capture", "Curves", "Encoding", "GPT2", "Grid", "InputError", "Measures", "Model",
-    "Positions", "Table", "__version__", "attention", "build", "capture", "compare", "encodings",
-    "evaluate", "export", "figures", "load", "register", "stretch", "train", "view",
+    "Positions", "Table", "__version__", "atlas", "attention", "build", "capture", "compare",
+    "encodings", "evaluate", "export", "figures", "load", "register", "stretch", "train", "view",
 }  # fmt: skip
 SEVERAL = {"Capture": ("load",), "GPT2": ("from_preset",)}
 """Methods with an example of their own."""
@@ -25,6 +26,7 @@ def test_the_names_are_these() -> None:
     assert set(hs.__all__) == NAMES
     assert set(hs.API) == NAMES - {"__version__"}
     assert set(dir(hs)) == NAMES
+    assert all(re.search(rf"\b{name}\b", hs.__doc__ or "") for name in hs.API)
 
 
 @pytest.mark.parametrize("name", sorted(NAMES - {"__version__"}))

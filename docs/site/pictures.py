@@ -53,7 +53,7 @@ def shown(encoding: Encoding) -> Shown:
             maps = (vectors @ vectors.T / shape.width**0.5)[None]
             return Shown(hidden(maps), "Products of the position vectors, p_i . p_j / sqrt(d).")
         size = (1, shape.heads, LENGTH, shape.head_dim)
-        if encoding.rotates and not encoding.mixes:
+        if encoding.rotates and not encoding.mixes and not encoding.streams:
             one = torch.full(size, shape.head_dim**-0.5)
             q, k = encoding.rotate(one, where.q, "query"), encoding.rotate(one, where.k, "key")
             note = "The score of one fixed pair, q = k = (1, ..., 1) / sqrt(e), by position."

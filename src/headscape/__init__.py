@@ -7,7 +7,22 @@
     cap.bias(layer=-1, head=3)                     # numpy [queries, keys]
     cap.grid(heads=[1, 4, 7, 9]).save("figure.pdf")
 
-The public names are those in `API` below; each is imported when it is first used.
+    load         open a run, a folder of weights, hf:FOLDER or a model in memory
+    train        train a model on a text, into a folder
+    capture      what every head does with one text; also model.capture(...)
+    compare      the difference of two captures or models, as a figure
+    view         every head in the browser, in a notebook or in one HTML file
+    atlas        measures of every head of a model, as a page
+    evaluate     losses or accuracies at several lengths, as a Table
+    stretch      a RoPE model that reads longer texts
+    export       a model as a folder that Hugging Face transformers loads
+    figures      the figures of the CABLE paper, models included
+    attention    attention with a position encoding, in one call
+    encodings    the table of encodings; `build` makes one, `register` adds yours
+
+Model, Capture, Measures, Table, Grid and Curves are what these return; GPT2, Encoding and Positions
+are for your own code; InputError is the only exception for wrong input. Layers and heads count from
+0, and -1 is the last. Each name in `API` below is imported when it is first used.
 """
 
 import importlib
@@ -17,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headscape.arrays.measures import Measures
+    from headscape.atlas.write_atlas import atlas
     from headscape.attention.layer import attention
     from headscape.capture.capture import Capture
     from headscape.capture.compare import compare
@@ -30,11 +46,11 @@ if TYPE_CHECKING:
     from headscape.gpt2 import GPT2
     from headscape.huggingface.export import export
     from headscape.models.load import load, stretch
-    from headscape.page.viewing import view
     from headscape.paper.job import figures
     from headscape.protocol import Model
     from headscape.train.trainer import train
     from headscape.types import Positions
+    from headscape.viewer import view
 
 __version__ = "0.1.0"
 
@@ -47,7 +63,8 @@ API = {
     "train": "headscape.train.trainer",
     "export": "headscape.huggingface.export",
     "figures": "headscape.paper.job",
-    "view": "headscape.page.viewing",
+    "view": "headscape.viewer",
+    "atlas": "headscape.atlas.write_atlas",
     "attention": "headscape.attention.layer",
     "build": "headscape.encodings",
     "encodings": "headscape.encodings",
@@ -77,6 +94,7 @@ __all__ = [
     "Positions",
     "Table",
     "__version__",
+    "atlas",
     "attention",
     "build",
     "capture",

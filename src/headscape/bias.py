@@ -94,24 +94,41 @@ class Sheared:
     r: Float[Tensor, "#b h t c"]
     basis: Float[Tensor, "#h c n"]
     zero: int
-    """The column of both bases for distance 0."""
+    """The column of both bases for distance 0; with `column`, its entry for distance 0."""
     key: tuple[Float[Tensor, "#b h s c2"], Float[Tensor, "#h c2 n"]] | None = None
     """u and its basis, which add u_j . basis[i - j]: DeBERTa's position-to-content term."""
+    column: Int[Tensor, " m"] | None = None
+    """The columns of both bases for distances from -zero on, where some share one: buckets."""
+
+    def columns(self, distance: Int[Tensor, "*d"]) -> Int[Tensor, "*d"]:
+        """Return the column of both bases for every distance."""
+        last = self.basis.shape[-1] if self.column is None else self.column.shape[0]
+        at = (distance + self.zero).clamp(0, last - 1)
+        return at if self.column is None else self.column[at]
 
     def block(self, positions: Positions, rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
         """Return the bias of some of the queries and keys."""
         distance = positions.block(rows, cols).distance()
         found = self._curves(self.r[:, :, rows], self.basis, distance)
-        if self.key is not None:
-            u, basis = self.key
-            found = found + self._curves(u[:, :, cols], basis, distance.mT).mT
-        return found
+        return found if self.key is None else found + self._by_key(*self.key, cols, distance)
+
+    def _by_key(
+        self, u: Tensor, basis: Tensor, cols: slice, distance: Tensor
+    ) -> Float[Tensor, "#b h t s"]:
+        """Return u_j . basis[i - j], as many keys at a time as there are queries.
+
+        A key's curve then has few more distances than are read, if positions are consecutive.
+        """
+        size = max(distance.shape[1], 16)
+        parts = zip(
+            torch.split(u[:, :, cols], size, 2), torch.split(distance, size, 2), strict=True
+        )
+        return torch.cat([self._curves(keys, basis, some.mT).mT for keys, some in parts], dim=3)
 
     def _curves(self, r: Tensor, basis: Tensor, distance: Tensor) -> Float[Tensor, "#b h t s"]:
         """Return every token's curve at the given distances."""
         low, high = int(distance.min()), int(distance.max())
-        column = torch.arange(low, high + 1, device=r.device) + self.zero
-        curves = r @ basis[:, :, column.clamp(0, basis.shape[-1] - 1)]
+        curves = r @ basis[:, :, self.columns(torch.arange(low, high + 1, device=r.device))]
         shape = (max(r.shape[0], distance.shape[0]), r.shape[1], *distance.shape[1:])
         at = (distance - low)[:, None].expand(shape)
         return curves.expand(shape[0], -1, -1, -1).gather(3, at)

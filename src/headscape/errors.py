@@ -1,5 +1,8 @@
 """The exception for mistakes that the user can correct."""
 
+from collections.abc import Collection
+from difflib import get_close_matches
+
 
 class InputError(ValueError):
     """A value from outside that cannot be used.
@@ -15,3 +18,12 @@ class InputError(ValueError):
         ...     print(error)
         there is no folder no-such-folder.
     """
+
+
+def unknown(what: str, name: str, known: Collection[str], advice: str = "") -> InputError:
+    """Return the error for a name that is not one of `known`: the closest one, or else all."""
+    near = get_close_matches(name.lower(), known, n=1)
+    if near:
+        return InputError(f"unknown {what} {name!r}: did you mean {near[0]!r}?")
+    there = ", ".join(known) or "none"
+    return InputError(f"unknown {what} {name!r}: there are {there}{advice}.")

@@ -1,10 +1,10 @@
-"""What `load` gives: a `Model` that can also be captured and asked to write."""
+"""What `load` returns: a `Model` with `capture`, `generate` and `save`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from headscape.capture.capture import Capture
 from headscape.capture.record import capture
 from headscape.errors import InputError
 from headscape.protocol import Model
+
+if TYPE_CHECKING:
+    from headscape.heads.head_measures import HeadMeasures
 
 
 class LoadedModel(Model, ABC):
@@ -70,6 +73,27 @@ class LoadedModel(Model, ABC):
             resolution=resolution,
             window=window,
         )
+
+    def measures(
+        self,
+        text: str | Sequence[int] | np.ndarray | Tensor | None = None,
+        **options: Any,
+    ) -> "HeadMeasures":
+        """Return numbers per layer and head with 95% intervals over sequences.
+
+        The sequences are windows of `text`, or of the validation text. Options: corpus, sequences,
+        length, drift (multiples of the trained length), effects (sequences on which each head is
+        changed in turn).
+
+        Example:
+            >>> import headscape as hs
+            >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+            >>> model.measures(list(range(200)), length=64, sequences=2)
+            <measures of ALiBi: 2 layers x 12 heads>
+        """
+        from headscape.heads.measure_heads import measure_heads
+
+        return measure_heads(self, text, **options)
 
     @abstractmethod
     def continuation(

@@ -20,11 +20,13 @@ def losses_in_blocks(
     rows: Float[Tensor, "b t n"], target: Int[Tensor, "b t"], logits: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "b t"]:
     """Nats of each target, `BLOCK` rows at a time through `logits`."""
-    blocks = torch.split(rows.flatten(0, 1), BLOCK)
-    targets = torch.split(target.flatten(), BLOCK)
-    pairs = zip(blocks, targets, strict=True)
-    parts = [cross_entropy(logits(block), wanted) for block, wanted in pairs]
-    return torch.cat(parts).view(target.shape)
+    found = target.new_empty(target.numel(), dtype=torch.float64)
+    # Nothing that outlives a block is allocated between blocks: a small tensor above the logits
+    # keeps the allocator from reusing their memory, and then every block takes new memory.
+    every = (torch.split(x, BLOCK) for x in (rows.flatten(0, 1), target.flatten(), found))
+    for block, wanted, out in zip(*every, strict=True):
+        out.copy_(cross_entropy(logits(block), wanted))
+    return found.view(target.shape)
 
 
 def cross_entropy(logits: Float[Tensor, "n v"], target: Int[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -1,10 +1,10 @@
-"""What every part that looks at, measures or scores a model needs of it.
+"""The interface through which models are captured, measured and scored.
 
 Capture, figures, evaluation, tasks and generation take a `Model` and nothing else. A training
 run, a GPT2 in memory, a run with its RoPE stretched and a published model all provide it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +17,9 @@ from headscape.text.tokenize.tokenizer import Tokenizer
 
 Watch = Callable[[int, AttentionInputs], None]
 """Called with a layer, counted from 0, and what its attention is a function of."""
+
+Edit = Callable[[AttentionInputs, Tensor], Tensor]
+"""Takes one layer's attention inputs and its output [b h t ev], returns the output to use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +66,38 @@ class Spec:
 
     @property
     def encoding(self) -> str:
-        """The encoding of every layer, or the different ones in order of layers, with commas."""
+        """The name of the encoding; if layers differ, their names in order, joined by commas."""
         return ",".join(dict.fromkeys(layer.encoding for layer in self.layers))
+
+    def conventions_of(self, layers: Sequence[int]) -> dict[str, object]:
+        """The conventions of some layers, counted from 0.
+
+        Where they differ, as in a schedule: encoding and conventions by the layer's number.
+        """
+        each = [self.layers[layer] for layer in layers]
+        first = each[0]
+        if all(
+            (layer.encoding, layer.conventions) == (first.encoding, first.conventions)
+            for layer in each
+        ):
+            return dict(first.conventions)
+        return {
+            str(number): {"encoding": layer.encoding, **layer.conventions}
+            for number, layer in zip(layers, each, strict=True)
+        }
+
+    def claims_of(self, layers: Sequence[int]) -> dict[str, bool]:
+        """What holds for all of some layers; they depend on the context if one of them does."""
+        each = [self.layers[layer].claims for layer in layers]
+        return {
+            name: (any if name == "context_dependent" else all)(claims[name] for claims in each)
+            for name in set(each[0]).intersection(*each)
+        }
 
 
 @runtime_checkable
 class Model(Protocol):
-    """A model that can be looked into and scored.
+    """A model that can be captured and scored.
 
     Example:
         >>> import headscape as hs
@@ -122,4 +150,15 @@ class Model(Protocol):
 
     def cost(self, length: int) -> float:
         """Work of a window of this length, in any fixed unit: for the time left."""
+        ...
+
+
+@runtime_checkable
+class Editable(Protocol):
+    """A model that can run with one layer's attention changed."""
+
+    def edited_losses(
+        self, windows: Int[Tensor, "b t_plus_1"], first: int, layer: int, edits: Sequence[Edit]
+    ) -> Iterator[Float[Tensor, "b scored"]]:
+        """Yield `losses` for each edit of a layer, counted from 0; earlier layers run once."""
         ...

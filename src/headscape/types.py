@@ -13,7 +13,8 @@ and decoding one token need no special case.
 from dataclasses import dataclass, field
 
 from jaxtyping import Bool, Int
-from torch import Tensor, arange, device
+from torch import Tensor, arange, cat, device, ones_like
+from torch import bool as bool_
 
 from headscape.errors import InputError
 
@@ -71,23 +72,27 @@ class Visible:
     A group is a document of a packed batch. A negative group is padding, which sees nothing and is
     seen by nothing. Without groups all tokens are in one group. A window of w hides keys at a
     distance of w or more: a causal query sees w keys, its own included, a bidirectional one sees
-    w - 1 on either side of its own.
+    w - 1 on either side of its own. A chunk of c hides keys of a different block of c positions, so
+    a causal query at position 2c sees only itself.
     """
 
     causal: bool = True
     q_group: Int[Tensor, "#b t"] | None = None
     k_group: Int[Tensor, "#b s"] | None = None
     window: int | None = None
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
-        if self.window is not None and self.window < 1:
-            raise InputError(f"window must be at least 1, got {self.window}.")
+        for name in ("window", "chunk"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}.")
 
     def block(self, rows: slice, cols: slice = ALL) -> "Visible":
         """Return the same rule for some of the queries and keys."""
         q = None if self.q_group is None else self.q_group[:, rows]
         k = None if self.k_group is None else self.k_group[:, cols]
-        return Visible(self.causal, q, k, self.window)
+        return Visible(self.causal, q, k, self.window, self.chunk)
 
     def dense(self, positions: Positions) -> Bool[Tensor, "#b 1 t s"]:
         """Return True where the query sees the key."""
@@ -98,4 +103,43 @@ class Visible:
             seen = seen & (q == k) & (q >= 0)
         if self.window is not None:
             seen = seen & (distance < self.window) & (distance > -self.window)
+        if self.chunk is not None:
+            q, k = (_block(at, self.chunk) for at in (positions.q, positions.k))
+            seen = seen & (q[:, :, None] == k[:, None, :])
         return seen[:, None]
+
+    def chunks_as_groups(self, positions: Positions) -> "Visible":
+        """Return the same rule with every chunk of a document as a group, for code without chunks.
+
+        Example:
+            >>> import torch
+            >>> Visible(chunk=2).chunks_as_groups(Positions.span(5)).q_group.tolist()
+            [[0, 0, 1, 1, 2]]
+        """
+        if self.chunk is None:
+            return self
+        blocks = [_block(at, self.chunk) for at in (positions.q, positions.k)]
+        low = min(int(block.min()) for block in blocks)
+        high = max(int(block.max()) for block in blocks)
+
+        def both(block: Tensor, group: Tensor | None) -> Tensor:
+            if group is None:
+                return block - low
+            # One number per group and block; padding stays negative.
+            return (group * (high - low + 1) + block - low).where(group >= 0, group)
+
+        q, k = both(blocks[0], self.q_group), both(blocks[1], self.k_group)
+        return Visible(self.causal, q, k, self.window)
+
+    def starts(self, count: int) -> Bool[Tensor, "#b count"] | None:
+        """Return where a document begins among the last `count` keys; None without groups."""
+        if self.k_group is None:
+            return None
+        begins = self.k_group[:, 1:] != self.k_group[:, :-1]
+        first = ones_like(self.k_group[:, :1], dtype=bool_)
+        return cat([first, begins], dim=1)[:, self.k_group.shape[1] - count :]
+
+
+def _block(at: Int[Tensor, "#b t"], size: int) -> Int[Tensor, "#b t"]:
+    """Return the number of each position's block."""
+    return at.div(size, rounding_mode="floor")

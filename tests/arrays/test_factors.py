@@ -1,5 +1,7 @@
 """Tiles and pooled cells from factors, against the dense definition, for every encoding."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from headscape.arrays.profile_factors import Minus, profile
 from headscape.arrays.row_pass import log_sum_exp, weight_cells
 from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs, scores
-from headscape.capture.factors_of import factors_of
+from headscape.capture.factors_of import NoFactorsError, factors_of
 from headscape.encodings import ENCODINGS, build
 from headscape.errors import InputError
 from headscape.properties.cases import FIELDS, WRAPPED
@@ -19,8 +21,9 @@ from headscape.properties.probe import draw, randomise
 from headscape.types import Positions, Visible
 
 LENGTH, HEADS, DIM = 75, 4, 8
-WITHOUT = ("pope", "kerple-weight")
-"""Encodings that widen or mix in a way that has no factors."""
+STREAMS = ("selective-rope", "carope", "repo", "grape-m", "path", "stick-breaking")
+WITHOUT = ("pope", "kerple-weight", *STREAMS)
+"""Encodings that widen, mix, rotate or weigh in a way that has no factors."""
 SUBJECTS = (*(name for name in ENCODINGS if name not in WITHOUT), *WRAPPED)
 VARIANTS = {
     "rope": (
@@ -33,6 +36,17 @@ VARIANTS = {
     "dape+kerple": ({"base_bias": "channel-only"},),
     "cope": ({"divide": "sum"},),
 }
+BENT: dict[str, tuple[str, dict[str, object]]] = {
+    "window": ("alibi", {"window": 9}),
+    "window, rope": ("rope", {"window": 30}),
+    "softcap": ("cable", {"softcap": 2.0}),
+    "softcap, rope": ("rope", {"softcap": 30.0}),
+    "temperature": ("fire", {"temperature": "llama4", "temperature_start": 5}),
+    "ssmax": ("nope", {"temperature": "ssmax", "window": 20}),
+    "sink": ("kerple", {"sink": True}),
+    "all": ("rope", {"window": 17, "softcap": 5.0, "temperature": "inkling", "sink": True}),
+}
+"""What acts on the scores of any encoding."""
 BIDIRECTIONAL = ("nope", "rope", "alibi", "t5", "kerple", "cable", "fox", "dapev2+kerple")
 
 
@@ -73,6 +87,7 @@ CASES = [
     *((name, {}, True) for name in SUBJECTS),
     *((name, fields, True) for name, several in VARIANTS.items() for fields in several),
     *((name, {}, False) for name in BIDIRECTIONAL),
+    *((name, fields, True) for name, fields in BENT.values()),
 ]
 
 
@@ -102,8 +117,8 @@ def reduced(values: np.ndarray, grid: Grid, how: Reduction) -> np.ndarray:
     for y, (top, bottom) in enumerate(grid.row_spans):
         for x, (left, right) in enumerate(grid.col_spans):
             cell = values[top:bottom, left:right]
-            key, query = np.arange(left, right), np.arange(top, bottom)[:, None]
-            cell = cell[key <= query] if grid.causal else cell.ravel()
+            gap = np.arange(top, bottom)[:, None] - np.arange(left, right)
+            cell = cell[(gap >= 0) & (gap < (grid.window or grid.length))] if grid.causal else cell
             if cell.size:
                 out[y, x] = function(cell)
     return out
@@ -111,9 +126,9 @@ def reduced(values: np.ndarray, grid: Grid, how: Reduction) -> np.ndarray:
 
 @pytest.mark.parametrize("level", [1, 3, 5, 6, 7])
 @pytest.mark.parametrize(
-    ("name", "causal"),
+    ("name", "fields", "causal"),
     [
-        (n, True)
+        (n, {}, True)
         for n in (
             "nope",
             "alibi",
@@ -127,10 +142,14 @@ def reduced(values: np.ndarray, grid: Grid, how: Reduction) -> np.ndarray:
             "dapev2+rope",
         )
     ]
-    + [(n, False) for n in ("alibi", "t5", "rope", "cable")],
+    + [(n, {}, False) for n in ("alibi", "t5", "rope", "cable")]
+    + [(n, fields, True) for n, fields in BENT.values()],
+    ids=str,
 )
-def test_cells_are_reduced_exactly(name: str, causal: bool, level: int) -> None:
-    factors = factors_of(made(name, causal=causal))
+def test_cells_are_reduced_exactly(
+    name: str, fields: dict[str, object], causal: bool, level: int
+) -> None:
+    factors = factors_of(made(name, fields, causal=causal))
     pooled, every = Pooled(factors), range(-(-LENGTH // (1 << level)))
     parts = [(every, every), (every[1:], every[:2]), (every[:1], every)]
     for quantity in QUANTITIES:
@@ -144,10 +163,14 @@ def test_cells_are_reduced_exactly(name: str, causal: bool, level: int) -> None:
                 )
 
 
-@pytest.mark.parametrize("name", ["alibi", "cable", "rope", "dapev2+kerple", "cope"])
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [*((n, {}) for n in ("alibi", "cable", "rope", "dapev2+kerple", "cope")), *BENT.values()],
+    ids=str,
+)
 @pytest.mark.parametrize("level", [0, 3, 6])
-def test_one_pass_gives_weights_and_norms(name: str, level: int) -> None:
-    factors = factors_of(made(name))
+def test_one_pass_gives_weights_and_norms(name: str, fields: dict[str, object], level: int) -> None:
+    factors = factors_of(made(name, fields))
     cells = range(-(-LENGTH // (1 << level)))
     whole = factors.tile("weights", [2], slice(0, LENGTH), slice(0, LENGTH))[0]
     grid = Pooled(factors).grid(level, cells, cells)
@@ -191,7 +214,8 @@ def test_some_heads_are_those_heads() -> None:
         np.testing.assert_array_equal(
             some.tile(quantity, [0, 1], part, part), every.tile(quantity, [2, 0], part, part)
         )
-    assert factors_of(made("dapev2+kerple"), [2]).heads == HEADS
+    with pytest.raises(NoFactorsError, match="DAPEv2 mixes heads"):
+        factors_of(made("dapev2+kerple"), [2])
 
 
 def test_grouped_keys_are_shared() -> None:
@@ -226,9 +250,34 @@ def test_mistakes_are_told() -> None:
         factors_of(bare)
 
 
-@pytest.mark.parametrize(("name", "causal"), [("cable", True), ("rope", False), ("cope", True)])
-def test_profiles_go_by_distance(name: str, causal: bool) -> None:
-    factors = factors_of(made(name, causal=causal))
+@pytest.mark.parametrize(
+    ("name", "fields", "causal", "message"),
+    [
+        ("pope", {}, True, "PoPE widens queries and keys"),
+        ("kerple-weight", {}, True, "mixes scores in a way of its own"),
+        ("alibi", {"window": 9}, False, "the window has two sides"),
+        ("cope", {"window": 9}, True, "scores are mixed within a window"),
+    ],
+)
+def test_what_has_no_factors_is_told(
+    name: str, fields: dict[str, object], causal: bool, message: str
+) -> None:
+    with pytest.raises(NoFactorsError, match=message):
+        factors_of(made(name, fields, causal=causal))
+
+
+def test_a_rotation_that_is_not_by_position_is_told() -> None:
+    inputs = made("rope")
+    with pytest.raises(NoFactorsError, match="does not rotate pairs of dims by position alone"):
+        factors_of(replace(inputs, q=inputs.q.flip(2)))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "causal"),
+    [("cable", {}, True), ("rope", {}, False), ("cope", {}, True), ("alibi", {"window": 9}, True)],
+)
+def test_profiles_go_by_distance(name: str, fields: dict[str, object], causal: bool) -> None:
+    factors = factors_of(made(name, fields, causal=causal))
     every = slice(0, LENGTH)
     distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)
     for quantity in QUANTITIES:
@@ -240,6 +289,9 @@ def test_profiles_go_by_distance(name: str, causal: bool) -> None:
         for index, d in enumerate(range(found.first, LENGTH)):
             values = whole[seen & (distance == d)]
             assert found.count[index] == len(values)
+            if not len(values):
+                assert np.isnan(found.mean[index])
+                continue
             wanted = [values.mean(), values.std(), values.min(), values.max()]
             got = [found.mean[index], found.std[index], found.min[index], found.max[index]]
             np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-7)
@@ -276,9 +328,3 @@ def test_a_long_profile_is_from_some_rows(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.count[0] == 5
     with pytest.raises(InputError, match="needs every pair"):
         found.minus("row")
-
-
-@pytest.mark.parametrize("name", WITHOUT)
-def test_what_has_no_factors_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="factors"):
-        factors_of(made(name))

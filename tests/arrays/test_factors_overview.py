@@ -10,6 +10,7 @@ from headscape.arrays.bias_factors import SlopeFactor
 from headscape.arrays.factors import LayerFactors
 from headscape.arrays.overview_file import OverviewJob, compute_parts, overview_level, stamp
 from headscape.arrays.pack import Pack, make_pack, open_pack
+from pack_files import write
 
 
 def long_pack(length: int, dims: int = 16, *, seed: int = 0) -> Pack:
@@ -63,7 +64,7 @@ def check(job: OverviewJob, layer: LayerFactors, cells: int, every: int) -> None
 def test_an_overview_is_exact(length: int, tmp_path: Path) -> None:
     pack = long_pack(length)
     path = tmp_path / "long.safetensors"
-    pack.save(path)
+    write(pack, path)
     job = OverviewJob(path, 0, 5, level=5, processes=2)
     assert job.result() is None
     assert job.progress().done == 0
@@ -78,7 +79,7 @@ def test_an_overview_is_exact(length: int, tmp_path: Path) -> None:
 
 def test_a_stopped_job_goes_on(tmp_path: Path) -> None:
     pack, path = long_pack(512), tmp_path / "long.safetensors"
-    pack.save(path)
+    write(pack, path)
     job = OverviewJob(path, 0, 5, level=5, processes=1)
     parts = job._parts
     parts.mkdir(parents=True)
@@ -93,20 +94,20 @@ def test_a_stopped_job_goes_on(tmp_path: Path) -> None:
 
 def test_a_replaced_capture_has_no_overview(tmp_path: Path) -> None:
     path = tmp_path / "long.safetensors"
-    long_pack(256).save(path)
+    write(long_pack(256), path)
     job = OverviewJob(path, 0, 5, level=5, processes=1)
     job.start()
     job.wait(120)
     assert job.result() is not None
     old = stamp(path)
-    long_pack(256, seed=1).save(path)
+    write(long_pack(256, seed=1), path)
     assert stamp(path) != old
     assert OverviewJob(path, 0, 5, level=5).result() is None
 
 
 def test_a_failing_process_is_told(tmp_path: Path) -> None:
     path = tmp_path / "long.safetensors"
-    long_pack(256).save(path)
+    write(long_pack(256), path)
     job = OverviewJob(path, 0, 5, level=5, processes=1)
     path.write_bytes(b"damaged")
     job.start()
@@ -129,7 +130,7 @@ def test_levels() -> None:
 @pytest.mark.slow
 def test_65536_tokens_against_numpy(tmp_path: Path) -> None:
     pack, path = long_pack(65_536, 64), tmp_path / "long.safetensors"
-    pack.save(path)
+    write(pack, path)
     job = OverviewJob(path, 0, 5)
     job.start()
     job.wait()

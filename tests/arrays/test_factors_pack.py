@@ -6,15 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from arrays.test_factors import DIM, HEADS, LENGTH, SUBJECTS, made
+from headscape.arrays.capture_checks import digest_of
+from headscape.arrays.capture_file import load
 from headscape.arrays.factors import QUANTITIES
 from headscape.arrays.file_array import FileArray, OpenFile
-from headscape.arrays.pack import Pack, is_pack, make_pack, open_pack
+from headscape.arrays.pack import Pack, make_pack, open_pack
 from headscape.arrays.pack_bytes import pack_bytes
 from headscape.capture.factors_of import factors_of
 from headscape.errors import InputError
+from pack_files import write
 
 
 def packed(name: str = "alibi") -> Pack:
@@ -30,7 +34,7 @@ def packed(name: str = "alibi") -> Pack:
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_file_gives_the_same_tiles(name: str, tmp_path: Path) -> None:
     pack = packed(name)
-    pack.save(tmp_path / "a.safetensors")
+    write(pack, tmp_path / "a.safetensors")
     read = open_pack(tmp_path / "a.safetensors")
     part = slice(20, 60)
     for quantity in QUANTITIES:
@@ -42,7 +46,6 @@ def test_a_file_gives_the_same_tiles(name: str, tmp_path: Path) -> None:
     assert read.described["source"] == "a.safetensors"
     assert "source" not in pack.described
     assert read.header["pieces"] == pack.header["pieces"]
-    assert is_pack(tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
@@ -51,7 +54,7 @@ def test_large_arrays_stay_in_the_file(
 ) -> None:
     monkeypatch.setattr("headscape.arrays.pack.LAZY_BYTES", 0)
     pack, path = packed(name), tmp_path / "a.safetensors"
-    pack.save(path)
+    write(pack, path)
     read = open_pack(path)
     assert isinstance(read.layer(3).q, FileArray)
     rows, cols = slice(20, 60), slice(3, 41)
@@ -69,7 +72,7 @@ def test_large_arrays_stay_in_the_file(
 
 def test_a_tile_reads_its_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headscape.arrays.pack.LAZY_BYTES", 0)
-    packed().save(tmp_path / "a.safetensors")
+    write(packed(), tmp_path / "a.safetensors")
     layer = open_pack(tmp_path / "a.safetensors").layer(3)
     sizes: list[int] = []
     read = OpenFile.read
@@ -88,7 +91,7 @@ def test_a_file_cut_short_while_open_is_told(
 ) -> None:
     monkeypatch.setattr("headscape.arrays.pack.LAZY_BYTES", 0)
     path = tmp_path / "a.safetensors"
-    packed().save(path)
+    write(packed(), path)
     layer = open_pack(path).layer(3)
     path.write_bytes(b"")
     with pytest.raises(InputError, match="became shorter while it was read"):
@@ -141,23 +144,31 @@ def test_float16_has_a_range() -> None:
 
 
 def changed(path: Path, **header: object) -> None:
-    pack = packed()
-    text = {**pack.header, "kind": "factors", **header}
-    text = {key: value for key, value in text.items() if value is not None}
-    save_file(dict(pack.arrays), path, metadata={"headscape": json.dumps(text)})
+    """Rewrite a file with a changed description and its right checksum."""
+    write(packed(), path)
+    with safe_open(path, framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        text = json.loads(file.metadata()["headscape"]) | header
+    text = {key: value for key, value in text.items() if value != "left out"}
+    text["sha256"]["description"] = digest_of(text)
+    save_file(arrays, path, metadata={"headscape": json.dumps(text)})
 
 
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ({"format": 99}, "format 99 and this version reads up to 1: upgrade"),
-        ({"kind": "capture"}, "without factors"),
-        ({"length": 74}, "disagree in shape"),
-        ({"length": "x"}, "not whole numbers"),
-        ({"heads": [0, 1]}, "disagree in shape"),
-        ({"layers": [4]}, "layer 4 has no 'q'"),
-        ({"factors": []}, "describes 0 layers"),
-        ({"causal": None}, "has no causal"),
+        ({"format": 99}, "format 99 and this version reads 4: capture it again, or upgrade"),
+        ({"factors": {}}, "keeps maps instead of factors"),
+        ({"length": 74}, "do not fit its description"),
+        ({"length": "x"}, "not a whole number"),
+        ({"heads": [0, 1]}, "do not fit its description"),
+        (
+            {"layers": [4], "factors": {"4": {"scale": 1, "bias": None}}},
+            "layer 4 cannot be read .*'q'",
+        ),
+        ({"factors": {"3": 5}}, "layer 3 cannot be read"),
+        ({"model": 5}, "description cannot be read"),
+        ({"causal": "left out"}, "has no causal"),
     ],
 )
 def test_a_wrong_header_is_told(header: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -167,14 +178,27 @@ def test_a_wrong_header_is_told(header: dict[str, object], message: str, tmp_pat
         open_pack(path)
 
 
+@pytest.mark.parametrize("name", ["factors.3.q", "factors.3.lse"])
+def test_a_changed_array_is_told(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    write(packed(), path)
+    with safe_open(path, framework="numpy") as file:
+        arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        metadata = file.metadata()
+    arrays[name][0, 0] += 1
+    save_file(arrays, path, metadata=metadata)
+    for read in (open_pack, load):
+        with pytest.raises(InputError, match=f"{name} does not match its checksum"):
+            read(path)
+
+
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])
 def test_a_cut_file_is_told(keep: int, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    packed().save(path)
+    write(packed(), path)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(InputError, match="not a whole safetensors file"):
         open_pack(path)
-    assert not is_pack(path)
 
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def encoded(name: str, length: int, **fields: object) -> AttentionInputs:
 
 @pytest.mark.parametrize(
     "name",
-    ["nope", "rope", "alibi", "t5", "cable", "fox", "fire", "dape+kerple", "dapev2+kerple",
+    ["nope", "rope", "pope", "alibi", "t5", "cable", "fox", "fire", "dape+kerple", "dapev2+kerple",
      "dapev2+cable"],
 )  # fmt: skip
 @pytest.mark.parametrize(("length", "count"), [(300, 7), (257, 19), (60, 60), (40, 1)])

@@ -39,7 +39,7 @@ def test_what_fits_is_let_through() -> None:
         ({"k": torch.zeros(2, 2, 5, 8)}, "k has 2 heads.* a divisor of 3"),
         ({"sink": torch.zeros(2)}, "sink must have shape"),
         ({"softcap": 0.0}, "softcap must be positive and finite, got 0.0"),
-        ({"temperature": torch.zeros(1, 2, 5)}, "temperature must be"),
+        ({"temperature": torch.zeros(1, 2, 5)}, "temperature must have shape"),
         ({"v": torch.zeros(2, 3, 4, 8)}, "k has 5 keys, but v has 4"),
         ({"v": torch.zeros(2, 3, 5, 8, dtype=torch.float16)}, "v is torch.float16"),
         ({"positions": Positions.span(4)}, "positions.q"),

@@ -14,7 +14,7 @@ from headscape.types import Positions, Visible
 HEADS, DIM, LENGTH = 3, 8, 11
 WIDTH = HEADS * DIM
 NAMES = [*(name for name, kind in ENCODINGS.items() if not kind.at_input), "dapev2+cable"]
-ONE_WAY = {"fire", "cope", "xpos"}
+ONE_WAY = {"fire", "cope", "xpos", "inkling", "grape"}
 
 
 def encoding(name: str, *, causal: bool = True) -> Encoding:
@@ -118,7 +118,7 @@ def test_gradients_reach_everything() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"encoding": "alib"}, "unknown encoding 'alib': there are alibi"),
+        ({"encoding": "alib"}, "unknown encoding 'alib': did you mean 'alibi'"),
         ({"encoding": "cable"}, "'cable' has learned parameters: make it once"),
         ({"encoding": "sinusoidal"}, "Sinusoidal acts on the token embeddings"),
         ({"encoding": "xpos", "causal": False}, "xPos has no bidirectional form"),

@@ -1,15 +1,20 @@
 """Windows, sinks, softcap, temperature, grouped queries, sheared biases: the definition itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import oracle
-from headscape.attention import reference
+from headscape.attention import attend, flex, reference
+from headscape.attention.check import check
+from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Sheared, Toeplitz, dense
 from headscape.encodings import build
+from headscape.encodings.reflections import Reflections
 from headscape.errors import InputError
 from headscape.properties.probe import draw
 from headscape.types import Positions, Visible
@@ -61,6 +66,78 @@ def test_a_window_is_the_oracles(window: int, causal: bool) -> None:
         Positions.span(LENGTH).block(slice(3, 7), slice(2, 9))
     )
     assert np.array_equal(part[0, 0].numpy(), seen[3:7, 2:9])
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4, LENGTH, 100])
+@pytest.mark.parametrize("start", [0, 3])
+def test_chunks_are_the_oracles(chunk: int, start: int) -> None:
+    at = torch.arange(start, start + LENGTH)[None]
+    where, visible = Positions(at, at), Visible(chunk=chunk)
+    seen = oracle.chunked(at[0].numpy(), at[0].numpy(), chunk)
+    assert np.array_equal(visible.dense(where)[0, 0].numpy(), seen)
+    part = visible.block(slice(3, 7), slice(2, 9)).dense(where.block(slice(3, 7), slice(2, 9)))
+    assert np.array_equal(part[0, 0].numpy(), seen[3:7, 2:9])
+    assert torch.equal(visible.chunks_as_groups(where).dense(where), visible.dense(where))
+
+
+def test_chunks_of_documents_are_groups_too() -> None:
+    groups = torch.tensor([[-1, 0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1, 2, -1]])
+    at = torch.tensor([[0, 0, 1, 2, 3, 0, 1, 2, 3], [0, 1, 2, 0, 1, 2, 3, 0, 0]])
+    where, visible = Positions(at, at), Visible(True, groups, groups, chunk=2)
+    grouped = visible.chunks_as_groups(where)
+    assert grouped.chunk is None
+    assert torch.equal(grouped.dense(where), visible.dense(where))
+    assert not visible.dense(where)[0, 0, 0].any()
+    last = visible.starts(5)
+    assert last.tolist() == [[False, True, False, False, False], [False, False, False, True, True]]
+    assert visible.starts(LENGTH)[:, 0].all()
+    assert Visible(chunk=2).starts(5) is None
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("path", ["native", "torch", "flex"])
+def test_every_path_serves_chunks(path: str) -> None:
+    encoding = build("nope", heads=HEADS, head_dim=8, width=32, train_length=8)
+    q, k, v = (draw(2, HEADS, LENGTH, 8, seed=seed).float() for seed in (1, 2, 3))
+    where, visible = Positions.span(LENGTH), Visible(chunk=4)
+    call = AttentionInputs(q, k, v, encoding, None, where, visible, 0.4)
+    out = flex.attend(call, compiled=False) if path == "flex" else attend.run(call, path)
+    torch.testing.assert_close(out, reference.attend(call), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["stick-breaking", "path"])
+@pytest.mark.parametrize("path", ["native", "flex"])
+def test_fused_paths_refuse_what_is_no_softmax_of_products(name: str, path: str) -> None:
+    encoding = build(name, heads=HEADS, head_dim=8, width=32, train_length=8)
+    q, k, v = (draw(1, HEADS, LENGTH, 8, seed=seed).float() for seed in (1, 2, 3))
+    call = prepare(encoding, q, k, v, draw(1, LENGTH, 32, seed=4).float(), Positions.span(LENGTH))
+    with pytest.raises(InputError, match=r"softmax|reflections"):
+        attend.run(call, path)
+    assert set(attend.choose(call).passed_over) == {"decode", "native", "flex"}
+
+
+@pytest.mark.parametrize(("tokens", "heads"), [(LENGTH - 1, HEADS), (LENGTH, 1), (12, HEADS)])
+def test_reflections_that_do_not_fit_are_refused(tokens: int, heads: int) -> None:
+    w, beta = draw(2, heads, tokens, 4, seed=1), draw(2, heads, tokens, seed=2)
+    with pytest.raises(InputError, match="reflections need w of shape 2 4 n 4"):
+        check(made(reflections=Reflections(w, beta)))
+
+
+def test_path_without_its_reflections_is_refused() -> None:
+    encoding = build("path", heads=HEADS, head_dim=4, width=16, train_length=8)
+    with pytest.raises(InputError, match="PaTH needs the reflections of its stream"):
+        replace(made(), encoding=encoding)
+
+
+def test_rotations_by_content_need_the_layers_input() -> None:
+    encoding = build("carope", heads=HEADS, head_dim=8, width=32, train_length=8)
+    q = draw(1, HEADS, LENGTH, 8, seed=1).float()
+    at = torch.arange(LENGTH)[None]
+    with pytest.raises(InputError, match="CARoPE rotates by the layer's input: pass"):
+        encoding.rotate(q, at, "query")
+    short = encoding.stream(torch.zeros(1, LENGTH - 1, 32))
+    with pytest.raises(InputError, match="the stream has 8 tokens, but there are 9 to rotate"):
+        encoding.rotate(q, at, "query", short)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, LENGTH), (1, HEADS, LENGTH), (2, HEADS, LENGTH)])

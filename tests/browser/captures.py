@@ -35,10 +35,12 @@ def capture(
     layers: int = 2,
     length: int = LENGTH,
     title: str | None = None,
+    fields: dict[str, object] | None = None,
     **header: object,
 ) -> Pack:
-    """A capture with some layers."""
-    factors = {n: factors_of(inputs_of(name, seed=n, length=length)) for n in range(layers)}
+    """A capture with some layers; `fields` are the encoding's."""
+    more = fields or {}
+    factors = {n: factors_of(inputs_of(name, seed=n, length=length, **more)) for n in range(layers)}
     pieces = [WORDS[n % len(WORDS)] for n in range(length)]
     known = {
         "encoding": name,
@@ -51,11 +53,11 @@ def capture(
 
 
 def definition(
-    name: str, layer_number: int, head: int, length: int = LENGTH
+    name: str, layer_number: int, head: int, length: int = LENGTH, **fields: object
 ) -> dict[str, np.ndarray]:
     """The four maps by the dense definition, NaN where hidden."""
     with torch.no_grad():
-        every = scores(inputs_of(name, seed=layer_number, length=length))
+        every = scores(inputs_of(name, seed=layer_number, length=length, **fields))
     seen = every.visible[0, 0].numpy()
     return {
         quantity: np.where(seen, getattr(every, quantity)[0, head].double().numpy(), np.nan)

@@ -12,6 +12,7 @@ from PIL import Image
 
 from browser.captures import HEADS, LENGTH, capture, definition
 from browser.conftest import Open, Opened
+from pack_files import write
 
 pytestmark = pytest.mark.browser
 HEAD: dict[str, Any] = {"screen": "head", "layer": 0, "head": 1}
@@ -446,10 +447,12 @@ def test_lengths_may_differ(open_page: Open) -> None:
 
 
 def test_a_slider_over_training_steps(open_page: Open) -> None:
-    packs = [capture("cable", step=0), capture("alibi", step=600), capture("t5", step=1200)]
-    opened = open_page(packs, HEAD)
+    names = {"cable": 0, "alibi": 600, "t5": 1200}
+    packs = [capture(name, step=step, encoding="cable") for name, step in names.items()]
+    opened = open_page([*packs, capture("kerple", step=900)], HEAD)  # the last is of another model
     opened.settle()
     slider = opened.page.get_by_label("Training step").last
+    assert slider.get_attribute("max") == "2"
     first = opened.pixels()
     slider.focus()
     press(opened, "ArrowRight")
@@ -546,7 +549,7 @@ def test_pictures(open_page: Open) -> None:
 
 def test_the_python_line_makes_the_same_array(open_page: Open, tmp_path: Any) -> None:
     pack = capture("cable", source=str(tmp_path / "cable.safetensors"))
-    pack.save(tmp_path / "cable.safetensors")
+    write(pack, tmp_path / "cable.safetensors")
     opened = open_page(
         [pack], {**HEAD, "quantity": "final", "view": {"query": 10, "key": 5, "span": 20}}
     )

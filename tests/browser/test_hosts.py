@@ -14,6 +14,7 @@ from browser.captures import capture, definition
 from browser.conftest import Open, Opened
 from headscape.arrays.pack import Pack, open_pack
 from headscape.page.viewer_answers import Answers
+from pack_files import write
 
 pytestmark = pytest.mark.browser
 
@@ -77,7 +78,7 @@ def test_a_long_head_is_a_preview_first(
     monkeypatch.setattr("headscape.page.viewer_answers.WHOLE_BYTES", 0)
     monkeypatch.setattr("headscape.page.tiles.FOREGROUND", 1 << 18)
     path = tmp_path / "long.safetensors"
-    long_pack(8192).save(path)
+    write(long_pack(8192), path)
     answers = Answers.of([open_pack(path)])
     with served(open_page, answers, {"screen": "head", "head": 5}) as opened:
         opened.page.wait_for_selector("text=/This is a preview/", timeout=60_000)

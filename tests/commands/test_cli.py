@@ -62,10 +62,16 @@ def test_help_needs_no_torch() -> None:
 def test_every_option_says_what_it_does(call) -> None:
     for command in COMMANDS:
         text = call(command, "--help").output
-        options = re.findall(r"│ +(?:\* +)?(--[a-z-]+)(.*)", text)
+        _, *options = re.split(r"^  (?=-)", text, flags=re.MULTILINE)
         assert options, command
-        for name, rest in options:
-            assert re.search(r"[a-z]{3}", rest.replace("<", "")), f"{command} {name}"
+        for option in options:
+            name, *words = option.split()
+            assert re.search(r"[a-z]{2,} .*[a-z]{2,}", " ".join(words)), f"{command} {name}"
+
+
+def test_help_shows_defaults_and_whole_summaries(call) -> None:
+    assert "[default: last]" in call("capture", "--help").output
+    assert "..." not in call("--help").output.partition("Commands:")[2]
 
 
 def test_the_table_names_every_encoding(call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,13 +85,15 @@ def test_one_encoding_lists_its_fields(call) -> None:
     text = call("encodings", "dapev2+alibi").output
     for word in ("boundary", "'masked'", "slopes", "'geometric'", "kernel = 3"):
         assert word in text
+    assert text.count("  softcap = ") == 1
+    assert "softcap tanh(s / softcap)" in text, "the notes of inherited fields are missing"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["encodings", "albi"], "unknown encoding 'albi': there are alibi"),
-        (["encodings", "dapv2+kerple"], "unknown wrapper 'dapv2': there are dapev2"),
+        (["encodings", "albi"], "unknown encoding 'albi': did you mean 'alibi'"),
+        (["encodings", "dapv2+kerple"], "unknown wrapper 'dapv2': did you mean 'dapev2'"),
         (["encodings", "dape"], "write 'dape+kerple'"),
         (["train", "--preset", "nanoo", "--out", "x"], "did you mean 'nano'"),
         (["train", "--encoding", "alibi", "--field", "slope=mpt", "--out", "x"], "'slope'"),
@@ -111,6 +119,24 @@ def test_one_encoding_lists_its_fields(call) -> None:
         (["check", "nowhere.py"], "nowhere.py"),
         (["train", "--plugin", "nowhere.py", "--out", "x"], "nowhere.py"),
         (["figures", "--encodings", "albi"], "unknown encoding 'albi'"),
+        (["figures", "--encodings", "rope*3,nope"], "separate encodings by semicolons"),
+        (["figures", "--encodings", ";"], "--encodings is empty"),
+        (
+            ["figures", "--encodings", "rope*3,nope;", "--untrained"],
+            "has 4 layers, which does not divide the model's 2",
+        ),
+        (
+            ["figures", "--encodings", "rope:window=0,nope; alibi", "--untrained"],
+            "window must be at least 1, got 0",
+        ),
+        (
+            ["figures", "--encodings", "rope:window=4:chunk=4;", "--untrained"],
+            "window=4 and chunk=4 exclude each other",
+        ),
+        (
+            ["figures", "--encodings", "stick-breaking:sink=true;", "--untrained"],
+            "has no softmax that a sink could join",
+        ),
         (["figures", "--encodings", "alibi", "--run", "cable"], "ENCODING=FOLDER"),
         (["figures", "--encodings", "alibi", "--run", "cable=x"], "not being drawn"),
         (["figures", "--encodings", "learned"], "acts on the embeddings"),
@@ -343,3 +369,39 @@ def test_a_model_writes(call, small_run: Path) -> None:
     assert first.exit_code == 0, first.output
     assert first.output == again.output
     assert first.output.startswith("line")
+
+
+def test_a_model_is_measured_on_its_validation_text(call, small_run: Path, tmp_path: Path) -> None:
+    words = ("measure", small_run, "--length", 32, "--sequences", 2, "--drift", "1,2")
+    rows = list(csv.DictReader(call(*words, "--csv").stdout.splitlines()))
+    assert len(rows) == 24
+    assert 0 < float(rows[0]["sink_score"]) < 1
+    assert float(rows[0]["entropy_2x"]) != float(rows[0]["entropy_1x"])
+    assert call(*words).stdout.startswith("| layer | head | position share |")
+    out = tmp_path / "heads.json"
+    assert call(*words, "--out", out).stdout.strip() == str(out)
+    assert out.read_text().startswith("{")
+
+
+def test_the_atlas_of_a_run(call, small_run: Path, tmp_path: Path) -> None:
+    words = ("atlas", small_run, "--length", 32, "--sequences", 2, "--out", tmp_path / "a")
+    done = call(*words)
+    assert done.stdout.strip() == str(tmp_path / "a" / "atlas.html")
+    assert "layer 1-2: cable" in (tmp_path / "a" / "atlas.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["atlas", "{run}", "--out", "{out}", "--drift", "half"], "--drift 'half'"),
+        (["atlas", "{run}", "--out", "{out}", "--text", "nowhere.txt"], "no file nowhere.txt"),
+        (["measure", "{run}", "--quantity", "bias"], "does not use --quantity"),
+        (["measure", "{run}", "--out", "heads.xls"], "cannot be written as 'xls'"),
+    ],
+)
+def test_a_wrong_measurement_is_refused(
+    words, message, small_run: Path, tmp_path: Path, refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled = [word.format(run=small_run, out=tmp_path) for word in words]
+    monkeypatch.setattr(sys, "argv", ["headscape", *filled])
+    refuses(message)

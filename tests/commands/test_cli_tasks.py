@@ -111,7 +111,7 @@ def test_tasks_and_texts_are_not_compared(
 ) -> None:
     (tmp_path / "evaluation.json").write_text('{"format": 1, "measurements": []}')
     for words, message in (
-        ([tmp_path, answers], "which do not compare"),
+        ([tmp_path, answers], "which cannot be compared"),
         ([answers, "--quantity", "loss"], "unknown quantity 'loss'"),
     ):
         monkeypatch.setattr(sys, "argv", ["headscape", "compare", *map(str, words)])

@@ -29,8 +29,9 @@ def load(name: str) -> tuple[dict[str, Tensor], dict]:
 def encoding(name: str, config: dict, **fields: object) -> Encoding:
     heads, head_dim = config["H"], config["D"]
     made = build(
-        name, heads=heads, head_dim=head_dim, width=heads * head_dim, train_length=64, **fields
-    )
+        name, heads=heads, head_dim=head_dim, width=heads * head_dim, train_length=64,
+        causal=config.get("causal", True), **fields,
+    )  # fmt: skip
     return made.double()
 
 

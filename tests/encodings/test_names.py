@@ -65,7 +65,7 @@ def test_titles_and_slugs_are_the_papers() -> None:
     assert title("dapev2+none") == "DAPEv2+NoPE"
     assert slug("t5-clipped") == "t5-bias"
     assert slug("dapev2+cable") == "dapev2-cable"
-    with pytest.raises(InputError, match="unknown encoding 'tire': there are fire"):
+    with pytest.raises(InputError, match="unknown encoding 'tire': did you mean 'fire'"):
         title("tire")
 
 
@@ -89,7 +89,7 @@ def test_a_registered_encoding_is_like_any_other() -> None:
         ("my+name", Mine, r"lower-case letters, digits, - and _, got 'my\+name'"),
         ("", Mine, "lower-case letters"),
         (3, Mine, "lower-case letters"),
-        ("mine", int, "must be a subclass of headscape.encodings.Encoding, got <class 'int'>"),
+        ("mine", int, "must be a subclass of headscape.Encoding, got <class 'int'>"),
         ("mine", "Mine", "must be a subclass"),
     ],
 )

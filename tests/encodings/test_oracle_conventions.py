@@ -46,6 +46,16 @@ CONVENTIONS: list[tuple[str, dict[str, object]]] = [
         for scaling in ("linear", "ntk", "yarn", "llama3")
         for pairing in ("halves", "interleaved")
     ),
+    ("selective-rope", {"kernel": 1, "rank": 3, "pairing": "interleaved"}),
+    ("selective-rope", {"base": 100.0}),
+    ("carope", {"first_power": 0, "own": "left-out", "pairing": "halves"}),
+    ("repo", {"base": 100.0, "hidden": 5, "pairing": "interleaved"}),
+    ("grape-m", {"per_head": True, "increments": "softplus"}),
+    ("grape-m", {"phase": "index", "base": 50.0}),
+    ("path", {"kernel": 1, "rank": 2, "gate": True}),
+    ("stick-breaking", {"current": "attended"}),
+    ("stick-breaking", {"remainder": "dropped"}),
+    ("rope", {"chunk": 4}),
     ("dape+kerple", {"base_bias": "channel-only", "hidden": 3}),
     ("dape+fire", {}),
     ("dape+cable", {}),
@@ -55,10 +65,21 @@ CONVENTIONS: list[tuple[str, dict[str, object]]] = [
     ("dapev2+nope", {"kernel": 7}),
     ("dapev2+xpos", {}),
     ("dapev2+k-cable", {"boundary": "released"}),
+    ("shaw", {"left": 3, "right": 5}),
+    ("transformer-xl", {"layout": "interleaved", "base": 100.0}),
+    ("deberta", {"terms": "c2p", "buckets": 12, "max_distance": 9}),
+    ("deberta", {"norm": True}),
+    ("inkling", {"qk_scale": "model", "projection_bias": True, "extent": 300}),
+    ("grape", {"gate": "path", "path_dim": 6}),
+    ("dape+inkling", {}),
+    ("dapev2+deberta", {}),
+    ("dapev2+shaw", {}),
 ]
-ONE_WAY = ("fire", "cope", "xpos", "dapev2+fire")
+ONE_WAY = ("fire", "cope", "xpos", "dapev2+fire", "inkling", "grape", "path", "stick-breaking")
 TWO_WAYS = [
-    name for name in (*SUBJECTS, "dapev2+fox") if name not in ONE_WAY and name not in SHAPED
+    name
+    for name in (*SUBJECTS, "dapev2+fox")
+    if name not in SHAPED and name.partition(":")[0] not in ONE_WAY
 ]
 
 

@@ -87,7 +87,7 @@ def test_a_file_can_be_edited_and_loaded_again(plugin: Path) -> None:
         ("def f(:\n", r"has a syntax error in line 1: .+\.$"),
         ("import no_such_module\n", r"cannot be imported: ModuleNotFoundError: .*no_such_module"),
         ("1 / 0\n", r"cannot be imported: ZeroDivisionError: division by zero\.$"),
-        ("x = 1\n", "defines no encoding: derive a class from headscape.encodings.Encoding"),
+        ("x = 1\n", "defines no encoding: derive a class from headscape.Encoding"),
         ("from headscape.encodings.alibi import ALiBi\n", "defines no encoding"),
         (PLUGIN.replace("class Flat(", "class Kerple("), "already an encoding named 'kerple'"),
         (PLUGIN.replace("very-steep", "Very Steep"), "lower-case letters, .* got 'Very Steep'"),

@@ -36,7 +36,7 @@ def softmax(final):
     return (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
 
 
-def capture(bias, *, encoding="alibi", layers=(0,), seed=0, step=None, trained=False):
+def capture(bias, *, encoding="alibi", layers=(0,), seed=0, step=None, trained=False, name=None):
     heads, length, _ = bias.shape
     content = causal(np.random.default_rng(seed).normal(size=bias.shape))
     final = content + bias
@@ -47,6 +47,7 @@ def capture(bias, *, encoding="alibi", layers=(0,), seed=0, step=None, trained=F
         conventions={"slopes": "geometric", "scale": "1/sqrt(e)"},
         claims={"context_dependent": encoding == "cable"},
         model={
+            "name": name or encoding,
             "preset": "nano",
             "layers": 6,
             "heads": heads,

@@ -14,8 +14,8 @@ def _measured(made, maps, quantity="bias"):
 
 
 def test_uniform_says_so_with_its_zero():
-    made = capture(alibi(12, 32), layers=(0, 5))
-    text = caption(made, 5, "bias", _measured(made, (alibi(12, 32) for _ in range(16))), "ALiBi")
+    made = capture(alibi(12, 32), layers=(0, 5), name="ALiBi")
+    text = caption(made, 5, "bias", _measured(made, (alibi(12, 32) for _ in range(16))))
     for part in (
         "ALiBi: positional bias",
         "12 heads, final layer (6 of 6)",
@@ -43,8 +43,8 @@ def test_varying_says_so_with_its_number_and_interval():
 
 
 def test_rope_says_that_it_shows_final_scores():
-    made = capture(scores(2, 16, 0), encoding="rope")
-    text = caption(made, 0, "final", title="RoPE")
+    made = capture(scores(2, 16, 0), encoding="rope", name="RoPE")
+    text = caption(made, 0, "final")
     assert "RoPE: final attention scores (pre-softmax)" in text
     assert "RoPE adds no bias: these are the final scores." in text
     assert "Context-independent" not in text

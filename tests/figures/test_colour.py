@@ -3,7 +3,7 @@ import pytest
 
 from figures.synthetic import alibi, capture, causal, scores
 from headscape.errors import InputError
-from headscape.figures.colour import SIGNED, Scale, limits, scales
+from headscape.figures.colour import SIGNED, Scale, limits, range_label, scales
 from headscape.figures.grid import Grid
 
 BOTH = [(-3.0, 2.0), (-1.0, 4.0), (-4.0, 1.0)]
@@ -68,7 +68,8 @@ def test_odd_values():
     assert limits(np.array([np.nan, -np.inf, -2.5, -0.0])) == (-2.5, 0)
     single = scales([(0.0, 0.0), (-2.0, -2.0), (3.0, 3.0)])
     assert [(scale.low, scale.high) for scale in single] == [(-1, 0), (-2, 0), (0, 3)]
-    assert single[1].label == "\N{MINUS SIGN}2 … 0"
+    assert range_label(np.array([-2.0, np.nan, 0.0])) == "\N{MINUS SIGN}2 … 0"
+    assert range_label(np.zeros(3)) == "0"
 
 
 def test_a_named_map_runs_evenly():

@@ -203,9 +203,11 @@ def _ink(figure):
 @pytest.mark.parametrize(
     ("width", "columns", "heads"), [(3.3, 2, 4), (3.3, 1, 2), (4.5, 3, 3), (6.75, 4, 12), (5, 2, 3)]
 )
-@pytest.mark.parametrize("made", [capture(alibi(12, 512)), capture(1e-3 * scores(12, 64, seed=0))])
+@pytest.mark.parametrize(
+    "made", [capture(alibi(12, 512), name="DAPEv2+Kerple"), capture(1e-3 * scores(12, 64, seed=0))]
+)
 def test_a_given_width_is_kept_and_nothing_is_clipped(made, width, columns, heads, tmp_path):
-    grid = Grid.of(made, heads=range(heads), columns=columns, width=width, title="DAPEv2+Kerple")
+    grid = Grid.of(made, heads=range(heads), columns=columns, width=width)
     figure = grid.draw()
     wide, high = figure.get_size_inches()
     assert wide == width

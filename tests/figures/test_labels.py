@@ -52,7 +52,7 @@ def test_names_say_encoding_step_layer_head_quantity_and_kind(cables):
 
 
 def test_two_steps_have_two_titles(cables):
-    assert [method(each, "CABLE") for each in cables] == ["CABLE, step 300", "CABLE, step 1,200"]
+    assert [method(each) for each in cables] == ["cable, step 300", "cable, step 1,200"]
     assert method(capture(alibi(1, 4))) == "alibi, untrained"
 
 

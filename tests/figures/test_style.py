@@ -73,7 +73,7 @@ def test_pictures_have_full_colour(tmp_path):
 
 
 def test_a_view_shows_itself_in_a_notebook():
-    view = Grid.of(capture(alibi(3, 8), step=1200, trained=True), title="ALiBi")
+    view = Grid.of(capture(alibi(3, 8), step=1200, trained=True, name="ALiBi"))
     assert view._repr_png_().startswith(b"\x89PNG")
     assert repr(view) == "<Grid: ALiBi, step 1,200, layer 1: positional bias>"
     html = view._repr_html_()

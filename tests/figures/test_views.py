@@ -100,13 +100,15 @@ def test_row_shows_the_query_and_its_tokens():
 @pytest.mark.parametrize("width", [3.3, 6.75, None])
 @pytest.mark.parametrize("kind", ["row", "weights", "overview", "one layer"])
 def test_rows_and_overviews_keep_a_given_width_and_clip_nothing(kind, width):
-    made = capture(alibi(3, 100), layers=(4,) if kind == "one layer" else (4, 5))
+    made = capture(
+        alibi(3, 100), layers=(4,) if kind == "one layer" else (4, 5), name="DAPEv2+Kerple (power)"
+    )
     if kind in ("row", "weights"):
         quantity = "weights" if kind == "weights" else None
         figure = Row.of(made, quantity=quantity, width=width).draw()
     else:
         heads = [0] if width is None else None
-        figure = Overview.of(made, width=width, heads=heads, title="DAPEv2+Kerple (power)").draw()
+        figure = Overview.of(made, width=width, heads=heads).draw()
     width = width or figure.get_figwidth()
     assert figure.get_figwidth() == width
     renderer = figure.canvas.get_renderer()
@@ -128,7 +130,15 @@ def test_rows_and_overviews_refuse_widths_that_are_too_small():
 
 def test_row_of_weights_ends_at_the_query():
     figure = Row.of(capture(alibi(2, 30)), 0, "weights", query=10).draw()
-    assert _axes(figure, "all-keys").get_xlim() == (-0.5, 10.5)
+    assert _axes(figure, "close-up").get_xlim() == (-0.5, 10.5)
+
+
+def test_a_row_that_fits_is_drawn_once():
+    made = capture(alibi(2, CLOSE_UP))
+    figure = Row.of(made).draw()
+    assert [axes.get_gid() for axes in figure.axes] == ["close-up", "colorbar"]
+    assert _axes(figure, "close-up").get_title() == "All keys"
+    assert len(Row.of(capture(alibi(2, CLOSE_UP + 1))).draw().axes) == 3
 
 
 def test_row_draws_tokens_that_look_like_formulas():
@@ -156,11 +166,11 @@ def test_compare_shows_one_head_of_each():
         capture(cable(4, 20, seed=1), encoding="dapev2+cable", step=1200, trained=True),
         capture(cable(4, 20, seed=2), encoding="dapev2+cable", step=300, trained=True),
     ]
-    view = SideBySide.of(made, 0, 2, titles=["ALiBi", "DAPEv2+CABLE", "DAPEv2+CABLE"])
+    view = SideBySide.of(made, 0, 2)
     figure = view.draw()
     panels = [_axes(figure, f"panel-{index}") for index in (1, 2, 3)]
     assert [axes.get_title() for axes in panels] == [
-        "ALiBi, untrained", "DAPEv2+CABLE, step 1,200", "DAPEv2+CABLE, step 300",
+        "alibi, untrained", "dapev2+cable, step 1,200", "dapev2+cable, step 300",
     ]  # fmt: skip
     assert view.heading == "Layer 1, head 3: positional bias"
     for each, axes in zip(made, panels, strict=True):
@@ -179,7 +189,7 @@ def test_compare_shows_one_head_of_each():
 def test_difference_is_first_minus_second_and_symmetric():
     first = capture(cable(4, 20, seed=1), encoding="cable", step=1200, trained=True)
     second = capture(alibi(4, 20), encoding="cable", step=300, trained=True)
-    view = Difference.of(first, second, heads=[3, 0], titles=("CABLE", "CABLE"))
+    view = Difference.of(first, second, heads=[3, 0])
     expected = (first.values(0, "bias") - second.values(0, "bias"))[[3, 0]]
     figure = view.draw()
     for index, values in enumerate(expected, start=1):
@@ -190,7 +200,7 @@ def test_difference_is_first_minus_second_and_symmetric():
         assert axes.images[0].norm(0.0) == 0.5
         assert _axes(figure, f"colorbar-{index}").get_ylim() == (-far, far)
     assert view.heading == (
-        "(CABLE, step 1,200) \N{MINUS SIGN} (CABLE, step 300), layer 1: positional bias"
+        "(cable, step 1,200) \N{MINUS SIGN} (cable, step 300), layer 1: positional bias"
     )
     weights = Difference.of(first, second, quantity="weights")
     ahead = ~np.tri(20, dtype=bool)

@@ -17,6 +17,7 @@ import zstandard
 from safetensors.numpy import save_file
 
 from headscape.arrays import capture_file
+from headscape.arrays.pack import open_pack
 from headscape.errors import InputError
 from headscape.evaluate.journal import Journal
 from headscape.evaluate.table import Table
@@ -32,12 +33,24 @@ from headscape.train.storage import checkpoint, provenance
 
 Reader = Callable[[bytes, Path], object]
 MAPS = {f"layer.0.{name}": np.zeros((2, 3, 3), np.float32) for name in capture_file.QUANTITIES}
-CAPTURED = {"tokens": np.arange(3), "positions": np.arange(3), **MAPS}
+FACTORS = {
+    "factors.1.q": np.ones((2, 3, 4), np.float32), "factors.1.k": np.ones((1, 3, 4), np.float32),
+    "factors.1.turn.q": np.ones((2, 3, 2), np.float32),
+    "factors.1.turn.k": np.ones((2, 3, 2), np.float32),
+    "factors.1.bias.table": np.ones((2, 3), np.float32), "factors.1.lse": np.ones((2, 3)),
+}  # fmt: skip
+KIND = {
+    "scale": 0.5, "group": 2, "pairing": "halves", "bias": {"kind": "toeplitz", "zero": 0},
+    "mix": None, "window": 2, "softcap": 3.0,
+}  # fmt: skip
+CAPTURED = {"tokens": np.arange(3), "positions": np.arange(3), **MAPS, **FACTORS}
 DESCRIBED = {
     "format": capture_file.FORMAT, "kind": "capture", "encoding": "alibi", "conventions": {},
     "claims": {"toeplitz": True}, "model": {"name": "ALiBi", "shows": "bias", "heads": 2},
-    "layers": [0], "heads": [0, 1], "length": 3, "resolution": None, "causal": True,
+    "layers": [0, 1], "heads": [0, 1], "length": 3, "resolution": None, "causal": True,
     "sequence": {"pieces": ["a", "b", "c"]}, "provenance": {}, "trained": True,
+    "shown": ["content", "bias", "final", "weights"], "refused": "layer 1: why",
+    "factors": {"1": KIND},
 }  # fmt: skip
 
 
@@ -67,6 +80,9 @@ def capture(data: bytes, folder: Path) -> object:
             text = json.dumps(facts | {"sha256": {"description": digest, **sums}})
         save_file(CAPTURED, path, metadata={"headscape": text})
     read = capture_file.load(path)
+    if all(layer in read.factors for layer in read.layers):
+        pack = open_pack(path)
+        assert pack.length == read.length
     return [read.array(name, layer) for name in read.quantities for layer in read.layers]
 
 

@@ -30,17 +30,18 @@ def sentence(error: pytest.ExceptionInfo[InputError]) -> str:
     ("wrong", "nearest"),
     [("alibbi", "alibi"), ("kerpel", "kerple"), ("rop", "rope"), ("cabel", "cable"), ("T5", "t5")],
 )
-def test_an_unknown_encoding_names_the_nearest_first(wrong: str, nearest: str) -> None:
+def test_an_unknown_encoding_names_the_nearest(wrong: str, nearest: str) -> None:
     for name in (wrong, f"dapev2+{wrong}"):
-        with pytest.raises(InputError, match=f"'{wrong}'") as error:
+        with pytest.raises(InputError, match=rf"'{wrong}': did you mean '{nearest}'\?$"):
             build(name, **SHAPE)
-        listed = sentence(error).rpartition("there are ")[2].rstrip(".").split(", ")
-        assert listed[0] == nearest
-        assert sorted(listed) == sorted(ENCODINGS)
+    with pytest.raises(InputError, match="there are nope, ") as error:
+        build("zzz", **SHAPE)
+    listed = sentence(error).rpartition("there are ")[2].partition(";")[0]
+    assert listed.split(", ") == list(ENCODINGS)
 
 
 def test_an_unknown_wrapper() -> None:
-    with pytest.raises(InputError, match=r"'dapev3'.*dapev2, dape\."):
+    with pytest.raises(InputError, match=r"'dapev3': did you mean 'dapev2'"):
         build("dapev3+alibi", **SHAPE)
     with pytest.raises(InputError, match=r"'dape'.*dape\+"):
         build("dape", **SHAPE)
@@ -49,11 +50,10 @@ def test_an_unknown_wrapper() -> None:
             build(f"dape+{base}", **SHAPE)
 
 
-def test_an_unknown_field_names_the_nearest_first() -> None:
-    with pytest.raises(InputError, match=r"'slope'.*there are slopes, ") as error:
+def test_an_unknown_field_names_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"'slope'.*did you mean 'slopes'"):
         build("alibi", **SHAPE, slope="mpt")
-    sentence(error)
-    with pytest.raises(InputError, match=r"'kernal'.*there are kernel, "):
+    with pytest.raises(InputError, match=r"'kernal'.*did you mean 'kernel'"):
         build("dapev2+alibi", **SHAPE, kernal=5)
     with pytest.raises(InputError, match=r"'base'.*there are sink, softcap"):
         build("nope", **SHAPE, base=2.0)
@@ -127,7 +127,7 @@ def test_heads_that_do_not_divide_the_width() -> None:
 
 @pytest.mark.parametrize("field", ["layers", "heads", "width", "vocabulary", "train_length"])
 def test_a_model_without_extent(field: str) -> None:
-    with pytest.raises(InputError, match=f"{field} must be at least 1, not -2"):
+    with pytest.raises(InputError, match=f"{field} must be at least 1, got -2"):
         ModelConfig(**({"layers": 1, "heads": 1, "width": 4} | {field: -2}))
 
 

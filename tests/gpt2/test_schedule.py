@@ -1,5 +1,6 @@
 """A schedule gives every layer its encoding, window and fields, in every place that reads them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +8,13 @@ import pytest
 import torch
 
 import headscape as hs
+from headscape.arrays.capture_file import load
 from headscape.attention.reference import AttentionInputs
 from headscape.encodings import title
 from headscape.encodings.layer_schedule import Entry, parse, per_layer
 from headscape.encodings.names import slug
 from headscape.errors import InputError
+from headscape.figures.caption import caption
 from headscape.gpt2 import GPT2, Cache, ModelConfig
 from headscape.properties.probe import randomise
 
@@ -112,6 +115,112 @@ def test_decoding_past_the_window_keeps_only_the_window(prompt: int) -> None:
 
 
 @pytest.mark.parametrize(
+    "pattern", ["rope:window=7,path:window=7", "alibi:chunk=7", "cohere2:window=7"]
+)
+def test_one_token_at_a_time_never_keeps_more_than_the_window(pattern: str) -> None:
+    made = model(pattern)
+    text = torch.randint(11, (1, 300), generator=torch.Generator().manual_seed(3))
+    cache, rooms = Cache(capacity=4), []
+    with torch.no_grad():
+        whole = made(text, path="reference")
+        for at in range(300):
+            last = made(text[:, at : at + 1], cache=cache)
+            rooms.append([store.k.shape[2] for store in cache.layers.values()])
+    torch.testing.assert_close(last, whole[:, -1:], rtol=1e-10, atol=1e-10)
+    limited = [made.encoding(layer).reach is not None for layer in range(4)]
+    for layer, limit in enumerate(limited):
+        most = max(room[layer] for room in rooms)
+        assert most == 7 - 1 + 16 if limit else most >= 300
+
+
+@pytest.mark.parametrize("pattern", ["rope:window=5", "alibi:window=5:sink=true", "nope:chunk=5"])
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_window_is_of_positions_not_of_places_in_the_cache(pattern: str, step: int) -> None:
+    made = model(pattern, 1)
+    # A row with gaps of different sizes beside one that starts later.
+    at = torch.stack([torch.arange(40) * 7 // 4, torch.arange(40) + 3])
+    text = torch.randint(11, (2, 40), generator=torch.Generator().manual_seed(3))
+    cache = Cache(capacity=4)
+    with torch.no_grad():
+        whole = made(text, positions=at, path="reference")
+        parts = [
+            made(text[:, i : i + step], positions=at[:, i : i + step], cache=cache)
+            for i in range(0, 40, step)
+        ]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-10, atol=1e-10)
+    assert cache.layers[0].room < 40
+
+
+def test_positions_that_go_back_behind_the_window_are_refused() -> None:
+    made, cache = model("rope:window=5", 1), Cache()
+    text = torch.zeros(1, 40, dtype=torch.long)
+    with torch.no_grad():
+        made(text, positions=torch.arange(40)[None], cache=cache)
+        with pytest.raises(InputError, match="a cache of 5 positions has dropped"):
+            made(text[:, :1], positions=torch.tensor([[7]]), cache=cache)
+        made(text[:, :1], positions=torch.tensor([[40]]), cache=cache)
+
+
+def test_documents_decode_apart_behind_a_window() -> None:
+    made = model("selective-rope:window=5,path:window=6", 2)
+    text = torch.randint(11, (1, 45), generator=torch.Generator().manual_seed(3))
+    at = torch.cat([torch.arange(30), torch.arange(15)])[None]
+    group = (torch.arange(45) >= 30).long()[None]
+    cache = Cache(capacity=4)
+    with torch.no_grad():
+        alone = made(text[:, 30:], path="reference")
+        parts = [
+            made(text[:, part], positions=at[:, part], groups=group[:, part], cache=cache)
+            for part in (slice(0, 29), slice(29, 32), slice(32, 33), slice(33, 45))
+        ]
+    found = torch.cat(parts, dim=1)[:, 30:]
+    torch.testing.assert_close(found, alone, rtol=1e-10, atol=1e-10)
+
+
+def test_a_norm_of_queries_and_keys_decodes_as_it_trains(tmp_path: Path) -> None:
+    text = torch.randint(11, (2, 20), generator=torch.Generator().manual_seed(3))
+    for order, over in (("before", "all"), ("after", "head")):
+        made = model("rope,grape-m,selective-rope,path", qk_norm=order, qk_norm_over=over)
+        cache = Cache()
+        with torch.no_grad():
+            whole = made(text, path="reference")
+            parts = [made(text[:, :9], cache=cache)]
+            parts += [made(text[:, i : i + 1], cache=cache) for i in range(9, 20)]
+        torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-10, atol=1e-10)
+        made.save_pretrained(tmp_path)
+        assert GPT2.from_pretrained(tmp_path).config == made.config
+
+
+def test_a_norm_after_the_rotation_is_in_the_spec() -> None:
+    layers = hs.load(model("rope,nope", 2, qk_norm="after")).spec.layers
+    assert [layer.claims["shift_invariant"] for layer in layers] == [False, True]
+    assert layers[0].conventions["qk_norm"] == "after"
+    plain = hs.load(model("rope,nope", 2, qk_norm="after", qk_norm_weight=False)).spec.layers
+    assert plain[0].claims["shift_invariant"]
+
+
+def test_captures_say_conventions_per_layer(tmp_path: Path) -> None:
+    loaded = hs.load(model("rope:window=3*3,nope:temperature=llama4"))
+    tokens = [1, 2, 3, 4, 5, 6]
+    cap = hs.capture(loaded, tokens, layers="all")
+    by_layer = [cap.conventions[str(layer)] for layer in range(4)]
+    assert [each["encoding"] for each in by_layer] == ["rope", "rope", "rope", "nope"]
+    assert [each["window"] for each in by_layer] == [3, 3, 3, None]
+    assert cap.claims == {
+        "shift_invariant": False, "toeplitz": False, "pointwise": True, "context_dependent": True,
+    }  # fmt: skip
+    captions = [caption(cap, layer, "weights") for layer in (2, 3)]
+    assert "window 3" in captions[0]
+    assert "temperature llama4" not in captions[0]
+    assert "temperature llama4" in captions[1]
+    cap.save(tmp_path / "cap.safetensors")
+    kept = load(tmp_path / "cap.safetensors").conventions
+    assert kept == json.loads(json.dumps(cap.conventions))
+    alike = hs.capture(loaded, tokens, layers=[0, 2]).conventions
+    assert (alike["window"], "encoding" in alike) == (3, False)
+
+
+@pytest.mark.parametrize(
     ("pattern", "sentence"),
     [
         ("rope:window=0,nope", "window must be at least 1, got 0"),
@@ -124,11 +233,25 @@ def test_decoding_past_the_window_keeps_only_the_window(prompt: int) -> None:
         ("rope,learned", "'learned' acts on the token embeddings"),
         ("rope,ropee", "unknown encoding 'ropee'"),
         ("nope:softcap=0", "softcap must be positive"),
+        ("rope:chunk=0", "chunk must be at least 1, got 0"),
+        ("rope:window=4:chunk=4", "window=4 and chunk=4 exclude each other"),
+        ("stick-breaking:sink=true", "Stick-breaking has no softmax that a sink could join"),
+        ("dape+stick-breaking", "cannot wrap Stick-breaking, which makes its own weights"),
+        ("cohere2:base=5", "unknown field of the schedule 'cohere2:base=5' 'base': .*window"),
+        ("cohere2*2", "'cohere2' is a schedule of layers, so it cannot be an entry"),
+        ("gemma3", "has 6 layers, which does not divide the model's 4"),
+        ("grape-m:phase=index:per_head=true", "per_head has no effect with phase='index'"),
+        ("rope:mscale_scores=true", "mscale_scores needs scaling='yarn' and mscale_all_dim"),
     ],
 )
 def test_contradictions_are_one_sentence(pattern: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         model(pattern)
+
+
+def test_a_norm_that_is_not_there_has_no_fields() -> None:
+    with pytest.raises(InputError, match="qk_norm_over='all' has no effect without qk_norm"):
+        model("rope", qk_norm_over="all")
 
 
 def test_a_field_that_no_entry_has_is_refused() -> None:

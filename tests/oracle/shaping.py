@@ -12,6 +12,15 @@ def windowed(qpos: np.ndarray, kpos: np.ndarray, window: int, *, causal: bool = 
     return pairs
 
 
+def chunked(qpos: np.ndarray, kpos: np.ndarray, chunk: int) -> np.ndarray:
+    """Which pairs [t s] chunks of c leave: j <= i, and both in the same block of c positions."""
+    pairs = np.zeros((len(qpos), len(kpos)), bool)
+    for row, i in enumerate(qpos):
+        for column, j in enumerate(kpos):
+            pairs[row, column] = j <= i and i // chunk == j // chunk
+    return pairs
+
+
 def shaped(
     scores: np.ndarray, temperature: np.ndarray | None = None, softcap: float | None = None
 ) -> np.ndarray:

@@ -26,6 +26,7 @@ pytest.importorskip("starlette", reason="the server's extra (starlette, uvicorn)
 pytest.importorskip("uvicorn", reason="the server's extra (starlette, uvicorn) is missing")
 
 from headscape.page.serve import HEADERS, MOST_BODY, Server, serve
+from pack_files import write
 
 pytestmark = pytest.mark.usefixtures("module")
 
@@ -309,12 +310,12 @@ def test_a_capture_replaced_while_it_is_served(tmp_path: Path) -> None:
     from headscape.arrays.pack import open_pack
 
     path = tmp_path / "a.safetensors"
-    made(300).save(path)
+    write(made(300), path)
     with Server(Answers.of([open_pack(path)])) as server:
         client = Client(server)
         alive(client)
         new = made(280, seed=4)
-        new.save(path)
+        write(new, path)
         _, body = client.message({**TILE, "row": 1})
         _, (buffer,) = decoded(body)
         found = np.frombuffer(buffer, "<f4").reshape(256, 256)
@@ -323,7 +324,7 @@ def test_a_capture_replaced_while_it_is_served(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:5000])
         content, _ = decoded(client.message(TILE)[1])
         assert "not a whole safetensors file" in content["message"]
-        made(300).save(path)
+        write(made(300), path)
         alive(client)
 
 

@@ -11,6 +11,7 @@ import headscape
 from headscape.errors import InputError
 from headscape.page import tiles
 from headscape.page.viewer_answers import Answers
+from pack_files import write
 from page.packs import made, quantities
 
 EVERY = ("content", "bias", "final", "weights")
@@ -108,7 +109,7 @@ def test_a_long_head_is_a_preview_until_its_overview_is_there(
     monkeypatch.setattr(tiles, "overview_level", lambda _: 1)
     monkeypatch.setattr("headscape.arrays.overview_file.overview_level", lambda _: 1)
     pack = made(700, lse=False, kind="slope")
-    pack.save(tmp_path / "a.safetensors")
+    write(pack, tmp_path / "a.safetensors")
     from headscape.arrays.pack import open_pack
 
     answers = Answers.of([open_pack(tmp_path / "a.safetensors")])
@@ -140,13 +141,13 @@ def test_a_long_head_is_a_preview_until_its_overview_is_there(
 
 def test_a_replaced_file_is_opened_again(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    made(60, title="before").save(path)
+    write(made(60, title="before"), path)
     from headscape.arrays.pack import open_pack
 
     answers = Answers.of([open_pack(path)])
     assert answers.packs()[0]["title"] == "before"
     new = made(70, title="after", seed=3)
-    new.save(path)
+    write(new, path)
     assert answers.packs()[0]["title"] == "after"
     _, (values,) = ask(answers, type="values", queries=[60, 70], keys=[0, 5])
     np.testing.assert_allclose(
@@ -255,11 +256,11 @@ def test_a_pack_is_sent_whole_or_in_tiles(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibi", "cable", "rope", "fire", "cope", "dapev2+kerple"])
 def test_a_tile_takes_50_ms(name: str) -> None:
-    from headscape.capture.pack_of import pack_of
+    from headscape.capture.record import capture
 
     gpt2 = headscape.GPT2.from_preset("nano", encoding=name, vocabulary=257)
     model = headscape.load(gpt2, tokenizer="bytes")
-    answers = Answers.of([pack_of(model, np.arange(512) % 256, layers=[1])])
+    answers = Answers.of([capture(model, np.arange(512) % 256, layers=[1]).pack()])
     times = []
     for _ in range(5):
         start = time.process_time()

@@ -6,9 +6,11 @@ from urllib.parse import unquote
 
 import pytest
 
+from headscape import viewer
 from headscape.errors import InputError
 from headscape.page import serve, viewing
 from headscape.page.viewer_answers import Answers
+from pack_files import write
 from page.packs import made
 from page.test_build import packs_of
 
@@ -16,10 +18,8 @@ pytestmark = pytest.mark.usefixtures("module")
 
 
 def test_a_file_is_written(tmp_path: Path) -> None:
-    made(40).save(tmp_path / "a.safetensors")
-    found = viewing.view(
-        tmp_path / "a.safetensors", made(30, title="B"), html=tmp_path / "out.html"
-    )
+    write(made(40), tmp_path / "a.safetensors")
+    found = viewer.view(tmp_path / "a.safetensors", made(30, title="B"), html=tmp_path / "out.html")
     assert found == tmp_path / "out.html"
     one, two = packs_of(found.read_text())
     assert (one.title, two.title) == ("ALiBi", "B")
@@ -30,7 +30,7 @@ def test_many_heads_are_float16(tmp_path: Path) -> None:
     large = made(2100, heads=4, dims=64)
     assert viewing.default_precision([made(40)]) == "float32"
     assert viewing.default_precision([large]) == "float16"
-    viewing.view(made(40), html=tmp_path / "a.html", precision="float16")
+    viewer.view(made(40), html=tmp_path / "a.html", precision="float16")
     (pack,) = packs_of((tmp_path / "a.html").read_text())
     assert pack.header["precision"] == "float16"
 
@@ -40,7 +40,7 @@ def test_the_server_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         serve, "serve", lambda answers, **options: called.append((answers, options))
     )
-    assert viewing.view(made(20), port=8123, open_browser=False) is None
+    assert viewer.view(made(20), port=8123, open_browser=False) is None
     ((answers, options),) = called
     assert isinstance(answers, Answers)
     assert options == {"port": 8123, "open_browser": False}
@@ -56,23 +56,24 @@ def test_the_server_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_mistakes_are_told(sources: list[object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        viewing.view(*sources)
+        viewer.view(*sources)
 
 
 def test_a_damaged_capture_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"damaged")
     with pytest.raises(InputError, match="not a whole safetensors file"):
-        viewing.view(tmp_path / "a.safetensors", html=tmp_path / "out.html")
+        viewer.view(tmp_path / "a.safetensors", html=tmp_path / "out.html")
     assert not (tmp_path / "out.html").exists()
 
 
 def test_figures_link_into_one_page(tmp_path: Path) -> None:
     links = viewing.write_figures_page(
-        tmp_path / "viewer.html", {"fig-1": made(30, layers=2), "fig-2": made(20, title="CABLE")}
+        tmp_path / "viewer.html",
+        {"fig-1": (made(30, layers=2), "bias"), "fig-2": (made(20, title="CABLE"), "final")},
     )
     assert [pack.title for pack in packs_of((tmp_path / "viewer.html").read_text())] == [
         "ALiBi",
         "CABLE",
     ]
     assert unquote(links["fig-1"]) == 'viewer.html#{"capture":"p0","layer":1,"quantity":"bias"}'
-    assert unquote(links["fig-2"]) == 'viewer.html#{"capture":"p1","layer":0,"quantity":"bias"}'
+    assert unquote(links["fig-2"]) == 'viewer.html#{"capture":"p1","layer":0,"quantity":"final"}'

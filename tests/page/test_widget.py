@@ -108,7 +108,7 @@ def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 FIRST = """
 import sys; sys.path[:0] = {paths!r}
 import headscape.page.widget as widget
-from headscape.page.viewing import view
+from headscape.viewer import view
 from page.packs import MODULE, made
 widget.static_text = lambda _: MODULE
 shown = view(made(60), made(40))

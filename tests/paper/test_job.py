@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -23,6 +24,7 @@ from headscape.paper.figure_pool import by_work
 from headscape.paper.job_line import JobLine
 from headscape.paper.paper_figures import FIGURES, figure_of
 from headscape.train import Run
+from page.test_build import packs_of
 
 TICKS = Path(__file__).parents[1] / "figures" / "figure_ticks.json"
 WORKER = Path(__file__).with_name("figures_worker.py")
@@ -119,6 +121,18 @@ def test_untrained_trains_nothing(tmp_path: Path, tiny: Settings) -> None:
     assert "as initialised" in page.read_text()
 
 
+def test_every_figure_links_into_the_viewer(tmp_path: Path, tiny: Settings) -> None:
+    page = make(tmp_path, tiny, encodings=("rope", "pope", "cable"), untrained=True)
+    links = re.findall(r'class="viewer" href="(viewer\.html#[^"]+)"', page.read_text())
+    states = [json.loads(unquote(link.partition("#")[2])) for link in links]
+    assert [(each["capture"], each["quantity"]) for each in states] == [
+        ("p0", "bias"), ("p1", "final"),
+    ]  # fmt: skip
+    cable, rope = packs_of((page.parent / "viewer.html").read_text())  # PoPE has no factors
+    assert (cable.header["encoding"], rope.header["encoding"]) == ("cable", "rope")
+    assert cable.header["layers"] == [states[0]["layer"]]
+
+
 def test_earlier_figures_stay_on_the_page(tmp_path: Path, tiny: Settings) -> None:
     make(tmp_path, tiny, encodings=("fox",))
     page = make(tmp_path, tiny, encodings=("kerple",))
@@ -137,7 +151,7 @@ def test_quick_trains_less_beside_the_full_model(
     hs.figures(["fox"], formats=["png"], **where, **tiny)
     assert "trained for 3 steps" in page.read_text()
     assert len(list((tmp_path / "runs").iterdir())) == 2
-    with pytest.raises(InputError, match="quick trains models"):
+    with pytest.raises(InputError, match="quick and untrained exclude each other"):
         hs.figures(["fox"], quick=True, untrained=True, **where)
 
 

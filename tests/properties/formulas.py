@@ -18,18 +18,29 @@ from headscape.encodings import Encoding
 from headscape.encodings.alibi import ALiBi
 from headscape.encodings.bam import BAM
 from headscape.encodings.cable import CABLE, CABLENW, KCABLE
+from headscape.encodings.carope import CARoPE
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
+from headscape.encodings.deberta import DeBERTa
 from headscape.encodings.fire import FIRE, LEAK
 from headscape.encodings.fox import FoX
+from headscape.encodings.grape import GRAPE
+from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
+from headscape.encodings.inkling import Inkling
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
+from headscape.encodings.path import PaTH
 from headscape.encodings.pope import PoPE
+from headscape.encodings.repo import RePo
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sandwich import Sandwich
+from headscape.encodings.selective_rope import SelectiveRoPE
+from headscape.encodings.shaw import Shaw
 from headscape.encodings.sinusoidal import Sinusoidal
+from headscape.encodings.stick_breaking import StickBreaking
 from headscape.encodings.t5 import T5, T5Clipped
+from headscape.encodings.transformer_xl import TransformerXL
 from headscape.encodings.xpos import XPos
 from headscape.properties.probe import HEAD_DIM, Factory, draw, randomise, shape
 from headscape.properties.tolerance import require_same
@@ -158,6 +169,65 @@ def _(encoding: FoX, x: Array, qpos: Array, kpos: Array) -> Array:
     return np.where(np.isnan(left), right[:, :, own], left)
 
 
+def reading(
+    encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos: Array
+) -> Array | None:
+    """The additive bias, [h t s] or [b h t s], of encodings that may read queries and keys."""
+    config, scale, shape = encoding.config, factor(encoding), encoding.shape
+    if isinstance(encoding, Shaw):
+        right = (0 if shape.causal else 8) if config.right is None else config.right
+        return oracle.shaw_bias(q, array(encoding.table), config.left, right, qpos, kpos, scale)
+    if isinstance(encoding, TransformerXL):
+        learned = (
+            array(encoding.content),
+            array(encoding.position),
+            array(encoding.project.weight),
+        )
+        fields = {"layout": config.layout, "base": config.base, "clamp": config.clamp}
+        return oracle.xl_bias(q, k, *learned, qpos, kpos, scale, **fields)
+    if isinstance(encoding, DeBERTa):
+        rows = array(encoding.rows)
+        if encoding.row_norm is not None:
+            spread = np.sqrt(rows.var(-1, keepdims=True) + 1e-7)
+            rows = (rows - rows.mean(-1, keepdims=True)) / spread
+            rows = rows * array(encoding.row_norm.weight) + array(encoding.row_norm.bias)
+        made = [
+            None
+            if each is None
+            else (rows @ array(each.weight).T + array(each.bias))
+            .reshape(len(rows), shape.heads, -1)
+            .transpose(1, 0, 2)
+            for each in (encoding.key, encoding.query)
+        ]
+        sizes = config.buckets, config.max_distance
+        return oracle.deberta_bias(q, k, *made, *sizes, qpos, kpos, scale)
+    if isinstance(encoding, Inkling):
+        r = x[:, len(kpos) - len(qpos) :] @ array(encoding.project.weight).T
+        if encoding.project.bias is not None:
+            r = r + array(encoding.project.bias)
+        r = r.reshape(*r.shape[:2], shape.heads, -1).transpose(0, 2, 1, 3)
+        return oracle.inkling_bias(r, array(encoding.bank), qpos, kpos)
+    if isinstance(encoding, GRAPE):
+        slopes = oracle.alibi_slopes(shape.heads, "fairseq")
+        if encoding.path is not None:
+            p = x @ array(encoding.path.weight).T
+            p = p.reshape(*p.shape[:2], shape.heads, -1).transpose(0, 2, 1, 3)
+            return oracle.grape_path_bias(p, slopes, qpos, kpos)
+        u, w = (None if each is None else array(each) for each in (encoding.u, encoding.w))
+        return oracle.grape_bias(q, k, slopes, array(encoding.omega), u, w, qpos, kpos)
+    return bias(encoding, x, qpos, kpos)
+
+
+def factor(encoding: Encoding) -> float:
+    """What q.k is multiplied by."""
+    e, config = encoding.shape.head_dim, encoding.config
+    if isinstance(encoding, DeBERTa):
+        return ((3 if config.terms == "both" else 2) * e) ** -0.5
+    if isinstance(encoding, Inkling) and config.qk_scale == "head_dim":
+        return 1 / e
+    return e**-0.5
+
+
 @singledispatch
 def turned(encoding: Encoding, x: Array, at: Array, role: str) -> Array:
     """Queries or keys after rotation."""
@@ -188,8 +258,78 @@ def _(encoding: XPos, x: Array, at: Array, role: str) -> Array:
     return oracle.xpos_rotate(x, at, role=role, pairing=pairing, scale_base=scale_base, base=base)
 
 
+@turned.register
+def _(encoding: GRAPEMultiplicative, x: Array, at: Array, role: str) -> Array:
+    # The index form; a negative angle is a negative position.
+    frequency = np.exp(array(encoding.log_frequency) / 16)
+    return oracle.rotate(x, -at, frequency, pairing="half")
+
+
+@singledispatch
+def angles(encoding: Encoding, x: Array) -> Array | None:
+    """The angles of every token, [b h s m], where tokens have angles of their own."""
+    return None
+
+
+@angles.register
+def _(encoding: SelectiveRoPE, x: Array) -> Array:
+    theta = oracle.rope_frequencies(encoding.shape.head_dim, encoding.config.base)
+    maps = array(encoding.down.weight), array(encoding.up.weight), array(encoding.taps)
+    return oracle.selective_angles(x, *maps, theta)
+
+
+@angles.register
+def _(encoding: CARoPE, x: Array) -> Array:
+    config, pairs = encoding.config, encoding.shape.head_dim // 2
+    first, own = config.first_power, config.own == "counted"
+    return oracle.carope_angles(x, array(encoding.frequency.weight), pairs, first=first, own=own)
+
+
+@angles.register
+def _(encoding: RePo, x: Array) -> Array:
+    theta = oracle.rope_frequencies(encoding.shape.head_dim, encoding.config.base)
+    maps = (array(each.weight) for each in (encoding.gate, encoding.content, encoding.final))
+    return oracle.repo_angles(x, *maps, theta)
+
+
+@angles.register
+def _(encoding: GRAPEMultiplicative, x: Array) -> Array | None:
+    if encoding.step is None:
+        return None
+    step = array(encoding.step.weight), array(encoding.step.bias)
+    found = oracle.grape_angles(
+        x, *step, np.exp(array(encoding.log_frequency)), encoding.config.increments
+    )
+    return np.repeat(found, encoding.shape.heads // found.shape[1], axis=1)
+
+
+def path(encoding: PaTH, q: Array, k: Array, x: Array, qpos: Array, kpos: Array) -> Array:
+    """PaTH's scores, with the gates' sum if it has gates."""
+    b, s, _ = x.shape
+    heads, e = encoding.shape.heads, encoding.shape.head_dim
+    raw = x @ array(encoding.down.weight).T @ array(encoding.up.weight).T
+    raw = oracle.convolve(raw.reshape(b, s, heads, e).transpose(0, 2, 1, 3), array(encoding.taps))
+    w = raw * oracle.sigmoid(raw)
+    w = w / np.sqrt((w**2).sum(-1, keepdims=True))
+    beta = x @ array(encoding.strength.weight).T + array(encoding.strength.bias)
+    beta = 2 * oracle.sigmoid(beta).transpose(0, 2, 1)
+    scores = oracle.path_scores(q, k, w, beta, qpos, kpos)
+    if encoding.forget is None:
+        return scores
+    gate = array(encoding.forget.weight), array(encoding.forget.bias)
+    return scores + oracle.fox_bias(x, *gate, qpos, kpos) / e**0.5
+
+
 def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos: Array) -> Array:
     """Final scores by the formula."""
+    if isinstance(encoding, PaTH):
+        return path(encoding, q, k, x, qpos, kpos)
+    angle = angles(encoding, x)
+    if angle is not None:
+        pairing = getattr(encoding.config, "pairing", "halves").replace("halves", "half")
+        own = oracle.own_key(qpos, kpos)
+        turned_q = oracle.turn(q, angle[:, :, own], pairing=pairing)
+        return oracle.content_scores(turned_q, oracle.turn(k, angle, pairing=pairing))
     if isinstance(encoding, CoPE):
         table, whole = array(encoding.table), encoding.config.divide == "sum"
         return oracle.cope_scores(q, k, table, qpos, kpos, scale_positions=whole)
@@ -201,8 +341,8 @@ def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos
         weight = oracle.kerple_power_weight(p, a, qpos, kpos, causal=encoding.shape.causal)
         return oracle.content_scores(q, k) * weight
     base = encoding.base if isinstance(encoding, DAPE | DAPEv2) else encoding
-    A = oracle.content_scores(turned(base, q, qpos, "query"), turned(base, k, kpos, "key"))
-    B = bias(base, x, qpos, kpos)
+    rotated = turned(base, q, qpos, "query"), turned(base, k, kpos, "key")
+    A, B = oracle.content_scores(*rotated, factor(base)), reading(base, q, k, x, qpos, kpos)
     if base is encoding:
         return A if B is None else A + B
     network = {
@@ -240,7 +380,9 @@ def temperature(encoding: Encoding, at: Array) -> Array | None:
         "llama4": lambda: 1 + config.temperature_rate * np.log(1 + np.floor((at + 1) / n0)),
         "ministral": lambda: 1 + config.temperature_rate * np.log(1 + np.floor(at / n0)),
         "inkling": lambda: 1 + config.temperature_rate * np.log(np.maximum((at + 1) / n0, 1)),
-        "ssmax": lambda: np.log(np.minimum(at + 1, config.window or np.inf)),
+        "ssmax": lambda: np.log(
+            at % config.chunk + 1 if config.chunk else np.minimum(at + 1, config.window or np.inf)
+        ),
     }[config.temperature]()
     if growth is None:
         return None
@@ -282,11 +424,17 @@ def formula(factory: Factory, heads: int, length: int, past: int = 0, start: int
     pairs = oracle.visible_pairs(rows_at, where)
     if config.window is not None:
         pairs = oracle.windowed(rows_at, where, config.window)
-    assert np.array_equal(found.visible[0, 0].numpy(), pairs), "the window differs"
+    if config.chunk is not None:
+        pairs = oracle.chunked(rows_at, where, config.chunk)
+    assert np.array_equal(found.visible[0, 0].numpy(), pairs), "the window or chunk differs"
     theirs = oracle.shaped(theirs, temperature(encoding, at_q), config.softcap)
     if config.sink:
         weights = oracle.softmax_with_sink(theirs, pairs, array(encoding.sink_score))
         require_same(found.weights, torch.from_numpy(weights), "weights beside a sink")
+    if isinstance(encoding, StickBreaking):
+        attended, rest = config.current == "attended", config.remainder == "own"
+        weights = oracle.stick_weights(theirs, pairs, attended=attended, rest=rest)
+        require_same(found.weights, torch.from_numpy(weights), "weights of a broken stick")
     seen = found.visible.expand_as(found.final)
     assert not np.isnan(theirs[seen.numpy()]).any()
     require_same(found.final[seen], torch.from_numpy(theirs)[seen], "scores and their formula")

@@ -5,6 +5,7 @@ text grows), all of them are listed.
 """
 # ruff: noqa: ARG002 - an override takes what the interface hands it
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -12,15 +13,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.bias import Bias, Pairwise, Slope, Toeplitz
+from headscape.bias import Bias, Pairwise, Sheared, Slope, Toeplitz
 from headscape.encodings import Encoding, Shape, Stream
 from headscape.encodings.alibi import ALiBi, ALiBiConfig, fairseq
 from headscape.encodings.base import Config
 from headscape.encodings.cable import CABLENW, UnweightedConfig
 from headscape.encodings.dapev2 import DAPEv2, DAPEv2Config
+from headscape.encodings.deberta import DeBERTa, DeBERTaConfig
 from headscape.encodings.fire import FIRE, FIREConfig
+from headscape.encodings.grape import GRAPE, GRAPEConfig
 from headscape.encodings.kerple import FLOOR, Kerple
+from headscape.encodings.path import PaTH, PaTHConfig
 from headscape.encodings.rope import RoPE, RoPEConfig
+from headscape.encodings.selective_rope import SelectiveRoPE, SelectiveRoPEConfig
+from headscape.encodings.shaw import Shaw, ShawConfig
+from headscape.encodings.stick_breaking import StickBreaking, StickBreakingConfig
 from headscape.properties import PROPERTIES
 from headscape.properties.probe import Factory
 from headscape.types import Positions
@@ -183,8 +190,8 @@ class RotatesKeysTwice(RoPE):
         super().__init__(shape, RoPEConfig())
         self.shift_invariant = False
 
-    def rotate(self, x: Tensor, at: Tensor, role: str) -> Tensor:
-        return super().rotate(x, 2 * at if role == "key" else at, role)
+    def rotate(self, x: Tensor, at: Tensor, role: str, stream: Stream | None = None) -> Tensor:
+        return super().rotate(x, 2 * at if role == "key" else at, role, stream)
 
 
 class RandomConstant(Plain):
@@ -248,12 +255,127 @@ class ForgetsTheSink(ALiBi):
         super().__init__(shape, ALiBiConfig(sink=True))
         self.queries = 0
 
-    def rotate(self, x: Tensor, at: Tensor, role: str) -> Tensor:
+    def rotate(self, x: Tensor, at: Tensor, role: str, stream: Stream | None = None) -> Tensor:
         self.queries = x.shape[2]
         return x
 
     def sink(self) -> Tensor | None:
         return None if self.queries == 1 else super().sink()
+
+
+class CountsQueriesFromZero(Shaw):
+    """Reads distances as if the first query stood at the first key."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, ShawConfig(left=13))
+
+    def bias(self, positions: Positions, *given: object) -> Pairwise:
+        right = super().bias(positions, *given)
+        moved = Positions(positions.q - positions.q[:, :1] + positions.k[:, :1], positions.k)
+        return Pairwise(lambda rows, cols: right.block(moved, rows, cols))
+
+
+class PositionToContentBackwards(DeBERTa):
+    """Position to content by bucket(j - i), as the paper prints it."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, DeBERTaConfig(buckets=8, max_distance=30))
+
+    def bias(self, positions: Positions, *given: object) -> Pairwise:
+        right = super().bias(positions, *given)
+        whole = Positions(positions.k, positions.k)
+        both = DeBERTa.distances(self, whole, positions.k.device)[0]
+        row = (self.bucket(-both) + self.config.buckets).clamp(0, 2 * self.config.buckets - 1)
+        q_rows, _ = self.projected(given[-1])
+        return Sheared(right.r, right.basis, 0, (right.key[0], q_rows.mT.index_select(2, row)))
+
+
+class ReadsNoHeads(Plain):
+    """Says that it reads queries and keys, and does not."""
+
+    reads_heads = True
+
+
+class ForgetsOldVectors(GRAPE):
+    """Keeps no vectors of older tokens, and takes those of the queries for all keys."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, GRAPEConfig(gate="path"))
+
+    def bias(self, positions: Positions, queries: Stream, keys: Stream, *_: object) -> Pairwise:
+        missing = keys.key.shape[2] - queries.key.shape[2]
+        stale = torch.nn.functional.pad(queries.key, (0, 0, missing, 0))
+        return super().bias(positions, queries, Stream(key=stale))
+
+
+class ChunkOffByOne(ALiBi):
+    """Begins its chunks one position late."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, ALiBiConfig(chunk=5))
+
+    @property
+    def chunk(self) -> int:
+        return 6
+
+
+class ForgetsTheCarry(SelectiveRoPE):
+    """Starts its sums and its convolution again in every pass over a cache."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, SelectiveRoPEConfig())
+
+    def stream(
+        self, x: Tensor, carry: Tensor | None = None, starts: Tensor | None = None
+    ) -> Stream:
+        return super().stream(x, None, starts)
+
+
+class ConvolvesAcrossDocuments(SelectiveRoPE):
+    """The first tokens of a document read the last ones of the document before."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, SelectiveRoPEConfig())
+
+    def stream(
+        self, x: Tensor, carry: Tensor | None = None, starts: Tensor | None = None
+    ) -> Stream:
+        return super().stream(x, carry)
+
+
+class KeepsOldKeys(PaTH):
+    """Leaves the reflections of new tokens out of the keys that a cache has."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, PaTHConfig())
+
+    def stream(
+        self, x: Tensor, carry: Tensor | None = None, starts: Tensor | None = None
+    ) -> Stream:
+        right = super().stream(x, carry, starts)
+        if carry is None or right.reflections is None:
+            return right
+        none = replace(right.reflections, beta=torch.zeros_like(right.reflections.beta))
+        return replace(right, reflections=none)
+
+
+class BreaksFromTheFarEnd(StickBreaking):
+    """Gives the farthest key its share first."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, StickBreakingConfig(current="attended", remainder="dropped"))
+
+    def weigh(self, scores: Tensor, visible: Tensor) -> Tensor:
+        return super().weigh(scores.flip(-1), visible.flip(-1)).flip(-1)
+
+
+class UnflaggedWeights(StickBreaking):
+    """Makes its own weights without saying so, so fused paths compute a softmax."""
+
+    weighs = False
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, StickBreakingConfig())
 
 
 BROKEN: dict[type[Encoding], set[str]] = {
@@ -277,6 +399,16 @@ BROKEN: dict[type[Encoding], set[str]] = {
     WindowOffByOne: {"formula"},
     HeatsTwice: {"formula"},
     ForgetsTheSink: {"decoding"},
+    ChunkOffByOne: {"formula"},
+    ForgetsTheCarry: {"decoding"},
+    ConvolvesAcrossDocuments: {"packing", "padding"},
+    KeepsOldKeys: {"decoding"},
+    BreaksFromTheFarEnd: {"formula"},
+    UnflaggedWeights: {"flags", "agreement", "packing", "padding"},
+    CountsQueriesFromZero: {"decoding", "formula"},
+    PositionToContentBackwards: {"formula"},
+    ReadsNoHeads: {"flags"},
+    ForgetsOldVectors: {"decoding", "formula"},
 }
 
 

@@ -107,7 +107,7 @@ def test_check_reports_where_an_encoding_fails() -> None:
         passed=False,
         detail="with 4 heads and 5 tokens, it raises RuntimeError('too long').",
     )
-    assert str(result).startswith("FAIL  causality: ")
+    assert str(result).startswith("FAILED  causality: ")
 
 
 def test_check_passes_fields_on_and_refuses_what_it_cannot_check() -> None:

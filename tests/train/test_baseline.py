@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from headscape.text.ngram import bigram_loss, fivegram_loss
 from headscape.train import preset, train
 from headscape.train.data import open_data
 from headscape.train.distributed.world import World
+from train.ngram import bigram_loss, fivegram_loss
 
 PAPER = (
     "cable", "dapev2+cable", "alibi", "kerple", "dapev2+kerple", "fire", "t5-clipped", "rope",

@@ -186,7 +186,7 @@ def test_a_run_can_be_opened_at_any_of_its_steps(make: Make, cache: Path, tmp_pa
     assert (run.step, run.config, Run.open(tmp_path, step=8).step) == (12, make(), 8)
     assert run.tokenizer.decode(run.tokenizer.encode("abc def")) == "abc def"
     assert not run.model.training
-    with pytest.raises(InputError, match="no checkpoint of step 5: there are 8, 12"):
+    with pytest.raises(InputError, match="no checkpoint of step 5; it has steps 8, 12"):
         Run.open(tmp_path, step=5)
     facts = provenance.read(tmp_path)[0]
     assert facts["versions"]["torch"] == torch.__version__

@@ -1,7 +1,7 @@
 // Attention maps from their factors, in WebAssembly SIMD without a C library.
 //
 //   content_ij = scale q_i.k_j    final = mix(scale R q_i.R k_j, B_ij)    bias = final - content
-//   weights_ij = exp(final_ij - lse_i)
+//   weights_ij = exp(final_ij - lse_i)    a temperature and a softcap act on what `mix` gives
 //
 // One instance is one layer, or one head of a layer that does not mix heads. `rows` writes values, NaN where a
 // key is hidden or does not exist; `shift` and `subtract` change them in place; `pool` and `profile` reduce them.
@@ -45,27 +45,7 @@ EXPORT(turn) void turn(const float *x, float *out, int heads, int length, int di
   }
 }
 
-static void clear(float *o, int n) { for (int c = 0; c < n; c++) o[c] = 0; }
-
-// Values of two queries of one head (the same one twice is fine) where no head is mixed; other's space: n + 4.
-static void plain(int head, int what, int a, int b, int from, int n, float *o, float *p, float *other) {
-  const int turned = layer.q != layer.q0;
-  if (what == CONTENT) { dots(layer.q0, layer.k0, head, a, b, from, n, o, p); return; }
-  if (what == BIAS && !turned) { clear(o, n); clear(p, n); }
-  else dots(layer.q, layer.k, head, a, b, from, n, o, p);
-  for (int r = 0; r < (a == b ? 1 : 2); r++) {
-    const int i = r ? b : a;
-    float *out = r ? p : o;
-    add_bias(head, i, from, n, what == WEIGHTS ? -layer.lse[(long)head * layer.length + i] : 0, out);
-    if (what == WEIGHTS) exponential(out, n);
-    if (what == BIAS && turned) {
-      dots(layer.q0, layer.k0, head, i, i, from, n, other, other);
-      for (int c = 0; c < n; c++) out[c] -= other[c];
-    }
-  }
-}
-
-// From final scores to what is shown, for one query of a layer that mixes.
+// From final scores to what is shown, for one query.
 static void finish(int head, int what, int i, int from, int n, float *o, float *other) {
   if (what == WEIGHTS) {
     const double lse = layer.lse[(long)head * layer.length + i];
@@ -77,6 +57,33 @@ static void finish(int head, int what, int i, int from, int n, float *o, float *
   }
 }
 
+static void clear(float *o, int n) { for (int c = 0; c < n; c++) o[c] = 0; }
+
+// Values of two queries of one head (the same one twice is fine) where no head is mixed; other's space: n + 4.
+static void plain(int head, int what, int a, int b, int from, int n, float *o, float *p, float *other) {
+  const int turned = layer.q != layer.q0, bends = layer.softcap || layer.temperature;
+  if (what == CONTENT) { dots(layer.q0, layer.k0, head, a, b, from, n, o, p); return; }
+  if (what == BIAS && !turned && !bends) { clear(o, n); clear(p, n); }
+  else dots(layer.q, layer.k, head, a, b, from, n, o, p);
+  for (int r = 0; r < (a == b ? 1 : 2); r++) {
+    const int i = r ? b : a;
+    float *out = r ? p : o;
+    if (bends) {
+      add_bias(head, i, from, n, 0, out);
+      bend(head, i, n, out);
+      finish(head, what, i, from, n, out, other);
+      continue;
+    }
+    add_bias(head, i, from, n, what == WEIGHTS ? -layer.lse[(long)head * layer.length + i] : 0, out);
+    if (what == WEIGHTS) exponential(out, n);
+    if (what == BIAS && turned) {
+      dots(layer.q0, layer.k0, head, i, i, from, n, other, other);
+      for (int c = 0; c < n; c++) out[c] -= other[c];
+    }
+  }
+}
+
+static int smaller(int a, int b) { return a < b ? a : b; }
 static void hide(float *o, int from, int to) { for (int c = from; c < to; c++) o[c] = __builtin_nanf(""); }
 
 // out [heads rows columns] for queries i0.. and keys j0..; head -1 is all heads of the layer. `columns` is a
@@ -91,7 +98,11 @@ EXPORT(rows) void rows(int head, int what, int i0, int count, int j0, int column
       const int n = a < layer.length ? visible(pair ? a + 1 : a, j0, j0 + columns) : 0;
       if (n) plain(h, what, a, pair ? a + 1 : a, j0, n, o, p, scratch);
       hide(o, n ? visible(a, j0, j0 + columns) : 0, columns);
-      if (r + 1 < count) hide(o + columns, pair && n ? n : 0, columns);
+      hide(o, 0, smaller(before(a, j0), columns));
+      if (r + 1 < count) {
+        hide(o + columns, pair && n ? n : 0, columns);
+        hide(o + columns, 0, smaller(before(a + 1, j0), columns));
+      }
     }
     return;
   }

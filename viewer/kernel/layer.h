@@ -15,6 +15,9 @@ static struct {
   const float *q0, *k0;  // before rotation; the same arrays where nothing is rotated
   const int *position;   // [t]
   const double *lse;     // [h t]
+  int window;                 // keys a causal query sees, its own included; 0 is all
+  float softcap;              // 0 is none
+  const float *temperature;   // [h t], may be absent
 } layer;
 
 static struct {
@@ -39,6 +42,10 @@ EXPORT(set_layer) void set_layer(int heads, int group, int length, int dim, int 
   layer.heads = heads; layer.group = group; layer.length = length; layer.dim = dim; layer.causal = causal;
   layer.scale = scale; layer.q = q; layer.k = k; layer.q0 = q0; layer.k0 = k0;
   layer.position = position; layer.lse = lse;
+}
+
+EXPORT(set_bend) void set_bend(int window, float softcap, const float *temperature) {
+  layer.window = window; layer.softcap = softcap; layer.temperature = temperature;
 }
 
 EXPORT(set_table) void set_table(int kind, const float *table, int columns, int zero) {
@@ -74,4 +81,10 @@ static int visible(int i, int from, int to) {
   int stop = layer.causal && i + 1 < to ? i + 1 : to;
   if (stop > layer.length) stop = layer.length;
   return stop > from ? stop - from : 0;
+}
+
+// How many of the keys from `from` on come before the window of query i.
+static int before(int i, int from) {
+  const int first = layer.window ? i + 1 - layer.window : 0;
+  return first > from ? first - from : 0;
 }

@@ -61,3 +61,27 @@ static void add_bias(int head, int i, int from, int n, double offset, float *o) 
 static void exponential(float *o, int n) {
   for (int c = 0; c < n; c += 4) store(o + c, exp4(load(o + c)));
 }
+
+// exp(x) for x <= 0, to 1e-14 of itself.
+static double exponent(double x) {
+  if (x < -700) return 0;
+  const double n = __builtin_floor(x * 1.4426950408889634 + 0.5);
+  const double r = x - n * 0.693147180369123816490 - n * 1.90821492927058770002e-10;  // ln 2 in two parts
+  double p = 1;
+  for (int k = 12; k > 0; k--) p = 1 + p * r / k;
+  union { long long i; double d; } power = { (long long)(n + 1023) << 52 };
+  return p * power.d;
+}
+
+// What acts on scores after the bias: o = cap tanh(temperature o / cap).
+static void bend(int head, int i, int n, float *o) {
+  const double factor = layer.temperature ? layer.temperature[(long)head * layer.length + i] : 1, cap = layer.softcap;
+  for (int c = 0; c < n; c++) {
+    double x = factor * o[c];
+    if (cap) {
+      const double e = exponent(-2 * __builtin_fabs(x / cap)), y = cap * (1 - e) / (1 + e);
+      x = x < 0 ? -y : y;
+    }
+    o[c] = (float)x;
+  }
+}

@@ -17,6 +17,7 @@ export interface Factors {
 const PER_HEAD = [
   "q",
   "lse",
+  "temperature",
   "bias.table",
   "bias.weight",
   "bias.row",
@@ -71,9 +72,16 @@ export class Capture {
     return mix !== null && mix.kind !== "cope";
   }
 
-  /** Whether a pair can be seen. */
-  visible(query: number, key: number): boolean {
-    return query >= 0 && key >= 0 && query < this.length && key < this.length && (!this.header.causal || key <= query);
+  /** Whether a layer's queries see a key. */
+  visible(layer: number, query: number, key: number): boolean {
+    const window = this.kind(layer).window ?? this.length;
+    return (
+      query >= 0 &&
+      key >= 0 &&
+      query < this.length &&
+      key < this.length &&
+      (!this.header.causal || (key <= query && query - key < window))
+    );
   }
 
   piece(token: number): string {

@@ -64,40 +64,44 @@ export class Exact {
     return all;
   }
 
-  private scores(head: number, query: number, turned: boolean): Float64Array {
+  /** Whether a query sees a key. */
+  private sees(query: number, key: number): boolean {
+    return key < this.seen(query) && query - key < (this.factors.kind.window ?? this.factors.length);
+  }
+
+  /** Scores of a query with the keys of a range, by default with all it sees and those before. */
+  private scores(head: number, query: number, turned: boolean, from = 0, to = this.seen(query)): Float64Array {
     const { dim, group, length } = this.factors,
-      q = this.vector("q", head, query, turned),
-      n = this.seen(query);
+      q = this.vector("q", head, query, turned);
     const kv = Math.floor(head / group),
       rotate = turned && this.has("turn.k");
     const keys = rotate ? this.keys(kv) : this.get("k"),
       base = rotate ? 0 : kv * length * dim;
-    const out = new Float64Array(n);
-    for (let j = 0; j < n; j++) {
+    const out = new Float64Array(to - from);
+    for (let j = from; j < to; j++) {
       let sum = 0;
       for (let e = 0, at = base + j * dim; e < dim; e++) sum += q[e] * keys[at + e];
-      out[j] = sum * this.factors.kind.scale;
+      out[j - from] = sum * this.factors.kind.scale;
     }
     return out;
   }
 
-  private added(head: number, query: number): Float64Array | null {
+  private added(head: number, query: number, from = 0, to = this.seen(query)): Float64Array | null {
     const { kind, length, positions, shapes } = this.factors,
-      bias = kind.bias,
-      n = this.seen(query);
+      bias = kind.bias;
     if (!bias) return null;
-    const out = new Float64Array(n);
+    const out = new Float64Array(to - from);
     const column = (j: number, zero: number, columns: number) =>
       Math.min(columns - 1, Math.max(0, positions[query] - positions[j] + zero));
     if (bias.kind === "toeplitz") {
       const table = this.get("bias.table"),
         columns = shapes["bias.table"][1];
-      for (let j = 0; j < n; j++) out[j] = table[head * columns + column(j, bias.zero, columns)];
+      for (let j = from; j < to; j++) out[j - from] = table[head * columns + column(j, bias.zero, columns)];
     } else if (bias.kind === "slope") {
       const weight = this.has("bias.weight") ? this.get("bias.weight")[head * length + query] : 1;
       const row = this.get("bias.row")[head * length + query],
         col = this.get("bias.col");
-      for (let j = 0; j < n; j++) out[j] = weight * (row - col[head * length + j]);
+      for (let j = from; j < to; j++) out[j - from] = weight * (row - col[head * length + j]);
     } else if (bias.kind === "perceptron") {
       const near = this.get("bias.near"),
         far = this.get("bias.far")[query];
@@ -105,20 +109,34 @@ export class Exact {
         inBias = this.get("bias.in_bias"),
         outWeight = this.get("bias.out_weight"),
         m = inWeight.length;
-      for (let j = 0; j < n; j++) {
+      for (let j = from; j < to; j++) {
         const u = near[column(j, bias.zero, near.length)] / far;
         let sum = this.get("bias.out_bias")[head];
         for (let o = 0; o < m; o++) {
           const z = u * inWeight[o] + inBias[o];
           sum += outWeight[head * m + o] * (z > 0 ? z : bias.leak * z);
         }
-        out[j] = sum;
+        out[j - from] = sum;
       }
     } else {
       const map = this.get("bias.map");
-      for (let j = 0; j < n; j++) out[j] = map[(head * length + query) * length + j];
+      for (let j = from; j < to; j++) out[j - from] = map[(head * length + query) * length + j];
     }
     return out;
+  }
+
+  /** What acts on scores after the bias: a temperature and a softcap. */
+  private bent(head: number, query: number, scores: Float64Array): Float64Array {
+    const cap = this.factors.kind.softcap,
+      factor = this.has("temperature") ? this.get("temperature")[head * this.factors.length + query] : 1;
+    if (!cap && factor === 1) return scores;
+    return scores.map((score) => (cap ? cap * Math.tanh((factor * score) / cap) : factor * score));
+  }
+
+  /** Whether position does nothing but add a bias. */
+  private get additive(): boolean {
+    const { kind } = this.factors;
+    return !kind.mix && !this.has("turn.q") && !this.has("temperature") && !kind.softcap;
   }
 
   private cope(head: number, query: number, scores: Float64Array): Float64Array {
@@ -191,9 +209,12 @@ export class Exact {
     if (kind.mix?.kind === "cope") final = this.cope(head, query, turned);
     else if (kind.mix) final = this.dape(head, query);
     else final = added ? turned.map((score, j) => score + added[j]) : turned;
-    const additive = !kind.mix && !this.has("turn.q");
-    const lse = this.has("lse") ? this.get("lse")[head * length + query] : logSumExp(final);
-    const spread = (value: (j: number) => number) => Float64Array.from({ length }, (_, j) => (j < n ? value(j) : NaN));
+    final = this.bent(head, query, final);
+    const { additive } = this,
+      first = Math.max(0, query + 1 - (kind.window ?? length));
+    const lse = this.has("lse") ? this.get("lse")[head * length + query] : logSumExp(final.subarray(first));
+    const spread = (value: (j: number) => number) =>
+      Float64Array.from({ length }, (_, j) => (j < n && this.sees(query, j) ? value(j) : NaN));
     return {
       first: 0,
       content: spread((j) => content[j]),
@@ -201,6 +222,24 @@ export class Exact {
       final: spread((j) => final[j]),
       weights: spread((j) => Math.exp(final[j] - lse)),
     };
+  }
+
+  /** One quantity of a key with every query, NaN where it is hidden; null where heads or keys are mixed. */
+  column(head: number, quantity: Quantity, key: number): Float64Array | null {
+    const { kind, length } = this.factors;
+    if (kind.mix || (quantity === "weights" && !this.has("lse"))) return null;
+    const one = (query: number): number => {
+      if (!this.sees(query, key)) return NaN;
+      const [content] = this.scores(head, query, false, key, key + 1),
+        added = this.added(head, query, key, key + 1)?.[0] ?? 0;
+      if (quantity === "content") return content;
+      if (quantity === "bias" && this.additive) return added;
+      const turned = this.has("turn.q") ? this.scores(head, query, true, key, key + 1)[0] : content;
+      const [final] = this.bent(head, query, Float64Array.of(turned + added));
+      if (quantity === "final") return final;
+      return quantity === "bias" ? final - content : Math.exp(final - this.get("lse")[head * length + query]);
+    };
+    return Float64Array.from({ length }, (_, query) => one(query));
   }
 }
 

@@ -21,6 +21,9 @@ export interface LayerKind {
   pairing?: "halves" | "interleaved";
   bias: BiasKind | null;
   mix: MixKind | null;
+  /** Keys a query sees, its own included; absent: all before it. */
+  window?: number | null;
+  softcap?: number | null;
 }
 
 export interface Header {
@@ -37,7 +40,7 @@ export interface Header {
   pieces?: string[];
   positions?: number[];
   precision?: "float16" | "float32";
-  step?: number;
+  step?: number | null;
   measures?: Record<string, number[][]>;
   source?: string;
   model?: Record<string, unknown>;

@@ -89,7 +89,8 @@ export class Profiles {
     const deviation = square.map((value, n) =>
       count[n] ? Math.sqrt(Math.max(0, value / count[n] - mean[n] ** 2)) : NaN,
     );
-    const seen = (query: number) => (capture.header.causal ? query + 1 : t);
+    const window = capture.kind(layer).window ?? t;
+    const seen = (query: number) => (capture.header.causal ? Math.min(query + 1, window) : t);
     return {
       zero: t - 1,
       count,

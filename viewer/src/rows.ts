@@ -96,12 +96,21 @@ export class Rows {
     }
   }
 
-  /** One quantity of a key with every query, or with those around `near`; null until it is there. */
+  /** One quantity of a key with every query, or with those around `near`; null until it is there.
+   *  Where heads or keys are mixed the kernel computes it, in float32. */
   column(capture: Capture, layer: number, head: number, quantity: Quantity, key: number, near: number): Part | null {
     const [first, last] = capture.arrays ? [0, capture.length] : around(near, capture.length);
     const name = `${capture.id}|${layer}|${head}|${quantity}|${key}|${first}`,
       found = this.columns.get(name);
     if (found) return found;
+    if (capture.arrays) {
+      const index = capture.together(layer) ? capture.header.heads.indexOf(head) : 0;
+      const values = this.exact(capture, layer, head).column(index, quantity, key);
+      if (values) {
+        keep(this.columns, name, { first, values });
+        return { first, values };
+      }
+    }
     if (this.asked.has(name) || this.asked.size >= AT_ONCE) return null;
     this.asked.add(name);
     const done = (values: ArrayLike<number>) => keep(this.columns, name, { first, values }),

@@ -31,8 +31,8 @@ export interface Tile {
   version: number;
   used: number;
   bytes: number;
-  /** Not exact yet: what the host is still computing. */
-  preview: { done: number | null; left: number | null } | null;
+  /** Not exact, or not yet: how far the host is, and which of mean, min and max are exact all the same. */
+  preview: { done: number | null; left: number | null; exact: string[] } | null;
   /** Ask the host again. */
   stale: boolean;
   /** Coloured pictures by what they show. */
@@ -231,7 +231,13 @@ export class Tiles {
       tile.heads[0] = tile.level && arrays.length === 1 ? [arrays[0], arrays[0], arrays[0]] : arrays;
       const progress = content["progress"] as { done?: number; left_seconds?: number | null } | undefined;
       tile.preview =
-        content["preview"] === true ? { done: progress?.done ?? null, left: progress?.left_seconds ?? null } : null;
+        content["preview"] === true
+          ? {
+              done: progress?.done ?? null,
+              left: progress?.left_seconds ?? null,
+              exact: (content["exact"] as string[] | undefined) ?? [],
+            }
+          : null;
       tile.version++;
       if (progress) setTimeout(() => ((tile.stale = true), this.changed()), AGAIN);
     } catch (error) {

@@ -22,6 +22,9 @@ export interface Options {
   bias?: BiasKind | null;
   mix?: MixKind | null;
   hidden?: number;
+  window?: number;
+  softcap?: number;
+  temperature?: boolean;
 }
 
 export function makeFactors(options: Options = {}, seed = 1): Factors {
@@ -54,6 +57,7 @@ export function makeFactors(options: Options = {}, seed = 1): Factors {
     for (const name of ["turn.q", "turn.k"])
       put(name, [2, t, p], (n) => (n < t * p ? Math.cos : Math.sin)((Math.floor(n / p) % t) / 10 ** (n % p)));
   }
+  if (options.temperature) put("temperature", [heads, t], () => 1.2 + next() / 2);
   if (bias?.kind === "toeplitz") put("bias.table", [heads, bias.zero + t], () => 3 * next());
   if (bias?.kind === "dense") put("bias.map", [heads, t, t], () => 3 * next());
   if (bias?.kind === "slope") {
@@ -84,6 +88,8 @@ export function makeFactors(options: Options = {}, seed = 1): Factors {
     bias,
     mix,
     ...(options.pairing ? { pairing: options.pairing } : {}),
+    ...(options.window ? { window: options.window } : {}),
+    ...(options.softcap ? { softcap: options.softcap } : {}),
   };
   return {
     kind,
@@ -111,6 +117,12 @@ export const KINDS: Record<string, Options> = {
   perceptron: { bias: { kind: "perceptron", zero: 0, leak: 0.01 } },
   dense: { bias: { kind: "dense" } },
   "rope and toeplitz": { pairing: "halves", bias: { kind: "toeplitz", zero: 0 } },
+  window: { window: 7, bias: { kind: "toeplitz", zero: 0 } },
+  "window and rope": { window: 16, pairing: "halves" },
+  softcap: { softcap: 3, bias: { kind: "slope", weighted: false } },
+  "softcap and rope": { softcap: 50, pairing: "interleaved" },
+  temperature: { temperature: true, bias: { kind: "toeplitz", zero: 0 } },
+  "all three": { window: 9, softcap: 4, temperature: true, pairing: "halves", bias: { kind: "dense" } },
   dape: { bias: { kind: "toeplitz", zero: 0 }, mix: { kind: "dape", added: true } },
   "dape, channel only": { bias: { kind: "toeplitz", zero: 0 }, mix: { kind: "dape", added: false } },
   "dape without bias": { mix: { kind: "dape", added: true } },

@@ -68,6 +68,21 @@ for (const [name, options] of Object.entries(KINDS)) {
         }
   });
 
+  test(`columns of ${name} are those of the rows`, () => {
+    const { factors, value } = reference(options),
+      exact = new Exact(factors);
+    for (const quantity of QUANTITIES)
+      for (const key of [0, 17, factors.length - 1]) {
+        const column = exact.column(1, quantity, key);
+        assert.equal(column === null, factors.kind.mix !== null);
+        column?.forEach((got, query) => {
+          const want = value(1, quantity, query, key);
+          assert.equal(Number.isNaN(got), Number.isNaN(want));
+          if (!Number.isNaN(want)) assert.ok(Math.abs(got - want) <= 1e-12 * Math.max(1, Math.abs(want)));
+        });
+      }
+  });
+
   test(`windows of ${name} away from the origin are exact`, () => {
     const { factors, value } = reference(options),
       instance = new Instance(module, factors);

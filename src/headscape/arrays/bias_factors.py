@@ -5,7 +5,7 @@
     PerceptronFactor  mlp(near[i - j] / far_i)     FIRE
     DenseFactor       the map itself               any other bias
 
-`block` gives [r c] values of one head, in float64 unless told otherwise. `cells` gives the mean,
+`block` gives [r c] values of one head, in float64 by default. `cells` gives the mean,
 min or max of every cell of a grid. Cell (a, b) at level l covers queries a 2^l .. (a+1) 2^l and
 keys b 2^l .. (b+1) 2^l. In a causal layer a cell with a > b is wholly visible, a = b is a triangle,
 a < b is hidden.

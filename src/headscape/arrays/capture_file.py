@@ -2,7 +2,9 @@
 
 Tensors, with letters h heads, t queries, s keys (s = t), r cells a side:
 
-    layer.{i}.{quantity}                 float32 [h t s]   the whole map
+    factors.{i}.*                        what every map of layer i is computed from: queries, keys,
+                                         the bias as data, log-sum-exp; `pack` has the names
+    layer.{i}.{quantity}                 float32 [h t s]   the whole map, of a layer without factors
     layer.{i}.{quantity}.mean|min|max    float32 [h r r]   a long map, reduced while computed
     layer.{i}.{quantity}.exact           float32 [h a b]   one window of a long map, unreduced
     tokens, positions                    int64 [t]
@@ -11,17 +13,21 @@ Tensors, with letters h heads, t queries, s keys (s = t), r cells a side:
 
 Quantities: `content` is the scaled q.k before rotation and bias, `final` the score that goes into
 the softmax, `bias` = final - content the effective positional bias, `weights` the softmax. Where a
-causal capture has key > query the value is NaN; weights are 0 there.
+query does not see a key the value is NaN; weights are 0 there.
+
+A layer whose encoding has factors keeps these, in float32, and its maps are computed in float64
+when they are asked for: an added bias is the model's own to the bit, content, final scores and
+weights are within float32 rounding of what the model computed. Other layers keep whole maps, and
+`refused` says why.
 
 The metadata has one key, `headscape`: a JSON object with `format`, `kind`, the fields of
-`CaptureData` that are not arrays, and `sha256`: that of every tensor by name, and of all else as
-`description`. Layers and heads count from 0. Absent on purpose: the model's weights and anything
-pickled.
+`CaptureData` that are not arrays, `factors` (what describes each layer's) and `sha256`: that of
+every tensor by name, and of all else as `description`. Layers and heads count from 0. Absent on
+purpose: the model's weights and anything pickled.
 """
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -31,13 +37,25 @@ from jaxtyping import Float32, Int64
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from headscape.arrays.capture_checks import (
+    DESCRIPTION,
+    FORMAT,
+    check_shapes,
+    check_sum,
+    describe,
+    digest,
+    digest_of,
+    require,
+)
 from headscape.arrays.choice import QUANTITIES, choose_heads, choose_layer
+from headscape.arrays.factors import LayerFactors
+from headscape.arrays.layer_arrays import layer_from, write_layer
+from headscape.arrays.pack import Pack, pack_header, without_factors
 from headscape.errors import InputError
 from headscape.io.atomic import replacing, utf8
 
-FORMAT: Final = 3
-DESCRIPTION: Final = "description"
-"""Name of the checksum of everything that is not a tensor."""
+KEPT_BYTES: Final = 1 << 29
+"""Computed maps that are kept for the next time; the last one always is."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,7 +65,8 @@ class CaptureData:
     encoding: str
     """Name in the table of encodings."""
     conventions: Mapping[str, Any]
-    """Every field of the encoding: slopes, scale, boundary and the like."""
+    """Every field of the encoding: slopes, scale, boundary and the like; where the layers held here
+    differ, a mapping of encoding and fields by the layer's number."""
     claims: Mapping[str, bool]
     """What the encoding says of itself: context_dependent, toeplitz, shift_invariant, pointwise."""
     model: Mapping[str, Any]
@@ -71,15 +90,26 @@ class CaptureData:
     """Whether the model had been trained."""
     tokens: Int64[np.ndarray, " t"]
     positions: Int64[np.ndarray, " t"]
-    maps: Mapping[str, Float32[np.ndarray, "h _ _"]]
-    """Keyed as in the file: `layer.{i}.{quantity}` with an optional reduction."""
+    maps: Mapping[str, Float32[np.ndarray, "h _ _"]] = field(default_factory=dict)
+    """Stored maps, keyed as in the file: `layer.{i}.{quantity}` with an optional reduction."""
+    factors: Mapping[int, LayerFactors] = field(default_factory=dict)
+    """What maps are computed from, by layer."""
+    shown: tuple[str, ...] = QUANTITIES
+    """Quantities that are computed from factors."""
+    refused: str | None = None
+    """Why a layer has no factors."""
     edges: Int64[np.ndarray, " edges"] | None = None
     window: Int64[np.ndarray, "4"] | None = None
+    _computed: dict[tuple[int, str], np.ndarray] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @property
     def quantities(self) -> tuple[str, ...]:
         """The quantities held here, in the order of QUANTITIES."""
         held = {key.split(".")[2] for key in self.maps}
+        if self.resolution is None and self.factors:
+            held |= set(self.shown)
         return tuple(name for name in QUANTITIES if name in held)
 
     def content(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
@@ -118,14 +148,16 @@ class CaptureData:
     def values(
         self, layer: int, quantity: str, reduction: str = "mean"
     ) -> Float32[np.ndarray, "h _ _"]:
-        """The whole map where there is one, otherwise the reduction asked for."""
-        _require("layer", [layer], self.layers)
-        _require("quantity", [quantity], self.quantities)
+        """The whole map, stored or computed, where there is one; otherwise the reduction."""
+        require("layer", [layer], self.layers)
+        require("quantity", [quantity], self.quantities)
         whole = f"layer.{layer}.{quantity}"
         if whole in self.maps:
             return self.maps[whole]
+        if self.resolution is None and layer in self.factors:
+            return self._map(layer, quantity)
         held = [key.rsplit(".", 1)[1] for key in self.maps if key.startswith(f"{whole}.")]
-        _require("reduction", [reduction], held)
+        require("reduction", [reduction], held)
         return self.maps[f"{whole}.{reduction}"]
 
     def visible(
@@ -133,36 +165,65 @@ class CaptureData:
     ) -> Float32[np.ndarray, "h _ _"]:
         """The same values with NaN at every invisible entry, of the weights too."""
         values = self.values(layer, quantity, reduction)
-        if quantity != "weights" or not self.causal or self.resolution is not None:
+        if quantity != "weights" or self.resolution is not None:
             return values
-        return np.where(np.tri(self.length, dtype=bool), values, np.float32(np.nan))
+        every = slice(0, self.length)
+        if layer in self.factors:
+            seen = self.factors[layer].visible(every, every)
+        else:
+            seen = np.tri(self.length, dtype=bool) if self.causal else np.ones((), dtype=bool)
+        return np.where(seen, values, np.float32(np.nan))
 
     def head(
         self, layer: int, quantity: str, head: int, reduction: str = "mean"
     ) -> Float32[np.ndarray, "_ _"]:
         """One head's map, NaN where invisible."""
-        _require("head", [head], self.heads)
+        require("head", [head], self.heads)
         values: np.ndarray = self.visible(layer, quantity, reduction)[self.heads.index(head)]
         return values
+
+    def pack(self) -> Pack:
+        """The factors of all layers, for the viewer."""
+        described = {name: getattr(self, name) for name in _DESCRIBED}
+        header, arrays = pack_header(described), dict[str, np.ndarray]()
+        for layer in self.layers:
+            if layer not in self.factors:
+                raise InputError(without_factors(self.refused))
+            kind, mine = write_layer(self.factors[layer])
+            header["factors"].append(kind)
+            arrays |= {f"layer.{layer}.{name}": value for name, value in mine.items()}
+        return Pack(header, arrays)
 
     def save(self, path: Path) -> None:
         """Write the capture to `path`, whole or not at all."""
         arrays = {"tokens": self.tokens, "positions": self.positions, **self.maps}
         arrays |= {name: value for name in _OPTIONAL if (value := getattr(self, name)) is not None}
-        described: dict[str, Any] = {"format": FORMAT, "kind": "capture"}
+        described: dict[str, Any] = {"format": FORMAT, "kind": "capture", "factors": {}}
         described |= {name: getattr(self, name) for name in _DESCRIBED}
+        for layer, factors in self.factors.items():
+            described["factors"][str(layer)], mine = write_layer(factors)
+            arrays |= {f"factors.{layer}.{name}": value for name, value in mine.items()}
         contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
-        sums = {name: _digest(value) for name, value in contiguous.items()}
+        sums = {name: digest(value) for name, value in contiguous.items()}
         text = json.dumps(described, sort_keys=True, allow_nan=False, ensure_ascii=False)
         described = json.loads(utf8(text).decode("utf-8", "replace"))
-        described["sha256"] = {DESCRIPTION: _digest_of(described), **sums}
+        described["sha256"] = {DESCRIPTION: digest_of(described), **sums}
         text = json.dumps(described, sort_keys=True, ensure_ascii=False)
         with replacing(path) as part:
             save_file(contiguous, part, metadata={"headscape": text})
 
+    def _map(self, layer: int, quantity: str) -> Float32[np.ndarray, "h t t"]:
+        """A map from its factors, kept for the next time."""
+        known = self._computed
+        if (layer, quantity) not in known:
+            known[layer, quantity] = self.factors[layer].whole(quantity)
+            while len(known) > 1 and sum(each.nbytes for each in known.values()) > KEPT_BYTES:
+                del known[next(iter(known))]
+        return known[layer, quantity]
+
 
 Kind = TypeVar("Kind", bound=CaptureData)
-_ARRAYS = ("tokens", "positions", "maps", "edges", "window")
+_ARRAYS = ("tokens", "positions", "maps", "factors", "edges", "window", "_computed")
 _OPTIONAL = ("edges", "window")
 _DESCRIBED = tuple(each.name for each in fields(CaptureData) if each.name not in _ARRAYS)
 
@@ -181,29 +242,52 @@ def load(
         raise InputError(f"there is no file {path}: `headscape capture` writes captures.")
     try:
         with safe_open(path, framework="numpy") as file:
-            described, sums = _describe(path, file.metadata() or {})
+            described, sums = describe(path, file.metadata() or {}, _DESCRIBED)
             names = list(file.keys())
+            kinds: dict[str, Any] = described.pop("factors")
             maps = [name for name in names if name.startswith("layer.")]
             if layers is not None:
-                _require("layer", layers, described["layers"])
+                require("layer", layers, described["layers"])
                 maps = [name for name in maps if int(name.split(".")[1]) in layers]
                 described["layers"] = tuple(each for each in described["layers"] if each in layers)
             if quantities is not None:
                 held = {name.split(".")[2] for name in names if name.startswith("layer.")}
-                _require("quantity", quantities, [name for name in QUANTITIES if name in held])
+                held |= set(described["shown"] if kinds else ())
+                require("quantity", quantities, [name for name in QUANTITIES if name in held])
                 maps = [name for name in maps if name.split(".")[2] in quantities]
-            wanted = [*maps, "tokens", "positions", *(name for name in _OPTIONAL if name in names)]
-            arrays: dict[str, Any] = {name: file.get_tensor(name) for name in wanted}
-            for name, value in arrays.items():
-                if _digest(value) != sums.get(name):
-                    raise InputError(f"{path} is damaged: {name} does not match its checksum.")
-            kept = {name: arrays.pop(name) for name in maps}
-            _check_shapes(path, described, kept)
-            return kind(**described, **arrays, maps=kept)
+                described["shown"] = tuple(quantities)
+            wanted = [
+                each for each in described["layers"] if str(each) in kinds and described["shown"]
+            ]
+            parts = {each: _named(names, f"factors.{each}.") for each in wanted}
+
+            def read(name: str) -> np.ndarray:
+                value: np.ndarray = file.get_tensor(name)
+                check_sum(path, name, value, sums)
+                return value
+
+            factors = {
+                each: layer_from(
+                    path, each, described, kinds[str(each)],
+                    {short: read(name) for short, name in parts[each].items()},
+                )
+                for each in wanted
+            }  # fmt: skip
+            arrays: dict[str, Any] = {
+                name: read(name)
+                for name in ("tokens", "positions", *(each for each in _OPTIONAL if each in names))
+            }
+            kept = {name: read(name) for name in maps}
+            check_shapes(path, described, kept)
+            return kind(**described, **arrays, maps=kept, factors=factors)
     except (SafetensorError, OSError) as error:
         raise InputError(
             f"{path} is not a whole safetensors file ({error}); capture it again."
         ) from error
+
+
+def _named(names: Sequence[str], prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix): name for name in names if name.startswith(prefix)}
 
 
 def is_capture(path: Path) -> bool:
@@ -214,66 +298,3 @@ def is_capture(path: Path) -> bool:
     except (SafetensorError, OSError, ValueError, RecursionError):
         return False
     return isinstance(described, dict) and described.get("kind") == "capture"
-
-
-def _digest(value: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
-
-
-def _digest_of(described: Mapping[str, Any]) -> str:
-    facts = {name: value for name, value in described.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _check_shapes(path: Path, described: Mapping[str, Any], maps: Mapping[str, np.ndarray]) -> None:
-    """Refuse maps whose shape is not what the description says."""
-    cells = described["resolution"] or described["length"]
-    for name, value in maps.items():
-        size = value.shape[1:] if name.endswith(".exact") else (cells, cells)
-        if value.shape != (len(described["heads"]), *size):
-            raise InputError(
-                f"{path} is damaged: {name} has shape {value.shape}, not "
-                f"{(len(described['heads']), *size)}."
-            )
-
-
-def _describe(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The described fields, and the checksum of every tensor."""
-    try:
-        described = json.loads(metadata["headscape"])
-        kind, version = described["kind"], described["format"]
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is a safetensors file but not a headscape capture.") from error
-    if kind != "capture":
-        raise InputError(f"{path} is a headscape {kind}, not a capture.")
-    if not isinstance(version, int) or version != FORMAT:
-        raise InputError(
-            f"{path} has capture format {version!r} and this version reads {FORMAT}: capture it "
-            f"again, or upgrade headscape."
-        )
-    sums = described.get("sha256")
-    missing = [name for name in _DESCRIBED if name not in described]
-    if missing or not isinstance(sums, dict):
-        raise InputError(f"{path} is damaged: it has no {(*missing, 'sha256')[0]}.")
-    if sums.get(DESCRIPTION) != _digest_of(described):
-        raise InputError(f"{path} is damaged: its description does not match its checksum.")
-    kept = {name: described[name] for name in _DESCRIBED}
-    for name in ("layers", "heads"):
-        if not _whole_numbers(kept[name]):
-            raise InputError(f"{path} is damaged: its {name} are not a list of whole numbers.")
-        kept[name] = tuple(kept[name])
-    if not _whole_numbers([kept["length"], kept["resolution"] or 1]):
-        raise InputError(f"{path} is damaged: its length is not a whole number.")
-    return kept, sums
-
-
-def _whole_numbers(found: object) -> bool:
-    return isinstance(found, list) and all(type(item) is int and item >= 0 for item in found)
-
-
-def _require(what: str, asked: Iterable[object], held: Iterable[object]) -> None:
-    held = list(held)
-    for each in asked:
-        if each not in held:
-            names = ", ".join(str(name) for name in held) or "none"
-            raise InputError(f"{what} {each} is not in this capture, which contains {names}.")

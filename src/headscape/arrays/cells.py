@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 Reduction = Literal["mean", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = ("mean", "min", "max")
 BLOCK_PAIRS: Final = 1 << 20
-"""Pairs that are held at once."""
+"""Most pairs in memory at once."""
 
 
 Tokens = slice | Int[np.ndarray, " n"]
@@ -38,6 +38,8 @@ class Grid:
     cell_rows: range
     cell_cols: range
     causal: bool = True
+    window: int | None = None
+    """Keys that a causal query sees, its own included; None is all before it."""
 
     @property
     def side(self) -> int:
@@ -93,14 +95,17 @@ class Grid:
         if not self.causal:
             found: int = (rows.stop - rows.start) * (cols.stop - cols.start)
             return found
-        seen = np.clip(np.arange(rows.start, rows.stop) + 1 - cols.start, 0, cols.stop - cols.start)
-        return int(seen.sum())
+        last = np.arange(rows.start, rows.stop) + 1
+        first = cols.start if self.window is None else np.maximum(cols.start, last - self.window)
+        return int(np.maximum(np.minimum(last, cols.stop) - first, 0).sum())
 
     @cached_property
     def counts(self) -> Float[np.ndarray, "r c"]:
         """Visible pairs of each cell."""
         rows, cols = self.row_sizes[:, None].astype(np.float64), self.col_sizes
         whole = rows * cols
+        if self.window is not None:
+            return self._windowed(self.window)
         if not self.causal:
             found: np.ndarray = whole
             return found
@@ -109,6 +114,16 @@ class Grid:
         )
         triangle = rows * (rows + 1) / 2
         return np.where(gap > 0, whole, np.where(gap == 0, triangle, 0.0))
+
+    def _windowed(self, window: int) -> Float[np.ndarray, "r c"]:
+        """Visible pairs of each cell, counted query by query."""
+        query = np.arange(self.rows.start, self.rows.stop)[:, None]
+        left = self.col_starts + self.cols.start
+        first = np.maximum(left, query + 1 - window)
+        seen = np.maximum(np.minimum(query + 1, left + self.col_sizes) - first, 0)
+        starts = np.array([start for start, _ in self.row_spans]) - self.rows.start
+        found: np.ndarray = np.add.reduceat(seen, starts, axis=0).astype(np.float64)
+        return found
 
     def _tokens(self, cells: range) -> slice:
         return slice(
@@ -146,9 +161,11 @@ def pool(
         at = np.s_[first : first + len(starts), : len(keys)]
         values = block(rows, cols)
         masked = {"sum": values, "min": values, "max": values}
-        if grid.causal and stop > rows.start + 1:
-            left = max(0, rows.start + 1 - cols.start)
-            hidden = np.arange(cols.start + left, stop) > np.arange(rows.start, rows.stop)[:, None]
+        windowed = grid.window is not None
+        if grid.causal and (windowed or stop > rows.start + 1):
+            left = 0 if windowed else max(0, rows.start + 1 - cols.start)
+            gap = np.arange(rows.start, rows.stop)[:, None] - np.arange(cols.start + left, stop)
+            hidden = gap < 0 if grid.window is None else (gap < 0) | (gap >= grid.window)
             blanks = {"sum": 0.0, "min": np.inf, "max": -np.inf}
             masked = {name: values.copy() for name in masked}
             for name, blank in blanks.items():

@@ -24,6 +24,8 @@ def choose_heads(heads: Sequence[int] | None, captured: Sequence[int]) -> tuple[
     """Return the numbers of the chosen heads in the given order; None means all captured heads."""
     if heads is None:
         return tuple(captured)
+    if isinstance(heads, int | str):
+        raise InputError(f"heads must be a list of numbers such as [0, 3], got {heads!r}.")
     chosen = tuple(_choose("head", head, captured) for head in heads)
     if not chosen:
         raise InputError("the list of heads is empty; give at least one head, or None for all.")
@@ -48,12 +50,14 @@ def choose_quantity(quantity: str | None, *captures: "CaptureData") -> str:
 
 
 def _choose(what: str, number: int, captured: Sequence[int]) -> int:
+    if isinstance(number, str | float):
+        raise InputError(f"{what} must be a whole number, counted from 0, got {number!r}.")
     if -len(captured) <= number < 0:
         return captured[number]
     if number not in captured:
         there = ", ".join(map(str, captured))
         raise InputError(
-            f"{what} {number} is not in this capture, which contains {what}s {there} "
+            f"{what} {number} is not in this capture, which contains {what} {there} "
             "(counted from 0)."
         )
     return number

@@ -2,13 +2,15 @@
 
     content_ij = scale q_i . k_j                    q, k before rotation
     turned_ij  = scale R(q_i) . R(k_j)
-    final      = mix(turned, bias), or turned + bias where nothing is mixed
+    mixed      = mix(turned, bias), or turned + bias where nothing is mixed
+    final_ij   = softcap tanh(temperature_i mixed_ij / softcap), each left out where it is absent
     bias       = final - content; for an additive encoding the bias itself
-    weights_ij = exp(final_ij - lse_i)              lse: log-sum-exp over visible keys
+    weights_ij = exp(final_ij - lse_i)              lse: log-sum-exp over visible keys and the sink
 
-A tile is exact: float64 arithmetic on the stored factors, NaN where a key is hidden from its query
-(0 in weights). Heads count from 0 in the order they are stored. Arrays may be memory-mapped; a tile
-reads only the rows it needs. Query and key positions are consecutive, so a distance is i - j.
+A window hides keys at its distance or more. A tile is exact: float64 arithmetic on the stored
+factors, NaN where a key is hidden from its query (0 in weights). Heads count from 0 in the order
+they are stored. Arrays may stay in their file; a tile reads only the rows it needs. Query and key
+positions are consecutive, so a distance is i - j.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float, Float32, Float64
 
 from headscape.arrays.bias_factors import BiasFactor
 from headscape.arrays.cells import Tokens, indices
@@ -25,6 +27,8 @@ from headscape.errors import InputError
 
 Quantity = Literal["content", "bias", "final", "weights"]
 QUANTITIES: Final[tuple[Quantity, ...]] = ("content", "bias", "final", "weights")
+WHOLE_PAIRS: Final = 1 << 20
+"""Pairs of all heads that are computed at once for a whole map."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +66,12 @@ class LayerFactors:
     turn: Turn | None = None
     bias: BiasFactor | None = None
     mix: MixFactor | None = None
+    window: int | None = None
+    """Keys that a causal query sees, its own included; None is all before it."""
+    softcap: float | None = None
+    temperature: Float[np.ndarray, "h t"] | None = None
+    sink: Float[np.ndarray, " h"] | None = None
+    """The score of a key without a value, which only the log-sum-exp contains."""
     lse: Float64[np.ndarray, "h t"] | None = None
     """Absent where it has not been computed, as in very long captures."""
 
@@ -80,12 +90,22 @@ class LayerFactors:
     @property
     def additive(self) -> bool:
         """Whether position does nothing but add a bias."""
-        return self.mix is None and self.turn is None
+        return self.mix is None and self.turn is None and not self.bends
+
+    @property
+    def bends(self) -> bool:
+        """Whether something acts on scores after the bias."""
+        return self.softcap is not None or self.temperature is not None
 
     def visible(self, rows: Tokens, cols: slice) -> Bool[np.ndarray, "r c"]:
         """Where a query sees a key."""
         query, key = indices(rows)[:, None], indices(cols)
-        return key <= query if self.causal else np.ones((len(query), len(key)), dtype=bool)
+        seen = key <= query if self.causal else np.ones((len(query), len(key)), dtype=bool)
+        return seen if self.window is None else seen & (query - key < self.window)
+
+    def first_key(self, query: int) -> int:
+        """The first key that a query sees."""
+        return 0 if self.window is None else max(0, query + 1 - self.window)
 
     def queries(
         self, head: int, rows: Tokens, *, turned: bool, dtype: Any = np.float64
@@ -117,6 +137,10 @@ class LayerFactors:
         scores = self.content(head, rows, cols, turned=True, dtype=dtype)
         if self.bias is not None:
             scores += self.bias.block(head, rows, cols, dtype)
+        if self.temperature is not None:
+            scores *= self.temperature[head, rows].astype(dtype)[:, None]
+        if self.softcap is not None:
+            scores = np.tanh(scores / dtype(self.softcap)) * dtype(self.softcap)
         return scores
 
     def finals(
@@ -195,6 +219,18 @@ class LayerFactors:
         # A hidden score may exceed its row's norm by far; it is replaced later, never shown.
         weights: np.ndarray = np.exp(np.minimum(final - lse[..., None], 1.0).astype(dtype))
         return weights
+
+    def whole(self, quantity: str) -> Float32[np.ndarray, "h t t"]:
+        """The maps of all heads; NaN where hidden, 0 in weights."""
+        length = self.length
+        blank = 0.0 if quantity == "weights" else np.nan
+        out = np.full((self.heads, length, length), blank, dtype=np.float32)
+        step = max(1, WHOLE_PAIRS // (self.heads * length))
+        for start in range(0, length, step):
+            rows = slice(start, min(length, start + step))
+            cols = slice(0, rows.stop if self.causal else length)
+            out[:, rows, cols] = self.tile(quantity, range(self.heads), rows, cols)
+        return out
 
     def tile(
         self, quantity: str, heads: Sequence[int], rows: slice, cols: slice

@@ -1,7 +1,7 @@
 """An array that stays in its file: an index reads the rows it names and nothing else.
 
-A memory map would do the same until somebody cuts the file short, which kills the process that
-reads the map. Here a short read is an error like any other.
+A memory map would do the same, but if the file is truncated, reading the map kills the process.
+Here a short read raises an error.
 """
 
 import math

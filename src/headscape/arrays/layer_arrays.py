@@ -1,6 +1,7 @@
 """A layer's factors as named arrays and a short description, and back; names are in `pack`."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -17,21 +18,53 @@ from headscape.arrays.mix_factors import CopeFactor, DapeFactor, DapeV2Factor, M
 from headscape.errors import InputError
 
 _PERCEPTRON: Final = ("near", "far", "in_weight", "in_bias", "out_weight", "out_bias")
+LARGEST: Final = 1e9
+"""Numbers of a layer's description stay below this."""
+_PER_HEAD: Final = ("temperature", "sink", "lse")
 _MIX: Final = ("inner.weight", "inner.bias", "outer.weight", "outer.bias")
 
 
-def bias_fits(bias: BiasFactor | None, heads: int, length: int) -> bool:
+def _bias_fits(bias: BiasFactor | None, heads: int, length: int) -> bool:
     """Whether a bias has the heads and tokens it should."""
     match bias:
         case ToeplitzFactor():
-            return bias.table.ndim == 2 and bias.table.shape[0] == heads
+            return bias.table.ndim == 2 and bias.table.shape[0] == heads and bias.table.size > 0
         case SlopeFactor():
             every = (bias.row, bias.col, bias.row if bias.weight is None else bias.weight)
             return all(each.shape == (heads, length) for each in every)
         case PerceptronFactor():
-            return bias.far.shape == (length,) and bias.out_weight.shape[0] == heads
+            hidden = bias.in_weight.shape
+            return (
+                bias.far.shape == (length,)
+                and bias.near.ndim == len(hidden) == 1
+                and bias.near.size > 0
+                and bias.in_bias.shape == hidden
+                and bias.out_weight.shape == (heads, *hidden)
+                and bias.out_bias.shape == (heads,)
+            )
         case DenseFactor():
             return bias.map.shape == (heads, length, length)
+    return True
+
+
+def _mix_fits(layer: LayerFactors) -> bool:
+    """Whether the weights of mixing have the heads and dims they should."""
+    mix, heads = layer.mix, layer.heads
+    match mix:
+        case CopeFactor():
+            return mix.table.ndim == 2 and mix.table.shape[0] == layer.q.shape[2]
+        case DapeFactor() | DapeV2Factor():
+            inner, outer = mix.inner_weight.shape, mix.outer_weight.shape
+            channels = heads if layer.bias is None else 2 * heads
+            return (
+                len(inner) == len(outer) == (2 if isinstance(mix, DapeFactor) else 3)
+                and inner[1] == channels
+                and outer[:2] == (heads, inner[0])
+                and inner[2:] == outer[2:]
+                and all(width % 2 for width in inner[2:])
+                and mix.inner_bias.shape == inner[:1]
+                and mix.outer_bias.shape == (heads,)
+            )
     return True
 
 
@@ -42,8 +75,11 @@ def write_layer(layer: LayerFactors) -> tuple[dict[str, Any], dict[str, np.ndarr
     if layer.turn is not None:
         kind["pairing"] = layer.turn.pairing
         arrays |= {"turn.q": layer.turn.q, "turn.k": layer.turn.k}
-    if layer.lse is not None:
-        arrays["lse"] = layer.lse
+    for name in _PER_HEAD:
+        value = getattr(layer, name)
+        if value is not None:
+            arrays[name] = value
+    kind |= {"window": layer.window, "softcap": layer.softcap}
     kind["bias"] = _write_bias(layer.bias, arrays)
     kind["mix"] = _write_mix(layer.mix, arrays)
     return kind, arrays
@@ -82,6 +118,44 @@ def _write_mix(mix: MixFactor | None, arrays: dict[str, np.ndarray]) -> dict[str
     return None
 
 
+def layer_from(
+    path: Path,
+    number: int,
+    described: Mapping[str, Any],
+    kind: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+) -> LayerFactors:
+    """A layer of a file; refuse arrays that are missing or whose shapes disagree."""
+    try:
+        layer = read_layer(kind, arrays, causal=bool(described["causal"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"{path} is damaged: layer {number} cannot be read ({type(error).__name__}: {error})."
+        ) from error
+    heads, length = len(described["heads"]), described["length"]
+    right = layer.q.ndim == 3 and layer.q.shape[:2] == (heads, length)
+    right = (
+        right
+        and layer.k.ndim == 3
+        and layer.k.shape[1:] == layer.q.shape[1:]
+        and layer.k.shape[0] > 0
+        and heads % layer.k.shape[0] == 0
+        and (layer.lse is None or layer.lse.shape == (heads, length))
+        and (layer.temperature is None or layer.temperature.shape == (heads, length))
+        and (layer.sink is None or layer.sink.shape == (heads,))
+        and (layer.window is None or layer.window > 0)
+        and (layer.softcap is None or 0 < layer.softcap < LARGEST)
+        and abs(layer.scale) < LARGEST
+        and abs(getattr(layer.bias, "zero", 0)) < LARGEST
+        and (layer.turn is None or layer.turn.q.shape == layer.turn.k.shape)
+        and (layer.turn is None or layer.turn.q.shape[:2] == (2, length))
+        and (layer.turn is None or 2 * layer.turn.q.shape[2] <= layer.q.shape[2])
+    )
+    if not (right and _bias_fits(layer.bias, heads, length) and _mix_fits(layer)):
+        raise InputError(f"{path} is damaged: arrays of layer {number} do not fit its description.")
+    return layer
+
+
 def read_layer(
     kind: Mapping[str, Any], arrays: Mapping[str, np.ndarray], *, causal: bool
 ) -> LayerFactors:
@@ -97,6 +171,10 @@ def read_layer(
         turn=turn,
         bias=None if kind["bias"] is None else _read_bias(kind["bias"], arrays),
         mix=None if kind["mix"] is None else _read_mix(kind["mix"], arrays),
+        window=None if kind.get("window") is None else int(kind["window"]),
+        softcap=None if kind.get("softcap") is None else float(kind["softcap"]),
+        temperature=arrays.get("temperature"),
+        sink=arrays.get("sink"),
         lse=arrays.get("lse"),
     )
 

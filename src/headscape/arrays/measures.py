@@ -91,7 +91,7 @@ class Measures:
         *,
         context: ContextDependence | Mapping[int, ContextDependence] | None = None,
     ) -> "Measures":
-        """Return what one capture says of its layers, which must not be reduced.
+        """Return the measures of a capture, which must not be reduced.
 
         `layers` count from 0, -1 is the last; by default all captured ones. `context` is the
         context-dependence over several sequences, of the only layer or by layer.

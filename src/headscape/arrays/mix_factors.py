@@ -19,7 +19,7 @@ LEAK: Final = 0.01
 """Slope of DAPE's and DAPEv2's LeakyReLU below 0."""
 
 CACHED: Final = 1 << 17
-"""Numbers of a convolution that are held at once."""
+"""Most numbers of a convolution in memory at once."""
 
 Scores = Float[np.ndarray, "h r c"]
 Block = Callable[[Tokens, slice], Scores]

@@ -1,7 +1,7 @@
 """The exact overview of one head's weights, computed by many processes and kept beside its capture.
 
 The rows of cells are independent, so they are shared out to one process per core; each writes the
-rows it has done as a part file. A job that is stopped goes on from its parts. When all are there
+rows it has done as a part file. A stopped job continues from its parts. When all are there
 they become one safetensors file with `sum`, `min`, `max`, `count` [r r] and `lse` [t]:
 
     capture.safetensors.overview/layer-0-head-3.safetensors
@@ -97,9 +97,9 @@ class OverviewJob:
             environment = os.environ | dict.fromkeys(
                 ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
             )
-            told = [str(self.capture.resolve()), self.layer, self.head, self.level]
+            fixed = [str(self.capture.resolve()), self.layer, self.head, self.level]
             for index in range(self._processes):
-                words = json.dumps([*told, str(self._parts.resolve()), index, self._processes])
+                words = json.dumps([*fixed, str(self._parts.resolve()), index, self._processes])
                 self._running.append(
                     subprocess.Popen(  # noqa: S603
                         [sys.executable, "-m", "headscape.arrays.overview_worker", words],

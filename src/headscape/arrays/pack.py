@@ -4,7 +4,7 @@ Header: format, title, encoding, conventions, claims, causal, length, layers and
 0), train_length, pieces (the tokens' strings), model, provenance, and `factors`, one entry per
 layer in the order of `layers`:
 
-    {"scale", "group", "pairing", "bias", "mix"}
+    {"scale", "group", "pairing", "bias", "mix", "window", "softcap"}
     bias  null | {"kind": "toeplitz", "zero"} | {"kind": "slope", "weighted"} |
           {"kind": "perceptron", "zero", "leak"} | {"kind": "dense"}
     mix   null | {"kind": "dape", "added"} | {"kind": "dapev2", "kernel", "boundary"} |
@@ -17,10 +17,11 @@ Arrays of layer L, with h heads, kv key heads, t tokens, e dims, p turned pairs,
     layer.L.bias.table [h n] | .weight .row .col float64 [h t] | .near [n] .far [t] .in_weight [m]
         .in_bias [m] .out_weight [h m] .out_bias [h] | .map [h t t]
     layer.L.mix.inner.weight .inner.bias .outer.weight .outer.bias | .table [e n]
+    layer.L.temperature [h t], .sink [h]          float32, where the layer has them
     layer.L.lse [h t]                             float64; absent where it was too long to compute
 
-On disk a pack is a safetensors file whose metadata has one key, `headscape`: the header as JSON.
-Opening reads the header and small arrays; of large ones a tile reads only its rows.
+On disk a pack is part of a capture's file, where the arrays are called `factors.L.*`. Opening reads
+the description and small arrays; of large ones a tile reads only its rows.
 """
 
 import json
@@ -31,19 +32,24 @@ from typing import Any, Final
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
+from headscape.arrays.capture_checks import check_sum, describe
 from headscape.arrays.factors import LayerFactors
 from headscape.arrays.file_array import FileArray, OpenFile
-from headscape.arrays.layer_arrays import bias_fits, read_layer, write_layer
+from headscape.arrays.layer_arrays import layer_from, read_layer, write_layer
 from headscape.errors import InputError
-from headscape.io.atomic import replacing
 
 FORMAT: Final = 1
-KIND: Final = "factors"
 LAZY_BYTES: Final = 1 << 20
 """Arrays of tokens above this size stay in the file."""
-REQUIRED: Final = ("encoding", "causal", "length", "layers", "heads", "factors")
+CHECKED_BYTES: Final = 1 << 28
+"""Up to this size of a file all its factors are compared with their checksums; of longer ones,
+those that do not stay in the file."""
+DESCRIBED: Final = (
+    "encoding", "conventions", "claims", "model", "layers", "heads", "length", "resolution",
+    "causal", "sequence", "provenance", "shown", "refused",
+)  # fmt: skip
+"""What a pack's header is made from."""
 DTYPES: Final = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I64": "<i8", "I32": "<i4", "U8": "u1"}
 
 
@@ -98,15 +104,6 @@ class Pack:
             raise InputError(f"head {head} is not in this capture, which contains {held}.")
         return heads.index(head)
 
-    def save(self, path: Path) -> None:
-        """Write the pack to `path`, whole or not at all."""
-        text = json.dumps(
-            {**self.header, "kind": KIND, "format": FORMAT}, allow_nan=False, ensure_ascii=False
-        )
-        whole = {name: np.ascontiguousarray(value) for name, value in self.arrays.items()}
-        with replacing(path) as part:
-            save_file(whole, part, metadata={"headscape": text})
-
 
 def make_pack(layers: Mapping[int, LayerFactors], **header: Any) -> Pack:
     """A pack of layers by number, from 0; `header` gives encoding, heads and what else is known."""
@@ -121,8 +118,35 @@ def make_pack(layers: Mapping[int, LayerFactors], **header: Any) -> Pack:
     return Pack({"format": FORMAT, **known, **header, "factors": described}, arrays)
 
 
+def pack_header(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The header of a pack from a capture's description; its `factors` are still to be filled."""
+    model, sequence = dict(described["model"]), dict(described["sequence"])
+    step = described["provenance"].get("step")
+    name = str(model.get("name") or described["encoding"])
+    same = ("encoding", "conventions", "claims", "causal", "length", "provenance")
+    return {
+        "format": FORMAT,
+        "title": name if step is None else f"{name}, step {step}",
+        **{field: described[field] for field in same},
+        "layers": list(described["layers"]),
+        "heads": list(described["heads"]),
+        "train_length": model.get("train_length"),
+        "pieces": sequence.pop("pieces", []),
+        "model": {field: model.get(field) for field in ("preset", "layers", "heads", "width")},
+        "sequence": sequence,
+        "step": step,
+        "factors": [],
+    }
+
+
+def without_factors(refused: object) -> str:
+    """Why a capture cannot be viewed, in one sentence."""
+    why = f" ({refused})" if refused else ""
+    return f"this capture keeps maps instead of factors{why}, so the viewer cannot show it."
+
+
 def open_pack(path: Path) -> Pack:
-    """Open a pack file; of arrays above LAZY_BYTES only what is asked for is ever read."""
+    """Open a capture's factors; of arrays above LAZY_BYTES only what is asked for is ever read."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"there is no file {path}: `headscape capture` writes captures.")
@@ -138,23 +162,29 @@ def open_pack(path: Path) -> Pack:
         raise InputError(
             f"{path} is not a whole safetensors file ({error}); capture it again."
         ) from error
-    header = _header(path, metadata)
-    directory.pop("__metadata__", None)
-    arrays = {name: _array(opened, name, entry, 8 + size) for name, entry in directory.items()}
-    pack = Pack(header, arrays, path)
-    for layer in header["layers"]:
-        _check_layer(path, pack, layer)
-    return pack
-
-
-def is_pack(path: Path) -> bool:
-    """Whether a file says that it is a pack."""
+    described, sums = describe(path, metadata, DESCRIBED)
+    kinds = described["factors"]
+    if any(str(layer) not in kinds for layer in described["layers"]):
+        raise InputError(f"{path}: {without_factors(described['refused'])}")
+    checked = path.stat().st_size <= CHECKED_BYTES
+    arrays: dict[str, np.ndarray] = {}
     try:
-        with safe_open(path, framework="numpy") as file:
-            _header(path, file.metadata() or {})
-    except (SafetensorError, OSError, InputError):
-        return False
-    return True
+        header = pack_header(described)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is damaged: its description cannot be read.") from error
+    for layer in described["layers"]:
+        prefix = f"factors.{layer}."
+        mine = {}
+        for name, entry in directory.items():
+            if name.startswith(prefix):
+                value = _array(opened, name, entry, 8 + size)
+                if checked or isinstance(value, np.ndarray):
+                    check_sum(path, name, np.asarray(value), sums)
+                mine[name.removeprefix(prefix)] = value
+        layer_from(path, layer, described, kinds[str(layer)], mine)
+        header["factors"].append(kinds[str(layer)])
+        arrays |= {f"layer.{layer}.{name}": value for name, value in mine.items()}
+    return Pack(header, arrays, path)
 
 
 def _array(file: OpenFile, name: str, entry: Mapping[str, Any], start: int) -> np.ndarray:
@@ -165,47 +195,3 @@ def _array(file: OpenFile, name: str, entry: Mapping[str, Any], start: int) -> n
     if lazy.nbytes <= LAZY_BYTES or not name.endswith((".q", ".k", ".bias.map")):
         return np.asarray(lazy)
     return lazy  # type: ignore[return-value]
-
-
-def _header(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        header = json.loads(metadata["headscape"])
-        kind, version = header["kind"], header["format"]
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is a safetensors file but not a headscape capture.") from error
-    if kind != KIND:
-        raise InputError(f"{path} is a headscape {kind} without factors: capture it again.")
-    if not isinstance(version, int) or version > FORMAT:
-        raise InputError(
-            f"{path} has format {version!r} and this version reads up to {FORMAT}: upgrade "
-            f"headscape."
-        )
-    missing = [name for name in REQUIRED if name not in header]
-    if missing:
-        raise InputError(f"{path} is damaged: it has no {missing[0]}.")
-    numbers = [*header["layers"], *header["heads"], header["length"]]
-    if not all(type(number) is int and number >= 0 for number in numbers):
-        raise InputError(f"{path} is damaged: layers, heads and length are not whole numbers.")
-    if len(header["factors"]) != len(header["layers"]):
-        raise InputError(f"{path} is damaged: it describes {len(header['factors'])} layers.")
-    return dict(header)
-
-
-def _check_layer(path: Path, pack: Pack, number: int) -> None:
-    """Refuse arrays that are missing or whose shapes disagree."""
-    try:
-        layer = pack.layer(number)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged: layer {number} has no {error}.") from error
-    heads, length, dims = len(pack.header["heads"]), pack.length, layer.q.shape[-1]
-    right = (
-        layer.q.shape == (heads, length, dims)
-        and layer.k.ndim == 3
-        and layer.k.shape[1:] == (length, dims)
-        and heads % max(1, layer.k.shape[0]) == 0
-        and (layer.lse is None or layer.lse.shape == (heads, length))
-        and (layer.turn is None or layer.turn.q.shape == layer.turn.k.shape)
-        and (layer.turn is None or layer.turn.q.shape[:2] == (2, length))
-    )
-    if not right or not bias_fits(layer.bias, heads, length):
-        raise InputError(f"{path} is damaged: arrays of layer {number} disagree in shape.")

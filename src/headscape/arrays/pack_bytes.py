@@ -5,10 +5,10 @@
     n bytes    the header as JSON with `arrays`, [{name, dtype, shape, offset, bytes}]
     arrays     little endian, each at a multiple of 16
 
-q and k may be written in float16. The log-sum-exp is then computed anew from what is written, so
-that every row of weights still sums to 1; it, running sums and their weights are rounded to
-multiples of 2^-24, far below what float16 costs, which leaves zeros for deflate. Equal arrays of a
-layer (CABLE's sums of queries and of keys) share their bytes.
+A capture without log-sum-exp gets one here. q and k may be written in float16. The log-sum-exp is
+then computed anew from what is written, so that every row of weights still sums to 1; it, running
+sums and their weights are rounded to multiples of 2^-24, far below what float16 costs, which leaves
+zeros for deflate. Equal arrays of a layer (CABLE's sums of queries and of keys) share their bytes.
 """
 
 import json
@@ -27,6 +27,8 @@ HALF_LIMIT: Final = 65504.0
 """Greatest number that float16 holds."""
 
 ROUND: Final = float(1 << 24)
+LONGEST: Final = 65_536
+"""Tokens up to which a log-sum-exp, whose cost grows with their square, is computed here."""
 
 Precision = Literal["float16", "float32"]
 
@@ -34,9 +36,12 @@ Precision = Literal["float16", "float32"]
 def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:
     """The bytes of a pack."""
     header: dict[str, Any] = {**pack.described, "precision": precision}
-    arrays = dict(pack.arrays)
-    if precision == "float16":
-        arrays = _halved(pack)
+    if pack.length > LONGEST:
+        raise InputError(
+            f"{pack.length} tokens are too many for one file: the limit is {LONGEST}; serve the "
+            f"capture instead, `headscape view CAPTURE`."
+        )
+    arrays = _halved(pack) if precision == "float16" else _with_lse(pack)
     # Sums of queries come before those of keys, which may be the same bytes.
     ordered = sorted(arrays.items(), key=lambda item: (item[0].endswith(".bias.col"), item[0]))
     little = {name: np.ascontiguousarray(value) for name, value in ordered}
@@ -67,6 +72,16 @@ def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:
     return b"".join(parts)
 
 
+def _with_lse(pack: Pack) -> dict[str, np.ndarray]:
+    """The arrays, and the log-sum-exp of layers that have none."""
+    arrays = dict(pack.arrays)
+    for number in pack.header["layers"]:
+        layer = pack.layer(number)
+        if layer.lse is None:
+            arrays[f"layer.{number}.lse"] = log_sum_exp(layer)
+    return arrays
+
+
 def _halved(pack: Pack) -> dict[str, np.ndarray]:
     """The arrays with q and k in float16 and the log-sum-exp that follows from these."""
     arrays = dict(pack.arrays)
@@ -80,9 +95,8 @@ def _halved(pack: Pack) -> dict[str, np.ndarray]:
                     f"write the page in float32."
                 )
             arrays[prefix + name] = value.astype(np.float16)
-        if layer.lse is not None:
-            stored = replace(layer, q=arrays[prefix + "q"], k=arrays[prefix + "k"])
-            arrays[prefix + "lse"] = log_sum_exp(stored, dtype=np.float32)
+        stored = replace(layer, q=arrays[prefix + "q"], k=arrays[prefix + "k"])
+        arrays[prefix + "lse"] = log_sum_exp(stored, dtype=np.float32)
         for name in ("lse", "bias.row", "bias.col", "bias.weight"):
             if prefix + name in arrays:
                 arrays[prefix + name] = np.round(arrays[prefix + name] * ROUND) / ROUND

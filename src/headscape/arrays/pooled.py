@@ -103,7 +103,8 @@ class Pooled:
 
     def grid(self, level: int, cell_rows: range, cell_cols: range) -> Grid:
         """A grid over this layer's map."""
-        return Grid(self.layer.length, level, cell_rows, cell_cols, self.layer.causal)
+        layer = self.layer
+        return Grid(layer.length, level, cell_rows, cell_cols, layer.causal, layer.window)
 
     def cells(
         self,
@@ -141,6 +142,8 @@ class Pooled:
         """Whether cells come from closed forms, at a cost that does not grow with their pairs."""
         bias = self.layer.bias
         simple = bias is None or isinstance(bias, ToeplitzFactor | SlopeFactor)
+        if self.layer.window is not None or (self.layer.bends and quantity != "content"):
+            return False
         if quantity == "content":
             return reduction == "mean"
         if self.layer.mix is not None or quantity == "weights" or not simple:

@@ -72,7 +72,8 @@ def profile(
     guess = np.zeros(size)
     for query, values in _rows(layer, head, quantity, norms, None if complete else samples):
         rows[query] = values.mean()
-        at = slice(query - len(values) + 1 - first, query + 1 - first)
+        nearest = 0 if layer.causal else query + 1 - length
+        at = slice(nearest - first, nearest - first + len(values))
         backwards = values[::-1]
         fresh = count[at] == 0
         guess[at] = np.where(fresh, backwards, guess[at])
@@ -109,4 +110,5 @@ def _rows(
             lse = np.concatenate([norms(head, span) for span in spans])
         block = layer.block(quantity, head, rows, cols, lse=lse)
         for query, values in zip(part, block, strict=True):
-            yield int(query), values[: query + 1] if layer.causal else values
+            first = layer.first_key(int(query))
+            yield int(query), values[first : query + 1] if layer.causal else values

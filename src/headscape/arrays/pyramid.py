@@ -1,7 +1,7 @@
 """A map too long to keep, reduced to r x r cells while its rows are computed.
 
 Cell (a, b) covers queries edges[a]:edges[a+1] and keys edges[b]:edges[b+1], with edges as even as
-whole tokens allow. Each cell holds the mean, the least and the greatest of its visible entries, and
+whole tokens allow. Each cell has the mean, the least and the greatest of its visible entries, and
 NaN where it has none. An entry is invisible when it is not finite, or when the map is causal and
 its key comes after its query, so attention weights need no special care.
 

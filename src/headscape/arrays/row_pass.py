@@ -18,7 +18,7 @@ from headscape.arrays.cells import Grid
 from headscape.arrays.factors import LayerFactors
 
 BLOCK_PAIRS: Final = 1 << 20
-"""Pairs held at once where heads are independent."""
+"""Most pairs in memory at once where heads are independent."""
 MIXED_PAIRS: Final = 1 << 16
 """The same where heads are mixed, which takes some hundred numbers per pair."""
 
@@ -33,7 +33,7 @@ def log_sum_exp(
     dtype: Any = np.float64,
     progress: Progress = lambda _: None,
 ) -> Float64[np.ndarray, "n r"]:
-    """Log sum over visible keys of exp(final), for some heads and queries, all by default."""
+    """Log sum of exp(final) over visible keys and the sink; by default of all heads and queries."""
     rows = slice(0, layer.length) if rows is None else rows
     picked = list(range(layer.heads) if heads is None else heads)
     out = np.empty((len(picked), rows.stop - rows.start))
@@ -68,18 +68,19 @@ def _norms(
     shape = (len(heads), rows.stop - rows.start)
     greatest, total = np.full(shape, -np.inf), np.zeros(shape)
     last = rows.stop if layer.causal else layer.length
-    for left in range(0, last, width):
+    for left in range(layer.first_key(rows.start), last, width):
         cols = slice(left, min(last, left + width))
         final = layer.blocks("final", heads, rows, cols, dtype=dtype)
-        if layer.causal and cols.stop > rows.start + 1:
+        if layer.causal and (layer.window is not None or cols.stop > rows.start + 1):
             final = np.where(layer.visible(rows, cols), final, -np.inf)
         top = np.maximum(greatest, final.max(axis=-1))
-        # A query may see none of these keys: -inf - -inf is no number, so its top is taken as 0.
+        # A query that sees none of these keys has -inf - -inf = NaN, so its maximum is set to 0.
         safe = np.where(np.isfinite(top), top, 0.0)
         final = np.exp((final - safe[..., None]).astype(dtype))
         total = total * np.exp(greatest - safe) + final.sum(axis=-1, dtype=np.float64)
         greatest = top
-    return greatest + np.log(total)
+    found: np.ndarray = greatest + np.log(total)
+    return found if layer.sink is None else np.logaddexp(found, layer.sink[heads, None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +152,8 @@ def _row_cells(
     high, low = np.full(shape, -np.inf, dtype), np.full(shape, np.inf, dtype)
     sums, seen = np.zeros(shape, dtype), np.zeros(shape)
     width = layer.length if layer.mix is not None else max(side, 4096)
-    for left in range(0, last, width):
+    begin = layer.first_key(int(rows[0])) // width * width
+    for left in range(begin, last, width):
         cols = slice(left, min(last, left + width))
         # Rows ascend, so the queries that see a key at all are the last of them.
         first = int(np.searchsorted(rows, left)) if layer.causal else 0
@@ -159,7 +161,7 @@ def _row_cells(
         final = layer.blocks("final", [head], part, cols, dtype=dtype)[0]
         at = np.s_[first:, left // side : left // side + len(starts)]
         visible = None
-        if layer.causal and cols.stop > part[0] + 1:
+        if layer.causal and (layer.window is not None or cols.stop > part[0] + 1):
             visible = layer.visible(part, cols)
             seen[at] = np.add.reduceat(visible, starts, axis=1, dtype=np.float64)
             hidden = np.where(visible, final, np.inf)
@@ -180,6 +182,8 @@ def _row_cells(
     top = high.max(axis=1).astype(np.float64)[:, None]
     shift = np.exp(high - top)
     lse = top + np.log((shift * sums).sum(axis=1, keepdims=True))
+    if layer.sink is not None:
+        lse = np.logaddexp(lse, layer.sink[head])
     factor = np.exp(top - lse)
     return lse[:, 0], np.exp(low - lse), shift * factor, shift * sums * factor, seen
 

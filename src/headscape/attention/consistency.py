@@ -1,6 +1,6 @@
 """Checks that encoding, bias, positions and mask of an attention call belong together.
 
-Without them such a call would return a wrong result without a word: a table built for causal
+Without these checks such a call would silently return a wrong result: a table built for causal
 attention gives every key to the right the value of distance 0, and one that is too short gives far
 keys its last value.
 """

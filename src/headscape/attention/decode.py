@@ -36,7 +36,14 @@ def refuses(inputs: AttentionInputs) -> str | None:
 
 def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 ev"]:
     """Return the attention of one query."""
-    window = inputs.visible.window
+    if inputs.encoding.weighs or inputs.reflections is not None:
+        return reference.attend(inputs)
+    window, chunk = inputs.visible.window, inputs.visible.chunk
+    if chunk is not None:
+        if inputs.positions.q.shape[0] > 1 or not inputs.visible.causal:
+            return reference.attend(inputs)
+        # To the one query, the keys of its chunk are a window that ends at itself.
+        window = int(inputs.positions.q[0, 0]) % chunk + 1
     if window is not None and max(map(abs, inputs.positions.bounds)) >= window:
         if not _consecutive(inputs.positions.k) or inputs.encoding.mixes:
             return reference.attend(inputs)
@@ -46,7 +53,7 @@ def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 ev"]:
     if not mixes and native.serves(inputs):
         if isinstance(bias, Slope) and bias.col.dtype == torch.float32:
             return native.attend(inputs, bias.col, bias)
-        return native.attend(inputs, None if bias is None else _row(bias, inputs)[:, :, 0])
+        return native.attend(inputs, None if bias is None else _row(bias, inputs))
     if inputs.bends or inputs.sink is not None:
         return reference.attend(inputs)
     row = None if bias is None else _row(bias, inputs).to(q.dtype)

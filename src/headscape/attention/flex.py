@@ -30,6 +30,10 @@ def refuses(inputs: AttentionInputs) -> str | None:
     """Return why this path does not support the call, or None if it does."""
     if inputs.encoding.mixes:
         return f"{inputs.encoding.title} mixes whole rows of scores"
+    if inputs.encoding.weighs:
+        return f"{inputs.encoding.title} has no softmax"
+    if inputs.reflections is not None:
+        return "it does not take reflections"
     if isinstance(inputs.bias, Pairwise):
         return "its bias is an arbitrary function of pairs"
     if isinstance(inputs.bias, Sheared):
@@ -100,7 +104,7 @@ def _perceptron(bias: Perceptron, inputs: AttentionInputs) -> ScoreMod:
 
 
 def _mask(inputs: AttentionInputs) -> object:
-    visible = inputs.visible
+    visible = inputs.visible.chunks_as_groups(inputs.positions)
     at_q, at_k = _per_row(inputs.positions.q, inputs), _per_row(inputs.positions.k, inputs)
     groups = None
     if visible.q_group is not None and visible.k_group is not None:

@@ -14,7 +14,8 @@ from headscape.attention.attend import Path, parse_path, run
 from headscape.attention.check import check_tensors, check_tokens
 from headscape.attention.consistency import check_consistency
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings import Encoding, Stream, build
+from headscape.encodings import Encoding, Heads, build
+from headscape.encodings.heads import Project
 from headscape.errors import InputError
 from headscape.types import Positions, Visible
 
@@ -37,7 +38,8 @@ def attention(
     The queries are the last t of the s tokens; t is usually s. `encoding` is an Encoding, or the
     name of one without parameters. `x` is the layer's input for every key; only encodings that sum
     over tokens (CABLE, FoX) read it. `positions` default to 0, 1, 2 ...; `groups` keeps packed
-    documents apart, a negative group is padding. `scale` defaults to 1/sqrt(e).
+    documents apart, a negative group is padding. `scale` defaults to the encoding's own, for most
+    1/sqrt(e).
 
     Example:
         >>> import headscape as hs, torch
@@ -76,26 +78,37 @@ def prepare(
     *,
     visible: Visible | None = None,
     scale: float | None = None,
+    project: Project | None = None,
 ) -> AttentionInputs:
     """Return the arguments of attention: rotated q and k, the bias, and everything else.
 
-    `x` is the layer's input for every key; the queries are its last t tokens.
+    `x` is the layer's input for every key; the queries are its last t tokens. `project` makes
+    queries and keys of other rows, which DeBERTa with share_att_key needs.
     """
-    stream = None if x is None else encoding.stream(x)
     visible = Visible(encoding.shape.causal) if visible is None else visible
+    stream = None if x is None else encoding.stream(x, starts=visible.starts(x.shape[1]))
+    queries = None if stream is None else stream.last(q.shape[2])
+    if scale is None:
+        own = encoding.content_scale
+        scale = q.shape[-1] ** -0.5 if own is None else own
+    rotated = (
+        encoding.rotate(q, positions.q, "query", queries),
+        encoding.rotate(k, positions.k, "key", stream),
+    )
+    heads = [Heads(*rotated, scale, project)] if encoding.reads_heads else []
     return AttentionInputs(
-        encoding.rotate(q, positions.q, "query"),
-        encoding.rotate(k, positions.k, "key"),
+        *rotated,
         v,
         encoding,
-        encoding.bias(positions, _last(stream, q.shape[2]), stream),
+        encoding.bias(positions, queries, stream, *heads),
         positions,
-        replace(visible, window=encoding.window),
-        q.shape[-1] ** -0.5 if scale is None else scale,
+        replace(visible, window=encoding.window, chunk=encoding.chunk),
+        scale,
         (q, k) if encoding.rotates else None,
         temperature=encoding.temperature(positions.q),
         softcap=encoding.softcap,
         sink=encoding.sink(),
+        reflections=None if stream is None else stream.reflections,
     )
 
 
@@ -116,7 +129,7 @@ def _resolve(
         )
         if next(encoding.parameters(), None) is not None:
             raise InputError(
-                f"{name!r} has learned parameters: make it once with headscape.encodings.build() "
+                f"{name!r} has learned parameters: build it once with headscape.build() "
                 f"and pass the object."
             )
     if encoding.at_input:
@@ -154,14 +167,3 @@ def _check_input(encoding: Encoding, k: Tensor, x: Tensor | None) -> None:
             f"x is {x.dtype} on {x.device}, but the parameters of {encoding.title} are "
             f"{parameter.dtype} on {parameter.device}."
         )
-
-
-def _last(stream: Stream | None, tokens: int) -> Stream | None:
-    if stream is None:
-        return None
-    weight, backward = stream.weight, stream.backward
-    return Stream(
-        stream.total[..., -tokens:],
-        None if weight is None else weight[..., -tokens:],
-        None if backward is None else backward[..., -tokens:],
-    )

@@ -6,8 +6,10 @@
     weights_ij = exp(final_ij) / (exp(sink) + sum over visible j of exp(final_ij))
     out_i      = sum_j weights_ij v_j
 
-Temperature, softcap and sink are left out where they are None. k and v may have fewer heads than q:
-heads that follow each other then share theirs (grouped queries).
+Temperature, softcap and sink are left out where they are None. With reflections, R(q_i) . R(k_j)
+goes through those between key and query (encodings/reflections.py). An encoding may make its own
+weights (`weigh`). k and v may have fewer heads than q: heads that follow each other then share
+theirs (grouped queries).
 
 Any dtype up to float64, any device, whole matrices in memory (or a block of rows at a time through
 `scores`). The reported bias is the effective one, final - content: for an additive encoding the
@@ -24,6 +26,7 @@ from torch import Tensor, inf
 
 from headscape.bias import Bias, dense
 from headscape.encodings import Encoding
+from headscape.encodings.reflections import Reflections
 from headscape.errors import InputError
 from headscape.types import ALL, Positions, Visible
 
@@ -53,6 +56,15 @@ class AttentionInputs:
     """Scores stay between minus and plus this."""
     sink: Float[Tensor, " h"] | None = field(default=None, kw_only=True)
     """The score of a key without a value, one per head, taken as it is."""
+    reflections: Reflections | None = field(default=None, kw_only=True)
+    """What keys go through on the way to a query; the queries are then the last t keys."""
+
+    def __post_init__(self) -> None:
+        if self.encoding.reflects and self.reflections is None:
+            raise InputError(
+                f"{self.encoding.title} needs the reflections of its stream: pass reflections= or "
+                f"call attention()."
+            )
 
     @property
     def bends(self) -> bool:
@@ -83,9 +95,13 @@ def scores(inputs: AttentionInputs, rows: slice = ALL) -> Scores:
     """Return all scores and weights of the queries in `rows`."""
     q = inputs.q[:, :, rows]
     heads = q.shape[1]
-    rotated = inputs.scale * (q @ shared(inputs.k, heads).mT)
+    keys = shared(inputs.k, heads)
+    if inputs.reflections is None:
+        rotated = inputs.scale * (q @ keys.mT)
+    else:
+        rotated = inputs.scale * inputs.reflections.scores(inputs.q, keys, rows).to(q.dtype)
     if inputs.unrotated is None:
-        content = rotated
+        content = rotated if inputs.reflections is None else inputs.scale * (q @ keys.mT)
     else:
         raw_q, raw_k = inputs.unrotated
         content = inputs.scale * (raw_q[:, :, rows] @ shared(raw_k, heads).mT)
@@ -98,7 +114,10 @@ def scores(inputs: AttentionInputs, rows: slice = ALL) -> Scores:
         final = final * inputs.temperature[:, :, rows, None].to(final.dtype)
     if inputs.softcap is not None:
         final = inputs.softcap * (final / inputs.softcap).tanh()
-    weights = _softmax(final, seen, inputs.sink)
+    if inputs.sink is None:
+        weights = inputs.encoding.weigh(final, seen)
+    else:
+        weights = _softmax_with_sink(final, seen, inputs.sink)
     return Scores(content, _effective(inputs, content, added, final), final, weights, seen)
 
 
@@ -107,13 +126,11 @@ def shared(x: Float[Tensor, "b hk s e"], heads: int) -> Float[Tensor, "b h s e"]
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
-def _softmax(
-    final: Float[Tensor, "b h t s"], seen: Bool[Tensor, "#b 1 t s"], sink: Tensor | None
+def _softmax_with_sink(
+    final: Float[Tensor, "b h t s"], seen: Bool[Tensor, "#b 1 t s"], sink: Float[Tensor, " h"]
 ) -> Float[Tensor, "b h t s"]:
     sees_any = seen.any(dim=-1, keepdim=True)
     masked = final.masked_fill(~seen, -inf).masked_fill(~sees_any, 0.0)
-    if sink is None:
-        return masked.softmax(dim=-1) * sees_any
     beside = sink.to(final.dtype)[:, None, None].expand(*final.shape[:3], 1)
     return torch.cat([masked, beside], dim=-1).softmax(dim=-1)[..., :-1] * sees_any
 
@@ -122,7 +139,8 @@ def _effective(
     inputs: AttentionInputs, content: Tensor, added: Tensor | None, final: Tensor
 ) -> Float[Tensor, "b h t s"]:
     """Return final - content; for a plain bias the bias itself, without the rounding of the sum."""
-    if inputs.encoding.mixes or inputs.unrotated is not None or inputs.bends:
+    turned = inputs.unrotated is not None or inputs.reflections is not None
+    if inputs.encoding.mixes or turned or inputs.bends:
         return final - content
     return torch.zeros_like(content) if added is None else added.expand_as(content)
 

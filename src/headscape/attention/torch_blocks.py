@@ -2,9 +2,9 @@
 
     regular   no bias, Toeplitz or Slope at consecutive positions: tiles with a backward pass of
               their own (torch_regular.py)
-    general   every other bias, every encoding that mixes scores, windows, temperature, softcap and
-              sinks: the reference on a block of rows and the keys that they see, under activation
-              checkpointing
+    general   every other bias, every encoding that mixes scores or makes its own weights, windows,
+              chunks, temperature, softcap, sinks and reflections: the reference on a block of rows
+              and the keys that they see, under activation checkpointing
 
 Both recompute the scores in backward. For half precision the regular form computes in float32, the
 general form in the input's dtype, as the reference does.
@@ -32,6 +32,8 @@ def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
     gap = _gap(inputs)
     if inputs.bends or inputs.sink is not None or inputs.visible.window is not None:
         return _general(inputs)
+    if inputs.encoding.weighs or inputs.reflections is not None or inputs.visible.chunk is not None:
+        return _general(inputs)
     return _general(inputs) if gap is None else _regular(inputs, gap)
 
 
@@ -55,7 +57,7 @@ def _general(inputs: AttentionInputs) -> Tensor:
         return weights.to(v.dtype) @ reference.shared(v, q.shape[1])
 
     size = max(1, min(64, 2**25 // (inputs.k.shape[2] * inputs.q.shape[1] * inputs.q.shape[0])))
-    if inputs.visible.window is not None:
+    if inputs.visible.window is not None or inputs.visible.chunk is not None:
         size = min(64, inputs.q.shape[2])
     blocks = []
     for at in range(0, inputs.q.shape[2], size):
@@ -71,9 +73,10 @@ def _general(inputs: AttentionInputs) -> Tensor:
 
 
 def _seen(inputs: AttentionInputs, rows: slice) -> AttentionInputs:
-    """The same call with the keys from the first to the last that a window shows to some row."""
+    """The same call with the keys from the first to the last that a row may see."""
     window, at, bias = inputs.visible.window, inputs.positions, inputs.bias
-    if window is None or inputs.encoding.mixes:
+    window = inputs.visible.chunk if window is None else window
+    if window is None or inputs.encoding.mixes or inputs.reflections is not None:
         return inputs
     low, high = int(at.q[:, rows].min()) - window, int(at.q[:, rows].max()) + window
     near = ((at.k > low) & (at.k < high)).any(0).nonzero()

@@ -81,6 +81,15 @@ class Capture(CaptureData):
         """
         return Measures.of(self, quantity, **options)
 
+    def view(self, **options: Any) -> Any:
+        """Show the capture in the viewer: a widget in a notebook, otherwise a server.
+
+        Options are those of `headscape.view`: html, port, open_browser, precision.
+        """
+        from headscape.page.viewing import show
+
+        return show([self.pack()], **options)
+
     def __repr__(self) -> str:
         from headscape.figures.labels import method
 
@@ -93,5 +102,5 @@ class Capture(CaptureData):
 
     def _repr_html_(self) -> str:
         """The grid of the last captured layer under a line of text."""
-        grid = self.grid()._repr_html_() if self.maps else ""
+        grid = self.grid()._repr_html_() if self.quantities else ""
         return f"<p><code>{escape(repr(self))}</code></p>{grid}"

@@ -37,8 +37,15 @@ DENSE_LENGTH: Final = 4096
 
 ROLES: Final[tuple[Role, Role]] = ("query", "key")
 
+TURN_ERROR: Final = 2e-2
+"""How far a rotated query may be from what cos and sin make of it, for models in bfloat16."""
+
 Progress = Callable[[int], None]
 """Called with the number of queries just done."""
+
+
+class NoFactorsError(InputError):
+    """A layer whose maps cannot be computed from factors; the message says why, without an end."""
 
 
 def factors_of(
@@ -50,13 +57,14 @@ def factors_of(
 ) -> LayerFactors:
     """Factors of one layer for one sequence; heads, counted from 0, default to all.
 
-    Layers that mix heads keep all of them, whatever is asked for. Without `lse` the log-sum-exp,
-    the only part whose cost grows with the square of the length, is left to be computed later.
+    Without `lse` the log-sum-exp, the only part whose cost grows with the square of the length, is
+    left to be computed later. Raises NoFactorsError where the layer cannot be described by factors.
     """
+    encoding, every = inputs.encoding, list(range(inputs.q.shape[1]))
+    picked = every if heads is None else list(heads)
     _check(inputs)
-    encoding = inputs.encoding
-    chosen = range(inputs.q.shape[1]) if heads is None or encoding.mixes else heads
-    picked = list(chosen)
+    if encoding.mixes and picked != every:
+        raise NoFactorsError(f"{encoding.title} mixes heads and only some of them are captured")
     q, k = inputs.unrotated or (inputs.q, inputs.k)
     layer = LayerFactors(
         q=_float32(q[0, picked]),
@@ -66,6 +74,10 @@ def factors_of(
         turn=_turn(inputs) if encoding.rotates else None,
         bias=_bias(inputs.bias, inputs.positions, picked),
         mix=_mix(encoding),
+        window=inputs.visible.window,
+        softcap=inputs.softcap,
+        temperature=_temperature(inputs, picked),
+        sink=None if inputs.sink is None else _float32(inputs.sink[picked]),
     )
     if not lse:
         return layer
@@ -76,28 +88,42 @@ def _check(inputs: AttentionInputs) -> None:
     if inputs.q.shape[0] != 1:
         raise InputError(f"a capture takes one sequence, got a batch of {inputs.q.shape[0]}.")
     if inputs.visible.q_group is not None:
-        raise InputError("a capture takes one document without padding, got groups of tokens.")
+        raise NoFactorsError("tokens are in groups (padding or several documents)")
+    _check_encoding(inputs)
     if inputs.encoding.rotates and inputs.unrotated is None:
         raise InputError("a capture of a rotating encoding needs q and k before rotation.")
-    for name in ("temperature", "softcap", "sink"):
-        if getattr(inputs, name, None) is not None:
-            raise InputError(f"a capture of factors cannot describe attention with a {name} yet.")
-    if getattr(inputs.visible, "window", None) is not None:
-        raise InputError("a capture of factors cannot describe windowed attention yet.")
+    if inputs.visible.window is not None and inputs.encoding.mixes:
+        raise NoFactorsError("scores are mixed within a window")
+    if inputs.visible.window is not None and not inputs.visible.causal:
+        raise NoFactorsError("the window has two sides")
+    if inputs.bends and inputs.encoding.mixes:
+        raise NoFactorsError("a temperature or a softcap acts on mixed scores")
+    if inputs.visible.chunk is not None:
+        raise NoFactorsError("keys are seen in chunks")
     at = inputs.positions.q[0]
     same = torch.equal(at, inputs.positions.k[0])
     if not same or not bool((at.diff() == 1).all()):
-        raise InputError("a capture takes queries and keys at the same consecutive positions.")
+        raise NoFactorsError("positions are not consecutive")
+
+
+def _check_encoding(inputs: AttentionInputs) -> None:
+    """Refuse weights that are not a softmax, reflections, and angles that tokens have."""
+    encoding = inputs.encoding
+    turns_by_stream = encoding.rotates and encoding.streams and not encoding.adds_bias
+    if encoding.weighs or turns_by_stream or inputs.reflections is not None:
+        raise NoFactorsError(f"{encoding.title} has weights or rotations that tokens decide")
 
 
 def _turn(inputs: AttentionInputs) -> Turn:
     """Cos and sin per token and pair, from what the rotation makes of unit vectors."""
     encoding, at = inputs.encoding, inputs.positions.q
-    dims = inputs.q.shape[-1]
+    assert inputs.unrotated is not None
+    plain = inputs.unrotated
+    dims = plain[0].shape[-1]
+    if inputs.q.shape[-1] != dims:
+        raise NoFactorsError(f"{encoding.title} widens queries and keys")
     unit = torch.eye(dims, dtype=torch.float64, device=at.device)
     moved = encoding.rotate(unit[None, None], torch.ones_like(at[:, :1]).expand(1, dims), "query")
-    if moved.shape[-1] != dims:
-        raise InputError(f"{encoding.title} widens queries and keys, which has no factors.")
     changed = moved[0, 0] != unit
     interleaved = bool(changed[0, 1])
     pairs = int(changed.any(dim=1).sum()) // 2
@@ -108,7 +134,22 @@ def _turn(inputs: AttentionInputs) -> Turn:
     members[..., first] = 1.0
     turned = [encoding.rotate(members, at, role)[0, 0] for role in ROLES]
     tables = [_float32(torch.stack([each[:, first], each[:, second]])) for each in turned]
-    return Turn(tables[0], tables[1], "interleaved" if interleaved else "halves")
+    turn = Turn(tables[0], tables[1], "interleaved" if interleaved else "halves")
+    for table, given, found in zip(tables, plain, (inputs.q, inputs.k), strict=True):
+        want = _float64(found[0])
+        error = np.abs(turn.rotate(_float64(given[0]), table) - want).max(initial=0.0)
+        if error > TURN_ERROR * max(1.0, np.abs(want).max(initial=0.0)):
+            raise NoFactorsError(
+                f"{encoding.title} does not rotate pairs of dims by position alone"
+            )
+    return turn
+
+
+def _temperature(inputs: AttentionInputs, heads: list[int]) -> np.ndarray | None:
+    if inputs.temperature is None:
+        return None
+    every = inputs.temperature[0].expand(inputs.q.shape[1], -1)
+    return _float32(every[heads])
 
 
 def _bias(bias: Bias | None, positions: Positions, heads: list[int]) -> BiasFactor | None:
@@ -134,9 +175,8 @@ def _bias(bias: Bias | None, positions: Positions, heads: list[int]) -> BiasFact
         case _:
             length = positions.q.shape[1]
             if length > DENSE_LENGTH:
-                raise InputError(
-                    f"this encoding's bias has no factors and is stored whole, up to "
-                    f"{DENSE_LENGTH} tokens; got {length}."
+                raise NoFactorsError(
+                    f"a bias like this one is written out up to {DENSE_LENGTH} tokens, got {length}"
                 )
             return DenseFactor(_float32(dense(bias, positions)[0, heads]))
 
@@ -154,9 +194,7 @@ def _mix(encoding: Encoding) -> MixFactor | None:
             return CopeFactor(_float32(encoding.table), encoding.config.divide)
         case _:
             if encoding.mixes:
-                raise InputError(
-                    f"{type(encoding).__name__} mixes scores in a way without factors."
-                )
+                raise NoFactorsError(f"{encoding.title} mixes scores in a way of its own")
             return None
 
 

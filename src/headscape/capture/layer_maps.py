@@ -1,21 +1,23 @@
 """The maps of one layer, from what its attention is a function of.
 
-Scores are computed by the dense definition, a block of queries at a time, so memory is of order
-block x length. Maps are kept whole, or reduced to a grid of cells while they are computed, with one
-exact window beside the cells.
+Maps are kept whole, or reduced to a grid of cells while they are computed, with one exact window
+beside the cells. The native kernels reduce what they serve (attention/native/score_cells.py). All
+else comes from the dense definition, a block of queries at a time, in memory of order block x
+length.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from headscape.arrays.choice import QUANTITIES
 from headscape.arrays.pyramid import Reducer, cell_edges
+from headscape.attention.native.score_cells import reduce_scores, refuses
 from headscape.attention.reference import AttentionInputs, scores
-from headscape.capture.sinks import Maps, Reduced, Whole
+from headscape.capture.sinks import Exact, Maps, Reduced, Sink, Whole
 from headscape.errors import InputError
 
 BLOCK_ENTRIES = 1 << 20
@@ -50,23 +52,70 @@ class Request:
 def layer_maps(layer: int, inputs: AttentionInputs, request: Request, progress: Progress) -> Maps:
     """The maps asked for of one layer, by their name in a capture."""
     length = inputs.q.shape[2]
-    sinks = {name: _sink(length, inputs.visible.causal, request) for name in request.quantities}
-    block = max(1, min(length, BLOCK_ENTRIES // length))
+    sinks = {name: _sinks(name, inputs, request) for name in request.quantities}
+    maps: Maps = {}
+    rows, cells = slice(0, length), edges(length, request)
+    if cells is not None and refuses(inputs) is None:
+        maps = _native(inputs, cells, request)
+        rows = slice(0, 0) if request.window is None else request.window[0]
+        progress(length - (rows.stop - rows.start))
+    _fill(inputs, rows, request.heads, sinks, progress)
+    for name, own in sinks.items():
+        maps |= {name + suffix: value for sink in own for suffix, value in sink.result().items()}
+    return {f"layer.{layer}.{name}": value for name, value in maps.items()}
+
+
+def _sinks(name: str, inputs: AttentionInputs, request: Request) -> list[Sink]:
+    """Where the rows of one quantity go that the dense definition computes."""
+    length, heads = inputs.q.shape[2], len(request.heads)
+    blank = 0.0 if name == "weights" else np.nan
+    if request.resolution is None:
+        return [Whole(heads, length, blank)]
+    sinks: list[Sink] = []
+    if refuses(inputs) is not None:
+        causal = inputs.visible.causal
+        sinks.append(
+            Reduced(
+                Reducer(heads=heads, length=length, resolution=request.resolution, causal=causal)
+            )
+        )
+    if request.window is not None:
+        _check_window(request.window, length)
+        sinks.append(Exact(heads, request.window, blank))
+    return sinks
+
+
+def _native(inputs: AttentionInputs, cells: Int64[np.ndarray, " edges"], request: Request) -> Maps:
+    """Cells by the native kernels, which take all heads at once."""
+    found = reduce_scores(inputs, cells)
     heads = list(request.heads)
-    for start in range(0, length, block):
-        rows = slice(start, min(length, start + block))
-        every = scores(inputs, rows)
-        hidden = ~every.visible
-        for name, sink in sinks.items():
-            blank = 0.0 if name == "weights" else torch.nan
-            values: Tensor = getattr(every, name)[0, heads]
-            sink.add(rows, values.masked_fill(hidden[0], blank).float().cpu().numpy())
-        progress(rows.stop - rows.start)
     return {
-        f"layer.{layer}.{name}{suffix}": value
-        for name, sink in sinks.items()
-        for suffix, value in sink.result().items()
+        f"{name}.{part}": values[heads]
+        for name in request.quantities
+        for part, values in found[name].items()
     }
+
+
+def _fill(
+    inputs: AttentionInputs,
+    rows: slice,
+    heads: tuple[int, ...],
+    sinks: Mapping[str, Sequence[Sink]],
+    progress: Progress,
+) -> None:
+    """Compute some queries' rows by the dense definition, a block at a time."""
+    length = inputs.k.shape[2]
+    block = max(1, min(length, BLOCK_ENTRIES // length))
+    for start in range(rows.start, rows.stop, block):
+        part = slice(start, min(rows.stop, start + block))
+        every = scores(inputs, part)
+        hidden = ~every.visible[0, 0].cpu().numpy()
+        for name, own in sinks.items():
+            values: Tensor = getattr(every, name)[0, list(heads)]
+            entries = values.float().cpu().numpy()
+            for sink in own:
+                sink.add(part, entries, hidden)
+        progress(part.stop - part.start)
 
 
 def edges(length: int, request: Request) -> np.ndarray | None:
@@ -80,15 +129,9 @@ def cells_of(length: int, request: Request) -> int | None:
     return None if request.resolution is None else min(request.resolution, length)
 
 
-def _sink(length: int, causal: bool, request: Request) -> Whole | Reduced:  # noqa: FBT001
-    heads = len(request.heads)
-    if request.resolution is None:
-        return Whole(heads, length)
-    if request.window is not None:
-        for part in request.window:
-            if not 0 <= part.start < part.stop <= length:
-                raise InputError(
-                    f"window {part.start}:{part.stop} is outside the sequence of {length} tokens."
-                )
-    reducer = Reducer(heads=heads, length=length, resolution=request.resolution, causal=causal)
-    return Reduced(reducer, heads, request.window)
+def _check_window(window: tuple[slice, slice], length: int) -> None:
+    for part in window:
+        if not 0 <= part.start < part.stop <= length:
+            raise InputError(
+                f"window {part.start}:{part.stop} is outside the sequence of {length} tokens."
+            )

@@ -1,15 +1,18 @@
 """One sequence through one model, as a capture with everything needed to say what it is."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 import headscape
 from headscape.arrays.choice import QUANTITIES
+from headscape.arrays.factors import LayerFactors
 from headscape.attention.reference import AttentionInputs
 from headscape.capture.capture import Capture
-from headscape.capture.layer_maps import Request, cells_of, edges, layer_maps
+from headscape.capture.factors_of import NoFactorsError, factors_of
+from headscape.capture.layer_maps import Progress, Request, cells_of, edges, layer_maps
 from headscape.capture.sequences import Text, Tokens, choose_tokens
 from headscape.capture.sinks import Maps
 from headscape.errors import InputError
@@ -35,8 +38,10 @@ def capture(
     The sequence is `text` (or token numbers); without one, `length` tokens of the validation text:
     at a random place given by `seed`, or the beginning of a `document`. Layers and heads count from
     0 and -1 is the last; `"all"` and `"last"` are accepted too. `quantities` is any of content,
-    bias, final and weights. With `resolution`, maps are reduced to that many cells a side while
-    they are computed; `window` (queries, keys) is then kept exactly besides.
+    bias, final and weights. What is kept are factors, which any part of any map is computed from
+    when it is asked for, and whole maps of layers that have none. With `resolution`, maps are
+    reduced to that many cells a side as well; `window` (queries, keys) is then kept exactly
+    besides.
 
     Example:
         >>> import headscape as hs
@@ -48,7 +53,7 @@ def capture(
     request = Request(
         layers=tuple(sorted(indices(layers, len(spec.layers), "layer"))),
         heads=indices(heads, spec.heads, "head"),
-        quantities=tuple(quantities),
+        quantities=(quantities,) if isinstance(quantities, str) else tuple(quantities),
         resolution=resolution,
         window=window,
     )
@@ -60,14 +65,39 @@ def capture(
     reason = model.cannot(len(chosen.tokens))
     if reason is not None:
         raise InputError(reason)
-    maps: Maps = {}
+    kept = _Kept()
     with SlowBar("capturing", len(chosen.tokens) * len(request.layers)) as bar:
 
         def watch(layer: int, inputs: AttentionInputs) -> None:
-            maps.update(layer_maps(layer, inputs, request, bar.advance))
+            kept.add(layer, inputs, request, bar.advance)
 
         model.observe(torch.from_numpy(chosen.tokens)[None], request.layers, watch)
-    return _described(model, chosen, request, maps)
+    return _described(model, chosen, request, kept)
+
+
+@dataclass
+class _Kept:
+    """What is kept of the layers seen so far."""
+
+    maps: Maps = field(default_factory=dict)
+    factors: dict[int, LayerFactors] = field(default_factory=dict)
+    refused: str | None = None
+
+    def add(
+        self, layer: int, inputs: AttentionInputs, request: Request, progress: Progress
+    ) -> None:
+        """Keep one layer: its factors where it has some, its maps where not or where reduced."""
+        whole = request.resolution is None
+        try:
+            self.factors[layer] = factors_of(
+                inputs, request.heads, lse=whole and "weights" in request.quantities
+            )
+        except NoFactorsError as reason:
+            self.refused = self.refused or f"layer {layer + 1}: {reason}"
+        if request.quantities and not (whole and layer in self.factors):
+            self.maps |= layer_maps(layer, inputs, request, progress)
+        else:
+            progress(inputs.q.shape[2])
 
 
 def indices(
@@ -92,15 +122,15 @@ def indices(
         low = -count if first == 0 else first
         if not low <= number < first + count:
             raise InputError(
-                f"there is no {what} {number}: the model has {first} to {first + count - 1}."
+                f"there is no {what} {number}: the model has {what}s {first} to "
+                f"{first + count - 1}."
             )
         found.append(int(number - first) % count)
     return tuple(dict.fromkeys(found))
 
 
-def _described(model: Model, chosen: Tokens, request: Request, maps: Maps) -> Capture:
+def _described(model: Model, chosen: Tokens, request: Request, kept: _Kept) -> Capture:
     spec, length = model.spec, len(chosen.tokens)
-    layer = spec.layers[request.layers[-1]]
     decode: Callable[[np.ndarray], str] | None = None
     if model.tokenizer is not None:
         decode = model.tokenizer.decode
@@ -111,8 +141,8 @@ def _described(model: Model, chosen: Tokens, request: Request, maps: Maps) -> Ca
         bounds = np.array(ends, dtype=np.int64)
     return Capture(
         encoding=spec.encoding,
-        conventions=layer.conventions,
-        claims=layer.claims,
+        conventions=spec.conventions_of(request.layers),
+        claims=spec.claims_of(request.layers),
         model={
             "name": spec.name,
             "shows": spec.shows,
@@ -132,7 +162,10 @@ def _described(model: Model, chosen: Tokens, request: Request, maps: Maps) -> Ca
         trained=spec.trained,
         tokens=chosen.tokens,
         positions=np.arange(length, dtype=np.int64),
-        maps=maps,
+        maps=kept.maps,
+        factors=kept.factors,
+        shown=request.quantities,
+        refused=kept.refused,
         edges=edges(length, request),
         window=bounds,
     )

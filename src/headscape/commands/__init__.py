@@ -5,6 +5,7 @@ from collections.abc import Callable
 import typer
 
 from headscape.commands import (
+    atlas_command,
     capture_command,
     check_command,
     doctor_command,
@@ -27,6 +28,7 @@ REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
     capture_command.register,
     draw_command.register,
     measure_command.register,
+    atlas_command.register,
     view_command.register,
     evaluate_command.register,
     export_command.register,

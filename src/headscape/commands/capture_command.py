@@ -1,12 +1,11 @@
 """`headscape capture`: what every head does with one sequence, as a file."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headscape.commands.parsing import Command, Plugin, as_text, from_zero
+from headscape.commands.parsing import Command, Plugin, as_text, from_zero, read_text
 
 
 def register(app: typer.Typer) -> None:
@@ -79,9 +78,11 @@ def capture(
     ] = False,
     plugin: Plugin = None,
 ) -> None:
-    """Record content scores, positional bias, final scores and weights of chosen heads.
+    """Store the scores, bias and weights of every head in a file.
 
-    Memory is of order block x length: with --resolution, 16,384 tokens and more fit.
+    Per layer and head: content scores, positional bias, final scores and attention weights.
+
+    Long sequences need --resolution; memory then grows linearly with the length.
     """
     import headscape as hs
     from headscape.capture.target import check_target
@@ -101,23 +102,18 @@ def capture(
         window=None if window is None else _window(window),
     )
     cap.save(target)
-    typer.echo(f"draw it with: headscape draw {target}", err=True)
+    typer.echo(
+        f"draw it: headscape draw {target}; walk through it: headscape view {target}", err=True
+    )
     typer.echo(target)
 
 
 def _text(prompt: str | None, file: str | None) -> str | None:
     from headscape.errors import InputError
-    from headscape.text.corpus.reading import read_documents
 
     if prompt is not None and file is not None:
         raise InputError(f"give --prompt or --text {file}, not both.")
-    if file is None:
-        return prompt if prompt is None else as_text(prompt)
-    if file == "-":
-        return sys.stdin.read()
-    if not Path(file).is_file():
-        raise InputError(f"there is no file {file}.")
-    return "".join(part.text for part in read_documents(Path(file), Path(file).name))
+    return read_text(file) if prompt is None else as_text(prompt)
 
 
 def _window(text: str) -> tuple[slice, slice]:

@@ -1,4 +1,4 @@
-"""`headscape check`: run the properties every encoding must have on one of your own."""
+"""`headscape check`: test the properties that every encoding must have."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,11 +16,15 @@ def register(app: typer.Typer) -> None:
 def check(
     encoding: Annotated[
         str,
-        typer.Argument(help="A Python file with an encoding, or the name of one.", metavar="WHAT"),
+        typer.Argument(help="A name, or a Python file with encodings.", metavar="ENCODING"),
     ],
     plugin: Plugin = None,
 ) -> None:
-    """Test an encoding: causality, prefixes, decoding, packing, claims, every attention path."""
+    """Test the properties that every encoding must have.
+
+    Causality, prefixes, decoding with a cache, packing, padding, claims, and the agreement of every
+    attention path with the reference.
+    """
     from headscape.encodings.plugins import load_plugin
     from headscape.properties import check as check_properties
 

@@ -19,7 +19,7 @@ def doctor(
     length: Annotated[int, typer.Option(help="Tokens of the trial sequence.")] = 128,
     plugin: Plugin = None,
 ) -> None:
-    """Say what this machine has, which attention path each encoding takes here, and why."""
+    """Print which attention path each encoding takes here, and why."""
     import platform
 
     import torch
@@ -46,7 +46,7 @@ def doctor(
     else:
         console.print(f"native kernel: no, {missing}")
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("encoding", "training", "decoding", "why not an earlier one (training)"):
+    for heading in ("encoding", "training", "decoding", "why no earlier path (training)"):
         table.add_column(heading)
     for name in [*ENCODINGS, "dape+kerple", "dapev2+kerple", "dapev2+cable"]:
         table.add_row(name, *_choices(name, length))

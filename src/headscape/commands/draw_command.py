@@ -45,7 +45,9 @@ def register(app: typer.Typer) -> None:
 
 def draw(
     context: typer.Context,
-    captures: Annotated[list[Path], typer.Argument(help="Files that `headscape capture` wrote.")],
+    captures: Annotated[
+        list[Path], typer.Argument(metavar="CAPTURE", help="Files that `headscape capture` wrote.")
+    ],
     kind: Annotated[
         Kind,
         typer.Option(
@@ -71,8 +73,13 @@ def draw(
     query: Annotated[
         int | None, typer.Option(help="Query for row, counted from 0. [default: the last]")
     ] = None,
-    columns: Annotated[int | None, typer.Option(help="Panels in a row.")] = None,
-    width: Annotated[float | None, typer.Option(help="Width of the figure in inches.")] = None,
+    columns: Annotated[
+        int | None, typer.Option(help="Panels in a row. [default: 3 for 12 heads]")
+    ] = None,
+    width: Annotated[
+        float | None,
+        typer.Option(help="Width of the figure in inches. [default: by the number of panels]"),
+    ] = None,
     shared_scale: Annotated[
         bool, typer.Option("--shared-scale", help="One colour range for all panels.")
     ] = False,
@@ -130,17 +137,19 @@ def _check_count(kind: Kind, count: int) -> None:
         )
 
 
-def from_captured(words: list[str], held: tuple[int, ...], what: str) -> tuple[int, ...]:
+def from_captured(words: list[str], captured: tuple[int, ...], what: str) -> tuple[int, ...]:
     """Indices from 0 of captured layers or heads, which the command line counts from 1."""
     from headscape.capture.record import indices
     from headscape.errors import InputError
 
     chosen = indices(numbers(words, what), MOST, what, first=1)
     for index in chosen if words != ["all"] else ():
-        if index not in held:
-            there = ", ".join(str(one + 1) for one in held)
-            raise InputError(f"{what} {index + 1} is not in this capture, which contains {there}.")
-    return held if words == ["all"] else chosen
+        if index not in captured:
+            there = ", ".join(str(one + 1) for one in captured)
+            raise InputError(
+                f"{what} {index + 1} is not in this capture, which contains {what} {there}."
+            )
+    return captured if words == ["all"] else chosen
 
 
 def _view(

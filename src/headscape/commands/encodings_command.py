@@ -3,7 +3,6 @@
 import ast
 import inspect
 import textwrap
-from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 import typer
@@ -22,7 +21,8 @@ def register(app: typer.Typer) -> None:
 
 def encodings(
     name: Annotated[
-        str | None, typer.Argument(help="One encoding, such as alibi or dapev2+kerple.")
+        str | None,
+        typer.Argument(metavar="NAME", help="One encoding, such as alibi or dapev2+kerple."),
     ] = None,
     of: Annotated[
         str | None,
@@ -30,10 +30,12 @@ def encodings(
     ] = None,
     plugin: Plugin = None,
 ) -> None:
-    """Print every encoding: paper, formula, parameters, claims; or one with all its fields.
+    """List all encodings, or one with all its fields.
 
-    Claims: S the bias does not change when all positions move by a constant, T it depends on the
-    distance alone, P a pair's score depends on no other pair, C it depends on the tokens.
+    The table has paper, formula, parameters and claims. Claims: S (shift-invariant), adding a
+    constant to all positions changes nothing; T (Toeplitz), only the distance matters; P
+    (pointwise), a pair's score depends on no other pair; C (context-dependent), it depends on the
+    tokens.
     """
     if of is not None:
         if name is not None:
@@ -81,55 +83,36 @@ def _table() -> None:
 
 def _layers(source: str) -> None:
     """Print the encoding and conventions of every layer, equal neighbours in one line."""
-    from itertools import groupby
-
     import headscape
-    from headscape.figures.labels import shown_conventions
+    from headscape.heads.recognised import recognised
 
-    spec = headscape.load(source).spec
-    context = "unknown" if spec.train_length is None else f"{spec.train_length:,}"
-    reads = "causal" if spec.causal else "bidirectional"
-    typer.echo(
-        f"{spec.name}: {len(spec.layers)} layers x {spec.heads} heads of {spec.head_dim}, "
-        f"context {context}, {reads}"
-    )
-    if "input" in spec.provenance:
-        typer.echo(f"at the input: {spec.provenance['input']}")
-    numbered = enumerate(spec.layers, start=1)
-    for layer, same in groupby(numbered, key=lambda pair: pair[1]):
-        numbers = [number for number, _ in same]
-        span = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
-        shown = shown_conventions(layer.conventions)
-        fields = ", ".join(f"{key}={value!r}" for key, value in shown.items())
-        name = "position not recognised" if layer.encoding == "unknown" else layer.encoding
-        typer.echo(f"layer {span}: {name}  {fields}")
+    for line in recognised(headscape.load(source).spec):
+        typer.echo(line)
 
 
 def _one(name: str) -> None:
     from rich.console import Console
 
     from headscape.encodings import encoding_type
+    from headscape.encodings.base import SHARED
 
     encoding = _small(name)
     console = Console(highlight=False)
     console.print(f"[bold]{name}[/]  {encoding.paper}", soft_wrap=True)
     console.print(encoding.formula, markup=False, soft_wrap=True)
-    console.print(f"{_parameters(encoding):,} parameters; claims: {_words(encoding)}\n")
-    held = encoding.conventions()
-    for part in encoding_type(name):
-        if part is None:
-            continue
-        notes = _field_notes(part.config_type)
-        hints = get_type_hints(part.config_type)
-        for item in fields(part.config_type):
-            options = [repr(one) for one in get_args(hints[item.name]) if isinstance(one, str)]
-            choice = f"   (one of {', '.join(options)})" if options else ""
-            console.print(f"  [bold]{item.name}[/] = {held[item.name]!r}{choice}", soft_wrap=True)
-            console.print(
-                textwrap.indent(notes.get(item.name, ""), " " * 6), markup=False, soft_wrap=True
-            )
-    if not held:
-        console.print("  no fields")
+    console.print(
+        f"{_parameters(encoding):,} parameters; claims: {_words(encoding)}\n", soft_wrap=True
+    )
+    values = encoding.conventions()
+    config_types = [part.config_type for part in encoding_type(name) if part is not None]
+    notes = {field: note for kind in config_types for field, note in _field_notes(kind).items()}
+    hints = {field: hint for kind in config_types for field, hint in get_type_hints(kind).items()}
+    # The encoding's own fields come before those that every encoding has.
+    for field in sorted(values, key=lambda field: field in SHARED):
+        options = [repr(one) for one in get_args(hints[field]) if isinstance(one, str)]
+        choice = f"   (one of {', '.join(options)})" if options else ""
+        console.print(f"  [bold]{field}[/] = {values[field]!r}{choice}", soft_wrap=True)
+        console.print(textwrap.indent(notes.get(field, ""), " " * 6), markup=False, soft_wrap=True)
 
 
 def _small(name: str) -> "Encoding":
@@ -145,16 +128,19 @@ def _parameters(encoding: "Encoding") -> int:
 
 def _words(encoding: "Encoding") -> str:
     return ", ".join(
-        claim.replace("_", "-") if held else f"not {claim.replace('_', '-')}"
-        for claim, held in encoding.claims().items()
+        claim.replace("_", "-") if claimed else f"not {claim.replace('_', '-')}"
+        for claim, claimed in encoding.claims().items()
     )
 
 
 def _field_notes(config: type) -> dict[str, str]:
     """The docstring under each field of a dataclass, which Python itself does not keep."""
+    if config is object:
+        return {}
+    assert config.__base__ is not None
+    notes = _field_notes(config.__base__)
     [body] = ast.parse(textwrap.dedent(inspect.getsource(config))).body
     assert isinstance(body, ast.ClassDef)
-    notes = {}
     for field, note in zip(body.body, body.body[1:], strict=False):
         if (
             isinstance(field, ast.AnnAssign)

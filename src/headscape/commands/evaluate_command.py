@@ -21,19 +21,20 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     sources: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help="Run folders, or hf:FOLDER.")
+        list[str], typer.Argument(metavar="MODEL", help="Run folders, or hf:FOLDER.")
     ],
     lengths: Annotated[
         list[int] | None,
         typer.Option(
-            help="Test lengths: tokens of a text (default 512 to 16384), symbols of a question."
+            help="Test lengths in tokens; for a task in symbols of the question. "
+            "[default: 512 to 16384]"
         ),
     ] = None,
     protocol: Annotated[
         str | None,
         typer.Option(
-            help="nonoverlap, last-256, sliding-256 (any number), per-position. "
-            "(default nonoverlap)"
+            help="Which tokens are scored: nonoverlap, last-256, sliding-256 (any number), "
+            "per-position. [default: nonoverlap]"
         ),
     ] = None,
     same_tokens: Annotated[
@@ -42,8 +43,8 @@ def evaluate(
     quantity: Annotated[
         str | None,
         typer.Option(
-            help="perplexity, byte-perplexity, word-perplexity, bits-per-byte, loss. "
-            "(default perplexity)"
+            help="What to report: perplexity, byte-perplexity, word-perplexity, bits-per-byte or "
+            "loss. [default: perplexity]"
         ),
     ] = None,
     extend: Annotated[
@@ -54,7 +55,8 @@ def evaluate(
         ),
     ] = None,
     corpus: Annotated[
-        str | None, typer.Option(help="Text to score. (default the models' own)")
+        str | None,
+        typer.Option(help="Text to score. [default: the training corpus]"),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(help="Use only this many tokens from the start of the text.")
@@ -63,18 +65,17 @@ def evaluate(
         str | None, typer.Option(help="passkey or needle: a heat map by depth and length.")
     ] = None,
     depths: Annotated[
-        list[float] | None, typer.Option(help="Depths of the heat map, 0 to 1.")
+        list[float] | None,
+        typer.Option(help="Depths of the heat map, 0 to 1. [default: 0, 0.25, 0.5, 0.75, 1]"),
     ] = None,
     examples: Annotated[
-        int | None, typer.Option(help="Questions per length, for tasks. (default 100)")
+        int | None, typer.Option(help="Questions per length, for tasks. [default: 100]")
     ] = None,
-    batch_tokens: Annotated[
-        int, typer.Option(help="Tokens that go through a model at once.")
-    ] = 8192,
+    batch_tokens: Annotated[int, typer.Option(help="Tokens per batch.")] = 8192,
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("evaluation"),
     plugin: Plugin = None,
 ) -> None:
-    """Measure models at several lengths and write table, plot and data.
+    """Score models at several lengths: table, plot and data.
 
     The same command resumes an interrupted evaluation.
     """
@@ -99,14 +100,18 @@ def evaluate(
 
 def compare(
     evaluations: Annotated[
-        list[Path], typer.Argument(help="Folders or JSON files that evaluate wrote.")
+        list[Path],
+        typer.Argument(metavar="EVALUATION", help="Folders or JSON files that evaluate wrote."),
     ],
     quantity: Annotated[
-        str | None, typer.Option(help="As for evaluate. (default perplexity)")
+        str | None, typer.Option(help="As for evaluate. [default: perplexity]")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("comparison"),
 ) -> None:
-    """Merge evaluations into one table: methods across, mean and spread over seeds."""
+    """Merge evaluations into one table.
+
+    Methods go across; several seeds of a method become mean and standard deviation.
+    """
     import headscape as hs
 
     _finish(hs.Table.read(*evaluations, quantity=quantity), out)
@@ -122,12 +127,11 @@ def _finish(table: "Table", out: Path) -> None:
 
 def _stretched(models: "Sequence[LoadedModel]", extend: Sequence[str]) -> "list[LoadedModel]":
     """The models, each RoPE model followed by its stretched versions."""
-    from headscape.models.gpt2_model import GPT2Model
     from headscape.models.load import stretch
     from headscape.models.stretched import uses_rope
 
     # Without any RoPE model, the first one says why it cannot be stretched.
-    rope = [m for m in models if isinstance(m, GPT2Model) and uses_rope(m.spec.encoding)]
+    rope = [model for model in models if uses_rope(model)]
     return [
         one
         for model in models

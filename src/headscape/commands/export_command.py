@@ -48,7 +48,10 @@ def export(
     ] = None,
     plugin: Plugin = None,
 ) -> None:
-    """Write a model, its tokenizer and a model card as a folder that transformers loads."""
+    """Export a model as a folder that transformers loads.
+
+    The folder has the weights, the tokenizer and a model card.
+    """
     import headscape as hs
 
     folder = hs.export(

@@ -1,4 +1,4 @@
-"""`headscape figures`: the paper's figures, from nothing."""
+"""`headscape figures`: the paper's figures, from training to the page."""
 
 import shlex
 import sys
@@ -19,7 +19,8 @@ def figures(
     encodings: Annotated[
         list[str] | None,
         typer.Option(
-            help="Encodings to draw, such as alibi,dapev2+kerple. "
+            help="Encodings to draw, such as alibi,dapev2+kerple. Separate schedules of layers by "
+            "semicolons: 'rope*3,nope; alibi'. "
             "[default: the paper's eight, Figures 8 to 15]"
         ),
     ] = None,
@@ -58,7 +59,7 @@ def figures(
     ] = None,
     plugin: Plugin = None,
 ) -> None:
-    """Make the paper's figures: train what is missing, capture, measure, draw.
+    """Make the paper's figures, training the models if needed.
 
     Figures 8 to 15 of arXiv:2503.08067: the positional bias of every head of the final layer, for
     one random sequence. Models are trained on Python's standard library. An interrupted job

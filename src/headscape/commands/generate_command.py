@@ -1,4 +1,4 @@
-"""`headscape generate`: let a trained model write."""
+"""`headscape generate`: continue a text with a trained model."""
 
 from typing import Annotated
 
@@ -17,13 +17,14 @@ def generate(
         str, typer.Argument(help="A run, a folder of weights, or hf:FOLDER.", metavar="MODEL")
     ],
     prompt: Annotated[str, typer.Option(help="Text to continue.")] = "",
-    length: Annotated[int, typer.Option(help="Most tokens to write.")] = 200,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
+    length: Annotated[int, typer.Option(help="Largest number of new tokens.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 always takes the likeliest token.")] = 0.8,
     top_k: Annotated[int | None, typer.Option(help="Draw from the K likeliest tokens.")] = None,
     top_p: Annotated[
-        float, typer.Option(help="Draw from the likeliest tokens that hold this probability.")
+        float,
+        typer.Option(help="Draw from the likeliest tokens that add up to this probability."),
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Random seed; equal seeds write equal texts.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed; the same seed gives the same text.")] = 0,
     step: Annotated[
         int | None, typer.Option(help="Checkpoint to use. [default: the newest good one]")
     ] = None,

@@ -1,11 +1,22 @@
-"""`headscape measure`: numbers per layer and head, from captures."""
+"""`headscape measure`: numbers per layer and head, of captures or of a model."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headscape.commands.parsing import Command, Plugin
+from headscape.commands.atlas_command import (
+    Corpus,
+    Drift,
+    Effects,
+    Length,
+    Sequences,
+    Text,
+    multiples,
+)
+from headscape.commands.parsing import Command, Plugin, read_text, refuse_unused
+
+OF_A_MODEL = ("text", "corpus", "sequences", "length", "drift", "effects")
 
 
 def register(app: typer.Typer) -> None:
@@ -14,10 +25,25 @@ def register(app: typer.Typer) -> None:
 
 
 def measure(
-    captures: Annotated[list[Path], typer.Argument(help="Files that `headscape capture` wrote.")],
+    context: typer.Context,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files that `headscape capture` wrote, or one model: a run, a folder of weights, "
+            "hf:FOLDER.",
+            metavar="CAPTURE...|MODEL",
+        ),
+    ],
     quantity: Annotated[
-        str | None, typer.Option(help="content, bias or final. [default: bias; final for RoPE]")
+        str | None,
+        typer.Option(help="Captures: content, bias or final. [default: bias; final for RoPE]"),
     ] = None,
+    text: Text = None,
+    corpus: Corpus = None,
+    sequences: Sequences = 8,
+    length: Length = None,
+    drift: Drift = None,
+    effects: Effects = 0,
     csv: Annotated[
         bool, typer.Option("--csv", help="Print CSV instead of a table for reading.")
     ] = False,
@@ -26,20 +52,53 @@ def measure(
     ] = None,
     plugin: Plugin = None,
 ) -> None:
-    """Print one row per layer and head: shift-invariance, reach, the most similar head.
+    """Print one row per layer and head, both counted from 1.
 
-    Layers and heads are counted from 1. Several captures go below each other, with their names.
+    Captures: shift-invariance, reach, the most similar head; several go below each other. A model:
+    kernel, slash, sink, reach, entropy, induction and more, over many sequences, with intervals in
+    CSV and JSON. `headscape atlas` shows the same as a page.
+
+        headscape measure runs/cable --effects 2 --out heads.csv
     """
-    import headscape as hs
-    from headscape.arrays.measures import written
-
-    files = {str(path): hs.Capture.load(path).measures(quantity) for path in captures}
     form = out.suffix[1:] if out is not None else "csv" if csv else "md"
-    text = written(files, form)
+    if len(sources) == 1 and not Path(sources[0]).is_file():
+        refuse_unused(context, (), ("quantity",), "measuring a model")
+        table = _of_model(
+            sources[0],
+            form,
+            read_text(text),
+            corpus=corpus,
+            sequences=sequences,
+            length=length,
+            drift=multiples(drift),
+            effects=effects,
+        )
+    else:
+        refuse_unused(context, (), OF_A_MODEL, "measuring captures")
+        table = _of_captures(sources, form, quantity)
     if out is None:
-        typer.echo(text, nl=False)
+        typer.echo(table, nl=False)
     else:
         from headscape.io import atomic
 
-        atomic.write_text(out, text)
+        atomic.write_text(out, table)
         typer.echo(out)
+
+
+def _of_captures(paths: list[str], form: str, quantity: str | None) -> str:
+    import headscape as hs
+    from headscape.arrays.measures import written
+
+    return written({path: hs.Capture.load(path).measures(quantity) for path in paths}, form)
+
+
+def _of_model(source: str, form: str, text: str | None, **options: object) -> str:
+    import headscape as hs
+    from headscape.errors import InputError
+
+    if form not in {"csv", "json", "md"}:
+        raise InputError(f"measures cannot be written as {form!r}; choose csv, json or md.")
+    found = hs.load(source).measures(text, **options)
+    if form == "md":
+        return found.to_markdown()
+    return found.to_json() if form == "json" else found.to_csv(first=1)

@@ -1,9 +1,12 @@
 """How every command reads its options: lists, layers and heads, plugins, options that do not apply.
 
 A list is written with commas or spaces, and an option may be repeated: `--lengths 512,1024`,
-`--lengths 512 1024` and `--lengths 512 --lengths 1024` mean the same.
+`--lengths 512 1024` and `--lengths 512 --lengths 1024` mean the same. A value with a semicolon is
+split at its semicolons only, so that schedules of layers can contain commas:
+`--encodings "rope*3,nope; alibi"`.
 """
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,9 +18,9 @@ from headscape.errors import InputError
 from headscape.io.atomic import utf8
 
 MOST = 100_000
-"""Largest layer or head number that is looked at."""
+"""Largest layer or head number that is accepted."""
 LONGEST = 20
-"""Digits of a number that is read; Python refuses to convert more than 4,300."""
+"""Most digits of a number; Python refuses to convert more than 4,300."""
 
 
 class Command(TyperCommand):
@@ -56,7 +59,7 @@ class Command(TyperCommand):
 
 
 ONE_AT_A_TIME = ("--plugin", "--run", "--field")
-"""Repeatable options whose values are paths or pairs: the next word is not theirs."""
+"""Repeatable options that take one value each time: the next word is not a second value."""
 
 
 def given(context: typer.Context, name: str) -> bool:
@@ -87,7 +90,7 @@ def numbers(words: "list[str] | None", what: str) -> "str | list[int]":
             raise InputError(f"{what}s {word!r}: write all, last, or numbers such as 1,3,5-8.")
         first, last = int(low), int(high or low)
         if not 1 <= first <= last <= MOST:
-            raise InputError(f"{what}s {word!r}: a range goes up, from 1 to at most {MOST}.")
+            raise InputError(f"{what}s {word!r}: a range must go up, within 1 to {MOST}.")
         found += range(first, last + 1)
     return found
 
@@ -95,6 +98,19 @@ def numbers(words: "list[str] | None", what: str) -> "str | list[int]":
 def as_text(prompt: str) -> str:
     """A text from the command line, also where the locale is not UTF-8."""
     return utf8(prompt).decode("utf-8", "replace")
+
+
+def read_text(file: str | None) -> str | None:
+    """Return the text of a file; - is standard input."""
+    if file is None:
+        return None
+    if file == "-":
+        return sys.stdin.read()
+    if not Path(file).is_file():
+        raise InputError(f"there is no file {file}.")
+    from headscape.text.corpus.reading import read_documents
+
+    return "".join(part.text for part in read_documents(Path(file), Path(file).name))
 
 
 def from_zero(words: "list[str] | None", count: int, what: str) -> "tuple[int, ...]":
@@ -105,7 +121,17 @@ def from_zero(words: "list[str] | None", count: int, what: str) -> "tuple[int, .
 
 
 def _repeated(option: str, value: str) -> list[str]:
-    parts = [value] if option in ONE_AT_A_TIME else value.replace(",", " ").split()
+    if option in ONE_AT_A_TIME:
+        parts = [value]
+    elif ";" in value:
+        parts = [part.strip() for part in value.split(";") if part.strip()]
+    elif option == "--encodings" and "," in value and {"*", ":"} & set(value):
+        raise InputError(
+            f"--encodings {value!r} may be one schedule of layers or several encodings: separate "
+            f"encodings by semicolons, as in '{value};' for one schedule."
+        )
+    else:
+        parts = value.replace(",", " ").split()
     if not parts:
         raise InputError(f"{option} is empty: give it at least one value, or leave it out.")
     return [word for part in parts for word in (option, part)]

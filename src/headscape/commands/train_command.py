@@ -36,7 +36,10 @@ def train(
         typer.Option(metavar="NAME=VALUE", help="Field of the encoding; repeatable."),
     ] = None,
     scale: Annotated[
-        str | None, typer.Option(help="Factor on q.k: 1/sqrt of head_dim or width, or one.")
+        str | None,
+        typer.Option(
+            help="Scale of q.k: head_dim (1/sqrt(head_dim)), width (1/sqrt(width)) or one (none)."
+        ),
     ] = None,
     corpus: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""`headscape view`: walk through every head of a model in the browser."""
+"""`headscape view`: show every head of captures and models in the browser."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 def view(
     sources: Annotated[
         list[str],
-        typer.Argument(help="Runs, folders of weights, hf:FOLDER, or packs.", metavar="MODEL..."),
+        typer.Argument(help="Captures, runs, folders of weights, or hf:FOLDER.", metavar="SOURCE"),
     ],
     html: Annotated[
         Path | None, typer.Option(help="Write one self-contained file instead of serving.")
@@ -29,9 +29,11 @@ def view(
     ] = False,
     plugin: Plugin = None,
 ) -> None:
-    """Show every head of one or more models: bias, scores and weights, down to a pair of tokens.
+    """Show every head in the browser, or write an offline page.
 
-    Without --html, serves on this computer only and ends with Ctrl-C.
+    Bias, scores and weights of captures or models, down to a single pair of tokens.
+
+    Without --html, serves on this computer only until Ctrl-C.
     """
     import headscape as hs
 

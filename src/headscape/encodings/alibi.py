@@ -21,7 +21,9 @@ from typing import Literal
 import torch
 
 from headscape.bias import Toeplitz
-from headscape.encodings.base import Config, Encoding, Stream
+from headscape.encodings.base import Config, Encoding
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.types import Positions
 
 
@@ -56,7 +58,7 @@ class ALiBiConfig(Config):
     """Slopes and divisor of ALiBi."""
 
     slopes: Literal["geometric", "fairseq", "mpt", "falcon"] = "geometric"
-    """Which rule gives the slopes; see the top of this file."""
+    """Which rule gives the slopes; see the top of alibi.py."""
     divisor: Literal["one", "sqrt_head_dim"] = "one"
     """sqrt_head_dim divides the bias by sqrt(head dim) too, as Falcon does."""
 
@@ -76,6 +78,7 @@ class ALiBi(Encoding):
         positions: Positions,
         queries: Stream | None = None,
         keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Toeplitz:
         """Return -m_h |i - j| by distance, in float64."""
         distance, zero = self.distances(positions, positions.q.device)

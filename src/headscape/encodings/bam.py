@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from headscape.bias import Toeplitz
 from headscape.encodings.alibi import fairseq
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.types import Positions
 
 EPSILON = 1e-5
@@ -59,7 +61,11 @@ class BAM(Encoding):
         return self.raw_power.exp()
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Toeplitz:
         """Return the logarithm of the prior by distance."""
         distance, zero = self.distances(positions, self.scale.device)

@@ -1,16 +1,18 @@
 """The base class of all encodings, and the types they share.
 
-A model calls an encoding in five places; a paper's class overrides the ones it uses:
+A model calls an encoding in six places; a paper's class overrides the ones it uses:
 
     embed    the token embeddings, once, at the input         learned, sinusoidal
     rotate   queries and keys, after their projections        RoPE, xPos
-    stream   running sums over the layer's input              CABLE, FoX
+    stream   what it reads off the layer's input              CABLE, FoX, Inkling, Selective RoPE
     bias     the value added to the scores, as data           ALiBi, T5, Kerple, FIRE, CABLE ...
+             from queries and keys (heads.py)                 Shaw, Transformer-XL, DeBERTa, GRAPE
     mix      the scores themselves                            DAPE, DAPEv2, CoPE
+    weigh    the weights, from the scores                     stick-breaking
 
-Four fields of every config act on the scores of any encoding: `window` hides far keys,
-`temperature` multiplies the scores of a query, `softcap` bounds them, `sink` adds a key without a
-value to the softmax.
+Five fields of every config act on the scores of any encoding: `window` hides far keys, `chunk` keys
+of a different block of positions, `temperature` multiplies the scores of a query, `softcap` bounds
+them, `sink` adds a key without a value to the softmax.
 
 A module stores its learned parameters and nothing else: every table is computed from the
 arguments, so the result never depends on the lengths of earlier calls.
@@ -23,9 +25,11 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor, inf, nn
 
 from headscape.bias import Bias
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.encodings.temperature import TEMPERATURES
 from headscape.errors import InputError
 from headscape.io.typecheck import check_types
@@ -62,6 +66,8 @@ class Config:
 
     window: int | None = None
     """A query sees only the keys at a distance below this, its own included."""
+    chunk: int | None = None
+    """A query sees only the keys of its own block of this many positions."""
     temperature: Literal["none", "llama4", "ministral", "inkling", "ssmax"] = "none"
     """How scores grow with the query's position, see temperature.py."""
     temperature_rate: float = 0.1
@@ -75,30 +81,20 @@ class Config:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("window", "temperature_start"):
+        for name in ("window", "chunk", "temperature_start"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, got {value}.")
+        if self.window is not None and self.chunk is not None:
+            raise InputError(
+                f"window={self.window} and chunk={self.chunk} exclude each other: choose one."
+            )
         if self.softcap is not None and not 0 < self.softcap < math.inf:
             raise InputError(f"softcap must be positive and finite, got {self.softcap}.")
 
 
 SHARED = frozenset(item.name for item in fields(Config))
 """Fields that every encoding has."""
-
-
-@dataclass(frozen=True)
-class Stream:
-    """What a layer keeps per token beyond keys and values.
-
-    `total` is a running sum over tokens, in float64 because only its differences matter. `weight`
-    is per query, so a cache does not keep it. `backward` is a second running sum, for keys to the
-    right of their query.
-    """
-
-    total: Float[Tensor, "b h t"]
-    weight: Float[Tensor, "b h t"] | None = None
-    backward: Float[Tensor, "b h t"] | None = None
 
 
 class Encoding(nn.Module):
@@ -141,8 +137,14 @@ class Encoding(nn.Module):
     """`stream` returns a value, so attention needs the layer's input."""
     adds_bias: bool = False
     """`bias` returns a value."""
+    reads_heads: bool = False
+    """`bias` needs the layer's queries and keys."""
     mixes: bool = False
     """`mix` does more than add the bias, so it needs whole rows of scores."""
+    weighs: bool = False
+    """`weigh` is not the softmax."""
+    reflects: bool = False
+    """Its stream has reflections, which attention needs."""
 
     shift_invariant: bool = True
     toeplitz: bool = True
@@ -171,6 +173,8 @@ class Encoding(nn.Module):
                 f"{self.title} mixes whole rows of scores, which leaves no place for a {name}: "
                 f"leave {name} out."
             )
+        if self.weighs and config.sink:
+            raise InputError(f"{self.title} has no softmax that a sink could join: leave sink out.")
         if config.temperature == "ssmax" and not shape.causal:
             raise InputError("temperature='ssmax' counts the keys before a query: use causal=True.")
         self.shape = shape
@@ -188,16 +192,24 @@ class Encoding(nn.Module):
         x: Float[Tensor, "b h t e"],
         at: Int[Tensor, "#b t"],
         role: Role,
+        stream: Stream | None = None,
     ) -> Float[Tensor, "b h t wide"]:
-        """Return the queries or keys, rotated by their positions; PoPE makes them wider."""
+        """Return the queries or keys, rotated by their positions or by their stream's angles.
+
+        PoPE makes them wider.
+        """
         return x
 
     def stream(
         self,
         x: Float[Tensor, "b t d"],
-        carry: Float[Tensor, "b h"] | None = None,
+        carry: Tensor | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
     ) -> Stream | None:
-        """Return the running sums over this layer's input; `carry` is the total before it."""
+        """Return what is read off this layer's input.
+
+        `carry` is that of the tokens before it, `starts` is true at the first token of a document.
+        """
         return None
 
     def bias(
@@ -205,8 +217,12 @@ class Encoding(nn.Module):
         positions: Positions,
         queries: Stream | None = None,
         keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Bias | None:
-        """Return the additive bias; with a cache, `keys` has more tokens than `queries`."""
+        """Return the additive bias; with a cache, `keys` has more tokens than `queries`.
+
+        `heads`, the layer's queries and keys, is given if `reads_heads` says that it is needed.
+        """
         return None
 
     def mix(
@@ -219,10 +235,33 @@ class Encoding(nn.Module):
         """Return the scores before the mask, from the scaled q.k and the dense bias."""
         return scores if bias is None else scores + bias
 
+    def weigh(
+        self, scores: Float[Tensor, "b h t s"], visible: Bool[Tensor, "#b 1 t s"]
+    ) -> Float[Tensor, "b h t s"]:
+        """Return the attention weights; 0 where hidden, and in a row that sees no key."""
+        sees_any = visible.any(dim=-1, keepdim=True)
+        masked = scores.masked_fill(~visible, -inf).masked_fill(~sees_any, 0.0)
+        return masked.softmax(dim=-1) * sees_any
+
     @property
     def window(self) -> int | None:
         """A query sees the keys at a distance below this; None is no window."""
         return self.config.window
+
+    @property
+    def chunk(self) -> int | None:
+        """A query sees the keys of its own block of this many positions; None is no chunk."""
+        return self.config.chunk
+
+    @property
+    def reach(self) -> int | None:
+        """No query sees a key at this distance or more; None is no limit."""
+        return self.chunk if self.window is None else self.window
+
+    @property
+    def content_scale(self) -> float | None:
+        """The factor of q.k that the paper prescribes; None leaves it to the model."""
+        return None
 
     @property
     def softcap(self) -> float | None:
@@ -234,6 +273,7 @@ class Encoding(nn.Module):
         config = self.config
         if self.ssmax is not None:
             seen = at + 1 if self.window is None else (at + 1).clamp(max=self.window)
+            seen = seen if self.chunk is None else at.remainder(self.chunk) + 1
             work = torch.promote_types(self.ssmax.dtype, torch.float32)
             return self.ssmax.to(work)[:, None] * seen.to(work).log()[:, None]
         if config.temperature == "none":
@@ -340,9 +380,23 @@ class Encoding(nn.Module):
                 f"or attention() the argument x."
             )
         for role, stream, at in (("queries", queries, positions.q), ("keys", keys, positions.k)):
-            if stream.total.shape[-1] != at.shape[1]:
+            if stream.tokens not in (0, at.shape[1]):
                 raise InputError(
-                    f"the stream of the {role} has {stream.total.shape[-1]} tokens, but there are "
+                    f"the stream of the {role} has {stream.tokens} tokens, but there are "
                     f"{at.shape[1]} positions: make both from the same tokens."
                 )
         return queries, keys
+
+    def need_angle(self, stream: Stream | None, tokens: int) -> Float[Tensor, "#b #h t m"]:
+        """Return the stream's angles, or raise if there are none or too few."""
+        if stream is None or stream.angle is None:
+            raise InputError(
+                f"{self.title} rotates by the layer's input: pass rotate() the result of "
+                f"stream(x), or attention() the argument x."
+            )
+        if stream.angle.shape[2] != tokens:
+            raise InputError(
+                f"the stream has {stream.angle.shape[2]} tokens, but there are {tokens} to rotate: "
+                f"make both from the same tokens."
+            )
+        return stream.angle

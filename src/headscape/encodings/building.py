@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from headscape.encodings.base import SHARED, Config, Encoding, Shape
-from headscape.encodings.names import encoding_type, unknown
-from headscape.errors import InputError
+from headscape.encodings.names import encoding_type
+from headscape.errors import unknown
 from headscape.io.typecheck import check_values
 
 
@@ -49,7 +49,7 @@ def make(name: str, shape: Shape, options: Mapping[str, object]) -> Encoding:
     for option in options:
         if option not in base_fields | wrapper_fields:
             known = sorted(base_fields | wrapper_fields)
-            raise InputError(unknown(f"field of {name!r}", option, known))
+            raise unknown(f"field of {name!r}", option, known)
     if wrapper is None:
         return base(shape, _config(base, options))
     inner = base(shape, _config(base, _only(options, base_fields - SHARED)))

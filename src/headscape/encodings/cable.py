@@ -20,11 +20,13 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Bias, Pairwise, Slope
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.types import Positions
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus": F.softplus}
@@ -81,7 +83,10 @@ class _RunningSum(Encoding):
         self.weight = nn.Linear(shape.width, shape.heads) if weighted else None
 
     def stream(
-        self, x: Float[Tensor, "b t d"], carry: Float[Tensor, "b h"] | None = None
+        self,
+        x: Float[Tensor, "b t d"],
+        carry: Float[Tensor, "b h"] | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
     ) -> Stream:
         """Return S of every token, in float64, and its weight as a query."""
         delta = ACTIVATIONS[self.config.increments](self.increment(x))
@@ -93,12 +98,16 @@ class _RunningSum(Encoding):
         return Stream(total, F.softplus(self.weight(x)).transpose(1, 2))
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Bias:
         """Return weight_i (S_i - S_j)."""
         queries, keys = self.need_streams(positions, queries, keys)
         if self.shape.causal:
-            return Slope(queries.weight, queries.total, keys.total)
+            return Slope(queries.weight, queries.sums, keys.sums)
         return _pairwise(positions, queries, keys, lambda gap: -gap.abs())
 
 
@@ -136,7 +145,11 @@ class KCABLE(_RunningSum):
         super().__init__(shape, config, weighted=config.weights != "none")
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Bias:
         """Return -ln((S_i - S_j)^2 + 1); it is even, so both directions use this formula."""
         queries, keys = self.need_streams(positions, queries, keys)
@@ -157,7 +170,7 @@ def _pairwise(
     """Return weight_i kernel(S_i - S_j), or kernel(weight_i (S_i - S_j)) if `inside`."""
 
     def fn(rows: slice, cols: slice) -> Float[Tensor, "b h t s"]:
-        gap = queries.total[:, :, rows, None] - keys.total[:, :, None, cols]
+        gap = queries.sums[:, :, rows, None] - keys.sums[:, :, None, cols]
         if queries.weight is None:
             return kernel(gap)
         weight = queries.weight[:, :, rows, None]

@@ -37,7 +37,7 @@ class DAPEv2Config(Config):
     hidden: int = 32
     """Hidden channels."""
     boundary: Literal["masked", "released"] = "masked"
-    """The hidden maps beyond the last key; see the top of this file."""
+    """The hidden maps beyond the last key; see the top of dapev2.py."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

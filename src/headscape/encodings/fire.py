@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from headscape.bias import Perceptron
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 from headscape.types import Positions
 
@@ -99,7 +101,11 @@ class FIRE(Encoding):
         super().load_published(tensors, source=source, prefix=prefix)
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Perceptron:
         """Return the perceptron and its input, a table by distance over a divisor per query."""
         distance, zero = self.distances(positions, self.c.device)

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Bias, Pairwise, Slope
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.types import Positions
 
 
@@ -58,7 +60,10 @@ class FoX(Encoding):
         nn.init.constant_(self.gate.bias, self.config.gate_bias)
 
     def stream(
-        self, x: Float[Tensor, "b t d"], carry: Float[Tensor, "b h"] | None = None
+        self,
+        x: Float[Tensor, "b t d"],
+        carry: Float[Tensor, "b h"] | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
     ) -> Stream:
         """Return G of every token, in float64; if bidirectional, R too."""
         total = F.logsigmoid(self.gate(x)).double().cumsum(dim=1).transpose(1, 2)
@@ -68,17 +73,21 @@ class FoX(Encoding):
         return Stream(total if carry is None else total + carry[..., None])
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Bias:
         """Return G_i - G_j, and R_j - R_i for keys to the right."""
         queries, keys = self.need_streams(positions, queries, keys)
         if self.shape.causal:
-            return Slope(None, queries.total, keys.total)
+            return Slope(None, queries.sums, keys.sums)
 
         def fn(rows: slice, cols: slice) -> Float[Tensor, "b h t s"]:
             assert queries.backward is not None
             assert keys.backward is not None
-            left = queries.total[:, :, rows, None] - keys.total[:, :, None, cols]
+            left = queries.sums[:, :, rows, None] - keys.sums[:, :, None, cols]
             right = keys.backward[:, :, None, cols] - queries.backward[:, :, rows, None]
             return torch.where(positions.block(rows, cols).distance()[:, None] >= 0, left, right)
 

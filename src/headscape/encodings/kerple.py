@@ -16,7 +16,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Toeplitz
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.types import Positions
 
 FLOOR = 0.01
@@ -58,7 +60,11 @@ class Kerple(Encoding):
         return value.reshape(-1).clamp(min=FLOOR).log()
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Toeplitz:
         """Return the kernel by distance."""
         distance, zero = self.distances(positions, self.raw_p.device)

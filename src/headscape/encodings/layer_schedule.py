@@ -3,6 +3,7 @@
     "rope"                               every layer
     "rope*3,nope"                        three layers with RoPE, one without, and so on
     "rope:window=512*5,rope:base=1e6"    fields after colons: window=512:base=1e4
+    "cohere2:window=64"                  a shipped model's schedule, with its windows changed
 
 The pattern repeats until every layer has its encoding, so its length must divide the number of
 layers. Layers count from the input.
@@ -14,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from headscape.encodings.base import SHARED
-from headscape.encodings.names import encoding_type, unknown
-from headscape.errors import InputError
+from headscape.encodings.names import encoding_type
+from headscape.encodings.shipped_schedules import SHIPPED
+from headscape.errors import InputError, unknown
 
 EXAMPLE = "write it like 'rope:window=512*3,nope'"
 
@@ -35,11 +37,14 @@ class Entry:
 
 def is_schedule(pattern: str) -> bool:
     """Return whether a string is a pattern and not simply a name."""
-    return any(sign in pattern for sign in ",*:")
+    return pattern in SHIPPED or any(sign in pattern for sign in ",*:")
 
 
 def parse(pattern: str) -> list[Entry]:
     """Return one period of a pattern."""
+    name, *changes = pattern.split(":")
+    if name in SHIPPED and not {",", "*"} & set(pattern):
+        return _changed(pattern, parse(SHIPPED[name].pattern), dict(map(parse_field, changes)))
     found: list[Entry] = []
     for part in pattern.split(","):
         body, star, times = part.strip().rpartition("*")
@@ -53,6 +58,11 @@ def parse(pattern: str) -> list[Entry]:
         name, *options = body.split(":")
         if not name:
             raise InputError(f"the schedule {pattern!r} has an entry without a name: {EXAMPLE}.")
+        if name in SHIPPED:
+            raise InputError(
+                f"{name!r} is a schedule of layers, so it cannot be an entry of {pattern!r}: write "
+                f"its pattern out, {SHIPPED[name].pattern!r}."
+            )
         encoding_type(name)
         found += [Entry(name, dict(map(parse_field, options)))] * int(times)
     if any(entry.at_input for entry in found) and len({entry.name for entry in found}) > 1:
@@ -62,6 +72,17 @@ def parse(pattern: str) -> list[Entry]:
             f"{pattern!r} cannot combine it with a different encoding."
         )
     return found
+
+
+def _changed(pattern: str, period: list[Entry], changes: Mapping[str, object]) -> list[Entry]:
+    """Return a shipped schedule whose entries have new values for fields that they set."""
+    known = {field for entry in period for field in entry.fields}
+    for field in changes:
+        if field not in known:
+            raise unknown(f"field of the schedule {pattern!r}", field, sorted(known))
+    return [
+        Entry(entry.name, {**entry.fields, **_only(changes, set(entry.fields))}) for entry in period
+    ]
 
 
 def per_layer(pattern: str, layers: int, options: Mapping[str, object]) -> list[Entry]:
@@ -75,7 +96,7 @@ def per_layer(pattern: str, layers: int, options: Mapping[str, object]) -> list[
     known = {name for entry in period for name in _fields(entry.name)}
     for option in options:
         if option not in known:
-            raise InputError(unknown(f"field of {pattern!r}", option, sorted(known)))
+            raise unknown(f"field of {pattern!r}", option, sorted(known))
     entries = [
         Entry(entry.name, {**_only(options, _fields(entry.name)), **entry.fields})
         for entry in period

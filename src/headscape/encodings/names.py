@@ -6,29 +6,40 @@ names of encodings. Such an entry is imported when its name is first asked for.
 """
 
 import re
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 
 from headscape.encodings.alibi import ALiBi
 from headscape.encodings.bam import BAM
 from headscape.encodings.base import Encoding
 from headscape.encodings.cable import CABLE, CABLENW, KCABLE
+from headscape.encodings.carope import CARoPE
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
+from headscape.encodings.deberta import DeBERTa
 from headscape.encodings.fire import FIRE
 from headscape.encodings.fox import FoX
+from headscape.encodings.grape import GRAPE
+from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
+from headscape.encodings.inkling import Inkling
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
 from headscape.encodings.nope import NoPE
+from headscape.encodings.path import PaTH
 from headscape.encodings.pope import PoPE
+from headscape.encodings.repo import RePo
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sandwich import Sandwich
+from headscape.encodings.selective_rope import SelectiveRoPE
+from headscape.encodings.shaw import Shaw
+from headscape.encodings.shipped_schedules import SHIPPED
 from headscape.encodings.sinusoidal import Sinusoidal
+from headscape.encodings.stick_breaking import StickBreaking
 from headscape.encodings.t5 import T5, T5Clipped
+from headscape.encodings.transformer_xl import TransformerXL
 from headscape.encodings.wrapper import Wrapper
 from headscape.encodings.xpos import XPos
-from headscape.errors import InputError
+from headscape.errors import InputError, unknown
 
 GROUP = "headscape.encodings"
 
@@ -39,6 +50,11 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "rope": RoPE,
     "xpos": XPos,
     "pope": PoPE,
+    "selective-rope": SelectiveRoPE,
+    "carope": CARoPE,
+    "repo": RePo,
+    "grape-m": GRAPEMultiplicative,
+    "path": PaTH,
     "alibi": ALiBi,
     "t5": T5,
     "t5-clipped": T5Clipped,
@@ -53,6 +69,12 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "k-cable": KCABLE,
     "fox": FoX,
     "cope": CoPE,
+    "stick-breaking": StickBreaking,
+    "shaw": Shaw,
+    "transformer-xl": TransformerXL,
+    "deberta": DeBERTa,
+    "inkling": Inkling,
+    "grape": GRAPE,
 }
 
 WRAPPERS: dict[str, type[Wrapper]] = {
@@ -82,14 +104,12 @@ def register(name: str, kind: type[Encoding]) -> None:
 def check_entry(name: object, kind: object) -> None:
     """Raise InputError unless `register(name, kind)` is possible."""
     if not (isinstance(kind, type) and issubclass(kind, Encoding)):
-        raise InputError(
-            f"an encoding must be a subclass of headscape.encodings.Encoding, got {kind!r}."
-        )
+        raise InputError(f"an encoding must be a subclass of headscape.Encoding, got {kind!r}.")
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
         raise InputError(
             f"an encoding's name must be lower-case letters, digits, - and _, got {name!r}."
         )
-    if name in ENCODINGS or name in WRAPPERS or name == "none":
+    if name in ENCODINGS or name in WRAPPERS or name in SHIPPED or name == "none":
         raise InputError(
             f"there is already an encoding named {name!r}: give {kind.__name__} a different name."
         )
@@ -104,19 +124,21 @@ def encoding_type(name: str) -> tuple[type[Wrapper] | None, type[Encoding]]:
         if part and part not in ENCODINGS and part not in WRAPPERS:
             _load_installed(part)
     if base in WRAPPERS:
-        raise InputError(f"{base!r} wraps another encoding: write {base + '+kerple'!r}, say.")
+        raise InputError(f"{base!r} wraps an encoding: write {base + '+kerple'!r}, for example.")
     if base not in ENCODINGS:
-        raise InputError(unknown("encoding", base, list(ENCODINGS)))
+        raise unknown("encoding", base, ENCODINGS, "; load a file of your own with --plugin")
     if plus and wrapper not in WRAPPERS:
-        raise InputError(unknown("wrapper", wrapper, list(WRAPPERS)))
+        raise unknown("wrapper", wrapper, WRAPPERS)
     return WRAPPERS[wrapper] if plus else None, ENCODINGS[base]
 
 
 def title(name: str) -> str:
     """Return the display name of an encoding, for example DAPEv2+Kerple for dapev2+kerple.
 
-    In a schedule every name is replaced: RoPE*3,NoPE for rope*3,nope.
+    In a schedule every name is replaced: RoPE*3,NoPE for rope*3,nope, Cohere 2 for cohere2.
     """
+    if name in SHIPPED:
+        return SHIPPED[name].title
     if re.search("[,:*]", name):
         return re.sub(r"(^|,)\s*([^,:*]+)", lambda part: part[1] + title(part[2].strip()), name)
     return "+".join(kind.title for kind in encoding_type(name) if kind is not None)
@@ -124,7 +146,7 @@ def title(name: str) -> str:
 
 def slug(name: str) -> str:
     """Return how the file name of an encoding's figure ends, for example dapev2-kerple."""
-    if re.search("[,:*]", name):
+    if name in SHIPPED or re.search("[,:*]", name):
         return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
     wrapper, _, base = name.rpartition("+")
     own = encoding_type(name)[1].slug or base
@@ -136,15 +158,6 @@ def load_all_installed() -> None:
     for entry in entry_points(group=GROUP):
         if entry.name not in ENCODINGS and entry.name not in WRAPPERS:
             _load_entry(entry)
-
-
-def unknown(what: str, name: str, known: list[str]) -> str:
-    """Return the sentence for an unknown name, with the closest known ones first."""
-    if not known:
-        return f"unknown {what} {name!r}: it has none."
-    near = get_close_matches(name, known, n=len(known), cutoff=0.4)
-    ordered = near + [other for other in known if other not in near]
-    return f"unknown {what} {name!r}: there are {', '.join(ordered)}."
 
 
 def _load_installed(name: str) -> None:

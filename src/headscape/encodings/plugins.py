@@ -36,7 +36,7 @@ def load_plugin(path: Path | str) -> list[str]:
     if not found:
         _restore(module_name, previous)
         raise InputError(
-            f"plugin {path} defines no encoding: derive a class from headscape.encodings.Encoding."
+            f"plugin {path} defines no encoding: derive a class from headscape.Encoding."
         )
     replaced = _remove(module_name)
     try:
@@ -77,7 +77,7 @@ def _import(path: Path, module_name: str) -> ModuleType:
     except Exception as error:
         _restore(module_name, previous)
         raise InputError(
-            f"plugin {path} cannot be imported: {type(error).__name__}: {error}."
+            f"plugin {path} cannot be imported: {type(error).__name__}: {str(error).rstrip('.')}."
         ) from error
     return module
 

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headscape.encodings.base import Config, Encoding, Role, Shape
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 
 
@@ -56,7 +57,11 @@ class PoPE(Encoding):
         return value.flatten(0, -2)
 
     def rotate(
-        self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
+        self,
+        x: Float[Tensor, "b h t e"],
+        at: Int[Tensor, "#b t"],
+        role: Role,
+        stream: Stream | None = None,
     ) -> Float[Tensor, "b h t e2"]:
         """Return magnitude times cos, then magnitude times sin, of every channel."""
         channel = torch.arange(x.shape[-1], dtype=torch.float64, device=x.device)

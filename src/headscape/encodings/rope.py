@@ -18,12 +18,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscape.encodings.base import Config, Encoding, Role, Shape
 from headscape.encodings.rope_scaling import SCALINGS, Band
 from headscape.encodings.rotation import turn
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 
 
@@ -64,6 +66,9 @@ class RoPEConfig(Config):
     multiplies cos and sin; alone it has no effect."""
     mscale_all_dim: float | None = None
     """YaRN of DeepSeek, see mscale."""
+    mscale_scores: bool = False
+    """YaRN of DeepSeek's latent attention: (0.1 mscale_all_dim ln f + 1)^2 multiplies all scores,
+    those of unrotated dims included."""
     attention_factor: float | None = None
     """Multiplier of cos and sin; if left out, 0.1 ln f + 1 for YaRN, sqrt(1 + ln f / ln L0) for
     LongRoPE and 1 for the others."""
@@ -85,6 +90,8 @@ class RoPEConfig(Config):
             raise InputError(f"trained_length must be at least 1, got {self.trained_length}.")
         if self.scaling == "longrope" and self.trained_length == 1:
             raise InputError("scaling='longrope' needs a trained_length of at least 2, got 1.")
+        if self.mscale_scores and (self.scaling != "yarn" or self.mscale_all_dim is None):
+            raise InputError("mscale_scores needs scaling='yarn' and mscale_all_dim.")
         if self.low_freq_factor >= self.high_freq_factor:
             raise InputError(
                 f"low_freq_factor ({self.low_freq_factor}) must be below "
@@ -166,8 +173,21 @@ class RoPE(Encoding):
             return (0.1 * config.mscale * growth + 1) / (0.1 * config.mscale_all_dim * growth + 1)
         return 0.1 * growth + 1
 
+    def temperature(self, at: Int[Tensor, "#b t"]) -> Float[Tensor, "#b #h t"] | None:
+        """Return the temperature of the config, times DeepSeek's constant if it has one."""
+        grown, config = super().temperature(at), self.config
+        if not config.mscale_scores or config.mscale_all_dim is None:
+            return grown
+        factor = (0.1 * config.mscale_all_dim * math.log(config.factor) + 1) ** 2
+        grown = torch.ones_like(at, dtype=torch.float64)[:, None] if grown is None else grown
+        return factor * grown
+
     def rotate(
-        self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
+        self,
+        x: Float[Tensor, "b h t e"],
+        at: Int[Tensor, "#b t"],
+        role: Role,
+        stream: Stream | None = None,
     ) -> Float[Tensor, "b h t e"]:
         """Return x with each token's pairs rotated by its position."""
         length = 0 if self.cacheable_keys else int(at.max()) + 1

@@ -12,7 +12,9 @@ from typing import Literal
 import torch
 
 from headscape.bias import Toeplitz
-from headscape.encodings.base import Config, Encoding, Stream
+from headscape.encodings.base import Config, Encoding
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 from headscape.types import Positions
 
@@ -49,7 +51,11 @@ class Sandwich(Encoding):
     config: SandwichConfig
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Toeplitz:
         """Return the sum by distance, in float64."""
         distance, zero = self.distances(positions, positions.q.device)
@@ -59,5 +65,5 @@ class Sandwich(Encoding):
         total = wave.sum(dim=-1)
         if self.config.centre == "own-token":
             total = total - dims // 2
-        heads = torch.arange(1, self.shape.heads + 1, dtype=torch.float64, device=distance.device)
-        return Toeplitz(total * self.shape.heads / (8 * heads[:, None]), zero)
+        head = torch.arange(1, self.shape.heads + 1, dtype=torch.float64, device=distance.device)
+        return Toeplitz(total * self.shape.heads / (8 * head[:, None]), zero)

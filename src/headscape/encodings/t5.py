@@ -22,7 +22,9 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from headscape.bias import Toeplitz
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 from headscape.types import Positions
 
@@ -83,7 +85,11 @@ class T5(Encoding):
         self.table = nn.Embedding(config.buckets, shape.heads)
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Toeplitz:
         """Return r_h[bucket] by distance."""
         distance, zero = self.distances(positions, self.table.weight.device)
@@ -129,7 +135,11 @@ class T5Clipped(Encoding):
         self.table = nn.Embedding(2 * config.max_distance + 1, shape.heads)
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Toeplitz:
         """Return r_h[clip(i - j)] by distance."""
         distance, zero = self.distances(positions, self.table.weight.device)

@@ -1,15 +1,17 @@
-"""The base class of DAPE and DAPEv2, which wrap another encoding.
+"""The base class of DAPE and DAPEv2, which wrap an encoding.
 
 A wrapper mixes the scores and the bias of its base; everything else is the base's.
 """
 
 from collections.abc import Mapping
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscape.bias import Bias
-from headscape.encodings.base import Config, Encoding, Role, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Role, Shape
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 from headscape.types import Positions
 
@@ -23,34 +25,54 @@ class Wrapper(Encoding):
 
     def __init__(self, shape: Shape, config: Config, base: Encoding) -> None:
         super().__init__(shape, config)
-        if base.mixes or base.at_input:
-            reason = "mixes scores itself" if base.mixes else "acts on the embeddings"
+        if base.mixes or base.at_input or base.weighs:
+            reason = "acts on the embeddings" if base.at_input else "makes its own weights"
+            reason = "mixes scores itself" if base.mixes else reason
             raise InputError(f"{self.title} cannot wrap {base.title}, which {reason}.")
         self.base = base
         self.adds_bias = base.adds_bias
         self.rotates = base.rotates
         self.streams = base.streams
+        self.reflects = base.reflects
+        self.reads_heads = base.reads_heads
         self.no_bidirectional_form = base.no_bidirectional_form
         self.cacheable_keys = base.cacheable_keys
         self.shift_invariant = base.shift_invariant
 
     def rotate(
-        self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
+        self,
+        x: Float[Tensor, "b h t e"],
+        at: Int[Tensor, "#b t"],
+        role: Role,
+        stream: Stream | None = None,
     ) -> Float[Tensor, "b h t wide"]:
         """Return the base's rotation."""
-        return self.base.rotate(x, at, role)
+        return self.base.rotate(x, at, role, stream)
 
     def stream(
-        self, x: Float[Tensor, "b t d"], carry: Float[Tensor, "b h"] | None = None
+        self,
+        x: Float[Tensor, "b t d"],
+        carry: Tensor | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
     ) -> Stream | None:
         """Return the base's stream."""
-        return self.base.stream(x, carry)
+        return self.base.stream(x, carry, starts)
 
     def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
     ) -> Bias | None:
         """Return the base's bias."""
-        return self.base.bias(positions, queries, keys)
+        given = () if heads is None else (heads,)
+        return self.base.bias(positions, queries, keys, *given)
+
+    @property
+    def content_scale(self) -> float | None:
+        """The base's factor of q.k."""
+        return self.base.content_scale
 
     def load_published(
         self,

@@ -19,7 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscape.encodings.base import Config, Encoding, Role, Shape
-from headscape.encodings.rotation import powers, turn
+from headscape.encodings.rotation import pairs_of, powers, turn
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 
 
@@ -59,13 +60,14 @@ class XPos(Encoding):
 
     def __init__(self, shape: Shape, config: XPosConfig) -> None:
         super().__init__(shape, config)
-        if shape.head_dim % 2:
-            raise InputError(
-                f"xPos rotates pairs, so the head dim must be even, got {shape.head_dim}."
-            )
+        pairs_of(self.title, shape.head_dim)
 
     def rotate(
-        self, x: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], role: Role
+        self,
+        x: Float[Tensor, "b h t e"],
+        at: Int[Tensor, "#b t"],
+        role: Role,
+        stream: Stream | None = None,
     ) -> Float[Tensor, "b h t e"]:
         """Return x with each pair rotated and scaled by a power of zeta."""
         dims, gamma = self.shape.head_dim, self.config.gamma

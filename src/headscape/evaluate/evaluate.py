@@ -95,7 +95,7 @@ def evaluate(
 
 
 def _jobs(models: Sequence[Model], options: Options) -> list[Job]:
-    """Everything to compute, each thing once."""
+    """Return everything to compute, each job once."""
     found: list[Job]
     if options.task is not None:
         count = options.examples or EXAMPLES

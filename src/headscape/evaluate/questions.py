@@ -17,7 +17,7 @@ DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def by_length(models: Sequence[Model], lengths: Sequence[int], examples: int) -> list[AnswerJob]:
-    """Every model on the task that all were trained on; no lengths means the default ones."""
+    """Ask every model the task that all were trained on; without lengths, at the default ones."""
     tasks = {model.spec.task for model in models}
     if len(tasks) > 1:
         named = ", ".join(f"{one.spec.name} on {one.spec.task or 'text'}" for one in models)

@@ -26,16 +26,12 @@ def caption(
     layer: int,
     quantity: str,
     measures: Measures | None = None,
-    title: str | None = None,
 ) -> str:
-    """Return the caption of a figure of `quantity` in `layer`, counted from 0.
-
-    `title` is the encoding's name, by default its key.
-    """
+    """Return the caption of a figure of `quantity` in `layer`, counted from 0."""
     heads = "head" if len(capture.heads) == 1 else "heads"
     place = f"{_layer(capture, layer)} of {_model(capture)}"
     shown = f"{_SHOWN[quantity]} of {len(capture.heads)} {heads}"
-    name = encoding_name(capture, title)
+    name = encoding_name(capture)
     parts = [f"{name}: {shown}, {place}."]
     if capture.model.get("shows") == "final" and quantity in {"bias", "final"}:
         parts.append(
@@ -46,8 +42,9 @@ def caption(
     parts.append(_sequence(capture))
     if capture.resolution is not None:
         parts.append(f"Each cell is the mean of its entries, {capture.resolution} cells a side.")
-    if capture.conventions:
-        parts.append(f"Conventions: {_listed(capture.conventions)}.")
+    conventions = capture.conventions.get(str(layer), capture.conventions)
+    if conventions:
+        parts.append(f"Conventions: {_listed(conventions)}.")
     parts.append(_context(capture, quantity, _found(measures, layer)))
     return " ".join(parts)
 

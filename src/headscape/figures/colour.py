@@ -72,16 +72,17 @@ class Scale:
             return TwoSlopeNorm(0.0, self.low, self.high)
         return Normalize(self.low, self.high)
 
-    @property
-    def label(self) -> str:
-        """The range in words, for panels without a colour bar of their own."""
-        return f"{_number(self.low)} … {_number(self.high)}"
-
 
 def limits(values: Float[np.ndarray, "..."]) -> tuple[float, float]:
     """Return the lowest and the highest finite value; 0 and 0 if there is none."""
     finite = values[np.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+
+
+def range_label(values: Float[np.ndarray, "..."]) -> str:
+    """Return the lowest and the highest value, for panels without a colour bar of their own."""
+    low, high = limits(values)
+    return _number(low) if low == high else f"{_number(low)} … {_number(high)}"
 
 
 def scales(ranges: Iterable[tuple[float, float]], colormap: str | None = None) -> list[Scale]:

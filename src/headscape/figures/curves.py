@@ -55,14 +55,12 @@ class Curves(View):
         layer: int = -1,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,
-        *,
-        title: str | None = None,
         **options: Any,
     ) -> "Curves":
         """Return the curves of one captured layer, which must not be reduced.
 
-        `layer` and `heads` count from 0, -1 is the last. `title` is the encoding's name in the
-        heading; `options` are the fields above.
+        `layer` and `heads` count from 0, -1 is the last. `options` are the fields above, and
+        `heading`.
         """
         if capture.resolution is not None:
             raise InputError(
@@ -73,7 +71,7 @@ class Curves(View):
         heads = choose_heads(heads, capture.heads)
         quantity = choose_quantity(quantity, capture)
         shown: dict[str, Any] = {
-            "heading": f"{method(capture, title)}, layer {layer + 1}: "
+            "heading": f"{method(capture)}, layer {layer + 1}: "
             f"{quantity_words(quantity)} against distance",
             "stem": default_name("curves", capture, quantity=quantity, layer=layer, heads=heads),
             "label": quantity_words(quantity).capitalize(),

@@ -13,7 +13,7 @@ import numpy as np
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.figures.colour import Scale
-from headscape.figures.labels import default_name, head_titles, methods, quantity_words
+from headscape.figures.labels import default_name, head_titles, method, quantity_words
 from headscape.figures.maps import Maps
 from headscape.figures.side_by_side import check_comparable
 
@@ -30,15 +30,13 @@ class Difference(Maps):
         layer: int = -1,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,
-        *,
-        titles: tuple[str, str] | None = None,
         **options: Any,
     ) -> "Difference":
         """Return the difference of two captures of one length, first minus second.
 
         `layer` and `heads` count from 0, -1 is the last of each capture; by default the heads of
-        the first capture. `titles` are the encodings' names; `options` are the fields of `Maps`.
-        The heading says so where the two captures are of different tokens.
+        the first capture. `options` are the fields of `Maps`. If the captures are of different
+        tokens, the heading says so.
         """
         pair = (first, second)
         check_comparable(pair)
@@ -49,7 +47,7 @@ class Difference(Maps):
             np.stack([each.head(where, quantity, head) for head in heads])
             for each, where in zip(pair, layers, strict=True)
         )
-        names = methods(pair, titles)
+        names = [method(each) for each in pair]
         place = f", layer {layers[0] + 1}"
         if layers[0] != layers[1]:
             names = [f"{x}, layer {at + 1}" for x, at in zip(names, layers, strict=True)]

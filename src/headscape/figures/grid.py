@@ -34,22 +34,19 @@ class Grid(Maps):
         layer: int = -1,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,
-        *,
-        title: str | None = None,
         **options: Any,
     ) -> "Grid":
         """Return the grid of one captured layer.
 
         `layer` and `heads` count from 0, -1 is the last; by default all captured heads. `quantity`
         is content, bias, final or weights; by default `bias`, or `final` where the encoding adds
-        none. `title` is the encoding's name in the heading; `options` are the fields of `Maps`,
-        such as `columns`, `width` in inches and `heading`.
+        none. `options` are the fields of `Maps`, such as `columns`, `width` (inches) and `heading`.
         """
         layer = choose_layer(layer, capture.layers)
         heads = choose_heads(heads, capture.heads)
         quantity = choose_quantity(quantity, capture)
         shown: dict[str, Any] = {
-            "heading": f"{method(capture, title)}, layer {layer + 1}: {quantity_words(quantity)}",
+            "heading": f"{method(capture)}, layer {layer + 1}: {quantity_words(quantity)}",
             "stem": default_name("grid", capture, quantity=quantity, layer=layer, heads=heads),
             **options,
         }

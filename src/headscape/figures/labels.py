@@ -18,6 +18,7 @@ _QUANTITIES: Final[Mapping[str, str]] = {
 
 _OFF: Final[Mapping[str, Any]] = {
     "window": None,
+    "chunk": None,
     "temperature": "none",
     "softcap": None,
     "sink": False,
@@ -25,7 +26,7 @@ _OFF: Final[Mapping[str, Any]] = {
 
 
 def shown_conventions(conventions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the conventions without windows, temperatures, softcaps and sinks that are off."""
+    """Return the conventions without what is switched off, such as windows and sinks."""
     off = {name for name, value in _OFF.items() if conventions.get(name, value) == value}
     if "temperature" in off:
         off |= {"temperature_rate", "temperature_start"}
@@ -37,24 +38,18 @@ def quantity_words(quantity: str) -> str:
     return _QUANTITIES.get(quantity, quantity)
 
 
-def encoding_name(capture: CaptureData, title: str | None = None) -> str:
-    """Return `title`, or by default the model's name, or the key of its encoding."""
-    return title or str(capture.model.get("name", capture.encoding))
+def encoding_name(capture: CaptureData) -> str:
+    """Return the model's name, or else the key of its encoding."""
+    return str(capture.model.get("name", capture.encoding))
 
 
-def method(capture: CaptureData, title: str | None = None) -> str:
+def method(capture: CaptureData) -> str:
     """Return the encoding's name and the step of training."""
-    name = encoding_name(capture, title)
+    name = encoding_name(capture)
     step = capture.provenance.get("step")
     if step is not None:
         return f"{name}, step {step:,}"
     return name if capture.trained else f"{name}, untrained"
-
-
-def methods(captures: Sequence[CaptureData], titles: Sequence[str] | None = None) -> list[str]:
-    """Return `method` of each capture."""
-    names = [None] * len(captures) if titles is None else titles
-    return [method(each, name) for each, name in zip(captures, names, strict=True)]
 
 
 def head_titles(heads: Sequence[int]) -> tuple[str, ...]:

@@ -10,14 +10,14 @@ from jaxtyping import Float, Int64
 from matplotlib.figure import Figure
 
 from headscape.errors import InputError
-from headscape.figures.colour import Scale, limits, scales
+from headscape.figures.colour import Scale
+from headscape.figures.coloured import Coloured
 from headscape.figures.figure_layout import Layout, shape
 from headscape.figures.panel import draw_bar, draw_map
-from headscape.figures.view import View
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Maps(View):
+class Maps(Coloured):
     """Maps of one size."""
 
     maps: Float[np.ndarray, "_ t s"]
@@ -25,18 +25,10 @@ class Maps(View):
     """One per panel."""
     columns: int | None = None
     """Panels in a row; by default an upright page, 3 for 12 panels."""
-    width: float | None = None
-    """Width of the figure in inches; by default panels of 2.3 inches."""
     edges: Int64[np.ndarray, " edges"] | None = None
     """Cell boundaries of reduced maps."""
-    shared_scale: bool = False
-    """One range for all panels instead of one each."""
     ranges: tuple[tuple[float, float], ...] | None = None
     """Lowest and highest value per panel, for figures that are to be compared."""
-    colormap: str | None = None
-    """A matplotlib colour map in place of the chosen one."""
-    weights: bool = False
-    """Whether these are attention weights, which are coloured by their logarithm."""
 
     def __post_init__(self) -> None:
         if self.columns is not None and self.columns < 1:
@@ -44,13 +36,7 @@ class Maps(View):
 
     def scales(self) -> list[Scale]:
         """Return the colour scale of every panel."""
-        count = len(self.maps)
-        if self.weights:
-            return [Scale.of_weights(self.colormap)] * count
-        ranges = list(self.ranges or (limits(each) for each in self.maps))
-        if self.shared_scale:
-            ranges = [(min(low for low, _ in ranges), max(high for _, high in ranges))] * count
-        return scales(ranges, self.colormap)
+        return self._scales(self.maps, self.ranges)
 
     def draw(self) -> Figure:
         """Return the drawn panels; axes have the ids `panel-1`, `colorbar-1` and so on."""

@@ -16,18 +16,18 @@ from matplotlib.figure import Figure
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.colour import Scale, limits, scales
+from headscape.figures.colour import Scale, range_label
+from headscape.figures.coloured import Coloured
 from headscape.figures.labels import default_name, method, quantity_words
 from headscape.figures.panel import Box, draw_bar, draw_map, draw_relative_bar
 from headscape.figures.style import DPI, PRINT_DPI, blank, context, wrap
-from headscape.figures.view import View
 
 _PANEL, _LEFT, _TOP, _BOTTOM, _ACROSS, _DOWN = 0.78, 0.72, 0.3, 0.25, 0.1, 0.22
 _LEAST_PANEL: Final = 0.3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Overview(View):
+class Overview(Coloured):
     """The maps of several layers."""
 
     layers: tuple[int, ...]
@@ -36,14 +36,6 @@ class Overview(View):
     """Counted from 0."""
     maps: tuple[Float[np.ndarray, "h _ _"], ...]
     """One [h t s] array per layer."""
-    shared_scale: bool = False
-    """One range for all panels."""
-    weights: bool = False
-    """Whether these are attention weights, which are coloured by their logarithm."""
-    colormap: str | None = None
-    """A matplotlib colour map in place of the chosen one."""
-    width: float | None = None
-    """Width of the figure in inches; by default panels of 0.78 inches."""
 
     @classmethod
     def of(
@@ -51,19 +43,16 @@ class Overview(View):
         capture: CaptureData,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,
-        *,
-        title: str | None = None,
         **options: Any,
     ) -> "Overview":
         """Return the overview of all captured layers.
 
-        `heads` count from 0, -1 is the last. `title` is the encoding's name in the heading;
-        `options` are the fields above.
+        `heads` count from 0, -1 is the last. `options` are the fields of `Coloured`, and `heading`.
         """
         quantity = choose_quantity(quantity, capture)
         heads = choose_heads(heads, capture.heads)
         shown: dict[str, Any] = {
-            "heading": f"{method(capture, title)}: {quantity_words(quantity)}",
+            "heading": f"{method(capture)}: {quantity_words(quantity)}",
             "stem": default_name("overview", capture, quantity=quantity, heads=heads),
             **options,
         }
@@ -80,14 +69,7 @@ class Overview(View):
 
     def scales(self) -> list[Scale]:
         """Return the colour scale of every panel, by layers and then heads."""
-        panels = [each for layer in self.maps for each in layer]
-        if self.weights:
-            return [Scale.of_weights(self.colormap)] * len(panels)
-        ranges = [limits(each) for each in panels]
-        if self.shared_scale:
-            whole = min(low for low, _ in ranges), max(high for _, high in ranges)
-            ranges = [whole] * len(panels)
-        return scales(ranges, self.colormap)
+        return self._scales(each for layer in self.maps for each in layer)
 
     def draw(self) -> Figure:
         """Return the drawn overview; axes have ids like `layer-1-head-1`, the bar `colorbar`."""
@@ -131,7 +113,8 @@ class Overview(View):
                 if column == 0:
                     axes.set_ylabel(f"Layer {layer}", rotation=0, ha="right", va="center")
                 if own:
-                    text = scale.label.replace(" … ", "\n… ") if small else scale.label
+                    text = range_label(self.maps[row][column])
+                    text = text.replace(" … ", "\n… ") if small else text
                     axes.set_xlabel(text, fontsize=6, labelpad=2, linespacing=1)
             bar = whole.bar().axes(figure, "colorbar")
             if own:

@@ -1,7 +1,8 @@
 """One query's row: its score with every key, all heads, with the keys' tokens.
 
 Heads run down and keys across. The upper strip shows every visible key; the lower one repeats the
-last of them, wide enough to print each token below its column. Both strips have the same colours.
+last of them, wide enough to print each token below its column. Where that is all of them, there is
+only the lower strip. Both strips have the same colours.
 Heads differ in range by orders of magnitude, so a colour is a place between the lowest and the
 highest value of its head, which are printed at the right. With `shared_scale`, and for attention
 weights, a colour is a value, the same in all heads.
@@ -23,11 +24,11 @@ from matplotlib.ticker import MaxNLocator
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.colour import Scale, limits, scales
+from headscape.figures.colour import Scale, range_label
+from headscape.figures.coloured import Coloured
 from headscape.figures.labels import default_name, head_titles, method, quantity_words
 from headscape.figures.panel import Box, draw_bar, draw_relative_bar
 from headscape.figures.style import DPI, FONT, PRINT_DPI, blank, context, wrap
-from headscape.figures.view import View
 
 CLOSE_UP: Final = 48
 """The most keys in the lower strip."""
@@ -38,7 +39,7 @@ _LEAST_STRIP: Final = 1.2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Row(View):
+class Row(Coloured):
     """The row of one query in one layer."""
 
     values: Float[np.ndarray, "h s"]
@@ -47,14 +48,6 @@ class Row(View):
     pieces: tuple[str, ...]
     """The keys' tokens as text."""
     query: int
-    weights: bool = False
-    """Whether these are attention weights, which are coloured by their logarithm."""
-    shared_scale: bool = False
-    """One range for all heads instead of one each."""
-    colormap: str | None = None
-    """A matplotlib colour map in place of the chosen one."""
-    width: float | None = None
-    """Width of the figure in inches; by default strips of 8 inches."""
 
     @classmethod
     def of(
@@ -64,15 +57,12 @@ class Row(View):
         quantity: str | None = None,
         query: int | None = None,
         heads: Sequence[int] | None = None,
-        *,
-        title: str | None = None,
         **options: Any,
     ) -> "Row":
         """Return the row of `query` in one captured layer, which must not be reduced.
 
         `query`, `layer` and `heads` count from 0, -1 is the last; by default the last query and
-        layer and all heads. `title` is the encoding's name in
-        the heading; `options` are the fields above.
+        layer and all heads. `options` are the fields of `Coloured`, and `heading`.
         """
         if capture.resolution is not None:
             raise InputError(
@@ -90,7 +80,7 @@ class Row(View):
         heads = choose_heads(heads, capture.heads)
         quantity = choose_quantity(quantity, capture)
         pieces = capture.sequence.get("pieces") or [str(token) for token in capture.tokens]
-        heading = f"{method(capture, title)}, layer {layer + 1}: {quantity_words(quantity)}"
+        heading = f"{method(capture)}, layer {layer + 1}: {quantity_words(quantity)}"
         shown: dict[str, Any] = {
             "heading": f"{heading} of query {query} “{readable(pieces[query])}”",
             "stem": default_name(
@@ -109,14 +99,13 @@ class Row(View):
 
     def scales(self) -> list[Scale]:
         """Return the colour scale of every head."""
-        count = len(self.values)
-        if self.weights:
-            return [Scale.of_weights(self.colormap)] * count
-        every = [self.values] * count if self.shared_scale else self.values
-        return scales([limits(each) for each in every], self.colormap)
+        return self._scales(self.values)
 
     def draw(self) -> Figure:
-        """Return the drawn strips; axes have the ids `all-keys`, `close-up` and `colorbar`."""
+        """Return the drawn strips; axes have the ids `all-keys`, `close-up` and `colorbar`.
+
+        There is no `all-keys` if the close-up shows every key.
+        """
         visible = np.flatnonzero(np.isfinite(self.values).any(axis=0))
         start, stop = int(visible[0]), int(visible[-1]) + 1
         small = self.width is not None and self.width < 5
@@ -133,26 +122,27 @@ class Row(View):
         height = 0.16 * max(len(self.titles), 4)
         heading = wrap(self.heading or "", left + strip + right, font + 1)
         top = 0.37 + 0.18 * (heading.count("\n") + 1 if heading else 0)
-        whole = 2 * height + _BETWEEN
+        whole = height if near == start else 2 * height + _BETWEEN
         with context(font):
             dpi = DPI if self.width is None else PRINT_DPI
             figure = blank(self.width or left + strip + right, top + whole + _BOTTOM, dpi)
             if heading:
                 y = 1 - 0.06 / figure.get_figheight()
                 figure.suptitle(heading, y=y, va="top", fontsize=font + 1, parse_math=False)
-            upper = Box(left=left, top=top, width=strip, height=height)
-            axes = upper.axes(figure, "all-keys")
-            self._strip(axes, start, stop)
-            axes.set_title("All keys", pad=4)
-            axes.set_xlabel("Key position")
-            intervals = min(10, int(strip / 0.4))
-            axes.xaxis.set_major_locator(
-                MaxNLocator(nbins=intervals, steps=[1, 2, 5, 10], integer=True)
-            )
-            lower = Box(left=left, top=top + height + _BETWEEN, width=strip, height=height)
+            if near > start:
+                upper = Box(left=left, top=top, width=strip, height=height)
+                axes = upper.axes(figure, "all-keys")
+                self._strip(axes, start, stop)
+                axes.set_title("All keys", pad=4)
+                axes.set_xlabel("Key position")
+                intervals = min(10, int(strip / 0.4))
+                axes.xaxis.set_major_locator(
+                    MaxNLocator(nbins=intervals, steps=[1, 2, 5, 10], integer=True)
+                )
+            lower = Box(left=left, top=top + whole - height, width=strip, height=height)
             axes = lower.axes(figure, "close-up")
             image = self._strip(axes, near, stop)
-            axes.set_title(f"The last {stop - near} keys", pad=4)
+            axes.set_title(f"The last {stop - near} keys" if near > start else "All keys", pad=4)
             axes.set_xticks(
                 range(near, stop),
                 [readable(piece) for piece in self.pieces[near:stop]],
@@ -192,7 +182,9 @@ class Row(View):
         if self._own:
             image.set_clim(0, 1)
             right = axes.secondary_yaxis("right")
-            right.set_yticks(range(len(every)), [scale.label for scale in every], fontsize=6)
+            right.set_yticks(
+                range(len(every)), [range_label(row) for row in self.values], fontsize=6
+            )
             right.tick_params(length=0)
         axes.set_yticks(
             range(len(self.titles)), self.titles, fontsize=min(mpl.rcParams["font.size"], 7)

@@ -14,7 +14,7 @@ import numpy as np
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.labels import default_name, methods, quantity_words
+from headscape.figures.labels import default_name, method, quantity_words
 from headscape.figures.maps import Maps
 
 
@@ -42,15 +42,13 @@ class SideBySide(Maps):
         layer: int = -1,
         head: int = 0,
         quantity: str | None = None,
-        *,
-        titles: Sequence[str] | None = None,
         **options: Any,
     ) -> "SideBySide":
         """Return the same layer, head and quantity of each capture.
 
         `layer` and `head` count from 0, -1 is the last of each capture. `quantity` is by default
-        `bias`, or `final` where one of the encodings adds none. `titles` are the encodings' names;
-        `options` are the fields of `Maps`.
+        `bias`, or `final` where one of the encodings adds none. `options` are the
+        fields of `Maps`.
         """
         if not captures:
             raise InputError("there is nothing to compare; give at least one capture.")
@@ -59,7 +57,7 @@ class SideBySide(Maps):
         layers = [choose_layer(layer, each.layers) for each in captures]
         heads = [choose_heads([head], each.heads)[0] for each in captures]
         places = list(zip(captures, layers, heads, strict=True))
-        panels = methods(captures, titles)
+        panels = [method(each) for each in captures]
         heading = f"Layer {layers[0] + 1}, head {heads[0] + 1}: {quantity_words(quantity)}"
         if len({(where, which) for _, where, which in places}) > 1:
             heading = quantity_words(quantity).capitalize()

@@ -55,14 +55,12 @@ class Training(View):
         layer: int = -1,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,
-        *,
-        title: str | None = None,
         **options: Any,
     ) -> "Training":
         """Return one layer over the captures of one run, which are sorted by step.
 
-        `layer` and `heads` count from 0, -1 is the last; by default all heads. `title` is the
-        encoding's name in the heading; `options` are the fields above.
+        `layer` and `heads` count from 0, -1 is the last; by default all heads. `options` are the
+        fields above, and `heading`.
         """
         captures = _ordered(captures)
         first, last = captures[0], captures[-1]
@@ -70,7 +68,7 @@ class Training(View):
         heads = choose_heads(heads, first.heads)
         quantity = choose_quantity(quantity, *captures)
         shown: dict[str, Any] = {
-            "heading": f"{encoding_name(first, title)}, steps {_step(first):,} to {_step(last):,}, "
+            "heading": f"{encoding_name(first)}, steps {_step(first):,} to {_step(last):,}, "
             f"layer {layer + 1}: {quantity_words(quantity)}",
             "stem": default_name("training", captures, quantity=quantity, layer=layer, heads=heads),
             **options,

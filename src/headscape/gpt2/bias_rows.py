@@ -1,4 +1,4 @@
-"""Rows of a bias for one new token after another: what stays the same between them is made once.
+"""The bias row of each new token; what is the same for all of them is computed once.
 
     ByDistance   Toeplitz: the table, farthest first, so that a row is a view of it
     ByPosition   Perceptron: its two inputs for every distance and every query there is room for

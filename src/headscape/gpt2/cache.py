@@ -1,36 +1,44 @@
 """What decoding keeps of the tokens so far; owned by the caller, handed to every forward.
 
-Per layer: keys (rotated where a rotated key never changes again), values, the running sum of an
-encoding that has one, and what of its bias is the same for every token (bias_rows.py). Memory is
-taken ahead and doubled when full, because growing by a token at a time copies everything each step.
-A layer with a window keeps the last window - 1 tokens and a little room, which is moved when full.
-A forward pass writes behind `length` and advances it once, at its end, so the tokens of a pass that
-fails are not among those so far.
+Per layer: keys (rotated where a rotated key never changes again), values, the running sum and the
+vector per key of an encoding that has them, what its stream goes on from, and what of its bias is
+the same for every token (bias_rows.py). Memory is taken ahead and doubled when full, because
+growing by a token at a time copies everything each step. A layer with a window or chunk keeps the
+tokens at a smaller distance and a little room, which is moved when full. A forward pass writes
+behind `length` and advances it once, at its end, so the tokens of a pass that fails are not among
+those so far.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscape.bias import Bias, Pairwise, Slope
-from headscape.encodings import Encoding, Stream
+from headscape.encodings import Encoding, Heads, Stream
 from headscape.errors import InputError
 from headscape.gpt2 import bias_rows
-from headscape.types import ALL, Positions
+from headscape.types import ALL, Positions, Visible
 
 
 @dataclass
 class LayerCache:
-    """One layer's keys, values and running sum, with room to spare."""
+    """One layer's keys, values, running sum and vectors, with room to spare."""
 
     k: Float[Tensor, "b h c e"]
     v: Float[Tensor, "b h c ev"]
-    total: Float[Tensor, "b h c"] | None
-    window: int | None = None
+    total: Float[Tensor, "b h c"] | None = None
+    vector: Float[Tensor, "b h c x"] | None = None
+    reach: int | None = None
+    """No later token sees a key at this distance or more."""
     start: int = 0
-    """The token in column 0; above 0 in a layer with a window."""
+    """The token in column 0; above 0 in a layer with a window or chunk."""
+    carry: Tensor | None = None
+    """What the stream goes on from, if that is not the last running sum."""
+    passing: Stream | None = None
+    """The stream of the tokens that the current pass has written."""
 
     @property
     def room(self) -> int:
@@ -48,6 +56,7 @@ class LayerCache:
 
         self.k, self.v = moved(self.k), moved(self.v)
         self.total = None if self.total is None else moved(self.total)
+        self.vector = None if self.vector is None else moved(self.vector)
         self.start = first
 
 
@@ -56,7 +65,7 @@ class Cache:
 
     def __init__(self, capacity: int = 256) -> None:
         if capacity < 1:
-            raise InputError(f"a cache's capacity must be at least 1, not {capacity}.")
+            raise InputError(f"a cache's capacity must be at least 1, got {capacity}.")
         self.capacity = capacity
         self.length = 0
         self.counted = True
@@ -88,41 +97,37 @@ class Cache:
         layer: int,
         k: Float[Tensor, "b h t e"],
         v: Float[Tensor, "b h t ev"],
-        total: Float[Tensor, "b h t"] | None,
-        window: int | None = None,
+        stream: Stream | None = None,
+        reach: int | None = None,
+        first: int = 0,
     ) -> LayerCache:
-        """Write the new tokens behind the old; give views of all that the new ones may see."""
+        """Write the new tokens behind the old; give views of all from token `first` on."""
         if torch.is_grad_enabled() and k.requires_grad:
             raise InputError("a cache is for decoding: call the model inside torch.no_grad().")
         new, end = k.shape[2], self.length + k.shape[2]
+        total, vector = (None, None) if stream is None else (stream.total, stream.key)
         if layer not in self.layers:
-            room = self.capacity if window is None else window - 1 + max(new, _spare(window))
-            self.layers[layer] = LayerCache(
-                k.new_empty(*k.shape[:2], room, k.shape[3]),
-                v.new_empty(*v.shape[:2], room, v.shape[3]),
-                None if total is None else total.new_empty(*total.shape[:2], room),
-                window,
-                self.length,
-            )
+            room = self.capacity if reach is None else reach - 1 + max(new, _spare(reach))
+            rooms: list[Any] = [_room(x, room) for x in (k, v, total, vector)]
+            self.layers[layer] = LayerCache(*rooms)
+            self.layers[layer].reach, self.layers[layer].start = reach, self.length
         store = self.layers[layer]
         if store.k.shape[0] != k.shape[0]:
             raise InputError(
-                f"the cache holds a batch of {store.k.shape[0]}, the new tokens {k.shape[0]}."
+                f"the cache has a batch of {store.k.shape[0]}, but the new tokens {k.shape[0]}."
             )
-        first = 0 if window is None else max(store.start, self.length - window + 1)
-        if window is not None and end - store.start > store.room:
-            store.resize(first, self.length, window - 1 + max(new, _spare(window)))
+        if reach is not None and end - store.start > store.room:
+            most = max(reach - 1, self.length - first)
+            store.resize(first, self.length, most + max(new, _spare(reach)))
         old, last = self.length - store.start, end - store.start
-        store.k[:, :, old:last] = k
-        store.v[:, :, old:last] = v
-        if store.total is not None and total is not None:
-            store.total[:, :, old:last] = total
+        store.passing = stream
+        stores = (store.k, store.v, store.total, store.vector)
+        for kept, x in zip(stores, (k, v, total, vector), strict=True):
+            if kept is not None and x is not None:
+                kept[:, :, old:last] = x
         seen = slice(first - store.start, last)
-        return LayerCache(
-            store.k[:, :, seen],
-            store.v[:, :, seen],
-            None if store.total is None else store.total[:, :, seen],
-        )
+        views: list[Any] = [None if kept is None else kept[:, :, seen] for kept in stores]
+        return LayerCache(*views)
 
     def bias(
         self,
@@ -132,22 +137,25 @@ class Cache:
         stream: Stream | None,
         keys: Stream | None,
         dtype: torch.dtype,
+        *heads: Heads,
     ) -> Bias | None:
         """The bias of one token, from what is kept of it for all of them.
 
         For a path that takes a row as it comes. A pass that asks the encoding itself has to say so
         with `forget`, or its tokens would be missing here.
         """
-        own = None if stream is None else encoding.bias(positions, stream, keys)
+        own = encoding.bias(positions, stream, keys, *heads) if stream or heads else None
+        if own is not None and not isinstance(own, Slope):
+            return own  # of these tokens, so nothing of it is the next one's
         kept, room = self.rows.get(layer, (None, 0))
         if kept is None or room != self.capacity:
             ahead = Positions.span(self.capacity, on=positions.q.device)
-            whole = encoding.bias(ahead) if stream is None else own
+            whole = own if stream or heads else encoding.bias(ahead)
             kept = bias_rows.keep(whole, self.capacity, dtype, mixes=encoding.mixes)
             self.rows[layer] = kept, self.capacity
         row = kept.row(self.length + 1, own)
         if row is None:
-            return encoding.bias(positions) if stream is None else own
+            return own if stream or heads else encoding.bias(positions)
         if isinstance(row, Slope):
             return row
         return Pairwise(lambda at, seen: row if at == seen == ALL else row[:, :, at, seen])
@@ -156,31 +164,76 @@ class Cache:
         """Keep nothing of a layer's bias."""
         self.rows.pop(layer, None)
 
-    def carry(self, layer: int) -> Float[Tensor, "b h"] | None:
-        """The running sum at the last token."""
+    def carry(self, layer: int) -> Tensor | None:
+        """What the stream of the next tokens goes on from; by default the last running sum."""
         store = self.layers.get(layer)
-        if not self.length or store is None or store.total is None:
+        if not self.length or store is None:
             return None
+        if store.carry is not None or store.total is None:
+            return store.carry
         return store.total[:, :, self.length - 1 - store.start]
 
     def advance(self, tokens: int) -> None:
         """The new tokens are now old ones; drop what no later token sees."""
         self.length += tokens
         for store in self.layers.values():
-            if store.window is not None and store.room > store.window - 1 + _spare(store.window):
-                first = max(store.start, self.length - store.window + 1)
-                store.resize(first, self.length, store.window - 1 + _spare(store.window))
+            self._settle(store)
+            if store.reach is None:
+                continue
+            first = max(store.start, self._oldest(store.reach))
+            room = max(store.reach - 1, self.length - first) + _spare(store.reach)
+            if store.room > room:
+                store.resize(first, self.length, room)
+
+    def first(self, layer: int, reach: int, positions: Positions, visible: Visible) -> int:
+        """The first token that a layer's new tokens may see; raise if it has been dropped."""
+        if self.counted:
+            return max(0, self.length - reach + 1)
+        columns = visible.dense(positions).any(dim=2).flatten(0, 1).any(dim=0).nonzero()
+        first = int(columns[0]) if len(columns) else self.length
+        store = self.layers.get(layer)
+        if store is not None and first < store.start:
+            raise InputError(
+                f"a new token sees token {first}, which a cache of {reach} positions has dropped: "
+                f"the positions of a document must not decrease between passes over a cache."
+            )
+        return min(first, self.length)
+
+    def _oldest(self, reach: int) -> int:
+        """The oldest token that a later one may see, if positions do not decrease."""
+        if self.counted or self.positions is None:
+            return max(0, self.length - reach + 1)
+        at = self.positions[:, : self.length]
+        near = (at[:, -1:] - at) < reach
+        if self.groups is not None:
+            group = self.groups[:, : self.length]
+            near = near & (group == group[:, -1:])
+        return int(near.any(dim=0).nonzero()[0])
+
+    def _settle(self, store: LayerCache) -> None:
+        """Take over what a pass has left: where streams go on, keys behind new reflections."""
+        stream, store.passing = store.passing, None
+        if stream is None:
+            return
+        store.carry = stream.carry
+        if stream.reflections is not None:
+            keys = store.k[:, :, : self.length - store.start]
+            keys.copy_(stream.reflections.advance(keys))
 
     def _double(self) -> None:
         self.capacity *= 2
         for store in self.layers.values():
-            if store.window is None:
+            if store.reach is None:
                 store.resize(0, self.length, self.capacity)
 
 
-def _spare(window: int) -> int:
-    """Tokens a layer with a window writes before it moves the window to the front."""
-    return max(16, window // 8)
+def _spare(reach: int) -> int:
+    """Tokens a layer with a window or chunk writes before it moves what it keeps to the front."""
+    return max(16, reach // 8)
+
+
+def _room(x: Tensor | None, room: int) -> Tensor | None:
+    return None if x is None else x.new_empty(*x.shape[:2], room, *x.shape[3:])
 
 
 def _write(

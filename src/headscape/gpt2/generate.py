@@ -1,7 +1,7 @@
 """Continue a text, token by token.
 
 A temperature of 0 takes the likeliest token; otherwise logits are divided by it, cut to the
-`top_k` likeliest and to the smallest set that holds `top_p` of the probability, and drawn from.
+`top_k` likeliest and to the smallest set with `top_p` of the probability, and drawn from.
 The same seed gives the same text.
 """
 
@@ -26,7 +26,7 @@ def generate(
 ) -> Int[Tensor, "b all"]:
     """The prompt and up to `length` more tokens; ends early once every row has met `stop`.
 
-    `sampling` holds the options of `sample`. A row that has met `stop` is filled up with it.
+    `sampling` are the options of `sample`. A row that has met `stop` is filled up with it.
     """
     return torch.cat([tokens, *stream(model, tokens, length=length, **sampling)], dim=1)
 
@@ -34,7 +34,7 @@ def generate(
 def stream(
     model: GPT2, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
 ) -> Iterator[Int[Tensor, "b 1"]]:
-    """Continue `tokens` one token at a time; `sampling` holds the options of `sample`."""
+    """Continue `tokens` one token at a time; `sampling` are the options of `sample`."""
     cache = Cache(capacity=max(1, tokens.shape[1] + length))
 
     def next_logits(step: Int[Tensor, "b n"]) -> Float[Tensor, "b v"]:
@@ -101,6 +101,6 @@ def _draw(
     if top_k is not None:
         ordered[:, top_k:] = -torch.inf
     share = ordered.softmax(dim=-1)
-    # A token is kept while those before it hold less than top_p, so the first always is.
+    # A token is kept while those before it add up to less than top_p, so the first always is.
     share = share.masked_fill(share.cumsum(dim=-1) - share >= top_p, 0.0)
     return index.gather(-1, torch.multinomial(share, 1, generator=random))

@@ -22,12 +22,14 @@ from torch import Tensor, nn
 
 from headscape.attention import attend
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings import Encoding, Stream
+from headscape.encodings import Encoding, Heads, Stream
+from headscape.encodings.base import Role
 from headscape.encodings.layer_schedule import Entry, is_schedule, shared_fields
 from headscape.errors import InputError
 from headscape.gpt2 import exported_weights, published, weights
 from headscape.gpt2.cache import Cache
 from headscape.gpt2.model_config import ModelConfig, preset
+from headscape.gpt2.qk_norm import qk_norm
 from headscape.types import ALL, Positions, Visible
 
 Watch = Callable[[int, AttentionInputs], None]
@@ -44,8 +46,15 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
         self.encoding = encoding
+        self.q_norm, self.k_norm = (qk_norm(config, encoding) for _ in range(2))
+        self.norm_after = config.qk_norm == "after"
         sizes = {"head_dim": config.head_dim, "width": config.width, "one": 1}
         self.scale = 1 / math.sqrt(sizes[config.scale])
+        if encoding.content_scale is not None and config.scale != "head_dim":
+            raise InputError(
+                f"{encoding.title} has its own factor of q.k, but the model has "
+                f"scale={config.scale!r}: leave one of them out."
+            )
 
     def forward(
         self,
@@ -56,7 +65,7 @@ class Attention(nn.Module):
         path: attend.Path,
         watch: Watch | None,
     ) -> Float[Tensor, "b t d"]:
-        """What each token takes from those it sees."""
+        """Return the attention output of each token."""
         inputs = self.inputs(x, positions, visible, cache, path, watched=watch is not None)
         if watch is not None:
             watch(self.layer, inputs)
@@ -78,23 +87,35 @@ class Attention(nn.Module):
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.qkv(x).chunk(3, dim=-1)
         )
-        stream = encoding.stream(x, None if cache is None else cache.carry(self.layer))
-        q = encoding.rotate(raw_q, positions.q, "query")
-        window = encoding.window
+        if not self.norm_after:
+            raw_q, raw_k = self.q_norm(raw_q), self.k_norm(raw_k)
+        carry = None if cache is None else cache.carry(self.layer)
+        stream = encoding.stream(x, carry, visible.starts(x.shape[1]))
+        visible = replace(visible, window=encoding.window, chunk=encoding.chunk)
+        reach = encoding.reach
+        q = self._turned(raw_q, positions.q, "query", stream)
         if cache is None:
-            k, keys = encoding.rotate(raw_k, positions.k, "key"), stream
+            k, keys = self._turned(raw_k, positions.k, "key", stream), stream
         else:
-            if window is not None:
-                kept = slice(max(0, cache.length - window + 1), None)
-                positions, visible = positions.block(ALL, kept), visible.block(ALL, kept)
-            k, v, keys = self._remember(raw_k, v, stream, positions, cache)
-        visible = replace(visible, window=window)
+            first = 0
+            if reach is not None:
+                first = cache.first(self.layer, reach, positions, visible)
+                positions = positions.block(ALL, slice(first, None))
+                visible = visible.block(ALL, slice(first, None))
+            k, v, keys = self._remember(raw_k, v, stream, positions, cache, first)
+        unrotated = None
+        if encoding.rotates and cache is None:
+            unrotated = (raw_q, raw_k)
+            if self.norm_after:
+                unrotated = (self.q_norm(raw_q), self.k_norm(raw_k))
+        scale = self.scale if encoding.content_scale is None else encoding.content_scale
+        heads = [Heads(q, k, scale, self._project)] if encoding.reads_heads else []
         # One more token, on the one path that takes its row of the bias ready made.
         one = x.shape[1] == 1 and visible.q_group is None and path in {"auto", "decode"}
-        if cache is not None and cache.counted and one and window is None and not watched:
-            bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype)
+        if cache is not None and cache.counted and one and reach is None and not watched:
+            bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype, *heads)
         else:
-            bias = encoding.bias(positions, stream, keys)
+            bias = encoding.bias(positions, stream, keys, *heads)
             if cache is not None:
                 cache.forget(self.layer)
         return AttentionInputs(
@@ -105,11 +126,12 @@ class Attention(nn.Module):
             bias,
             positions,
             visible,
-            self.scale,
-            (raw_q, raw_k) if encoding.rotates and cache is None else None,
+            scale,
+            unrotated,
             temperature=encoding.temperature(positions.q),
             softcap=encoding.softcap,
             sink=encoding.sink(),
+            reflections=None if stream is None else stream.reflections,
         )
 
     def output(self, inputs: AttentionInputs, path: attend.Path) -> Float[Tensor, "b t d"]:
@@ -125,17 +147,38 @@ class Attention(nn.Module):
         stream: Stream | None,
         positions: Positions,
         cache: Cache,
+        first: int,
     ) -> tuple[Tensor, Tensor, Stream | None]:
-        """Put new keys into the cache; give all keys of the window (rotated), values and sums."""
+        """Put new keys into the cache; give keys (rotated), values and sums from `first` on."""
         encoding = self.encoding
         if encoding.cacheable_keys:
-            k = encoding.rotate(k, positions.q, "key")
-        total = None if stream is None else stream.total
-        whole = cache.extend(self.layer, k, v, total, encoding.window)
+            k = self._turned(k, positions.q, "key", stream)
+        whole = cache.extend(self.layer, k, v, stream, encoding.reach, first)
         k = whole.k
         if not encoding.cacheable_keys:
-            k = encoding.rotate(k, positions.k, "key")
-        return k, whole.v, None if whole.total is None else Stream(whole.total)
+            k = self._turned(k, positions.k, "key", None)
+        return k, whole.v, None if stream is None else Stream(whole.total, key=whole.vector)
+
+    def _project(
+        self, rows: Float[Tensor, "n d"]
+    ) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
+        """Queries and keys of any rows of the model's width."""
+        q, k, _ = self.qkv(rows).unflatten(-1, (3, self.heads, -1)).movedim(0, 2)
+        return q, k
+
+    def _turned(
+        self,
+        x: Float[Tensor, "b h t e"],
+        at: Int[Tensor, "#b t"],
+        role: Role,
+        stream: Stream | None,
+    ) -> Float[Tensor, "b h t wide"]:
+        """Queries or keys, rotated, and normed if the norm comes after the rotation."""
+        turned = self.encoding.rotate(x, at, role, stream)
+        if not self.norm_after:
+            return turned
+        normed: Tensor = (self.q_norm if role == "query" else self.k_norm)(turned)
+        return normed
 
 
 class Block(nn.Module):
@@ -310,24 +353,24 @@ class GPT2(nn.Module):
         weights.write(FilePath(folder), self.config, self.conventions(), self.tensors())
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is learned, each tensor once, by name."""
+        """Return every learned tensor once, by name."""
         return {name: value.detach() for name, value in self.named_parameters()}
 
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor], *, source: str) -> None:
-        """Take every learned tensor by name: none missing, none left over, none misshapen."""
+        """Copy every learned tensor by name; refuse missing, unknown and wrongly shaped ones."""
         mine = self.tensors()
         for name, value in mine.items():
             if name not in tensors:
-                raise InputError(f"{source} lacks the tensor {name!r}.")
+                raise InputError(f"{source} has no tensor {name!r}.")
             if tensors[name].shape != value.shape:
                 raise InputError(
-                    f"{source} holds {name!r} of shape {tuple(tensors[name].shape)}; "
+                    f"{source} has {name!r} with shape {tuple(tensors[name].shape)}, and "
                     f"the model needs {tuple(value.shape)}."
                 )
         surplus = sorted(set(tensors) - set(mine))
         if surplus:
-            raise InputError(f"{source} holds {surplus[0]!r}, which this model has no place for.")
+            raise InputError(f"{source} has the tensor {surplus[0]!r}, which this model does not.")
         for name, value in mine.items():
             value.copy_(tensors[name])
 
@@ -341,7 +384,7 @@ class GPT2(nn.Module):
         }
 
     def encoding(self, layer: int = 0) -> Encoding:
-        """The encoding at work: at the input, or in a layer."""
+        """Return the encoding at the input if there is one, else that of a layer."""
         if self.position.at_input:
             return self.position
         block = self.blocks[layer]
@@ -351,7 +394,7 @@ class GPT2(nn.Module):
     def _initialise(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
         if isinstance(module, Block):
             deep = 0.02 / math.sqrt(2 * self.config.layers)

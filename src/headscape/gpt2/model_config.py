@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from headscape.encodings import Encoding, Shape, make
 from headscape.encodings.layer_schedule import Entry, per_layer
-from headscape.errors import InputError
+from headscape.errors import InputError, unknown
 from headscape.io.typecheck import check_types
 
 Scale = Literal["head_dim", "width", "one"]
@@ -36,7 +35,7 @@ class ModelConfig:
     train_length: int = 1024
     """The length it is trained at."""
     encoding: str = "learned"
-    """A name that `headscape.encodings.build` takes, or a schedule such as "rope*3,nope"."""
+    """A name that `headscape.build` takes, or a schedule such as "rope*3,nope"."""
     encoding_fields: Mapping[str, object] = field(default_factory=dict)
     """Fields of the encoding that differ from its defaults; in a schedule, of all with them."""
     share_encoding: bool = False
@@ -46,17 +45,34 @@ class ModelConfig:
     """What q.k is multiplied by: 1/sqrt(head_dim), 1/sqrt(width), or one."""
     causal: bool = True
     norm_epsilon: float = 1e-5
+    """Epsilon of every norm."""
+    qk_norm: Literal["none", "before", "after"] = "none"
+    """An RMS norm of queries and keys, before or after their rotation."""
+    qk_norm_over: Literal["head", "all"] = "head"
+    """What the norm's mean is over: each head's dims (Qwen 3), or those of all heads (OLMo 3)."""
+    qk_norm_weight: bool = True
+    """Whether the norm has a learned weight per dim; with one after the rotation, scores depend on
+    absolute positions."""
+    qk_norm_layers: Literal["all", "rotating"] = "all"
+    """Which layers have it: all, or those whose encoding rotates (Llama 4)."""
 
     def __post_init__(self) -> None:
         check_types(self, skip=("encoding_fields",))
         for name in ("layers", "heads", "width", "vocabulary", "train_length"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}.")
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.width % self.heads:
             raise InputError(
                 f"{self.heads} heads do not divide a width of {self.width}: "
                 f"choose a width that is a multiple of {self.heads}."
             )
+        if self.qk_norm == "none":
+            for item in fields(self):
+                if item.name.startswith("qk_norm_") and getattr(self, item.name) != item.default:
+                    raise InputError(
+                        f"{item.name}={getattr(self, item.name)!r} has no effect without qk_norm: "
+                        f"set qk_norm to 'before' or 'after'."
+                    )
 
     @property
     def head_dim(self) -> int:
@@ -91,14 +107,12 @@ class ModelConfig:
             raise InputError(f"unknown model field {surplus[0]!r}: there are {sorted(known)}.")
         missing = sorted({"layers", "heads", "width"} - set(data))
         if missing:
-            raise InputError(f"the model's {missing[0]!r} is missing.")
+            raise InputError(f"the model's config has no field {missing[0]!r}.")
         return cls(**data)
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
     """A named size, with some fields changed."""
     if name not in PRESETS:
-        near = get_close_matches(name, PRESETS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"unknown preset {name!r}: {hint}there are {', '.join(PRESETS)}.")
+        raise unknown("preset", name, PRESETS)
     return ModelConfig(**{**PRESETS[name], **changes})

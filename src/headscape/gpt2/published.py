@@ -43,14 +43,14 @@ def read(folder: Path) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}.")
     if not (folder / "config.json").is_file():
-        raise InputError(f"{folder} holds neither headscape.json nor config.json.")
+        raise InputError(f"{folder} contains neither headscape.json nor config.json.")
     theirs = read_json(folder / "config.json")
     return _config(theirs, folder), rename(all_tensors(folder), folder)
 
 
 def _config(theirs: dict[str, object], folder: Path) -> ModelConfig:
     if theirs.get("model_type") != "gpt2":
-        raise InputError(f"{folder} holds a {theirs.get('model_type')!r} model, not a 'gpt2'.")
+        raise InputError(f"{folder} contains a {theirs.get('model_type')!r} model, not a 'gpt2'.")
     supported: dict[str, tuple[object, ...]] = {
         "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
         "scale_attn_weights": (True,),
@@ -112,5 +112,5 @@ def rename(tensors: dict[str, torch.Tensor], folder: object) -> dict[str, torch.
             turned = value.dim() == 2
             ours[f"blocks.{layer[1]}.{NAMES[layer[2]]}"] = value.T if turned else value
         else:
-            raise InputError(f"{folder} holds {full!r}, which a GPT-2 has no place for.")
+            raise InputError(f"{folder} has the tensor {full!r}, which a GPT-2 does not.")
     return ours

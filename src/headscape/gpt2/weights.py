@@ -1,6 +1,6 @@
 """Our own checkpoint format: `model.safetensors` and `headscape.json` in one folder.
 
-The JSON holds the format's number, the model's config, every convention of the encoding with
+The JSON has the format's number, the model's config, every convention of the encoding with
 defaults written out, and the SHA-256 of the weights. Never pickle.
 """
 
@@ -24,7 +24,7 @@ HEADER = "headscape.json"
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a folder holds our format."""
+    """Return whether a folder has our format."""
     return (folder / HEADER).is_file()
 
 

@@ -1,8 +1,21 @@
-"""Our models inside transformers; importing this package registers their classes.
+"""Our attention and our encodings in transformers models, and our models as theirs.
 
-`AutoModelForCausalLM.from_pretrained` then opens every folder that `headscape.export` wrote.
+    import headscape.huggingface as hf
+
+    hf.register()                        makes attn_implementation="headscape" known
+    hf.set_attention(model)              the same for one model, or a reason why not
+    hf.set_encoding(model, "cable")      replaces a model's position encoding
+    hf.load("folder")                    a model saved with one of our encodings
+
+Importing this package registers the classes of exported models, so that
+`AutoModelForCausalLM.from_pretrained` opens every folder that `headscape.export` wrote.
 """
 
+from headscape.huggingface.attention_function import register, set_attention
 from headscape.huggingface.exported_auto import register_exported
+from headscape.huggingface.load_encoded import load
+from headscape.huggingface.replace_position import set_encoding
+
+__all__ = ["load", "register", "set_attention", "set_encoding"]
 
 register_exported()

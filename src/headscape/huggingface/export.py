@@ -138,7 +138,7 @@ def check(folder: Path, gpt2: GPT2) -> None:
 
 
 def _ours(model: LoadedModel) -> GPT2Model:
-    if isinstance(model, StretchedModel):
+    if isinstance(model, StretchedModel) and isinstance(model.base, GPT2Model):
         if model.extension.factor is None and model.extension.kind != "dynamic":
             raise InputError(
                 f"{model.spec.name} stretches by what each length asks for, and an export has one "

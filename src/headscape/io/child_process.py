@@ -1,8 +1,12 @@
-"""Child processes that end with their parent, however it ends."""
+"""Child processes that end with their parent, however it ends, and signals on the way."""
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import parent_process
 from threading import Thread
+from typing import Any
 
 
 def end_with_parent() -> None:
@@ -15,6 +19,20 @@ def end_with_parent() -> None:
         os._exit(1)
 
     Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def handling(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Handle a signal differently for a while; does nothing outside the main thread."""
+    try:
+        old = signal.signal(number, handler)
+    except ValueError:  # Python delivers signals to the main thread only
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(number, old)
 
 
 def usable_cores() -> int:

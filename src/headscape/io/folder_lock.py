@@ -11,7 +11,6 @@ import os
 import socket
 import warnings
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from headscape.errors import InputError
@@ -64,12 +63,7 @@ class FolderLock:
     def __enter__(self) -> "FolderLock":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None

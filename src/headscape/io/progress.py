@@ -1,7 +1,6 @@
 """A progress bar that appears only when a task takes longer than two seconds."""
 
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -40,11 +39,6 @@ class SlowBar:
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], completed=self._done)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()

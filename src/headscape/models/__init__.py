@@ -1,1 +1,1 @@
-"""Models behind one protocol: training runs, a GPT2 in memory, RoPE stretched, published ones."""
+"""Models behind one protocol: training runs, a GPT2 in memory, stretched RoPE, published models."""

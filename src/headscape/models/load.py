@@ -19,6 +19,7 @@ from headscape.pretrained.open_published import (
     wrap_published,
     wrap_tokenizer,
 )
+from headscape.pretrained.published_model import PublishedModel
 from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.text.tokenize.gpt2_bpe import GPT2Tokenizer
 from headscape.text.tokenize.published_tokenizer import read_published
@@ -82,8 +83,8 @@ def stretch(model: LoadedModel, extension: str) -> StretchedModel:
         >>> hs.stretch(rope, "yarn:4").spec.name
         'RoPE, YaRN x4'
     """
-    if not isinstance(model, GPT2Model):
-        raise InputError(f"{model!r} cannot be stretched: only our own GPT2 models can.")
+    if not isinstance(model, GPT2Model | PublishedModel):
+        raise InputError(f"{model!r} cannot be stretched: it is stretched already.")
     return StretchedModel(model, parse_extension(extension))
 
 

@@ -26,7 +26,9 @@ from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.loaded import LoadedModel
 from headscape.models.gpt2_model import GPT2Model
-from headscape.protocol import Model, Spec, Watch
+from headscape.pretrained.published_model import PublishedModel
+from headscape.pretrained.stretched_rotary import stretched_published
+from headscape.protocol import Edit, Model, Spec, Watch
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.tokenizer import Tokenizer
 
@@ -45,7 +47,7 @@ class Extension:
 
     kind: Kind
     factor: float | None = None
-    """None: by what the test length asks for."""
+    """None for test length / trained length."""
 
     @property
     def title(self) -> str:
@@ -68,9 +70,12 @@ def parse_extension(text: str) -> Extension:
     raise InputError(f"unknown extension {text!r}: choose {', '.join(TITLES)}, or yarn:8.")
 
 
-def uses_rope(encoding: str) -> bool:
-    """Whether an encoding, or one of a schedule, is RoPE, alone or wrapped."""
-    return any(encoding_type(entry.name)[1] is RoPE for entry in parse(encoding))
+def uses_rope(model: LoadedModel) -> bool:
+    """Whether a layer's encoding is RoPE, alone or wrapped."""
+    if not isinstance(model, GPT2Model):
+        return any(layer.encoding == "rope" for layer in model.spec.layers)
+    entries = parse(model.gpt2.config.encoding)
+    return any(encoding_type(entry.name)[1] is RoPE for entry in entries)
 
 
 class StretchedModel(LoadedModel):
@@ -83,30 +88,43 @@ class StretchedModel(LoadedModel):
         'RoPE, YaRN'
     """
 
-    def __init__(self, base: GPT2Model, extension: Extension) -> None:
-        config = base.gpt2.config
-        if not uses_rope(config.encoding):
+    def __init__(self, base: GPT2Model | PublishedModel, extension: Extension) -> None:
+        encoding = base.spec.encoding
+        if not uses_rope(base):
             raise InputError(
                 f"{extension.kind!r} stretches RoPE, and this model's encoding is "
-                f"{config.encoding!r}: leave the extension out or choose a RoPE run."
+                f"{encoding!r}: leave the extension out or choose a RoPE model."
+            )
+        if base.spec.train_length is None:
+            raise InputError(
+                f"the trained length of {base.spec.name} is not known: it is needed "
+                f"to stretch a model."
             )
         self.base = base
         self.extension = extension
-        self._by_length: dict[int, GPT2Model] = {}
+        self.trained = base.spec.train_length
+        self._by_length: dict[int, GPT2Model | PublishedModel] = {}
 
     def at(self, length: int) -> Model:
         """The model as it reads `length` tokens."""
         return self._at(length)
 
-    def _at(self, length: int) -> GPT2Model:
+    def _at(self, length: int) -> GPT2Model | PublishedModel:
         if length not in self._by_length:
-            self._by_length[length] = GPT2Model(
-                stretched_gpt2(self.base.gpt2, self.extension, length),
-                tokenizer=self.base.tokenizer,
-                dataset=lambda: self.base.dataset,
-                **{name: getattr(self.spec, name) for name in _KEPT},
-            )
+            self._by_length[length] = self._made(length)
         return self._by_length[length]
+
+    def _made(self, length: int) -> GPT2Model | PublishedModel:
+        if isinstance(self.base, PublishedModel):
+            factor = self.extension.factor_at(length, self.trained)
+            return stretched_published(self.base, self.extension.kind, factor, self.trained)
+        base = self.base
+        return GPT2Model(
+            stretched_gpt2(base.gpt2, self.extension, length),
+            tokenizer=base.tokenizer,
+            dataset=lambda: base.dataset,
+            **{name: getattr(self.spec, name) for name in _KEPT},
+        )
 
     @cached_property
     def spec(self) -> Spec:
@@ -127,7 +145,7 @@ class StretchedModel(LoadedModel):
     @property
     def fingerprint(self) -> str:
         """That of the model at its trained length."""
-        return self._at(self.base.gpt2.config.train_length).fingerprint
+        return self._at(self.trained).fingerprint
 
     def observe(self, tokens: Int[Tensor, "b t"], layers: Sequence[int], watch: Watch) -> None:
         """Run tokens, stretched to their number."""
@@ -136,6 +154,12 @@ class StretchedModel(LoadedModel):
     def losses(self, windows: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
         """Losses, stretched to the windows' length."""
         return self._at(windows.shape[1] - 1).losses(windows, first)
+
+    def edited_losses(
+        self, windows: Int[Tensor, "b t_plus_1"], first: int, layer: int, edits: Sequence[Edit]
+    ) -> Iterator[Float[Tensor, "b scored"]]:
+        """Losses for each edit of a layer, stretched to the windows' length."""
+        return self._at(windows.shape[1] - 1).edited_losses(windows, first, layer, edits)
 
     def predictions(
         self, tokens: Int[Tensor, "b t"], where: Bool[Tensor, "b t"]

@@ -45,7 +45,7 @@ def _panel(pack: Pack, layer: int, quantity: str, head: int) -> UInt8[np.ndarray
         sampled = None if factors.lse is not None else 1
         values = weight_cells(factors, at, level, cells, samples=sampled).values("max")
     else:
-        grid = Grid(pack.length, level, cells, cells, factors.causal)
+        grid = Grid(pack.length, level, cells, cells, factors.causal, factors.window)
         values = Pooled(factors).cells(quantity, at, grid, ["mean"])["mean"]
     return paint(values)
 

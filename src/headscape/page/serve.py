@@ -182,8 +182,8 @@ class Server:
         from starlette.concurrency import run_in_threadpool
 
         self._admit(request, request.headers.get("x-headscape-token"))
-        told = await _body(request)
-        content, buffers = await run_in_threadpool(self.answers.answer, told)
+        message = await _body(request)
+        content, buffers = await run_in_threadpool(self.answers.answer, message)
         return _response(encode_answer(content, buffers), "application/octet-stream")
 
     def _admit(self, request: "Request", token: str | None) -> None:
@@ -266,7 +266,7 @@ def _bind(port: int | None) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InputError(
-            f"port {port} cannot be used ({error.strerror}): choose another with --port."
+            f"port {port} cannot be used ({error.strerror}): choose a different one with --port."
         ) from error
     return listener
 

@@ -65,7 +65,7 @@ class Tiles:
     ) -> Tile:
         """One tile; layer and head count from 0."""
         factors, at = self.pack.layer(layer), self.pack.head_index(head)
-        grid = _grid(factors.length, level, row, column, causal=factors.causal)
+        grid = _grid(factors.length, level, row, column, factors)
         if level == 0:
             # A tile is sent as float32; where heads are mixed it is computed so, in half the time.
             dtype = np.float64 if factors.mix is None else np.float32
@@ -104,7 +104,7 @@ class Tiles:
     ) -> Tile:
         """One tile of this map minus another capture's, over the tokens both have."""
         length = min(self.pack.length, other.pack.length)
-        grid = _grid(length, level, row, column, causal=self.pack.layer(layer).causal)
+        grid = _grid(length, level, row, column, self.pack.layer(layer))
         if grid.pairs > FOREGROUND:
             raise InputError("this difference is too large to compute at once: zoom in.")
 
@@ -224,13 +224,13 @@ class Tiles:
         return Tile(self._previews[key].values, (), progress)
 
 
-def _grid(length: int, level: int, row: int, column: int, *, causal: bool) -> Grid:
+def _grid(length: int, level: int, row: int, column: int, layer: LayerFactors) -> Grid:
     coarsest = (length - 1).bit_length()
     cells = -(-length // (1 << level)) if 0 <= level <= coarsest else 0
     if not (0 <= row * TILE < cells and 0 <= column * TILE < cells):
         raise InputError(f"there is no tile ({row}, {column}) at level {level}.")
     spans = [range(x * TILE, min(cells, (x + 1) * TILE)) for x in (row, column)]
-    return Grid(length, level, spans[0], spans[1], causal)
+    return Grid(length, level, spans[0], spans[1], layer.causal, layer.window)
 
 
 def _sampled(

@@ -60,7 +60,7 @@ class Served:
         return sum(each.nbytes for each in self.tiles.pack.arrays.values()) <= WHOLE_BYTES
 
     def listed(self) -> dict[str, Any]:
-        """What the viewer is told of it before it asks."""
+        """The description that the viewer gets before it asks for data."""
         pack = self.tiles.pack
         return {
             "id": self.id,

@@ -1,50 +1,36 @@
-"""`view`: show captures, runs and models in the browser, in a notebook or in one file."""
+"""Packs in the browser, in a notebook or in one file."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from headscape.arrays.pack import Pack
 from headscape.arrays.pack_bytes import Precision
-from headscape.errors import InputError
 from headscape.page.build import link, write_page
-from headscape.page.open_source import open_source
-from headscape.page.viewer_answers import Answers
+from headscape.page.viewer_answers import Answers, Run
 
 HALF_FROM: Final = 1 << 20
-"""Numbers in q and k from which a page keeps them in float16 unless told otherwise."""
+"""Numbers in q and k from which a page keeps them in float16 by default."""
 
 
-def view(
-    *sources: object,
+def show(
+    packs: Sequence[Pack],
+    runs: Sequence[Run | None] | None = None,
+    *,
     html: str | Path | None = None,
     port: int | None = None,
     open_browser: bool = True,
     precision: Precision | None = None,
 ) -> Any:
-    """Show captures, training runs or models.
+    """Write a page of some packs, or make a widget in a notebook, or serve until Ctrl-C.
 
-    With `html`, write one self-contained file and return its path. In a notebook, return a widget.
-    Otherwise serve on this computer, open the browser, and return when Ctrl-C ends it. A page keeps
-    queries and keys in float16 where they are many; `precision` decides otherwise.
-
-    Example:
-        >>> import headscape as hs, numpy as np
-        >>> from headscape.capture.pack_of import pack_of
-        >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
-        >>> hs.view(pack_of(model, np.array([5, 6, 7, 8])), html="heads.html").name
-        'heads.html'
+    `runs` says for each pack what runs its model on a new text, where there is one.
     """
-    if not sources:
-        raise InputError("view needs at least one capture, run or model.")
-    opened = [open_source(source) for source in sources]
-    packs = [pack for pack, _ in opened]
     if html is not None:
-        chosen = precision or default_precision(packs)
-        write_page(Path(html), packs, precision=chosen)
+        write_page(Path(html), packs, precision=precision or default_precision(packs))
         return Path(html)
-    answers = Answers.of(packs, [run for _, run in opened])
+    answers = Answers.of(packs, runs)
     if in_notebook():
         from headscape.page.widget import make_widget
 
@@ -55,7 +41,7 @@ def view(
     return None
 
 
-def default_precision(packs: list[Pack]) -> Precision:
+def default_precision(packs: Sequence[Pack]) -> Precision:
     """float32 for a few heads of a short text, float16 for anything larger."""
     numbers = sum(
         value.size
@@ -66,21 +52,19 @@ def default_precision(packs: list[Pack]) -> Precision:
     return "float16" if numbers >= HALF_FROM else "float32"
 
 
-def write_figures_page(
-    path: Path, packs: Mapping[str, Pack], *, quantity: str = "bias"
-) -> dict[str, str]:
+def write_figures_page(path: Path, figures: Mapping[str, tuple[Pack, str]]) -> dict[str, str]:
     """Write one viewer page for several figures; return the link into it for each figure's name.
 
-    Each link opens the figure's own capture at its last layer.
+    A figure is a pack and the quantity it shows. Its link opens its own capture at its last layer.
     """
-    every = list(packs.values())
+    every = [pack for pack, _ in figures.values()]
     write_page(path, every, precision=default_precision(every), title="Figures")
     return {
         name: link(
             Path(path).name,
             {"capture": f"p{number}", "layer": pack.header["layers"][-1], "quantity": quantity},
         )
-        for number, (name, pack) in enumerate(packs.items())
+        for number, (name, (pack, quantity)) in enumerate(figures.items())
     }
 
 

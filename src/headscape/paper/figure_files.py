@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import headscape
+from headscape.arrays.capture_checks import FORMAT
 from headscape.arrays.context import ContextDependence, context_dependence
 from headscape.arrays.measures import Measures
 from headscape.capture.capture import Capture
@@ -70,7 +71,7 @@ def draw(figure: PaperFigure, model: LoadedModel, look: Look, command: str) -> E
         )
         context = _context(figure, model, look, capture)
         measures = capture.measures(figure.quantity, context=context)
-        shown = replace(capture, maps=_without_weights(capture))
+        shown = _without_weights(capture, figure.quantity)
         shown.save(capture_path)
         atomic.write_text(measures_path, measures.to_json())
         _draw(figure, shown, look)
@@ -95,9 +96,10 @@ def _context(
     return context_dependence(maps())
 
 
-def _without_weights(capture: Capture) -> dict[str, np.ndarray]:
-    """The maps that a figure is drawn from; the weights only serve its measures."""
-    return {name: value for name, value in capture.maps.items() if ".weights" not in name}
+def _without_weights(capture: Capture, quantity: str) -> Capture:
+    """What a figure is drawn from; the weights only serve its measures."""
+    kept = {name: value for name, value in capture.maps.items() if ".weights" not in name}
+    return replace(capture, maps=kept, shown=(quantity,))
 
 
 def _draw(figure: PaperFigure, capture: Capture, look: Look) -> None:
@@ -164,6 +166,7 @@ def _provenance(model: LoadedModel) -> dict[str, object]:
 def _stamp(figure: PaperFigure, model: LoadedModel, look: Look) -> str:
     described = {
         "headscape": headscape.__version__,
+        "capture": FORMAT,
         "figure": asdict(figure),
         "look": asdict(look) | {"out": None},
         "preset": model.spec.preset,

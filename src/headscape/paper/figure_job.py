@@ -16,7 +16,7 @@ from headscape.train.loop.metrics import Line
 from headscape.train.trainer import train
 
 Progress = Callable[[str, float], None]
-"""Called with what a figure is at, in words, and the share of its work that is done."""
+"""Called with the stage of a figure, in words, and the share of its work that is done."""
 TRAINING_SHARE = 0.85
 """Share of a figure's work that is training."""
 

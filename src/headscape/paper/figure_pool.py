@@ -25,12 +25,12 @@ from typing import Any
 from headscape.encodings.plugins import load_plugin, loaded_plugins
 from headscape.errors import InputError
 from headscape.figures.gallery import Entry
-from headscape.io.child_process import end_with_parent
+from headscape.io.child_process import end_with_parent, handling
 from headscape.paper.figure_job import Job, Progress, make
 from headscape.paper.paper_figures import PaperFigure
 
 Update = Callable[[str, str, float], None]
-"""Called with a figure's title, what it is at, and the share of its work that is done."""
+"""Called with a figure's title, its stage in words, and the share of its work that is done."""
 
 
 def make_all(
@@ -51,7 +51,7 @@ def make_all(
         context.Process(target=_work, args=arguments) for _ in range(count)
     ]
     try:
-        with _one_thread_each(), _ignoring_ctrl_c():
+        with _one_thread_each(), handling(signal.SIGINT, signal.SIG_IGN):
             for worker in workers:
                 worker.start()
         yield from _receive(workers, results, len(figures), update)
@@ -121,20 +121,6 @@ def _one_thread_each() -> Iterator[None]:
             del os.environ["OMP_NUM_THREADS"]
         else:
             os.environ["OMP_NUM_THREADS"] = old
-
-
-@contextmanager
-def _ignoring_ctrl_c() -> Iterator[None]:
-    """Start child processes that ignore Ctrl-C from their first moment."""
-    try:
-        old = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not in the main thread, which alone gets signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, old)
 
 
 def _work(

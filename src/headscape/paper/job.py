@@ -5,8 +5,8 @@ measures of attention, from the trained one.
 """
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ import headscape
 from headscape.errors import InputError
 from headscape.figures.gallery import Entry, merge, read_entries, write_gallery
 from headscape.figures.style import FORMATS
-from headscape.io.child_process import usable_cores
+from headscape.io.child_process import handling, usable_cores
 from headscape.paper import figure_models
 from headscape.paper.figure_files import Look, draw
 from headscape.paper.figure_job import Job
 from headscape.paper.figure_pool import by_work, make_all
+from headscape.paper.figure_viewer import link_viewer
 from headscape.paper.job_line import JobLine
 from headscape.paper.paper_figures import FIGURES
 from headscape.train.loop import metrics
@@ -29,7 +30,7 @@ QUICK: Mapping[str, object] = {"steps": 100}
 
 
 def figures(
-    encodings: Sequence[str] | None = None,
+    encodings: str | Sequence[str] | None = None,
     *,
     out: Path | str = "figures",
     runs: Mapping[str, Path | str] | None = None,
@@ -56,12 +57,16 @@ def figures(
 
     Example:
         >>> import headscape as hs
-        >>> page = hs.figures(["alibi"], untrained=True, length=32, formats=["png"])
+        >>> page = hs.figures("alibi", untrained=True, length=32, formats=["png"])
         >>> page.name
         'index.html'
     """
     if quick and untrained:
-        raise InputError("quick trains models for fewer steps, and untrained ones are not trained.")
+        raise InputError("quick and untrained exclude each other: give one of them.")
+    if encodings is None:
+        encodings = [figure.encoding for figure in FIGURES]
+    elif isinstance(encodings, str):
+        encodings = [encodings]
     job = Job(
         look=Look(
             out=Path(out),
@@ -71,9 +76,7 @@ def figures(
             shared_scale=shared_scale,
             colormap=colormap,
         ),
-        encodings=tuple(
-            [figure.encoding for figure in FIGURES] if encodings is None else encodings
-        ),
+        encodings=tuple(encodings),
         preset=preset,
         settings={**(QUICK if quick else {}), **settings},
         untrained=untrained,
@@ -91,19 +94,22 @@ def run(job: Job, processes: int) -> Path:
         raise InputError(f"processes must be at least 1, got {processes}.")
     job.check()
     wanted = by_work(job.figures())
-    page = job.look.out / "index.html"
     with JobLine({figure.title: figure.cost for figure in wanted}) as line:
         for entry in _preview(job):
-            page = _write_page(job, entry)
+            _write_page(job, [entry])
             line.message(f"{entry.title}: {job.look.out / entry.image} (untrained)")
         if any(job.run_of(figure) is None for figure in wanted):
             # Written once here, so that the processes below do not each write the same tokens.
             figure_models.open_text(wanted[0], job.preset, job.settings)
-        with _terminating(), closing(make_all(job, wanted, processes, line.update)) as entries:
+        # SIGTERM acts as Ctrl-C, so that trainings write a checkpoint.
+        with (
+            handling(signal.SIGTERM, signal.default_int_handler),
+            closing(make_all(job, wanted, processes, line.update)) as entries,
+        ):
             for entry in entries:
-                page = _write_page(job, entry)
+                _write_page(job, [entry])
                 line.message(f"{entry.title}: {job.look.out / entry.image}{_loss(job, entry)}")
-    return page
+    return _write_page(job, link_viewer(job.look.out, read_entries(job.look.out)))
 
 
 def _preview(job: Job) -> list[Entry]:
@@ -124,26 +130,12 @@ def _loss(job: Job, entry: Entry) -> str:
     return f" (validation loss {losses[-1]:.3f})" if losses else ""
 
 
-@contextmanager
-def _terminating() -> Iterator[None]:
-    """Take SIGTERM as Ctrl-C, so that trainings write a checkpoint."""
-    try:
-        old = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    except ValueError:  # not in the main thread, which alone gets signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old)
-
-
-def _write_page(job: Job, entry: Entry) -> Path:
-    """Put a figure on the page beside those that are there."""
+def _write_page(job: Job, entries: list[Entry]) -> Path:
+    """Put figures on the page beside those that are there."""
     provenance = {
         "command": job.command,
         "headscape": headscape.__version__,
         "models": "as initialised" if job.untrained else f"preset {job.preset}, seed {job.seed}",
     }
-    shown = merge(read_entries(job.look.out), [entry])
+    shown = merge(read_entries(job.look.out), entries)
     return write_gallery(job.look.out, shown, TITLE, provenance)

@@ -1,8 +1,7 @@
-"""One live line for the whole job: what each process is at, figures done, time left."""
+"""One live line for the whole job: figures done, time left, the stage of each process."""
 
 import time
 from collections.abc import Mapping
-from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
@@ -20,7 +19,7 @@ class JobLine:
         self._costs = dict(costs)
         self._share = dict.fromkeys(costs, 0.0)
         self._words: dict[str, str] = {}
-        self._started = self._told = time.monotonic()
+        self._started = self._printed = time.monotonic()
         self._console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
         self._live: Live | None = None
 
@@ -31,14 +30,14 @@ class JobLine:
         return self
 
     def update(self, title: str, words: str, share: float) -> None:
-        """Say what a figure is at, and the share of its work that is done."""
+        """Set the stage of a figure, in words, and the share of its work that is done."""
         self._words[title], self._share[title] = words, share
         if share >= 1:
             self._words.pop(title)
         if self._live is not None:
             self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"))
-        elif time.monotonic() - self._told > EVERY:
-            self._told = time.monotonic()
+        elif time.monotonic() - self._printed > EVERY:
+            self._printed = time.monotonic()
             self._console.print(self.line())
 
     def message(self, text: str) -> None:
@@ -66,11 +65,6 @@ class JobLine:
         minutes, seconds = divmod(int(left), 60)
         return f", {minutes}:{seconds:02d} left"
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()

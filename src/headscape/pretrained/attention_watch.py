@@ -3,8 +3,9 @@
 Most families call a function that `ALL_ATTENTION_FUNCTIONS.get_interface` returns. While a watch
 is open that function is wrapped: it reports its arguments, runs, and reports its result. Neither
 config nor masks change, so the model computes what it always computes. GPT-J, GPT-Neo and CodeGen
-call their own method `_attn`, which is wrapped the same way. Families with attention written into
-their forward are read by hooks, see own_attention.py. Closing the watch removes all of it.
+call their own method `_attn` and XLNet `rel_attn_core`, which are wrapped the same way. Families
+with attention written into their forward are read by hooks, see own_attention.py. Closing the watch
+removes all of it.
 
 q and k before rotation come from the model's own code: the attention module is run a second time
 with all angles set to 0, up to the point where its attention function is called.
@@ -21,14 +22,15 @@ from headscape.errors import InputError
 from headscape.pretrained.attention_call import AttentionCall, Captured
 from headscape.pretrained.forward_arguments import arguments, crosses, neutral, uncached
 from headscape.pretrained.mask_reader import split_mask, with_bias
-from headscape.pretrained.own_attention import OWN, RESULT
+from headscape.pretrained.own_attention import OWN, RESULT, kind_of, xlnet
 
 METHODS = {"GPTJAttention", "CodeGenAttention", "GPTNeoSelfAttention"}
 """Families with a method `_attn(q, k, v, mask)`."""
 
 OnCall = Callable[[int, AttentionCall], None]
-OnResult = Callable[[int, Tensor], None]
-"""Called with a layer and its attention's result [b h t e], heads still apart."""
+OnResult = Callable[[int, Tensor], Tensor | None]
+"""Called with a layer and its attention's result [b h t e], heads still apart; a tensor that it
+returns takes the result's place."""
 
 
 class AttentionWatch:
@@ -38,7 +40,7 @@ class AttentionWatch:
         self,
         body: nn.Module,
         on_call: OnCall,
-        on_result: OnResult = lambda layer, out: None,
+        on_result: OnResult = lambda _, __: None,
         *,
         layers: Collection[int] | None = None,
         examine: bool = False,
@@ -55,7 +57,7 @@ class AttentionWatch:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             for module in self.body.modules():
-                kind = type(module).__name__
+                kind = kind_of(module)
                 if kind in OWN:
                     self._watch_own(stack, module, kind)
                 elif "ttention" in kind or "ttn" in kind:
@@ -64,6 +66,8 @@ class AttentionWatch:
                     self.hooked.add(id(module))
                     if kind in METHODS:
                         self._watch_method(stack, module)
+                    if kind == "XLNetRelativeAttention":
+                        self._watch_core(stack, module)
             self._watch_interface(stack)
             self.stack = stack.pop_all()
         return self
@@ -116,8 +120,8 @@ class AttentionWatch:
                 if self._wanted():
                     self._report(module, given, q, k, v, mask, more)
                 result = run(module, q, k, v, mask, *rest, **more)
-                self._finish(result[0].transpose(1, 2))
-                return result
+                changed = self._finish(result[0].transpose(1, 2))
+                return result if changed is None else (changed.transpose(1, 2), *result[1:])
 
             return attention
 
@@ -137,28 +141,46 @@ class AttentionWatch:
                 extra = {"scaling": scale, "allowed": window}
                 self._report(module, given, q, k, v, mask, extra)
             result = original(q, k, v, mask, **more)
-            self._finish(result[0])
-            return result
+            changed = self._finish(result[0])
+            return result if changed is None else (changed, *result[1:])
 
         module._attn = attention
         stack.callback(delattr, module, "_attn")
+
+    def _watch_core(self, stack: ExitStack, module: Any) -> None:
+        original = module.rel_attn_core
+
+        def attention(
+            q: Any, k: Any, v: Any, r: Any, seg_mat: Any = None, attn_mask: Any = None, **more: Any
+        ) -> Any:
+            self._given(module)
+            if self._wanted():
+                self.on_call(self.layer, xlnet(module, q, k, v, r, seg_mat, attn_mask))
+            result = original(q, k, v, r, seg_mat=seg_mat, attn_mask=attn_mask, **more)
+            mixed = result[0] if isinstance(result, tuple) else result
+            self._finish(mixed.permute(1, 2, 0, 3))
+            return result
+
+        module.rel_attn_core = attention
+        stack.callback(delattr, module, "rel_attn_core")
 
     def _watch_own(self, stack: ExitStack, module: nn.Module, kind: str) -> None:
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self._wanted():
                 self.on_call(self.layer, OWN[kind](module, arguments(module, args, kwargs)))
 
-        def merged(result: Tensor) -> None:
+        def merged(result: Tensor, *rest: Any) -> tuple[Any, ...] | None:
             heads = result.reshape(*result.shape[:-1], -1, _head_dim(module))
-            self._finish(heads.transpose(1, 2))
+            changed = self._finish(heads.transpose(1, 2))
+            return None if changed is None else (changed.transpose(1, 2).flatten(2), *rest)
 
         stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
         name = RESULT[kind]
         if name is None:
-            hook = module.register_forward_hook(lambda _, __, result: merged(result[0]))
+            hook = module.register_forward_hook(lambda _, __, result: merged(*result))
         else:
             projection = module.get_submodule(name)
-            hook = projection.register_forward_pre_hook(lambda _, given: merged(given[0]))
+            hook = projection.register_forward_pre_hook(lambda _, given: merged(*given))
         stack.callback(hook.remove)
 
     def _report(
@@ -205,9 +227,9 @@ class AttentionWatch:
     def _wanted(self) -> bool:
         return self.layers is None or self.layer in self.layers
 
-    def _finish(self, result: Tensor) -> None:
+    def _finish(self, result: Tensor) -> Tensor | None:
         layer, self.layer = self.layer, self.layer + 1
-        self.on_result(layer, result)
+        return self.on_result(layer, result)
 
     def _without_angles(
         self, module: nn.Module, given: dict[str, Any]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Pairwise, Slope
@@ -12,6 +12,7 @@ from headscape.pretrained.alibi_reader import read_alibi
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.bucket_reader import read_buckets
 from headscape.pretrained.mask_reader import is_causal, read_visible
+from headscape.pretrained.relative_reader import read_relative
 from headscape.pretrained.rotary_reader import read_rotary, rotates
 from headscape.protocol import LayerSpec
 from headscape.types import Positions
@@ -20,7 +21,7 @@ UNKNOWN = "unknown"
 
 
 class Unrecognised(Encoding):
-    """Position enters in a way that is none of our encodings; scores and weights are right."""
+    """Position enters in a way that matches none of our encodings; scores and weights are right."""
 
     title = "position not recognised"
     formula = "S as the model computes it"
@@ -39,9 +40,17 @@ class LayerReading:
     at_input: Encoding | None = None
     """What is added to the token embeddings, in a model whose layers use nothing else."""
 
-    def inputs(self, call: AttentionCall, layer: int) -> AttentionInputs:
-        """The attention inputs of a call of this layer."""
+    def inputs(
+        self,
+        call: AttentionCall,
+        layer: int,
+        real: Tensor | None = None,
+        at: Tensor | None = None,
+    ) -> AttentionInputs:
+        """The attention inputs of a call of this layer; `real` and `at` as in `observe`."""
         positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+        if at is not None:
+            positions = Positions(at, at)
         return AttentionInputs(
             call.q,
             call.k,
@@ -49,7 +58,7 @@ class LayerReading:
             self.encoding,
             self._bias(call, positions),
             positions,
-            read_visible(call, positions, layer),
+            read_visible(call, positions, layer, real),
             call.scale,
             call.unrotated if rotates(call) else None,
             softcap=call.softcap,
@@ -66,7 +75,8 @@ class LayerReading:
             # Falcon rounds m j to bfloat16: its own numbers are the bias, 0 at distance 0.
             own = -call.bias[:, :, 0].double()
             return Slope(None, own[..., -call.q.shape[2] :], own)
-        return self.encoding.bias(positions)
+        heads = [call.as_heads()] if self.encoding.reads_heads else []
+        return self.encoding.bias(positions, None, None, *heads)
 
     def spec(self, call: AttentionCall) -> LayerSpec:
         """The layer as data: conventions, score scale, and what differs from plain attention."""
@@ -91,7 +101,9 @@ def read_layer(
     """Recognise what a layer does with position."""
     shape = shape_of(call, config)
     found: Encoding | None
-    if call.bias is not None:
+    if call.relative is not None:
+        found, name = read_relative(call, config, shape), call.relative.name
+    elif call.bias is not None:
         found = read_buckets(call, body, config, shape) or read_alibi(call, shape)
         name = "t5" if found is not None and found.title == "T5 buckets" else "alibi"
     elif rotates(call):

@@ -19,6 +19,11 @@ def split_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | N
     """Return what a mask lets a query see, and what it adds to the scores of seen keys."""
     if mask is None:
         return None, None
+    if mask.dtype == torch.int64:
+        raise InputError(
+            "attn_implementation='headscape' has no mask to read: call "
+            "model.set_attn_implementation('sdpa') first."
+        )
     mask = mask[..., :keys]
     if mask.dtype == torch.bool:
         return mask.expand(-1, -1, queries, -1), None
@@ -34,8 +39,15 @@ def with_bias(bias: Tensor | None, more: Tensor | None) -> Tensor | None:
     return bias + more
 
 
-def read_visible(call: AttentionCall, positions: Positions, layer: int) -> Visible:
-    """Return the mask of a call as a rule: causal or not, within a window, or within chunks."""
+def read_visible(
+    call: AttentionCall, positions: Positions, layer: int, real: Tensor | None = None
+) -> Visible:
+    """Return the mask of a call as a rule: causal or not, within a window, or within chunks.
+
+    Padding, where `real` is False, is a group of its own.
+    """
+    if real is not None and call.mask is not None:
+        return _read_padded(call.mask, positions, layer, real)
     if call.mask is None:
         return Visible(call.causal)
     ahead, behind = _reach(call.mask, positions)
@@ -48,6 +60,21 @@ def read_visible(call: AttentionCall, positions: Positions, layer: int) -> Visib
     raise InputError(
         f"layer {layer} has a mask that is neither causal nor bidirectional, a sliding window or "
         f"chunks: it cannot be read."
+    )
+
+
+def _read_padded(mask: Tensor, positions: Positions, layer: int, real: Tensor) -> Visible:
+    group = torch.where(real, 0, -1)
+    # What padding sees has no meaning: some families let it see everything.
+    shown = mask & real[:, None, :, None]
+    ahead, behind = _reach(shown, positions)
+    for window in (None, max(ahead, behind) + 1):
+        visible = Visible(ahead == 0, group, group, window)
+        if _follows(shown, visible, positions):
+            return visible
+    raise InputError(
+        f"layer {layer} has a mask that is neither causal nor bidirectional or a sliding window "
+        f"beside its padding: it cannot be read."
     )
 
 

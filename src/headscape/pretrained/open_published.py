@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from headscape.errors import InputError
+from headscape.pretrained.memory_check import check_memory
 from headscape.pretrained.published_model import PublishedModel
 from headscape.text.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.text.tokenize.tokenizer import Tokenizer
@@ -50,7 +51,9 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
     transformers.logging.disable_progress_bar()
     try:
         config = transformers.AutoConfig.from_pretrained(home, local_files_only=True, **gguf)
-        model = _class(transformers, config).from_pretrained(
+        kind = _class(transformers, config)
+        check_memory(folder.name, kind, config)
+        model = kind.from_pretrained(
             home, local_files_only=True, use_safetensors=not gguf, dtype=torch.float32, **gguf
         )
     except (OSError, ValueError, ImportError, KeyError) as error:

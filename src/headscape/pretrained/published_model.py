@@ -20,10 +20,11 @@ from headscape.loaded import LoadedModel
 from headscape.losses import digest, losses_in_blocks
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.attention_watch import AttentionWatch
-from headscape.pretrained.layer_reading import UNKNOWN, trained_length
+from headscape.pretrained.edited_published import edited_runs
+from headscape.pretrained.layer_reading import UNKNOWN, LayerReading, trained_length
 from headscape.pretrained.mask_reader import is_causal
 from headscape.pretrained.self_check import read_model
-from headscape.protocol import LayerSpec, Spec, Watch
+from headscape.protocol import Edit, LayerSpec, Spec, Watch
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.tokenizer import Tokenizer
 
@@ -102,25 +103,34 @@ class PublishedModel(LoadedModel):
         return digest(self.model.config.to_json_string(), dict(self.model.state_dict()))
 
     @torch.no_grad()
-    def observe(self, tokens: Int[Tensor, "b t"], layers: Sequence[int], watch: Watch) -> None:
-        """Run tokens and call `watch` for each of `layers`; stop after the last of them."""
+    def observe(
+        self,
+        tokens: Int[Tensor, "b t"],
+        layers: Sequence[int],
+        watch: Watch,
+        *,
+        real: Bool[Tensor, "b t"] | None = None,
+        positions: Int[Tensor, "#b t"] | None = None,
+    ) -> None:
+        """Run tokens and call `watch` for each of `layers`; stop after the last of them.
+
+        `real` is False for padding. `positions` are given to the model where they do not count
+        0, 1, 2 ...; a model that takes none is refused.
+        """
         if tokens.shape[1] == 0:
             raise InputError("a sequence needs at least one token.")
-        if self._reading is None:
-            raise InputError(
-                f"{self._name} is a {self._config.model_type!r} model, whose attention does not go "
-                f"through the attention interface of transformers: it can be scored, not captured."
-            )
-        readings, last = self._reading.layers, max(layers)
+        readings, last = self._readings(), max(layers)
 
         def on_call(layer: int, call: AttentionCall) -> None:
-            watch(layer, readings[layer].inputs(call, layer))
+            watch(layer, readings[layer].inputs(call, layer, real, positions))
             if layer == last:
                 raise _Done
 
+        given = {"attention_mask": None if real is None else real.long(), "position_ids": positions}
+        more = {name: value for name, value in given.items() if value is not None}
         try:
             with AttentionWatch(self._body, on_call, layers=set(layers)):
-                self._run(tokens.to(self.model.device))
+                self._run(tokens.to(self.model.device), **more)
         except _Done:
             return
 
@@ -133,6 +143,13 @@ class PublishedModel(LoadedModel):
         keep = {"logits_to_keep": target.shape[1]} if self._keeps else {}
         logits = self.model(windows[:, :-1], use_cache=False, **keep).logits
         return losses_in_blocks(logits[:, -target.shape[1] :], target, lambda block: block).cpu()
+
+    def edited_losses(
+        self, windows: Int[Tensor, "b t_plus_1"], first: int, layer: int, edits: Sequence[Edit]
+    ) -> Iterator[Float[Tensor, "b scored"]]:
+        """Yield `losses` for each edit of a layer, counted from 0; earlier layers run once."""
+        readings = self._readings()
+        return edited_runs(self._body, lambda: self.losses(windows, first), readings, layer, edits)
 
     @torch.inference_mode()
     def predictions(
@@ -175,9 +192,22 @@ class PublishedModel(LoadedModel):
             length * (len(self.spec.layers) * layer + config.vocab_size * config.hidden_size)
         )
 
-    def _run(self, tokens: Tensor) -> object:
+    def _readings(self) -> list[LayerReading]:
+        """Every layer as it was read; a family that no reader sees is refused."""
+        if self._reading is None:
+            raise InputError(
+                f"{self._name} is a {self._config.model_type!r} model, whose attention does not go "
+                f"through the attention interface of transformers: it can be scored, not captured."
+            )
+        return self._reading.layers
+
+    def _run(self, tokens: Tensor, **more: Tensor) -> object:
         known = inspect.signature(self._body.forward).parameters
-        return self._body(tokens, **({"use_cache": False} if "use_cache" in known else {}))
+        for name in more:
+            if name not in known:
+                raise InputError(f"{self._name} takes no {name}: leave it out.")
+        cached = {"use_cache": False} if "use_cache" in known else {}
+        return self._body(tokens, **cached, **more)
 
     def _need_next_token(self) -> None:
         if not (self.spec.causal and self.model.can_generate()):

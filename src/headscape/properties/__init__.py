@@ -1,7 +1,7 @@
 """Properties that every encoding must have, and a function that checks them.
 
 check("alibi")             a list of results, one per property
-check(MyEncoding)          a class of one's own
+check(MyEncoding)          your own class
 """
 
 from headscape.properties.cases import PROPERTIES

@@ -64,9 +64,29 @@ SHAPED = (
     "kerple:softcap=3.0:temperature=inkling:temperature_start=5",
     "cable:window=6:sink=true",
     "dapev2+kerple:window=6",
+    "rope:chunk=6",
+    "alibi:chunk=5:sink=true",
+    "nope:temperature=ssmax:chunk=7",
+    "selective-rope:window=5",
+    "path:window=6",
+    "stick-breaking:window=7:softcap=3.0",
+    "inkling:temperature=inkling:temperature_start=5",
+    "inkling:window=6",
+    "shaw:window=7:sink=true",
+    "grape:gate=path:window=9",
 )
-"""Encodings with a window, temperature, softcap or sink."""
-SUBJECTS = (*ENCODINGS, *WRAPPED, *SHAPED)
+"""Encodings with a window, chunk, temperature, softcap or sink."""
+FORMS = (
+    "grape:gate=query",
+    "grape:gate=both",
+    "grape:gate=path",
+    "grape-m:phase=index",
+    "path:gate=true",
+    "deberta:terms=p2c",
+    "transformer-xl:layout=interleaved:clamp=11",
+)
+"""Other forms of an encoding than its default."""
+SUBJECTS = (*ENCODINGS, *WRAPPED, *SHAPED, *FORMS)
 
 FIELDS: dict[str, dict[str, object]] = {
     "learned": {"length": LONGEST},
@@ -74,6 +94,9 @@ FIELDS: dict[str, dict[str, object]] = {
     "t5-clipped": {"max_distance": 20},
     "fire": {"length": 24.0},
     "cope": {"positions": 9},
+    "shaw": {"left": 13},
+    "deberta": {"buckets": 8, "max_distance": 30},
+    "inkling": {"rank": 3, "extent": 20},
 }
 
 

@@ -34,7 +34,7 @@ class Result:
     """What the property says or, where it fails, at which size and how."""
 
     def __str__(self) -> str:
-        return f"{'pass' if self.passed else 'FAIL'}  {self.property}: {self.detail}"
+        return f"{'passed' if self.passed else 'FAILED'}  {self.property}: {self.detail}"
 
 
 def check(

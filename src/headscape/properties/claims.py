@@ -1,11 +1,13 @@
-"""What an encoding says about itself is true, both ways: its claims, and its flags."""
+"""The claims and flags of an encoding are true, and what it does not claim is false."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from headscape.encodings import Encoding
+from headscape.bias import dense
+from headscape.encodings import Encoding, Heads
 from headscape.properties.probe import (
     HEAD_DIM,
     TRAINED,
@@ -89,25 +91,41 @@ def _pairs_alone(encoding: Encoding, length: int) -> bool:
 
 @torch.no_grad()
 def flags(factory: Factory, heads: int, length: int) -> None:
-    """Each of at_input, rotates, streams, adds_bias and mixes is set if and only if it is true."""
+    """Each flag, from at_input to weighs, says whether the method is used."""
     encoding = factory(shape(heads)).double()
     randomise(encoding)
     at = Positions.span(length)
     x, q = draw(1, length, heads * HEAD_DIM, seed=1), draw(1, heads, length, HEAD_DIM, seed=2)
     stream = encoding.stream(x)
+    given = [Heads(q, draw(*q.shape, seed=seed), 1.0) for seed in (5, 6)]
+    given.append(Heads(draw(*q.shape, seed=7), given[0].k, 1.0))
+    biases = [
+        encoding.bias(at, stream, stream, *([each] if encoding.reads_heads else []))
+        for each in given
+    ]
+    values = [None if each is None else dense(each, at) for each in biases]
     scores, bias = (draw(1, heads, length, length, seed=seed) for seed in (3, 4))
     added = bias if encoding.adds_bias else None
     seen = torch.ones(length, length).tril().bool()[None, None]
     expected = scores if added is None else scores + added
+    softmax = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1)
     done = {
         "at_input": not torch.equal(encoding.embed(x, at.q), x),
-        "rotates": not torch.equal(encoding.rotate(q, at.q, "query"), q),
+        "rotates": not torch.equal(encoding.rotate(q, at.q, "query", stream), q),
         "streams": stream is not None,
-        "adds_bias": encoding.bias(at, stream, stream) is not None,
+        "adds_bias": biases[0] is not None,
+        "reads_heads": any(
+            a is not None and b is not None and not torch.equal(a.tril(), b.tril())
+            for a, b in pairwise(values)
+        ),
         "mixes": not torch.equal(encoding.mix(scores, added, seen, q), expected),
+        "reflects": stream is not None and stream.reflections is not None,
+        "weighs": not torch.equal(encoding.weigh(scores, seen), softmax),
     }
     for flag, does in done.items():
         said = bool(getattr(encoding, flag))
-        # One token at position 0 is not rotated.
-        if said != does and not (flag == "rotates" and length == 1):
+        # One token at position 0 is not rotated, gets all weight by any rule, and a bias may be 0
+        # at distance 0.
+        unclear = length == 1 and flag in {"rotates", "reads_heads", "weighs"}
+        if said != does and not unclear:
             require(holds=False, sentence=f"{flag} is {said}, but should be {does}")

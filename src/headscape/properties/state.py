@@ -35,7 +35,7 @@ def learned_only(factory: Factory, heads: int, length: int) -> None:  # noqa: AR
 
 
 def round_trip(factory: Factory, heads: int, length: int) -> None:
-    """A new model with the parameters of another one gives the same result, bit for bit."""
+    """A second model with the same parameters gives the same result, bit for bit."""
     saved, text = model(factory, heads), tokens(1, length)
     loaded = model(factory, heads, seed=1)
     loaded.load_tensors(saved.tensors(), source="the checkpoint")

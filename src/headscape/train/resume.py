@@ -2,8 +2,8 @@
 
 Resuming continues from the newest undamaged checkpoint, or starts at the beginning if there is
 none, so the same command with `resume` can be repeated until the run is done. A run without any
-checkpoint, for example because it diverged early, has nothing to lose: it can be started over in
-the same folder with any configuration.
+checkpoint, for example because it diverged early, can be started over in the same
+folder with any configuration.
 """
 
 from collections.abc import Callable

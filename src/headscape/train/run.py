@@ -127,7 +127,7 @@ def _choose(folder: Path, step: int | None) -> Checkpoint:
     if step is not None:
         if step not in folders:
             known = ", ".join(map(str, folders))
-            raise InputError(f"{folder} has no checkpoint of step {step}: there are {known}.")
+            raise InputError(f"{folder} has no checkpoint of step {step}; it has steps {known}.")
         return checkpoint.verify(folders[step])
     good, problems = checkpoint.newest_good(folder)
     if good is None:

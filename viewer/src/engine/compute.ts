@@ -45,13 +45,14 @@ function tile(job: TileJob, find: (factors: string) => Instance): Float32Array[]
   }
   const out = Array.from({ length: 3 * heads }, () => new Float32Array(size).fill(NaN));
   const chunk = Math.min(Math.max(cell, CHUNK), cell * TILE),
-    { length, causal } = instance.factors;
+    { length, causal, kind } = instance.factors;
   for (let row = 0; row < rows; row++) {
     const query = job.query + row * cell,
       last = Math.min(length, query + cell) - 1;
     for (let start = 0; start < cell * TILE; start += chunk) {
       const key = job.key + start;
       if (query >= length || key >= length || (causal && key > last)) break;
+      if (kind.window && key + chunk <= query - kind.window + 1) continue;
       block(part, job.other, find, query, cell, key, chunk);
       for (let h = 0; h < heads; h++)
         instance.pool(h, cell, chunk / cell, out.slice(3 * h, 3 * h + 3), row * TILE + start / cell);

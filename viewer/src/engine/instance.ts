@@ -15,6 +15,7 @@ interface Kernel {
   pool: Call;
   profile: Call;
   set_layer: Call;
+  set_bend: Call;
   set_table: Call;
   set_slope: Call;
   set_perceptron: Call;
@@ -109,6 +110,11 @@ export class Instance {
       k.plain,
       this.put(factors.positions, Int32Array),
       lse,
+    );
+    kernel.set_bend(
+      kind.window ?? 0,
+      kind.softcap ?? 0,
+      arrays["temperature"] ? this.put(arrays["temperature"], Float32Array) : 0,
     );
     const floats = (name: string) => this.put(arrays[name], Float32Array),
       doubles = (name: string) => (arrays[name] ? this.put(arrays[name], Float64Array) : 0);
@@ -259,7 +265,9 @@ export class Instance {
     arrays.forEach((array, n) => array.fill(n === PROFILE.least ? Infinity : n === PROFILE.greatest ? -Infinity : 0));
     const last = Math.min(t, query + count),
       stop = this.factors.causal ? last : t;
-    for (let key = 0; key < stop; key += CHUNK)
+    const window = this.factors.kind.window ?? t,
+      start = Math.max(0, query - window + 1);
+    for (let key = start - (start % CHUNK); key < stop; key += CHUNK)
       for (let row = query; row < last; row += 32) {
         const rows = Math.min(32, last - row);
         if (this.factors.causal && key > row + rows - 1) continue;

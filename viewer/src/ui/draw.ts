@@ -170,12 +170,16 @@ export function drawSource(
   return complete;
 }
 
-/** A sentence where a tile shown is a preview; empty otherwise. */
-export function previewText(tiles: Tiles, source: Source, frame: Frame): string {
+const REDUCTION = { mean: "mean", least: "min", greatest: "max" };
+
+/** A sentence where what is shown of a tile is a preview; empty otherwise. */
+export function previewText(tiles: Tiles, source: Source, frame: Frame, what: "mean" | "least" | "greatest"): string {
   const found = wantedTiles(source, frame)
     .map(({ level, row, column }) => tiles.peek(source, level, row, column)?.preview)
-    .find(Boolean);
+    .find((preview) => preview && !preview.exact.includes(REDUCTION[what]));
   if (!found) return "";
+  if (found.exact.length)
+    return ` This is a preview from some pairs of every cell; the ${found.exact.join(", ")} is exact.`;
   const done = found.done === null ? "" : `: ${Math.floor(100 * found.done)}% done`,
     minutes = found.left === null ? "" : `, ${Math.ceil(found.left / 60)} min left`;
   return ` This is a preview from some whole rows; the exact map is being computed${done}${minutes}.`;

@@ -100,7 +100,7 @@ export class Linked {
 
   private value(capture: Capture, quantity: Quantity, query: number, key: number): number {
     const { layer, head } = this.app.store.state;
-    if (!capture.visible(query, key)) return NaN;
+    if (!capture.visible(layer, query, key)) return NaN;
     const row = this.app.rows.row(capture, layer, head, query, key);
     return row?.[quantity]?.[key - row.first] ?? NaN;
   }

@@ -131,7 +131,7 @@ export class MapPanel {
     drawMarks(this.overlay.getContext("2d")!, style, frame, app, shown);
     this.strips();
     const cell = 2 ** level,
-      preview = previewText(app.tiles, source, frame);
+      preview = previewText(app.tiles, source, frame, what);
     say(
       this.status,
       (complete ? (cell > 1 ? `A cell is ${cell} × ${cell} pairs: ${what}.` : "Every pair is shown.") : "Computing …") +

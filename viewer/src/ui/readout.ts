@@ -21,7 +21,7 @@ export interface PairValues {
 
 export function pairValues(app: App, capture: Capture, query: number, key: number): PairValues | null {
   const { layer, head, quantity } = app.store.state;
-  if (!capture.visible(query, key)) return null;
+  if (!capture.visible(layer, query, key)) return null;
   const row = app.rows.row(capture, layer, head, query, key);
   if (!row) return null;
   const values = Object.fromEntries(QUANTITIES.map((name) => [name, row[name][key - row.first]])) as Record<
@@ -128,7 +128,7 @@ export class Readout {
       const token = (at: number) => `${at} ${quoted(capture.piece(at))}`.trim();
       if (sides[0])
         place = ` ${state.quantity}: rank ${sides[0].place} of ${sides[0].of} ${sides[0].whole ? "in its row" : "among the keys near it"}.`;
-      const hidden = capture.visible(pair.query, pair.key) ? "" : " This query does not see this key.";
+      const hidden = capture.visible(state.layer, pair.query, pair.key) ? "" : " This query does not see this key.";
       say(
         this.where,
         `Query ${token(pair.query)}, key ${token(pair.key)}, distance ${pair.query - pair.key}.${place}${hidden}${state.locked ? " Locked." : ""}`,

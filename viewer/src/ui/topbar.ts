@@ -3,9 +3,13 @@ import { type App, captureOf } from "../app.ts";
 import { type Capture } from "../capture.ts";
 import { button, type Choice, choice, h, say } from "./dom.ts";
 
-/** Captures of the same title but different steps, in training order. */
+/** Captures of the same training run as the one shown, in training order; none where there is only one. */
 export function stepsOf(app: App): Capture[] {
-  const stepped = [...app.captures.values()].filter((capture) => capture.header.step !== undefined);
+  const run = ({ header }: Capture) => JSON.stringify([header.encoding, header.provenance?.["run"] ?? null]);
+  const shown = captureOf(app);
+  const stepped = [...app.captures.values()].filter(
+    (capture) => typeof capture.header.step === "number" && shown && run(capture) === run(shown),
+  );
   return stepped.length > 1 ? stepped.sort((a, b) => a.header.step! - b.header.step!) : [];
 }
 

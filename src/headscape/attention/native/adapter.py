@@ -1,9 +1,9 @@
 """Attention by the native kernels on the CPU, forward and backward.
 
-Serves every bias of bias.py but Pairwise, causal or not, with any positions, groups and windows, a
-temperature, a softcap and sinks, and heads that share keys. Half precision is converted a tile at a
-time and summed in float32. Encodings that mix scores (DAPE, DAPEv2) are served without these. A
-perceptron (FIRE) goes in as its linear pieces,
+Serves every bias of bias.py but Pairwise, causal or not, with any positions, groups, windows and
+chunks, a temperature, a softcap and sinks, and heads that share keys. Half precision is converted a
+tile at a time and summed in float32. Encodings that mix scores (DAPE, DAPEv2) are served without
+these. A perceptron (FIRE) goes in as its linear pieces,
 
     mlp(u) = slope_m u + offset_m      between its sorted knots -in_bias / in_weight,
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from headscape.attention.check import check
 from headscape.attention.native import library
 from headscape.attention.native.fold import fold
-from headscape.attention.native.ops import MARGIN, TYPES, attention, contiguous
+from headscape.attention.native.ops import MARGIN, REACH, TYPES, attention, contiguous
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Pairwise, Perceptron, Sheared, Slope, Toeplitz
 from headscape.encodings import Encoding
@@ -35,16 +35,16 @@ _MISSING = _FOUND if isinstance(_FOUND, str) else None
 MOST_TAPS = 33
 MOST_DIM = 256
 FAR = 1e30
-"""Where a unit's knot goes that has no slope: beyond every input."""
+"""Knot of a unit without a slope: beyond every input."""
 
 
 def available() -> str | None:
-    """Why the kernels are not there; None when they are."""
+    """Return why the kernels are not available, or None if they are."""
     return _MISSING
 
 
 def refuses(inputs: AttentionInputs) -> str | None:
-    """Why the kernels cannot serve this call; None when they can."""
+    """Return why the kernels do not support this call, or None if they do."""
     q, encoding = inputs.q, inputs.encoding
     if (missing := available()) is not None:
         return missing
@@ -64,7 +64,15 @@ def refuses(inputs: AttentionInputs) -> str | None:
         return f"the native kernels take DAPEv2 up to kernel {MOST_TAPS}"
     if isinstance(inputs.bias, Pairwise):
         return "the native kernels take no bias that is given as a function"
-    return _refuses_mixing(inputs) if encoding.mixes else None
+    return _refuses_content(inputs) or (_refuses_mixing(inputs) if encoding.mixes else None)
+
+
+def _refuses_content(inputs: AttentionInputs) -> str | None:
+    if inputs.encoding.weighs:
+        return f"the native kernels compute a softmax, not the weights of {inputs.encoding.title}"
+    if inputs.reflections is not None:
+        return "the native kernels do not take reflections"
+    return None
 
 
 def _refuses_mixing(inputs: AttentionInputs) -> str | None:
@@ -104,7 +112,7 @@ def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
     q, k, v, bias, visible = inputs.q, inputs.k, inputs.v, inputs.bias, inputs.visible
     check(inputs)
     if (reason := refuses(inputs)) is not None:
-        raise InputError(f"path='native' cannot serve this: {reason}.")
+        raise InputError(f"path='native' does not support this call: {reason}.")
     _check_bias(bias, q, k)
     kind, tensors, low = _values(bias, inputs.positions, visible.causal)
     mixing, mixers = _mixer(inputs.encoding)
@@ -122,8 +130,12 @@ def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
         temperature = temperature.float().expand(q.shape[:3])
     if mixing:
         q, k, v = q.float(), k.float(), v.float()
+    at = _at(inputs)
+    if isinstance(bias, Sheared):
+        _, most = inputs.positions.bounds
+        at += [bias.columns(torch.arange(low, max(most, low + REACH) + REACH + 1))[None]]
     return (
-        q, k, v, _at(inputs), [*tensors, *mixers], kind, mixing, low, visible.causal, inputs.scale,
+        q, k, v, at, [*tensors, *mixers], kind, mixing, low, visible.causal, inputs.scale,
         visible.window or 0, inputs.softcap or 0.0, temperature,
         None if sink is None else sink.float(),
     )  # fmt: skip
@@ -132,8 +144,9 @@ def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
 def _at(inputs: AttentionInputs) -> list[Tensor]:
     """Positions of queries and keys and, where there are any, their groups."""
     at = [inputs.positions.q, inputs.positions.k]
-    if inputs.visible.q_group is not None and inputs.visible.k_group is not None:
-        at += [inputs.visible.q_group, inputs.visible.k_group]
+    visible = inputs.visible.chunks_as_groups(inputs.positions)
+    if visible.q_group is not None and visible.k_group is not None:
+        at += [visible.q_group, visible.k_group]
     return at
 
 
@@ -178,7 +191,7 @@ def _check_bias(bias: Bias | None, q: Tensor, k: Tensor) -> None:
         whole = ("near", "table", "in_weight", "in_bias", "out_weight", "out_bias")
         shared = shape if name in whole else (1, *shape[1:])
         if tuple(x.shape) not in (shape, shared) or x.numel() == 0 or x.device != q.device:
-            raise InputError(f"bias.{name} must be {shape} on {q.device}, not {tuple(x.shape)}.")
+            raise InputError(f"bias.{name} must be {shape} on {q.device}, got {tuple(x.shape)}.")
 
 
 def _values(
@@ -192,12 +205,12 @@ def _values(
         sums = [bias.row.double(), bias.col.double()]
         return "slope", sums if bias.weight is None else [*sums, bias.weight.float()], 0
     least, most = positions.bounds
-    low = (max(least, 0) if causal else least) - MARGIN
-    distance = torch.arange(low, max(most, low) + MARGIN + 1)
+    margin = REACH if isinstance(bias, Sheared) else MARGIN
+    low = (max(least, 0) if causal else least) - margin
+    distance = torch.arange(low, max(most, low) + margin + 1)
     if isinstance(bias, Sheared):
-        column = (distance + bias.zero).clamp(0, bias.basis.shape[-1] - 1)
         pairs = [(bias.r, bias.basis), *([] if bias.key is None else [bias.key])]
-        tensors = [x for r, basis in pairs for x in (r, basis.index_select(2, column))]
+        tensors = [x for r, basis in pairs for x in (r, basis.mT)]
         return "sheared", [x.float() for x in tensors], low
     if isinstance(bias, Toeplitz):
         column = (distance + bias.zero).clamp(0, bias.table.shape[1] - 1)

@@ -121,69 +121,6 @@ inline void conclude(int64_t count, int64_t e, const float *top, const float *to
     }
 }
 
-// Room of one thread: pieces of one block of memory, in order.
-struct Room {
-    float *at;
-    float *take(int64_t floats) {
-        float *found = at;
-        at += floats;
-        return found;
-    }
-};
-
-// The sheared bias of a query tile: r and u as `Shear` wants them.
-struct Sheared {
-    const Problem &p;
-    int64_t head, row;
-    float *turned, *d_turned;  // [rank, kQueryTile]
-
-    static int64_t floats(const Problem &p) { return 2 * p.rank * kQueryTile; }
-    Sheared(const Problem &problem, int64_t row_, int64_t head_, const Tile &q, int64_t padded,
-            Room &room)
-        : p(problem), head(head_), row(row_) {
-        turned = room.take(p.rank * kQueryTile), d_turned = room.take(p.rank * kQueryTile);
-        if (!p.r) return;
-        transpose(p.r + row * p.r_stride + (head * p.queries + q.start) * p.rank, q.count, p.rank,
-                  padded, 1, turned, kQueryTile);
-        memset(d_turned, 0, p.rank * kQueryTile * sizeof(float));
-    }
-    Shear by_query(const Pair &pair) const {
-        return {turned, kQueryTile, p.rank,
-                p.basis + head * p.basis_stride - p.basis_low + pair.gap(), p.basis_length};
-    }
-    Shear by_key(const Pair &pair) const {
-        return {p.u + row * p.u_stride + (head * p.keys + pair.k.start) * p.key_rank, p.key_rank,
-                p.key_rank, p.key_basis + head * p.key_basis_stride - p.basis_low + pair.gap(),
-                p.basis_length};
-    }
-    void add(const Pair &pair, int64_t padded, float *s) const {
-        if (p.r) add_shear<false>(by_query(pair), pair.k.count, padded, pair.band(), s, kLd);
-        if (p.u) add_shear<true>(by_key(pair), pair.k.count, padded, pair.band(), s, kLd);
-    }
-    void learn(const Pair &pair, int64_t padded, const float *d) const {
-        int64_t keys = pair.k.count, at = pair.of_part();
-        Band band = pair.band();
-        if (p.r && p.d_r) {
-            shear_to_queries(by_query(pair), keys, padded, band, d, kLd, d_turned);
-            shear_to_basis<false>(by_query(pair), keys, padded, band, d, kLd,
-                                  p.d_basis + at * p.rank * p.basis_length - p.basis_low + pair.gap());
-        }
-        if (p.u && p.d_u) {
-            float *d_u = p.d_u + (at * p.keys + pair.k.start) * p.key_rank;
-            shear_to_keys(by_key(pair), keys, pair.q.count, band, d, kLd, d_u);
-            shear_to_basis<true>(
-                by_key(pair), keys, padded, band, d, kLd,
-                p.d_key_basis + at * p.key_rank * p.basis_length - p.basis_low + pair.gap());
-        }
-    }
-    void finish(const Tile &q) const {
-        if (!p.d_r) return;
-        float *to = p.d_r + ((row * p.heads + head) * p.queries + q.start) * p.rank;
-        for (int64_t i = 0; i < q.count; i++)
-            for (int64_t c = 0; c < p.rank; c++) to[i * p.rank + c] = d_turned[c * kQueryTile + i];
-    }
-};
-
 inline int64_t forward_floats(const Problem &p) {
     int64_t e = p.head_dim, halves = p.type == kFloat ? 0 : 1;
     return kScores + (e + 3) * kQueryTile + Sheared::floats(p) +
@@ -202,7 +139,7 @@ inline void forward_tile(const Problem &p, const Plan &plan, const Unit &unit, f
     float *factor = room.take(kQueryTile);
     float *k_room = room.take(halves * kKeyTile * e), *v_room = room.take(halves * kKeyTile * ev);
     float *own = room.take(halves * kQueryTile * ev);
-    Sheared sheared(p, unit.row, unit.head, q, padded, room);
+    Sheared sheared(p, unit.row, unit.head, q, padded, room, false);
     int64_t at = head * p.queries + q.start;
     float *out = halves ? own : (float *)p.out + at * ev;
     transpose(rows_of(p, p.q, at * e, q.count * e, k_room), q.count, e, padded, (float)p.scale,
@@ -299,7 +236,7 @@ inline void backward_tile(const Problem &p, const Plan &plan, int64_t row, int64
     float *lse = room.take(kQueryTile), *delta = room.take(kQueryTile);
     float *k_room = room.take(halves * kKeyTile * e), *v_room = room.take(halves * kKeyTile * ev);
     float *q_room = room.take(halves * kQueryTile * e), *d_room = room.take(halves * kQueryTile * ev);
-    Sheared sheared(p, row, head_index, q, padded, room);
+    Sheared sheared(p, row, head_index, q, padded, room, kLearns);
     Bend bend(p, row, head_index, q);
     const float *query = rows_of(p, p.q, at * e, q.count * e, q_room);
     const float *d_out = rows_of(p, p.d_out, at * ev, q.count * ev, d_room);
@@ -327,7 +264,7 @@ inline void backward_tile(const Problem &p, const Plan &plan, int64_t row, int64
         over_keys<Into::kAdd>(q.count, e, k.count, d, kLd, key, e, d_q, e, nullptr, band);
         sheared.learn(pair, padded, d);
     }
-    sheared.finish(q);
+    sheared.finish(Pair{p, row, head_index, part, q, q});
     V by = splat((float)p.scale);
     for (int64_t n = 0; n < q.count * e; n += W) store(d_q + n, load(d_q + n) * by);
 }

@@ -6,8 +6,8 @@ The first convolution is linear in X = [A ; B], and B depends on the distance d 
                                                fold[0]     = in_bias + the sum over all taps t
 
 with p = taps // 2 and B = 0 where it is hidden. That is half of conv1 and of its gradients, done
-once instead of for every pair of tokens. Where a tap leads beside the keys of a sequence the kernel
-takes fold[1 + t] away again. Autograd carries the gradient of the table on to bias and weights.
+once instead of for every pair of tokens. Where a tap falls outside the keys of a sequence, the
+kernel subtracts fold[1 + t]. Autograd carries the gradient of the table on to bias and weights.
 """
 
 import torch

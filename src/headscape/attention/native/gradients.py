@@ -4,11 +4,12 @@ Several workers may share a head or a parameter: each fills in a part of its own
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
 def parts_of(workers: int) -> int:
-    """Into how many parts a worker's queries are dealt, where there are fewer workers than threads.
+    """Return how many parts a worker's queries are split into if workers are fewer than threads.
 
     Each part has its own d_k and d_v, so there are no more than needed.
     """
@@ -37,14 +38,25 @@ def buffers(
         found["d_slopes"] = q.new_zeros(parts, b, h, bias[2].shape[1])
         found["d_offsets"] = torch.zeros_like(found["d_slopes"])
     if kind == "sheared":
-        found["d_r"] = q.new_zeros(b, h, t, bias[0].shape[-1])
-        found["d_basis"] = q.new_zeros(parts, b, h, *bias[1].shape[1:])
+        length, wide = bias[1].shape[1], _wide(bias[0])
+        found["d_r"] = q.new_zeros(b, h, t, wide)
+        found["d_basis"] = q.new_zeros(parts, b, h, length, wide)
     if kind == "sheared" and len(bias) == 4:
-        found["d_u"] = q.new_zeros(parts, b, h, k.shape[2], bias[2].shape[-1])
-        found["d_key_basis"] = q.new_zeros(parts, b, h, *bias[3].shape[1:])
+        wide = _wide(bias[2])
+        found["d_u"] = q.new_zeros(parts, b, h, k.shape[2], wide)
+        found["d_key_basis"] = q.new_zeros(parts, b, h, length, wide)
     for name, x in zip(("in_weight", "in_bias", "out_weight", "out_bias"), mixers):  # noqa: B905
         found[f"d_{name}"] = q.new_zeros(parts, b, *x.shape, dtype=double)
     return found
+
+
+def padded(x: Tensor) -> Tensor:
+    """The same with zeros up to the length of rows that the kernels want for r, u and bases."""
+    return F.pad(x, (0, _wide(x) - x.shape[-1])).contiguous()
+
+
+def _wide(x: Tensor) -> int:
+    return -(-x.shape[-1] // 16) * 16
 
 
 def total(x: Tensor) -> Tensor:
@@ -66,7 +78,8 @@ def gather(kind: str, bias: list[Tensor], learned: dict[str, Tensor]) -> list[Te
         found = [learned["d_r"], learned["d_basis"].sum((0, 1))]
         if len(bias) == 4:
             found += [learned["d_u"].sum(0), learned["d_key_basis"].sum((0, 1))]
-        return [d.sum_to_size(x.shape) for d, x in zip(found, bias, strict=True)]
+        found = [d[..., : x.shape[-1]] for d, x in zip(found, bias, strict=True)]
+        return [d.sum_to_size(x.shape).contiguous() for d, x in zip(found, bias, strict=True)]
     return [
         learned["d_table"].sum((0, 1, 2)),
         learned["d_weight"].sum(1).sum_to_size(bias[1].shape),

@@ -1,8 +1,8 @@
 """The shared library: where it is, what it is called with, and why it is not there.
 
-`Problem` mirrors the struct of that name in problem.hpp, which documents the fields. ctypes lets
-go of the interpreter lock while a call runs. HEADSCAPE_LIBRARY names another build to load, such as
-one with sanitizers; HEADSCAPE_NATIVE (avx2, portable) holds it back from newer instructions.
+`Problem` mirrors the struct of that name in problem.hpp, which documents the fields. ctypes
+releases the interpreter lock during a call. HEADSCAPE_LIBRARY is the path of a different build,
+such as one with sanitizers; HEADSCAPE_NATIVE (avx2, portable) limits the instruction set.
 """
 
 import ctypes
@@ -31,9 +31,9 @@ FIELDS = [
     *_fields(ctypes.c_int64, "table_low table_length"),
     *_fields(ctypes.c_void_p, "weight row col"),
     *_fields(ctypes.c_int64, "weight_stride row_stride col_stride pieces"),
-    *_fields(ctypes.c_void_p, "knots slopes offsets r basis u key_basis"),
+    *_fields(ctypes.c_void_p, "knots slopes offsets r basis u key_basis key_turned source"),
     *_fields(ctypes.c_int64, "rank key_rank r_stride u_stride basis_stride key_basis_stride"),
-    *_fields(ctypes.c_int64, "basis_low basis_length"),
+    *_fields(ctypes.c_int64, "key_turned_stride basis_low basis_rows turned_length"),
     *_fields(ctypes.c_int64, "hidden taps adds_bias released"),
     *_fields(ctypes.c_void_p, "in_weight in_bias out_weight out_bias in_back out_back fold"),
     *_fields(ctypes.c_int64, "fold_low fold_length"),
@@ -44,7 +44,7 @@ FIELDS = [
 
 
 DECODE = Struct("@9q2d3P6qP2q5P")
-"""The struct `Decode`, packed: a call per layer and token has no time for ctypes to set fields."""
+"""The struct `Decode`, packed: setting ctypes fields is too slow for a call per layer and token."""
 CELLS_FIELDS = [
     *_fields(ctypes.c_int64, "cells additive"),
     *_fields(ctypes.c_void_p, "edges raw_q raw_k sum least greatest"),
@@ -70,7 +70,7 @@ class Cells(ctypes.Structure):
 
 @functools.cache
 def load() -> ctypes.CDLL | str:
-    """The library, or why there is none."""
+    """Return the library, or the reason why it cannot be loaded."""
     path = library_path()
     if not path.exists():
         return "the native kernels were not built; install headscape where a C++ compiler is"

@@ -1,4 +1,4 @@
-"""One query per head against a cache, by one native call: keys and values are read where they lie.
+"""One query per head against a cache, by one native call: keys and values are read in place.
 
 No gradients; the row of bias comes written out, or as a slope's sums relative to a recent token.
 """
@@ -16,7 +16,7 @@ MOST_DIM = 256
 
 
 def serves(inputs: AttentionInputs) -> bool:
-    """Whether one call can do it; autograd would see nothing of it."""
+    """Return whether one call supports this; it records nothing for autograd."""
     q, k, v = inputs.q, inputs.k, inputs.v
     return (
         q.device.type == "cpu"
@@ -32,9 +32,9 @@ def serves(inputs: AttentionInputs) -> bool:
 
 
 def attend(
-    inputs: AttentionInputs, row: Float[Tensor, "#b h s"] | None, slope: Slope | None = None
+    inputs: AttentionInputs, row: Float[Tensor, "#b h *one s"] | None, slope: Slope | None = None
 ) -> Float[Tensor, "b h 1 ev"]:
-    """Attention of one query; with a slope, `row` holds its sums."""
+    """Attention of one query; with a slope, `row` contains its sums."""
     q, k, v = inputs.q.contiguous(), inputs.k, inputs.v
     b, h, _, e = q.shape
     out = q.new_empty(b, h, 1, v.shape[3])
@@ -46,8 +46,8 @@ def attend(
         temperature = _per_head(inputs.temperature, b, h)
     sink = None if inputs.sink is None else inputs.sink.float().contiguous()
     if row is not None:
-        row = row.to(torch.float32)
-        row = row if row.stride(2) == 1 else row.contiguous()
+        row = row if row.dtype == torch.float32 else row.float()
+        row = row if row.stride(-1) == 1 else row.contiguous()
     threads = torch.get_num_threads()
     packed = library.DECODE.pack(
         b, h, k.shape[1], k.shape[2], e, v.shape[3], TYPES[q.dtype], threads,
@@ -64,7 +64,10 @@ def attend(
     return out
 
 
-def _per_head(x: Float[Tensor, "#b #h 1"], b: int, h: int) -> Float[Tensor, "b h"]:
+def _per_head(x: Float[Tensor, "#b #h 1"], b: int, h: int) -> Float[Tensor, "b h *one"]:
+    # Every call into torch counts here: the keys of a layer push what it needs out of the caches.
+    if x.dtype == torch.float32 and x.shape == (b, h, 1) and x.is_contiguous():
+        return x
     return x[:, :, 0].float().expand(b, h).contiguous()
 
 
@@ -73,5 +76,5 @@ def _address(x: Tensor | None) -> int:
 
 
 def _stretches(heads: int, threads: int) -> int:
-    """Into how many stretches the keys of a head go, so that every thread has work."""
+    """Return how many ranges the keys of a head are split into, so that every thread has work."""
     return 1 if heads % threads == 0 or heads >= 4 * threads else -(-2 * threads // heads)

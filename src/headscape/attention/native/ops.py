@@ -9,32 +9,38 @@
     toeplitz  table [h n]
     slope     row [#b h t] and col [#b h s] in float64, and optionally weight [#b h t]
     pieces    near [n], 1 / far [#b t], slopes [h p], offsets [h p], knots [p - 1]
-    sheared   r [#b h t c], basis [#h c n], and optionally u [#b h s c2], its basis [#h c2 n]
+    sheared   r [#b h t c], basis [#h n c], and optionally u [#b h s c2], its basis [#h n c2]
 
 and `mixing` says what DAPE or DAPEv2 does with them (empty: the scores are not mixed); its tensors
 are in_weight [m c k], in_bias [m], out_weight [h m k], out_bias [h]. A table to be mixed is
-followed by its fold [k+1 m n] (see fold.py): in_weight then holds the scores' half alone, and the
+followed by its fold [k+1 m n] (see fold.py): in_weight then has the scores' half alone, and the
 bias's half and in_bias are in the fold.
 
-`at` holds the positions of queries and keys and, where there are groups, those of both; `low` is
-the distance in column 0 of a table or basis. `window` and `softcap` are 0 where there is none; the
-temperature is [b h t], the sink [h]. q, k, v are float32, bfloat16 or float16, all else float32 or
-float64. Being operators, they can be compiled, checkpointed and
-differentiated like any other; of torch's global state only the thread count is read.
+`at` has the positions of queries and keys, where there are groups those of both and, of a sheared
+bias, the row of its bases for every distance [1 n]. `low` is the distance in column 0 of a table,
+and the first of those distances. `window` and `softcap` are 0 where there is none; the temperature
+is [b h t], the sink [h]. q, k, v are float32, bfloat16 or float16, all else float32 or float64.
+Being operators, they can be compiled, checkpointed and differentiated like any other; of torch's
+global state only the thread count is read.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headscape.attention.native.fold import MARGIN as FOLD
-from headscape.attention.native.gradients import buffers, gather, parts_of, total
+from headscape.attention.native.gradients import buffers, gather, padded, parts_of, total
 from headscape.attention.native.library import Fields, call
 from headscape.errors import InputError
 
 KINDS = {"none": 0, "toeplitz": 1, "slope": 2, "pieces": 3, "sheared": 0}
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MARGIN = 32
-"""Columns a table holds beyond the distances that occur; a vector may reach that far."""
+"""Columns of a table beyond the distances that occur; a vector may reach that far."""
+REACH = 192
+"""The same of a sheared bias; a block of keys may reach that far."""
+SPARE = 16
+"""Columns of zeros behind a turned basis, as many as a vector may have."""
 MIXERS = 4
 """Tensors of a mixing encoding, at the end of `values`."""
 
@@ -57,6 +63,7 @@ def fields_of(
 ) -> Fields:
     """What the struct `Problem` is filled with."""
     b, h, t, e = q.shape
+    at, source = (at[:-1], at[-1]) if kind == "sheared" else (at, None)
     rows = max(x.shape[0] for x in at)
     fields: Fields = {
         "batch": b, "heads": h, "queries": t, "keys": k.shape[2], "head_dim": e,
@@ -82,12 +89,7 @@ def fields_of(
         fields |= {"weight": far, "weight_stride": 0 if far.shape[0] == 1 else t}
         fields |= {"slopes": slopes, "offsets": offsets, "knots": knots, "pieces": slopes.shape[1]}
     if kind == "sheared":
-        fields |= {"basis_low": low, "basis_length": bias[1].shape[-1]}
-        names = (("r", "basis", "rank"), ("u", "key_basis", "key_rank"))
-        for (own, basis, rank), x, y in zip(names, bias[::2], bias[1::2], strict=False):
-            fields |= {own: x, basis: y, rank: x.shape[-1]}
-            fields[f"{own}_stride"] = 0 if x.shape[0] == 1 else x[0].numel()
-            fields[f"{basis}_stride"] = 0 if y.shape[0] == 1 else y[0].numel()
+        fields |= _sheared(bias) | {"source": source, "basis_low": low}
     if mixing:
         inner, in_bias, outer, out_bias = values[-MIXERS:]
         fields |= {
@@ -101,6 +103,22 @@ def fields_of(
     return fields
 
 
+def _sheared(bias: list[Tensor]) -> Fields:
+    """The fields of a sheared bias."""
+    fields: Fields = {"basis_rows": bias[1].shape[1]}
+    names = (("r", "basis", "rank"), ("u", "key_basis", "key_rank"))
+    tensors: dict[str, Tensor] = {}
+    for (own, basis, rank), x, y in zip(names, bias[::2], bias[1::2], strict=False):
+        tensors |= {own: padded(x), basis: padded(y)}
+        fields[rank] = x.shape[-1]
+    if len(bias) == 4:
+        tensors["key_turned"] = F.pad(bias[3].mT, (0, SPARE))
+        fields["turned_length"] = bias[3].shape[1] + SPARE
+    for name, x in tensors.items():
+        fields |= {name: x, f"{name}_stride": 0 if x.shape[0] == 1 else x[0].numel()}
+    return fields
+
+
 def _check(
     at: list[Tensor],
     values: list[Tensor],
@@ -110,19 +128,21 @@ def _check(
     causal: bool,  # noqa: FBT001
 ) -> None:
     for x in values:
-        if not bool(torch.isfinite(x).all()):
-            raise InputError(f"bias ({kind}) holds values that are not finite.")
+        if not bool(torch.isfinite(torch.stack(torch.aminmax(x))).all()):
+            raise InputError(f"bias ({kind}) contains values that are not finite.")
     if kind in ("toeplitz", "pieces", "sheared"):
-        columns = values[1 if kind == "sheared" else 0].shape[-1]
+        columns, margin = values[0].shape[-1], MARGIN
+        if kind == "sheared":
+            columns, margin = at[-1].shape[1], REACH
         least, most = int(at[0].min() - at[1].max()), int(at[0].max() - at[1].min())
         least = max(least, 0) if causal else least
-        if least - MARGIN < low or most + MARGIN >= low + columns:
-            raise InputError(f"positions hold distances {least} to {most}, beyond their bounds.")
+        if least - margin < low or most + margin >= low + columns:
+            raise InputError(f"positions have distances {least} to {most}, beyond their bounds.")
     if mixing and kind == "toeplitz":
         hidden, _, taps = values[-MIXERS].shape
         wanted = (taps + 1, hidden, values[0].shape[-1] + 2 * FOLD)
         if values[1].shape != wanted:
-            raise InputError(f"the fold must be of shape {wanted}, not {tuple(values[1].shape)}.")
+            raise InputError(f"the fold must have shape {wanted}, got {tuple(values[1].shape)}.")
     if mixing and not contiguous(at):
         raise InputError(
             "positions.k must be consecutive within each group where scores are mixed natively; "

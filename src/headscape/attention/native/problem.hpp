@@ -49,12 +49,15 @@ struct Problem {
     const float *offsets;    // [h, pieces]
 
     // A sheared bias; r null: none. u null: none by key.
-    const float *r, *basis;          // [#b h t rank], [#h rank basis_length]
-    const float *u, *key_basis;      // [#b h s key_rank], [#h key_rank basis_length]
+    // Their last axes are padded with zeros to `wide`, multiples of 16.
+    const float *r, *basis;          // [#b h t wide], [#h basis_rows wide]
+    const float *u, *key_basis;      // [#b h s wide], [#h basis_rows wide]
+    const float *key_turned;         // [#h key_rank turned_length], at least 16 columns more
+    const int64_t *source;           // the row of both bases for distance basis_low, the next ...
     int64_t rank, key_rank;
     int64_t r_stride, u_stride;      // from one batch row to the next; 0: shared
-    int64_t basis_stride, key_basis_stride;  // from one head to the next; 0: shared
-    int64_t basis_low, basis_length;  // the distance in column 0 of both bases, and their columns
+    int64_t basis_stride, key_basis_stride, key_turned_stride;  // between heads; 0: shared
+    int64_t basis_low, basis_rows, turned_length;
 
     // DAPE and DAPEv2; hidden = 0: the scores are not mixed. There are c = 2 h channels with a slope
     // or pieces, else h: a bias by distance comes as `fold`.
@@ -75,8 +78,8 @@ struct Problem {
     float *d_weight;            // slope, pieces: [b h t] or null
     double *d_row, *d_col;      // slope: [b h t], [parts b h s] or null
     float *d_slopes, *d_offsets;  // pieces: [parts b h pieces] or null
-    float *d_r, *d_basis;       // [b h t rank], [parts b h rank basis_length] or null
-    float *d_u, *d_key_basis;   // [parts b h s key_rank], [parts b h key_rank basis_length] or null
+    float *d_r, *d_basis;       // [b h t wide], [parts b h basis_rows wide] or null
+    float *d_u, *d_key_basis;   // [parts b h s wide], [parts b h basis_rows wide] or null
     float *d_fold;              // [parts b 1+taps hidden length]
     double *d_in_weight, *d_in_bias;    // [parts b hidden c taps], [parts b hidden]
     double *d_out_weight, *d_out_bias;  // [parts b h hidden taps], [parts b h]

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
@@ -33,6 +34,8 @@ def refuses(inputs: AttentionInputs) -> str | None:
         return "cells are for one sequence against itself"
     if visible.q_group is not None:
         return "cells are for one sequence without groups"
+    if visible.chunk is not None:
+        return "cells are for attention without chunks"
     for found in (at.q, at.k):
         if found.shape[0] != 1 or bool((found.diff() != 1).any()):
             return "cells are for consecutive positions"
@@ -45,7 +48,7 @@ def reduce_scores(
 ) -> Mapping[str, Grid]:
     """The mean, min and max of every cell, by quantity; NaN where a cell has no visible entry.
 
-    `edges` are the tokens that cells begin with, and at last the number of tokens.
+    `edges` are the first token of each cell, followed by the number of tokens.
     """
     if (reason := refuses(inputs)) is not None:
         raise InputError(f"scores cannot be reduced natively: {reason}.")
@@ -64,7 +67,7 @@ def reduce_scores(
         "additive": int(not (inputs.encoding.mixes or inputs.unrotated or inputs.bends)),
     }  # fmt: skip
     if inputs.unrotated is not None:
-        raw_q, raw_k = (x.float().contiguous() for x in inputs.unrotated)
+        raw_q, raw_k = (_widened(x, wide.q.shape[-1]) for x in inputs.unrotated)
         held |= {"raw_q": raw_q, "raw_k": shared(raw_k, wide.k.shape[1]).contiguous()}
     grid = library.Cells()
     library.fill(grid, held)
@@ -72,6 +75,11 @@ def reduce_scores(
     library.call("cells", fields_of(q, k, v, *given[3:]) | {"lse": lse}, grid)
     seen = _counts(inputs, edges)
     return {name: _grid(total[n], least[n], greatest[n], seen) for n, name in enumerate(QUANTITIES)}
+
+
+def _widened(x: Tensor, dims: int) -> Tensor:
+    """Zeros after the dims that x has, for a rotation that widens: q . k stays what it is."""
+    return F.pad(x.float(), (0, dims - x.shape[-1])).contiguous()
 
 
 def _check_edges(edges: Int64[np.ndarray, " edges"], length: int) -> None:

@@ -1,14 +1,21 @@
-// A bias r_i . basis[i - j] on a tile of scores, and its gradients, without a matrix of pairs.
+// A bias r_i . basis[i - j] on tiles of scores, and its gradients, without a matrix of pairs.
 //
-//     S^T[j, i]      += sum_c r^T[c, i] basis[c, i - j]
-//     dr^T[c, i]     += sum_j dS^T[j, i] basis[c, i - j]
-//     dbasis[c, d]   += sum over i - j = d of dS^T[j, i] r^T[c, i]
+//     C^T[d, i]    = sum_c basis[d, c] r^T[c, i]         a product like that of keys and queries
+//     S^T[j, i]   += C^T[i - j, i]                       the curves, sheared
+//     dC^T[i - j, i] = dS^T[j, i]                        the gradients, sheared back
+//     dr[i, c]    += sum_d dC^T[d, i] basis[d, c]        like dQ
+//     dbasis[d, c] += sum_i dC^T[d, i] r[i, c]           like dK
 //
-// With queries along the lanes, the basis of W queries and one key is one unaligned load, and each
-// sum costs what a matrix product of that depth does. The entries (j, i) and (j + W, i + W) read the
-// same part of the basis, so blocks go down diagonals: N vectors of queries, the n-th of them n W
-// rows further down. Rows that a block would take from beside the tile are done one vector at a
-// time. By key (kKey), u_j takes the place of r_i and is one number for all lanes.
+// C^T of a query tile is kept for 256 distances, in rows d mod 256: the next key tile needs 128 new
+// ones, so each pair of tokens costs one multiplication per dim, at the speed of a matrix product.
+// Shearing a block of W queries takes log2 W blends a row: each moves the lanes with one bit of
+// their index set by that many rows.
+//
+// By key, E[j, d] = u_j . basis[d] has the queries of key j one after the other, and a row of E,
+// moved by j, is added as it is. It is made for kKeyBlock keys at a time.
+//
+// Distances may share a row of the basis (`source`): those beyond its end, DeBERTa's buckets. The
+// products are of the rows that differ; their results are copied, and gradients summed, per distance.
 #pragma once
 
 #include "bias.hpp"
@@ -16,237 +23,304 @@
 namespace headscape {
 namespace HEADSCAPE_ISA {
 
-// One pair of tiles: x[c, i] holds r transposed (step 1, by c `ld`) or u as it is (by j `ld`);
-// basis[c * length + i - j].
-struct Shear {
-    const float *x;
-    int64_t ld, rank;
-    const float *basis;
-    int64_t length;
+constexpr int64_t kRing = kQueryTile + kKeyTile;  // a power of two above the distances of a pair
+constexpr int64_t kRingLd = kQueryTile + 16;
+constexpr int64_t kKeyBlock = 32;
+constexpr int64_t kPiece = 64;  // distances whose curves are made at once
+constexpr int64_t kKeyLd = kQueryTile + kKeyBlock + 2 * W;
+constexpr Band kAll = {-kEverything, kEverything};
+static_assert((kRing & (kRing - 1)) == 0, "a row is found by its last bits");
+
+// yes in the lanes whose index has bit B.
+template <int B>
+inline V pick(V yes, V no) {
+#if defined(__AVX512F__)
+    constexpr __mmask16 mask = B == 1 ? 0xAAAA : B == 2 ? 0xCCCC : B == 4 ? 0xF0F0 : 0xFF00;
+    return _mm512_mask_blend_ps(mask, no, yes);
+#elif defined(__AVX2__)
+    return _mm256_blend_ps(no, yes, B == 1 ? 0xAA : B == 2 ? 0xCC : 0xF0);
+#else
+    return choose((Lanes)((lane_index() & B) != 0), yes, no);
+#endif
+}
+
+// x[r] <- in lane l, x[r + l]: rows 0 ... W - 1 out of 2 W - 1.
+template <int B>
+inline void shear(V *x) {
+#pragma GCC unroll 32
+    for (int64_t r = 0; r + B < 2 * W - B; r++) x[r] = pick<B>(x[r + B], x[r]);
+    if constexpr (2 * B < W) shear<2 * B>(x);
+}
+// The reverse: x[r + l] <- in lane l, x[r], from W rows and W - 1 rows of zeros.
+template <int B>
+inline void unshear(V *x) {
+#pragma GCC unroll 32
+    for (int64_t r = 2 * W - 2; r >= 0; r--) x[r] = pick<B>(r < B ? V{} : x[r < B ? 0 : r - B], x[r]);
+    if constexpr (B > 1) unshear<B / 2>(x);
+}
+
+// Rows of curves by distance, those of [low, high).
+struct Ring {
+    float *rows;  // [kRing, kRingLd]
+    int64_t low = 0, high = 0;
+    float *row(int64_t d) const { return rows + (d & (kRing - 1)) * kRingLd; }
+    // run(d, count) for stretches of [from, end) that are contiguous in memory.
+    template <class Run>
+    static void stretches(int64_t from, int64_t end, const Run &run) {
+        for (int64_t next; from < end; from = next) {
+            next = smaller(end, (from & ~(kRing - 1)) + kRing);
+            run(from, next - from);
+        }
+    }
 };
 
-template <bool kKey>
-inline V coefficient(const Shear &f, int64_t c, int64_t i, int64_t j) {
-    return kKey ? splat(f.x[j * f.ld + c]) : load(f.x + c * f.ld + i);
-}
-
-// Rows j + n W ... + M - 1 of vectors i + n W.
-template <bool kKey, int M, int N>
-inline void shear_block(const Shear &f, int64_t i, int64_t j, float *s, int64_t ld) {
-    V sums[N][M];
-#pragma GCC unroll 4
-    for (int n = 0; n < N; n++)
-#pragma GCC unroll 6
-        for (int m = 0; m < M; m++) sums[n][m] = load(s + (j + n * W + m) * ld + i + n * W);
-    for (int64_t c = 0; c < f.rank; c++) {
-        const float *basis = f.basis + c * f.length + i - j;
-        V own[N];
-        if (!kKey)
-#pragma GCC unroll 4
-            for (int n = 0; n < N; n++) own[n] = load(f.x + c * f.ld + i + n * W);
-#pragma GCC unroll 6
-        for (int m = 0; m < M; m++) {
-            V shared = load(basis - m);
-#pragma GCC unroll 4
-            for (int n = 0; n < N; n++)
-                sums[n][m] = fma(kKey ? splat(f.x[(j + n * W + m) * f.ld + c]) : own[n], shared,
-                                 sums[n][m]);
-        }
+// The distances of a pair that some query sees: [low, high).
+struct Span {
+    int64_t low, high;
+    Span(const Pair &pair, int64_t padded) {
+        Band band = pair.band();
+        low = greater(pair.gap() - pair.k.count + 1, pair.gap() - band.high);
+        high = smaller(pair.gap() + padded, pair.gap() - band.low + W);
     }
-#pragma GCC unroll 4
-    for (int n = 0; n < N; n++)
-#pragma GCC unroll 6
-        for (int m = 0; m < M; m++) store(s + (j + n * W + m) * ld + i + n * W, sums[n][m]);
+};
+
+// rows(first, end, at): rows first ... end - 1 of the scores, in blocks of W from the last on, and
+// the smallest distance of the block.
+template <class Rows>
+inline void sheared_blocks(const Pair &pair, int64_t i, const Rows &rows) {
+    Band band = pair.band();
+    int64_t first = band.first(i, pair.k.count), end = band.end(i, W, pair.k.count);
+    for (; end > first; end -= W) rows(greater(first, end - W), end, pair.gap() + i - end + 1);
 }
 
-template <bool kKey, int M, int N>
-inline void shear_rows(const Shear &f, int64_t i, int64_t j, int64_t end, float *s, int64_t ld) {
-    for (; j + M <= end; j += M) shear_block<kKey, M, N>(f, i, j, s, ld);
-    if constexpr (M > 1)
-        if (j < end) shear_rows<kKey, M - 1, N>(f, i, j, end, s, ld);
-}
-
-// Goes over a tile's diagonals: all(i, first, end) for N vectors and the rows that all of them have,
-// one(i, first, end) for one vector and rows of its own.
-template <int N, class All, class One>
-inline void down_diagonals(int64_t keys, int64_t padded, Band band, const All &all, const One &one) {
-    int64_t i = 0;
-    for (; i + N * W <= padded; i += N * W) {
-        int64_t first = greater(band.first(i, keys), band.low + i);
-        int64_t end = smaller(i + W + band.high, keys - (N - 1) * W);
-        if (end <= first) {
-            for (int n = 0; n < N; n++)
-                one(i + n * W, band.first(i + n * W, keys), band.end(i + n * W, W, keys));
-            continue;
-        }
-        all(i, first, end);
-        for (int n = 0; n < N; n++) {
-            int64_t at = i + n * W;
-            one(at, band.first(at, keys), first + n * W);
-            one(at, end + n * W, band.end(at, W, keys));
-        }
-    }
-    for (; i < padded; i += W) one(i, band.first(i, keys), band.end(i, W, keys));
-}
-
-// S += the bias, where a query sees a key.
-template <bool kKey>
-inline void add_shear(const Shear &f, int64_t keys, int64_t padded, Band band, float *s,
-                      int64_t ld) {
-    down_diagonals<kShearVectors>(
-        keys, padded, band,
-        [&](int64_t i, int64_t j, int64_t end) {
-            shear_rows<kKey, kShearRows, kShearVectors>(f, i, j, end, s, ld);
-        },
-        [&](int64_t i, int64_t j, int64_t end) {
-            shear_rows<kKey, kShearRows, 1>(f, i, j, end, s, ld);
+inline void add_curves(const Pair &pair, const Ring &ring, int64_t padded, float *s, int64_t ld) {
+    for (int64_t i = 0; i < padded; i += W)
+        sheared_blocks(pair, i, [&](int64_t first, int64_t end, int64_t at) {
+            V x[2 * W - 1];
+#pragma GCC unroll 32
+            for (int64_t r = 0; r < 2 * W - 1; r++) x[r] = load(ring.row(at + r) + i);
+            shear<1>(x);
+            float *to = s + i + (end - 1) * ld;
+            if (end - first == W) {
+#pragma GCC unroll 16
+                for (int64_t r = 0; r < W; r++) store(to - r * ld, load(to - r * ld) + x[r]);
+                return;
+            }
+            for (int64_t r = 0; r < end - first; r++) store(to - r * ld, load(to - r * ld) + x[r]);
         });
 }
 
-// dr[c ... c + C - 1, i + n W] += over rows j ... end - 1 (+ n W).
-template <int C, int N>
-inline void shear_back_block(const Shear &f, int64_t c, int64_t i, int64_t j, int64_t end,
-                             const float *d, int64_t ld, float *dr) {
-    V sums[C][N];
-#pragma GCC unroll 6
-    for (int m = 0; m < C; m++)
-#pragma GCC unroll 4
-        for (int n = 0; n < N; n++) sums[m][n] = V{};
-    for (; j < end; j++) {
-        V ds[N];
-#pragma GCC unroll 4
-        for (int n = 0; n < N; n++) ds[n] = load(d + (j + n * W) * ld + i + n * W);
-#pragma GCC unroll 6
-        for (int m = 0; m < C; m++) {
-            V shared = load(f.basis + (c + m) * f.length + i - j);
-#pragma GCC unroll 4
-            for (int n = 0; n < N; n++) sums[m][n] = fma(ds[n], shared, sums[m][n]);
-        }
-    }
-#pragma GCC unroll 6
-    for (int m = 0; m < C; m++)
-#pragma GCC unroll 4
-        for (int n = 0; n < N; n++) {
-            float *to = dr + (c + m) * f.ld + i + n * W;
-            store(to, load(to) + sums[m][n]);
-        }
-}
-
-template <int C, int N>
-inline void shear_back_rows(const Shear &f, int64_t c, int64_t i, int64_t j, int64_t end,
-                            const float *d, int64_t ld, float *dr) {
-    if (j >= end) return;
-    for (; c + C <= f.rank; c += C) shear_back_block<C, N>(f, c, i, j, end, d, ld, dr);
-    if constexpr (C > 1)
-        if (c < f.rank) shear_back_rows<C - 1, N>(f, c, i, j, end, d, ld, dr);
-}
-
-// dr^T, [c, i] like r.
-inline void shear_to_queries(const Shear &f, int64_t keys, int64_t padded, Band band,
-                             const float *d, int64_t ld, float *dr) {
-    down_diagonals<kShearVectors>(
-        keys, padded, band,
-        [&](int64_t i, int64_t j, int64_t end) {
-            shear_back_rows<kShearRows, kShearVectors>(f, 0, i, j, end, d, ld, dr);
-        },
-        [&](int64_t i, int64_t j, int64_t end) {
-            shear_back_rows<kShearRows, 1>(f, 0, i, j, end, d, ld, dr);
+// Adds the gradients of a tile of scores to those of the curves.
+inline void gather_curves(const Pair &pair, const Ring &ring, int64_t padded, const float *d,
+                          int64_t ld) {
+    for (int64_t i = 0; i < padded; i += W)
+        sheared_blocks(pair, i, [&](int64_t first, int64_t end, int64_t at) {
+            V x[2 * W - 1];
+            const float *from = d + i + (end - 1) * ld;
+#pragma GCC unroll 32
+            for (int64_t r = 0; r < 2 * W - 1; r++)
+                x[r] = r < end - first && r < W ? load(from - r * ld) : V{};
+            unshear<W / 2>(x);
+#pragma GCC unroll 32
+            for (int64_t r = 0; r < 2 * W - 1; r++) {
+                float *to = ring.row(at + r) + i;
+                store(to, load(to) + x[r]);
+            }
         });
 }
 
-// du[j, c], like u: sums along the lanes.
-template <int C>
-inline void shear_to_key(const Shear &f, int64_t c, int64_t j, int64_t first, int64_t end,
-                         const float *ds, float *du) {
-    for (; c + C <= f.rank; c += C) {
-        V sums[C];
-#pragma GCC unroll 8
-        for (int m = 0; m < C; m++) sums[m] = V{};
-        for (int64_t i = first; i < end; i += W) {
-            V own = load(ds + i);
-#pragma GCC unroll 8
-            for (int m = 0; m < C; m++)
-                sums[m] = fma(own, load(f.basis + (c + m) * f.length + i - j), sums[m]);
-        }
-        for (int m = 0; m < C; m++) du[j * f.ld + c + m] += sum(sums[m]);
+// Keys of one block and the queries that see some of them: query i of key j is in column
+// i - from + (count - 1) - (j - start) of E, whose column 0 is distance `at`.
+struct KeyBlock {
+    int64_t start, count, from, end, at, width;
+    KeyBlock(const Pair &pair, int64_t j, int64_t padded) {
+        Band band = pair.band();
+        start = j, count = smaller(kKeyBlock, pair.k.count - j);
+        from = clamp(j - band.high, 0, padded) / W * W;
+        end = smaller(padded, rounded_up(clamp(j + count - band.low, 0, padded), W));
+        at = pair.gap() + from - (start + count - 1);
+        width = end - from + count - 1;
     }
-    if constexpr (C > 1)
-        if (c < f.rank) shear_to_key<C / 2>(f, c, j, first, end, ds, du);
-}
-inline void shear_to_keys(const Shear &f, int64_t keys, int64_t queries, Band band, const float *d,
-                          int64_t ld, float *du) {
-    for (int64_t j = 0; j < keys; j++)
-        shear_to_key<8>(f, 0, j, clamp(j - band.high, 0, queries) / W * W,
-                        clamp(j - band.low + 1, 0, queries), d + j * ld, du);
-}
-
-// dbasis at distances from `lead - m W` on, m < M, over the vectors of queries [from, end): the
-// m-th reads rows m W further down.
-template <bool kKey, int C, int M>
-inline void shear_basis_block(const Shear &f, int64_t c, int64_t lead, int64_t from, int64_t end,
-                              const float *d, int64_t ld, float *to) {
-    V sums[C][M];
-#pragma GCC unroll 6
-    for (int l = 0; l < C; l++)
-#pragma GCC unroll 4
-        for (int m = 0; m < M; m++) sums[l][m] = V{};
-    for (int64_t i = from; i < end; i += W) {
-        V ds[M];
-#pragma GCC unroll 4
-        for (int m = 0; m < M; m++) ds[m] = load(d + (i - lead + m * W) * ld + i);
-#pragma GCC unroll 6
-        for (int l = 0; l < C; l++)
-#pragma GCC unroll 4
-            for (int m = 0; m < M; m++)
-                sums[l][m] = fma(coefficient<kKey>(f, c + l, i, i - lead + m * W), ds[m],
-                                 sums[l][m]);
+    // move(score, e) for every vector of queries and key that see each other.
+    template <class Move>
+    void visit(const Pair &pair, const Move &move) const {
+        Band band = pair.band();
+        for (int64_t i = from; i < end; i += W) {
+            int64_t first = greater(start, band.first(i, pair.k.count));
+            int64_t last = smaller(start + count, band.end(i, W, pair.k.count));
+            for (int64_t j = first; j < last; j++)
+                move(j * kLd + i, (j - start) * kKeyLd + i - from + count - 1 - (j - start));
+        }
     }
-#pragma GCC unroll 6
-    for (int l = 0; l < C; l++)
-#pragma GCC unroll 4
-        for (int m = 0; m < M; m++) {
-            float *at = to + (c + l) * f.length + lead - m * W;
-            store(at, load(at) + sums[l][m]);
-        }
-}
+};
 
-template <bool kKey, int C, int M>
-inline void shear_basis_rows(const Shear &f, int64_t c, int64_t lead, int64_t from, int64_t end,
-                             const float *d, int64_t ld, float *to) {
-    if (from >= end) return;
-    for (; c + C <= f.rank; c += C)
-        shear_basis_block<kKey, C, M>(f, c, lead, from, end, d, ld, to);
-    if constexpr (C > 1)
-        if (c < f.rank) shear_basis_rows<kKey, C - 1, M>(f, c, lead, from, end, d, ld, to);
-}
+// Room of one thread: pieces of one block of memory, in order.
+struct Room {
+    float *at;
+    float *take(int64_t floats) {
+        float *found = at;
+        at += floats;
+        return found;
+    }
+};
 
-// A vector of queries from i on and key j add to the distances i - j ... i - j + W - 1.
-template <bool kKey>
-inline void shear_to_basis(const Shear &f, int64_t keys, int64_t padded, Band band, const float *d,
-                           int64_t ld, float *to) {
-    constexpr int M = kShearVectors;
-    int64_t least = greater(1 - keys, 1 - W - band.high), most = smaller(padded - W, -band.low);
-    for (int64_t rest = 0; rest < W; rest++)
-        for (int64_t lead = most - rest; lead >= least; lead -= M * W) {
-            // The vectors that have rows for the first and for the last of M leads.
-            auto from = [&](int64_t m) { return rounded_up(clamp(lead - m * W, 0, padded), W); };
-            auto end = [&](int64_t m) {
-                return smaller(padded, rounded_up(greater(keys + lead - m * W, 0), W));
-            };
-            int64_t first = from(0), last = end(M - 1);
-            if (lead - (M - 1) * W < least || last <= first) {
-                for (int64_t m = 0; m < M && lead - m * W >= least; m++)
-                    shear_basis_rows<kKey, kShearRows, 1>(f, 0, lead - m * W, from(m), end(m), d, ld,
-                                                          to);
-                continue;
-            }
-            shear_basis_rows<kKey, kShearRows, M>(f, 0, lead, first, last, d, ld, to);
-            for (int64_t m = 0; m < M; m++) {
-                shear_basis_rows<kKey, kShearRows, 1>(f, 0, lead - m * W, from(m), first, d, ld, to);
-                shear_basis_rows<kKey, kShearRows, 1>(f, 0, lead - m * W, last, end(m), d, ld, to);
-            }
+// The sheared bias of a query tile. Rows of r, u and the bases are `wide` floats long, zeros behind
+// their rank.
+struct Sheared {
+    const Problem &p;
+    int64_t head, row, wide, key_wide;
+    const Tile &q;
+    float *turned, *block, *piece;
+    Ring curves, grads;
+
+    static int64_t floats(const Problem &p) {
+        if (!p.r) return 0;
+        int64_t block = kKeyBlock * kKeyLd, piece = kPiece * kRingLd;
+        return rounded_up(p.rank, 16) * kQueryTile + 2 * kRing * kRingLd + block + piece + block;
+    }
+    Sheared(const Problem &problem, int64_t row_, int64_t head_, const Tile &q_, int64_t padded,
+            Room &room, bool learns)
+        : p(problem), head(head_), row(row_), q(q_) {
+        if (!p.r) return;
+        wide = rounded_up(p.rank, 16), key_wide = rounded_up(p.key_rank, 16);
+        turned = room.take(wide * kQueryTile), block = room.take(kKeyBlock * kKeyLd);
+        piece = room.take(kPiece * kRingLd + kKeyBlock * kKeyLd);
+        curves.rows = room.take(kRing * kRingLd), grads.rows = room.take(kRing * kRingLd);
+        transpose(queries(), q.count, wide, padded, 1, turned, kQueryTile);
+        // Rows that no query sees are read, and must be finite.
+        memset(curves.rows, 0, kRing * kRingLd * sizeof(float));
+        if (learns) memset(grads.rows, 0, kRing * kRingLd * sizeof(float));
+    }
+    const float *queries() const {
+        return p.r + row * p.r_stride + (head * p.queries + q.start) * wide;
+    }
+    int64_t source(int64_t d) const { return p.source[d - p.basis_low]; }
+    const float *basis(int64_t at) const { return p.basis + head * p.basis_stride + at * wide; }
+    // run(d, count, first, rows): stretches of distances that share or follow each other's rows of
+    // the basis, those from `first` on.
+    template <class Run>
+    void pieces(int64_t d, int64_t end, int64_t most, const Run &run) const {
+        for (int64_t next; d < end; d = next) {
+            for (next = d + 1; next < smaller(end, d + most); next++)
+                if ((uint64_t)(source(next) - source(next - 1)) > 1) break;
+            run(d, next - d, source(d), source(next - 1) - source(d) + 1);
         }
-}
+    }
+    const float *keys(int64_t j) const {
+        return p.u + row * p.u_stride + (head * p.keys + j) * key_wide;
+    }
+
+    void add(const Pair &pair, int64_t padded, float *s) {
+        if (!p.r) return;
+        Span span(pair, padded);
+        if (span.high > curves.high || span.high < curves.low) curves.low = curves.high = span.high;
+        Ring::stretches(span.low, curves.low, [&](int64_t from, int64_t all) {
+            pieces(from, from + all, kPiece, [&](int64_t d, int64_t count, int64_t at, int64_t rows) {
+                float *to = rows == count ? curves.row(d) : piece;
+                along_queries(rows, padded, p.rank, basis(at), wide, turned, kQueryTile, to, kRingLd,
+                              kAll);
+                for (int64_t n = 0; rows < count && n < count; n++)
+                    memcpy(curves.row(d + n), piece + (source(d + n) - at) * kRingLd,
+                           padded * sizeof(float));
+            });
+        });
+        curves.low = smaller(curves.low, span.low);
+        curves.high = smaller(curves.high, curves.low + kRing);
+        add_curves(pair, curves, padded, s, kLd);
+        for (int64_t j = 0; p.u && j < pair.k.count; j += kKeyBlock) {
+            KeyBlock b(pair, j, padded);
+            if (b.from >= b.end) continue;
+            pieces(b.at, b.at + b.width, kEverything,
+                   [&](int64_t d, int64_t count, int64_t at, int64_t rows) {
+                const float *by = p.key_turned + head * p.key_turned_stride + at;
+                float *to = rows == count ? block + d - b.at : piece;
+                along_queries(b.count, rounded_up(rows, W), p.key_rank, keys(pair.k.start + j),
+                              key_wide, by, p.turned_length, to, kKeyLd, kAll);
+                if (rows < count) spread(d, count, at, b.count, block + d - b.at);
+            });
+            b.visit(pair, [&](int64_t at, int64_t e) {
+                store(s + at, load(s + at) + load(block + e));
+            });
+        }
+    }
+    void learn(const Pair &pair, int64_t padded, const float *d) {
+        if (!p.d_r) return;
+        Span span(pair, padded);
+        if (span.high > grads.high || span.high < grads.low) {
+            flush(pair, grads.low);
+            grads.low = grads.high = span.high;
+        }
+        flush(pair, span.high);
+        grads.low = smaller(grads.low, span.low);
+        gather_curves(pair, grads, padded, d, kLd);
+        for (int64_t j = 0; p.u && j < pair.k.count; j += kKeyBlock) {
+            KeyBlock b(pair, j, padded);
+            if (b.from >= b.end) continue;
+            for (int64_t n = 0; n < b.count; n++)
+                memset(block + n * kKeyLd, 0, kKeyLd * sizeof(float));
+            b.visit(pair, [&](int64_t at, int64_t e) { store(block + e, load(d + at)); });
+            int64_t part = pair.of_part();
+            float *d_u = p.d_u + (part * p.keys + pair.k.start + j) * key_wide;
+            pieces(b.at, b.at + b.width, kEverything,
+                   [&](int64_t d, int64_t count, int64_t at, int64_t rows) {
+                const float *by = p.key_basis + head * p.key_basis_stride + at * key_wide;
+                float *d_by = p.d_key_basis + (part * p.basis_rows + at) * key_wide;
+                const float *ds = block + d - b.at;
+                if (rows < count) ds = collect(d, count, at, rows, b.count, ds);
+                over_queries(b.count, key_wide, rows, ds, kKeyLd, by, key_wide, d_u, key_wide, kAll);
+                over_keys<Into::kAdd>(rows, key_wide, b.count, ds, kKeyLd, keys(pair.k.start + j),
+                                      key_wide, d_by, key_wide, nullptr, kAll);
+            });
+        }
+    }
+    // E of every distance from that of every row of the basis, in `piece`; and the reverse.
+    void spread(int64_t d, int64_t count, int64_t at, int64_t keys, float *to) const {
+        int32_t from[kKeyLd];
+        for (int64_t n = 0; n < count; n++) from[n] = (int32_t)(source(d + n) - at);
+        for (int64_t j = 0; j < keys; j++)
+            for (int64_t n = 0; n < count; n++) to[j * kKeyLd + n] = piece[j * kKeyLd + from[n]];
+    }
+    const float *collect(int64_t d, int64_t count, int64_t at, int64_t rows, int64_t keys,
+                         const float *ds) const {
+        int32_t to[kKeyLd];
+        for (int64_t n = 0; n < count; n++) to[n] = (int32_t)(source(d + n) - at);
+        for (int64_t j = 0; j < keys; j++) {
+            float *sums = piece + j * kKeyLd;
+            memset(sums, 0, rows * sizeof(float));
+            for (int64_t n = 0; n < count; n++) sums[to[n]] += ds[j * kKeyLd + n];
+        }
+        return piece;
+    }
+    // Hands on the gradients of curves at distances of at least `from`, which no later key has.
+    void flush(const Pair &pair, int64_t from) {
+        float *d_r = p.d_r + ((row * p.heads + head) * p.queries + q.start) * wide;
+        float *d_basis = p.d_basis + pair.of_part() * p.basis_rows * wide;
+        from = greater(from, grads.low);
+        Ring::stretches(from, grads.high, [&](int64_t first, int64_t all) {
+            pieces(first, first + all, kPiece, [&](int64_t d, int64_t count, int64_t at, int64_t rows) {
+                float *ds = grads.row(d);
+                if (rows < count) {
+                    memset(piece, 0, rows * kRingLd * sizeof(float));
+                    for (int64_t n = 0; n < count; n++)
+                        for (int64_t i = 0; i < q.count; i += W) {
+                            float *to = piece + (source(d + n) - at) * kRingLd + i;
+                            store(to, load(to) + load(ds + n * kRingLd + i));
+                        }
+                }
+                const float *sums = rows < count ? piece : ds;
+                over_keys<Into::kAdd>(q.count, wide, rows, sums, kRingLd, basis(at), wide, d_r, wide,
+                                      nullptr, kAll);
+                over_queries(rows, wide, q.count, sums, kRingLd, queries(), wide, d_basis + at * wide,
+                             wide, kAll);
+                memset(ds, 0, count * kRingLd * sizeof(float));
+            });
+        });
+        grads.high = smaller(grads.high, from);
+    }
+    void finish(const Pair &pair) {
+        if (p.d_r) flush(pair, grads.low);
+    }
+};
 
 }  // namespace HEADSCAPE_ISA
 }  // namespace headscape

@@ -6,13 +6,13 @@ from headscape.errors import InputError
 from headscape.evaluate.table.table_row import Quantity, Row, by_token
 
 ALIKE = 1.1
-"""Texts of two tokenizers compare by the byte if neither has this many times the other's bytes."""
+"""Largest ratio of scored bytes between two tokenizers that are compared by the byte."""
 
 
 def check(rows: Sequence[Row], quantity: Quantity) -> None:
-    """Refuse rows whose numbers do not compare, and columns that would average different models."""
+    """Refuse rows that cannot be compared, and columns that would average different models."""
     if len({row.kind.group for row in rows}) > 1:
-        raise InputError("rows on a text and rows on a task do not compare: use two tables.")
+        raise InputError("rows on a text and rows on a task cannot be compared: use two tables.")
     if rows[0].task is None:
         _check_texts(rows, quantity)
     else:
@@ -26,7 +26,7 @@ def _check_texts(rows: Sequence[Row], quantity: Quantity) -> None:
     if len({row.longest for row in rows}) > 1:
         raise InputError(
             "with --same-tokens every length scores the tokens of the longest length, which "
-            "differs between these evaluations, so they do not compare: evaluate them with the "
+            "differs between these evaluations, so they cannot be compared: evaluate them with the "
             "same longest length."
         )
     if len({row.text for row in rows}) > 1:
@@ -44,8 +44,8 @@ def _check_tasks(rows: Sequence[Row]) -> None:
     for row in rows:
         if (row.depth is None) != (rows[0].depth is None):
             raise InputError(
-                "these evaluations are heat maps and accuracies by length, which do not compare: "
-                "merge the two kinds separately."
+                "these evaluations are heat maps and accuracies by length, which cannot be "
+                "compared: merge the two kinds separately."
             )
         if row.depth is None and asked.setdefault(row.length, row).questions != row.questions:
             raise InputError(
@@ -67,7 +67,7 @@ def _check_alike(rows: Sequence[Row], name: str) -> None:
         if getattr(row, name) != getattr(first, name):
             raise InputError(
                 f"{first.method} was evaluated with {name} {getattr(first, name)} and "
-                f"{row.method} with {getattr(row, name)}, which do not compare: use one {name}."
+                f"{row.method} with {getattr(row, name)}, which cannot be compared: use one {name}."
             )
 
 
@@ -85,8 +85,8 @@ def _check_tokens(rows: Sequence[Row], quantity: Quantity) -> None:
             )
         raise InputError(
             f"{twin.method} and {row.method} were scored on different tokens (different --limit "
-            f"or tokenizer), which do not compare: use the same --limit, or compare by the byte "
-            f"with --quantity bits-per-byte."
+            f"or tokenizer), which cannot be compared: use the same --limit, or compare by the "
+            f"byte with --quantity bits-per-byte."
         )
 
 
@@ -105,7 +105,7 @@ def _check_bytes(rows: Sequence[Row], quantity: Quantity) -> None:
         if not 1 / ALIKE < row.bytes / max(twin.bytes, 1) < ALIKE:
             raise InputError(
                 f"at length {row.length} {twin.method} was scored on {twin.bytes:,} bytes and "
-                f"{row.method} on {row.bytes:,}, which do not compare: evaluate them without "
+                f"{row.method} on {row.bytes:,}, which cannot be compared: evaluate them without "
                 f"--limit, or on more text."
             )
 

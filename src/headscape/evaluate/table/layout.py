@@ -25,7 +25,7 @@ class Cell:
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> "Cell":
-        """The cell of the values of every seed; one seed that is refused refuses the cell."""
+        """Return the cell of all seeds; its mean is None if one of them has no value."""
         known = [value for value in values if value is not None]
         if not known or len(known) < len(values):
             return cls(mean=None, spread=None, count=len(values))

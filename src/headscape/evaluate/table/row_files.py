@@ -30,7 +30,7 @@ def read_all(paths: Iterable[Path]) -> list[Row]:
     if len(by_kind) > 1:
         raise InputError(
             f"{by_kind[TASK.group]} is about a task and {by_kind[TEXT.group]} about a text, which "
-            f"do not compare: merge the two kinds separately."
+            f"cannot be compared: merge the two kinds separately."
         )
     return [row for file, data in loaded.items() for row in _rows(file, data, kinds[file])]
 

@@ -36,7 +36,7 @@ from headscape.io import atomic
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Table:
-    """Rows of one kind that compare: losses on a text, or accuracies on a task.
+    """Rows of one kind that can be compared: losses on a text, or accuracies on a task.
 
     Example:
         >>> import headscape as hs
@@ -57,7 +57,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[Row], quantity: str | None = None) -> "Table":
-        """Arrange rows, each once; rows that do not compare are refused."""
+        """Arrange rows, each once; rows that cannot be compared are refused."""
         found = tuple({row.key: row for row in rows}.values())
         if not found:
             raise InputError("a table needs at least one row: give at least one evaluation.")

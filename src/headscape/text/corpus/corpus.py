@@ -2,7 +2,7 @@
 
 Split. A document is held out for validation when the first 8 bytes of the SHA-256 of its name, read
 as a fraction in [0, 1), are below the source's validation share (5%). The split depends on the name
-alone, so adding a document never moves another. If that leaves one side empty, the document with
+alone, so adding a document never moves others. If that leaves one side empty, the document with
 the lowest fraction goes to validation, or the one with the highest to training, so two documents
 are enough. A corpus of one document is cut in two at the last line break between 90% and 95% of
 its characters (at 95% if there is none).

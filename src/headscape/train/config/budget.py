@@ -35,8 +35,6 @@ class Machine:
     """Shown in the table."""
     gpus: int
     """Number of GPUs."""
-    memory: float
-    """GB per GPU."""
     peak: float
     """bfloat16 FLOP/s per GPU, from its data sheet."""
     utilisation: float = 0.4
@@ -65,10 +63,10 @@ class Budget:
     """Cost of all GPUs."""
 
 
-A100 = Machine(name="1 A100 80 GB", gpus=1, memory=80, peak=312e12)
-EIGHT_A100 = Machine(name="8 A100 80 GB", gpus=8, memory=80, peak=312e12)
-EIGHT_H100 = Machine(name="8 H100 80 GB", gpus=8, memory=80, peak=989e12, price=3.0)
-MANY_H100 = Machine(name="512 H100 80 GB", gpus=512, memory=80, peak=989e12, price=3.0)
+A100 = Machine(name="1 A100 80 GB", gpus=1, peak=312e12)
+EIGHT_A100 = Machine(name="8 A100 80 GB", gpus=8, peak=312e12)
+EIGHT_H100 = Machine(name="8 H100 80 GB", gpus=8, peak=989e12, price=3.0)
+MANY_H100 = Machine(name="512 H100 80 GB", gpus=512, peak=989e12, price=3.0)
 
 SEVEN = TrainConfig(
     preset="7B at 128k",

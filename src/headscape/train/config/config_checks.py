@@ -2,10 +2,9 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from headscape.errors import InputError
+from headscape.errors import InputError, unknown
 from headscape.io.typecheck import check_types
 
 if TYPE_CHECKING:
@@ -53,13 +52,11 @@ def check(config: "TrainConfig") -> None:
             model.build_encoding(entry)
 
 
-def check_names(names: Collection[str], known: Collection[str], source: str) -> None:
+def check_names(names: Collection[str], known: Collection[str], source: str = "") -> None:
     """Refuse a name that is not a field of the configuration, naming the closest one."""
     for name in names:
         if name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}."
-            raise InputError(f"unknown setting {name!r} in {source}: {hint}")
+            raise unknown(f"setting in {source}" if source else "setting", name, known)
 
 
 @contextmanager

@@ -12,10 +12,9 @@ lowest loss in that time.
 """
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
-from headscape.errors import InputError
+from headscape.errors import unknown
 from headscape.gpt2.model_config import PRESETS as SIZES
 from headscape.io.typecheck import check_values
 from headscape.train.config.config_checks import check_names
@@ -107,9 +106,7 @@ def preset(name: str, **settings: Any) -> TrainConfig:
     and `muon_lr` scale with `lr`.
     """
     if name not in PRESETS:
-        close = get_close_matches(name, PRESETS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise InputError(f"unknown preset {name!r}: {hint}there are {', '.join(PRESETS)}.")
+        raise unknown("preset", name, PRESETS)
     base = PRESETS[name]
     given = checked_settings(settings)
     values = {"preset": name, **base, **given}
@@ -134,7 +131,7 @@ def preset(name: str, **settings: Any) -> TrainConfig:
 
 def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that are not None; refuse unknown names and wrong types."""
-    check_names(settings, NAMES, "the settings")
+    check_names(settings, NAMES)
     given = {name: value for name, value in settings.items() if value is not None}
     if isinstance(given.get("curriculum"), list):
         given["curriculum"] = tuple(given["curriculum"])

@@ -37,13 +37,21 @@ class TrainConfig:
     width: int = 192
     """Model width (d_model)."""
     encoding: str = "rope"
-    """A name that `headscape.encodings.build` takes, such as cable or dapev2+kerple."""
+    """A name such as cable or dapev2+kerple, or a schedule of layers such as rope*3,nope."""
     encoding_fields: Mapping[str, object] = field(default_factory=dict)
     """Fields of the encoding that differ from its defaults."""
     share_encoding: bool = False
     """Use one encoding for all layers instead of one per layer."""
     scale: Scale = "head_dim"
     """Factor on q.k: 1/sqrt(head_dim), 1/sqrt(width), or one."""
+    qk_norm: Literal["none", "before", "after"] = "none"
+    """RMS norm of queries and keys, before or after their rotation."""
+    qk_norm_over: Literal["head", "all"] = "head"
+    """What that norm's mean is over: the dims of each head, or of all heads."""
+    qk_norm_weight: bool = True
+    """Whether that norm has a learned weight per dim."""
+    qk_norm_layers: Literal["all", "rotating"] = "all"
+    """Which layers have that norm: all, or those whose encoding rotates."""
 
     corpus: str = "stdlib"
     """A file, a folder, stdlib, wikitext-103, fineweb-edu, hf:DATASET[:CONFIG] or task:NAME."""
@@ -134,6 +142,10 @@ class TrainConfig:
             encoding_fields=self.encoding_fields,
             share_encoding=self.share_encoding,
             scale=self.scale,
+            qk_norm=self.qk_norm,
+            qk_norm_over=self.qk_norm_over,
+            qk_norm_weight=self.qk_norm_weight,
+            qk_norm_layers=self.qk_norm_layers,
         )
 
     def length_at(self, progress: float) -> int:

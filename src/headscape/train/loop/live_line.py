@@ -4,7 +4,6 @@ cable  step 400/1200  loss 3.21  validation 3.30  12.1k tokens/s  1:06 left
 """
 
 from collections.abc import Callable
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -59,12 +58,7 @@ class LiveLine:
         """Show a sentence."""
         self._console.print(text)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from headscape.text.ngram import KneserNey, bigram_loss, fivegram_loss
+from train.ngram import KneserNey, bigram_loss, fivegram_loss
 
 
 def slow_loss(train, held, vocabulary, order):

@@ -9,11 +9,11 @@ import torch
 import headscape
 from headscape.arrays.pack import open_pack
 from headscape.attention.reference import AttentionInputs, scores
-from headscape.capture.pack_of import pack_of
+from headscape.capture.record import capture
 from headscape.errors import InputError
-from headscape.page.open_source import open_source
 from headscape.page.viewer_answers import Answers
 from headscape.protocol import Model
+from headscape.viewer import open_source
 
 
 def nano(encoding: str = "cable") -> Model:
@@ -26,7 +26,7 @@ def nano(encoding: str = "cable") -> Model:
 def test_a_models_pack_is_the_definition(encoding: str, tmp_path: Path) -> None:
     model = nano(encoding)
     tokens = np.frombuffer(b"The cat sat on the mat, and the dog looked on.", np.uint8)
-    pack_of(model, tokens.astype(np.int64)).save(tmp_path / "a.safetensors")
+    capture(model, tokens.astype(np.int64), layers="all").save(tmp_path / "a.safetensors")
     pack = open_pack(tmp_path / "a.safetensors")
     assert pack.header["encoding"] == encoding
     assert pack.header["pieces"][:3] == ["T", "h", "e"]
@@ -51,11 +51,12 @@ def test_a_models_pack_is_the_definition(encoding: str, tmp_path: Path) -> None:
 
 def test_some_layers_and_heads() -> None:
     tokens = np.arange(20) + 60
-    pack = pack_of(nano(), tokens, layers=[1], heads=[3, 5])
+    pack = capture(nano(), tokens, layers=[1], heads=[3, 5]).pack()
     assert (pack.header["layers"], pack.header["heads"]) == ([1], [3, 5])
-    every = pack_of(nano("dapev2+kerple"), tokens, layers=[0], heads=[3])
-    assert every.header["heads"] == list(range(12))
-    assert every.layer(0).heads == 12
+    some = capture(nano("dapev2+kerple"), tokens, heads=[3], quantities=("bias",))
+    assert some.bias().shape == (1, 20, 20)
+    with pytest.raises(InputError, match="layer 2: DAPEv2 mixes heads and only some of them"):
+        some.pack()
 
 
 def test_a_model_without_text_says_so() -> None:
@@ -64,12 +65,12 @@ def test_a_model_without_text_says_so() -> None:
 
 
 def test_a_text_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headscape.capture import sequences
+    from headscape import viewer
 
     model = nano()
-    choose = sequences.choose_tokens
+    choose = viewer.choose_tokens
     monkeypatch.setattr(
-        sequences,
+        viewer,
         "choose_tokens",
         lambda model, text=None, **rest: choose(model, text or "some validation text", **rest),
     )

@@ -1,7 +1,7 @@
 // A small call of every kind of bias, forward, backward and reduced to cells, mixed and not, and of
-// decoding: for valgrind, which would take minutes to start a Python with torch in it. Inputs are on
-// the heap so that reads beyond them are seen. What is not mixed has a window, a temperature, a cap,
-// a sink, a sheared bias and heads that share keys.
+// decoding: for valgrind and ThreadSanitizer, which take minutes to start a Python with torch in it.
+// Inputs are on the heap so that reads beyond them are seen. What is not mixed has a window, a
+// temperature, a cap, a sink, a sheared bias and heads that share keys. Gradients are in two parts.
 
 #include <cstdio>
 #include <vector>
@@ -15,8 +15,12 @@ extern "C" int headscape_decode(const headscape::Decode *);
 
 namespace {
 
-constexpr int64_t kHeads = 2, kTokens = 150, kDim = 16, kMargin = 32, kHidden = 5, kTaps = 3;
-constexpr int64_t kRank = 5;
+#ifndef TOKENS
+#define TOKENS 150
+#define THREADS 1
+#endif
+constexpr int64_t kHeads = 2, kTokens = TOKENS, kDim = 16, kMargin = 32, kHidden = 5, kTaps = 3;
+constexpr int64_t kRank = 5, kThreads = THREADS, kParts = 2;
 
 template <class T = float>
 std::vector<T> some(int64_t count) {
@@ -33,21 +37,24 @@ int run(int64_t kind, bool mixed) {
     auto q = some(size), k = some(size), v = some(size), d_out = some(size);
     std::vector<int64_t> at(kTokens);
     for (int64_t i = 0; i < kTokens; i++) at[i] = i;
-    std::vector<float> out(size), lse(rows), d_q(size), d_k(size), d_v(size), d_weight(rows);
+    std::vector<float> out(size), lse(rows), d_q(size), d_k(kParts * size), d_v(d_k), d_weight(rows);
     auto table = some(kHeads * length), weight = some(rows);
     auto row = some<double>(rows), col = some<double>(rows);
     std::vector<float> knots{0.1f, 0.2f, 0.3f};
     auto slopes = some(kHeads * pieces), offsets = some(kHeads * pieces);
-    std::vector<float> d_table(kHeads * length), d_slopes(kHeads * pieces), d_offsets(d_slopes);
-    std::vector<double> d_row(rows), d_col(rows);
+    std::vector<float> d_table(kParts * kHeads * length), d_slopes(kParts * kHeads * pieces);
+    std::vector<float> d_offsets(d_slopes);
+    std::vector<double> d_row(rows), d_col(kParts * rows);
     auto in = some(channels * kTaps * kHidden), in_bias = some(kHidden);
     auto outer = some(kHidden * kTaps * kHeads), out_bias = some(kHeads);
-    std::vector<double> d_in(in.size()), d_in_bias(kHidden), d_outer(outer.size()), d_ob(kHeads);
+    std::vector<double> d_in(kParts * in.size()), d_in_bias(kParts * kHidden);
+    std::vector<double> d_outer(kParts * outer.size()), d_ob(kParts * kHeads);
     auto fold = some((1 + kTaps) * kHidden * folded);
-    std::vector<float> d_fold(fold.size());
+    std::vector<float> d_fold(kParts * fold.size());
     auto r = some(rows * kRank), u = some(rows * kRank);
     auto basis = some(kRank * length), key_basis = some(kRank * length), sink = some(kHeads);
-    std::vector<float> d_r(r.size()), d_u(u.size()), d_basis(kHeads * kRank * length), d_kb(d_basis);
+    std::vector<float> d_r(r.size()), d_u(kParts * u.size());
+    std::vector<float> d_basis(kParts * kHeads * kRank * length), d_kb(d_basis);
     std::vector<float> d_temperature(rows);
     Problem p{};
     p.batch = 1, p.heads = kHeads, p.queries = p.keys = kTokens, p.head_dim = kDim;
@@ -60,7 +67,7 @@ int run(int64_t kind, bool mixed) {
         p.d_r = d_r.data(), p.d_basis = d_basis.data();
         p.d_u = d_u.data(), p.d_key_basis = d_kb.data();
     }
-    p.causal = p.threads = p.parts = 1, p.scale = 0.25, p.kind = kind;
+    p.causal = 1, p.threads = kThreads, p.parts = kParts, p.scale = 0.25, p.kind = kind;
     p.q = q.data(), p.k = k.data(), p.v = v.data(), p.q_at = p.k_at = at.data();
     p.out = out.data(), p.lse = lse.data(), p.d_out = d_out.data();
     p.d_q = d_q.data(), p.d_k = d_k.data(), p.d_v = d_v.data();
@@ -111,7 +118,7 @@ int run_decode() {
     std::vector<float> out(4 * kDim);
     Decode p{};
     p.batch = 1, p.heads = 4, p.key_heads = 2, p.keys = kTokens, p.head_dim = p.value_dim = kDim;
-    p.threads = 1, p.stretches = 3, p.scale = 0.25, p.softcap = 2;
+    p.threads = kThreads, p.stretches = 3, p.scale = 0.25, p.softcap = 2;
     p.q = q.data(), p.k = k.data(), p.v = v.data(), p.out = out.data();
     p.k_head = p.v_head = kTokens * kDim, p.k_row = p.v_row = kDim;
     p.bias = bias.data(), p.bias_head = kTokens;

@@ -1,0 +1,145 @@
+"""The viewer: sizes of pages, times to the first picture, panning, tiles, and one million tokens.
+
+    python -m benchmarks.viewer pages      Chromium and Playwright; about 3 minutes
+    python -m benchmarks.viewer tiles      an exact 256 x 256 tile of weights, by encoding
+    python -m benchmarks.viewer million    one head at 1,048,576 tokens; 0.6 GB of disk
+
+Factors are random (CABLE-like, 64 dims), which is the worst case for a page's size.
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+import headscape as hs
+from headscape.arrays.bias_factors import SlopeFactor
+from headscape.arrays.capture_file import CaptureData
+from headscape.arrays.factors import LayerFactors
+from headscape.arrays.overview_file import OverviewJob
+from headscape.arrays.pack import open_pack
+from headscape.page.build import write_page
+from headscape.page.tiles import Tiles
+
+PAGES = {"12 x 512": (1, 12, 512), "144 x 512": (12, 12, 512), "12 x 16,384": (1, 12, 16_384)}
+ENCODINGS = ("alibi", "cable", "rope", "fire", "cope", "dapev2+kerple")
+PAN = """async () => {
+  const times = [];
+  const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  const press = (key) => document.dispatchEvent(new KeyboardEvent("keydown", { key }));
+  for (let n = 0; n < 6; n++) { press("e"); await frame(); }
+  for (let n = 0; n < 60; n++) {
+    const start = performance.now();
+    press(n % 4 < 2 ? "d" : "s");
+    await frame();
+    times.push(performance.now() - start);
+  }
+  return times.sort((a, b) => a - b);
+}"""
+
+
+def random_capture(layers: int, heads: int, length: int) -> CaptureData:
+    """A capture with random factors and no log-sum-exp."""
+    random = np.random.default_rng(0)
+    factors = {}
+    for layer in range(layers):
+        q, k = random.standard_normal((2, heads, length, 64), dtype=np.float32)
+        total = -np.cumsum(random.gamma(0.3, 0.02, (heads, length)), axis=1)
+        weight = random.gamma(2.0, 0.5, (heads, length))
+        factors[layer] = LayerFactors(q=q, k=k, scale=0.125, bias=SlopeFactor(weight, total, total))
+    return CaptureData(
+        encoding="cable",
+        conventions={},
+        claims={},
+        model={"name": "CABLE"},
+        layers=tuple(factors),
+        heads=tuple(range(heads)),
+        length=length,
+        sequence={"pieces": [f" word{n % 5000}" for n in range(length)]},
+        trained=False,
+        tokens=np.zeros(length, dtype=np.int64),
+        positions=np.arange(length, dtype=np.int64),
+        factors=factors,
+    )
+
+
+def pages(folder: Path) -> None:
+    """Sizes of single files, and what Chromium makes of them."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        for name, shape in PAGES.items():
+            path = folder / "page.html"
+            size = write_page(path, [random_capture(*shape).pack()], precision="float16")
+            browser = playwright.chromium.launch(
+                executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+            )
+            seconds = {}
+            for screen, part in (("overview", ".card"), ("head", ".panel")):
+                page = browser.new_page(viewport={"width": 1280, "height": 1080})
+                start = time.perf_counter()
+                page.goto(f"{path.as_uri()}#{quote(json.dumps({'screen': screen}))}")
+                page.wait_for_selector(f"{part}[data-complete=true]", timeout=300_000)
+                seconds[screen] = round(time.perf_counter() - start, 2)
+            frames = page.evaluate(PAN)
+            told = {"MB": round(size / 1e6, 1), "first_picture_s": seconds}
+            told["pan_frame_ms"] = {
+                "median": round(frames[30], 1), "slowest": round(frames[-1], 1),
+                "panel": page.evaluate("document.querySelector('.stage').clientWidth"),
+            }  # fmt: skip
+            print(json.dumps({"page": name, **told}), flush=True)
+            browser.close()
+
+
+def tiles(_: Path) -> None:
+    """CPU time of an exact tile, the fastest of 5."""
+    for encoding in ENCODINGS:
+        gpt2 = hs.GPT2.from_preset("nano", encoding=encoding, vocabulary=257)
+        found = hs.load(gpt2, tokenizer="bytes").capture(np.arange(512) % 256)
+        served, times = Tiles(found.pack()), []
+        for _turn in range(5):
+            start = time.process_time()
+            served.tile(found.layers[0], 3, "weights", "nothing", 0, 1, 0)
+            times.append(time.process_time() - start)
+        print(json.dumps({"tile of": encoding, "cpu_ms": round(1e3 * min(times), 1)}), flush=True)
+
+
+def million(folder: Path) -> None:
+    """Overviews of one head and one exact window; the exact overview of weights is not started."""
+    length, path = 1 << 20, folder / "million.safetensors"
+    random_capture(1, 1, length).save(path)
+    OverviewJob.start = lambda _: None  # type: ignore[method-assign]
+    served = Tiles(open_pack(path))
+
+    def told(what: str, start: float, exact: object) -> None:
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        seconds = round(time.perf_counter() - start, 1)
+        print(json.dumps({"million": what, "s": seconds, "exact": exact, "GB": round(memory, 2)}))
+
+    for quantity in ("bias", "content", "final", "weights"):
+        start = time.perf_counter()
+        for row in range(2):
+            for column in range(row + 1):
+                tile = served.tile(0, 0, quantity, "nothing", 11, row, column)
+        told(f"{quantity}, overview of 512 x 512 cells", start, tile.exact)
+    start = time.perf_counter()
+    for row in range(4):
+        for column in range(4):
+            tile = served.tile(0, 0, "weights", "nothing", 0, 3000 + row, 2996 + column)
+    told("weights, window of 1,024 x 1,024 pairs at token 768,000", start, tile.exact)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("pages", "tiles", "million"))
+    with tempfile.TemporaryDirectory() as folder:
+        {"pages": pages, "tiles": tiles, "million": million}[parser.parse_args().what](Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""CARoPE: RoPE whose base frequency is read off each token (Veisi et al. 2025, arXiv:2507.23083).
+
+    f_th = 1 / (softplus(x_t w_h) + 1)        angle_ihm = sum_{t <= i} f_th^m,   m = 1 .. e/2
+
+RoPE is the case f = base^(-2/e) for every token, up to its exponents, which start at 0. From the
+paper; no public code was found, so nothing is verified against code. The paper leaves two points
+open, which are fields here: where the exponents start, and whether a token's own frequency counts.
+Sums and angles are float64.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from headscape.encodings.base import Config, Encoding, Role, Shape
+from headscape.encodings.rotation import pairs_of, turn_by
+from headscape.encodings.stream import Stream
+from headscape.encodings.token_sums import running_sum
+from headscape.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CARoPEConfig(Config):
+    """Options of CARoPE."""
+
+    first_power: int = 1
+    """The exponent of the first pair."""
+    own: Literal["counted", "left-out"] = "counted"
+    """Whether a token's own frequency is in its angle."""
+    pairing: Literal["interleaved", "halves"] = "interleaved"
+    """Which dims form a pair."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.first_power < 0:
+            raise InputError(f"first_power must be at least 0, got {self.first_power}.")
+
+
+class CARoPE(Encoding):
+    """Rotation by a running sum of powers of a frequency per token and head."""
+
+    title = "CARoPE"
+    paper = "Veisi et al. 2025, arXiv:2507.23083"
+    formula = "S = (R_i q_i).(R_j k_j) / sqrt(e), angle_im = sum_{t<=i} (1/(softplus(x_t w)_h+1))^m"
+    shows = "final"
+    toeplitz = False
+    context_dependent = True
+    rotates = True
+    streams = True
+    config_type = CARoPEConfig
+    config: CARoPEConfig
+
+    def __init__(self, shape: Shape, config: CARoPEConfig) -> None:
+        super().__init__(shape, config)
+        self.pairs = pairs_of(self.title, shape.head_dim)
+        self.frequency = nn.Linear(shape.width, shape.heads, bias=False)
+
+    def stream(
+        self,
+        x: Float[Tensor, "b t d"],
+        carry: Float[Tensor, "b h m"] | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
+    ) -> Stream:
+        """Return the angles of every token, and the last sum."""
+        base = 1 / (F.softplus(self.frequency(x)).double().transpose(1, 2) + 1)
+        first = self.config.first_power
+        power = torch.arange(first, first + self.pairs, device=x.device)
+        step = base[..., None] ** power
+        total = running_sum(step, carry, starts)
+        angle = total if self.config.own == "counted" else total - step
+        return Stream(angle=angle, carry=total[:, :, -1])
+
+    def rotate(
+        self,
+        x: Float[Tensor, "b h t e"],
+        at: Int[Tensor, "#b t"],
+        role: Role,
+        stream: Stream | None = None,
+    ) -> Float[Tensor, "b h t e"]:
+        """Return x with each token's pairs rotated by its angles."""
+        return turn_by(x, self.need_angle(stream, x.shape[2]), self.config.pairing)

@@ -1,0 +1,158 @@
+"""GRAPE's additive forms: ALiBi with gates (Zhang et al. 2025, arXiv:2512.07805).
+
+    GRAPE-A    B_ij = -(i - j) m_h softplus(omega_h) g_ij
+               g_ij = softplus(u_h . k_j / sqrt(e))      gate="key"
+                      softplus(w_h . q_i / sqrt(e))      gate="query"
+                      their sum                          gate="both"
+    GRAPE-AP   B_ij = m_h sum_{j < t <= i} ln sigmoid(p_i . R(t) p'_t / P)      gate="path"
+
+m are ALiBi's slopes by fairseq's rule, u and w are divided by their lengths, softplus(omega) starts
+at 1. p = x W_p has P numbers per head, p' is p over its root mean square, and R(t) turns every pair
+(m, m + P/2) by -t radians. Only the key side turns, so GRAPE-AP depends on absolute positions.
+
+The authors' models normalise q and k per head (RMS, with weights) before all this; that norm
+belongs to the model. GRAPE's multiplicative forms are rotations and not in this file.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from headscape.bias import Bias, Pairwise, Sheared
+from headscape.encodings.alibi import fairseq
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads, need_heads
+from headscape.encodings.stream import Stream
+from headscape.errors import InputError
+from headscape.types import Positions
+
+ONE = math.log(math.e - 1)
+"""softplus of this is 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRAPEConfig(Config):
+    """Options of GRAPE's additive forms."""
+
+    gate: Literal["key", "query", "both", "path"] = "key"
+    """What the decay reads: the key, the query, both, or (GRAPE-AP) every token between them."""
+    path_dim: int | None = None
+    """P, numbers per head and token of GRAPE-AP; None is the head dim."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.path_dim is not None and (self.path_dim < 2 or self.path_dim % 2):
+            raise InputError(f"path_dim must be even and at least 2, got {self.path_dim}.")
+        if self.path_dim is not None and self.gate != "path":
+            raise InputError(f"path_dim belongs to gate='path', got gate={self.gate!r}.")
+
+
+class GRAPE(Encoding):
+    """A decay by distance whose rate depends on the tokens."""
+
+    title = "GRAPE-A"
+    paper = "Zhang et al. 2025, arXiv:2512.07805"
+    formula = "S = A - (i-j) m_h softplus(omega_h) softplus(u_h.k_j / sqrt(e))"
+    published = ({"omega": "omega", "u": "u", "v": "w", "c_p.weight": "path.weight"},)
+    no_bidirectional_form = "its decay is defined for keys before the query"
+    adds_bias = True
+    toeplitz = False
+    context_dependent = True
+    config_type = GRAPEConfig
+    config: GRAPEConfig
+
+    def __init__(self, shape: Shape, config: GRAPEConfig) -> None:
+        super().__init__(shape, config)
+        gate, size = config.gate, (shape.heads, shape.head_dim)
+        self.streams = self.path_form = gate == "path"
+        self.reads_heads = self.shift_invariant = not self.path_form
+        self.dims = config.path_dim or shape.head_dim
+        if self.path_form and self.dims % 2:
+            raise InputError(f"GRAPE with gate='path' needs an even head dim, got {self.dims}.")
+        self.omega = self.u = self.w = self.path = None
+        if self.path_form:
+            self.path = nn.Linear(shape.width, shape.heads * self.dims, bias=False)
+            return
+        self.omega = nn.Parameter(torch.full((shape.heads,), ONE))
+        if gate != "query":
+            self.u = nn.Parameter(torch.randn(size) / math.sqrt(shape.head_dim))
+        if gate != "key":
+            self.w = nn.Parameter(torch.randn(size) / math.sqrt(shape.head_dim))
+
+    def stream(
+        self,
+        x: Float[Tensor, "b t d"],
+        carry: Tensor | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
+    ) -> Stream | None:
+        """Return p by query and p' by key, for GRAPE-AP."""
+        if self.path is None:
+            return None
+        p = self.path(x).unflatten(-1, (self.shape.heads, self.dims)).transpose(1, 2)
+        return Stream(query=p, key=F.rms_norm(p, (self.dims,)))
+
+    def bias(
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
+    ) -> Bias:
+        """Return the gated decay by distance, or GRAPE-AP's sums over the tokens between."""
+        if self.path is not None:
+            return self.along_path(positions, *self.need_streams(positions, queries, keys))
+        heads = need_heads(self.title, positions, heads)
+        assert self.omega is not None
+        distance, zero = self.distances(positions, self.omega.device)
+        # At least float32: bfloat16 cannot represent every distance above 256.
+        work = torch.promote_types(self.omega.dtype, torch.float32)
+        rate = (F.softplus(self.omega.to(work)) * self.slopes(work))[:, None, None]
+        decay = -distance.to(work)[None, None]
+        by_query = heads.q.new_zeros(1, *heads.q.shape[1:3], 1, dtype=work)
+        if self.w is not None:
+            by_query = rate * _gate(heads.q, self.w, work)
+        if self.u is None:
+            return Sheared(by_query, decay, zero)
+        return Sheared(by_query, decay, zero, (rate * _gate(heads.keys(), self.u, work), decay))
+
+    def along_path(self, positions: Positions, queries: Stream, keys: Stream) -> Pairwise:
+        """Return m_h times the sums of ln sigmoid; queries are the last of the keys."""
+        assert queries.query is not None
+        assert keys.key is not None
+        p, turned = queries.query, _turned(keys.key, positions.k)
+        own = torch.arange(turned.shape[2] - p.shape[2], turned.shape[2], device=p.device)
+        slopes = self.slopes(torch.float64)[:, None, None]
+
+        def fn(rows: slice, cols: slice) -> Float[Tensor, "b h t s"]:
+            steps = F.logsigmoid(p[:, :, rows] @ turned.mT / self.dims)
+            # Float64, because only differences of the sums matter.
+            total = steps.double().cumsum(-1)
+            here = total.gather(3, own[rows, None].expand(*total.shape[:3], 1))
+            return slopes * (here - total[..., cols])
+
+        return Pairwise(fn, positions)
+
+    def slopes(self, dtype: torch.dtype) -> Float[Tensor, " h"]:
+        """Return m of every head."""
+        device = next(self.parameters()).device
+        return torch.tensor(fairseq(self.shape.heads), dtype=dtype, device=device)
+
+
+def _gate(
+    x: Float[Tensor, "b h t e"], direction: Float[Tensor, "h e"], work: torch.dtype
+) -> Float[Tensor, "b h t 1"]:
+    unit = F.normalize(direction.to(work), dim=-1, eps=1e-6)
+    return F.softplus(x.to(work) @ unit[:, :, None] / math.sqrt(x.shape[-1]))
+
+
+def _turned(x: Float[Tensor, "b h t c"], at: Tensor) -> Float[Tensor, "b h t c"]:
+    """Return every pair (m, m + c/2) turned by minus its position in radians."""
+    angle = at.double()[:, None, :, None]
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos + second * sin, second * cos - first * sin], dim=-1)

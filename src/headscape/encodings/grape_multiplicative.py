@@ -1,0 +1,119 @@
+"""GRAPE-M: RoPE with learned frequencies and a learned phase (Zhang et al. 2025, arXiv:2512.07805).
+
+    contextual   angle_im = -exp(f_m) sum_{t < i} sigmoid((x_t w + b) / 16)
+    index        angle_im = -exp(f_m / 16) i
+
+for the pairs (m, m + e/2). The rotation is by the negative angle, opposite to Llama's. The sum
+leaves the token itself out. f starts at RoPE's frequencies; the authors store it times 16 in the
+index form, which makes its learning rate larger. The phase is one for all heads, or one per head
+(`per_head`). An earlier version of the code has softplus(x_t w + b) (`increments`). The bias starts
+at softplus^-1(1e-3), a step of 0.39 through the sigmoid. Sums and angles are float64.
+
+The authors norm queries and keys after the rotation, with a weight; that is the model's `qk_norm`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from headscape.encodings.base import Config, Encoding, Role, Shape
+from headscape.encodings.rotation import pairs_of, powers, turn_by
+from headscape.encodings.stream import Stream
+from headscape.encodings.token_sums import running_sum
+from headscape.errors import InputError
+
+SCALE = 16.0
+FIRST_STEP = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRAPEMultiplicativeConfig(Config):
+    """Options of GRAPE-M."""
+
+    phase: Literal["contextual", "index"] = "contextual"
+    """What the frequencies are multiplied by: a sum over the tokens, or the position."""
+    increments: Literal["sigmoid", "softplus"] = "sigmoid"
+    """What a token adds to the phase."""
+    per_head: bool = False
+    """Whether every head has a phase of its own."""
+    base: float = 10_000.0
+    """Base of the frequencies that f starts at."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.base <= 1:
+            raise InputError(f"base must be above 1, got {self.base}.")
+        if self.phase == "index" and (self.per_head or self.increments != "sigmoid"):
+            name = "per_head" if self.per_head else "increments"
+            raise InputError(f"{name} has no effect with phase='index': leave it out.")
+
+
+class GRAPEMultiplicative(Encoding):
+    """Rotation with learned frequencies, by a learned phase or by the position."""
+
+    title = "GRAPE-M"
+    paper = "Zhang et al. 2025, arXiv:2512.07805"
+    formula = "S = (R_i q_i).(R_j k_j) / sqrt(e), angle_im = -exp(f_m) sum_{t<i} s((x_t w + b)/16)"
+    shows = "final"
+    published = (
+        {
+            "grape.log_freq": "log_frequency",
+            "omega_proj.weight": "step.weight",
+            "omega_proj.bias": "step.bias",
+        },
+    )
+    toeplitz = False
+    context_dependent = True
+    rotates = True
+    config_type = GRAPEMultiplicativeConfig
+    config: GRAPEMultiplicativeConfig
+
+    def __init__(self, shape: Shape, config: GRAPEMultiplicativeConfig) -> None:
+        super().__init__(shape, config)
+        pairs_of(self.title, shape.head_dim)
+        self.streams = config.phase == "contextual"
+        self.stored = 1.0 if self.streams else SCALE
+        start = self.stored * powers(config.base, shape.head_dim).log()
+        self.log_frequency = nn.Parameter(start.float())
+        phases = shape.heads if config.per_head else 1
+        self.step = nn.Linear(shape.width, phases) if self.streams else None
+
+    def initialise(self) -> None:
+        """Set the gate's bias."""
+        if self.step is not None:
+            nn.init.constant_(self.step.bias, math.log(math.expm1(FIRST_STEP)))
+
+    def stream(
+        self,
+        x: Float[Tensor, "b t d"],
+        carry: Float[Tensor, "b h m"] | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
+    ) -> Stream | None:
+        """Return the angles of every token, and the last sum; nothing in the index form."""
+        if self.step is None:
+            return None
+        z = self.step(x)
+        step = torch.sigmoid(z / SCALE) if self.config.increments == "sigmoid" else F.softplus(z)
+        step = step.double().transpose(1, 2)[..., None]
+        total = running_sum(step, carry, starts)
+        return Stream(angle=-(total - step) * self._frequency(), carry=total[:, :, -1])
+
+    def rotate(
+        self,
+        x: Float[Tensor, "b h t e"],
+        at: Int[Tensor, "#b t"],
+        role: Role,
+        stream: Stream | None = None,
+    ) -> Float[Tensor, "b h t e"]:
+        """Return x with each token's pairs rotated by its angles."""
+        if self.step is None:
+            return turn_by(x, -at[:, None, :, None] * self._frequency(), "halves")
+        return turn_by(x, self.need_angle(stream, x.shape[2]), "halves")
+
+    def _frequency(self) -> Float[Tensor, " m"]:
+        return (self.log_frequency.double() / self.stored).exp()

@@ -1,0 +1,109 @@
+"""Inkling: a learned curve by distance for every token (Thinking Machines 2026, no paper).
+
+    B_ij = r_i . P[:, i - j]   for 0 <= i - j < extent, 0 beyond      r_i = x_i W_r
+
+x is the layer's input after its norm; r has `rank` numbers per head and token, P [rank, extent] is
+shared by all heads. There is no rotation.
+
+Inkling normalises q and k per head and scales q.k by 1/e, not 1/sqrt(e) (`qk_scale`). Its layers
+with a window have extent = window; its full layers have extent 1024 and temperature="inkling",
+which multiplies q.k and the bias. The norm and the short convolutions over k and v belong to the
+model.
+x-transformers' RelativeProj has a bias term in W_r (`projection_bias`) and the usual scale.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from headscape.bias import Sheared
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
+from headscape.errors import InputError
+from headscape.types import Positions
+
+LONGEST = 1024
+"""The extent of Inkling's full layers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InklingConfig(Config):
+    """Options of Inkling."""
+
+    rank: int = 16
+    """Numbers per head and token, and curves in the bank."""
+    extent: int | None = None
+    """Distances with a bias; None is the window, or the context length up to 1024."""
+    qk_scale: Literal["head_dim", "model"] = "head_dim"
+    """The factor of q.k: 1/e, or the model's."""
+    projection_bias: bool = False
+    """W_r has a bias term, as in x-transformers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rank < 1:
+            raise InputError(f"rank must be at least 1, got {self.rank}.")
+        if self.extent is not None and self.extent < 1:
+            raise InputError(f"extent must be at least 1, got {self.extent}.")
+
+
+class Inkling(Encoding):
+    """A curve by distance per token and head, from a bank of curves."""
+
+    title = "Inkling"
+    paper = "Thinking Machines 2026, no paper"
+    formula = "S = A + (x_i W_r)_h . P[i-j], 0 from i-j = extent on"
+    published = (
+        {"r_proj.weight": "project.weight", "rel_logits_proj.proj": "bank"},
+        {
+            "to_distance_weights.0.weight": "project.weight",
+            "to_distance_weights.0.bias": "project.bias",
+            "distance_bank": "bank",
+        },
+    )
+    no_bidirectional_form = "its curves start at distance 0"
+    streams = True
+    adds_bias = True
+    toeplitz = False
+    context_dependent = True
+    config_type = InklingConfig
+    config: InklingConfig
+
+    def __init__(self, shape: Shape, config: InklingConfig) -> None:
+        super().__init__(shape, config)
+        extent = config.extent or config.window or min(shape.train_length, LONGEST)
+        wide = shape.heads * config.rank
+        self.project = nn.Linear(shape.width, wide, bias=config.projection_bias)
+        self.bank = nn.Parameter(torch.randn(config.rank, extent) * 0.02)
+
+    @property
+    def content_scale(self) -> float | None:
+        """1/e, unless the model's scale is asked for."""
+        return 1 / self.shape.head_dim if self.config.qk_scale == "head_dim" else None
+
+    def stream(
+        self,
+        x: Float[Tensor, "b t d"],
+        carry: Tensor | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
+    ) -> Stream:
+        """Return r of every token."""
+        r = self.project(x).unflatten(-1, (self.shape.heads, self.config.rank))
+        return Stream(query=r.transpose(1, 2))
+
+    def bias(
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
+    ) -> Sheared:
+        """Return every query's curve; a column of zeros ends it."""
+        queries, _ = self.need_streams(positions, queries, keys)
+        assert queries.query is not None
+        return Sheared(queries.query, F.pad(self.bank, (0, 1))[None], 0)

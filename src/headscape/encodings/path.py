@@ -1,0 +1,126 @@
+"""PaTH: keys pass a reflection per token on their way (Yang et al. 2025, arXiv:2505.16381).
+
+    S_ij = q_i^T H_i H_{i-1} ... H_{j+1} k_j / sqrt(e),    H_t = I - beta_t w_t w_t^T
+
+w_t is the unit vector of silu(causal convolution of W2 W1 x_t), one per head, and beta_t is
+2 sigmoid(x_t u + b), so that H_t may also reflect. With `gate` the score is
+(q_i^T ... k_j + sum_{j < t <= i} ln sigmoid(x_t g + c)) / sqrt(e): the sum is divided too.
+
+The scores are exact (reflections.py): one triangular solve per block of queries, in float32 at
+least, with a matrix of tokens x tokens in memory. A cache applies each new token's reflection to
+all its keys. QK-norm is a field of the model, grouped queries are absent.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from headscape.bias import Bias, Slope
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads
+from headscape.encodings.reflections import Reflections
+from headscape.encodings.stream import Stream
+from headscape.encodings.token_sums import running_sum, short_convolution
+from headscape.errors import InputError
+from headscape.types import Positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaTHConfig(Config):
+    """Options of PaTH."""
+
+    rank: int = 32
+    """Rank of the projection that w is made from."""
+    kernel: int = 3
+    """Taps of the convolution; 1 is none but for a factor per channel."""
+    gate: bool = False
+    """Whether a forget gate is summed as well (PaTH-FoX)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("rank", "kernel"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+
+class PaTH(Encoding):
+    """A product of reflections between key and query."""
+
+    title = "PaTH"
+    paper = "Yang et al. 2025, arXiv:2505.16381"
+    formula = "S = q_i^T prod_{j<t<=i} (I - beta_t w_t w_t^T) k_j / sqrt(e)"
+    shows = "final"
+    published = (
+        {
+            "w_proj.0.weight": "down.weight",
+            "w_proj.1.weight": "up.weight",
+            "w_conv1d.weight": "taps",
+            "bt_proj.weight": "strength.weight",
+            "bt_proj.bias": "strength.bias",
+            "g_proj.weight": "forget.weight",
+            "g_proj.bias": "forget.bias",
+        },
+    )
+    no_bidirectional_form = "its reflections are those between a key and a later query"
+    toeplitz = False
+    context_dependent = True
+    streams = True
+    reflects = True
+    config_type = PaTHConfig
+    config: PaTHConfig
+
+    def __init__(self, shape: Shape, config: PaTHConfig) -> None:
+        super().__init__(shape, config)
+        self.adds_bias = config.gate
+        self.down = nn.Linear(shape.width, config.rank, bias=False)
+        self.up = nn.Linear(config.rank, shape.heads * shape.head_dim, bias=False)
+        self.taps = nn.Parameter(torch.empty(shape.heads, shape.head_dim, config.kernel))
+        nn.init.uniform_(self.taps, -(config.kernel**-0.5), config.kernel**-0.5)
+        self.strength = nn.Linear(shape.width, shape.heads)
+        self.forget = nn.Linear(shape.width, shape.heads) if config.gate else None
+
+    def from_published(self, parameter: str, value: Tensor) -> Tensor:
+        """Convert the convolution's [h e, 1, taps] to [h, e, taps]."""
+        return (
+            value.reshape(self.taps.shape[:2] + value.shape[-1:]) if parameter == "taps" else value
+        )
+
+    def stream(
+        self,
+        x: Float[Tensor, "b t d"],
+        carry: Float[Tensor, "b h past e"] | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
+    ) -> Stream:
+        """Return w and beta of every token and the gates' sum; the carry is both their pasts."""
+        heads = self.shape.heads
+        before, tail = (None, None) if carry is None else (carry[:, :, 0, :1], carry[:, :, 1:])
+        raw = self.up(self.down(x)).unflatten(-1, (heads, -1)).transpose(1, 2)
+        raw, tail = short_convolution(raw, self.taps, tail, starts)
+        w = F.normalize(F.silu(raw), dim=-1)
+        beta = 2 * torch.sigmoid(self.strength(x)).transpose(1, 2)
+        total = None
+        last = w.new_zeros(w.shape[0], heads, 1, w.shape[-1], dtype=torch.float64)
+        if self.forget is not None:
+            step = F.logsigmoid(self.forget(x)).transpose(1, 2)[..., None]
+            total = running_sum(step, before, starts)
+            last = last + total[:, :, -1:]
+            total = total[..., 0]
+        left = torch.cat([last, tail.double()], dim=2)
+        return Stream(total, reflections=Reflections(w, beta), carry=left)
+
+    def bias(
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
+    ) -> Bias | None:
+        """Return the sum of the gates between key and query, divided as the scores are."""
+        if self.forget is None:
+            return None
+        queries, keys = self.need_streams(positions, queries, keys)
+        scale = self.shape.head_dim**-0.5
+        return Slope(None, scale * queries.sums, scale * keys.sums)

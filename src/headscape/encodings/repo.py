@@ -1,0 +1,96 @@
+"""RePo: a real-valued position, read off each token (Li et al. 2025, arXiv:2512.14391).
+
+    z_th = W_f (silu(W_g x_t) * W_c x_t)        S_ij = (R(z_i) q_i).(R(z_j) k_j) / sqrt(e)
+
+with RoPE's rotation R, pairs (m, m + e/2), w_m = base^(-2m/e), and z of every head. No index and no
+sum enters: order is seen through the causal mask and through layers with ordinary RoPE. The authors
+use it from layer 5 on and RoPE below, which a schedule writes as "rope*5,repo*11". They read x
+before the layer's norm; ours reads what the layer's projections read. W_g and W_c have width/8
+rows. Angles are float64.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from headscape.encodings.base import Config, Encoding, Role, Shape
+from headscape.encodings.rotation import pairs_of, powers, turn_by
+from headscape.encodings.stream import Stream
+from headscape.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RePoConfig(Config):
+    """Options of RePo."""
+
+    base: float = 500_000.0
+    """Base of the frequencies."""
+    hidden: int | None = None
+    """Rows of W_g and W_c; width/8 if left out."""
+    pairing: Literal["interleaved", "halves"] = "halves"
+    """Which dims form a pair."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.base <= 1:
+            raise InputError(f"base must be above 1, got {self.base}.")
+        if self.hidden is not None and self.hidden < 1:
+            raise InputError(f"hidden must be at least 1, got {self.hidden}.")
+
+
+class RePo(Encoding):
+    """Rotation by a position that the token itself gives."""
+
+    title = "RePo"
+    paper = "Li et al. 2025, arXiv:2512.14391"
+    formula = "S = (R(z_i) q_i).(R(z_j) k_j) / sqrt(e), z = W_f (silu(W_g x) * W_c x)"
+    shows = "final"
+    published = (
+        {
+            "gate_map.weight": "gate.weight",
+            "content_map.weight": "content.weight",
+            "final_map.weight": "final.weight",
+        },
+    )
+    toeplitz = False
+    context_dependent = True
+    rotates = True
+    streams = True
+    config_type = RePoConfig
+    config: RePoConfig
+
+    def __init__(self, shape: Shape, config: RePoConfig) -> None:
+        super().__init__(shape, config)
+        pairs_of(self.title, shape.head_dim)
+        hidden = config.hidden or max(1, shape.width // 8)
+        self.gate = nn.Linear(shape.width, hidden, bias=False)
+        self.content = nn.Linear(shape.width, hidden, bias=False)
+        self.final = nn.Linear(hidden, shape.heads, bias=False)
+
+    def position(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b h t"]:
+        """Return z of every token and head."""
+        z: Tensor = self.final(F.silu(self.gate(x)) * self.content(x))
+        return z.transpose(1, 2)
+
+    def stream(
+        self,
+        x: Float[Tensor, "b t d"],
+        carry: Tensor | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
+    ) -> Stream:
+        """Return the angles of every token."""
+        rate = powers(self.config.base, self.shape.head_dim).to(x.device)
+        return Stream(angle=self.position(x).double()[..., None] * rate)
+
+    def rotate(
+        self,
+        x: Float[Tensor, "b h t e"],
+        at: Int[Tensor, "#b t"],
+        role: Role,
+        stream: Stream | None = None,
+    ) -> Float[Tensor, "b h t e"]:
+        """Return x with each token's pairs rotated by its angles."""
+        return turn_by(x, self.need_angle(stream, x.shape[2]), self.config.pairing)

@@ -1,0 +1,90 @@
+"""Shaw: a learned vector per clipped distance, read by the query (Shaw et al. 2018, 1803.02155).
+
+    S_ij = (q_i . k_j + q_i . a[clip(j - i, -left, right)]) / sqrt(e)
+
+One table of left + right + 1 vectors for all heads. Row 0 is the farthest key to the left, so row
+numbers grow with j - i, not with the distance i - j. wav2vec2-BERT and SeamlessM4T v2 use left 64
+and right 8. A causal table has no rows to the right unless `right` is given.
+
+Music Transformer (Huang et al. 2018, arXiv:1809.04281) has the same form with as many rows as
+tokens: left = rows - 1, right = 0, beyond="refuse" and init="uniform". The paper's second table,
+which is added to the values, is in none of these models and absent here.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from headscape.bias import Sheared
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads, need_heads
+from headscape.encodings.stream import Stream
+from headscape.errors import InputError
+from headscape.types import Positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShawConfig(Config):
+    """Options of Shaw."""
+
+    left: int = 64
+    """Keys further to the left count as this far."""
+    right: int | None = None
+    """The same to the right; None is 8, and 0 in a causal model."""
+    beyond: Literal["clip", "refuse"] = "clip"
+    """What to do with a distance that has no row: take the last one, or raise."""
+    init: Literal["normal", "uniform"] = "normal"
+    """Normal with standard deviation 0.02, or uniform from 0 to 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("left", "right"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise InputError(f"{name} must be at least 0, got {value}.")
+
+
+class Shaw(Encoding):
+    """Relative keys."""
+
+    title = "Shaw"
+    paper = "Shaw et al. 2018, arXiv:1803.02155"
+    formula = "S = (q_i.k_j + q_i.a[clip(j-i,-l,r)]) / sqrt(e)"
+    published = (
+        {"distance_embedding.weight": "table"},
+        {"Er": "table"},
+    )
+    adds_bias = True
+    reads_heads = True
+    toeplitz = False
+    context_dependent = True
+    config_type = ShawConfig
+    config: ShawConfig
+
+    def __init__(self, shape: Shape, config: ShawConfig) -> None:
+        super().__init__(shape, config)
+        self.right = (0 if shape.causal else 8) if config.right is None else config.right
+        table = torch.empty(config.left + self.right + 1, shape.head_dim)
+        self.table = nn.Parameter(
+            nn.init.normal_(table, std=0.02) if config.init == "normal" else nn.init.uniform_(table)
+        )
+
+    def bias(
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
+    ) -> Sheared:
+        """Return the product of every query with the vector of its distance to every key."""
+        heads = need_heads(self.title, positions, heads)
+        low, high = positions.bounds
+        low = 0 if self.shape.causal else low
+        if self.config.beyond == "refuse" and not -self.right <= low <= high <= self.config.left:
+            raise InputError(
+                f"Shaw has rows for distances {-self.right} to {self.config.left}, but the "
+                f"positions have {low} to {high}: use beyond='clip' or a larger left and right."
+            )
+        return Sheared(heads.scale * heads.q, self.table.flip(0).T[None], self.right)

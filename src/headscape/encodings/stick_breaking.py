@@ -1,0 +1,64 @@
+"""Stick-breaking attention: nearer keys take their share first (Tan et al. 2025, arXiv:2410.17980).
+
+    w_ij = sigmoid(A_ij) prod_{j < t < i} (1 - sigmoid(A_it)),   j < i
+    rest_i = 1 - sum_j w_ij
+
+No softmax and no position: the order of the keys is the encoding. A query gives each key, from the
+nearest to the farthest, a part of what the nearer ones left; the rest goes to its own value v_i.
+With current="attended" the query's own key takes part, as the nearest; remainder="dropped" leaves
+the rest out, so weights sum to less than 1, as in the authors' reference function. Their layer
+excludes the current key and adds rest_i v_i, our default.
+
+Products are sums of log(1 - sigmoid), at least in float32. The query's own key is the last that it
+sees, so keys must be in order of position. A sink has no softmax to join and is refused.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from headscape.encodings.base import Config, Encoding
+
+
+@dataclass(frozen=True, kw_only=True)
+class StickBreakingConfig(Config):
+    """Options of stick-breaking."""
+
+    current: Literal["excluded", "attended"] = "excluded"
+    """Whether the query's own key takes part."""
+    remainder: Literal["own", "dropped"] = "own"
+    """Whether what is left goes to the query's own value."""
+
+
+class StickBreaking(Encoding):
+    """Weights by breaking a stick from the nearest key to the farthest."""
+
+    title = "Stick-breaking"
+    paper = "Tan et al. 2025, arXiv:2410.17980"
+    formula = "w = s(A_ij) prod_{j<t<i} (1 - s(A_it)), the rest to v_i"
+    shows = "final"
+    no_bidirectional_form = "it breaks the stick from the query backwards"
+    weighs = True
+    config_type = StickBreakingConfig
+    config: StickBreakingConfig
+
+    def weigh(
+        self, scores: Float[Tensor, "b h t s"], visible: Bool[Tensor, "#b 1 t s"]
+    ) -> Float[Tensor, "b h t s"]:
+        """Return the weights; 0 where hidden, and in a row that sees no key."""
+        work = torch.promote_types(scores.dtype, torch.float32)
+        a = scores.to(work)
+        own = visible & (visible.flip(-1).cumsum(dim=-1).flip(-1) == 1)
+        taking = visible if self.config.current == "attended" else visible & ~own
+        left = F.logsigmoid(-a).masked_fill(~taking, 0.0)
+        # What the nearer keys leave: the sum over all later columns that take part.
+        nearer = left.flip(-1).cumsum(dim=-1).flip(-1) - left
+        weights = (F.logsigmoid(a) + nearer).exp().masked_fill(~taking, 0.0)
+        if self.config.remainder == "own":
+            rest = left.sum(dim=-1, keepdim=True).exp()
+            weights = weights + rest * own
+        return weights.to(scores.dtype)

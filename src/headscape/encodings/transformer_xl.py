@@ -1,0 +1,120 @@
+"""Transformer-XL: sinusoids of the distance, read by the query (Dai et al. 2019, arXiv:1901.02860).
+
+    S_ij = ((q_i + u) . k_j + (q_i + w) . W_R R(i - j)) / sqrt(e)
+
+R(d) has sin(d base^(-2m/width)) and its cosine for every m, W_R projects them to every head, u and
+w are learned per head. Distances to the right are negative.
+
+Layouts of R: [sin | cos] in Transformer-XL and XLNet ("halves"), sin and cos in turn in the
+Conformers of transformers ("interleaved"). XLNet's clamp_len is `clamp`. XLNet starts u and w from
+N(0, 0.02) as we do, the Conformers from Xavier's uniform distribution. Transformer-XL can share u
+and w over layers (a model's `share_encoding`, which then shares W_R too).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headscape.bias import Sheared
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads, need_heads
+from headscape.encodings.stream import Stream
+from headscape.errors import InputError
+from headscape.types import Positions
+
+STEP = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerXLConfig(Config):
+    """Options of Transformer-XL."""
+
+    layout: Literal["halves", "interleaved"] = "halves"
+    """Sines, then cosines; or a sine and its cosine in turn."""
+    base: float = 10_000.0
+    """Base of the frequencies."""
+    clamp: int | None = None
+    """Distances beyond this count as this far."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.base <= 1:
+            raise InputError(f"base must be above 1, got {self.base}.")
+        if self.clamp is not None and self.clamp < 1:
+            raise InputError(f"clamp must be at least 1, got {self.clamp}.")
+
+
+class TransformerXL(Encoding):
+    """Projected sinusoids of the distance, and a constant query."""
+
+    title = "Transformer-XL"
+    paper = "Dai et al. 2019, arXiv:1901.02860"
+    formula = "S = ((q_i+u_h).k_j + (q_i+w_h).W_R R(i-j)) / sqrt(e)"
+    published = (
+        {"r_w_bias": "content", "r_r_bias": "position", "r": "project.weight"},
+        {
+            "pos_bias_u": "content",
+            "pos_bias_v": "position",
+            "linear_pos.weight": "project.weight",
+        },
+        {"r_w_bias": "content", "r_r_bias": "position", "r_net.weight": "project.weight"},
+    )
+    adds_bias = True
+    reads_heads = True
+    toeplitz = False
+    context_dependent = True
+    config_type = TransformerXLConfig
+    config: TransformerXLConfig
+
+    def __init__(self, shape: Shape, config: TransformerXLConfig) -> None:
+        super().__init__(shape, config)
+        if shape.width % 2:
+            raise InputError(f"Transformer-XL needs an even width, got {shape.width}.")
+        size = shape.heads, shape.head_dim
+        self.content = nn.Parameter(torch.randn(size) * 0.02)
+        self.position = nn.Parameter(torch.randn(size) * 0.02)
+        self.project = nn.Linear(shape.width, shape.heads * shape.head_dim, bias=False)
+
+    def from_published(self, parameter: str, value: Tensor) -> Tensor:
+        """Convert XLNet's projection [d h e] to [h e, d]."""
+        return value.flatten(1).T if value.ndim == 3 else value
+
+    def bias(
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
+    ) -> Sheared:
+        """Return (q_i + w) . W_R R(i - j) by query, and u . k_j by key, both scaled."""
+        heads = need_heads(self.title, positions, heads)
+        distance, _ = self.distances(positions, self.content.device)
+        if self.config.clamp is not None:
+            distance = distance[distance.abs() <= self.config.clamp]
+        zero = -int(distance[0])
+        basis = self.project(self.sinusoids(distance)).unflatten(-1, (self.shape.heads, -1))
+        r = heads.scale * (heads.q + self.position[:, None])
+        constant = heads.scale * (heads.keys() @ self.content[:, :, None])
+        flat = torch.ones_like(basis[:, 0, :1]).T[None]
+        return Sheared(r, basis.permute(1, 2, 0), zero, (constant, flat))
+
+    def sinusoids(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
+        """Return R of consecutive distances.
+
+        exp(i (a + b) w) = exp(i a w) exp(i b w): every 64th distance and 64 steps need a sine, with
+        angles in float64; the rest are products.
+        """
+        width, dtype = self.shape.width, self.content.dtype
+        m = torch.arange(0, width, 2, dtype=torch.float64, device=distance.device)
+        speed = self.config.base ** (-m / width)
+        steps = distance[::STEP, None], torch.arange(STEP, device=distance.device)[:, None]
+        exact = dtype if dtype == torch.float64 else torch.float32
+        coarse, fine = (torch.polar(torch.ones_like(x * speed), x * speed) for x in steps)
+        turns = coarse.to(exact.to_complex())[:, None] * fine.to(exact.to_complex())
+        turns = turns.flatten(0, 1)[: len(distance)]
+        if self.config.layout == "halves":
+            return torch.cat([turns.imag, turns.real], dim=1).to(dtype)
+        return torch.stack([turns.imag, turns.real], dim=2).flatten(1).to(dtype)

@@ -1,0 +1,1 @@
+"""What position does in every head of a model, as numbers with intervals."""

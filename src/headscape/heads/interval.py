@@ -1,0 +1,54 @@
+"""The mean of a measure over sequences with its 95% bootstrap interval."""
+
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float
+
+RESAMPLES: Final = 1000
+
+
+def estimate(values: Float[np.ndarray, " n *rest"], seed: int = 0) -> Float[np.ndarray, " 3 *rest"]:
+    """Return mean, low and high; one sequence has no interval, NaN is not counted."""
+    kept = np.asarray(values, dtype=np.float64)
+    found = np.isfinite(kept)
+    filled = np.where(found, kept, 0.0)
+    sequences = len(kept)
+    mean = _mean(filled, found, np.ones((1, sequences)))[0]
+    if sequences < 2:
+        return np.stack([mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)])
+    drawn = _mean(filled, found, _resamples(sequences, seed))
+    with np.errstate(all="ignore"):
+        missing = np.isnan(drawn).all(axis=0)
+        low, high = np.nanpercentile(np.where(missing, 0.0, drawn), [2.5, 97.5], axis=0)
+    return np.stack([mean, np.where(missing, np.nan, low), np.where(missing, np.nan, high)])
+
+
+def largest(curves: Float[np.ndarray, "n *rest m"], seed: int = 0) -> Float[np.ndarray, "..."]:
+    """Return where the mean curve is largest, and the interval of that place [3 *rest]."""
+    sequences = len(curves)
+    place = curves.mean(axis=0).argmax(axis=-1).astype(np.float64)
+    if sequences < 2:
+        return np.stack([place, np.full_like(place, np.nan), np.full_like(place, np.nan)])
+    drawn = np.stack(
+        [
+            np.tensordot(times, curves, axes=1).argmax(axis=-1)
+            for times in _resamples(sequences, seed)
+        ]
+    )
+    low, high = np.percentile(drawn, [2.5, 97.5], axis=0, method="nearest")
+    return np.stack([place, low, high])
+
+
+def _resamples(sequences: int, seed: int) -> Float[np.ndarray, "resamples n"]:
+    """Return how often each sequence is drawn in each resample."""
+    share = np.full(sequences, 1 / sequences)
+    drawn = np.random.default_rng(seed).multinomial(sequences, share, size=RESAMPLES)
+    return drawn.astype(np.float64)
+
+
+def _mean(filled: np.ndarray, found: np.ndarray, times: np.ndarray) -> np.ndarray:
+    total = np.tensordot(times, filled, axes=1)
+    count = np.tensordot(times, found.astype(np.float64), axes=1)
+    mean: np.ndarray = np.where(count > 0, total / np.where(count > 0, count, 1), np.nan)
+    return mean

@@ -1,0 +1,82 @@
+"""What a rotation makes of mean queries and keys, and which of its bands a head uses.
+
+    closed form   scale mean(q) . R(d) mean(k)
+    band use      mean |q_m| mean |k_m| over pairs m of dims, as shares
+    massive       max over dims / mean over dims of the norm over tokens
+
+The closed form is the kernel of queries and keys that are independent of each other.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscape.attention.reference import AttentionInputs, shared
+from headscape.encodings.rope import RoPE
+
+
+def closed_form(inputs: AttentionInputs) -> Float[Tensor, "b h n"] | None:
+    """Return the kernel of mean q and k at distances 1 - T to T - 1; None without a rotation."""
+    if inputs.unrotated is None or inputs.bias is not None or inputs.bends:
+        return None
+    if inputs.encoding.mixes:
+        return None
+    q, k = (x.double().mean(dim=2, keepdim=True) for x in inputs.unrotated)
+    k = shared(k, q.shape[1])
+    at, rotate = inputs.positions.q[:1], inputs.encoding.rotate
+    start = at[:, :1]
+    moved_q = rotate(q.expand(-1, -1, at.shape[1], -1), at - start, "query")
+    moved_k = rotate(k.expand(-1, -1, at.shape[1], -1), at - start, "key")
+    behind = (moved_q * moved_k[:, :, :1]).sum(dim=-1)
+    ahead = (moved_q[:, :, :1] * moved_k).sum(dim=-1)
+    return inputs.scale * torch.cat([ahead[..., 1:].flip(-1), behind], dim=-1)
+
+
+def r_squared(
+    kernel: Float[Tensor, "b h n"], fit: Float[Tensor, "b h n"], count: Float[Tensor, " n"]
+) -> Float[Tensor, "b h"]:
+    """Return 1 - squares left / squares about the mean, every visible pair counting once."""
+    seen = count > 0
+    kernel, fit, n = kernel[..., seen], fit[..., seen], count[seen]
+    mean = (n * kernel).sum(dim=-1, keepdim=True) / n.sum()
+    total = (n * (kernel - mean) ** 2).sum(dim=-1)
+    return 1 - (n * (kernel - fit) ** 2).sum(dim=-1) / total
+
+
+def band_use(inputs: AttentionInputs) -> Float[Tensor, "b h m"] | None:
+    """Return the share of each pair, dims that do not rotate last as one; None if not RoPE."""
+    encoding = inputs.encoding
+    if inputs.unrotated is None or not isinstance(encoding, RoPE):
+        return None
+    q, k = (_pairs(x.double(), encoding).mean(dim=2) for x in inputs.unrotated)
+    use = q * shared(k[:, :, None], q.shape[1])[:, :, 0]
+    return use / use.sum(dim=-1, keepdim=True)
+
+
+def wavelengths(encoding: RoPE, length: int) -> Float[Tensor, " m"]:
+    """Return the tokens per turn of each band of `band_use`."""
+    turn = encoding.frequencies(length)
+    tokens = torch.where(turn > 0, 2 * math.pi / turn.clamp(min=1e-300), math.inf)
+    partial = encoding.dims < encoding.shape.head_dim
+    return torch.cat([tokens, torch.tensor([math.inf])]) if partial else tokens
+
+
+def massive_ratio(inputs: AttentionInputs) -> Float[Tensor, "b h"] | None:
+    """Return the largest norm of a head dim over the mean norm; None if not RoPE."""
+    if inputs.unrotated is None or not isinstance(inputs.encoding, RoPE):
+        return None
+    norms = [x.double().norm(dim=2) for x in inputs.unrotated]
+    q, k = (each.amax(dim=-1) / each.mean(dim=-1) for each in norms)
+    return torch.maximum(q, shared(k[..., None, None], q.shape[1])[..., 0, 0])
+
+
+def _pairs(x: Float[Tensor, "b h t e"], encoding: RoPE) -> Float[Tensor, "b h t m"]:
+    """Return the norm of each pair, and of all dims that do not rotate."""
+    turned, rest = x[..., : encoding.dims], x[..., encoding.dims :]
+    if encoding.config.pairing == "interleaved":
+        norms = torch.hypot(turned[..., ::2], turned[..., 1::2])
+    else:
+        norms = torch.hypot(*turned.chunk(2, dim=-1))
+    return torch.cat([norms, rest.norm(dim=-1, keepdim=True)], -1) if rest.shape[-1] else norms

@@ -1,0 +1,196 @@
+"""The attention function that transformers calls, and its registration.
+
+    register()
+    model.set_attn_implementation("headscape")            or from_pretrained(attn_implementation=)
+    model.set_attn_implementation("headscape-or-sdpa")    passes on what it cannot serve, and warns
+
+A call that our kernels do not serve is refused by name. With "headscape-or-sdpa" it goes to sdpa
+where that computes the same, and a warning says so once for every reason.
+"""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscape.attention.native import adapter
+from headscape.attention.reference import AttentionInputs
+from headscape.bias import Toeplitz
+from headscape.errors import InputError
+from headscape.huggingface.mask_function import check_interface, rule_mask, rule_mask_or_dense
+from headscape.huggingface.mask_rule import MaskRule, is_packed
+from headscape.huggingface.native_call import attend_rule, no_encoding
+from headscape.huggingface.own_encoding import check_loaded, encoded_inputs, encoding_of
+from headscape.huggingface.position_table import NAMES, keep_tables, read_table
+from headscape.types import Visible
+
+_WARNED: set[str] = set()
+
+
+class _RefusedError(Exception):
+    """A call that the kernels do not serve; the message is the reason."""
+
+
+def register() -> None:
+    """Make "headscape" and "headscape-or-sdpa" known to transformers as attention implementations.
+
+    Example:
+        >>> import headscape.huggingface
+        >>> headscape.huggingface.register()
+    """
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError as error:
+        raise InputError(
+            "headscape.huggingface needs transformers: pip install 'headscape[transformers]'."
+        ) from error
+    strict, lenient = NAMES
+    # Compiled models leave the graph here: what a mask says is read from its integers.
+    eager: Any = torch.compiler.disable
+    AttentionInterface.register(strict, eager(attention))
+    AttentionInterface.register(lenient, eager(attention_or_sdpa))
+    AttentionMaskInterface.register(strict, eager(rule_mask))
+    AttentionMaskInterface.register(lenient, eager(rule_mask_or_dense))
+    keep_tables()
+
+
+def set_attention(model: Any, name: str = "headscape") -> None:
+    """Register, and make a transformers model use our attention or raise InputError."""
+    register()
+    if name not in NAMES:
+        raise InputError(f"attention must be one of {', '.join(NAMES)}, got {name!r}.")
+    check_interface(model.config)
+    model.set_attn_implementation(name)
+
+
+def attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    **given: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Return attention [b t h ev] and no weights, or raise InputError with the reason."""
+    try:
+        return _attend(module, query, key, value, attention_mask, **given), None
+    except _RefusedError as reason:
+        raise InputError(
+            f"{type(module).__name__} cannot run on attn_implementation='headscape': {reason}."
+        ) from None
+
+
+def attention_or_sdpa(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    **given: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Return the same, from sdpa where our kernels do not serve the call."""
+    try:
+        return _attend(module, query, key, value, attention_mask, **given), None
+    except _RefusedError as error:
+        reason = str(error)
+    if given.get("softcap") is not None or given.get("s_aux") is not None:
+        raise InputError(
+            f"{type(module).__name__} cannot run on attn_implementation='headscape-or-sdpa': "
+            f"{reason}, and sdpa has no softcap and no sinks."
+        )
+    if reason not in _WARNED:
+        _WARNED.add(reason)
+        warnings.warn(f"headscape passes attention on to sdpa: {reason}.", stacklevel=2)
+    return _sdpa(module, query, key, value, attention_mask, **given)
+
+
+def _attend(
+    module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *,
+    dropout: float = 0.0, scaling: float | None = None, is_causal: bool | None = None,
+    position_bias: Tensor | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
+    **others: Any,
+) -> Tensor:  # fmt: skip
+    if dropout:
+        raise _RefusedError(
+            f"it has no attention dropout, got {dropout}; set it to 0 in the config"
+        )
+    if others.get("output_attentions"):
+        raise _RefusedError("it never has the attention weights that output_attentions asks for")
+    if others.get("cache") is not None:
+        raise _RefusedError("it does not read a paged cache")
+    rule = _rule(module, q, k, mask, is_causal=is_causal).written()
+    keys = rule.positions.k.shape[1]
+    k, v = k[:, :, :keys], v[:, :, :keys]
+    scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    own = encoding_of(module)
+    if own is not None:
+        inputs = encoded_inputs(own, q, k, v, rule, scale, others, softcap=softcap, sink=s_aux)
+    else:
+        check_loaded(module)
+        bias = None if position_bias is None else _bias(position_bias, rule)
+        inputs = AttentionInputs(
+            q, k, v, no_encoding(q.shape[1], q.shape[3]), bias, rule.positions, rule.visible, scale,
+            softcap=softcap, sink=s_aux,
+        )  # fmt: skip
+        if (reason := adapter.refuses(inputs)) is not None:
+            raise _RefusedError(reason)
+    return attend_rule(inputs, rule).transpose(1, 2).contiguous()
+
+
+def _rule(
+    module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None, *, is_causal: bool | None
+) -> MaskRule:
+    """Return which keys the queries see."""
+    queries, keys = q.shape[2], k.shape[2]
+    if mask is None:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = bool(causal) and queries > 1
+        return MaskRule.plain(queries, queries if causal else keys, causal=causal)
+    if is_packed(mask):
+        rule = MaskRule.unpack(mask)
+        found = rule.positions.q.shape[1], rule.positions.k.shape[1]
+        if found != (queries, keys):
+            raise _RefusedError(
+                f"its mask is for {found[0]} queries and {found[1]} keys, but it has {queries} and "
+                f"{keys}"
+            )
+        return rule
+    if mask.ndim == 4 and mask.shape[1:3] == (1, 1) and mask.shape[3] == keys and queries > 1:
+        return _padded(queries, mask[:, 0, 0])
+    raise _RefusedError(
+        f"its mask is written out as a tensor of shape {tuple(mask.shape)}, not made by "
+        f"transformers' mask functions"
+    )
+
+
+def _padded(queries: int, mask: Tensor) -> MaskRule:
+    """Return the bidirectional rule of a mask by key, True or 0 where it is seen."""
+    plain = MaskRule.plain(queries, mask.shape[1], causal=False)
+    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 4
+    if mask.dtype != torch.bool and bool(mask.masked_fill(~seen, 0).any()):
+        raise _RefusedError("its mask adds values other than 0 and minus infinity")
+    k_group = torch.where(seen, 0, -1)
+    visible = Visible(False, torch.zeros_like(plain.positions.q).expand(len(seen), -1), k_group)  # noqa: FBT003
+    return MaskRule(plain.positions, visible)
+
+
+def _bias(bias: Tensor, rule: MaskRule) -> Toeplitz | None:
+    if bias.shape[2:] == (1, 1) and rule.positions.k.shape[1] > 1:
+        return None  # one number per head, which a softmax does not see
+    found = read_table(bias, rule)
+    if found is None:
+        raise _RefusedError(
+            f"its position_bias of shape {tuple(bias.shape)} is not a table by distance"
+        )
+    return found
+
+
+def _sdpa(
+    module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **given: Any
+) -> tuple[Tensor, None]:
+    """Return sdpa's attention, with a packed rule written out."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if mask is not None and is_packed(mask):
+        rule = MaskRule.unpack(mask)
+        bias = given.get("position_bias")
+        if bias is not None and bias.shape[2] == 1:
+            table = _bias(bias, rule)
+            blocks = slice(None), slice(None)
+            given["position_bias"] = None if table is None else table.block(rule.positions, *blocks)
+        mask = rule.visible.dense(rule.positions)
+    found: tuple[Tensor, None] = sdpa_attention_forward(module, q, k, v, mask, **given)
+    return found

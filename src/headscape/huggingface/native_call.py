@@ -1,0 +1,61 @@
+"""One attention call of a transformers model, served by our kernels.
+
+`attend_rule` takes what a layer's attention is a function of. One query without gradients, as in
+generating, is one pass over the keys it sees, which are neither repeated for grouped heads nor
+copied.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from headscape.attention import attend
+from headscape.attention.native import one_query
+from headscape.attention.reference import AttentionInputs
+from headscape.bias import Bias, dense
+from headscape.encodings import Encoding, Shape, make
+from headscape.huggingface.mask_rule import MaskRule
+from headscape.types import ALL
+
+HIDDEN = -1e30
+"""Added to the score of a hidden key; finite, because the kernel exponentiates it."""
+
+
+@cache
+def no_encoding(heads: int, head_dim: int) -> Encoding:
+    """Return NoPE, for models that have their positions in q and k already."""
+    shape = Shape(heads=heads, head_dim=head_dim, width=heads * head_dim, train_length=1)
+    return make("nope", shape, {})
+
+
+def attend_rule(inputs: AttentionInputs, rule: MaskRule) -> Tensor:
+    """Return attention [b h t ev]."""
+    own = inputs.encoding
+    whole = own.mixes or own.weighs or own.reflects or inputs.visible.chunk is not None
+    if inputs.q.shape[2] == 1 and not whole and one_query.serves(inputs):
+        return _one(inputs, rule)
+    return attend.run(inputs)
+
+
+def _one(inputs: AttentionInputs, rule: MaskRule) -> Tensor:
+    """Return the attention of one query over the keys of its window."""
+    gap, visible = rule.first_query - rule.first_key, inputs.visible
+    first, last = 0, inputs.k.shape[2]
+    if visible.causal:
+        last = gap + 1
+    if visible.window is not None:
+        first, last = max(0, gap - visible.window + 1), min(last, gap + visible.window)
+    some = slice(first, last)
+    row = None if inputs.bias is None else _row(inputs.bias, inputs, some)
+    if visible.k_group is not None and visible.q_group is not None:
+        hidden = visible.k_group[:, None, some] != visible.q_group[:, None]
+        row = torch.where(hidden, HIDDEN, 0.0 if row is None else row)
+        row = row.expand(-1, inputs.q.shape[1], -1)
+    return one_query.attend(replace(inputs, k=inputs.k[:, :, some], v=inputs.v[:, :, some]), row)
+
+
+def _row(bias: Bias, inputs: AttentionInputs, some: slice) -> Tensor:
+    """Return one query's bias for some of the keys, [#b h s]."""
+    return dense(bias, inputs.positions, ALL, some)[:, :, 0]

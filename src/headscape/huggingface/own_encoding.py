@@ -1,0 +1,142 @@
+"""What an attention layer with one of our encodings computes; replace_position.py puts it there.
+
+Its keys come from the cache without position, so all of them are rotated in every pass. The layer's
+input and the cache arrive as keyword arguments, which a hook on the layer adds.
+"""
+
+import inspect
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscape.attention.reference import AttentionInputs, shared
+from headscape.encodings import Encoding, Heads
+from headscape.errors import InputError
+from headscape.huggingface.mask_rule import MaskRule
+from headscape.huggingface.position_table import NAMES
+from headscape.huggingface.running_sums import streams
+
+ENCODING = "headscape_encoding"
+"""The attention module's child, and the field of the config."""
+INPUT, CACHE = "headscape_input", "headscape_cache"
+"""Keyword arguments of the attention function."""
+
+
+def argument_names(module: nn.Module) -> list[str]:
+    """Return the names of the arguments of a module's forward, the input first."""
+    parameters = inspect.signature(type(module).forward).parameters.values()
+    return [item.name for item in parameters if item.kind is not item.VAR_KEYWORD][1:]
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """A hook before an attention module: takes its own position away, adds input and cache."""
+
+    names: list[str]
+    layer: int
+    heads: int
+
+    def __call__(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[()], dict[str, Any]]:
+        """Return the changed arguments."""
+        if module.config._attn_implementation not in NAMES:  # noqa: SLF001
+            raise InputError(
+                f"the model has {getattr(module, ENCODING).title} in place of its own position, "
+                f"which attn_implementation={module.config._attn_implementation!r} would drop: "  # noqa: SLF001
+                f"call headscape.huggingface.set_attention(model)."
+            )
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        hidden = given[self.names[0]]
+        cache = given.get("past_key_values", given.get("layer_past"))
+        cache = getattr(cache, "self_attention_cache", cache)
+        given[INPUT] = hidden
+        given[CACHE] = None if cache is None else _cache_layer(cache, self.layer)
+        rotation = given.get("position_embeddings")
+        if rotation is not None:
+            cos, sin = rotation
+            given["position_embeddings"] = torch.ones_like(cos), torch.zeros_like(sin)
+        if "position_bias" in self.names:
+            given["position_bias"] = hidden.new_zeros(1, self.heads, 1, 1)
+        return (), given
+
+
+def _cache_layer(cache: Any, layer: int) -> Any:
+    """Return a layer of a cache, which a lazy one appends when it is first used."""
+    while len(cache.layers) <= layer:
+        cache.layers.append(cache.layer_class_to_replicate())
+    return cache.layers[layer]
+
+
+def encoding_of(module: nn.Module) -> Encoding | None:
+    """Return the encoding that was put into an attention module, or None."""
+    found = getattr(module, ENCODING, None)
+    if found is not None and not isinstance(found, Encoding):
+        # PEFT's modules_to_save wraps the module and trains a copy.
+        found = found.modules_to_save[found.active_adapters[0]] if found.active_adapters else None
+    return found
+
+
+def check_loaded(module: Any) -> None:
+    """Raise InputError if the config names an encoding that the model was loaded without."""
+    records = getattr(module.config, ENCODING, None) or ()
+    name, layer = type(module).__name__, getattr(module, "layer_idx", None)
+    crosses = "Cross" in name or getattr(module, "is_cross_attention", False)
+    crosses = crosses or (getattr(module, "is_decoder", False) and not module.is_causal)
+    for record in () if crosses else records:
+        if record["layers"] is None or layer in record["layers"]:
+            raise InputError(
+                f"this model was saved with the encoding {record['encoding']!r}, which {name} "
+                f"lacks: load it with headscape.huggingface.load."
+            )
+
+
+def encoded_inputs(
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rule: MaskRule,
+    scale: float,
+    given: dict[str, Any],
+    *,
+    softcap: float | None,
+    sink: Tensor | None,
+) -> AttentionInputs:
+    """Return what the attention of one layer is a function of."""
+    positions, visible = rule.positions, rule.visible
+    if encoding.shape.causal != visible.causal and positions.q.shape[1] > 1:
+        kind = "causal" if encoding.shape.causal else "bidirectional"
+        raise InputError(
+            f"{encoding.title} was built for {kind} attention, but the model's mask is not: set "
+            f"the encoding again after changing the config."
+        )
+    learns = encoding.streams or any(True for _ in encoding.parameters())
+    if encoding.rotates and learns and k.shape[1] < q.shape[1]:
+        # What is learned per query head (PoPE's phases) makes the keys of a group differ.
+        k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
+    starts = visible.starts(q.shape[2])
+    asking, asked = streams(
+        encoding, given[INPUT], starts, given[CACHE], rule.first_query, rule.first_key
+    )
+    q = encoding.rotate(q, positions.q, "query", asking)
+    k = encoding.rotate(k, positions.k, "key", asked)
+    scale = scale if encoding.content_scale is None else encoding.content_scale
+    heads = [Heads(q, k, scale)] if encoding.reads_heads else []
+    windows = [w for w in (visible.window, encoding.window) if w is not None]
+    return AttentionInputs(
+        q,
+        k,
+        v,
+        encoding,
+        encoding.bias(positions, asking, asked, *heads),
+        positions,
+        replace(visible, window=min(windows) if windows else None, chunk=encoding.chunk),
+        scale,
+        temperature=encoding.temperature(positions.q),
+        softcap=encoding.softcap or softcap,
+        sink=sink if encoding.sink() is None else encoding.sink(),
+        reflections=None if asked is None else asked.reflections,
+    )

@@ -1,0 +1,87 @@
+"""T5's bias as a table by distance, in place of a tensor of heads x queries x keys.
+
+The interface hands `position_bias` on as [1, h, t, s]. The T5 families compute it from one number
+per head and distance; while our attention is chosen they compute [1, h, 1, t + s - 1] instead: the
+value of every k - q, ascending. For one query that is the row itself. Cross-attention, which has no
+bias, gets [1, h, 1, 1] in place of zeros.
+
+A bias that another family writes out is read as a table if it is one.
+"""
+
+import inspect
+from functools import wraps
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headscape.bias import Toeplitz
+from headscape.huggingface.mask_rule import MaskRule
+
+NAMES = ("headscape", "headscape-or-sdpa")
+"""What `attn_implementation` may be for our attention to run."""
+FAMILIES = {
+    "t5": "T5Attention",
+    "mt5": "MT5Attention",
+    "umt5": "UMT5Attention",
+    "switch_transformers": "SwitchTransformersAttention",
+    "pop2piano": "Pop2PianoAttention",
+}
+
+
+def keep_tables() -> None:
+    """Let the attention of the T5 families hand over tables while our attention is chosen."""
+    for family, name in FAMILIES.items():
+        kind = getattr(import_module(f"transformers.models.{family}.modeling_{family}"), name)
+        if not hasattr(kind.compute_bias, "__wrapped__"):
+            kind.compute_bias = _by_distance(kind.compute_bias)
+            if "position_bias" in inspect.signature(kind.forward).parameters:
+                kind.forward = _without_zeros(kind.forward)
+
+
+def _ours(module: Any) -> bool:
+    return module.config._attn_implementation in NAMES  # noqa: SLF001
+
+
+def _by_distance(compute_bias: Any) -> Any:
+    @wraps(compute_bias)
+    def table(
+        self: Any, query_length: int, key_length: int, device: Any = None, past_seen_tokens: Any = 0
+    ) -> Tensor:
+        if _ours(self):
+            # One query at the last position sees every distance that any query does.
+            past_seen_tokens = int(past_seen_tokens) + query_length - 1
+            query_length, key_length = 1, query_length + key_length - 1
+        found: Tensor = compute_bias(self, query_length, key_length, device, past_seen_tokens)
+        return found
+
+    return table
+
+
+def _without_zeros(forward: Any) -> Any:
+    @wraps(forward)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        bare = kwargs.get("position_bias") is None and not self.has_relative_attention_bias
+        if _ours(self) and bare:
+            kwargs["position_bias"] = self.q.weight.new_zeros(1, self.n_heads, 1, 1)
+        return forward(self, *args, **kwargs)
+
+    return run
+
+
+def read_table(bias: Tensor, rule: MaskRule) -> Toeplitz | None:
+    """Return a bias [1, h, t, s], or [1, h, 1, t + s - 1], as a table; None if it is not one.
+
+    It may have more keys than the rule: those of a static cache that are not written yet.
+    """
+    t, s = rule.positions.q.shape[1], rule.positions.k.shape[1]
+    rows, columns = bias.shape[2:]
+    if bias.shape[0] != 1 or rows not in (1, t) or columns < (s + t - 1 if rows == 1 else s):
+        return None
+    if rows > 1:
+        if not torch.equal(bias[..., 1:, 1:], bias[..., :-1, :-1]):
+            return None
+        bias = torch.cat([bias[..., :, 0].flip(-1), bias[..., 0, 1:]], -1)[:, :, None]
+    # Column 0 is the key furthest after its query; distances ascend from there.
+    return Toeplitz(bias[0, :, 0].flip(-1), rule.first_key + bias.shape[3] - t - rule.first_query)

@@ -1,0 +1,29 @@
+"""The viewer beside the figures: one page with every figure's capture, linked from each figure."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from headscape.arrays.pack import Pack, open_pack
+from headscape.errors import InputError
+from headscape.figures.gallery import Entry
+from headscape.page.viewing import write_figures_page
+
+PAGE: Final = "viewer.html"
+
+
+def link_viewer(folder: Path, entries: list[Entry]) -> list[Entry]:
+    """Write the viewer's page and return the entries with their links into it.
+
+    A figure whose capture keeps no factors has no link.
+    """
+    shown: dict[str, tuple[Pack, str]] = {}
+    for entry in entries:
+        try:
+            pack = open_pack(folder / "data" / f"{entry.name}.safetensors")
+        except InputError:
+            continue
+        quantity = "bias" if entry.measures is None else entry.measures.quantity
+        shown[entry.name] = pack, quantity
+    links = write_figures_page(folder / PAGE, shown) if shown else {}
+    return [replace(entry, viewer=links.get(entry.name)) for entry in entries]

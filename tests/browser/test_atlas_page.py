@@ -1,0 +1,67 @@
+"""The atlas in Chromium: sorted, filtered, opened, in light and dark."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headscape as hs
+from heads import handmade
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("atlas")
+    hs.atlas(handmade.previous_token(), out, list(range(1, 24)) * 12, length=32, sequences=4)
+    return out / "atlas.html"
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(request: pytest.FixtureRequest, chromium: Any, atlas: Path) -> Any:
+    opened = chromium.new_page(color_scheme=request.param)
+    complaints: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.goto(atlas.as_uri())
+    yield opened
+    opened.close()
+    assert not complaints
+
+
+def names(page: Any, place: str) -> list[str]:
+    return page.locator(f"{place} .card .name").all_text_contents()
+
+
+def test_every_head_is_a_card_with_a_curve_and_a_picture(page: Any) -> None:
+    assert names(page, "#all") == ["1.1", "1.2"]
+    assert page.locator("#all canvas").count() == 2
+    assert page.locator("#all polyline.kernel").count() == 2
+    assert names(page, "#most") == ["1.1", "1.2"]
+    assert names(page, "#fewest") == ["1.2", "1.1"]
+
+
+def test_heads_are_sorted_by_any_measure_and_filtered_by_kind(page: Any) -> None:
+    page.select_option("#order", "most")
+    page.select_option("#sort", "entropy")
+    assert names(page, "#all") == ["1.2", "1.1"]
+    page.select_option("#order", "least")
+    assert names(page, "#all") == ["1.1", "1.2"]
+    page.select_option("#kind", "previous token")
+    assert names(page, "#all") == ["1.1"]
+    assert page.locator("#count").text_content() == "1 head"
+
+
+def test_a_card_opens_all_measures_and_its_address_opens_it_again(page: Any) -> None:
+    page.locator("#all .card").first.press("Enter")
+    dialog = page.locator("dialog")
+    assert "layer 1, head 1" in dialog.text_content()
+    assert "previous token" in dialog.text_content()
+    row = dialog.locator("tr", has_text="slash distance")
+    assert row.locator("td").first.text_content() == "1"
+    assert page.url.endswith("#1.1")
+    page.reload()
+    assert dialog.is_visible()
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()

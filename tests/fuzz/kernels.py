@@ -1,0 +1,152 @@
+"""Random calls of the native kernels against the definition, every seed a call of its own.
+
+    python -m fuzz.kernels --inputs 10000 [--first 0]      (from the tests folder)
+
+Shapes around tile borders, positions, packed groups, padding, windows, grouped heads, temperature,
+softcap, sinks, every bias and mixing encoding, one to five threads: attention with its gradients,
+one query against a cache, scores reduced to cells. Exits with 1 if any differs from the definition.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from attention.calls import LENGTHS, agree, random_call
+from attention.test_cells import check as check_cells
+from attention.test_decode import exact, one_query
+from headscape.attention import decode, reference
+from headscape.attention.layer import prepare
+from headscape.attention.native import adapter, score_cells
+from headscape.attention.reference import AttentionInputs
+from headscape.encodings import Encoding, build
+from headscape.properties.probe import draw as numbers
+from headscape.properties.probe import randomise
+from headscape.types import Positions
+
+MIXED = ("dape", "dapev2")
+BASES = ("alibi", "kerple", "cable", "fire", "t5", "fox")
+
+
+def attention(seed: int) -> None:
+    """Output and every gradient."""
+    agree(random_call(seed), adapter.attend)
+
+
+def decoding(seed: int) -> None:
+    """One query against a cache."""
+    inputs = one_query(seed)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            decode.attend(inputs).double(), exact(inputs), rtol=4e-5, atol=8e-6
+        )
+
+
+def cells(seed: int) -> None:
+    """Scores of a sequence reduced to cells with random edges."""
+    draw = random.Random(seed)  # noqa: S311
+    call = random_call(seed)
+    inputs = call.inputs({name: x.float() for name, x in call.leaves.items()})
+    if score_cells.refuses(inputs) is not None:
+        return
+    length = inputs.q.shape[2]
+    inner = draw.sample(range(1, length), draw.randint(0, min(length - 1, 12)))
+    check_cells(inputs, np.array([0, *sorted(inner), length], dtype=np.int64))
+
+
+def mixing(seed: int) -> None:
+    """DAPE and DAPEv2 over a bias: output and gradients of q, k, v and all parameters."""
+    draw = random.Random(seed)  # noqa: S311
+    torch.manual_seed(seed)
+    kind, base = draw.choice(MIXED), draw.choice(BASES)
+    heads, dim, length = draw.choice([1, 2, 3, 6]), draw.choice([8, 16, 40]), draw.choice(LENGTHS)
+    fields = {} if kind == "dape" else {"kernel": draw.choice([1, 3, 5, 11])}
+    if kind == "dapev2":
+        fields["boundary"] = draw.choice(["masked", "released"])
+    causal = draw.random() < 0.8 or base in ("cable", "fox", "fire")
+    encoding = build(
+        f"{kind}+{base}", heads=heads, head_dim=dim, width=8, train_length=64, causal=causal,
+        **fields,
+    )  # fmt: skip
+    randomise(encoding)
+    given = [numbers(1, heads, length, dim, seed=seed + n) for n in range(4)]
+    x = numbers(1, length, 8, seed=seed + 4)
+    wanted = _outcome(reference.attend, encoding.double(), given, x.double())
+    rough = _outcome(reference.attend, encoding.float(), given, x.float())
+    found = _outcome(adapter.attend, encoding.float(), given, x.float())
+    eps = torch.finfo(torch.float32).eps
+    largest = max(float(each.abs().max()) for each in wanted)
+    for one, two, three in zip(wanted, rough, found, strict=True):
+        # Rounding may cross a kink of the perceptron, once or a few times: wider than calls.agree.
+        budget = 8 * float((two - one).abs().max()) + 8 * eps * largest * (1 + length**0.5)
+        error = float((three - one).abs().max())
+        if not error <= budget:
+            raise AssertionError((kind, base, fields, heads, dim, length, error, budget))
+
+
+def _outcome(
+    path: Callable[[AttentionInputs], torch.Tensor],
+    encoding: Encoding,
+    given: list[torch.Tensor],
+    x: torch.Tensor,
+) -> list[torch.Tensor]:
+    q, k, v, upstream = (each.to(x.dtype) for each in given)
+    leaves = [each.requires_grad_() for each in (q, k, v)]
+    leaves += [each for each in encoding.parameters() if each.requires_grad]
+    inputs = prepare(encoding, q, k, v, x, Positions.span(q.shape[2]))
+    out = path(inputs)
+    grads = torch.autograd.grad(out, leaves, upstream, allow_unused=True)
+    return [out.detach(), *(grad for grad in grads if grad is not None)]
+
+
+CHECKS = {"attention": attention, "decoding": decoding, "cells": cells, "mixing": mixing}
+
+
+def one(seed: int) -> str:
+    """Check the call of a seed; the name of what was checked."""
+    name = list(CHECKS)[seed % len(CHECKS)]
+    with _threads(1 + seed // len(CHECKS) % 5):
+        CHECKS[name](seed)
+    return name
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def main() -> None:
+    """Check seeds, print what was tried and every seed that failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--inputs", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=3600)
+    args = parser.parse_args()
+    until, tried, failed = time.monotonic() + args.seconds, Counter[str](), 0
+    for seed in range(args.first, args.first + args.inputs):
+        try:
+            tried[one(seed)] += 1
+        except AssertionError as error:
+            failed += 1
+            said = " ".join(str(error).split())[:200]
+            sys.stdout.write(f"seed {seed}: {said}\n")
+        if time.monotonic() > until:
+            break
+    counts = ", ".join(f"{name} {count:,}" for name, count in tried.items())
+    sys.stdout.write(f"kernels: {counts}; {failed} differ from the definition\n")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Packs of synthetic factors as capture files."""
+
+from pathlib import Path
+
+import numpy as np
+
+from headscape.arrays.capture_file import CaptureData
+from headscape.arrays.pack import Pack
+
+
+def write(pack: Pack, path: Path) -> None:
+    """Write a capture with the factors of a pack."""
+    header, length = pack.header, pack.length
+    CaptureData(
+        encoding=header["encoding"],
+        conventions=header.get("conventions", {}),
+        claims=header.get("claims", {}),
+        model={"name": header.get("title"), "train_length": header.get("train_length")},
+        layers=tuple(header["layers"]),
+        heads=tuple(header["heads"]),
+        length=length,
+        causal=header["causal"],
+        sequence={"pieces": header.get("pieces", [])},
+        provenance={} if header.get("step") is None else {"step": header["step"]},
+        trained=False,
+        tokens=np.zeros(length, dtype=np.int64),
+        positions=np.arange(length, dtype=np.int64),
+        factors={layer: pack.layer(layer) for layer in header["layers"]},
+    ).save(path)

@@ -1,0 +1,78 @@
+"""Padded batches and positions that do not start at 0: what is read is what the model computes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from headscape.attention.reference import AttentionInputs, attend, scores
+from headscape.errors import InputError
+from headscape.models.load import load
+from headscape.pretrained.attention_watch import AttentionWatch
+from pretrained.families import FAMILIES, VOCABULARY
+
+pytest.importorskip("transformers")
+LENGTH = 17
+PADDED = ["llama", "mistral", "qwen3", "gemma2", "gpt2", "opt", "bloom", "falcon-rope", "bert",
+          "mpnet", "t5", "modernbert"]  # fmt: skip
+
+
+FIRST_ONLY = {"gemma2", "bloom"}
+"""Families whose own forward gives padding NaN in float64, and with it every later layer."""
+
+
+def batch() -> torch.Tensor:
+    return torch.randint(3, VOCABULARY, (2, LENGTH), generator=torch.Generator().manual_seed(5))
+
+
+def padding(side: str) -> torch.Tensor:
+    """The second sequence has five tokens fewer."""
+    real = torch.ones(2, LENGTH, dtype=torch.bool)
+    real[1, slice(5) if side == "left" else slice(LENGTH - 5, None)] = False
+    return real
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", PADDED)
+def test_a_padded_batch(name: str, side: str) -> None:
+    family = FAMILIES[name]
+    model: Any = load(family.build())
+    real = padding(side)
+    inputs: dict[int, AttentionInputs] = {}
+    results: dict[int, torch.Tensor] = {}
+    layers = range(1 if name in FIRST_ONLY else len(model.spec.layers))
+    model.observe(batch(), layers, inputs.__setitem__, real=real)
+    with torch.no_grad(), AttentionWatch(model._body, lambda *_: None, results.__setitem__):
+        model._run(batch(), attention_mask=real.long())
+    for layer in layers:
+        ours = attend(inputs[layer]).transpose(1, 2)[real]
+        own = results[layer].transpose(1, 2)[real]
+        torch.testing.assert_close(ours, own, rtol=1e-5, atol=1e-5)
+        every = scores(inputs[layer])
+        torch.testing.assert_close(every.content + every.bias, every.final, rtol=1e-9, atol=1e-9)
+        hidden = ~real[1]
+        assert not every.weights[1, :, real[1]][..., hidden].any()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "phi", "cohere", "gpt2"])
+def test_positions_that_do_not_start_at_0(name: str) -> None:
+    model: Any = load(FAMILIES[name].build())
+    at = torch.arange(7, 7 + LENGTH)[None]
+    inputs: dict[int, AttentionInputs] = {}
+    results: dict[int, torch.Tensor] = {}
+    model.observe(batch(), [0, 1], inputs.__setitem__, positions=at)
+    with torch.no_grad(), AttentionWatch(model._body, lambda *_: None, results.__setitem__):
+        model._run(batch(), position_ids=at)
+    for layer in (0, 1):
+        found = inputs[layer]
+        assert torch.equal(found.positions.q, at)
+        torch.testing.assert_close(attend(found), results[layer], rtol=1e-5, atol=1e-5)
+        if found.unrotated is not None:
+            turned = found.encoding.rotate(found.unrotated[0], at, "query")
+            torch.testing.assert_close(turned, found.q, rtol=1e-4, atol=1e-4)
+
+
+def test_positions_for_a_model_that_takes_none_are_refused() -> None:
+    model: Any = load(FAMILIES["bloom"].build())
+    with pytest.raises(InputError, match="takes no position_ids: leave it out"):
+        model.observe(batch(), [0], lambda *_: None, positions=torch.arange(3, 3 + LENGTH)[None])

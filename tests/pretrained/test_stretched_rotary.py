@@ -1,0 +1,100 @@
+"""Published RoPE models stretched by a flag: transformers' own scaling, and its loss."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headscape.errors import InputError
+from headscape.models.load import load, stretch
+from headscape.pretrained import memory_check
+from pretrained.families import FAMILIES, VOCABULARY
+
+transformers = pytest.importorskip("transformers")
+TRAINED = 64
+
+
+def windows(length: int) -> torch.Tensor:
+    return torch.randint(3, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "phi"])
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
+def test_a_stretched_model_has_transformers_own_loss(name: str, kind: str) -> None:
+    family = FAMILIES[name]
+    theirs = family.build()
+    model = stretch(load(theirs), kind)
+    tokens = windows(4 * TRAINED + 1)
+    own = theirs.config.rope_parameters
+    factor = 1.0 if kind == "dynamic" else 4.0
+    fields = {"rope_type": kind, "factor": factor}
+    if kind == "yarn":
+        fields["original_max_position_embeddings"] = TRAINED
+    expected = load(family.build(rope_parameters={**own, **fields}))
+    assert torch.equal(model.losses(tokens, 0), expected.losses(tokens, 0))
+    assert not torch.allclose(model.losses(tokens, 0), load(theirs).losses(tokens, 0))
+    stretched: Any = model.at(4 * TRAINED)
+    assert stretched.spec.layers == expected.spec.layers
+    assert stretched.spec.layers[0].conventions["scaling"] == kind
+
+
+def test_a_larger_base_is_ours() -> None:
+    theirs = FAMILIES["llama"].build()
+    model: Any = stretch(load(theirs), "ntk:4").at(16)
+    layer = model.spec.layers[0]
+    assert layer.encoding == "rope"
+    dims = model.spec.head_dim
+    assert layer.conventions["base"] == pytest.approx(10_000 * 4 ** (dims / (dims - 2)))
+
+
+def test_weights_are_shared_and_the_model_is_unchanged() -> None:
+    theirs = FAMILIES["llama"].build()
+    base: Any = load(theirs)
+    before = base.losses(windows(20), 0)
+    twin: Any = stretch(base, "yarn:2").at(20)
+    assert twin.model.lm_head.weight is theirs.lm_head.weight
+    assert torch.equal(base.losses(windows(20), 0), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("bloom", "stretches RoPE, and this model's encoding is 'alibi'"),
+        ("llama-yarn", r"stretches its frequencies already \(yarn\)"),
+        ("gptj", "whose rotary frequencies cannot be stretched"),
+    ],
+)
+def test_what_cannot_be_stretched_says_why(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        stretch(load(FAMILIES[name].build()), "yarn:2").losses(windows(9), 0)
+
+
+def test_a_rotary_width_of_two_has_no_larger_base() -> None:
+    model = stretch(load(FAMILIES["gpt-neox"].build()), "ntk:2")
+    with pytest.raises(InputError, match=r"needs a rotary width above 2, and .* has 2"):
+        model.losses(windows(9), 0)
+
+
+def test_a_model_larger_than_memory_says_its_size_and_what_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = FAMILIES["llama"].build()
+    theirs.save_pretrained(tmp_path / "large")
+    weights = sum(weight.numel() for weight in theirs.parameters())
+    assert memory_check.count_weights(type(theirs), theirs.config) == weights
+    monkeypatch.setattr(memory_check, "free_bytes", lambda: 4 * weights - 1)
+    message = rf"large has {weights / 1e9:.3g} billion weights, .* GB in float32, and .* GB of "
+    with pytest.raises(InputError, match=message + "memory are free: a model of at most"):
+        load(f"hf:{tmp_path / 'large'}")
+    monkeypatch.setattr(memory_check, "free_bytes", lambda: 4 * weights)
+    assert load(f"hf:{tmp_path / 'large'}").spec.heads == 6
+
+
+def test_free_memory_is_read_where_the_system_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_check, "MEMORY", tmp_path / "meminfo")
+    assert memory_check.free_bytes() is None
+    (tmp_path / "meminfo").write_text("MemTotal:  9 kB\nMemAvailable:    7 kB\n")
+    assert memory_check.free_bytes() == 7 * 1024
