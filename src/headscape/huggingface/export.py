@@ -78,11 +78,6 @@ def export(
         raise InputError(
             "this model is bidirectional, so it cannot be exported as a causal language model."
         )
-    if gpt2.config.qk_norm != "none":
-        raise InputError(
-            f"this model has qk_norm={gpt2.config.qk_norm!r}, which no exported class has: only "
-            f"models without qk_norm can be exported."
-        )
     positions = _positions(gpt2, max_positions)
     chosen, settings = choose(gpt2, architecture, positions)
     if with_code and chosen != "headscape":

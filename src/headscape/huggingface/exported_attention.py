@@ -19,6 +19,7 @@ from headscape.attention.reference import AttentionInputs, scores
 from headscape.bias import dense
 from headscape.encodings import Encoding, Heads, Stream
 from headscape.errors import InputError
+from headscape.gpt2.qk_norm import QKNorm
 from headscape.huggingface.exported_cache import cached, keeps_input, pack, unpack
 from headscape.huggingface.exported_config import HeadscapeConfig
 from headscape.huggingface.exported_places import Placed
@@ -31,7 +32,7 @@ SERVED = ("eager", "sdpa")
 class HeadscapeAttention(nn.Module):
     """Multi-head self-attention with a position encoding."""
 
-    def __init__(self, config: HeadscapeConfig, layer_idx: int) -> None:
+    def __init__(self, config: HeadscapeConfig, layer_idx: int, *, rotates: bool) -> None:
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
@@ -42,6 +43,7 @@ class HeadscapeAttention(nn.Module):
         head_dim = config.hidden_size // config.num_attention_heads
         sizes = {"head_dim": head_dim, "width": config.hidden_size, "one": 1}
         self.scaling = 1 / math.sqrt(sizes[config.score_scale])
+        self.q_norm, self.k_norm = (head_norm(config, rotates=rotates) for _ in range(2))
 
     def forward(
         self,
@@ -74,12 +76,17 @@ class HeadscapeAttention(nn.Module):
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.qkv(x).chunk(3, dim=-1)
         )
+        after = self.config.qk_norm == "after"
+        if not after:
+            raw_q, raw_k = self.q_norm(raw_q), self.k_norm(raw_k)
         stream, beside = self._stream(x, encoding, visible, past)
         queries = None if stream is None else stream.last(x.shape[1])
         q = encoding.rotate(raw_q, at, "query", queries)
+        q = self.q_norm(q) if after else q
         k, k_at = raw_k, at
         if encoding.cacheable_keys or past is None:
             k = encoding.rotate(k, at, "key", queries)
+            k = self.k_norm(k) if after else k
         if past is not None:
             packed, v = past.update(pack(k, at, beside), v, self.layer_idx)
             # A static cache has more places than tokens.
@@ -87,6 +94,7 @@ class HeadscapeAttention(nn.Module):
             v = v[:, :, :end]
             if not encoding.cacheable_keys:
                 k = encoding.rotate(k, k_at, "key")
+                k = self.k_norm(k) if after else k
         positions = Positions(at, k_at)
         scale = self.scaling if encoding.content_scale is None else encoding.content_scale
         heads = [Heads(q, k, scale, self._project)] if encoding.reads_heads else []
@@ -112,7 +120,7 @@ class HeadscapeAttention(nn.Module):
         if not encoding.streams:
             return None, None
         if keeps_input(encoding, x):
-            beside = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            beside = x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)
             old = None if past is None else cached(past, self.layer_idx, beside)
             if old is not None:
                 x = torch.cat([old.transpose(1, 2).flatten(2), x], dim=1)
@@ -154,6 +162,19 @@ class HeadscapeAttention(nn.Module):
         )
         out: Tensor = mixed
         return out
+
+
+def head_norm(config: HeadscapeConfig, *, rotates: bool) -> nn.Module:
+    """Return the norm of queries or keys; the identity in a layer without one."""
+    if config.qk_norm == "none" or not (rotates or config.qk_norm_layers == "all"):
+        return nn.Identity()
+    return QKNorm(
+        config.num_attention_heads,
+        config.hidden_size // config.num_attention_heads,
+        over=config.qk_norm_over,
+        epsilon=config.layer_norm_eps,
+        weight=config.qk_norm_weight,
+    )
 
 
 def _adds(inputs: AttentionInputs) -> bool:
