@@ -22,7 +22,7 @@ from pretrained.families import FAMILIES, VOCABULARY
 
 pytestmark = pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
 LENGTH = 90
-DENSE = {"k-cable", "cope", "kerple-weight"}
+DENSE = {"k-cable", "cope", "kerple-weight", "path", "stick-breaking"}
 """What the kernels do not serve: a bias given as a function, and mixing other than DAPE's."""
 
 
