@@ -1,5 +1,6 @@
 """Every encoding exported, opened by transformers in a fresh process, and read back."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -91,7 +92,18 @@ def test_the_code_needs_no_headscape(name: str, folders: Path, coded: Found) -> 
     _check(name, folders, coded[_folder(name)], "HeadscapeForCausalLM")
     code = (folders / _folder(name) / "modeling_headscape.py").read_text()
     assert "import headscape" not in code
-    assert "from headscape" not in code
+    needs = {name.partition(".")[0] for name in imported(ast.parse(code))}
+    assert needs - sys.stdlib_module_names == {"torch", "transformers"}
+
+
+def imported(tree: ast.Module) -> list[str]:
+    found = [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    ]
+    return found + [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
 
 
 @pytest.mark.parametrize("prefix", ["", "hf:"])

@@ -1,5 +1,6 @@
 """What our attention and set_encoding cannot do is refused in one sentence, or passed on once."""
 
+import json
 import warnings
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from headscape.errors import InputError
 from headscape.huggingface import attention_function, load, register, set_attention, set_encoding
+from headscape.models.load import load as open_model
 from huggingface.small_models import build, inputs
 from pretrained.families import FAMILIES
 
@@ -120,6 +122,29 @@ def test_set_encoding_refuses(
     assert list(model.state_dict()) == list(before)
     assert model.config._attn_implementation == "sdpa"
     assert not hasattr(model.config, "headscape_encoding")
+
+
+def test_an_encoding_is_never_dropped_unnoticed(tmp_path: Any) -> None:
+    for name, encoding in (("llama", "alibi"), ("t5", "nope"), ("gpt2", "rope")):
+        model, given = build(name), inputs(name)
+        set_encoding(model, encoding)
+        model.save_pretrained(tmp_path / name)
+        for kind in ("sdpa", "eager"):
+            model.set_attn_implementation(kind)
+            with pytest.raises(InputError, match=f"attn_implementation='{kind}' would drop"):
+                model(**given)
+        loaded = type(model).from_pretrained(tmp_path / name)
+        with pytest.raises(InputError, match=r"load it with headscape\.huggingface\.load"):
+            loaded(**given)
+        stored = json.loads((tmp_path / name / "config.json").read_text())
+        assert stored["attn_implementation"] == "headscape"
+
+
+def test_a_capture_of_a_model_with_our_attention(tmp_path: Any) -> None:
+    model = build("llama")
+    set_attention(model)
+    with pytest.raises(InputError, match="set_attn_implementation"):
+        open_model(model)
 
 
 def test_load_takes_only_what_was_saved_with_an_encoding(tmp_path: Any) -> None:

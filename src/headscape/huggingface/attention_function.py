@@ -21,7 +21,7 @@ from headscape.errors import InputError
 from headscape.huggingface.mask_function import check_interface, rule_mask, rule_mask_or_dense
 from headscape.huggingface.mask_rule import MaskRule, is_packed
 from headscape.huggingface.native_call import attend_rule, no_encoding
-from headscape.huggingface.own_encoding import encoded_inputs, encoding_of
+from headscape.huggingface.own_encoding import check_loaded, encoded_inputs, encoding_of
 from headscape.huggingface.position_table import NAMES, keep_tables, read_table
 from headscape.types import Visible
 
@@ -39,8 +39,12 @@ def register() -> None:
         >>> import headscape.huggingface
         >>> headscape.huggingface.register()
     """
-    from transformers import AttentionInterface, AttentionMaskInterface
-
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError as error:
+        raise InputError(
+            "headscape.huggingface needs transformers: pip install 'headscape[transformers]'."
+        ) from error
     strict, lenient = NAMES
     # Compiled models leave the graph here: what a mask says is read from its integers.
     eager: Any = torch.compiler.disable
@@ -107,7 +111,7 @@ def _attend(
         raise _RefusedError("it never has the attention weights that output_attentions asks for")
     if others.get("cache") is not None:
         raise _RefusedError("it does not read a paged cache")
-    rule = _rule(module, q, k, mask, is_causal=is_causal)
+    rule = _rule(module, q, k, mask, is_causal=is_causal).written()
     keys = rule.positions.k.shape[1]
     k, v = k[:, :, :keys], v[:, :, :keys]
     scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
@@ -115,6 +119,7 @@ def _attend(
     if own is not None:
         inputs = encoded_inputs(own, q, k, v, rule, scale, others, softcap=softcap, sink=s_aux)
     else:
+        check_loaded(module)
         bias = None if position_bias is None else _bias(position_bias, rule)
         inputs = AttentionInputs(
             q, k, v, no_encoding(q.shape[1], q.shape[3]), bias, rule.positions, rule.visible, scale,

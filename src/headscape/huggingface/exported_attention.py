@@ -16,7 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.bias import dense
-from headscape.encodings.base import Encoding, Stream
+from headscape.encodings import Encoding, Stream
 from headscape.errors import InputError
 from headscape.huggingface.exported_cache import last_sum, pack, unpack
 from headscape.huggingface.exported_config import HeadscapeConfig

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headscape.errors import InputError
+from headscape.huggingface.attention_function import register
 from headscape.huggingface.own_encoding import ENCODING
 from headscape.huggingface.replace_position import set_encoding
 
@@ -20,6 +21,7 @@ def load(folder: Path | str, **options: Any) -> Any:
     """
     import transformers
 
+    register()
     config = transformers.AutoConfig.from_pretrained(folder)
     records = getattr(config, ENCODING, None)
     if not records:

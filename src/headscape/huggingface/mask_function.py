@@ -68,11 +68,12 @@ def _has_interface(module: str) -> bool:
     from transformers import PreTrainedModel
 
     name = module.replace("configuration_", "modeling_")
-    for kind in vars(sys.modules[name]).values() if name in sys.modules else ():
-        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.__module__ == name:
-            model_class: Any = kind
-            return bool(model_class._can_set_attn_implementation())  # noqa: SLF001
-    return True
+    found: list[Any] = [
+        kind
+        for kind in (vars(sys.modules[name]).values() if name in sys.modules else ())
+        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.__module__ == name
+    ]
+    return not found or bool(found[0]._can_set_attn_implementation())  # noqa: SLF001
 
 
 def _parts(predicate: Callable[..., Any] | None) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -51,6 +51,21 @@ class MaskRule:
         visible = Visible(causal, window=window)
         return cls(Positions(q, k, bounds), visible, first_query, first_key)
 
+    def written(self) -> "MaskRule":
+        """Return the rule without the keys after the last query of a causal one.
+
+        They are the end of a static cache, which is not written yet.
+        """
+        t, s = self.positions.q.shape[1], self.positions.k.shape[1]
+        last = self.first_query + t - self.first_key
+        if not self.visible.causal or last >= s:
+            return self
+        some = slice(0, last)
+        bounds = bounds_of(t, last, self.first_query, self.first_key)
+        positions = Positions(self.positions.q, self.positions.k[:, some], bounds)
+        visible = self.visible.block(slice(None), some)
+        return MaskRule(positions, visible, self.first_query, self.first_key)
+
     def pack(self) -> Tensor:
         """Return the rule as a row of integers."""
         at, visible = self.positions, self.visible

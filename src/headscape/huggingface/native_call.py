@@ -32,7 +32,9 @@ def no_encoding(heads: int, head_dim: int) -> Encoding:
 
 def attend_rule(inputs: AttentionInputs, rule: MaskRule) -> Tensor:
     """Return attention [b h t ev]."""
-    if inputs.q.shape[2] == 1 and not inputs.encoding.mixes and one_query.serves(inputs):
+    own = inputs.encoding
+    whole = own.mixes or own.weighs or own.reflects or inputs.visible.chunk is not None
+    if inputs.q.shape[2] == 1 and not whole and one_query.serves(inputs):
         return _one(inputs, rule)
     return attend.run(inputs)
 

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from headscape.attention.reference import AttentionInputs, shared
-from headscape.encodings import Encoding
+from headscape.encodings import Encoding, Heads
 from headscape.errors import InputError
 from headscape.huggingface.mask_rule import MaskRule
+from headscape.huggingface.position_table import NAMES
 from headscape.huggingface.running_sums import streams
 
 ENCODING = "headscape_encoding"
@@ -38,9 +39,15 @@ class HandOver:
     heads: int
 
     def __call__(
-        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[()], dict[str, Any]]:
         """Return the changed arguments."""
+        if module.config._attn_implementation not in NAMES:  # noqa: SLF001
+            raise InputError(
+                f"the model has {getattr(module, ENCODING).title} in place of its own position, "
+                f"which attn_implementation={module.config._attn_implementation!r} would drop: "  # noqa: SLF001
+                f"call headscape.huggingface.set_attention(model)."
+            )
         given = {**dict(zip(self.names, args, strict=False)), **kwargs}
         hidden = given[self.names[0]]
         cache = given.get("past_key_values", given.get("layer_past"))
@@ -72,6 +79,20 @@ def encoding_of(module: nn.Module) -> Encoding | None:
     return found
 
 
+def check_loaded(module: Any) -> None:
+    """Raise InputError if the config names an encoding that the model was loaded without."""
+    records = getattr(module.config, ENCODING, None) or ()
+    name, layer = type(module).__name__, getattr(module, "layer_idx", None)
+    crosses = "Cross" in name or getattr(module, "is_cross_attention", False)
+    crosses = crosses or (getattr(module, "is_decoder", False) and not module.is_causal)
+    for record in () if crosses else records:
+        if record["layers"] is None or layer in record["layers"]:
+            raise InputError(
+                f"this model was saved with the encoding {record['encoding']!r}, which {name} "
+                f"lacks: load it with headscape.huggingface.load."
+            )
+
+
 def encoded_inputs(
     encoding: Encoding,
     q: Tensor,
@@ -87,27 +108,35 @@ def encoded_inputs(
     """Return what the attention of one layer is a function of."""
     positions, visible = rule.positions, rule.visible
     if encoding.shape.causal != visible.causal and positions.q.shape[1] > 1:
-        kinds = "causal" if encoding.shape.causal else "bidirectional"
+        kind = "causal" if encoding.shape.causal else "bidirectional"
         raise InputError(
-            f"{encoding.title} was built for {kinds} attention, but the model's mask is not: set "
+            f"{encoding.title} was built for {kind} attention, but the model's mask is not: set "
             f"the encoding again after changing the config."
         )
-    if encoding.rotates and k.shape[1] < q.shape[1] and any(True for _ in encoding.parameters()):
+    learns = encoding.streams or any(True for _ in encoding.parameters())
+    if encoding.rotates and learns and k.shape[1] < q.shape[1]:
         # What is learned per query head (PoPE's phases) makes the keys of a group differ.
         k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
-    keys = slice(rule.first_key, rule.first_key + k.shape[2])
-    asking, asked = streams(encoding, given[INPUT], given[CACHE], rule.first_query, keys)
+    starts = visible.starts(q.shape[2])
+    asking, asked = streams(
+        encoding, given[INPUT], starts, given[CACHE], rule.first_query, rule.first_key
+    )
+    q = encoding.rotate(q, positions.q, "query", asking)
+    k = encoding.rotate(k, positions.k, "key", asked)
+    scale = scale if encoding.content_scale is None else encoding.content_scale
+    heads = [Heads(q, k, scale)] if encoding.reads_heads else []
     windows = [w for w in (visible.window, encoding.window) if w is not None]
     return AttentionInputs(
-        encoding.rotate(q, positions.q, "query"),
-        encoding.rotate(k, positions.k, "key"),
+        q,
+        k,
         v,
         encoding,
-        encoding.bias(positions, asking, asked),
+        encoding.bias(positions, asking, asked, *heads),
         positions,
-        replace(visible, window=min(windows) if windows else None),
+        replace(visible, window=min(windows) if windows else None, chunk=encoding.chunk),
         scale,
         temperature=encoding.temperature(positions.q),
         softcap=encoding.softcap or softcap,
         sink=sink if encoding.sink() is None else encoding.sink(),
+        reflections=None if asked is None else asked.reflections,
     )

@@ -71,13 +71,17 @@ def _without_zeros(forward: Any) -> Any:
 
 
 def read_table(bias: Tensor, rule: MaskRule) -> Toeplitz | None:
-    """Return a bias [1, h, t, s], or [1, h, 1, t + s - 1], as a table; None if it is not one."""
+    """Return a bias [1, h, t, s], or [1, h, 1, t + s - 1], as a table; None if it is not one.
+
+    It may have more keys than the rule: those of a static cache that are not written yet.
+    """
     t, s = rule.positions.q.shape[1], rule.positions.k.shape[1]
-    if bias.shape[0] != 1 or bias.shape[2:] not in ((t, s), (1, t + s - 1)):
+    rows, columns = bias.shape[2:]
+    if bias.shape[0] != 1 or rows not in (1, t) or columns < (s + t - 1 if rows == 1 else s):
         return None
-    if bias.shape[2:] == (t, s) and t > 1:
+    if rows > 1:
         if not torch.equal(bias[..., 1:, 1:], bias[..., :-1, :-1]):
             return None
         bias = torch.cat([bias[..., :, 0].flip(-1), bias[..., 0, 1:]], -1)[:, :, None]
     # Column 0 is the key furthest after its query; distances ascend from there.
-    return Toeplitz(bias[0, :, 0].flip(-1), rule.first_key + s - 1 - rule.first_query)
+    return Toeplitz(bias[0, :, 0].flip(-1), rule.first_key + bias.shape[3] - t - rule.first_query)

@@ -23,6 +23,7 @@ from headscape.huggingface.attention_function import set_attention
 from headscape.huggingface.input_positions import AT_INPUT, PositionTable, add_before
 from headscape.huggingface.own_encoding import ENCODING, HandOver, argument_names
 from headscape.huggingface.position_holders import Holders, find_holders
+from headscape.huggingface.position_table import NAMES
 from headscape.pretrained.rotary_reader import rope_parameters
 
 
@@ -47,7 +48,12 @@ def set_encoding(
     if encoding == "rope" and holders.rotary:
         fields = _rope_fields(model.config, holders, fields) | fields
     entries = per_layer(encoding, count, fields)
-    record = {"encoding": encoding, "layers": layers, "train_length": length, "fields": fields}
+    record = {
+        "encoding": encoding,
+        "layers": None if layers is None else chosen,
+        "train_length": length,
+        "fields": fields,
+    }
     at_input = entries[0].at_input
     whole = len(chosen) == count
     if not whole and (at_input or not holders.rotary):
@@ -70,6 +76,8 @@ def set_encoding(
         _put_at_input(model, holders, inputs)
     earlier = [] if whole else list(getattr(model.config, ENCODING, None) or [])
     setattr(model.config, ENCODING, [*earlier, record])
+    # Saved with the config, so that loading it without us fails instead of dropping the encoding.
+    model.config.attn_implementation = NAMES[0]
 
 
 def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:

@@ -1,57 +1,111 @@
-"""The running sums of CABLE and FoX beside the keys and values of a transformers cache.
+"""What an encoding read off earlier tokens (Stream), beside the keys of a transformers cache.
 
-A cache layer keeps what its tokens' sums were as an attribute. Beam search reorders a layer's
-batch; the layer's methods that do are wrapped once, so that the sums follow. Which tokens are valid
-is said by the mask's first query, so cropping and resetting need nothing.
+A cache layer keeps the stream of its tokens as an attribute: running sums, vectors, angles and
+reflections. Beam search reorders a layer's batch; the layer's methods that do are wrapped once, so
+that the stream follows. Which tokens are valid is said by the mask's first query, so cropping and
+resetting need nothing.
 """
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headscape.encodings import Encoding, Stream
+from headscape.encodings.reflections import Reflections
+from headscape.errors import InputError
 
-SUMS = "headscape_sums"
+STREAM = "headscape_stream"
+PER_KEY = ("total", "backward", "key", "angle")
+"""What of a stream belongs to keys, and is kept for every token."""
 FOLLOWS: dict[str, Callable[[Tensor, Any], Tensor]] = {
-    "reorder_cache": lambda sums, rows: sums.index_select(0, rows),
-    "batch_select_indices": lambda sums, rows: sums[rows],
-    "batch_repeat_interleave": lambda sums, times: sums.repeat_interleave(times, dim=0),
+    "reorder_cache": lambda x, rows: x.index_select(0, rows),
+    "batch_select_indices": lambda x, rows: x[rows],
+    "batch_repeat_interleave": lambda x, times: x.repeat_interleave(times, dim=0),
 }
-"""What happens to the sums when a cache layer's method changes its batch."""
+"""What happens to a stream when a cache layer's method changes its batch."""
 
 
 def streams(
-    encoding: Encoding, x: Tensor, layer: Any, first_query: int, keys: slice
+    encoding: Encoding, x: Tensor, starts: Tensor | None, layer: Any, first_query: int, first: int
 ) -> tuple[Stream | None, Stream | None]:
-    """Return the running sums of the queries, which `x` is the input of, and of the keys.
+    """Return the stream of the queries, whose input is `x`, and that of the keys from `first` on.
 
-    `layer` is the cache's layer, or None without a cache; `keys` are indices of tokens.
+    `layer` is the cache's layer, or None without a cache; both numbers are indices of tokens.
     """
     if not encoding.streams:
         return None, None
-    before = None if layer is None or not first_query else getattr(layer, SUMS)[..., :first_query]
-    new = encoding.stream(x, None if before is None else before[..., -1])
+    before: Stream | None = getattr(layer, STREAM, None) if first_query else None
+    carry = None if before is None else _carry(before, first_query)
+    new = encoding.stream(x, carry, starts)
     assert new is not None
-    total = new.sums if before is None else torch.cat([before, new.sums], -1)
+    whole = new if before is None else _joined(before, new, first_query)
     if layer is not None:
         _follow(layer)
-        setattr(layer, SUMS, total.detach())
-    whole = torch.nn.functional.pad(total, (0, max(0, keys.stop - total.shape[-1])))[..., keys]
-    backward = None if new.backward is None else new.backward[..., keys]
-    return new, Stream(whole, backward=backward)
+        setattr(layer, STREAM, _each(whole, Tensor.detach))
+    return new, _each(whole, lambda part: part[:, :, first:], carry=False)
+
+
+def _carry(before: Stream, count: int) -> Tensor | None:
+    """Return what the stream goes on from after `count` tokens."""
+    if before.total is not None and before.carry is None:
+        return before.total[:, :, count - 1]
+    kept = before.tokens or (0 if before.reflections is None else before.reflections.w.shape[2])
+    if kept != count:
+        raise InputError(
+            f"the cache was cut from {kept} tokens to {count}, which an encoding whose stream "
+            f"goes on from its last token cannot follow: start with a new cache."
+        )
+    return before.carry
+
+
+def _joined(before: Stream, new: Stream, count: int) -> Stream:
+    """Return the stream of the first `count` tokens and the new ones."""
+
+    def join(old: Tensor | None, more: Tensor | None) -> Any:
+        if old is None or more is None:
+            return None
+        batch = max(old.shape[0], more.shape[0])
+        parts = (x.expand(batch, *x.shape[1:]) for x in (old[:, :, :count], more))
+        return torch.cat(list(parts), 2)
+
+    found = {name: join(getattr(before, name), getattr(new, name)) for name in PER_KEY}
+    reflections = new.reflections
+    if before.reflections is not None and reflections is not None:
+        old = before.reflections
+        reflections = Reflections(join(old.w, reflections.w), join(old.beta, reflections.beta))
+    return Stream(**found, reflections=reflections, carry=new.carry)
+
+
+def _each(stream: Stream, change: Callable[[Tensor], Tensor], *, carry: bool = True) -> Stream:
+    """Return a stream with every tensor changed; `carry` has no axis of tokens."""
+    changed: dict[str, Any] = {}
+    for item in fields(Stream):
+        value = getattr(stream, item.name)
+        if isinstance(value, Tensor) and (carry or item.name != "carry"):
+            changed[item.name] = change(value)
+    if stream.reflections is not None:
+        own = stream.reflections
+        changed["reflections"] = Reflections(change(own.w), change(own.beta))
+    return replace(stream, **changed)
 
 
 def _follow(layer: Any) -> None:
-    if hasattr(layer, SUMS):
+    if hasattr(layer, STREAM):
         return
 
     def wrap(name: str, change: Callable[[Tensor, Any], Tensor]) -> None:
         original = getattr(layer, name)
 
         def run(how: Any) -> Any:
-            setattr(layer, SUMS, change(getattr(layer, SUMS), how))
+            def one(x: Tensor) -> Tensor:
+                return x if x.shape[0] == 1 else change(x, how)
+
+            batch = layer.keys.shape[0]
+            every = one if batch > 1 else (lambda x: change(x, how))
+            setattr(layer, STREAM, _each(getattr(layer, STREAM), every))
             return original(how)
 
         setattr(layer, name, run)
