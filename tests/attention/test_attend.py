@@ -64,6 +64,9 @@ def test_one_query_of_a_cache_that_slides_equals_the_definition(name: str) -> No
     torch.testing.assert_close(decode.attend(late), reference.attend(late), rtol=1e-12, atol=1e-12)
 
 
+DENSE = {"k-cable", "cope", "kerple-weight", "path", "stick-breaking"}
+
+
 @quiet
 @pytest.mark.parametrize("name", NAMES)
 def test_flex_equals_the_definition_or_says_why_not(name: str) -> None:
@@ -72,7 +75,7 @@ def test_flex_equals_the_definition_or_says_why_not(name: str) -> None:
         reason = flex.refuses(whole)
         if reason is not None:
             sheared = isinstance(whole.bias, Sheared)
-            assert sheared or name in {"k-cable", "cope", "kerple-weight"} or "+" in name
+            assert sheared or name in DENSE or "+" in name
             with pytest.raises(InputError, match=r"attention path 'flex' cannot run this call"):
                 attend.run(whole, "flex")
             return

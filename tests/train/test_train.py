@@ -64,7 +64,11 @@ def test_what_the_arguments_mean(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "settings", "message"),
     [
-        ("nano", {"learning_rate": 1e-3}, "unknown setting 'learning_rate' in the settings"),
+        (
+            "nano",
+            {"learning_rate": 1e-3},
+            "unknown setting 'learning_rate': there are preset",
+        ),
         ("nano", {"batchsize": 3}, "unknown setting 'batchsize'.*did you mean 'batch_size'"),
         (TrainConfig(), {"batchsize": 3}, "did you mean 'batch_size'"),
         ("nano", {"steps": "many"}, "steps='many' is not of type int"),
