@@ -18,7 +18,10 @@ from headscape.bias import Bias, Perceptron, Sheared, Slope, Toeplitz
 from headscape.encodings import build
 from headscape.types import Positions, Visible
 
-BIASES = ["none", "toeplitz", "slope", "weighted slope", "pieces", "sheared", "sheared by key"]
+BIASES = [
+    "none", "toeplitz", "slope", "weighted slope", "pieces", "sheared", "sheared by key",
+    "sheared in buckets, by key",
+]  # fmt: skip
 LENGTHS = [1, 2, 7, 15, 16, 17, 31, 63, 64, 65, 100, 127, 128, 129, 140, 200, 257]
 
 
@@ -55,7 +58,12 @@ class Call:
             return Perceptron(x["near"], self.zero, x["far"], *mlp, 0.1)
         if "sheared" in self.kind:
             key = (x["u"], x["key_basis"]) if "u" in x else None
-            return Sheared(x["r"], x["basis"], self.zero, key)
+            column = None
+            if "buckets" in self.kind:
+                # Distances that share a column, that follow each other, and that leave one out.
+                n = x["basis"].shape[-1]
+                column = (torch.arange(2 * n) * 7 % 5 // 2).cumsum(0).clamp(max=n - 1)
+            return Sheared(x["r"], x["basis"], self.zero, key, column)
         return None
 
     def outcome(
@@ -169,7 +177,7 @@ def _bias(draw: random.Random, kind: str, b: int, h: int, t: int, s: int) -> dic
             "in_bias": _some(m), "out_weight": _some(h, m), "out_bias": _some(h),
         }  # fmt: skip
     if "sheared" in kind:
-        c, c2, heads = draw.choice([1, 3, 4, 6, 16]), draw.choice([1, 5, 8]), draw.choice([1, h])
+        c, c2, heads = draw.choice([1, 3, 6, 16, 40]), draw.choice([1, 5, 24]), draw.choice([1, h])
         found = {"r": _some(rows, h, t, c) / c**0.5, "basis": _some(heads, c, n)}
         if "key" in kind:
             found |= {"u": _some(rows, h, s, c2) / c2**0.5, "key_basis": _some(heads, c2, n)}

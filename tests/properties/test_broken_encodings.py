@@ -287,7 +287,8 @@ class PositionToContentBackwards(DeBERTa):
         both = DeBERTa.distances(self, whole, positions.k.device)[0]
         row = (self.bucket(-both) + self.config.buckets).clamp(0, 2 * self.config.buckets - 1)
         q_rows, _ = self.projected(given[-1])
-        return Sheared(right.r, right.basis, 0, (right.key[0], q_rows.mT.index_select(2, row)))
+        by_query = right.basis[:, :, right.columns(both)]
+        return Sheared(right.r, by_query, 0, (right.key[0], q_rows.mT.index_select(2, row)))
 
 
 class ReadsNoHeads(Plain):

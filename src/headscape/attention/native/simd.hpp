@@ -22,22 +22,18 @@ namespace HEADSCAPE_ISA {
 #if defined(__AVX512F__)
 constexpr int64_t W = 16;
 constexpr int kMicroRows = 6, kMicroVectors = 4;
-constexpr int kShearRows = 6, kShearVectors = 4;
 typedef __m512 V;
 #elif defined(__AVX2__)
 constexpr int64_t W = 8;
 constexpr int kMicroRows = 6, kMicroVectors = 2;
-constexpr int kShearRows = 4, kShearVectors = 3;
 typedef __m256 V;
 #elif defined(__aarch64__)
 constexpr int64_t W = 4;
 constexpr int kMicroRows = 6, kMicroVectors = 4;
-constexpr int kShearRows = 6, kShearVectors = 4;
 typedef float V __attribute__((vector_size(16)));
 #else
 constexpr int64_t W = 4;
 constexpr int kMicroRows = 4, kMicroVectors = 2;
-constexpr int kShearRows = 4, kShearVectors = 2;
 typedef float V __attribute__((vector_size(16)));
 #endif
 typedef int32_t Lanes __attribute__((vector_size(W * 4)));
