@@ -57,6 +57,12 @@ CASES: dict[str, dict[str, Any]] = {
     "learned sink": {"encoding": "learned", "encoding_fields": {"sink": True}},
     "sinusoidal learned": {"encoding": "sinusoidal", "encoding_fields": {"learned_scale": True}},
     "schedule": {"encoding": "rope:window=8,cable"},
+    "qk-norm": {"encoding": "rope", "qk_norm": "after"},
+    "qk-norm before": {
+        "encoding": "cable,rope:scaling=dynamic:factor=2.0", "qk_norm": "before",
+        "qk_norm_over": "all", "qk_norm_layers": "rotating",
+    },
+    "chunk": {"encoding": "rope:chunk=8,nope:temperature=llama4:temperature_start=8"},
     "shared": {"encoding": "kerple", "share_encoding": True},
     "everything": {
         "encoding": "alibi",

@@ -166,6 +166,8 @@ def sinusoidal_table(gpt2: GPT2, rows: int) -> torch.Tensor:
 
 def _not_plain(gpt2: GPT2) -> str:
     entries = gpt2.config.schedule()
+    if gpt2.config.qk_norm != "none":
+        return "it norms queries and keys"
     if any(entry != entries[0] for entry in entries):
         return "its layers have different encodings"
     plain = Config()
