@@ -22,6 +22,7 @@ from headscape.arrays.bias_factors import (
 from headscape.arrays.factors import LayerFactors, Turn
 from headscape.arrays.mix_factors import CopeFactor, DapeFactor, DapeV2Factor, MixFactor
 from headscape.arrays.row_pass import log_sum_exp
+from headscape.attention.native import adapter
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.bias import Bias, Perceptron, Slope, Toeplitz, dense
 from headscape.encodings import Encoding
@@ -34,6 +35,9 @@ from headscape.types import Positions
 
 DENSE_LENGTH: Final = 4096
 """Longest sequence whose bias is written out where it has no factors."""
+
+EXACT_LENGTH: Final = 2048
+"""Longest sequence whose log-sum-exp is float64; of longer ones the native kernels compute it."""
 
 ROLES: Final[tuple[Role, Role]] = ("query", "key")
 
@@ -85,6 +89,10 @@ def factors_of(
     _compare(layer, inputs, picked)
     if not lse:
         return layer
+    if inputs.q.shape[2] > EXACT_LENGTH and adapter.refuses(inputs) is None:
+        norms = adapter.run(inputs)[1][0, picked]
+        progress(inputs.q.shape[2])
+        return replace(layer, lse=_float64(norms))
     return replace(layer, lse=log_sum_exp(layer, progress=progress))
 
 
