@@ -55,7 +55,7 @@ def test_an_unknown_field_names_the_nearest() -> None:
         build("alibi", **SHAPE, slope="mpt")
     with pytest.raises(InputError, match=r"'kernal'.*did you mean 'kernel'"):
         build("dapev2+alibi", **SHAPE, kernal=5)
-    with pytest.raises(InputError, match=r"'base'.*there are sink, softcap"):
+    with pytest.raises(InputError, match=r"'base'.*there are chunk, sink, softcap"):
         build("nope", **SHAPE, base=2.0)
 
 

@@ -130,7 +130,7 @@ def _build(entry: Entry, model: Any, attention: Any, length: int) -> Encoding:
     for module in encoding.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
     encoding.initialise()
     weight = next(attention.parameters())

@@ -50,8 +50,8 @@ def streams(
 
 def _carry(before: Stream, count: int) -> Tensor | None:
     """Return what the stream goes on from after `count` tokens."""
-    if before.total is not None and before.carry is None:
-        return before.total[:, :, count - 1]
+    if before.carry is None:
+        return None if before.total is None else before.total[:, :, count - 1]
     kept = before.tokens or (0 if before.reflections is None else before.reflections.w.shape[2])
     if kept != count:
         raise InputError(

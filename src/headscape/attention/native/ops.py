@@ -187,13 +187,15 @@ def attention(
         q, k, v, at, values, kind, mixing, low, causal, scale, window, softcap, temperature, sink
     )
     call("forward", fields | {"out": out, "lse": lse})
-    return out, lse
+    # Laid out by token: what a layer's projection reads is then the tensor kept for backward.
+    return out.transpose(1, 2).contiguous().transpose(1, 2), lse
 
 
 @attention.register_fake
 def _(q, k, v, *_):  # type: ignore[no-untyped-def]  # noqa: ARG001
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    return q.new_empty((*q.shape[:3], v.shape[3])), lse
+    b, h, t, _ = q.shape
+    return q.new_empty((b, t, h, v.shape[3])).transpose(1, 2), lse
 
 
 @torch.library.custom_op("headscape::attention_backward", mutates_args=())
@@ -218,7 +220,7 @@ def attention_backward(
     learns: bool,  # noqa: FBT001
 ) -> list[Tensor]:
     """Gradients of q, k, v, of temperature and sink where given and, if `learns`, of `values`."""
-    q, k, v, d_out = (x.contiguous() for x in (q, k, v, d_out))
+    q, k, v, out, d_out = (x.contiguous() for x in (q, k, v, out, d_out))
     fields = fields_of(
         q, k, v, at, values, kind, mixing, low, causal, scale, window, softcap, temperature, sink
     )
