@@ -189,7 +189,7 @@ def refuse_backend(name: str | None) -> None:
     """Refuse an attention implementation that would drop the positions."""
     if name not in SERVED:
         raise InputError(
-            f"attention implementation {name!r} ignores the additive bias and the mask of this "
-            f"model, which would run without its positions: use "
-            f"attn_implementation='sdpa' or 'eager'."
+            f"attention implementation {name!r} is not known to keep the bias and the mask of this "
+            f"model, which would run without its positions: use attn_implementation='sdpa' or "
+            f"'eager'."
         )
