@@ -22,13 +22,8 @@ STOCK = {
     "learned unscaled": "GPT2LMHeadModel",
 }
 """Cases that an architecture of transformers computes."""
-UNSERVED = (
-    "selective-rope", "carope", "repo", "grape-m", "path", "stick-breaking", "shaw",
-    "transformer-xl", "deberta", "inkling", "grape",
-)  # fmt: skip
-"""Encodings that an exported class does not compute."""
 CASES: dict[str, dict[str, Any]] = {
-    **{name: {"encoding": name} for name in ENCODINGS if name not in UNSERVED},
+    **{name: {"encoding": name} for name in ENCODINGS},
     **{f"{name}+kerple": {"encoding": f"{name}+kerple"} for name in WRAPPERS},
     "dape+fire": {"encoding": "dape+fire"},
     "rope halves": {"encoding": "rope", "encoding_fields": {"pairing": "halves"}},

@@ -12,10 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import headscape as hs
-from headscape.errors import InputError
-from headscape.gpt2 import GPT2, ModelConfig, generate
+from headscape.gpt2 import generate
 from headscape.huggingface import export as export_module
-from huggingface.export_cases import CASES, SCRIPT, SIZES, STOCK, UNSERVED, case_model
+from huggingface.export_cases import CASES, SCRIPT, STOCK, case_model
 
 Found = dict[str, dict[str, Tensor]]
 
@@ -118,19 +117,3 @@ def test_it_is_read_back_bit_for_bit(name: str, prefix: str, folders: Path) -> N
     assert back.tokenizer.fingerprint == model.tokenizer.fingerprint
     ours, theirs = model.gpt2.tensors(), back.gpt2.tensors()
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *({"encoding": name} for name in UNSERVED),
-        {"encoding": "rope:chunk=8"},
-        {"encoding": "rope", "qk_norm": "before"},
-    ],
-    ids=str,
-)
-def test_what_the_exported_class_lacks_is_refused(fields: dict, tmp_path: Path) -> None:
-    model = hs.load(GPT2(ModelConfig(**SIZES, **fields)), tokenizer="bytes")
-    with pytest.raises(InputError, match="cannot be exported yet"):
-        hs.export(model, tmp_path / "out")
-    assert not (tmp_path / "out").exists()

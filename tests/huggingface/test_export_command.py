@@ -15,12 +15,29 @@ from typer.testing import CliRunner
 
 import headscape as hs
 from headscape.cli import app, main
-from headscape.encodings import ENCODINGS
+from headscape.encodings import ENCODINGS, load_plugin
 from headscape.huggingface import export as export_module
 from huggingface.export_cases import SIZES
 
 NANO = {"layers": 2, "heads": 4, "width": 32, "tokenizer": "bytes", "context_length": 32,
         "batch_size": 2, "tokens_per_step": 64, "quiet": True}  # fmt: skip
+
+PLUGIN = '''"""An encoding of a user's own."""
+
+from headscape.bias import Toeplitz
+from headscape.encodings import Encoding
+
+
+class Decay(Encoding):
+    """The same slope in every head."""
+
+    adds_bias = True
+
+    def bias(self, positions, queries=None, keys=None, heads=None):
+        """Return -distance / 10."""
+        distance, zero = self.distances(positions, positions.q.device)
+        return Toeplitz(-0.1 * distance.abs().expand(self.shape.heads, -1), zero)
+'''
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +204,20 @@ def test_models_that_have_no_export(tmp_path: Path) -> None:
         hs.export(_model(encoding="alibi", causal=False), tmp_path / "out")
     with pytest.raises(hs.InputError, match="the learned table has 48 rows"):
         hs.export(_model(encoding="learned"), tmp_path / "out", max_positions=96)
+
+
+def test_the_code_contains_the_encoding_of_a_plugin(tmp_path: Path) -> None:
+    plugin = tmp_path / "decay.py"
+    plugin.write_text(PLUGIN)
+    load_plugin(plugin)
+    try:
+        hs.export(_model(encoding="decay"), tmp_path / "decay_hf", with_code=True)
+    finally:
+        ENCODINGS.pop("decay")
+    code = (tmp_path / "decay_hf" / "modeling_headscape.py").read_text()
+    compile(code, "modeling_headscape.py", "exec")
+    assert "class Decay(Encoding):" in code
+    assert 'ENCODINGS = {"nope": NoPE, "decay": Decay}' in code
 
 
 def test_an_encoding_without_source_has_no_code(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from headscape.huggingface import export as export_module
 from huggingface.export_cases import case_model
 
 GREEDY = {"max_new_tokens": 10, "do_sample": False, "eos_token_id": None}
-NAMES = ["cable", "alibi", "dapev2+kerple", "rope longrope", "schedule"]
+NAMES = ["cable", "alibi", "dapev2+kerple", "rope longrope", "schedule", "path"]
 
 
 @pytest.fixture(scope="module")

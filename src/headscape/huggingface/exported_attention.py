@@ -7,7 +7,6 @@ attention, vLLM, SGLang) are refused, because the model would run without its po
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -79,8 +78,7 @@ class HeadscapeAttention(nn.Module):
         after = self.config.qk_norm == "after"
         if not after:
             raw_q, raw_k = self.q_norm(raw_q), self.k_norm(raw_k)
-        stream, beside = self._stream(x, encoding, visible, past)
-        queries = None if stream is None else stream.last(x.shape[1])
+        queries, keys, beside = self._streams(x, encoding, visible, past)
         q = encoding.rotate(raw_q, at, "query", queries)
         q = self.q_norm(q) if after else q
         k, k_at = raw_k, at
@@ -103,35 +101,38 @@ class HeadscapeAttention(nn.Module):
             k,
             v,
             encoding,
-            encoding.bias(positions, queries, stream, *heads),
+            encoding.bias(positions, queries, keys, *heads),
             positions,
             visible,
             scale,
             temperature=encoding.temperature(at),
             softcap=encoding.softcap,
             sink=encoding.sink(),
-            reflections=None if stream is None else stream.reflections,
+            reflections=None if queries is None else queries.reflections,
         )
 
-    def _stream(
+    def _streams(
         self, x: Float[Tensor, "b t d"], encoding: Encoding, visible: Visible, past: Any
-    ) -> tuple[Stream | None, Tensor | None]:
-        """Return the stream of all tokens, and what a cache keeps of the new ones."""
+    ) -> tuple[Stream | None, Stream | None, Tensor | None]:
+        """Return the streams of new and of all tokens, and what a cache keeps of the new ones."""
         if not encoding.streams:
-            return None, None
+            return None, None, None
+        new = x.shape[1]
         if keeps_input(encoding, x):
             beside = x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)
             old = None if past is None else cached(past, self.layer_idx, beside)
             if old is not None:
                 x = torch.cat([old.transpose(1, 2).flatten(2), x], dim=1)
-            return encoding.stream(x, None, visible.starts(x.shape[1])), beside
+            whole = encoding.stream(x, None, visible.starts(x.shape[1]))
+            return None if whole is None else whole.last(new), whole, beside
         like = x.new_empty(x.shape[0], self.heads, 1, dtype=torch.float64)
         old = None if past is None else cached(past, self.layer_idx, like)
         carry = None if old is None else old[:, :, -1]
-        stream = encoding.stream(x, carry, visible.starts(x.shape[1]))
-        if stream is None or stream.total is None or old is None:
-            return stream, None if stream is None else stream.total
-        return replace(stream, total=torch.cat([old, stream.total], dim=2)), stream.total
+        stream = encoding.stream(x, carry, visible.starts(new))
+        if stream is None or stream.total is None:
+            return stream, stream, None
+        total = stream.total
+        return stream, Stream(total if old is None else torch.cat([old, total], dim=2)), total
 
     def _project(
         self, rows: Float[Tensor, "n d"]
@@ -188,7 +189,7 @@ def refuse_backend(name: str | None) -> None:
     """Refuse an attention implementation that would drop the positions."""
     if name not in SERVED:
         raise InputError(
-            f"attention implementation {name!r} ignores the additive bias and the mask of this "
-            f"model, which would run without its positions: use "
-            f"attn_implementation='sdpa' or 'eager'."
+            f"attention implementation {name!r} is not known to keep the bias and the mask of this "
+            f"model, which would run without its positions: use attn_implementation='sdpa' or "
+            f"'eager'."
         )
