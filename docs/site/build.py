@@ -20,8 +20,8 @@ from docs.site import api_page, encoding_pages, notebook_pages
 
 ROOT = Path(__file__).parents[2]
 GUIDES = [
-    "figures", "training", "evaluation", "pretrained", "huggingface", "results", "attention",
-    "adding-an-encoding", "scaling", "design", "dependencies",
+    "figures", "viewer", "training", "evaluation", "pretrained", "atlas", "huggingface", "export",
+    "results", "attention", "adding-an-encoding", "scaling", "design", "dependencies",
 ]  # fmt: skip
 """The written pages in reading order; pages that are not listed follow."""
 LINK = re.compile(r"(?P<image>!?)\[(?P<label>[^\]\[]*)\]\((?P<target>[^)\s]+)\)")

@@ -19,7 +19,7 @@ from headscape.attention.reference import AttentionInputs
 from headscape.bias import Toeplitz
 from headscape.errors import InputError
 from headscape.huggingface.mask_function import check_interface, rule_mask, rule_mask_or_dense
-from headscape.huggingface.mask_rule import MaskRule, is_packed
+from headscape.huggingface.mask_rule import MaskRule, packed_rule
 from headscape.huggingface.native_call import attend_rule, no_encoding
 from headscape.huggingface.own_encoding import check_loaded, encoded_inputs, encoding_of
 from headscape.huggingface.position_table import NAMES, keep_tables, read_table
@@ -139,8 +139,8 @@ def _rule(
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         causal = bool(causal) and queries > 1
         return MaskRule.plain(queries, queries if causal else keys, causal=causal)
-    if is_packed(mask):
-        rule = MaskRule.unpack(mask)
+    rule = packed_rule(mask)
+    if rule is not None:
         found = rule.positions.q.shape[1], rule.positions.k.shape[1]
         if found != (queries, keys):
             raise _RefusedError(
@@ -184,8 +184,8 @@ def _sdpa(
     """Return sdpa's attention, with a packed rule written out."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    if mask is not None and is_packed(mask):
-        rule = MaskRule.unpack(mask)
+    rule = None if mask is None else packed_rule(mask)
+    if rule is not None:
         bias = given.get("position_bias")
         if bias is not None and bias.shape[2] == 1:
             table = _bias(bias, rule)

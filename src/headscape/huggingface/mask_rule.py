@@ -11,6 +11,7 @@ is no window. Positions count from the first token that is not padding.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -101,6 +102,12 @@ class MaskRule:
 def is_packed(mask: Tensor) -> bool:
     """Return whether a mask is one that `MaskRule.pack` wrote."""
     return mask.dtype == torch.int64 and mask.ndim == 4 and int(mask[0, 0, 0, 0]) == MARK
+
+
+@lru_cache(maxsize=4)
+def packed_rule(mask: Tensor) -> MaskRule | None:
+    """Return the rule that a mask is, or None; all layers of a pass ask for the same ones."""
+    return MaskRule.unpack(mask) if is_packed(mask) else None
 
 
 def bounds_of(queries: int, keys: int, first_query: int, first_key: int) -> tuple[int, int]:
