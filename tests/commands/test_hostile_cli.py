@@ -158,7 +158,7 @@ def test_a_full_disk_in_figures(refused: Refuses, small_run: Path, tmp_path: Pat
         (["figures", "--length", "0"], "length must be at least 1, got 0"),
         (["train", "--seed", "-1", "--out", "OUT"], "seed must be at least 0, got -1"),
         (["generate", "RUN", "--seed", "-1"], "seed must be from 0"),
-        (["capture", "RUN", "--layers", "1-99999999999"], "a range goes up, from 1 to at most"),
+        (["capture", "RUN", "--layers", "1-99999999999"], "a range must go up, within 1 to"),
         (["capture", "RUN", "--layers", "1" * 5000], "write all, last, or numbers"),
         (["capture", "RUN", "--layers", "2-1"], "a range goes up"),
         (["capture", "RUN", "--heads", "99"], "there is no head 99"),
