@@ -160,7 +160,7 @@ def test_a_full_disk_in_figures(refused: Refuses, small_run: Path, tmp_path: Pat
         (["generate", "RUN", "--seed", "-1"], "seed must be from 0"),
         (["capture", "RUN", "--layers", "1-99999999999"], "a range must go up, within 1 to"),
         (["capture", "RUN", "--layers", "1" * 5000], "write all, last, or numbers"),
-        (["capture", "RUN", "--layers", "2-1"], "a range goes up"),
+        (["capture", "RUN", "--layers", "2-1"], "a range must go up"),
         (["capture", "RUN", "--heads", "99"], "there is no head 99"),
         (["doctor", "--length", "100000000"], "--length must be from 2 to 16384, got 100000000"),
         (["doctor", "--length", "1"], "--length must be from 2 to 16384, got 1"),
