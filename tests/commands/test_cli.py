@@ -274,7 +274,7 @@ def test_the_change_over_training_is_drawn(call, small_run: Path, tmp_path: Path
     result = call("draw", *files, "--as", "compare", "--head", 2, "--out", tmp_path / "c.png")
     assert result.exit_code == 0, result.output
     result = call("draw", *files, "--as", "compare", "--head", 3)
-    assert "head 3 is not in this capture, which contains 1, 2" in str(result.exception)
+    assert "head 3 is not in this capture, which contains head 1, 2" in str(result.exception)
     result = call("draw", files[0], files[0], "--as", "training")
     assert "two captures are of step 4" in str(result.exception)
 
