@@ -20,7 +20,7 @@ namespace {
 #define THREADS 1
 #endif
 constexpr int64_t kHeads = 2, kTokens = TOKENS, kDim = 16, kMargin = 32, kHidden = 5, kTaps = 3;
-constexpr int64_t kRank = 5, kThreads = THREADS, kParts = 2;
+constexpr int64_t kRank = 5, kWide = 16, kReach = 192, kSpare = 16, kThreads = THREADS, kParts = 2;
 
 template <class T = float>
 std::vector<T> some(int64_t count) {
@@ -51,10 +51,14 @@ int run(int64_t kind, bool mixed) {
     std::vector<double> d_outer(kParts * outer.size()), d_ob(kParts * kHeads);
     auto fold = some((1 + kTaps) * kHidden * folded);
     std::vector<float> d_fold(kParts * fold.size());
-    auto r = some(rows * kRank), u = some(rows * kRank);
-    auto basis = some(kRank * length), key_basis = some(kRank * length), sink = some(kHeads);
+    auto r = some(rows * kWide), u = some(rows * kWide), sink = some(kHeads);
+    auto basis = some(kTokens * kWide), key_basis = some(kTokens * kWide);
+    auto key_turned = some(kRank * (kTokens + kSpare));
+    std::vector<int64_t> source(kTokens + 2 * kReach);
+    for (int64_t i = 0; i < (int64_t)source.size(); i++)
+        source[i] = i < kReach ? 0 : i - kReach < kTokens ? i - kReach : kTokens - 1;
     std::vector<float> d_r(r.size()), d_u(kParts * u.size());
-    std::vector<float> d_basis(kParts * kHeads * kRank * length), d_kb(d_basis);
+    std::vector<float> d_basis(kParts * kHeads * kTokens * kWide), d_kb(d_basis);
     std::vector<float> d_temperature(rows);
     Problem p{};
     p.batch = 1, p.heads = kHeads, p.queries = p.keys = kTokens, p.head_dim = kDim;
@@ -63,7 +67,9 @@ int run(int64_t kind, bool mixed) {
         p.window = 70, p.softcap = 3, p.temperature = weight.data(), p.sink = sink.data();
         p.d_temperature = d_temperature.data();
         p.r = r.data(), p.basis = basis.data(), p.u = u.data(), p.key_basis = key_basis.data();
-        p.rank = p.key_rank = kRank, p.basis_low = -kMargin, p.basis_length = length;
+        p.rank = p.key_rank = kRank, p.basis_low = -kReach, p.basis_rows = kTokens;
+        p.key_turned = key_turned.data(), p.turned_length = kTokens + kSpare;
+        p.source = source.data();
         p.d_r = d_r.data(), p.d_basis = d_basis.data();
         p.d_u = d_u.data(), p.d_key_basis = d_kb.data();
     }

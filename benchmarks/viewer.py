@@ -74,8 +74,10 @@ def pages(folder: Path) -> None:
 
     with sync_playwright() as playwright:
         for name, shape in PAGES.items():
-            path = folder / "page.html"
-            size = write_page(path, [random_capture(*shape).pack()], precision="float16")
+            path = folder / f"{name}.html"
+            if not path.is_file():
+                write_page(path, [random_capture(*shape).pack()], precision="float16")
+            size = path.stat().st_size
             browser = playwright.chromium.launch(
                 executable_path="/usr/bin/chromium", args=["--no-sandbox"]
             )
@@ -137,8 +139,11 @@ def million(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("pages", "tiles", "million"))
+    parser.add_argument("--folder", type=Path, help="where pages are kept for a second run")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        {"pages": pages, "tiles": tiles, "million": million}[parser.parse_args().what](Path(folder))
+        run = {"pages": pages, "tiles": tiles, "million": million}[options.what]
+        run(options.folder or Path(folder))
 
 
 if __name__ == "__main__":

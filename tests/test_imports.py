@@ -83,6 +83,7 @@ SHARED = {
         "rotation",
         "rope_scaling",
         "reflections",
+        "stream",
         "token_sums",
     },
     "attention": {"check", "consistency", "operands", "reach", "reference"},

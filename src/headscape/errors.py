@@ -21,8 +21,9 @@ class InputError(ValueError):
 
 
 def unknown(what: str, name: str, known: Collection[str], advice: str = "") -> InputError:
-    """Return the error for a name that is not one of `known`, with the closest one."""
-    near = get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    there = f"there are {', '.join(known)}" if known else "there are none"
-    return InputError(f"unknown {what} {name!r}: {hint}{there}{advice}.")
+    """Return the error for a name that is not one of `known`: the closest one, or else all."""
+    near = get_close_matches(name.lower(), known, n=1)
+    if near:
+        return InputError(f"unknown {what} {name!r}: did you mean {near[0]!r}?")
+    there = ", ".join(known) or "none"
+    return InputError(f"unknown {what} {name!r}: there are {there}{advice}.")

@@ -15,6 +15,7 @@ from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.capture.factors_of import NoFactorsError, factors_of
 from headscape.encodings import ENCODINGS, build
+from headscape.encodings.alibi import ALiBi
 from headscape.errors import InputError
 from headscape.properties.cases import FIELDS, WRAPPED
 from headscape.properties.probe import draw, randomise
@@ -264,6 +265,20 @@ def test_what_has_no_factors_is_told(
 ) -> None:
     with pytest.raises(NoFactorsError, match=message):
         factors_of(made(name, fields, causal=causal))
+
+
+def test_what_is_more_than_its_factors_is_told() -> None:
+    class Louder(ALiBi):
+        title = "Louder"
+
+        def mix(self, scores, bias, visible, queries):  # type: ignore[no-untyped-def]
+            return 1.1 * super().mix(scores, bias, visible, queries)
+
+    inputs = made("alibi")
+    inputs.encoding.__class__ = Louder
+    assert not inputs.encoding.mixes
+    with pytest.raises(NoFactorsError, match="Louder is more than its factors"):
+        factors_of(inputs)
 
 
 def test_a_rotation_that_is_not_by_position_is_told() -> None:

@@ -82,6 +82,12 @@ def test_what_acts_on_scores(kind: str, causal: bool) -> None:
     check(call.inputs(leaves), edges_of(280, 9))
 
 
+@pytest.mark.parametrize("kind", ["toeplitz", "weighted slope", "sheared", "sheared by key"])
+def test_a_bias_alone(kind: str) -> None:
+    call = plain_call(kind, 150)
+    check(call.inputs({name: x.float() for name, x in call.leaves.items()}), edges_of(150, 7))
+
+
 def test_a_bias_that_is_added_is_reported_as_it_is() -> None:
     inputs = encoded("alibi", 200)
     grid = cells.reduce_scores(inputs, edges_of(200, 200))["bias"]

@@ -119,7 +119,7 @@ def test_gradients_reach_everything() -> None:
     ("changes", "sentence"),
     [
         ({"encoding": "alib"}, "unknown encoding 'alib': did you mean 'alibi'"),
-        ({"encoding": "cable"}, "'cable' has learned parameters: make it once"),
+        ({"encoding": "cable"}, "'cable' has learned parameters: build it once"),
         ({"encoding": "sinusoidal"}, "Sinusoidal acts on the token embeddings"),
         ({"encoding": "xpos", "causal": False}, "xPos has no bidirectional form"),
         ({"encoding": encoding("alibi"), "causal": False}, "build it with causal=False"),

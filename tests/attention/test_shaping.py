@@ -9,10 +9,12 @@ from torch import Tensor
 
 import oracle
 from headscape.attention import attend, flex, reference
+from headscape.attention.check import check
 from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Sheared, Toeplitz, dense
 from headscape.encodings import build
+from headscape.encodings.reflections import Reflections
 from headscape.errors import InputError
 from headscape.properties.probe import draw
 from headscape.types import Positions, Visible
@@ -112,6 +114,13 @@ def test_fused_paths_refuse_what_is_no_softmax_of_products(name: str, path: str)
     with pytest.raises(InputError, match=r"softmax|reflections"):
         attend.run(call, path)
     assert set(attend.choose(call).passed_over) == {"decode", "native", "flex"}
+
+
+@pytest.mark.parametrize(("tokens", "heads"), [(LENGTH - 1, HEADS), (LENGTH, 1), (12, HEADS)])
+def test_reflections_that_do_not_fit_are_refused(tokens: int, heads: int) -> None:
+    w, beta = draw(2, heads, tokens, 4, seed=1), draw(2, heads, tokens, seed=2)
+    with pytest.raises(InputError, match="reflections need w of shape 2 4 n 4"):
+        check(made(reflections=Reflections(w, beta)))
 
 
 def test_path_without_its_reflections_is_refused() -> None:

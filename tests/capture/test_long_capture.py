@@ -9,7 +9,7 @@ import torch
 from headscape.attention.native import adapter
 from headscape.attention.native.score_cells import reduce_scores
 from headscape.attention.reference import AttentionInputs
-from headscape.capture import layer_maps
+from headscape.capture import factors_of, layer_maps
 from headscape.capture.layer_maps import Request
 from headscape.capture.record import capture
 from headscape.encodings import ENCODINGS
@@ -22,8 +22,9 @@ from pretrained.families import FAMILIES, VOCABULARY
 
 pytestmark = pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
 LENGTH = 90
-DENSE = {"k-cable", "cope", "kerple-weight"}
-"""What the kernels do not serve: a bias given as a function, and mixing other than DAPE's."""
+DENSE = {"k-cable", "cope", "kerple-weight", "path", "stick-breaking"}
+"""What the kernels do not serve: a bias given as a function, mixing other than DAPE's, reflections,
+and weights that are not a softmax."""
 
 
 def own(encoding: str) -> LoadedModel:
@@ -83,6 +84,20 @@ def test_keys_outside_of_a_window_are_in_no_cell(monkeypatch: pytest.MonkeyPatch
 def test_no_row_of_scores_is_computed_densely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_maps, "scores", Mock(side_effect=AssertionError))
     capture(own("cable"), np.arange(3, 40), resolution=5)
+
+
+@pytest.mark.parametrize(
+    "name", ["rope", "alibi:window=20", "cable", "fire", "alibi:sink=true", "dapev2+kerple"]
+)
+def test_the_norms_of_a_long_input_are_native(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens = own(name), np.arange(3, 63)
+    exact = capture(model, tokens).factors[0].lse
+    assert exact is not None
+    monkeypatch.setattr(factors_of, "EXACT_LENGTH", 59)
+    monkeypatch.setattr(factors_of, "log_sum_exp", Mock(side_effect=AssertionError))
+    heads = [0, 1, 2, 3] if name.startswith("dape") else [2, 0]
+    found = capture(model, tokens, heads=heads).factors[0].lse
+    np.testing.assert_allclose(found, exact[heads], rtol=0, atol=1e-5)
 
 
 def test_progress_counts_every_query() -> None:

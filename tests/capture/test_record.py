@@ -64,7 +64,8 @@ def test_maps_are_the_oracles(name: str, tokens: np.ndarray) -> None:
     final = expected(encoding, q, k, array(x), at, at)[0]
     content = oracle.content_scores(q, k, factor(encoding))[0]
     seen = np.tril(np.ones((LENGTH, LENGTH), dtype=bool))
-    weights = oracle.masked_softmax(final[None], seen)[0]
+    normalised = oracle.stick_weights if encoding.weighs else oracle.masked_softmax
+    weights = normalised(final[None], seen)[0]
 
     made = capture(GPT2Model(model), tokens, layers=1)
 

@@ -31,6 +31,8 @@ from headscape.properties.probe import randomise
 from headscape.types import Positions
 
 MIXED = ("dape", "dapev2")
+KINKS = 2
+"""Rows of a gradient that may be off: rounding may move a hidden unit of a pair across its kink."""
 BASES = ("alibi", "kerple", "cable", "fire", "t5", "fox")
 
 
@@ -82,12 +84,13 @@ def mixing(seed: int) -> None:
     found = _outcome(adapter.attend, encoding.float(), given, x.float())
     eps = torch.finfo(torch.float32).eps
     largest = max(float(each.abs().max()) for each in wanted)
-    for one, two, three in zip(wanted, rough, found, strict=True):
-        # Rounding may cross a kink of the perceptron, once or a few times: wider than calls.agree.
-        budget = 8 * float((two - one).abs().max()) + 8 * eps * largest * (1 + length**0.5)
-        error = float((three - one).abs().max())
-        if not error <= budget:
-            raise AssertionError((kind, base, fields, heads, dim, length, error, budget))
+    for place, (one, two, three) in enumerate(zip(wanted, rough, found, strict=True)):
+        budget = 2 * float((two - one).abs().max()) + 8 * eps * largest * (1 + length**0.5)
+        wrong = (three - one).abs() > budget
+        rows = int((wrong.any(-1) if wrong.ndim > 1 else wrong).sum()) + int(three.isnan().any())
+        if rows > (KINKS if place else 0):
+            error = float((three - one).abs().max())
+            raise AssertionError((kind, base, fields, heads, dim, length, rows, error, budget))
 
 
 def _outcome(

@@ -62,28 +62,52 @@ def _object(text: bytes) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
+def _checked(path: Path, described: dict[str, object], arrays: dict[str, np.ndarray]) -> None:
+    """Write a capture with right checksums."""
+    sums: dict[str, object] = {
+        name: hashlib.sha256(value.tobytes()).hexdigest() for name, value in arrays.items()
+    }
+    facts = {name: value for name, value in described.items() if name != "sha256"}
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    text = json.dumps(facts | {"sha256": {"description": digest, **sums}})
+    save_file(arrays, path, metadata={"headscape": text})
+
+
 def capture(data: bytes, folder: Path) -> object:
     """A capture: the file itself, or a description with right checksums."""
     path = folder / "a.safetensors"
+    described = _object(data[1:])
     if data[:1] == b"0":
         path.write_bytes(data[1:])
-    else:
+    elif described is None:
         text = data[1:].decode("utf-8", "replace")
-        described = _object(data[1:])
-        if described is not None:
-            sums: dict[str, object] = {
-                name: hashlib.sha256(value.tobytes()).hexdigest()
-                for name, value in CAPTURED.items()
-            }
-            facts = {name: value for name, value in described.items() if name != "sha256"}
-            digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-            text = json.dumps(facts | {"sha256": {"description": digest, **sums}})
         save_file(CAPTURED, path, metadata={"headscape": text})
+    else:
+        _checked(path, described, CAPTURED)
     read = capture_file.load(path)
     if all(layer in read.factors for layer in read.layers):
         pack = open_pack(path)
         assert pack.length == read.length
     return [read.array(name, layer) for name in read.quantities for layer in read.layers]
+
+
+def factors(data: bytes, folder: Path) -> object:
+    """The factors of a layer: its description, and arrays of the shapes that the input names."""
+    given = _object(data) or {}
+    shapes = given.get("shapes")
+    arrays: dict[str, np.ndarray] = {"tokens": np.arange(3), "positions": np.arange(3)}
+    for name, shape in shapes.items() if isinstance(shapes, dict) else []:
+        sizes = shape if isinstance(shape, list) else [shape]
+        if name and all(type(size) is int and 0 <= size < 9 for size in sizes) and len(sizes) < 5:
+            dtype = np.float64 if name in ("lse", "bias.row", "bias.col") else np.float32
+            # Files name tensors in any Unicode but lone surrogates.
+            legal = name.encode("utf-8", "replace").decode()
+            arrays[f"factors.1.{legal}"] = np.ones(sizes, dtype)
+    path = folder / "a.safetensors"
+    _checked(path, DESCRIBED | {"layers": [1], "factors": {"1": given.get("layer")}}, arrays)
+    pack = open_pack(path)
+    with np.errstate(all="ignore"):
+        return [pack.layer(1).whole(name) for name in capture_file.QUANTITIES]
 
 
 def checkpoint_state(data: bytes, folder: Path) -> object:
@@ -169,6 +193,7 @@ def corpus(data: bytes, folder: Path) -> object:
 
 READERS: dict[str, Reader] = {
     "capture": capture,
+    "factors": factors,
     "checkpoint-state": checkpoint_state,
     "checkpoint-header": checkpoint_header,
     "checkpoint-tensors": checkpoint_tensors,
@@ -233,7 +258,41 @@ _BPE = tokenizers.Tokenizer(
 _TINY = b"\x40\0\0\0\0\0\0\0" + json.dumps(
     {"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
 ).encode().ljust(64) + b"\0" * 8  # fmt: skip
+_ARRAYS = {"q": [2, 3, 4], "k": [1, 3, 4], "lse": [2, 3]}
+_PLAIN = {**KIND, "pairing": None, "bias": None, "window": None, "softcap": None}
+_MIXED = {
+    "mix.inner.weight": [5, 4], "mix.inner.bias": [5], "mix.outer.weight": [2, 5],
+    "mix.outer.bias": [2],
+}  # fmt: skip
+_LAYERS: list[tuple[dict[str, object], dict[str, list[int]]]] = [
+    ({**KIND}, {"turn.q": [2, 3, 2], "turn.k": [2, 3, 2], "bias.table": [2, 3]}),
+    (
+        {**_PLAIN, "bias": {"kind": "slope", "weighted": True}},
+        {"bias.row": [2, 3], "bias.col": [2, 3], "bias.weight": [2, 3]},
+    ),
+    (
+        {**_PLAIN, "bias": {"kind": "perceptron", "zero": 0, "leak": 0.1}},
+        {"bias.near": [3], "bias.far": [3], "bias.in_weight": [4], "bias.in_bias": [4],
+         "bias.out_weight": [2, 4], "bias.out_bias": [2]},
+    ),
+    ({**_PLAIN, "bias": {"kind": "dense"}}, {"bias.map": [2, 3, 3]}),
+    (
+        {**_PLAIN, "bias": {"kind": "toeplitz", "zero": 0}, "mix": {"kind": "dape", "added": True}},
+        {"bias.table": [2, 3], **_MIXED},
+    ),
+    (
+        {**_PLAIN, "bias": {"kind": "toeplitz", "zero": 0},
+         "mix": {"kind": "dapev2", "kernel": 3, "boundary": "masked"}},
+        {"bias.table": [2, 3], **_MIXED, "mix.inner.weight": [5, 4, 3],
+         "mix.outer.weight": [2, 5, 3]},
+    ),
+    ({**_PLAIN, "mix": {"kind": "cope", "divide": True}}, {"mix.table": [4, 5]}),
+    ({**_PLAIN}, {"temperature": [2, 3], "sink": [2]}),
+]  # fmt: skip
 SEEDS: dict[str, list[bytes | str]] = {
+    "factors": [
+        json.dumps({"layer": layer, "shapes": _ARRAYS | shapes}) for layer, shapes in _LAYERS
+    ],
     "capture": [f"1{json.dumps(DESCRIBED)}", b"0" + _TINY],
     "checkpoint-state": [f"1{json.dumps(_STATE)}", f"0{json.dumps(_STATE)}"],
     "checkpoint-header": [json.dumps(_MODEL)],

@@ -132,6 +132,7 @@ def test_conventions_are_written_out() -> None:
         "boundary": "masked",
         "slopes": "mpt",
         "divisor": "one",
+        "chunk": None,
         "window": None,
         "temperature": "none",
         "temperature_rate": 0.1,

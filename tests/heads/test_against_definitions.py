@@ -197,7 +197,8 @@ def test_the_interval_contains_the_mean_and_skips_what_is_missing() -> None:
     error = 1.96 * np.nanstd(values, axis=0) / 40**0.5
     np.testing.assert_allclose(high - low, 2 * error, rtol=0.15)
     assert ((low < mean) & (mean < high)).all()
-    assert np.isnan(estimate(values[:1])[1:]).all()
+    assert np.isnan(estimate(values[:5])[1:]).all()
+    assert np.isfinite(estimate(values[:6])).all()
     assert np.isnan(estimate(np.full((4, 2), np.nan))).all()
 
 

@@ -102,6 +102,35 @@ def test_removing_the_position_of_a_head_is_what_it_says() -> None:
         assert row["effect_kernel"] == 0.0
 
 
+def test_removing_the_reflections_of_a_head_is_what_it_says() -> None:
+    """The effect equals the loss of a model in which that head of PaTH reflects nothing."""
+    gpt2 = hs.GPT2.from_preset("nano", encoding="path", vocabulary=64, layers=1, train_length=64)
+    with torch.no_grad():
+        attention = gpt2.blocks[0].attention
+        attention.qkv.weight.mul_(12)
+        attention.out.weight.mul_(12)
+    model, tokens, head = hs.load(gpt2), TOKENS % 64, 3
+    found = measured(model, tokens, effects=4).row(0, head)
+    starts = [number * 10 // 4 * 40 for number in range(4)]
+    windows = torch.from_numpy(np.stack([tokens[at : at + 40] for at in starts]))
+    before = model.losses(windows, 0).mean()
+    with torch.no_grad():
+        gpt2.encoding().strength.weight[head] = 0.0
+        gpt2.encoding().strength.bias[head] = -1e9
+    expected = float(model.losses(windows, 0).mean() - before)
+    assert abs(expected) > 1e-5
+    assert found["effect_removed"] == pytest.approx(expected, rel=1e-3, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", ["selective-rope", "stick-breaking", "rope:chunk=7"])
+def test_angles_of_tokens_and_own_weights_are_measured(name: str) -> None:
+    gpt2 = hs.GPT2.from_preset("nano", encoding=name, vocabulary=64, layers=1, train_length=64)
+    row = measured(hs.load(gpt2), TOKENS % 64, effects=1).row(0, 4)
+    assert np.isfinite(row["entropy"])
+    if name == "selective-rope":
+        assert row.get("closed_form_r2") is None or np.isnan(row["closed_form_r2"])
+
+
 def test_the_kernel_keeps_what_a_function_of_distance_does() -> None:
     """RoPE with constant queries and keys is a function of the distance: nothing changes."""
     gpt2 = hs.GPT2.from_preset("nano", encoding="rope", vocabulary=64, layers=1, train_length=64)

@@ -22,8 +22,13 @@ STOCK = {
     "learned unscaled": "GPT2LMHeadModel",
 }
 """Cases that an architecture of transformers computes."""
+UNSERVED = (
+    "selective-rope", "carope", "repo", "grape-m", "path", "stick-breaking", "shaw",
+    "transformer-xl", "deberta", "inkling", "grape",
+)  # fmt: skip
+"""Encodings that an exported class does not compute."""
 CASES: dict[str, dict[str, Any]] = {
-    **{name: {"encoding": name} for name in ENCODINGS},
+    **{name: {"encoding": name} for name in ENCODINGS if name not in UNSERVED},
     **{f"{name}+kerple": {"encoding": f"{name}+kerple"} for name in WRAPPERS},
     "dape+fire": {"encoding": "dape+fire"},
     "rope halves": {"encoding": "rope", "encoding_fields": {"pairing": "halves"}},
@@ -52,6 +57,12 @@ CASES: dict[str, dict[str, Any]] = {
     "learned sink": {"encoding": "learned", "encoding_fields": {"sink": True}},
     "sinusoidal learned": {"encoding": "sinusoidal", "encoding_fields": {"learned_scale": True}},
     "schedule": {"encoding": "rope:window=8,cable"},
+    "qk-norm": {"encoding": "rope", "qk_norm": "after"},
+    "qk-norm before": {
+        "encoding": "cable,rope:scaling=dynamic:factor=2.0", "qk_norm": "before",
+        "qk_norm_over": "all", "qk_norm_layers": "rotating",
+    },
+    "chunk": {"encoding": "rope:chunk=8,nope:temperature=llama4:temperature_start=8"},
     "shared": {"encoding": "kerple", "share_encoding": True},
     "everything": {
         "encoding": "alibi",

@@ -1,5 +1,6 @@
 """Every encoding exported, opened by transformers in a fresh process, and read back."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import headscape as hs
-from headscape.gpt2 import generate
+from headscape.errors import InputError
+from headscape.gpt2 import GPT2, ModelConfig, generate
 from headscape.huggingface import export as export_module
-from huggingface.export_cases import CASES, SCRIPT, STOCK, case_model
+from huggingface.export_cases import CASES, SCRIPT, SIZES, STOCK, UNSERVED, case_model
 
 Found = dict[str, dict[str, Tensor]]
 
@@ -91,7 +93,18 @@ def test_the_code_needs_no_headscape(name: str, folders: Path, coded: Found) -> 
     _check(name, folders, coded[_folder(name)], "HeadscapeForCausalLM")
     code = (folders / _folder(name) / "modeling_headscape.py").read_text()
     assert "import headscape" not in code
-    assert "from headscape" not in code
+    needs = {name.partition(".")[0] for name in imported(ast.parse(code))}
+    assert needs - sys.stdlib_module_names == {"torch", "transformers"}
+
+
+def imported(tree: ast.Module) -> list[str]:
+    found = [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    ]
+    return found + [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
 
 
 @pytest.mark.parametrize("prefix", ["", "hf:"])
@@ -105,3 +118,19 @@ def test_it_is_read_back_bit_for_bit(name: str, prefix: str, folders: Path) -> N
     assert back.tokenizer.fingerprint == model.tokenizer.fingerprint
     ours, theirs = model.gpt2.tensors(), back.gpt2.tensors()
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"encoding": name} for name in UNSERVED),
+        {"encoding": "rope:chunk=8"},
+        {"encoding": "rope", "qk_norm": "before"},
+    ],
+    ids=str,
+)
+def test_what_the_exported_class_lacks_is_refused(fields: dict, tmp_path: Path) -> None:
+    model = hs.load(GPT2(ModelConfig(**SIZES, **fields)), tokenizer="bytes")
+    with pytest.raises(InputError, match="cannot be exported yet"):
+        hs.export(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -60,3 +60,35 @@ def test_an_error_of_safetensors_is_a_sentence(tmp_path: Path) -> None:
     ):
         raise SafetensorError("no room")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_new_folder_appears_whole(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "new"
+    with atomic.new_folder(target) as part:
+        (part / "a").write_text("a")
+        assert not target.exists()
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["new"]
+    assert (target / "a").read_text() == "a"
+
+
+def test_a_new_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with atomic.new_folder(tmp_path / "deep" / "new") as part:
+            (part / "a").write_text("a")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_folder_replaces_an_empty_one_only(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with atomic.new_folder(tmp_path / "empty") as part:
+        (part / "a").write_text("a")
+    with (
+        pytest.raises(InputError, match="is not empty: choose a new folder"),
+        atomic.new_folder(tmp_path / "empty"),
+    ):
+        raise AssertionError
+    assert (tmp_path / "empty" / "a").read_text() == "a"

@@ -21,6 +21,14 @@ BART = {
 T5 = {
     "d_model": 48, "d_kv": 8, "num_heads": 6, "num_layers": 3, "d_ff": 64, "vocab_size": VOCABULARY,
 }  # fmt: skip
+DEBERTA = {
+    "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8,
+    "max_relative_positions": 20,
+}  # fmt: skip
+XLNET = {
+    "d_model": 48, "n_layer": 3, "n_head": 6, "d_inner": 64, "vocab_size": VOCABULARY,
+    "initializer_range": 0.4,
+}  # fmt: skip
 HALVES = {"pairing": "halves", "rotary_fraction": 1.0, "base": 10_000.0, "scaling": "none"}
 
 
@@ -148,6 +156,21 @@ FAMILIES = {
                    {"buckets": 32, "scale": "one"}, causal=False),
     "mpnet": Family("MPNetModel", {**SIZES, "pad_token_id": 1}, ("t5",) * 3,
                     {"buckets": 32, "scale": "head_dim"}, causal=False),
+    "deberta-v3": Family("DebertaV2Model", {**SIZES, **DEBERTA, "share_att_key": True,
+                         "norm_rel_ebd": "layer_norm", "position_biased_input": False},
+                         ("deberta",) * 3, {"buckets": 8, "max_distance": 20, "terms": "both",
+                         "share_att_key": True}, causal=False),
+    "deberta-v2": Family("DebertaV2Model", {**SIZES, **DEBERTA, "share_att_key": False,
+                         "pos_att_type": ["p2c"]}, ("deberta",) * 3,
+                         {"terms": "p2c", "share_att_key": False}, causal=False),
+    "deberta-without-buckets": Family("DebertaV2Model", {**SIZES, **DEBERTA,
+                                      "position_buckets": -1}, ("unknown",) * 3, causal=False),
+    "xlnet": Family("XLNetModel", XLNET, ("transformer-xl",) * 3,
+                    {"layout": "halves", "clamp": None, "scale": "head_dim"}, causal=False),
+    "xlnet-clamped": Family("XLNetModel", {**XLNET, "clamp_len": 7}, ("transformer-xl",) * 3,
+                            {"clamp": 7}, causal=False),
+    "xlnet-causal": Family("XLNetLMHeadModel", {**XLNET, "attn_type": "uni"},
+                           ("transformer-xl",) * 3),
     "helium": Family("HeliumForCausalLM", {**GROUPED, "head_dim": 8}, ROPE,
                      {"pairing": "interleaved", "base": 100_000.0}),
     "llama4": Family("Llama4ForCausalLM", {**GROUPED, "head_dim": 8, "num_local_experts": 2,

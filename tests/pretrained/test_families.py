@@ -10,6 +10,8 @@ from headscape.models.load import load
 from pretrained.families import FAMILIES, VOCABULARY, Family
 
 pytest.importorskip("transformers")
+# transformers scripts a function of DeBERTa with TorchScript while it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 LENGTH = 29
 """Longer than the sequence that loading checks."""
 

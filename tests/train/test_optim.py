@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from headscape.gpt2 import GPT2, preset
 from headscape.train import TrainConfig
+from headscape.train.loop.muon import Muon
 from headscape.train.loop.optim import Optimizer
 from headscape.train.loop.schedule import lr_at
 
@@ -120,6 +122,35 @@ def test_muons_update_is_orthogonal_and_follows_the_schedule() -> None:
         assert 0.5 < float(values.min()) < float(values.max()) < 1.5
     optimiser.zero_grad()
     assert all(item.grad is None for item in model.parameters())
+
+
+def test_muon_agrees_with_torchs_on_whole_matrices() -> None:
+    torch.manual_seed(0)
+    ours, theirs = (nn.Parameter(x) for x in torch.randn(1, 96, 64).repeat(2, 1, 1))
+    mine = Muon([ours], [], lr=1e-2)
+    other = torch.optim.Muon(
+        [theirs], lr=1e-2, momentum=0.95, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+    )
+    for _ in range(3):
+        ours.grad = torch.randn_like(ours)
+        theirs.grad = ours.grad.clone()
+        mine.step()
+        other.step()  # type: ignore[no-untyped-call]
+    # torch iterates in bfloat16, whose rounding the iteration does not undo.
+    assert torch.allclose(ours, theirs, atol=2e-3)
+
+
+def test_muon_updates_stacked_matrices_one_by_one() -> None:
+    torch.manual_seed(0)
+    start, grad = torch.randn(192, 64), torch.randn(192, 64)
+    stacked = nn.Parameter(start.clone())
+    parts = [nn.Parameter(part.clone()) for part in start.chunk(3)]
+    stacked.grad = grad.clone()
+    for part, part_grad in zip(parts, grad.chunk(3), strict=True):
+        part.grad = part_grad.clone()
+    Muon([], [stacked], lr=1e-2).step()
+    Muon(parts, [], lr=1e-2).step()
+    assert torch.equal(stacked, torch.cat(parts))
 
 
 def test_muons_momentum_is_a_running_mean() -> None:

@@ -64,7 +64,7 @@ on a logarithmic axis. Click a card for all its measures.</p>
 <h2>Definitions</h2>
 <p class="quiet">i query, j key, d = i - j, S score before the softmax, w weight after it. Late
 queries are the second half of a sequence, in a bidirectional model the middle half. Every measure
-is a mean over sequences with its 95% bootstrap interval.</p>
+is a mean over sequences, with its 95% bootstrap interval from 6 sequences on.</p>
 <div class="wide"><table>
 <thead><tr><th scope="col">measure</th><th scope="col">definition</th>
 <th scope="col">after</th></tr></thead>

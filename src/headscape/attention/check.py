@@ -5,6 +5,7 @@ from math import inf
 from torch import Tensor
 
 from headscape.attention.reference import AttentionInputs
+from headscape.encodings.reflections import Reflections
 from headscape.errors import InputError
 from headscape.types import Positions, Visible
 
@@ -44,7 +45,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def check_shaping(inputs: AttentionInputs) -> None:
-    """Raise InputError unless temperature, softcap and sink fit the queries."""
+    """Raise InputError unless temperature, softcap, sink and reflections fit the queries."""
     b, h, t, _ = inputs.q.shape
     if inputs.softcap is not None and not 0 < inputs.softcap < inf:
         raise InputError(f"softcap must be positive and finite, got {inputs.softcap}.")
@@ -55,6 +56,19 @@ def check_shaping(inputs: AttentionInputs) -> None:
         shape = tuple(temperature.shape)
         if len(shape) != 3 or shape[0] not in (1, b) or shape[1] not in (1, h) or shape[2] != t:
             raise InputError(f"temperature must have shape 1 or {b}, 1 or {h}, {t}, got {shape}.")
+    if inputs.reflections is not None:
+        _check_reflections(inputs, inputs.reflections)
+
+
+def _check_reflections(inputs: AttentionInputs, given: Reflections) -> None:
+    b, h, t, e = inputs.q.shape
+    count, keys = given.w.shape[2], inputs.k.shape[2]
+    fits = tuple(given.w.shape) == (b, h, count, e) and tuple(given.beta.shape) == (b, h, count)
+    if not fits or not t <= count <= keys:
+        raise InputError(
+            f"reflections need w of shape {b} {h} n {e} and beta of {b} {h} n, with n from {t} to "
+            f"{keys}, got {tuple(given.w.shape)} and {tuple(given.beta.shape)}."
+        )
 
 
 def check_tokens(q: Tensor, k: Tensor, positions: Positions, visible: Visible) -> None:

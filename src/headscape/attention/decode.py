@@ -53,7 +53,7 @@ def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 ev"]:
     if not mixes and native.serves(inputs):
         if isinstance(bias, Slope) and bias.col.dtype == torch.float32:
             return native.attend(inputs, bias.col, bias)
-        return native.attend(inputs, None if bias is None else _row(bias, inputs)[:, :, 0])
+        return native.attend(inputs, None if bias is None else _row(bias, inputs))
     if inputs.bends or inputs.sink is not None:
         return reference.attend(inputs)
     row = None if bias is None else _row(bias, inputs).to(q.dtype)

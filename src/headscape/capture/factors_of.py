@@ -22,7 +22,8 @@ from headscape.arrays.bias_factors import (
 from headscape.arrays.factors import LayerFactors, Turn
 from headscape.arrays.mix_factors import CopeFactor, DapeFactor, DapeV2Factor, MixFactor
 from headscape.arrays.row_pass import log_sum_exp
-from headscape.attention.reference import AttentionInputs
+from headscape.attention.native import adapter
+from headscape.attention.reference import AttentionInputs, scores
 from headscape.bias import Bias, Perceptron, Slope, Toeplitz, dense
 from headscape.encodings import Encoding
 from headscape.encodings.base import Role
@@ -35,8 +36,14 @@ from headscape.types import Positions
 DENSE_LENGTH: Final = 4096
 """Longest sequence whose bias is written out where it has no factors."""
 
+EXACT_LENGTH: Final = 2048
+"""Longest sequence whose log-sum-exp is float64; of longer ones the native kernels compute it."""
+
 ROLES: Final[tuple[Role, Role]] = ("query", "key")
 
+EXACT: Final = 1e-3
+ROUNDED: Final = 5e-2
+"""How far scores from factors may be from the model's, in float32 and in 16 bits."""
 TURN_ERROR: Final = 2e-2
 """How far a rotated query may be from what cos and sin make of it, for models in bfloat16."""
 
@@ -79,9 +86,31 @@ def factors_of(
         temperature=_temperature(inputs, picked),
         sink=None if inputs.sink is None else _float32(inputs.sink[picked]),
     )
+    _compare(layer, inputs, picked)
     if not lse:
         return layer
+    if inputs.q.shape[2] > EXACT_LENGTH and adapter.refuses(inputs) is None:
+        norms = adapter.run(inputs)[1][0, picked]
+        progress(inputs.q.shape[2])
+        return replace(layer, lse=_float64(norms))
     return replace(layer, lse=log_sum_exp(layer, progress=progress))
+
+
+def _compare(layer: LayerFactors, inputs: AttentionInputs, heads: list[int]) -> None:
+    """Refuse factors whose scores and weights of two queries are not those of the definition."""
+    loose = ROUNDED if inputs.q.dtype in (torch.float16, torch.bfloat16) else EXACT
+    for query in {layer.length // 2, layer.length - 1}:
+        rows = slice(query, query + 1)
+        known = np.zeros((layer.heads, layer.length))
+        known[:, rows] = log_sum_exp(layer, rows=rows)
+        found, every = replace(layer, lse=known), scores(inputs, rows)
+        seen = every.visible[0, 0].cpu().numpy()
+        for quantity in ("final", "weights"):
+            want = np.where(seen, _float64(getattr(every, quantity)[0, heads]), 0.0)
+            got = found.tile(quantity, range(layer.heads), rows, slice(0, layer.length))
+            error = np.abs(np.where(seen, got, 0.0) - want).max()
+            if not error <= loose * max(1.0, np.abs(want).max()):
+                raise NoFactorsError(f"{inputs.encoding.title} is more than its factors")
 
 
 def _check(inputs: AttentionInputs) -> None:

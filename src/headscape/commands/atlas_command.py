@@ -16,7 +16,10 @@ Corpus = Annotated[
         "[default: the text that a run was trained with]"
     ),
 ]
-Sequences = Annotated[int, typer.Option(help="Sequences to measure on; intervals are over them.")]
+Sequences = Annotated[
+    int,
+    typer.Option(help="Sequences to measure on; intervals are over them, from 6 on."),
+]
 Length = Annotated[
     int | None,
     typer.Option(help="Tokens per sequence. [default: the trained length, at most 512]"),
@@ -63,7 +66,7 @@ def atlas(
     shows each head's attention map and kernel, the ten heads where position matters most and least,
     and what was recognised. Try it on a run:
 
-        headscape atlas runs/cable --out atlas --effects 2
+        headscape atlas runs/cable --out atlas --effects 8
     """
     import headscape as hs
 

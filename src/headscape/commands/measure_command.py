@@ -58,10 +58,11 @@ def measure(
     kernel, slash, sink, reach, entropy, induction and more, over many sequences, with intervals in
     CSV and JSON. `headscape atlas` shows the same as a page.
 
-        headscape measure runs/cable --effects 2 --out heads.csv
+        headscape measure runs/cable --effects 8 --out heads.csv
     """
     form = out.suffix[1:] if out is not None else "csv" if csv else "md"
-    if len(sources) == 1 and not Path(sources[0]).is_file():
+    first = Path(sources[0])
+    if len(sources) == 1 and first.suffix != ".safetensors" and not first.is_file():
         refuse_unused(context, (), ("quantity",), "measuring a model")
         table = _of_model(
             sources[0],

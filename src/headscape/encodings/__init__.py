@@ -4,7 +4,7 @@ build("alibi", heads=12, head_dim=64, width=768, train_length=512, slopes="fairs
 build("dapev2+kerple", heads=12, head_dim=64, width=768, train_length=512, kernel=5)
 """
 
-from headscape.encodings.base import Encoding, Shape, Stream
+from headscape.encodings.base import Encoding, Shape
 from headscape.encodings.building import build, make
 from headscape.encodings.catalogue import EncodingRow, describe, encodings
 from headscape.encodings.heads import Heads
@@ -17,6 +17,7 @@ from headscape.encodings.names import (
     title,
 )
 from headscape.encodings.plugins import load_plugin
+from headscape.encodings.stream import Stream
 
 __all__ = [
     "ENCODINGS",

@@ -21,8 +21,9 @@ from typing import Literal
 import torch
 
 from headscape.bias import Toeplitz
-from headscape.encodings.base import Config, Encoding, Stream
+from headscape.encodings.base import Config, Encoding
 from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.types import Positions
 
 

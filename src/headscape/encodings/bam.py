@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from headscape.bias import Toeplitz
 from headscape.encodings.alibi import fairseq
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.types import Positions
 
 EPSILON = 1e-5

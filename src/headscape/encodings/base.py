@@ -20,7 +20,7 @@ arguments, so the result never depends on the lengths of earlier calls.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor, inf, nn
 
 from headscape.bias import Bias
 from headscape.encodings.heads import Heads
-from headscape.encodings.reflections import Reflections
+from headscape.encodings.stream import Stream
 from headscape.encodings.temperature import TEMPERATURES
 from headscape.errors import InputError
 from headscape.io.typecheck import check_types
@@ -95,48 +95,6 @@ class Config:
 
 SHARED = frozenset(item.name for item in fields(Config))
 """Fields that every encoding has."""
-
-
-@dataclass(frozen=True)
-class Stream:
-    """What an encoding reads off its layer's input, per token.
-
-    `total` is a running sum over tokens, in float64 because only its differences matter. `weight`
-    and `query` are per query, so a cache does not keep them; it keeps `total` and `key`. `backward`
-    is a second running sum, for keys to the right of their query. `angle` is what `rotate` turns
-    each pair of dims by, in float64. `reflections` act on the keys between key and query. `carry`
-    is what the stream of the next tokens goes on from; the last `total` if it is None.
-    """
-
-    total: Float[Tensor, "b h t"] | None = None
-    weight: Float[Tensor, "b h t"] | None = None
-    backward: Float[Tensor, "b h t"] | None = None
-    query: Float[Tensor, "b h t c"] | None = None
-    key: Float[Tensor, "b h t c2"] | None = None
-    angle: Float[Tensor, "#b #h t m"] | None = None
-    reflections: Reflections | None = None
-    carry: Tensor | None = None
-
-    def last(self, count: int) -> "Stream":
-        """Return the stream of the last `count` tokens; reflections are of all."""
-        names = ("total", "weight", "backward", "query", "key", "angle")
-        given = {name: getattr(self, name) for name in names}
-        cut = {name: x[:, :, x.shape[2] - count :] for name, x in given.items() if x is not None}
-        return replace(self, **cut)
-
-    @property
-    def tokens(self) -> int:
-        """How many tokens it is of; 0 if a cache keeps nothing of it."""
-        for x in (self.total, self.query, self.key, self.angle):
-            if x is not None:
-                return x.shape[2]
-        return 0
-
-    @property
-    def sums(self) -> Float[Tensor, "b h t"]:
-        """The running sum, of an encoding that has one."""
-        assert self.total is not None
-        return self.total
 
 
 class Encoding(nn.Module):

@@ -24,8 +24,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Bias, Pairwise, Slope
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.types import Positions
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus": F.softplus}

@@ -18,8 +18,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Bias, Pairwise, Slope
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.types import Positions
 
 

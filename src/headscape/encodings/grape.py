@@ -25,8 +25,9 @@ from torch import Tensor, nn
 
 from headscape.bias import Bias, Pairwise, Sheared
 from headscape.encodings.alibi import fairseq
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads, need_heads
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 from headscape.types import Positions
 

@@ -21,8 +21,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Sheared
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 from headscape.types import Positions
 

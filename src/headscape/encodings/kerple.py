@@ -16,8 +16,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Toeplitz
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.types import Positions
 
 FLOOR = 0.01

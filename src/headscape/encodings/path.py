@@ -19,9 +19,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Bias, Slope
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads
 from headscape.encodings.reflections import Reflections
+from headscape.encodings.stream import Stream
 from headscape.encodings.token_sums import running_sum, short_convolution
 from headscape.errors import InputError
 from headscape.types import Positions

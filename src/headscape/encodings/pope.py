@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headscape.encodings.base import Config, Encoding, Role, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Role, Shape
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 
 

@@ -22,9 +22,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscape.encodings.base import Config, Encoding, Role, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Role, Shape
 from headscape.encodings.rope_scaling import SCALINGS, Band
 from headscape.encodings.rotation import turn
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 
 

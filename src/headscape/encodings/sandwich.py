@@ -12,8 +12,9 @@ from typing import Literal
 import torch
 
 from headscape.bias import Toeplitz
-from headscape.encodings.base import Config, Encoding, Stream
+from headscape.encodings.base import Config, Encoding
 from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 from headscape.types import Positions
 

@@ -18,8 +18,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from headscape.encodings.base import Config, Encoding, Role, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Role, Shape
 from headscape.encodings.rotation import pairs_of, powers, turn_by
+from headscape.encodings.stream import Stream
 from headscape.encodings.token_sums import running_sum, short_convolution
 from headscape.errors import InputError
 

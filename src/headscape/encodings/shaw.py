@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from headscape.bias import Sheared
-from headscape.encodings.base import Config, Encoding, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads, need_heads
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 from headscape.types import Positions
 

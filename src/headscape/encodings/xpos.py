@@ -18,8 +18,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscape.encodings.base import Config, Encoding, Role, Shape, Stream
+from headscape.encodings.base import Config, Encoding, Role, Shape
 from headscape.encodings.rotation import pairs_of, powers, turn
+from headscape.encodings.stream import Stream
 from headscape.errors import InputError
 
 

@@ -42,11 +42,12 @@ class Exported:
     sha256: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as JSON values."""
+        """Return the entry as JSON values; a list of pairs keeps the order of the fields."""
+        fields = [[name, value] for name, value in self.model.encoding_fields.items()]
         return {
             "format": FORMAT,
             "layout": self.layout,
-            "model": self.model.to_json(),
+            "model": {**self.model.to_json(), "encoding_fields": fields},
             "layers": list(self.layers),
             "about": self.about,
             "sha256": self.sha256,
@@ -64,7 +65,7 @@ class Exported:
             layers = tuple(int(number) for number in entry["layers"])
             return cls(
                 layout=str(entry["layout"]),
-                model=ModelConfig.from_json(as_fields(entry["model"])),
+                model=_model(entry["model"]),
                 layers=layers,
                 about=dict(entry["about"]),
                 sha256=str(entry["sha256"]),
@@ -78,11 +79,11 @@ class Exported:
         return path.is_file() and sha256(path) == self.sha256
 
 
-def as_fields(model: dict[str, Any]) -> dict[str, Any]:
-    """Return a model's fields with tuples in place of the lists that JSON makes of them."""
-    fields = model.get("encoding_fields", {})
-    given = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
-    return {**model, "encoding_fields": given}
+def _model(written: dict[str, Any]) -> ModelConfig:
+    """Return a model's config; JSON has lists in place of the tuples among its fields."""
+    pairs = written["encoding_fields"]
+    fields = {name: tuple(v) if isinstance(v, list) else v for name, v in pairs}
+    return ModelConfig.from_json({**written, "encoding_fields": fields})
 
 
 def is_exported(folder: Path) -> bool:

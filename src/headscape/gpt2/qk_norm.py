@@ -19,13 +19,14 @@ from headscape.gpt2.model_config import ModelConfig
 class QKNorm(nn.Module):
     """An RMS norm over the dims of a head, or of all heads together."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(
+        self, heads: int, head_dim: int, *, over: str, epsilon: float, weight: bool
+    ) -> None:
         super().__init__()
-        self.jointly = config.qk_norm_over == "all"
-        self.epsilon = config.norm_epsilon
-        heads = config.heads if self.jointly else 1
-        shape = (heads, 1, config.head_dim)
-        self.weight = nn.Parameter(torch.ones(shape)) if config.qk_norm_weight else None
+        self.jointly = over == "all"
+        self.epsilon = epsilon
+        shape = (heads if self.jointly else 1, 1, head_dim)
+        self.weight = nn.Parameter(torch.ones(shape)) if weight else None
 
     def forward(self, x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b h t e"]:
         """Return x normed."""
@@ -47,4 +48,10 @@ def qk_norm(config: ModelConfig, encoding: Encoding) -> nn.Module:
     everywhere = config.qk_norm_layers == "all"
     if config.qk_norm == "none" or not (everywhere or encoding.rotates):
         return nn.Identity()
-    return QKNorm(config)
+    return QKNorm(
+        config.heads,
+        config.head_dim,
+        over=config.qk_norm_over,
+        epsilon=config.norm_epsilon,
+        weight=config.qk_norm_weight,
+    )

@@ -18,10 +18,13 @@ from headscape.encodings.rope import RoPE
 
 
 def closed_form(inputs: AttentionInputs) -> Float[Tensor, "b h n"] | None:
-    """Return the kernel of mean q and k at distances 1 - T to T - 1; None without a rotation."""
+    """Return the kernel of mean q and k at distances 1 - T to T - 1.
+
+    None without a rotation, or with one that tokens decide.
+    """
     if inputs.unrotated is None or inputs.bias is not None or inputs.bends:
         return None
-    if inputs.encoding.mixes:
+    if inputs.encoding.mixes or inputs.encoding.streams:
         return None
     q, k = (x.double().mean(dim=2, keepdim=True) for x in inputs.unrotated)
     k = shared(k, q.shape[1])

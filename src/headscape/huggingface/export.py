@@ -24,6 +24,7 @@ from headscape.huggingface.card_facts import losses, training, write_picture
 from headscape.huggingface.export_files import write_both_tokenizers, write_code, write_model
 from headscape.huggingface.model_card import Card
 from headscape.huggingface.stock_architecture import CLASSES, choose
+from headscape.huggingface.unserved_models import refuse_unserved
 from headscape.io import atomic
 from headscape.io.progress import SlowBar
 from headscape.loaded import LoadedModel
@@ -78,6 +79,7 @@ def export(
         raise InputError(
             "this model is bidirectional, so it cannot be exported as a causal language model."
         )
+    refuse_unserved(gpt2)
     positions = _positions(gpt2, max_positions)
     chosen, settings = choose(gpt2, architecture, positions)
     if with_code and chosen != "headscape":

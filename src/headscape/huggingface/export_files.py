@@ -72,6 +72,10 @@ def write_model(
             layers=layers,
             score_scale=config.scale,
             layer_norm_eps=config.norm_epsilon,
+            qk_norm=config.qk_norm,
+            qk_norm_over=config.qk_norm_over,
+            qk_norm_weight=config.qk_norm_weight,
+            qk_norm_layers=config.qk_norm_layers,
             **shared,
         )
     else:

@@ -7,6 +7,7 @@ attention, vLLM, SGLang) are refused, because the model would run without its po
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,12 +17,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.bias import dense
-from headscape.encodings.base import Encoding, Stream
+from headscape.encodings import Encoding, Heads, Stream
 from headscape.errors import InputError
-from headscape.huggingface.exported_cache import last_sum, pack, unpack
+from headscape.gpt2.qk_norm import QKNorm
+from headscape.huggingface.exported_cache import cached, keeps_input, pack, unpack
 from headscape.huggingface.exported_config import HeadscapeConfig
 from headscape.huggingface.exported_places import Placed
-from headscape.types import Positions
+from headscape.types import Positions, Visible
 
 SERVED = ("eager", "sdpa")
 """Attention implementations that keep biases and masks."""
@@ -30,7 +32,7 @@ SERVED = ("eager", "sdpa")
 class HeadscapeAttention(nn.Module):
     """Multi-head self-attention with a position encoding."""
 
-    def __init__(self, config: HeadscapeConfig, layer_idx: int) -> None:
+    def __init__(self, config: HeadscapeConfig, layer_idx: int, *, rotates: bool) -> None:
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
@@ -41,6 +43,7 @@ class HeadscapeAttention(nn.Module):
         head_dim = config.hidden_size // config.num_attention_heads
         sizes = {"head_dim": head_dim, "width": config.hidden_size, "one": 1}
         self.scaling = 1 / math.sqrt(sizes[config.score_scale])
+        self.q_norm, self.k_norm = (head_norm(config, rotates=rotates) for _ in range(2))
 
     def forward(
         self,
@@ -67,41 +70,75 @@ class HeadscapeAttention(nn.Module):
         placed: Placed,
         past: Any,
     ) -> AttentionInputs:
-        at = placed.at
+        at, end = placed.at, placed.old + x.shape[1]
+        visible = placed.visible(encoding.window, encoding.chunk)
         raw_q, raw_k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.qkv(x).chunk(3, dim=-1)
         )
-        q = encoding.rotate(raw_q, at, "query")
-        carry = last_sum(past, self.layer_idx) if encoding.streams and past is not None else None
-        stream = encoding.stream(x, carry)
-        total = None if stream is None else stream.total
+        after = self.config.qk_norm == "after"
+        if not after:
+            raw_q, raw_k = self.q_norm(raw_q), self.k_norm(raw_k)
+        stream, beside = self._stream(x, encoding, visible, past)
+        queries = None if stream is None else stream.last(x.shape[1])
+        q = encoding.rotate(raw_q, at, "query", queries)
+        q = self.q_norm(q) if after else q
         k, k_at = raw_k, at
         if encoding.cacheable_keys or past is None:
-            k = encoding.rotate(k, at, "key")
+            k = encoding.rotate(k, at, "key", queries)
+            k = self.k_norm(k) if after else k
         if past is not None:
-            packed, v = past.update(pack(k, at, total), v, self.layer_idx)
-            k, k_at, sums = unpack(packed, sums=total is not None)
-            if total is not None and sums is not None:
-                # Bits have no gradient, so the new sums are those that were computed.
-                end = placed.old + x.shape[1]
-                total = torch.cat([sums[..., : placed.old], total, sums[..., end:]], dim=-1)
+            packed, v = past.update(pack(k, at, beside), v, self.layer_idx)
+            # A static cache has more places than tokens.
+            k, k_at, _ = unpack(packed[:, :, :end], beside)
+            v = v[:, :, :end]
             if not encoding.cacheable_keys:
                 k = encoding.rotate(k, k_at, "key")
+                k = self.k_norm(k) if after else k
         positions = Positions(at, k_at)
+        scale = self.scaling if encoding.content_scale is None else encoding.content_scale
+        heads = [Heads(q, k, scale, self._project)] if encoding.reads_heads else []
         return AttentionInputs(
             q,
             k,
             v,
             encoding,
-            encoding.bias(positions, stream, None if total is None else Stream(total)),
+            encoding.bias(positions, queries, stream, *heads),
             positions,
-            placed.visible(k.shape[2], encoding.window),
-            self.scaling,
+            visible,
+            scale,
             temperature=encoding.temperature(at),
             softcap=encoding.softcap,
             sink=encoding.sink(),
+            reflections=None if stream is None else stream.reflections,
         )
+
+    def _stream(
+        self, x: Float[Tensor, "b t d"], encoding: Encoding, visible: Visible, past: Any
+    ) -> tuple[Stream | None, Tensor | None]:
+        """Return the stream of all tokens, and what a cache keeps of the new ones."""
+        if not encoding.streams:
+            return None, None
+        if keeps_input(encoding, x):
+            beside = x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)
+            old = None if past is None else cached(past, self.layer_idx, beside)
+            if old is not None:
+                x = torch.cat([old.transpose(1, 2).flatten(2), x], dim=1)
+            return encoding.stream(x, None, visible.starts(x.shape[1])), beside
+        like = x.new_empty(x.shape[0], self.heads, 1, dtype=torch.float64)
+        old = None if past is None else cached(past, self.layer_idx, like)
+        carry = None if old is None else old[:, :, -1]
+        stream = encoding.stream(x, carry, visible.starts(x.shape[1]))
+        if stream is None or stream.total is None or old is None:
+            return stream, None if stream is None else stream.total
+        return replace(stream, total=torch.cat([old, stream.total], dim=2)), stream.total
+
+    def _project(
+        self, rows: Float[Tensor, "n d"]
+    ) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
+        """Return queries and keys of any rows of the model's width."""
+        q, k, _ = self.qkv(rows).unflatten(-1, (3, self.heads, -1)).movedim(0, 2)
+        return q, k
 
     def _through_interface(self, inputs: AttentionInputs) -> Float[Tensor, "b t h ev"]:
         """Return attention by the function that the config names."""
@@ -127,10 +164,24 @@ class HeadscapeAttention(nn.Module):
         return out
 
 
+def head_norm(config: HeadscapeConfig, *, rotates: bool) -> nn.Module:
+    """Return the norm of queries or keys; the identity in a layer without one."""
+    if config.qk_norm == "none" or not (rotates or config.qk_norm_layers == "all"):
+        return nn.Identity()
+    return QKNorm(
+        config.num_attention_heads,
+        config.hidden_size // config.num_attention_heads,
+        over=config.qk_norm_over,
+        epsilon=config.layer_norm_eps,
+        weight=config.qk_norm_weight,
+    )
+
+
 def _adds(inputs: AttentionInputs) -> bool:
     """Whether scores are only q.k and a bias, as transformers' attention functions compute them."""
-    plain = not (inputs.encoding.mixes or inputs.bends)
-    return plain and inputs.sink is None
+    encoding = inputs.encoding
+    changed = encoding.mixes or encoding.weighs or inputs.bends or inputs.sink is not None
+    return not changed and inputs.reflections is None
 
 
 def refuse_backend(name: str | None) -> None:

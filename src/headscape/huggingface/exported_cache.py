@@ -1,7 +1,11 @@
-"""What a cache of transformers keeps of a token besides its key: position and running sum.
+"""What a cache of transformers keeps of a token besides its key and value.
 
-Both are 8 bytes. They are stored as columns of the key's dtype behind the key, bit by bit, so any
-cache that copies keys (reordered for beams, cropped, repeated, static) copies them too.
+    position    8 bytes
+    beside      the running sum (CABLE, FoX), or the layer's input for encodings that read more off
+                it: their stream is made again from all inputs, so nothing depends on earlier calls
+
+Both are stored as columns of the key's dtype behind the key, bit by bit. So any cache that copies
+keys (reordered for beams, cropped, repeated, static) copies them too.
 """
 
 from typing import Any
@@ -10,43 +14,52 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headscape.encodings.base import Encoding
 from headscape.errors import InputError
 
 BYTES = 8
 
 
 def pack(
-    k: Float[Tensor, "b h t e"],
-    at: Int[Tensor, "#b t"],
-    total: Float[Tensor, "b h t"] | None,
+    k: Float[Tensor, "b h t e"], at: Int[Tensor, "#b t"], beside: Tensor | None
 ) -> Float[Tensor, "b h t wide"]:
-    """Return keys with positions and running sums behind them."""
+    """Return keys with positions and what is kept beside them, [b h t] or [b h t c]."""
     parts = [k, _columns(at[:, None].expand(k.shape[:3]), k.dtype)]
-    if total is not None:
-        parts.append(_columns(total, k.dtype))
+    if beside is not None:
+        parts.append(_columns(beside, k.dtype))
     return torch.cat(parts, dim=-1)
 
 
 def unpack(
-    packed: Float[Tensor, "b h s wide"], *, sums: bool
-) -> tuple[Float[Tensor, "b h s e"], Int[Tensor, "#b s"], Float[Tensor, "b h s"] | None]:
-    """Return what `pack` was given; `sums` says whether there were running sums."""
+    packed: Float[Tensor, "b h s wide"], beside: Tensor | None
+) -> tuple[Float[Tensor, "b h s e"], Int[Tensor, "#b s"], Tensor | None]:
+    """Return what `pack` was given; `beside` is a value like the ones it was given."""
     columns = BYTES // packed.element_size()
-    width = packed.shape[-1] - columns * (2 if sums else 1)
-    k, at, total = torch.tensor_split(packed, (width, width + columns), dim=-1)
+    more = 0 if beside is None else _columns(beside[:, :, :1], packed.dtype).shape[-1]
+    width = packed.shape[-1] - columns - more
+    k, at, kept = torch.tensor_split(packed, (width, width + columns), dim=-1)
     positions = at[:, 0].contiguous().view(torch.int64)[..., 0]
     if bool((positions == positions[:1]).all()):
         positions = positions[:1]
-    return k, positions, total.contiguous().view(torch.float64)[..., 0] if sums else None
+    if beside is None:
+        return k, positions, None
+    values = kept.contiguous().view(beside.dtype)
+    return k, positions, values[..., 0] if beside.ndim == 3 else values
 
 
-def last_sum(past: Any, layer: int) -> Float[Tensor, "b h"] | None:
-    """Return the running sum at the last token of a layer's cache; None in an empty one."""
+def cached(past: Any, layer: int, beside: Tensor) -> Tensor | None:
+    """Return what a layer's cache keeps beside its keys; None if it is empty."""
     length = int(past.get_seq_length(layer))
-    if not length:
-        return None
-    total = unpack(past.layers[layer].keys[:, :, length - 1 : length], sums=True)[2]
-    return None if total is None else total[:, :, 0]
+    return unpack(past.layers[layer].keys[:, :, :length], beside)[2] if length else None
+
+
+def keeps_input(encoding: Encoding, x: Float[Tensor, "b t d"]) -> bool:
+    """Return whether an encoding reads more than one running sum off a layer's input."""
+    stream = encoding.stream(x[:1, :1].detach())
+    if stream is None:
+        return False
+    more = (stream.query, stream.key, stream.angle, stream.reflections, stream.carry)
+    return stream.total is None or any(value is not None for value in more)
 
 
 def check_cache(past: Any) -> None:
@@ -60,4 +73,5 @@ def check_cache(past: Any) -> None:
 
 
 def _columns(value: Tensor, dtype: torch.dtype) -> Tensor:
-    return value[..., None].contiguous().view(dtype)
+    value = value[..., None] if value.ndim == 3 else value
+    return value.contiguous().view(dtype)

@@ -30,6 +30,10 @@ class HeadscapeConfig(PreTrainedConfig):
         layers: list[int] | None = None,
         score_scale: str = "head_dim",
         layer_norm_eps: float = 1e-5,
+        qk_norm: str = "none",
+        qk_norm_over: str = "head",
+        qk_norm_weight: bool = True,
+        qk_norm_layers: str = "all",
         initializer_range: float = 0.02,
         use_cache: bool = True,
         **more: Any,
@@ -45,6 +49,10 @@ class HeadscapeConfig(PreTrainedConfig):
         self.layers = [1] * num_hidden_layers if layers is None else layers
         self.score_scale = score_scale
         self.layer_norm_eps = layer_norm_eps
+        self.qk_norm = qk_norm
+        self.qk_norm_over = qk_norm_over
+        self.qk_norm_weight = qk_norm_weight
+        self.qk_norm_layers = qk_norm_layers
         self.initializer_range = initializer_range
         self.use_cache = use_cache
         super().__init__(**{"tie_word_embeddings": True, **more})

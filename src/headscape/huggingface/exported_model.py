@@ -28,11 +28,11 @@ from headscape.huggingface.exported_places import place_tokens
 class HeadscapeBlock(GradientCheckpointingLayer):
     """Attention and a two-layer perceptron, each behind a norm and a residual."""
 
-    def __init__(self, config: HeadscapeConfig, layer_idx: int) -> None:
+    def __init__(self, config: HeadscapeConfig, layer_idx: int, *, rotates: bool) -> None:
         super().__init__()
         width = config.hidden_size
         self.norm1 = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.attention = HeadscapeAttention(config, layer_idx)
+        self.attention = HeadscapeAttention(config, layer_idx, rotates=rotates)
         self.norm2 = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.up = nn.Linear(width, 4 * width)
         self.down = nn.Linear(4 * width, width)
@@ -63,9 +63,11 @@ class HeadscapeModel(HeadscapePreTrainedModel):
     def __init__(self, config: HeadscapeConfig) -> None:
         super().__init__(config)
         self.tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.encodings = nn.ModuleList(build_encodings(config))
+        built = build_encodings(config)
+        self.encodings = nn.ModuleList(built)
         self.blocks = nn.ModuleList(
-            HeadscapeBlock(config, layer) for layer in range(config.num_hidden_layers)
+            HeadscapeBlock(config, layer, rotates=built[number].rotates)
+            for layer, number in enumerate(config.layers)
         )
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False

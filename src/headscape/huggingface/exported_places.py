@@ -22,17 +22,10 @@ class Placed:
     old: int
     """Number of cached tokens."""
 
-    def visible(self, keys: int, window: int | None) -> Visible:
-        """Return which of so many keys the new tokens see.
-
-        A static cache has more places than tokens; the places without a token are hidden.
-        """
-        group, end = self.group, self.old + self.at.shape[1]
-        if keys > end:
-            known = self.at.new_zeros(1, end) if group is None else group
-            group = F.pad(known, (0, keys - end), value=-1)
-        new = None if group is None else group[:, self.old : end]
-        return Visible(causal=True, q_group=new, k_group=group, window=window)
+    def visible(self, window: int | None, chunk: int | None) -> Visible:
+        """Return which tokens the new ones see."""
+        new = None if self.group is None else self.group[:, self.old :]
+        return Visible(True, new, self.group, window, chunk)
 
 
 def place_tokens(

@@ -9,6 +9,7 @@ transformers and the standard library. A name that two modules define is renamed
 import ast
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ def encoding_type(name):
     wrapper, _, base = name.rpartition("+")
     return WRAPPERS.get(wrapper), ENCODINGS[base]
 '''
+EXAMPLE = re.compile(r'\n\n +Example:\n.*?(?=\n +""")', re.DOTALL)
+"""The end of a docstring with an example, which imports headscape."""
 Place = tuple[str, str]
 """A module and the name of a definition in it."""
 
@@ -209,7 +212,7 @@ class Bundle:
         comment = _docstring_after(source.tree, statement)
         if comment is not None:
             kept += lines[comment.lineno - 1 : comment.end_lineno]
-        return b"\n".join(kept).decode()
+        return EXAMPLE.sub("", b"\n".join(kept).decode())
 
     def _home(self, place: Place) -> Place:
         """Return where a name that may be imported again is defined."""

@@ -122,6 +122,8 @@ def rope_parameters(encoding: RoPE) -> Settings | str:
         return "transformers would round its rotary width differently"
     if config.attention_factor is not None and config.scaling != "yarn":
         return "it has an attention_factor"
+    if config.mscale_scores:
+        return "mscale scales all of its scores"
     plain = {"rope_type": "default", "rope_theta": config.base, "partial_rotary_factor": share}
     trained = config.trained_length or shape.train_length
     if config.scaling == "none":
@@ -164,6 +166,8 @@ def sinusoidal_table(gpt2: GPT2, rows: int) -> torch.Tensor:
 
 def _not_plain(gpt2: GPT2) -> str:
     entries = gpt2.config.schedule()
+    if gpt2.config.qk_norm != "none":
+        return "it norms queries and keys"
     if any(entry != entries[0] for entry in entries):
         return "its layers have different encodings"
     plain = Config()

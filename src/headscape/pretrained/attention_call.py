@@ -7,6 +7,21 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from headscape.encodings.heads import Heads, Project
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Relative:
+    """Relative attention by the layer's own parameters."""
+
+    name: str
+    """The encoding it should be."""
+    fields: dict[str, object]
+    tensors: dict[str, Tensor]
+    """By their published names."""
+    project: Project | None = None
+    """The layer's projections to queries and keys, where it projects positions by them."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionCall:
@@ -36,6 +51,13 @@ class AttentionCall:
     """The sliding window as the model states it; `mask` is what it does."""
     softcap: float | None = None
     sink: Float[Tensor, " h"] | None = None
+    relative: Relative | None = None
+    """Where `bias` comes from, if it reads queries and keys."""
+
+    def as_heads(self) -> Heads:
+        """Queries and keys as a bias reads them."""
+        project = None if self.relative is None else self.relative.project
+        return Heads(self.q, self.k, self.scale, project)
 
     @property
     def heads(self) -> int:

@@ -3,8 +3,9 @@
 Most families call a function that `ALL_ATTENTION_FUNCTIONS.get_interface` returns. While a watch
 is open that function is wrapped: it reports its arguments, runs, and reports its result. Neither
 config nor masks change, so the model computes what it always computes. GPT-J, GPT-Neo and CodeGen
-call their own method `_attn`, which is wrapped the same way. Families with attention written into
-their forward are read by hooks, see own_attention.py. Closing the watch removes all of it.
+call their own method `_attn` and XLNet `rel_attn_core`, which are wrapped the same way. Families
+with attention written into their forward are read by hooks, see own_attention.py. Closing the watch
+removes all of it.
 
 q and k before rotation come from the model's own code: the attention module is run a second time
 with all angles set to 0, up to the point where its attention function is called.
@@ -21,7 +22,7 @@ from headscape.errors import InputError
 from headscape.pretrained.attention_call import AttentionCall, Captured
 from headscape.pretrained.forward_arguments import arguments, crosses, neutral, uncached
 from headscape.pretrained.mask_reader import split_mask, with_bias
-from headscape.pretrained.own_attention import OWN, RESULT
+from headscape.pretrained.own_attention import OWN, RESULT, kind_of, xlnet
 
 METHODS = {"GPTJAttention", "CodeGenAttention", "GPTNeoSelfAttention"}
 """Families with a method `_attn(q, k, v, mask)`."""
@@ -56,7 +57,7 @@ class AttentionWatch:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             for module in self.body.modules():
-                kind = type(module).__name__
+                kind = kind_of(module)
                 if kind in OWN:
                     self._watch_own(stack, module, kind)
                 elif "ttention" in kind or "ttn" in kind:
@@ -65,6 +66,8 @@ class AttentionWatch:
                     self.hooked.add(id(module))
                     if kind in METHODS:
                         self._watch_method(stack, module)
+                    if kind == "XLNetRelativeAttention":
+                        self._watch_core(stack, module)
             self._watch_interface(stack)
             self.stack = stack.pop_all()
         return self
@@ -143,6 +146,23 @@ class AttentionWatch:
 
         module._attn = attention
         stack.callback(delattr, module, "_attn")
+
+    def _watch_core(self, stack: ExitStack, module: Any) -> None:
+        original = module.rel_attn_core
+
+        def attention(
+            q: Any, k: Any, v: Any, r: Any, seg_mat: Any = None, attn_mask: Any = None, **more: Any
+        ) -> Any:
+            self._given(module)
+            if self._wanted():
+                self.on_call(self.layer, xlnet(module, q, k, v, r, seg_mat, attn_mask))
+            result = original(q, k, v, r, seg_mat=seg_mat, attn_mask=attn_mask, **more)
+            mixed = result[0] if isinstance(result, tuple) else result
+            self._finish(mixed.permute(1, 2, 0, 3))
+            return result
+
+        module.rel_attn_core = attention
+        stack.callback(delattr, module, "rel_attn_core")
 
     def _watch_own(self, stack: ExitStack, module: nn.Module, kind: str) -> None:
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from headscape.pretrained.alibi_reader import read_alibi
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.bucket_reader import read_buckets
 from headscape.pretrained.mask_reader import is_causal, read_visible
+from headscape.pretrained.relative_reader import read_relative
 from headscape.pretrained.rotary_reader import read_rotary, rotates
 from headscape.protocol import LayerSpec
 from headscape.types import Positions
@@ -74,7 +75,8 @@ class LayerReading:
             # Falcon rounds m j to bfloat16: its own numbers are the bias, 0 at distance 0.
             own = -call.bias[:, :, 0].double()
             return Slope(None, own[..., -call.q.shape[2] :], own)
-        return self.encoding.bias(positions)
+        heads = [call.as_heads()] if self.encoding.reads_heads else []
+        return self.encoding.bias(positions, None, None, *heads)
 
     def spec(self, call: AttentionCall) -> LayerSpec:
         """The layer as data: conventions, score scale, and what differs from plain attention."""
@@ -99,7 +101,9 @@ def read_layer(
     """Recognise what a layer does with position."""
     shape = shape_of(call, config)
     found: Encoding | None
-    if call.bias is not None:
+    if call.relative is not None:
+        found, name = read_relative(call, config, shape), call.relative.name
+    elif call.bias is not None:
         found = read_buckets(call, body, config, shape) or read_alibi(call, shape)
         name = "t5" if found is not None and found.title == "T5 buckets" else "alibi"
     elif rotates(call):

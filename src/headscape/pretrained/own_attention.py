@@ -7,12 +7,13 @@ projection that reads the attention's result; None means that the module returns
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_call import AttentionCall, Relative
 from headscape.pretrained.mask_reader import split_mask
 
 
@@ -84,12 +85,70 @@ def roformer(module: Any, given: dict[str, Any]) -> AttentionCall:
     return _call(module, rotated_q, rotated_k, v, mask, scale, None, (q, k))
 
 
+def deberta_v2(module: Any, given: dict[str, Any]) -> AttentionCall:
+    """DeBERTa v2 and v3: content to position and position to content, over buckets."""
+    size, terms = module.attention_head_size, module.pos_att_type
+    asks = given.get("query_states")
+    asks = given["hidden_states"] if asks is None else asks
+    q = _split(module.query_proj(asks), size)
+    k, v = (
+        _split(part(given["hidden_states"]), size) for part in (module.key_proj, module.value_proj)
+    )
+    count = 1 + len({"c2p", "p2c"} & set(terms))
+    # The model takes this root in float32.
+    scale = 1 / float(torch.tensor(float(size * count)).sqrt())
+    mask = given["attention_mask"].bool()
+    call = _call(module, q, k, v, mask, scale, None)
+    if not (module.relative_attention and count > 1):
+        return call
+    rows = given["rel_embeddings"]
+    added = module.disentangled_attention_bias(
+        q.flatten(0, 1), k.flatten(0, 1), given.get("relative_pos"), rows, count
+    )
+    learned = {"rel_embeddings.weight": rows[: 2 * module.pos_ebd_size]}
+    for side in ("pos_key_proj", "pos_query_proj"):
+        if hasattr(module, side):
+            own = getattr(module, side).state_dict()
+            learned |= {f"{side}.{name}": value for name, value in own.items()}
+    fields = {
+        "buckets": module.position_buckets, "max_distance": module.max_relative_positions,
+        "terms": "both" if count == 3 else terms[0], "share_att_key": module.share_att_key,
+    }  # fmt: skip
+
+    def project(some: Tensor) -> tuple[Tensor, Tensor]:
+        both = (_split(part(some)[None], size)[0] for part in (module.query_proj, module.key_proj))
+        q_rows, k_rows = both
+        return q_rows, k_rows
+
+    relative = Relative(name="deberta", fields=fields, tensors=learned, project=project)
+    return replace(call, bias=added.unflatten(0, q.shape[:2]), relative=relative)
+
+
+def xlnet(
+    module: Any, q: Tensor, k: Tensor, v: Tensor, r: Tensor, segments: Tensor | None, mask: Any
+) -> AttentionCall:
+    """XLNet: projected sinusoids; tokens come first, and a mask is above 0 where hidden."""
+    position = torch.einsum("ibnd,jbnd->bnij", q + module.r_r_bias, r)
+    bias = module.rel_shift_bnij(position, klen=k.shape[0])
+    bias = bias + torch.einsum("nd,jbnd->bnj", module.r_w_bias, k)[:, :, None]
+    if segments is not None:
+        each = torch.einsum("ibnd,snd->ibns", q + module.r_s_bias, module.seg_embed)
+        bias = bias + torch.einsum("ijbs,ibns->bnij", segments, each)
+    seen = None if mask is None else (mask <= 0).permute(2, 3, 0, 1)
+    q, k, v = (x.permute(1, 2, 0, 3) for x in (q, k, v))
+    learned = {name: getattr(module, name) for name in ("r_w_bias", "r_r_bias", "r")}
+    relative = Relative(name="transformer-xl", fields={}, tensors=learned)
+    call = _call(module, q, k, v, seen, module.scale, module.scale * bias)
+    return replace(call, relative=relative)
+
+
 OWN: dict[str, Callable[[Any, dict[str, Any]], AttentionCall]] = {
     "BloomAttention": bloom,
     "MptAttention": mpt,
     "FalconAttention": falcon,
     "MPNetSelfAttention": mpnet,
     "RoFormerSelfAttention": roformer,
+    "DebertaV2SelfAttention": deberta_v2,
 }
 RESULT: dict[str, str | None] = {
     "BloomAttention": "dense",
@@ -97,7 +156,16 @@ RESULT: dict[str, str | None] = {
     "FalconAttention": "dense",
     "MPNetSelfAttention": "o",
     "RoFormerSelfAttention": None,
+    "DebertaV2SelfAttention": None,
 }
+
+
+def kind_of(module: Any) -> str:
+    """The class of a module; DeBERTa v1 and v2 have different ones of the same name."""
+    kind = type(module)
+    if kind.__name__ == "DisentangledSelfAttention" and ".deberta_v2." in kind.__module__:
+        return "DebertaV2SelfAttention"
+    return kind.__name__
 
 
 def _split(x: Tensor, head_dim: int) -> Tensor:

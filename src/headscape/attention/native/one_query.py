@@ -32,7 +32,7 @@ def serves(inputs: AttentionInputs) -> bool:
 
 
 def attend(
-    inputs: AttentionInputs, row: Float[Tensor, "#b h s"] | None, slope: Slope | None = None
+    inputs: AttentionInputs, row: Float[Tensor, "#b h *one s"] | None, slope: Slope | None = None
 ) -> Float[Tensor, "b h 1 ev"]:
     """Attention of one query; with a slope, `row` contains its sums."""
     q, k, v = inputs.q.contiguous(), inputs.k, inputs.v
@@ -46,8 +46,8 @@ def attend(
         temperature = _per_head(inputs.temperature, b, h)
     sink = None if inputs.sink is None else inputs.sink.float().contiguous()
     if row is not None:
-        row = row.to(torch.float32)
-        row = row if row.stride(2) == 1 else row.contiguous()
+        row = row if row.dtype == torch.float32 else row.float()
+        row = row if row.stride(-1) == 1 else row.contiguous()
     threads = torch.get_num_threads()
     packed = library.DECODE.pack(
         b, h, k.shape[1], k.shape[2], e, v.shape[3], TYPES[q.dtype], threads,
@@ -64,7 +64,10 @@ def attend(
     return out
 
 
-def _per_head(x: Float[Tensor, "#b #h 1"], b: int, h: int) -> Float[Tensor, "b h"]:
+def _per_head(x: Float[Tensor, "#b #h 1"], b: int, h: int) -> Float[Tensor, "b h *one"]:
+    # Every call into torch counts here: the keys of a layer push what it needs out of the caches.
+    if x.dtype == torch.float32 and x.shape == (b, h, 1) and x.is_contiguous():
+        return x
     return x[:, :, 0].float().expand(b, h).contiguous()
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from headscape.attention.native import adapter, library
 from headscape.attention.native.ops import fields_of
 from headscape.attention.reference import AttentionInputs, shared
+from headscape.bias import Sheared
 from headscape.errors import InputError
 
 QUANTITIES = ("content", "bias", "final", "weights")
@@ -64,7 +65,7 @@ def reduce_scores(
     held: dict[str, Tensor | float | None] = {
         "cells": cells, "edges": torch.from_numpy(np.ascontiguousarray(edges, dtype=np.int64)),
         "sum": total, "least": least, "greatest": greatest,
-        "additive": int(not (inputs.encoding.mixes or inputs.unrotated or inputs.bends)),
+        "additive": int(_adds_only(inputs)),
     }  # fmt: skip
     if inputs.unrotated is not None:
         raw_q, raw_k = (_widened(x, wide.q.shape[-1]) for x in inputs.unrotated)
@@ -75,6 +76,12 @@ def reduce_scores(
     library.call("cells", fields_of(q, k, v, *given[3:]) | {"lse": lse}, grid)
     seen = _counts(inputs, edges)
     return {name: _grid(total[n], least[n], greatest[n], seen) for n, name in enumerate(QUANTITIES)}
+
+
+def _adds_only(inputs: AttentionInputs) -> bool:
+    """Whether the bias is taken as added; a sheared one is not kept apart from the scores."""
+    changes = inputs.encoding.mixes or inputs.unrotated is not None or inputs.bends
+    return not changes and not isinstance(inputs.bias, Sheared)
 
 
 def _widened(x: Tensor, dims: int) -> Tensor:

@@ -1,14 +1,9 @@
 """The optimizer of a run, and its state as tensors.
 
 AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) updates every parameter, or with
-`optimizer="muon"` every parameter except the matrices inside the blocks, which Muon (Jordan et al.
-2024) updates:
-
-    M <- 0.95 M + 0.05 G,    W <- W - 0.2 sqrt(max(W.shape)) lr NS(0.95 M + 0.05 G)
-
-NS is five Newton-Schulz steps, which bring all singular values near 1; the factor gives an update
-the size of AdamW's (Liu et al. 2025, arXiv 2502.16982). Embeddings, norms, an encoding's
-tensors and matrices with a dimension below 64 stay with AdamW.
+`optimizer="muon"` every parameter except the matrices inside the blocks, which Muon updates (see
+muon.py). Embeddings, norms, an encoding's tensors and matrices with a dimension below 64 stay with
+AdamW.
 
 Weight decay applies to AdamW's tensors with two or more dimensions, not to norms, biases, an
 encoding's vectors and Muon's matrices. In a sharded model the few whole tensors are in groups of
@@ -20,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from headscape.train.config.train_config import TrainConfig
+from headscape.train.loop.muon import Muon
 
 SMALLEST = 64
 """Smallest dimension of a matrix that Muon updates."""
@@ -38,15 +34,13 @@ class Optimizer:
         self.adamw = _adamw(
             [item for name, item in self._parameters.items() if name not in self._matrices], config
         )
-        self.muon: torch.optim.Muon | None = None
+        self.muon: Muon | None = None
         if self._matrices:
-            self.muon = torch.optim.Muon(
-                [item for name, item in self._parameters.items() if name in self._matrices],
-                lr=config.muon_lr,
-                momentum=0.95,
-                nesterov=True,
-                weight_decay=0.0,
-                adjust_lr_fn="match_rms_adamw",
+            stacked = {name for name in self._matrices if name.endswith(".qkv.weight")}
+            self.muon = Muon(
+                [self._parameters[name] for name in sorted(self._matrices - stacked)],
+                [self._parameters[name] for name in sorted(stacked)],
+                config.muon_lr,
             )
         self._muon_share = config.muon_lr / config.lr
 
@@ -63,7 +57,7 @@ class Optimizer:
         if self.muon is not None:
             for group in self.muon.param_groups:
                 group["lr"] = lr * self._muon_share
-            self.muon.step()  # type: ignore[no-untyped-call]
+            self.muon.step()
 
     def state(self) -> dict[str, Tensor]:
         """Return the running means of every parameter, zeros before the first update.

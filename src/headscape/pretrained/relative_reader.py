@@ -1,0 +1,34 @@
+"""Relative attention in published models: XLNet's and DeBERTa-v2's own parameters in our encodings.
+
+The bias that the model itself computes decides whether a layer is recognised.
+"""
+
+from typing import Any
+
+from headscape.bias import dense
+from headscape.encodings import Encoding, Shape, make
+from headscape.errors import InputError
+from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.rounding import SLACK, bias_agrees, epsilon
+from headscape.types import Positions
+
+
+def read_relative(call: AttentionCall, config: Any, shape: Shape) -> Encoding | None:
+    """The encoding around the layer's parameters if it gives the layer's bias, or None."""
+    assert call.relative is not None
+    assert call.bias is not None
+    fields = dict(call.relative.fields)
+    if getattr(config, "clamp_len", -1) > 0:
+        fields["clamp"] = config.clamp_len
+    try:
+        encoding = make(call.relative.name, shape, fields).to(call.q)
+    except InputError:
+        return None
+    encoding.load_published(call.relative.tensors)
+    encoding.requires_grad_(requires_grad=False)
+    positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+    bias = encoding.bias(positions, None, None, call.as_heads())
+    assert bias is not None
+    within = SLACK * epsilon(call.q.dtype)
+    same = bias_agrees(dense(bias, positions), call.bias, call.seen(), within=within)
+    return encoding if same else None
