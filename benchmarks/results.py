@@ -204,6 +204,7 @@ def main() -> None:
                 scale=scale,
                 seed=seed,
                 optimizer="adamw",
+                beta2=0.95,
                 steps=args.steps,
                 lr=5e-3,
                 final_lr=5e-4,

@@ -26,7 +26,7 @@ def test_a_run_is_plain_training(make: Make, cache: Path, tmp_path: Path) -> Non
     vectors = [p for p in model.parameters() if p.ndim < 2]
     optimiser = torch.optim.AdamW(
         [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}],
-        betas=(0.9, 0.95),
+        betas=(0.9, config.beta2),
         weight_decay=0.1,
     )
     losses = []
