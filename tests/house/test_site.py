@@ -33,7 +33,7 @@ class Fetched(HTMLParser):
         self.addresses += re.findall(r"url\(['\"]?([^)'\"]+)", given.get("style") or "")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site without its notebooks, which test_notebooks.py runs."""
     out = tmp_path_factory.mktemp("site") / "html"

@@ -44,13 +44,13 @@ def built(out: Path, **environment: str) -> Path:
     return wheel
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this platform."""
     return built(tmp_path_factory.mktemp("dist"), HEADSCAPE_CXXFLAGS="-O0")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an empty environment that has the wheel and sees the dependencies."""
     return environment(wheel, tmp_path_factory.mktemp("environment"))

@@ -16,10 +16,11 @@ from headscape.gpt2 import generate
 from headscape.huggingface import export as export_module
 from huggingface.export_cases import CASES, SCRIPT, STOCK, case_model
 
+pytestmark = pytest.mark.xdist_group("export")  # one worker exports, once
 Found = dict[str, dict[str, Tensor]]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One export per case, with code where it is our own class; pictures are tested elsewhere."""
     home = tmp_path_factory.mktemp("exports")
@@ -61,12 +62,12 @@ def _opened(home: Path, form: str, names: list[str]) -> Found:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def installed(folders: Path) -> Found:
     return _opened(folders, "installed", list(CASES))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def coded(folders: Path) -> Found:
     return _opened(folders, "code", [name for name in CASES if name not in STOCK])
 

@@ -40,7 +40,7 @@ PROPERTIES: dict[str, Property] = {
 HEADS = (1, 8, 12, 25)
 """Powers of two and others."""
 LENGTHS = (1, 2, 7, 64, 65, 4 * TRAINED)
-QUICK = {1: LENGTHS, 8: (1, 64), 12: (2, 7, 4 * TRAINED), 25: (7, 65)}
+QUICK = {1: LENGTHS, 12: (2, 7, 4 * TRAINED), 25: (1, 7, 65)}
 """Lengths by number of heads that a quick run tries; a slow run tries every pair."""
 LONGEST = 10 * TRAINED
 """Rows of the learned table: as many positions as any property uses."""
