@@ -341,9 +341,7 @@ def test_a_port_in_use_is_told() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(
-            InputError, match=f"port {port} cannot be used .*: choose a"
-        ):
+        with pytest.raises(InputError, match=f"port {port} cannot be used .*: choose a"):
             Server(Answers.of([made(20)]), port=port)
     with pytest.raises(InputError, match="between 0 and 65535, got 70000"):
         Server(Answers.of([made(20)]), port=70000)
