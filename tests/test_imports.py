@@ -94,7 +94,7 @@ GATHERS = {
 }
 PARTS = {
     "torch_blocks": {"torch_regular"},
-    "base": {"temperature"},
+    "base": {"published_tensors", "temperature"},
     "bam": {"alibi"},
     "grape": {"alibi"},
 }

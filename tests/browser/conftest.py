@@ -1,7 +1,7 @@
 """Chromium, driven by Playwright: every page is watched for requests and errors until it closes.
 
-Debian's Chromium is used (HEADSCAPE_CHROMIUM names another one). Where there is none, or no
-Playwright, or no built module, the tests skip and say so.
+Debian's Chromium is used (HEADSCAPE_CHROMIUM names a different one). Where there is none, or no
+Playwright, the tests skip and say so; `.ci/run` installs it.
 """
 
 import base64
@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -32,8 +31,6 @@ def chromium() -> Iterator[Any]:
     sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if shutil.which(CHROMIUM) is None:
         pytest.skip(f"there is no browser at {CHROMIUM}")
-    if not resources.files("headscape.page").joinpath("static", "viewer.js").is_file():
-        pytest.skip("the viewer's module has not been built")
     with sync.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser

@@ -103,7 +103,7 @@ def can_hide_proc() -> bool:
 
 def test_a_machine_without_proc(small_run: Path, tmp_path: Path) -> None:
     if not can_hide_proc():
-        pytest.skip("needs a mount namespace")
+        pytest.skip("this user may not create a mount namespace, which hides /proc")
     out = tmp_path / "a.safetensors"
     script = f"""
 import sys

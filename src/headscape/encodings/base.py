@@ -29,6 +29,7 @@ from torch import Tensor, inf, nn
 
 from headscape.bias import Bias
 from headscape.encodings.heads import Heads
+from headscape.encodings.published_tensors import copy_published
 from headscape.encodings.stream import Stream
 from headscape.encodings.temperature import TEMPERATURES
 from headscape.errors import InputError
@@ -302,45 +303,7 @@ class Encoding(nn.Module):
         `prefix` is what a checkpoint writes before those names, such as "h.3.attn.". Tensors that
         this encoding does not have are ignored, since a checkpoint contains a whole model.
         """
-        mine = dict(self.named_parameters(recurse=True))
-        mine = {name: value for name, value in mine.items() if not name.startswith("base.")}
-        for shared in ("sink_score", "ssmax"):  # not a part of any encoding's paper
-            mine.pop(shared, None)
-        if not mine:
-            raise InputError(f"{self.title} has no learned tensors, so there is nothing to load.")
-        names = self._published_names(set(mine), tensors, source, prefix)
-        converted = {}
-        for theirs, ours in names.items():
-            converted[ours] = self.from_published(ours, tensors[prefix + theirs])
-            if converted[ours].shape != mine[ours].shape:
-                raise InputError(
-                    f"{source}: {prefix + theirs!r} has shape "
-                    f"{tuple(tensors[prefix + theirs].shape)}, but this {self.title} needs "
-                    f"{tuple(mine[ours].shape)}; build it with the sizes of the checkpoint."
-                )
-        for ours, value in converted.items():
-            mine[ours].copy_(value)
-
-    def _published_names(
-        self, mine: set[str], tensors: Mapping[str, Tensor], source: str, prefix: str
-    ) -> dict[str, str]:
-        """Return the mapping whose names are in `tensors`, limited to the parameters there are."""
-        spellings = [
-            {theirs: ours for theirs, ours in each.items() if ours in mine}
-            for each in self.published
-        ]
-        spellings = [each for each in spellings if set(each.values()) == mine]
-        for each in spellings:
-            if all(prefix + theirs in tensors for theirs in each):
-                return each
-        if not spellings:
-            raise InputError(f"{self.title} lists no published names of {', '.join(sorted(mine))}.")
-        closest = max(spellings, key=lambda each: sum(prefix + name in tensors for name in each))
-        missing = next(prefix + theirs for theirs in closest if prefix + theirs not in tensors)
-        raise InputError(
-            f"{source} has no tensor {missing!r}, which {self.title} needs; pass prefix= if its "
-            f"names start with the path of a layer."
-        )
+        copy_published(self, tensors, source, prefix)
 
     def from_published(self, parameter: str, value: Tensor) -> Tensor:
         """Convert an authors' tensor to the parameter's shape and parametrisation."""

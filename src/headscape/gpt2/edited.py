@@ -7,7 +7,8 @@ from torch import Tensor
 
 from headscape.attention import attend
 from headscape.attention.reference import AttentionInputs
-from headscape.gpt2.model import GPT2, Block
+from headscape.gpt2.block import Block
+from headscape.gpt2.model import GPT2
 from headscape.types import Positions, Visible
 
 

@@ -1,0 +1,203 @@
+"""One layer of GPT-2: attention with a position encoding, and a perceptron.
+
+`Attention.inputs` makes everything that attention is a function of, with a cache or without;
+`output` runs it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headscape.attention import attend
+from headscape.attention.reference import AttentionInputs
+from headscape.encodings import Encoding, Heads, Stream
+from headscape.encodings.base import Role
+from headscape.errors import InputError
+from headscape.gpt2.cache import Cache
+from headscape.gpt2.model_config import ModelConfig
+from headscape.gpt2.qk_norm import qk_norm
+from headscape.types import ALL, Positions, Visible
+
+Watch = Callable[[int, AttentionInputs], None]
+"""Called in every layer with its index and what its attention is a function of."""
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with a position encoding."""
+
+    def __init__(self, config: ModelConfig, layer: int, encoding: Encoding) -> None:
+        super().__init__()
+        self.layer = layer
+        self.heads = config.heads
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+        self.encoding = encoding
+        self.q_norm, self.k_norm = (qk_norm(config, encoding) for _ in range(2))
+        self.norm_after = config.qk_norm == "after"
+        sizes = {"head_dim": config.head_dim, "width": config.width, "one": 1}
+        self.scale = 1 / math.sqrt(sizes[config.scale])
+        if encoding.content_scale is not None and config.scale != "head_dim":
+            raise InputError(
+                f"{encoding.title} has its own factor of q.k, but the model has "
+                f"scale={config.scale!r}: leave one of them out."
+            )
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t d"],
+        positions: Positions,
+        visible: Visible,
+        cache: Cache | None,
+        path: attend.Path,
+        watch: Watch | None,
+    ) -> Float[Tensor, "b t d"]:
+        """Return the attention output of each token."""
+        inputs = self.inputs(x, positions, visible, cache, path, watched=watch is not None)
+        if watch is not None:
+            watch(self.layer, inputs)
+        return self.output(inputs, path)
+
+    def inputs(
+        self,
+        x: Float[Tensor, "b t d"],
+        positions: Positions,
+        visible: Visible,
+        cache: Cache | None = None,
+        path: attend.Path = "auto",
+        *,
+        watched: bool = False,
+    ) -> AttentionInputs:
+        """Everything this layer's attention is a function of, for normed input `x`."""
+        encoding = self.encoding
+        raw_q, raw_k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, dim=-1)
+        )
+        if not self.norm_after:
+            raw_q, raw_k = self.q_norm(raw_q), self.k_norm(raw_k)
+        carry = None if cache is None else cache.carry(self.layer)
+        stream = encoding.stream(x, carry, visible.starts(x.shape[1]))
+        visible = replace(visible, window=encoding.window, chunk=encoding.chunk)
+        reach = encoding.reach
+        q = self._turned(raw_q, positions.q, "query", stream)
+        if cache is None:
+            k, keys = self._turned(raw_k, positions.k, "key", stream), stream
+        else:
+            first = 0
+            if reach is not None:
+                first = cache.first(self.layer, reach, positions, visible)
+                positions = positions.block(ALL, slice(first, None))
+                visible = visible.block(ALL, slice(first, None))
+            k, v, keys = self._remember(raw_k, v, stream, positions, cache, first)
+        unrotated = None
+        if encoding.rotates and cache is None:
+            unrotated = (raw_q, raw_k)
+            if self.norm_after:
+                unrotated = (self.q_norm(raw_q), self.k_norm(raw_k))
+        scale = self.scale if encoding.content_scale is None else encoding.content_scale
+        heads = [Heads(q, k, scale, self._project)] if encoding.reads_heads else []
+        # One more token, on the one path that takes its row of the bias ready made.
+        one = x.shape[1] == 1 and visible.q_group is None and path in {"auto", "decode"}
+        if cache is not None and cache.counted and one and reach is None and not watched:
+            bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype, *heads)
+        else:
+            bias = encoding.bias(positions, stream, keys, *heads)
+            if cache is not None:
+                cache.forget(self.layer)
+        return AttentionInputs(
+            q,
+            k,
+            v,
+            encoding,
+            bias,
+            positions,
+            visible,
+            scale,
+            unrotated,
+            temperature=encoding.temperature(positions.q),
+            softcap=encoding.softcap,
+            sink=encoding.sink(),
+            reflections=None if stream is None else stream.reflections,
+        )
+
+    def output(self, inputs: AttentionInputs, path: attend.Path) -> Float[Tensor, "b t d"]:
+        """Attend, and project the heads back to the model's width."""
+        mixed = attend.run(inputs, path).transpose(1, 2).flatten(2)
+        out: Tensor = self.out(mixed)
+        return out
+
+    def _remember(
+        self,
+        k: Float[Tensor, "b h t e"],
+        v: Float[Tensor, "b h t e"],
+        stream: Stream | None,
+        positions: Positions,
+        cache: Cache,
+        first: int,
+    ) -> tuple[Tensor, Tensor, Stream | None]:
+        """Put new keys into the cache; give keys (rotated), values and sums from `first` on."""
+        encoding = self.encoding
+        if encoding.cacheable_keys:
+            k = self._turned(k, positions.q, "key", stream)
+        whole = cache.extend(self.layer, k, v, stream, encoding.reach, first)
+        k = whole.k
+        if not encoding.cacheable_keys:
+            k = self._turned(k, positions.k, "key", None)
+        return k, whole.v, None if stream is None else Stream(whole.total, key=whole.vector)
+
+    def _project(
+        self, rows: Float[Tensor, "n d"]
+    ) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
+        """Queries and keys of any rows of the model's width."""
+        q, k, _ = self.qkv(rows).unflatten(-1, (3, self.heads, -1)).movedim(0, 2)
+        return q, k
+
+    def _turned(
+        self,
+        x: Float[Tensor, "b h t e"],
+        at: Int[Tensor, "#b t"],
+        role: Role,
+        stream: Stream | None,
+    ) -> Float[Tensor, "b h t wide"]:
+        """Queries or keys, rotated, and normed if the norm comes after the rotation."""
+        turned = self.encoding.rotate(x, at, role, stream)
+        if not self.norm_after:
+            return turned
+        normed: Tensor = (self.q_norm if role == "query" else self.k_norm)(turned)
+        return normed
+
+
+class Block(nn.Module):
+    """Attention and a two-layer perceptron, each behind a norm and a residual."""
+
+    def __init__(self, config: ModelConfig, layer: int, encoding: Encoding) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.attention = Attention(config, layer, encoding)
+        self.norm2 = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.up = nn.Linear(config.width, 4 * config.width)
+        self.down = nn.Linear(4 * config.width, config.width)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t d"],
+        positions: Positions,
+        visible: Visible,
+        cache: Cache | None,
+        path: attend.Path,
+        watch: Watch | None,
+    ) -> Float[Tensor, "b t d"]:
+        """One layer."""
+        return self.finish(x, self.attention(self.norm1(x), positions, visible, cache, path, watch))
+
+    def finish(
+        self, x: Float[Tensor, "b t d"], attended: Float[Tensor, "b t d"]
+    ) -> Float[Tensor, "b t d"]:
+        """Add the attention's output, then the perceptron's."""
+        x = x + attended
+        out: Tensor = x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        return out

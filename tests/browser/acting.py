@@ -1,0 +1,49 @@
+"""What the tests of the viewer do on a page, by mouse and by keyboard."""
+
+from typing import Any
+
+from browser.captures import capture
+from browser.conftest import Open, Opened
+
+HEAD: dict[str, Any] = {"screen": "head", "layer": 0, "head": 1}
+
+
+def head(open_page: Open, **state: Any) -> Opened:
+    opened = open_page([capture("cable")], {**HEAD, **state})
+    opened.settle()
+    return opened
+
+
+def two(open_page: Open, **state: Any) -> Opened:
+    packs = [capture("cable"), capture("alibi"), capture("t5", length=60)]
+    opened = open_page(packs, {**HEAD, "other": "p1", **state})
+    opened.settle()
+    return opened
+
+
+def press(opened: Opened, *keys: str) -> None:
+    for key in keys:
+        opened.page.keyboard.press(key)
+
+
+def pick(opened: Opened, label: str, value: str) -> None:
+    opened.page.locator("label.field", has_text=label).locator("select").first.select_option(value)
+
+
+# The overview
+
+
+def names(opened: Opened) -> list[str]:
+    return [each.strip() for each in opened.page.locator(".card .name").all_inner_texts()]
+
+
+def numbers(opened: Opened) -> list[float]:
+    texts = opened.page.locator(".card .value").all_inner_texts()
+    return [float(text.replace("−", "-")) for text in texts]
+
+
+def bar(opened: Opened) -> list[float]:
+    return [
+        float(handle.get_attribute("aria-valuenow"))
+        for handle in opened.page.locator(".bar .handle").all()
+    ]
