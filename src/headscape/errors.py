@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from difflib import get_close_matches
+from numbers import Integral
 
 
 class InputError(ValueError):
@@ -18,6 +19,17 @@ class InputError(ValueError):
         ...     print(error)
         there is no folder no-such-folder.
     """
+
+
+def at_least(least: int, **values: object) -> None:
+    """Check that every value is a whole number of at least `least`; None is not checked."""
+    for name, value in values.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise InputError(f"{name} must be a whole number, got {value!r}.")
+        if int(value) < least:
+            raise InputError(f"{name} must be at least {least}, got {value}.")
 
 
 def unknown(what: str, name: str, known: Collection[str], advice: str = "") -> InputError:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, arange, cat, device, ones_like
 from torch import bool as bool_
 
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 
 ALL = slice(None)
 
@@ -83,10 +83,7 @@ class Visible:
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("window", "chunk"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}.")
+        at_least(1, window=self.window, chunk=self.chunk)
 
     def block(self, rows: slice, cols: slice = ALL) -> "Visible":
         """Return the same rule for some of the queries and keys."""

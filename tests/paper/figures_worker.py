@@ -4,16 +4,16 @@ import json
 import sys
 from pathlib import Path
 
-from headscape.paper.figure_files import Look
+from headscape.paper.figure_files import Drawing
 from headscape.paper.figure_job import Job
 from headscape.paper.job import run
 
 if __name__ == "__main__":
     settings = json.loads(sys.argv[1])
     out = Path(settings.pop("out"))
-    look = Look(out=out / "figures", length=32, formats=("png",))
+    drawing = Drawing(out=out / "figures", length=32, formats=("png",))
     names = ("fox", "kerple")
     try:
-        run(Job(look=look, run_folder=out / "runs", encodings=names, settings=settings), 2)
+        run(Job(drawing=drawing, run_folder=out / "runs", encodings=names, settings=settings), 2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -18,7 +18,7 @@ from headscape.arrays import capture_file
 from headscape.encodings import build
 from headscape.errors import InputError
 from headscape.paper import figure_models, job
-from headscape.paper.figure_files import Look
+from headscape.paper.figure_files import Drawing
 from headscape.paper.figure_job import Job
 from headscape.paper.figure_pool import by_work
 from headscape.paper.job_line import JobLine
@@ -49,8 +49,8 @@ def tiny(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def make(tmp_path: Path, tiny: Settings, *, processes: int = 1, **changes: Any) -> Path:
-    look = Look(out=tmp_path / "out", length=32, formats=("png",))
-    task = Job(look=look, run_folder=tmp_path / "runs", **{"settings": tiny, **changes})
+    drawing = Drawing(out=tmp_path / "out", length=32, formats=("png",))
+    task = Job(drawing=drawing, run_folder=tmp_path / "runs", **{"settings": tiny, **changes})
     return job.run(task, processes)
 
 
@@ -179,7 +179,7 @@ def test_own_runs_are_used(tmp_path: Path, tiny: Settings) -> None:
 def test_figures_do_not_go_into_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
-        Look(out=tmp_path / "file")
+        Drawing(out=tmp_path / "file")
 
 
 def test_a_run_without_checkpoints_is_refused_before_anything_is_done(
@@ -287,8 +287,8 @@ def test_ctrl_c_saves_the_same_call_continues_and_a_kill_leaves_no_process(
 
 @pytest.mark.slow
 def test_figure_12_at_gpt2_small_has_the_printed_colour_bars(tmp_path: Path) -> None:
-    look = Look(out=tmp_path, formats=("svg",))
-    job.run(Job(look=look, encodings=("alibi",), preset="small", untrained=True), 1)
+    drawing = Drawing(out=tmp_path, formats=("svg",))
+    job.run(Job(drawing=drawing, encodings=("alibi",), preset="small", untrained=True), 1)
     svg = (tmp_path / "figure-12-alibi.svg").read_text()
     printed = json.loads(TICKS.read_text())
     printed = printed.get("12", printed)["heads"]

@@ -101,6 +101,23 @@ def test_muon_gets_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
         assert not of_muon & of_adamw
 
 
+def test_beside_muon_an_encodings_projections_train_at_a_tenth_of_the_rate() -> None:
+    model = GPT2(preset("nano", vocabulary=64, encoding="dapev2+cable", train_length=64, layers=1))
+    for config, slow in ((MUON, {"increment", "weight"}), (TrainConfig(lr=1e-2), set())):
+        optimiser = Optimizer(model, config)
+        for item in model.parameters():
+            item.grad = torch.ones_like(item)
+        optimiser.step(1e-2)
+        rates = {id(p): g["lr"] for g in optimiser.adamw.param_groups for p in g["params"]}
+        found = {
+            name: rates[id(item)] for name, item in model.named_parameters() if id(item) in rates
+        }
+        tenth = {name for name, rate in found.items() if rate == 1e-3}
+        assert {name.split(".")[-2] for name in tenth} == slow, config.optimizer
+        assert all(name.endswith(".weight") for name in tenth)
+        assert {rate for name, rate in found.items() if name not in tenth} == {1e-2}
+
+
 def test_a_model_without_wide_matrices_is_adamws() -> None:
     model = GPT2(preset("nano", vocabulary=64, encoding="alibi", train_length=16, width=48))
     assert Optimizer(model, MUON).muon is None

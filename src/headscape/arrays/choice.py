@@ -7,7 +7,7 @@ the last captured layer or head.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from headscape.errors import InputError
+from headscape.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from headscape.arrays.capture_file import CaptureData
@@ -42,6 +42,8 @@ def choose_quantity(quantity: str | None, *captures: "CaptureData") -> str:
     `final` where they differ.
     """
     if quantity is not None:
+        if quantity not in QUANTITIES:
+            raise unknown("quantity", str(quantity), QUANTITIES)
         return quantity
     shown = {str(each.model.get("shows", "bias")) for each in captures}
     wanted = shown.pop() if len(shown) == 1 else "final"

@@ -18,7 +18,7 @@ from headscape.arrays.pyramid import Reducer, cell_edges
 from headscape.attention.native.score_cells import reduce_scores, refuses
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.capture.sinks import Exact, Maps, Reduced, Sink, Whole
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 
 BLOCK_ENTRIES = 1 << 20
 """Query-key pairs per head in memory at once."""
@@ -43,8 +43,7 @@ class Request:
         for name in self.quantities:
             if name not in QUANTITIES:
                 raise InputError(f"unknown quantity {name!r}: choose from {', '.join(QUANTITIES)}.")
-        if self.resolution is not None and self.resolution < 1:
-            raise InputError(f"resolution must be at least 1, got {self.resolution}.")
+        at_least(1, resolution=self.resolution)
         if self.window is not None and self.resolution is None:
             raise InputError("window keeps part of a reduced map exactly: give a resolution too.")
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.protocol import Model
 
 Text = str | Sequence[int] | np.ndarray | Tensor
@@ -37,8 +37,8 @@ def choose_tokens(
     Without a text: the beginning of validation document `document`, or `length` tokens at a random
     place given by `seed`. `length` defaults to the whole text, or to the trained context length.
     """
-    if length is not None and length < 1:
-        raise InputError(f"length must be at least 1, got {length}.")
+    at_least(1, length=length)
+    at_least(0, seed=seed)
     if text is not None:
         if document is not None:
             raise InputError(f"give a text or document {document}, not both.")
@@ -63,8 +63,6 @@ def _random_window(stream: np.ndarray, length: int | None, seed: int, corpus: st
             f"the validation text has {len(stream)} tokens, fewer than the {length} asked for: "
             f"choose a shorter length or a larger corpus."
         )
-    if seed < 0:
-        raise InputError(f"seed must be at least 0, got {seed}.")
     offset = int(np.random.default_rng(seed).integers(len(stream) - length + 1))
     window = np.asarray(stream[offset : offset + length], dtype=np.int64)
     return Tokens(window, {"corpus": corpus, "offset": offset, "seed": seed})

@@ -32,7 +32,7 @@ from headscape.encodings.heads import Heads
 from headscape.encodings.published_tensors import copy_published
 from headscape.encodings.stream import Stream
 from headscape.encodings.temperature import TEMPERATURES
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.io.typecheck import check_types
 from headscape.types import Positions
 
@@ -53,9 +53,8 @@ class Shape:
     """False builds the bidirectional form."""
 
     def __post_init__(self) -> None:
-        for name in ("heads", "head_dim", "width", "train_length"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        at_least(1, heads=self.heads, head_dim=self.head_dim, width=self.width)
+        at_least(1, train_length=self.train_length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +81,8 @@ class Config:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("window", "chunk", "temperature_start"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}.")
+        at_least(1, window=self.window, chunk=self.chunk)
+        at_least(1, temperature_start=self.temperature_start)
         if self.window is not None and self.chunk is not None:
             raise InputError(
                 f"window={self.window} and chunk={self.chunk} exclude each other: choose one."

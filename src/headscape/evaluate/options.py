@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.evaluate.protocols import Protocol, parse
 from headscape.evaluate.table.table_row import TASK, TEXT, known_quantity
 from headscape.protocol import Model, Spec
@@ -32,10 +32,8 @@ class Options:
 
     def __post_init__(self) -> None:
         for length in self.lengths:
-            _at_least_1("a length", length)
-        for name in ("limit", "examples", "batch_tokens"):
-            if getattr(self, name) is not None:
-                _at_least_1(name, getattr(self, name))
+            at_least(1, **{"a length": length})
+        at_least(1, limit=self.limit, examples=self.examples, batch_tokens=self.batch_tokens)
         for depth in self.depths:
             if not _is(depth, Real) or not 0 <= depth <= 1:
                 raise InputError(f"a depth must be between 0 and 1, got {depth!r}.")
@@ -96,13 +94,6 @@ def as_models(models: Any) -> list[Model]:
                 f"evaluate takes models, got {one!r}: open a run with headscape.load first."
             )
     return given
-
-
-def _at_least_1(name: str, value: Any) -> None:
-    if not _is(value, Integral):
-        raise InputError(f"{name} must be an integer, got {value!r}.")
-    if value < 1:
-        raise InputError(f"{name} must be at least 1, got {value}.")
 
 
 def _is(value: Any, kind: type) -> bool:

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.arrays.profile import Profile
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.figures.figure_layout import Layout, shape
 from headscape.figures.labels import default_name, head_titles, method, quantity_words
 from headscape.figures.style import ACCENT, RULE
@@ -45,8 +45,7 @@ class Curves(View):
     """Width of the figure in inches; by default plots of 2.5 inches."""
 
     def __post_init__(self) -> None:
-        if self.columns is not None and self.columns < 1:
-            raise InputError(f"columns must be at least 1, got {self.columns}.")
+        at_least(1, columns=self.columns)
 
     @classmethod
     def of(

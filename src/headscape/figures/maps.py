@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 from matplotlib.figure import Figure
 
-from headscape.errors import InputError
+from headscape.errors import at_least
 from headscape.figures.colour import Scale
 from headscape.figures.coloured import Coloured
 from headscape.figures.figure_layout import Layout, shape
@@ -31,8 +31,7 @@ class Maps(Coloured):
     """Lowest and highest value per panel, for figures that are to be compared."""
 
     def __post_init__(self) -> None:
-        if self.columns is not None and self.columns < 1:
-            raise InputError(f"columns must be at least 1, got {self.columns}.")
+        at_least(1, columns=self.columns)
 
     def scales(self) -> list[Scale]:
         """Return the colour scale of every panel."""

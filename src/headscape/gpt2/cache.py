@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headscape.bias import Bias, Pairwise, Slope
 from headscape.encodings import Encoding, Heads, Stream
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.gpt2 import bias_rows
 from headscape.types import ALL, Positions, Visible
 
@@ -64,8 +64,7 @@ class Cache:
     """The tokens so far, for every layer of one model."""
 
     def __init__(self, capacity: int = 256) -> None:
-        if capacity < 1:
-            raise InputError(f"a cache's capacity must be at least 1, got {capacity}.")
+        at_least(1, capacity=capacity)
         self.capacity = capacity
         self.length = 0
         self.counted = True

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.gpt2.cache import Cache
 from headscape.gpt2.model import GPT2
 
@@ -59,14 +59,12 @@ def sample(
     `next_logits` takes the tokens that are new since its last call and gives the scores of the
     token after them.
     """
-    if length < 0:
-        raise InputError(f"length must be at least 0, got {length}.")
+    at_least(0, length=length)
+    at_least(1, top_k=top_k)
     if temperature != 0 and not LEAST <= temperature < math.inf:
         raise InputError(f"temperature must be 0 or at least {LEAST:g}, got {temperature}.")
     if not 0 <= seed < 2**63:
         raise InputError(f"seed must be from 0 to 2^63 - 1, got {seed}.")
-    if top_k is not None and top_k < 1:
-        raise InputError(f"top_k must be at least 1, got {top_k}.")
     if not 0 < top_p <= 1:
         raise InputError(f"top_p must be above 0 and at most 1, got {top_p}.")
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from headscape.encodings import Encoding, Shape, make
 from headscape.encodings.layer_schedule import Entry, per_layer
-from headscape.errors import InputError, unknown
+from headscape.errors import InputError, at_least, unknown
 from headscape.io.typecheck import check_types
 
 Scale = Literal["head_dim", "width", "one"]
@@ -58,9 +58,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_types(self, skip=("encoding_fields",))
-        for name in ("layers", "heads", "width", "vocabulary", "train_length"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        at_least(1, layers=self.layers, heads=self.heads, width=self.width)
+        at_least(1, vocabulary=self.vocabulary, train_length=self.train_length)
         if self.width % self.heads:
             raise InputError(
                 f"{self.heads} heads do not divide a width of {self.width}: "

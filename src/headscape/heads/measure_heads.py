@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64
 import headscape
 from headscape.attention.reference import AttentionInputs
 from headscape.capture.sequences import Text
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.heads.causal_effect import VARIANTS, causal_effects
 from headscape.heads.head_definitions import MEASURES
 from headscape.heads.head_measures import HeadMeasures
@@ -124,8 +124,7 @@ def _plan(
     length = min(LENGTH, trained or LENGTH) if length is None else length
     if length < SHORTEST:
         raise InputError(f"length must be at least {SHORTEST} tokens, got {length}.")
-    if sequences < 1:
-        raise InputError(f"sequences must be at least 1, got {sequences}.")
+    at_least(1, sequences=sequences)
     if not 0 <= effects <= sequences:
         raise InputError(f"effects must be between 0 and {sequences} sequences, got {effects}.")
     if effects and not model.spec.causal:

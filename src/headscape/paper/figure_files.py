@@ -17,7 +17,7 @@ from headscape.arrays.capture_checks import FORMAT
 from headscape.arrays.context import ContextDependence, context_dependence
 from headscape.arrays.measures import Measures
 from headscape.capture.capture import Capture
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.figures import style
 from headscape.figures.caption import caption
 from headscape.figures.curves import Curves
@@ -29,7 +29,7 @@ from headscape.paper.paper_figures import PaperFigure
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Drawing:
     """How figures are made, whatever they show."""
 
     out: Path
@@ -49,48 +49,47 @@ class Look:
 
     def __post_init__(self) -> None:
         style.check_formats(self.formats)
-        for name, value, least in (("length", self.length, 1), ("seed", self.seed, 0)):
-            if value < least:
-                raise InputError(f"{name} must be at least {least}, got {value}.")
+        at_least(1, length=self.length)
+        at_least(0, seed=self.seed)
         if self.out.exists() and not self.out.is_dir():
             raise InputError(f"{self.out} is a file; figures go into a folder.")
 
 
-def draw(figure: PaperFigure, model: LoadedModel, look: Look, command: str) -> Entry:
+def draw(figure: PaperFigure, model: LoadedModel, drawing: Drawing, command: str) -> Entry:
     """Make the figure's files, unless they are up to date, and describe it for the page."""
-    data = look.out / "data"
+    data = drawing.out / "data"
     capture_path = data / f"{figure.name}.safetensors"
     measures_path = data / f"{figure.name}.json"
     stamp_path = data / f"{figure.name}.stamp"
-    stamp = _stamp(figure, model, look)
-    wanted = [measures_path, capture_path, *_pictures(figure, look)]
+    stamp = _stamp(figure, model, drawing)
+    wanted = [measures_path, capture_path, *_pictures(figure, drawing)]
     if _read(stamp_path) != stamp or not all(path.is_file() for path in wanted):
         stamp_path.unlink(missing_ok=True)
         capture = model.capture(
-            length=look.length, seed=look.seed, quantities=(figure.quantity, "weights")
+            length=drawing.length, seed=drawing.seed, quantities=(figure.quantity, "weights")
         )
-        context = _context(figure, model, look, capture)
+        context = _context(figure, model, drawing, capture)
         measures = capture.measures(figure.quantity, context=context)
         shown = _without_weights(capture, figure.quantity)
         shown.save(capture_path)
         atomic.write_text(measures_path, measures.to_json())
-        _draw(figure, shown, look)
+        _draw(figure, shown, drawing)
         atomic.write_text(stamp_path, stamp)
     capture = Capture.load(capture_path, quantities=())
     measures = Measures.from_json(measures_path.read_text(encoding="utf-8"))
-    return _entry(figure, model, look, capture, measures, command)
+    return _entry(figure, model, drawing, capture, measures, command)
 
 
 def _context(
-    figure: PaperFigure, model: LoadedModel, look: Look, first: Capture
+    figure: PaperFigure, model: LoadedModel, drawing: Drawing, first: Capture
 ) -> ContextDependence:
     """Context-dependence over several sequences, the captured one first."""
 
     def maps() -> Iterator[np.ndarray]:
         yield first.array(figure.quantity)
-        for number in range(1, look.sequences):
+        for number in range(1, drawing.sequences):
             yield model.capture(
-                length=look.length, seed=look.seed + number, quantities=(figure.quantity,)
+                length=drawing.length, seed=drawing.seed + number, quantities=(figure.quantity,)
             ).array(figure.quantity)
 
     return context_dependence(maps())
@@ -102,47 +101,48 @@ def _without_weights(capture: Capture, quantity: str) -> Capture:
     return replace(capture, maps=kept, shown=(quantity,))
 
 
-def _draw(figure: PaperFigure, capture: Capture, look: Look) -> None:
+def _draw(figure: PaperFigure, capture: Capture, drawing: Drawing) -> None:
     layer = capture.layers[-1]
     grid = Grid.of(
         capture,
         layer,
         figure.quantity,
-        shared_scale=look.shared_scale,
-        colormap=look.colormap,
+        shared_scale=drawing.shared_scale,
+        colormap=drawing.colormap,
         heading=None,
     )
-    style.save(grid.draw(), look.out / figure.name, look.formats)
+    style.save(grid.draw(), drawing.out / figure.name, drawing.formats)
     curves = Curves.of(capture, layer, figure.quantity, heading=None)
-    style.save(curves.draw(), look.out / f"{figure.name}-curves", look.formats)
+    style.save(curves.draw(), drawing.out / f"{figure.name}-curves", drawing.formats)
 
 
-def _pictures(figure: PaperFigure, look: Look) -> list[Path]:
+def _pictures(figure: PaperFigure, drawing: Drawing) -> list[Path]:
     stems = (figure.name, f"{figure.name}-curves")
-    return [look.out / f"{stem}.{ending}" for stem in stems for ending in look.formats]
+    return [drawing.out / f"{stem}.{ending}" for stem in stems for ending in drawing.formats]
 
 
 def _entry(
     figure: PaperFigure,
     model: LoadedModel,
-    look: Look,
+    drawing: Drawing,
     capture: Capture,
     measures: Measures,
     command: str,
 ) -> Entry:
     files = {
-        path.suffix[1:].upper(): path.name for path in _pictures(figure, look)[: len(look.formats)]
+        path.suffix[1:].upper(): path.name
+        for path in _pictures(figure, drawing)[: len(drawing.formats)]
     }
     files |= {
         f"against distance ({ending.upper()})": f"{figure.name}-curves.{ending}"
-        for ending in look.formats
+        for ending in drawing.formats
     }
     files |= {
         "measures (JSON)": f"data/{figure.name}.json",
         "capture": f"data/{figure.name}.safetensors",
     }
-    shown = "png" if "png" in look.formats else look.formats[0]
-    made = {"command": command, "sequence": f"seed {look.seed}, {look.length} tokens"}
+    shown = "png" if "png" in drawing.formats else drawing.formats[0]
+    made = {"command": command, "sequence": f"seed {drawing.seed}, {drawing.length} tokens"}
     made |= {key.replace("_", " "): str(value) for key, value in _provenance(model).items()}
     return Entry(
         name=figure.name,
@@ -163,12 +163,12 @@ def _provenance(model: LoadedModel) -> dict[str, object]:
     return {**model.spec.provenance, **text}
 
 
-def _stamp(figure: PaperFigure, model: LoadedModel, look: Look) -> str:
+def _stamp(figure: PaperFigure, model: LoadedModel, drawing: Drawing) -> str:
     described = {
         "headscape": headscape.__version__,
         "capture": FORMAT,
         "figure": asdict(figure),
-        "look": asdict(look) | {"out": None},
+        "drawing": asdict(drawing) | {"out": None},
         "preset": model.spec.preset,
         "trained": model.spec.trained,
         "model": dict(_provenance(model)),

@@ -10,7 +10,7 @@ from headscape.errors import InputError
 from headscape.figures.gallery import Entry
 from headscape.loaded import LoadedModel
 from headscape.paper import figure_models
-from headscape.paper.figure_files import Look, draw
+from headscape.paper.figure_files import Drawing, draw
 from headscape.paper.paper_figures import FIGURES, PaperFigure, figure_of
 from headscape.train.loop.metrics import Line
 from headscape.train.trainer import train
@@ -25,8 +25,8 @@ TRAINING_SHARE = 0.85
 class Job:
     """What to draw, and from which models."""
 
-    look: Look
-    """How figures look, and where they go."""
+    drawing: Drawing
+    """How figures are drawn, and where they go."""
     encodings: tuple[str, ...] = tuple(figure.encoding for figure in FIGURES)
     """Encodings to draw, in the order of the page."""
     preset: str = "nano"
@@ -84,7 +84,7 @@ def make(job: Job, figure: PaperFigure, progress: Progress, *, quiet: bool = Tru
     """Make one figure and return its entry on the page."""
     model = _model(job, figure, progress, quiet=quiet)
     progress("drawing", TRAINING_SHARE)
-    entry = draw(figure, model, job.look, job.command)
+    entry = draw(figure, model, job.drawing, job.command)
     progress("done", 1.0)
     return entry
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import headscape
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.figures.gallery import Entry, merge, read_entries, write_gallery
 from headscape.figures.style import FORMATS
 from headscape.io.child_process import handling, usable_cores
 from headscape.paper import figure_models
-from headscape.paper.figure_files import Look, draw
+from headscape.paper.figure_files import Drawing, draw
 from headscape.paper.figure_job import Job
 from headscape.paper.figure_pool import by_work, make_all
 from headscape.paper.figure_viewer import link_viewer
@@ -68,7 +68,7 @@ def figures(
     elif isinstance(encodings, str):
         encodings = [encodings]
     job = Job(
-        look=Look(
+        drawing=Drawing(
             out=Path(out),
             length=length,
             seed=seed,
@@ -90,14 +90,13 @@ def figures(
 
 def run(job: Job, processes: int) -> Path:
     """Make every figure of a job and return the page."""
-    if processes < 1:
-        raise InputError(f"processes must be at least 1, got {processes}.")
+    at_least(1, processes=processes)
     job.check()
     wanted = by_work(job.figures())
     with JobLine({figure.title: figure.cost for figure in wanted}) as line:
         for entry in _preview(job):
             _write_page(job, [entry])
-            line.message(f"{entry.title}: {job.look.out / entry.image} (untrained)")
+            line.message(f"{entry.title}: {job.drawing.out / entry.image} (untrained)")
         if any(job.run_of(figure) is None for figure in wanted):
             # Written once here, so that the processes below do not each write the same tokens.
             figure_models.open_text(wanted[0], job.preset, job.settings)
@@ -108,17 +107,17 @@ def run(job: Job, processes: int) -> Path:
         ):
             for entry in entries:
                 _write_page(job, [entry])
-                line.message(f"{entry.title}: {job.look.out / entry.image}{_loss(job, entry)}")
-    return _write_page(job, link_viewer(job.look.out, read_entries(job.look.out)))
+                line.message(f"{entry.title}: {job.drawing.out / entry.image}{_loss(job, entry)}")
+    return _write_page(job, link_viewer(job.drawing.out, read_entries(job.drawing.out)))
 
 
 def _preview(job: Job) -> list[Entry]:
     """ALiBi as initialised, unless its figure is there already."""
     for figure in [] if job.untrained else job.figures():
-        path = job.look.out / f"{figure.name}.{job.look.formats[0]}"
+        path = job.drawing.out / f"{figure.name}.{job.drawing.formats[0]}"
         if figure.encoding == "alibi" and job.run_of(figure) is None and not path.exists():
             model = figure_models.untrained(figure, job.preset, job.seed, job.settings)
-            return [draw(figure, model, job.look, job.command)]
+            return [draw(figure, model, job.drawing, job.command)]
     return []
 
 
@@ -137,5 +136,5 @@ def _write_page(job: Job, entries: list[Entry]) -> Path:
         "headscape": headscape.__version__,
         "models": "as initialised" if job.untrained else f"preset {job.preset}, seed {job.seed}",
     }
-    shown = merge(read_entries(job.look.out), entries)
-    return write_gallery(job.look.out, shown, TITLE, provenance)
+    shown = merge(read_entries(job.drawing.out), entries)
+    return write_gallery(job.drawing.out, shown, TITLE, provenance)

@@ -15,7 +15,7 @@ boundaries, as in the paper; end-of-text marks them.
 import numpy as np
 from jaxtyping import Int, UInt
 
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.text.tokens.permutation import ROUNDS, keyed_numbers, permuted
 
 
@@ -78,8 +78,7 @@ def _take(
 
 
 def _check_length(tokens: UInt[np.ndarray, " tokens"], length: int) -> None:
-    if length < 1:
-        raise InputError(f"context length must be at least 1, got {length}.")
+    at_least(1, length=length)
     if len(tokens) < length + 1:
         raise InputError(
             f"the text is too short: it has {len(tokens)} tokens and a window needs {length} + 1: "
