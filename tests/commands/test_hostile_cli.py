@@ -150,6 +150,13 @@ def test_a_full_disk_in_figures(refused: Refuses, small_run: Path, tmp_path: Pat
     assert not list(tmp_path.rglob("*.p*"))
 
 
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_in_export(refused: Refuses, small_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    refused("cannot write", "export", small_run, "--to", "hf", "--out", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
