@@ -59,9 +59,9 @@ Made by
 
     {how}
 
-The same model, text and protocol, trained as the preset `nano` is: {args.steps:,} steps of
-{run.optimizer} on {run.tokens_per_step:,} tokens each, seeds {seeds}. Every
-method costs the same number of training tokens. `RoPE:window=128,NoPE` is a schedule: the first
+The same model, text and protocol, trained with the settings of the preset `nano`: {args.steps:,}
+steps of {run.optimizer} on {run.tokens_per_step:,} tokens each, seeds {seeds}. Every method costs
+the same number of training tokens. `RoPE:window=128,NoPE` is a schedule: the first
 layer has RoPE and sees 128 tokens, the second has no position and sees all.
 
 {growth(table)}
