@@ -132,7 +132,7 @@ int run_decode() {
     p.threads = kThreads, p.stretches = 3, p.scale = 0.25, p.softcap = 2;
     p.q = q.data(), p.k = k.data(), p.v = v.data(), p.out = out.data();
     p.k_head = p.v_head = kTokens * kDim, p.k_row = p.v_row = kDim;
-    p.bias = bias.data(), p.bias_head = kTokens;
+    p.bias = bias.data(), p.bias_head = kTokens, p.weight_head = p.base_head = 1;
     p.bias_weight = p.temperature = weight.data(), p.bias_base = base.data(), p.sink = sink.data();
     int failed = headscape_decode(&p);
     for (float x : out) failed |= !(x == x);

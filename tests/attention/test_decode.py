@@ -82,6 +82,20 @@ def test_a_slope_in_float32_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(len(NATIVE) == 1, reason=str(adapter.available()))
+@pytest.mark.parametrize("shared", [False, True])
+def test_sums_and_weights_are_read_where_they_lie(shared: bool) -> None:
+    """Those of one token among many; all sequences may share them."""
+    inputs = one_query(14, "weighted slope")
+    (b, h), s = inputs.q.shape[:2], inputs.k.shape[2]
+    col, weight = torch.randn(2, 1 if shared else b, h, s).unbind()
+    bias = Slope(weight[:, :, 1:2], col[:, :, -1:], col)
+    inputs = replace(inputs, bias=bias)
+    with torch.no_grad():
+        out = decode.attend(inputs)
+    torch.testing.assert_close(out.double(), exact(inputs), rtol=2e-5, atol=4e-6)
+
+
+@pytest.mark.skipif(len(NATIVE) == 1, reason=str(adapter.available()))
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype: torch.dtype) -> None:
     inputs = one_query(9, "toeplitz")

@@ -108,8 +108,10 @@ def test_far_sums_keep_their_precision_in_float32() -> None:
         torch.testing.assert_close(row, exact, rtol=0, atol=4e-6)
 
 
-def test_a_kept_row_is_a_view_of_one_table() -> None:
-    model = tiny("alibi").float()
+@pytest.mark.parametrize("name", ["alibi", "t5"])
+def test_a_kept_row_is_a_view_of_one_table(name: str) -> None:
+    """T5's table lies transposed; the row of every head must be read in place all the same."""
+    model = tiny(name).float()
     tokens = torch.randint(0, 30, (1, 6))
     cache, kept = Cache(16), []
     with torch.no_grad():
@@ -121,6 +123,15 @@ def test_a_kept_row_is_a_view_of_one_table() -> None:
     rows, room = kept[0]
     assert room == 16
     assert rows.row(5, None).data_ptr() == rows.table[..., 16 - 5 :].data_ptr()
+    assert rows.row(5, None).stride(-1) == 1
+
+
+def test_a_cache_refuses_running_sums_that_need_a_gradient() -> None:
+    model = tiny("cable").requires_grad_(requires_grad=False)
+    for block in model.blocks:
+        block.attention.encoding.requires_grad_()
+    with pytest.raises(InputError, match="no_grad"):
+        model(torch.randint(0, 30, (1, 4)), cache=Cache())
 
 
 @pytest.mark.parametrize("name", ["cable-nw", "fox"])

@@ -33,7 +33,7 @@ class ByDistance:
     """A view of one table."""
 
     def __init__(self, bias: Toeplitz, dtype: torch.dtype) -> None:
-        self.table = bias.table[None, :, None, bias.zero :].flip(-1).to(dtype)
+        self.table = bias.table[None, :, None, bias.zero :].flip(-1).to(dtype).contiguous()
 
     def row(self, count: int, bias: Bias | None) -> Float[Tensor, "1 h 1 s"]:  # noqa: ARG002
         """Distances count - 1 to 0."""
@@ -73,8 +73,8 @@ class BySum:
             b, h = self.base.shape[:2]
             self.relative = self.base.new_empty(b, h, self.capacity, dtype=self.dtype)
             self.relative[:, :, :count] = bias.col - self.base
-        own = (bias.row - self.base).to(self.dtype)
-        self.relative[:, :, count - 1 : count] = own
+        own = self.relative.narrow(2, count - 1, 1)
+        torch.sub(bias.row, self.base, out=own)
         self.last = count
         return Slope(bias.weight, own, self.relative.narrow(2, 0, count))
 

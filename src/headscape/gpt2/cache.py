@@ -101,10 +101,10 @@ class Cache:
         first: int = 0,
     ) -> LayerCache:
         """Write the new tokens behind the old; give views of all from token `first` on."""
-        if torch.is_grad_enabled() and k.requires_grad:
-            raise InputError("a cache is for decoding: call the model inside torch.no_grad().")
         new, end = k.shape[2], self.length + k.shape[2]
         total, vector = (None, None) if stream is None else (stream.total, stream.key)
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (k, total)):
+            raise InputError("a cache is for decoding: call the model inside torch.no_grad().")
         if layer not in self.layers:
             room = self.capacity if reach is None else reach - 1 + max(new, _spare(reach))
             rooms: list[Any] = [_room(x, room) for x in (k, v, total, vector)]

@@ -65,8 +65,9 @@ inline void soften_row(const Decode &p, int64_t row, int64_t head, int64_t from,
     const float *bias = p.bias ? p.bias + row * p.bias_stride + head * p.bias_head + from : nullptr;
     float tau = p.temperature ? p.temperature[row * p.heads + head] : 1;
     bool sloped = p.bias_base != nullptr;
-    float base = sloped ? p.bias_base[row * p.heads + head] : 0;
-    float weight = p.bias_weight ? p.bias_weight[row * p.heads + head] : 1;
+    float base = sloped ? p.bias_base[row * p.base_batch + head * p.base_head] : 0;
+    float weight = 1;
+    if (p.bias_weight) weight = p.bias_weight[row * p.weight_batch + head * p.weight_head];
     float cap = (float)p.softcap, now = *state.top;
     V high = splat(now);
     for (int64_t i = 0; i < count; i += W) {

@@ -43,7 +43,7 @@ FIELDS = [
 ]
 
 
-DECODE = Struct("@9q2d3P6qP2q5P")
+DECODE = Struct("@9q2d3P6qP2q2P4q3P")
 """The struct `Decode`, packed: setting ctypes fields is too slow for a call per layer and token."""
 CELLS_FIELDS = [
     *_fields(ctypes.c_int64, "cells additive"),

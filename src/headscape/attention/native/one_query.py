@@ -38,24 +38,23 @@ def attend(
     q, k, v = inputs.q.contiguous(), inputs.k, inputs.v
     b, h, _, e = q.shape
     out = q.new_empty(b, h, 1, v.shape[3])
-    base = weight = temperature = None
-    if slope is not None:
-        base = _per_head(slope.row, b, h)
-        weight = None if slope.weight is None else _per_head(slope.weight, b, h)
+    base = None if slope is None else _single(slope.row)
+    weight = None if slope is None or slope.weight is None else _single(slope.weight)
+    temperature = None
     if inputs.temperature is not None:
         temperature = _per_head(inputs.temperature, b, h)
     sink = None if inputs.sink is None else inputs.sink.float().contiguous()
     if row is not None:
-        row = row if row.dtype == torch.float32 else row.float()
+        row = _single(row)
         row = row if row.stride(-1) == 1 else row.contiguous()
     threads = torch.get_num_threads()
     packed = library.DECODE.pack(
         b, h, k.shape[1], k.shape[2], e, v.shape[3], TYPES[q.dtype], threads,
         _stretches(b * k.shape[1], threads), inputs.scale, inputs.softcap or 0.0,
         q.data_ptr(), k.data_ptr(), v.data_ptr(), *k.stride()[:3], *v.stride()[:3], _address(row),
-        0 if row is None or row.shape[0] == 1 else row.stride(0),
-        0 if row is None else row.stride(1),
-        _address(weight), _address(base), _address(temperature), _address(sink), out.data_ptr(),
+        *_strides(row),
+        _address(weight), _address(base), *_strides(weight), *_strides(base),
+        _address(temperature), _address(sink), out.data_ptr(),
     )  # fmt: skip
     found = library.load()
     assert not isinstance(found, str)
@@ -64,11 +63,21 @@ def attend(
     return out
 
 
-def _per_head(x: Float[Tensor, "#b #h 1"], b: int, h: int) -> Float[Tensor, "b h *one"]:
+def _single(x: Tensor) -> Tensor:
     # Every call into torch counts here: the keys of a layer push what it needs out of the caches.
-    if x.dtype == torch.float32 and x.shape == (b, h, 1) and x.is_contiguous():
-        return x
+    return x if x.dtype == torch.float32 else x.float()
+
+
+def _per_head(x: Float[Tensor, "#b #h 1"], b: int, h: int) -> Float[Tensor, "b h"]:
     return x[:, :, 0].float().expand(b, h).contiguous()
+
+
+def _strides(x: Float[Tensor, "#b h ..."] | None) -> tuple[int, int]:
+    """Return how far apart two sequences' and two heads' numbers are."""
+    if x is None:
+        return 0, 0
+    batch, head = x.stride()[:2]
+    return (0 if x.shape[0] == 1 else batch), head
 
 
 def _address(x: Tensor | None) -> int:

@@ -104,7 +104,8 @@ struct Decode {
     int64_t k_batch, k_head, k_row, v_batch, v_head, v_row;
     const float *bias;      // [#b h s] or null
     int64_t bias_stride, bias_head;
-    const float *bias_weight, *bias_base;  // [b h] or null: the bias is weight (base - `bias`)
+    const float *bias_weight, *bias_base;  // [#b h] or null: the bias is weight (base - `bias`)
+    int64_t weight_batch, weight_head, base_batch, base_head;  // their strides
     const float *temperature;   // [b h] or null
     const float *sink;          // [h] or null
     void *out;                  // [b h ev]
