@@ -37,6 +37,7 @@ CONVENTIONS: list[tuple[str, dict[str, object]]] = [
     ("xpos", {"pairing": "halves", "scale_base": 64.0}),
     ("sinusoidal", {"layout": "halves", "scale": 1.0}),
     ("sinusoidal", {"learned_scale": True, "base": 100.0}),
+    ("sinusoidal", {"layout": "halves", "offset": 2}),
     ("learned", {"offset": 2}),
     ("rope", {"pairing": "halves"}),
     ("rope", {"rotary_fraction": 0.5}),

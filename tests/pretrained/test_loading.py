@@ -10,7 +10,7 @@ import torch
 from headscape.attention.reference import scores
 from headscape.errors import InputError
 from headscape.models.load import load
-from pretrained.families import FAMILIES, GROUPED, SIZES, VOCABULARY
+from pretrained.families import FAMILIES, GROUPED, SIZES
 from pretrained.test_families import observed, tokens
 
 transformers = pytest.importorskip("transformers")
@@ -128,12 +128,42 @@ def test_m_rope_is_refused_by_name() -> None:
         load(transformers.LlamaForCausalLM(config))
 
 
-@pytest.mark.parametrize("name", ["t5", "bloom"])
-def test_flash_attention_is_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["t5", "bloom", "mpnet", "longt5-local"])
+def test_flash_attention_is_refused_for_a_biased_model(name: str) -> None:
     theirs = FAMILIES[name].build()
-    theirs.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(InputError, match="flash_attention_2, which ignores additive biases"):
+    for module in (theirs, *theirs.children()):
+        if hasattr(module, "config"):
+            module.config._attn_implementation = "flash_attention_2"
+    message = "adds a bias to its scores, which flash_attention_2 ignores: load the model with"
+    with pytest.raises(InputError, match=message):
         load(theirs)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_flash_attention_without_a_bias_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for flash attention: no mask, the window as a keyword."""
+    from transformers import masking_utils
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    def flash(module: Any, q: Any, k: Any, v: Any, mask: Any, **more: Any) -> Any:
+        assert mask is None
+        distance = torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])
+        seen = (distance >= 0) & (distance < (more.get("sliding_window") or len(distance)))
+        groups = q.shape[1] // k.shape[1]
+        k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+        final = (more["scaling"] * q @ k.mT).masked_fill(~seen, -torch.inf)
+        return (final.softmax(dim=-1) @ v).transpose(1, 2), None
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_stand_in", flash)
+    masks = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
+    monkeypatch.setitem(masks._global_mapping, "flash_stand_in", masks["flash_attention_2"])
+    theirs = FAMILIES[name].build()
+    usual = {layer: scores(inputs) for layer, inputs in observed(load(theirs)).items()}
+    theirs.config._attn_implementation = "flash_stand_in"
+    for layer, inputs in observed(load(theirs)).items():
+        found = scores(inputs)
+        torch.testing.assert_close(found.weights, usual[layer].weights)
+        torch.testing.assert_close(found.bias, usual[layer].bias)
 
 
 def test_bad_folders_are_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -179,13 +209,14 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     assert load(FAMILIES["llama"].build(), tokenizer="bytes").tokenizer is not None
 
 
-def test_attention_that_no_reader_sees_is_scored_and_not_captured() -> None:
-    torch.manual_seed(0)
-    config = transformers.XGLMConfig(
-        d_model=24, num_layers=2, attention_heads=2, ffn_dim=16, vocab_size=VOCABULARY,
-        max_position_embeddings=64,
-    )  # fmt: skip
-    theirs = transformers.XGLMForCausalLM(config).eval()
+def test_attention_that_no_reader_sees_is_scored_and_not_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from headscape.pretrained import attention_watch
+
+    without = {name: read for name, read in attention_watch.OWN.items() if name != "XGLMAttention"}
+    monkeypatch.setattr(attention_watch, "OWN", without)
+    theirs = FAMILIES["xglm"].build()
     model = load(theirs)
     assert model.spec.encoding == "unknown"
     with pytest.raises(InputError, match="'xglm' model, whose attention does not go through"):
@@ -193,6 +224,69 @@ def test_attention_that_no_reader_sees_is_scored_and_not_captured() -> None:
     with torch.no_grad():
         expected = theirs(tokens(), labels=tokens()).loss.item()
     assert model.losses(tokens(), 0).mean().item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_longt5_with_global_tokens_is_not_captured() -> None:
+    theirs = FAMILIES["longt5-local"].build(encoder_attention_type="transient-global")
+    with pytest.raises(InputError, match="'longt5' model, whose attention does not go through"):
+        load(theirs).capture([3, 4, 5])
+
+
+@pytest.mark.parametrize("name", ["t5", "umt5", "longt5-local", "bart"])
+def test_a_decoder_is_read_by_itself(name: str) -> None:
+    theirs = FAMILIES[name].build()
+    model = load(theirs.get_decoder())
+    assert model.spec.causal
+    for layer, inputs in observed(model).items():
+        if name == "bart":
+            assert model.spec.layers[layer].encoding == "learned"
+            continue
+        assert model.spec.layers[layer].encoding == "t5"
+        own = theirs.get_decoder().block[layer if name == "umt5" else 0].layer[0].SelfAttention
+        assert torch.equal(inputs.encoding.table.weight, own.relative_attention_bias.weight)
+        seen = scores(inputs).visible[0, 0]
+        bias = own.compute_bias(len(seen), len(seen))
+        assert torch.equal(scores(inputs).bias[0][:, seen], bias[0][:, seen])
+
+
+def test_longrope_changes_its_frequencies_where_the_model_does() -> None:
+    model = load(FAMILIES["phi3-longrope"].build())
+    for length in (26, 27):
+        for inputs in observed(model, length).values():
+            assert inputs.unrotated is not None
+            turned = inputs.encoding.rotate(inputs.unrotated[0], inputs.positions.q, "query")
+            torch.testing.assert_close(turned, inputs.q, rtol=1e-4, atol=1e-4)
+
+
+def test_a_temperature_is_position_and_not_content() -> None:
+    theirs = FAMILIES["llama4-nope"].build()
+    inputs = observed(load(theirs))[2]
+    every = scores(inputs)
+    assert inputs.temperature is not None
+    factor = inputs.temperature[0, 0, :, None]
+    assert factor.max() > 1.1
+    torch.testing.assert_close(every.final, every.content * factor, rtol=1e-6, atol=1e-6)
+    theirs.config.floor_scale = theirs.model.layers[2].self_attn.floor_scale = 10**6
+    with_none = scores(observed(load(theirs))[2])
+    torch.testing.assert_close(with_none.content, every.content, rtol=1e-5, atol=1e-5)
+
+
+def test_a_temperature_that_the_config_does_not_state_is_said_to_be_unknown() -> None:
+    theirs = FAMILIES["llama4-nope"].build()
+    attention = theirs.model.layers[2].self_attn
+    attention.q_proj.register_forward_hook(
+        lambda _, __, out: out * torch.linspace(1, 2, out.shape[1])[None, :, None].to(out)
+    )
+    assert [layer.encoding for layer in load(theirs).spec.layers] == ["rope", "rope", "unknown"]
+
+
+def test_chunks_are_recognised_as_chunks() -> None:
+    model = load(FAMILIES["llama4"].build())
+    for inputs in observed(model).values():
+        assert inputs.visible.chunk == 7
+        assert inputs.visible.q_group is None
+    # A text of one chunk has a mask that is causal, and the layer says its chunk all the same.
+    assert model.spec.layers[0].conventions["chunk"] == 7
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")

@@ -397,8 +397,9 @@ def expected_embedding(encoding: Encoding, x: Array, at: Array) -> Array:
         return oracle.learned_embedding(x, table, at + encoding.config.offset)
     assert isinstance(encoding, Sinusoidal)
     scale = encoding.config.scale if encoding.scale is None else encoding.scale.item()
+    config = encoding.config
     return x + oracle.sinusoidal_embedding(
-        at, x.shape[-1], layout=encoding.config.layout, scale=scale, base=encoding.config.base
+        at, x.shape[-1], layout=config.layout, scale=scale, base=config.base, offset=config.offset
     )
 
 

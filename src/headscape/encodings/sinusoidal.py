@@ -1,11 +1,15 @@
 """Sinusoidal absolute positions (Vaswani et al. 2017, arXiv:1706.03762).
 
-    x_i = token_i + scale * [sin(i w_m), cos(i w_m)],   w_m = base^(-2m/d),  m = 0 .. d/2 - 1
+    x_i = token_i + scale * [sin(p w_m), cos(p w_m)],   w_m = base^(-2m/d),  m = 0 .. d/2 - 1
+
+with p = i + offset.
 
 Layouts in public code: interleaved sin, cos, sin, cos (the paper and the CABLE code, which adds
 0.1 of it to unscaled embeddings, our default) and halves [all sin | all cos] (gpt-neox, Marian,
 x-transformers). x-transformers learns the scale, starting at d^(-1/2); the original paper
 multiplies the tokens by sqrt(d) instead, which a model would have to do and is absent here.
+fairseq's models (XGLM, M2M100) start at p = 2 and space the frequencies from 1 to 1/10,000, both
+ends included, which is base = 10,000^((d/2) / (d/2 - 1)).
 """
 
 from dataclasses import dataclass
@@ -31,11 +35,15 @@ class SinusoidalConfig(Config):
     """Make the multiplier a parameter."""
     base: float = 10_000.0
     """Base of the frequencies; the longest wavelength is below 2 pi base tokens."""
+    offset: int = 0
+    """Added to every position."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.base <= 1:
             raise InputError(f"base must be above 1, got {self.base}.")
+        if self.offset < 0:
+            raise InputError(f"offset must be at least 0, got {self.offset}.")
 
 
 class Sinusoidal(Encoding):
@@ -65,7 +73,7 @@ class Sinusoidal(Encoding):
         """Return x plus the vector of each position; angles are float64 for precision far out."""
         width = self.shape.width
         m = torch.arange(width // 2, dtype=torch.float64, device=at.device)
-        angle = at[..., None] * self.config.base ** (-2 * m / width)
+        angle = (at[..., None] + self.config.offset) * self.config.base ** (-2 * m / width)
         sin, cos = angle.sin(), angle.cos()
         if self.config.layout == "interleaved":
             wave = torch.stack([sin, cos], dim=-1).flatten(-2)

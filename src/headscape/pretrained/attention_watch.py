@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from headscape.errors import InputError
 from headscape.pretrained.attention_call import AttentionCall, Captured
 from headscape.pretrained.forward_arguments import arguments, crosses, neutral, uncached
-from headscape.pretrained.mask_reader import split_mask, with_bias
+from headscape.pretrained.mask_reader import chunk_of, split_mask, with_bias
 from headscape.pretrained.own_attention import OWN, RESULT, kind_of, xlnet
 
 METHODS = {"GPTJAttention", "CodeGenAttention", "GPTNeoSelfAttention"}
@@ -155,7 +155,7 @@ class AttentionWatch:
         ) -> Any:
             self._given(module)
             if self._wanted():
-                self.on_call(self.layer, xlnet(module, q, k, v, r, seg_mat, attn_mask))
+                self._tell(xlnet(module, q, k, v, r, seg_mat, attn_mask))
             result = original(q, k, v, r, seg_mat=seg_mat, attn_mask=attn_mask, **more)
             mixed = result[0] if isinstance(result, tuple) else result
             self._finish(mixed.permute(1, 2, 0, 3))
@@ -167,7 +167,7 @@ class AttentionWatch:
     def _watch_own(self, stack: ExitStack, module: nn.Module, kind: str) -> None:
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self._wanted():
-                self.on_call(self.layer, OWN[kind](module, arguments(module, args, kwargs)))
+                self._tell(OWN[kind](module, arguments(module, args, kwargs)))
 
         def merged(result: Tensor, *rest: Any) -> tuple[Any, ...] | None:
             heads = result.reshape(*result.shape[:-1], -1, _head_dim(module))
@@ -195,6 +195,8 @@ class AttentionWatch:
     ) -> None:
         queries, keys = q.shape[2], k.shape[2]
         causal = more.get("is_causal")
+        flash = self._flash() is not None
+        mask = None if flash else mask
         seen, added = split_mask(mask, queries, keys)
         allowed = more.get("allowed")
         if allowed is not None:
@@ -204,8 +206,8 @@ class AttentionWatch:
         softcap, sink = more.get("softcap"), more.get("s_aux")
         rotation = given.get("position_embeddings")
         pair = isinstance(rotation, tuple) and len(rotation) == 2
-        self.on_call(
-            self.layer,
+        shares, growth = self._growth(module, given) if self.examine else (True, None)
+        self._tell(
             AttentionCall(
                 module=module,
                 q=q,
@@ -217,12 +219,31 @@ class AttentionWatch:
                 bias=with_bias(more.get("position_bias"), added),
                 unrotated=self._without_angles(module, given),
                 rotation=rotation if pair else None,
-                shares_position=not self.examine or self._shares_position(module, given),
+                shares_position=shares,
+                growth=growth,
                 window=more.get("sliding_window") or getattr(module, "sliding_window", None),
+                flash=flash,
+                chunk=chunk_of(module),
                 softcap=softcap,
                 sink=sink,
-            ),
+            )
         )
+
+    def _tell(self, call: AttentionCall) -> None:
+        """Report a call; a bias that flash attention drops is refused."""
+        flash = self._flash()
+        if flash is not None and call.bias is not None:
+            raise InputError(
+                f"{type(call.module).__name__} adds a bias to its scores, which {flash} ignores: "
+                f"load the model with attn_implementation='sdpa' or 'eager'."
+            )
+        self.on_call(self.layer, call)
+
+    def _flash(self) -> str | None:
+        """The name of the flash attention that runs, if one does."""
+        config: Any = getattr(self.body, "config", None)
+        chosen = str(getattr(config, "_attn_implementation", None) or "")
+        return chosen if "flash" in chosen else None
 
     def _wanted(self) -> bool:
         return self.layers is None or self.layer in self.layers
@@ -238,18 +259,20 @@ class AttentionWatch:
         changed = neutral(module, given)
         return None if changed is None else self._probe(module, {**given, **changed})
 
-    def _shares_position(self, module: nn.Module, given: dict[str, Any]) -> bool:
-        """Whether equal hidden states have equal q and k, angles aside."""
+    def _growth(self, module: nn.Module, given: dict[str, Any]) -> tuple[bool, Tensor | None]:
+        """Whether equal hidden states have equal q and k but for a factor of q, and that factor."""
         name = next(iter(given), None)
         if name is None or not isinstance(given[name], Tensor):
-            return False
+            return False, None
         hidden = given[name]
         same = {**given, name: hidden[:, :1].expand_as(hidden), **(neutral(module, given) or {})}
-        for each in self._probe(module, same):
-            size = each.abs().amax()
-            if (each - each[:, :, :1]).abs().amax() > 1e-4 * size:
-                return False
-        return True
+        q, k = self._probe(module, same)
+        growth = (q[0] * q[0, :, :1]).sum(dim=(0, 2)) / q[0, :, :1].square().sum()
+        expected = (growth[:, None] * q[:, :, :1], k[:, :, :1])
+        for each, wanted in zip((q, k), expected, strict=True):
+            if (each - wanted).abs().amax() > 1e-4 * each.abs().amax():
+                return False, None
+        return True, growth
 
     def _probe(self, module: nn.Module, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
         self.probing = True
@@ -263,5 +286,5 @@ class AttentionWatch:
 
 
 def _head_dim(module: Any) -> int:
-    size: int = getattr(module, "head_dim", None) or module.attention_head_size
-    return size
+    names = ("head_dim", "attention_head_size", "key_value_proj_dim")
+    return next(int(getattr(module, name)) for name in names if hasattr(module, name))

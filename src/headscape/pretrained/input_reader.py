@@ -2,7 +2,7 @@
 
 A module that looks like a table of positions is watched while the model runs. The rows it returns
 for positions 0, 1, 2 ... say which of its rows is position 0: 0 in GPT-2 and BERT, 2 in OPT and
-RoBERTa.
+RoBERTa. Sinusoids are compared with those of Vaswani et al. and of fairseq (XGLM, M2M100).
 """
 
 import re
@@ -25,13 +25,16 @@ class InputWatch:
         self.rows: Tensor | None = None
         self.remove: list[Callable[[], None]] = []
         for name, module in body.named_modules():
-            weight = getattr(module, "weight", None)
+            weight = _table(module)
             if NAME.search(name) and isinstance(weight, Tensor) and weight.ndim == 2:
                 self.remove.append(module.register_forward_hook(self._see).remove)
 
     def _see(self, module: Any, given: Any, rows: Any) -> None:
         if isinstance(rows, Tensor) and self.rows is None:
-            self.table, self.rows = module.weight.detach(), rows.detach()
+            # fairseq's sinusoids grow with the longest text, so they are read after the call.
+            table = _table(module)
+            assert table is not None
+            self.table, self.rows = table.detach(), rows.detach()
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -65,13 +68,22 @@ def read_input(watch: InputWatch, config: Any, shape: Shape) -> Encoding | None:
     return None
 
 
+def _table(module: nn.Module) -> Tensor | None:
+    """The rows of a table; fairseq's sinusoids call them `weights`."""
+    found = getattr(module, "weight", None)
+    found = getattr(module, "weights", None) if found is None else found
+    return found if isinstance(found, Tensor) else None
+
+
 def _sinusoid(rows: Tensor, shape: Shape) -> Encoding | None:
     """The sinusoid that equals these rows, or None."""
     if shape.width % 2:
         return None
     at = torch.arange(len(rows), device=rows.device)[None]
-    for layout in ("interleaved", "halves"):
-        encoding = make("sinusoidal", shape, {"layout": layout, "scale": 1.0})
+    half = shape.width // 2
+    fairseq = {"layout": "halves", "offset": 2, "base": 1e4 ** (half / max(half - 1, 1))}
+    for fields in ({"layout": "interleaved"}, {"layout": "halves"}, fairseq):
+        encoding = make("sinusoidal", shape, {**fields, "scale": 1.0})
         wave = encoding.embed(torch.zeros_like(rows)[None], at)[0]
         if (wave - rows).abs().amax() < 1e-4:
             return encoding

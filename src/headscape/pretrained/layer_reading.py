@@ -14,6 +14,7 @@ from headscape.pretrained.bucket_reader import read_buckets
 from headscape.pretrained.mask_reader import is_causal, read_visible
 from headscape.pretrained.relative_reader import read_relative
 from headscape.pretrained.rotary_reader import read_rotary, rotates
+from headscape.pretrained.temperature_reader import same_growth, temperature_fields
 from headscape.protocol import LayerSpec
 from headscape.types import Positions
 
@@ -51,8 +52,15 @@ class LayerReading:
         positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
         if at is not None:
             positions = Positions(at, at)
+        factor = self.encoding.temperature(positions.q)
+        q, unrotated = call.q, call.unrotated if rotates(call) else None
+        if factor is not None:
+            # The model multiplies its queries; here the factor is a part of position.
+            shrink = (1 / factor)[..., None].to(q.dtype)
+            q = q * shrink
+            unrotated = None if unrotated is None else (unrotated[0] * shrink, unrotated[1])
         return AttentionInputs(
-            call.q,
+            q,
             call.k,
             call.v,
             self.encoding,
@@ -60,7 +68,8 @@ class LayerReading:
             positions,
             read_visible(call, positions, layer, real),
             call.scale,
-            call.unrotated if rotates(call) else None,
+            unrotated,
+            temperature=factor,
             softcap=call.softcap,
             sink=call.sink,
         )
@@ -85,7 +94,12 @@ class LayerReading:
         conventions: dict[str, object] = {**described.conventions(), "scale": _scale(call)}
         if call.k.shape[1] != call.heads:
             conventions["key_heads"] = call.k.shape[1]
-        shaped = {"window": call.window, "softcap": call.softcap, "sink": call.sink is not None}
+        shaped = {
+            "window": call.window,
+            "chunk": call.chunk,
+            "softcap": call.softcap,
+            "sink": call.sink is not None,
+        }
         conventions |= {name: value for name, value in shaped.items() if value}
         claims = {} if unknown else described.claims()
         return LayerSpec(encoding=self.name, conventions=conventions, claims=claims)
@@ -100,6 +114,7 @@ def read_layer(
 ) -> LayerReading:
     """Recognise what a layer does with position."""
     shape = shape_of(call, config)
+    heat = temperature_fields(call, config)
     found: Encoding | None
     if call.relative is not None:
         found, name = read_relative(call, config, shape), call.relative.name
@@ -107,10 +122,10 @@ def read_layer(
         found = read_buckets(call, body, config, shape) or read_alibi(call, shape)
         name = "t5" if found is not None and found.title == "T5 buckets" else "alibi"
     elif rotates(call):
-        found, name = read_rotary(call, config, layer, shape), "rope"
+        found, name = read_rotary(call, config, layer, shape, heat), "rope"
     else:
-        found, name = make("nope", shape, {}), "nope"
-    if found is None or not call.shares_position:
+        found, name = make("nope", shape, heat), "nope"
+    if found is None or not same_growth(call, found):
         unknown = Unrecognised(shape, Unrecognised.config_type())
         return LayerReading(name=UNKNOWN, encoding=unknown)
     if name == "nope" and at_input is not None:

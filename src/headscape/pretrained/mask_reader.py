@@ -4,6 +4,8 @@ A mask of transformers is boolean, True where a key is seen, or it is added to t
 very negative number where a key is hidden. Some families put their bias into it.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -49,12 +51,13 @@ def read_visible(
     if real is not None and call.mask is not None:
         return _read_padded(call.mask, positions, layer, real)
     if call.mask is None:
-        return Visible(call.causal)
+        group = None if real is None else torch.where(real, 0, -1)
+        return Visible(call.causal, group, group, call.window if call.flash else None)
     ahead, behind = _reach(call.mask, positions)
     # One token has nothing ahead of it, so the mask does not say.
     causal = ahead == 0 and (positions.bounds[0] < 0 or call.causal)
     window = Visible(causal, window=max(ahead, behind) + 1)
-    for visible in (Visible(causal), window, _chunks(call.mask, positions)):
+    for visible in (Visible(causal), window, Visible(causal, chunk=_chunk(call))):
         if _follows(call.mask, visible, positions):
             return visible
     raise InputError(
@@ -86,10 +89,20 @@ def is_causal(call: AttentionCall) -> bool:
     return _reach(call.mask, positions)[0] == 0
 
 
-def _chunks(mask: Tensor, positions: Positions) -> Visible:
-    """Return the causal rule in chunks of as many tokens as see the first one (Llama 4)."""
-    size = max(1, int(mask[0, 0, :, 0].sum()))
-    return Visible(True, positions.q // size, positions.k // size)  # noqa: FBT003
+def chunk_of(module: Any) -> int | None:
+    """Return the length of the chunks that the config states for a layer (Llama 4), or None."""
+    config = getattr(module, "config", None)
+    types, at = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    if not types or at is None or types[at] != "chunked_attention":
+        return None
+    size = getattr(config, "attention_chunk_size", None)
+    return None if size is None else int(size)
+
+
+def _chunk(call: AttentionCall) -> int:
+    """Return the length of a chunk: the config's, or as many tokens as see the first one."""
+    assert call.mask is not None
+    return call.chunk or max(1, int(call.mask[0, 0, :, 0].sum()))
 
 
 def _reach(mask: Tensor, positions: Positions) -> tuple[int, int]:

@@ -68,6 +68,41 @@ def mpnet(module: Any, given: dict[str, Any]) -> AttentionCall:
     return _call(module, q, k, v, given["attention_mask"], scale, given["position_bias"])
 
 
+def xglm(module: Any, given: dict[str, Any]) -> AttentionCall:
+    """XGLM: plain attention; its positions are sinusoids at the input."""
+    q, k, v = (
+        _split(project(given["hidden_states"]), module.head_dim)
+        for project in (module.q_proj, module.k_proj, module.v_proj)
+    )
+    call = _call(module, q, k, v, given["attention_mask"], module.scaling, None)
+    return replace(call, causal=module.is_decoder)
+
+
+def longt5_local(module: Any, given: dict[str, Any]) -> AttentionCall:
+    """LongT5's local attention: T5's buckets within a window, computed in blocks of its length."""
+    hidden, size = given["hidden_states"], module.block_len
+    q, k, v = (
+        _split(project(hidden), module.key_value_proj_dim)
+        for project in (module.q, module.k, module.v)
+    )
+    bias, mask = given.get("position_bias"), given["mask"].transpose(1, 2) > 0
+    if bias is None:
+        bias = module.compute_bias(size)
+    at = torch.arange(hidden.shape[1], device=hidden.device)[:, None]
+    # A block of queries sees three blocks of keys: the one before its own, its own, the one after.
+    column = at.T - (at // size - 1) * size
+    near = (column >= 0) & (column < 3 * size)
+    column = column.clamp(0, 3 * size - 1)
+
+    def dense(blocks: Tensor) -> Tensor:
+        each = blocks.expand(-1, mask.shape[1], -1, -1, -1)
+        return each[:, at // size, :, at % size, column].permute(2, 3, 0, 1)
+
+    seen = near & dense(mask)
+    call = _call(module, q, k, v, seen, 1.0, dense(bias).masked_fill(~seen, 0.0))
+    return replace(call, window=size)
+
+
 def roformer(module: Any, given: dict[str, Any]) -> AttentionCall:
     """RoFormer: q and k rotated, and v too where the config says so."""
     q, k, v = (
@@ -148,6 +183,8 @@ OWN: dict[str, Callable[[Any, dict[str, Any]], AttentionCall]] = {
     "FalconAttention": falcon,
     "MPNetSelfAttention": mpnet,
     "RoFormerSelfAttention": roformer,
+    "XGLMAttention": xglm,
+    "LongT5LocalAttention": longt5_local,
     "DebertaV2SelfAttention": deberta_v2,
 }
 RESULT: dict[str, str | None] = {
@@ -156,6 +193,8 @@ RESULT: dict[str, str | None] = {
     "FalconAttention": "dense",
     "MPNetSelfAttention": "o",
     "RoFormerSelfAttention": None,
+    "XGLMAttention": "out_proj",
+    "LongT5LocalAttention": "o",
     "DebertaV2SelfAttention": None,
 }
 

@@ -42,7 +42,6 @@ class PublishedModel(LoadedModel):
         self._config = model.config.get_text_config(decoder=False)
         self._body = body_of(model)
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-        _refuse_flash(name, model)
         self._reading = read_model(name, self._body, self._config, self._run)
 
     @cached_property
@@ -229,13 +228,3 @@ def body_of(model: Any) -> nn.Module:
         body = body.encoder if "input_ids" in reads else body.decoder
     assert isinstance(body, nn.Module)
     return body
-
-
-def _refuse_flash(name: str, model: Any) -> None:
-    """Flash attention drops every bias, so a biased model computes something else with it."""
-    chosen = str(model.config._attn_implementation or "")
-    if "flash" in chosen:
-        raise InputError(
-            f"{name} runs with {chosen}, which ignores additive biases and hides scores: load it "
-            f"with attn_implementation='sdpa' or 'eager'."
-        )

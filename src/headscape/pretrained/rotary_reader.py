@@ -21,9 +21,12 @@ SCALINGS = {
     "dynamic": "dynamic",
     "yarn": "yarn",
     "llama3": "llama3",
+    "longrope": "longrope",
+    "proportional": "proportional",
 }
 """transformers' name of a scaling -> ours."""
 NUMBERS = ("factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor", "truncate")
+LISTS = ("short_factor", "long_factor")
 
 
 def rotates(call: AttentionCall) -> bool:
@@ -31,8 +34,13 @@ def rotates(call: AttentionCall) -> bool:
     return call.unrotated is not None and not torch.equal(call.q, call.unrotated[0])
 
 
-def read_rotary(call: AttentionCall, config: Any, layer: int, shape: Shape) -> Encoding | None:
-    """RoPE with the conventions that reproduce this layer's rotation, or None."""
+def read_rotary(
+    call: AttentionCall, config: Any, layer: int, shape: Shape, heat: dict[str, Any]
+) -> Encoding | None:
+    """RoPE with the conventions that reproduce this layer's rotation, or None.
+
+    `heat` has the fields of a temperature.
+    """
     # In a model that mixes attention with other layers, the module knows its place among them.
     place = getattr(call.module, "layer_idx", None)
     parameters = rope_parameters(config, layer if place is None else place)
@@ -45,10 +53,13 @@ def read_rotary(call: AttentionCall, config: Any, layer: int, shape: Shape) -> E
         if scaling != "none" and parameters.get(name) is not None
         for type_of in [bool if name == "truncate" else float]
     }
-    fields |= {"scaling": scaling, "base": float(parameters.get("rope_theta", 10_000.0))}
+    fields |= {name: tuple(parameters[name]) for name in LISTS if scaling == "longrope"}
+    fields |= {"scaling": scaling, "base": float(parameters.get("rope_theta", 10_000.0)), **heat}
     original = parameters.get("original_max_position_embeddings")
     if scaling != "none" and original:
         fields["trained_length"] = int(original)
+    if scaling == "longrope" and "factor" not in fields and original:
+        fields["factor"] = config.max_position_embeddings / original
     for fraction in _fractions(call, config, parameters):
         for pairing in ("halves", "interleaved"):
             found = _try(call, shape, {**fields, "rotary_fraction": fraction, "pairing": pairing})
@@ -73,7 +84,7 @@ def rope_parameters(config: Any, layer: int) -> dict[str, Any]:
 
 def _try(call: AttentionCall, shape: Shape, fields: dict[str, Any]) -> Encoding | None:
     try:
-        encoding = make("rope", shape, _with_factor(call, fields))
+        encoding = make("rope", shape, _with_factor(call, shape, fields))
     except InputError:
         return None
     positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
@@ -85,14 +96,12 @@ def _try(call: AttentionCall, shape: Shape, fields: dict[str, Any]) -> Encoding 
     return encoding if same else None
 
 
-def _with_factor(call: AttentionCall, fields: dict[str, Any]) -> dict[str, Any]:
+def _with_factor(call: AttentionCall, shape: Shape, fields: dict[str, Any]) -> dict[str, Any]:
     """Add the factor on cos and sin where it is not the default: cos is that factor at angle 0."""
     if call.rotation is None or not isinstance(call.rotation[0], Tensor):
         return fields
     factor = float(call.rotation[0].flatten(0, -3)[0, 0].max())
-    default = make("rope", Shape(heads=1, head_dim=4, width=4, train_length=8), {
-        "scaling": fields["scaling"], "factor": fields.get("factor", 1.0)
-    }).attention_factor()  # type: ignore[operator]  # fmt: skip
+    default = make("rope", shape, fields).attention_factor()  # type: ignore[operator]
     return fields if abs(factor - default) < 1e-6 else {**fields, "attention_factor": factor}
 
 
@@ -100,6 +109,9 @@ def _fractions(call: AttentionCall, config: Any, parameters: dict[str, Any]) -> 
     """The shares of the head dim that may be rotated, likeliest first."""
     head_dim = call.q.shape[-1]
     found: list[float] = []
+    if parameters.get("rope_type") == "proportional":
+        # The whole head is rotated, most pairs of it by 0.
+        return [float(parameters.get("partial_rotary_factor") or 1.0)]
     if call.rotation is not None:
         width = call.rotation[0].shape[-1]
         found += [width / head_dim, 2 * width / head_dim]
