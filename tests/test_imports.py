@@ -78,6 +78,7 @@ FORBIDDEN: dict[str, set[str]] = {
 SHARED = {
     "encodings": {
         "base",
+        "decay",
         "heads",
         "wrapper",
         "rotation",
@@ -97,6 +98,7 @@ PARTS = {
     "base": {"published_tensors", "temperature"},
     "bam": {"alibi"},
     "grape": {"alibi"},
+    "wavlm": {"t5"},
 }
 """The first file may import the second."""
 

@@ -22,7 +22,7 @@ from headscape.properties.probe import draw, randomise
 from headscape.types import Positions, Visible
 
 LENGTH, HEADS, DIM = 75, 4, 8
-STREAMS = ("selective-rope", "carope", "repo", "grape-m", "path", "stick-breaking")
+STREAMS = ("selective-rope", "carope", "repo", "grape-m", "path", "stick-breaking", "wall")
 WITHOUT = ("pope", "kerple-weight", *STREAMS)
 """Encodings that widen, mix, rotate or weigh in a way that has no factors."""
 SUBJECTS = (*(name for name in ENCODINGS if name not in WITHOUT), *WRAPPED)

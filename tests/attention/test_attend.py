@@ -64,7 +64,7 @@ def test_one_query_of_a_cache_that_slides_equals_the_definition(name: str) -> No
     torch.testing.assert_close(decode.attend(late), reference.attend(late), rtol=1e-12, atol=1e-12)
 
 
-DENSE = {"k-cable", "cope", "kerple-weight", "path", "stick-breaking"}
+DENSE = {"k-cable", "cope", "grid", "kerple-weight", "path", "stick-breaking", "wall"}
 
 
 @quiet

@@ -16,7 +16,7 @@ def given(**changes: object) -> SimpleNamespace:
     """Consistent arguments with changes; AttentionInputs itself checks shapes under pytest."""
     q = torch.zeros(2, 3, 5, 8)
     fits = {"q": q, "k": q, "v": q, "positions": Positions.span(5), "visible": Visible()}
-    fits |= {"sink": None, "softcap": None, "temperature": None, "reflections": None}
+    fits |= {"sink": None, "softcap": None, "temperature": None, "transition": None}
     return SimpleNamespace(**(fits | changes))
 
 

@@ -14,7 +14,7 @@ from headscape.types import Positions, Visible
 HEADS, DIM, LENGTH = 3, 8, 11
 WIDTH = HEADS * DIM
 NAMES = [*(name for name, kind in ENCODINGS.items() if not kind.at_input), "dapev2+cable"]
-ONE_WAY = {"fire", "cope", "xpos", "inkling", "grape", "path", "stick-breaking"}
+ONE_WAY = {"fire", "cope", "xpos", "inkling", "grape", "path", "stick-breaking", "wall"}
 
 
 def encoding(name: str, *, causal: bool = True) -> Encoding:

@@ -105,13 +105,13 @@ def test_every_path_serves_chunks(path: str) -> None:
     torch.testing.assert_close(out, reference.attend(call), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["stick-breaking", "path"])
+@pytest.mark.parametrize("name", ["stick-breaking", "path", "wall"])
 @pytest.mark.parametrize("path", ["native", "flex"])
 def test_fused_paths_refuse_what_is_no_softmax_of_products(name: str, path: str) -> None:
     encoding = build(name, heads=HEADS, head_dim=8, width=32, train_length=8)
     q, k, v = (draw(1, HEADS, LENGTH, 8, seed=seed).float() for seed in (1, 2, 3))
     call = prepare(encoding, q, k, v, draw(1, LENGTH, 32, seed=4).float(), Positions.span(LENGTH))
-    with pytest.raises(InputError, match=r"softmax|reflections"):
+    with pytest.raises(InputError, match=r"softmax|on their way to a query"):
         attend.run(call, path)
     assert set(attend.choose(call).passed_over) == {"decode", "native", "flex"}
 
@@ -119,13 +119,13 @@ def test_fused_paths_refuse_what_is_no_softmax_of_products(name: str, path: str)
 @pytest.mark.parametrize(("tokens", "heads"), [(LENGTH - 1, HEADS), (LENGTH, 1), (12, HEADS)])
 def test_reflections_that_do_not_fit_are_refused(tokens: int, heads: int) -> None:
     w, beta = draw(2, heads, tokens, 4, seed=1), draw(2, heads, tokens, seed=2)
-    with pytest.raises(InputError, match="reflections need w of shape 2 4 n 4"):
-        check(made(reflections=Reflections(w, beta)))
+    with pytest.raises(InputError, match="Reflections needs w of shape 2 4 n 4"):
+        check(made(transition=Reflections(w, beta)))
 
 
 def test_path_without_its_reflections_is_refused() -> None:
     encoding = build("path", heads=HEADS, head_dim=4, width=16, train_length=8)
-    with pytest.raises(InputError, match="PaTH needs the reflections of its stream"):
+    with pytest.raises(InputError, match="PaTH needs the transition of its stream"):
         replace(made(), encoding=encoding)
 
 

@@ -36,7 +36,7 @@ def encoding(name: str, config: dict, **fields: object) -> Encoding:
 
 
 def inputs(made: Encoding, z: dict[str, Tensor], **changes: object) -> AttentionInputs:
-    where = Positions.span(z["q"].shape[2])
+    where = Positions.span(z["q"].shape[2], z["k"].shape[2])
     return replace(prepare(made, z["q"], z["k"], z["v"], None, where), **changes)
 
 

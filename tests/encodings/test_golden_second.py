@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headscape.attention import reference
 from headscape.bias import dense
-from headscape.encodings import build
+from headscape.encodings import Encoding, build
 from headscape.errors import InputError
 from headscape.types import Positions
 
@@ -20,11 +20,9 @@ RENAMED = {
     "partial_rotary_factor": "rotary_fraction",
     "original_max_position_embeddings": "trained_length",
 }
-DEGENERATE = "yarn_tiny_original"
-"""Fewer trained tokens than one turn of the fastest pair: transformers keeps every pair there."""
 
 
-@pytest.mark.parametrize("name", sorted(set(RECIPES[1]["recipes"]) - {DEGENERATE}))
+@pytest.mark.parametrize("name", sorted(RECIPES[1]["recipes"]))
 def test_recipes_of_transformers(name: str) -> None:
     recipe = dict(RECIPES[1]["recipes"][name])
     longest, length = recipe.pop("max_position_embeddings"), recipe.pop("seq_len")
@@ -59,20 +57,40 @@ def test_gemma4_turns_a_part_of_the_whole_head() -> None:
     torch.testing.assert_close(call.k, z["k_rot"], **TIGHT)
     torch.testing.assert_close(reference.scores(call).final, z["scores"], **TIGHT)
     torch.testing.assert_close(reference.attend(call), z["out"], **TIGHT)
+    torch.testing.assert_close(call.v, z["v_normed"], **TIGHT)
+    torch.testing.assert_close(made.frequencies(0), z["inv_freq"], rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize(("length", "name"), [(12, "at_original"), (18, "beyond")])
 def test_longrope_switches_for_all_tokens(length: int, name: str) -> None:
     z, config = load("rope_phi3_longrope_h4")
-    made = encoding(
+    made = longrope(config)
+    call = inputs(made, {key: z[key][:, :, :length] for key in "qkv"})
+    torch.testing.assert_close(reference.scores(call).final, z[f"scores_{name}"], **TIGHT)
+    torch.testing.assert_close(reference.attend(call), z[f"out_{name}"], **TIGHT)
+
+
+def longrope(config: dict) -> Encoding:
+    return encoding(
         "rope", config, pairing="halves", scaling="longrope", base=config["rope_theta"],
         trained_length=config["original"],
         factor=config["max_position_embeddings"] / config["original"],
         short_factor=tuple(config["short_factor"]), long_factor=tuple(config["long_factor"]),
     )  # fmt: skip
-    call = inputs(made, {key: z[key][:, :, :length] for key in "qkv"})
-    torch.testing.assert_close(reference.scores(call).final, z[f"scores_{name}"], **TIGHT)
-    torch.testing.assert_close(reference.attend(call), z[f"out_{name}"], **TIGHT)
+
+
+def test_longrope_keys_of_before_the_switch_are_stale_behind_it() -> None:
+    z, config = load("rope_phi3_longrope_h4")
+    made, old = longrope(config), config["original"]
+    at = torch.arange(old + 1)[None]
+    q = made.rotate(z["q"][:, :, old : old + 1], at[:, old:], "query")
+    new = made.rotate(z["k"][:, :, old : old + 1], at[:, old:], "key")
+    stale = torch.cat([made.rotate(z["k"][:, :, :old], at[:, :old], "key"), new], dim=2)
+    torch.testing.assert_close(q @ stale.mT / config["D"] ** 0.5, z["decode_stale"], **TIGHT)
+    # So our cache keeps keys unrotated.
+    assert not made.cacheable_keys
+    right = q @ made.rotate(z["k"][:, :, : old + 1], at, "key").mT / config["D"] ** 0.5
+    assert (right - z["decode_stale"]).abs().max() > 0.1
 
 
 def test_longrope_needs_a_factor_per_pair() -> None:
@@ -117,6 +135,8 @@ def test_the_weight_form_of_kerple() -> None:
     seen = found.visible.expand_as(found.final)
     torch.testing.assert_close(found.final[seen].detach(), z["scores"][seen], **TIGHT)
     torch.testing.assert_close(reference.attend(inputs(made, z)).detach(), z["out"], **TIGHT)
+    last = reference.scores(inputs(made, {**z, "q": z["q"][:, :, -1:]})).final
+    torch.testing.assert_close(last.detach(), z["scores_decode"], **TIGHT)
     loss = (found.final.tril() * z["grad_out"]).sum()
     by_a, by_p = torch.autograd.grad(loss, [made.raw_a, made.raw_p])
     # Ours are gradients of the logarithm of a and of the logit of p / 2.
@@ -133,6 +153,8 @@ def test_pope_and_the_clamp_of_its_phase() -> None:
     made.load_published({"learned_bias": z["bias"][:, None]})
     call = inputs(made, z)
     same_scores(reference.scores(call), z["scores_masked"])
+    last = reference.scores(inputs(made, {**z, "q": z["q"][:, :, -1:]})).final
+    torch.testing.assert_close(last.detach(), z["decode"], **TIGHT)
     out = reference.attend(call)
     torch.testing.assert_close(out.detach(), z["out"], **TIGHT)
     (gradient,) = torch.autograd.grad((out * z["grad_out"]).sum(), [made.phase])

@@ -3,17 +3,29 @@
 gpt-oss, Gemma 2, Ministral 3, x-transformers and the SSMax of BAM's repository, run in float64.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from second_wave import TIGHT, encoding, inputs, load, same_scores
+from torch import Tensor
 
 from headscape.attention import reference
 from headscape.attention.layer import prepare
 from headscape.bias import Pairwise
-from headscape.encodings import build
+from headscape.encodings import Encoding, build
 from headscape.types import Positions, Visible
 
 YARN = {"pairing": "halves", "scaling": "yarn"}
+
+
+def decoded(made: Encoding, z: dict[str, Tensor], expected: Tensor, **changes: object) -> None:
+    """Compare the weights of the last query over as many keys as the peer's cache has."""
+    last = inputs(made, {**z, "q": z["q"][:, :, -1:]}, **changes)
+    weights = reference.scores(last).weights.detach()
+    kept = expected.shape[-1]
+    torch.testing.assert_close(weights[..., -kept:], expected, **TIGHT)
+    assert not weights[..., :-kept].any()
 
 
 @pytest.mark.parametrize("layer", [0, 1])
@@ -33,7 +45,11 @@ def test_gpt_oss_layers(layer: int) -> None:
     torch.testing.assert_close(found.weights.detach(), z[f"weights_L{layer}"], **TIGHT)
     out = reference.attend(call)
     torch.testing.assert_close(out.detach(), z[f"out_L{layer}"], **TIGHT)
+    decoded(made, z, z[f"decode_weights_L{layer}"])
     if layer:
+        # granite_swa reports weights without the sink; its output has it.
+        without = reference.scores(replace(call, sink=None)).weights
+        torch.testing.assert_close(without, z["granite_weights_L1"], **TIGHT)
         loss = (out * z["grad_out"].transpose(1, 2)).sum()
         (gradient,) = torch.autograd.grad(loss, [made.sink_score])
         torch.testing.assert_close(gradient, z["grad_sinks"], **TIGHT)
@@ -47,6 +63,7 @@ def test_gemma2_layers(layer: int) -> None:
     call = inputs(made, z, scale=config["query_pre_attn_scalar"] ** -0.5)
     same_scores(reference.scores(call), z[f"scores_masked_L{layer}"])
     torch.testing.assert_close(reference.attend(call), z[f"out_L{layer}"], **TIGHT)
+    decoded(made, z, z[f"decode_weights_L{layer}"], scale=call.scale)
 
 
 def test_x_transformers_puts_the_bias_inside_the_softcap() -> None:
@@ -57,6 +74,8 @@ def test_x_transformers_puts_the_bias_inside_the_softcap() -> None:
     bias = Pairwise(lambda rows, cols: z["bias"][None, :, rows, cols])
     call = inputs(made, z, bias=bias)
     same_scores(reference.scores(call), z["scores_masked"])
+    weights = reference.scores(call).weights.detach()
+    torch.testing.assert_close(weights, z["weights"], **TIGHT)
     out = reference.attend(call)
     torch.testing.assert_close(out.detach(), z["out"], **TIGHT)
     (gradient,) = torch.autograd.grad((out * z["grad_out"]).sum(), [made.sink_score])
@@ -72,7 +91,11 @@ def test_ministral_heats_every_layer() -> None:
     )  # fmt: skip
     call = inputs(made, z)
     torch.testing.assert_close(call.temperature[0, 0], z["temperature"], **TIGHT)
+    torch.testing.assert_close(call.q * call.temperature[..., None], z["q_final"], **TIGHT)
+    torch.testing.assert_close(call.k, z["k_final"], **TIGHT)
     torch.testing.assert_close(reference.scores(call).final, z["scores"], **TIGHT)
+    last = reference.scores(inputs(made, {**z, "q": z["q"][:, :, -1:]})).final
+    torch.testing.assert_close(last, z["decode"], **TIGHT)
     torch.testing.assert_close(reference.attend(call), z["out"], **TIGHT)
 
 

@@ -1,4 +1,4 @@
-"""Rotations by content, stick-breaking and PaTH against vectors of public code.
+"""Rotations by content, stick-breaking, PaTH and Wall against vectors of public code.
 
 The files are in tests/golden/second; all peers ran in float64.
 """
@@ -15,7 +15,9 @@ from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Slope
 from headscape.encodings import Encoding, Stream
+from headscape.encodings.decay import Decay
 from headscape.encodings.reflections import Reflections
+from headscape.encodings.rotation import powers
 from headscape.types import Positions, Visible
 
 
@@ -48,6 +50,7 @@ def test_selective_rope_its_gradients_and_its_cache() -> None:
     made.load_published(
         {f"{theirs}.weight": z[f"p_{key}_weight"] for key, theirs in published.items()}
     )
+    same(powers(float(config["temp_theta"]), config["D"]), z["temperature"].flatten())
     call = whole(made, z)
     same(call.q, z["q_rot"])
     same(call.k, z["k_rot"])
@@ -142,7 +145,7 @@ def test_path_and_its_gradients(gated: bool) -> None:
     where, stream = Positions.span(config["L"]), Stream(total)
     call = AttentionInputs(
         z["q"], z["k"], z["v"], made, made.bias(where, stream, stream), where, Visible(),
-        config["D"] ** -0.5, reflections=Reflections(w, beta),
+        config["D"] ** -0.5, transition=Reflections(w, beta),
     )  # fmt: skip
     if gated:
         assert isinstance(call.bias, Slope)
@@ -167,3 +170,46 @@ def test_cached_keys_go_through_the_reflections() -> None:
         part = Reflections(w, beta).scores(z["q"], z["k"], slice(old, old + 3))
         below = torch.ones(config["L"], config["L"]).tril().bool()[old : old + 3]
         same(part[:, :, below], scores[:, :, old : old + 3][:, :, below])
+
+
+def wall_call(
+    z: dict[str, Tensor], config: dict, gate: Tensor, **fields: object
+) -> AttentionInputs:
+    made = encoding("wall", config, **fields)
+    where, total = Positions.span(config["L"]), z["g_scalar"].cumsum(1).transpose(1, 2)
+    stream = Stream(total, decay=Decay(gate.transpose(1, 2)))
+    if made.sink_score is not None:
+        made.sink_score.data.copy_(z["sinks"])
+    return AttentionInputs(
+        z["q"], z["k"], z["v"], made, made.bias(where, stream, stream), where, Visible(),
+        config["D"] ** -0.5, sink=made.sink(), transition=stream.transition,
+    )  # fmt: skip
+
+
+def test_wall_and_its_gradients() -> None:
+    z, config = load("wall_h4")
+    gate = z["g"].requires_grad_()
+    call = wall_call(z, config, gate)
+    out = same_out(call, z["out"])
+    loss = (out.transpose(1, 2) * z["grad_out"]).sum()
+    (gradient,) = torch.autograd.grad(loss, [gate])
+    same(gradient, z["grad_g"])
+    more = wall_call(z, config, gate, scalar_gate=True, sink=True)
+    same_out(more, z["out_scalar_sink"])
+    # The stored gates were rounded to float32.
+    logits = z["gate_logits"] + call.encoding.config.gate_bias
+    clamped = call.encoding.clamped(torch.nn.functional.logsigmoid(logits))
+    torch.testing.assert_close(clamped, gate.detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_gates_that_leave_the_range_of_floats() -> None:
+    z, _ = load("wall_h4")
+    gate = -z["gate_logits"].abs().transpose(1, 2).float() * 200
+    assert (gate.cumsum(2)[:, :, -1] < -1000).any()
+    q, k, total = z["q"].float(), z["k"].float(), gate.double().cumsum(2)
+    seen = torch.ones(q.shape[2], q.shape[2]).tril().bool()
+    gap = total[:, :, :, None] - total[:, :, None]
+    gap = gap.masked_fill(~seen[..., None], -torch.inf)
+    expected = (q[:, :, :, None] * k[:, :, None] * gap.exp()).sum(-1)
+    found = Decay(gate).scores(q, k).double()
+    torch.testing.assert_close(found[:, :, seen], expected[:, :, seen], rtol=1e-5, atol=1e-5)

@@ -38,6 +38,7 @@ from oracle.distance import (
     alibi_bias,
     alibi_slopes,
     fire_bias,
+    grid_bias,
     kerple_clamp,
     kerple_log_bias,
     kerple_power_bias,
@@ -46,6 +47,7 @@ from oracle.distance import (
     t5_bias,
     t5_bucket,
     t5_clipped_bias,
+    wavlm_gate,
 )
 from oracle.polar import bam_bias, pope_scores
 from oracle.relative import (
@@ -79,6 +81,7 @@ from oracle.turning import (
     selective_angles,
     stick_weights,
     turn,
+    wall_scores,
 )
 
 __all__ = [
@@ -103,6 +106,7 @@ __all__ = [
     "grape_angles",
     "grape_bias",
     "grape_path_bias",
+    "grid_bias",
     "inkling_bias",
     "kerple_clamp",
     "kerple_log_bias",
@@ -136,6 +140,8 @@ __all__ = [
     "t5_clipped_bias",
     "turn",
     "visible_pairs",
+    "wall_scores",
+    "wavlm_gate",
     "weighted_alibi_bias",
     "windowed",
     "xl_bias",

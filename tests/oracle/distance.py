@@ -95,6 +95,43 @@ def t5_bias(
     )
 
 
+def wavlm_gate(x: np.ndarray, V: np.ndarray, v: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """The gate of every token and head, [b h s], from x [b s d], V [8 d/h], v [8], c [h]."""
+    b, s, d = x.shape
+    found = np.zeros((b, len(c), s))
+    for head in range(len(c)):
+        own = x[:, :, head * d // len(c) : (head + 1) * d // len(c)]
+        y = own @ np.asarray(V, np.float64).T + v
+        first, second = (1 / (1 + np.exp(-part.sum(-1))) for part in (y[..., :4], y[..., 4:]))
+        found[:, head] = first * (second * c[head] - 1) + 2
+    return found
+
+
+def grid_bias(
+    table: np.ndarray,
+    height: int,
+    width: int,
+    qpos: np.ndarray,
+    kpos: np.ndarray,
+    *,
+    class_token: bool = False,
+    causal: bool = True,
+) -> np.ndarray:
+    """table [n h] by offset in a grid of tokens, the class token's three rows last -> [h t s]."""
+    table = np.asarray(table, np.float64)
+
+    def value(i: int, j: int) -> np.ndarray:
+        if class_token:
+            if i == 0 or j == 0:
+                return table[-1] if i == j else table[-3] if i == 0 else table[-2]
+            i, j = i - 1, j - 1
+        dy, dx = i // width - j // width, i % width - j % width
+        dy = max(1 - height, min(height - 1, dy))
+        return table[(dy + height - 1) * (2 * width - 1) + dx + width - 1]
+
+    return per_pair(table.shape[1], qpos, kpos, value, causal=causal)
+
+
 def t5_clipped_bias(
     table: np.ndarray, qpos: np.ndarray, kpos: np.ndarray, *, K: int = 256, causal: bool = True
 ) -> np.ndarray:

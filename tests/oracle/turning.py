@@ -6,6 +6,7 @@ RePo            angle_ihm = theta_m W_f (silu(W_g x_i) * W_c x_i)
 GRAPE-M         angle_im = -freq_m sum_{t<i} sigmoid((x_t W^T + b) / 16)
 stick-breaking  w_ij = sigmoid(S_ij) prod_{j<t<i} (1 - sigmoid(S_it)), what is left to j = i
 PaTH            S_ij = q_i^T H_i ... H_{j+1} k_j / sqrt(e), H_t = I - beta_t w_t w_t^T
+Wall            S_ij = sum_c q_ic k_jc prod_{j<t<=i} gate_tc / sqrt(e)
 
 Angles are [b h s m], one per key's token; x [b s d] are the tokens of the keys.
 """
@@ -110,4 +111,17 @@ def path_scores(
             scores[:, :, row, j] = (back * k[:, :, j]).sum(-1) / np.sqrt(q.shape[-1])
             met = (back * w[:, :, j]).sum(-1) * beta[:, :, j]
             back = back - met[..., None] * w[:, :, j]
+    return scores
+
+
+def wall_scores(
+    q: np.ndarray, k: np.ndarray, gate: np.ndarray, qpos: np.ndarray, kpos: np.ndarray
+) -> np.ndarray:
+    """Scores [b h t s] through the gates [b h s e], between 0 and 1; NaN if hidden."""
+    scores = np.full((*q.shape[:3], k.shape[2]), np.nan)
+    for row, i in enumerate(own_key(qpos, kpos)):
+        back = np.array(q[:, :, row], np.float64)
+        for j in range(i, -1, -1):
+            scores[:, :, row, j] = (back * k[:, :, j]).sum(-1) / np.sqrt(q.shape[-1])
+            back = back * gate[:, :, j]
     return scores

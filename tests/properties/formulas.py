@@ -27,6 +27,7 @@ from headscape.encodings.fire import FIRE, LEAK
 from headscape.encodings.fox import FoX
 from headscape.encodings.grape import GRAPE
 from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
+from headscape.encodings.grid import Grid
 from headscape.encodings.inkling import Inkling
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
@@ -41,6 +42,8 @@ from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.encodings.stick_breaking import StickBreaking
 from headscape.encodings.t5 import T5, T5Clipped
 from headscape.encodings.transformer_xl import TransformerXL
+from headscape.encodings.wall import Wall
+from headscape.encodings.wavlm import WavLM
 from headscape.encodings.xpos import XPos
 from headscape.properties.probe import HEAD_DIM, Factory, draw, randomise, shape
 from headscape.properties.tolerance import require_same
@@ -84,6 +87,23 @@ def _(encoding: T5, x: Array, qpos: Array, kpos: Array) -> Array:
 def _(encoding: T5Clipped, x: Array, qpos: Array, kpos: Array) -> Array:
     table, K = array(encoding.table.weight), encoding.config.max_distance
     return oracle.t5_clipped_bias(table, qpos, kpos, K=K, causal=encoding.shape.causal)
+
+
+@bias.register
+def _(encoding: WavLM, x: Array, qpos: Array, kpos: Array) -> Array:
+    causal, config = encoding.shape.causal, encoding.config
+    table = array(encoding.table.weight)
+    B = oracle.t5_bias(table, qpos, kpos, M=config.max_distance, bidirectional=not causal)
+    learned = encoding.gate.weight, encoding.gate.bias, encoding.constant
+    gate = oracle.wavlm_gate(x, *(array(each) for each in learned))
+    return gate[:, :, oracle.own_key(qpos, kpos), None] * B
+
+
+@bias.register
+def _(encoding: Grid, x: Array, qpos: Array, kpos: Array) -> Array:
+    sizes = encoding.config.rows, encoding.config.columns
+    form = {"class_token": encoding.config.class_token, "causal": encoding.shape.causal}
+    return oracle.grid_bias(array(encoding.table), *sizes, qpos, kpos, **form)
 
 
 @bias.register
@@ -320,10 +340,25 @@ def path(encoding: PaTH, q: Array, k: Array, x: Array, qpos: Array, kpos: Array)
     return scores + oracle.fox_bias(x, *gate, qpos, kpos) / e**0.5
 
 
+def wall(encoding: Wall, q: Array, k: Array, x: Array, qpos: Array, kpos: Array) -> Array:
+    """Wall's scores, with the scalar gates' sum if it has them."""
+    b, s, _ = x.shape
+    logits = x @ array(encoding.gate.weight).T + array(encoding.gate.bias)
+    logits = logits.reshape(b, s, encoding.shape.heads, -1).transpose(0, 2, 1, 3)
+    g_max = encoding.config.g_max
+    gate = np.exp(g_max * (oracle.sigmoid(logits) ** (1 / g_max) - 1))
+    scores = oracle.wall_scores(q, k, gate, qpos, kpos)
+    if encoding.forget is None:
+        return scores
+    scalar = array(encoding.forget.weight), array(encoding.forget.bias)
+    return scores + oracle.fox_bias(x, *scalar, qpos, kpos)
+
+
 def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos: Array) -> Array:
     """Final scores by the formula."""
-    if isinstance(encoding, PaTH):
-        return path(encoding, q, k, x, qpos, kpos)
+    if encoding.moves_keys:
+        between = path if isinstance(encoding, PaTH) else wall
+        return between(encoding, q, k, x, qpos, kpos)
     angle = angles(encoding, x)
     if angle is not None:
         pairing = getattr(encoding.config, "pairing", "halves").replace("halves", "half")

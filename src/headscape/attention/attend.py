@@ -25,7 +25,7 @@ from headscape.attention.native import adapter
 from headscape.attention.reference import AttentionInputs, Tap
 from headscape.bias import Bias
 from headscape.encodings import Encoding
-from headscape.encodings.reflections import Reflections
+from headscape.encodings.stream import Transition
 from headscape.errors import InputError
 from headscape.types import Positions, Visible
 
@@ -81,7 +81,7 @@ def attend(
     temperature: Float[Tensor, "#b #h t"] | None = None,
     softcap: float | None = None,
     sink: Float[Tensor, " h"] | None = None,
-    reflections: Reflections | None = None,
+    transition: Transition | None = None,
 ) -> Float[Tensor, "b h t ev"]:
     """Check the arguments and return the attention of rotated q and k over v.
 
@@ -90,7 +90,7 @@ def attend(
     """
     inputs = AttentionInputs(
         q, k, v, encoding, bias, positions, visible, scale, unrotated,
-        temperature=temperature, softcap=softcap, sink=sink, reflections=reflections,
+        temperature=temperature, softcap=softcap, sink=sink, transition=transition,
     )  # fmt: skip
     check(inputs)
     check_consistency(inputs)

@@ -5,7 +5,7 @@ from math import inf
 from torch import Tensor
 
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings.reflections import Reflections
+from headscape.encodings.stream import Transition
 from headscape.errors import InputError
 from headscape.types import Positions, Visible
 
@@ -45,7 +45,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def check_shaping(inputs: AttentionInputs) -> None:
-    """Raise InputError unless temperature, softcap, sink and reflections fit the queries."""
+    """Raise InputError unless temperature, softcap, sink and transition fit the queries."""
     b, h, t, _ = inputs.q.shape
     if inputs.softcap is not None and not 0 < inputs.softcap < inf:
         raise InputError(f"softcap must be positive and finite, got {inputs.softcap}.")
@@ -56,18 +56,22 @@ def check_shaping(inputs: AttentionInputs) -> None:
         shape = tuple(temperature.shape)
         if len(shape) != 3 or shape[0] not in (1, b) or shape[1] not in (1, h) or shape[2] != t:
             raise InputError(f"temperature must have shape 1 or {b}, 1 or {h}, {t}, got {shape}.")
-    if inputs.reflections is not None:
-        _check_reflections(inputs, inputs.reflections)
+    if inputs.transition is not None:
+        _check_transition(inputs, inputs.transition)
 
 
-def _check_reflections(inputs: AttentionInputs, given: Reflections) -> None:
+def _check_transition(inputs: AttentionInputs, given: Transition) -> None:
     b, h, t, e = inputs.q.shape
-    count, keys = given.w.shape[2], inputs.k.shape[2]
-    fits = tuple(given.w.shape) == (b, h, count, e) and tuple(given.beta.shape) == (b, h, count)
-    if not fits or not t <= count <= keys:
+    count, keys = given.tensors[0].shape[2], inputs.k.shape[2]
+    needed, found = given.shapes(b, h, count, e), [tuple(x.shape) for x in given.tensors]
+    if found != list(needed.values()) or not t <= count <= keys:
+        parts = (
+            f"{name} of shape {b} {h} n" + f" {e}" * (len(shape) - 3)
+            for name, shape in needed.items()
+        )
         raise InputError(
-            f"reflections need w of shape {b} {h} n {e} and beta of {b} {h} n, with n from {t} to "
-            f"{keys}, got {tuple(given.w.shape)} and {tuple(given.beta.shape)}."
+            f"{type(given).__name__} needs {' and '.join(parts)}, with n from {t} to {keys}, got "
+            f"{' and '.join(map(str, found))}."
         )
 
 

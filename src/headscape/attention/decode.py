@@ -36,7 +36,7 @@ def refuses(inputs: AttentionInputs) -> str | None:
 
 def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 ev"]:
     """Return the attention of one query."""
-    if inputs.encoding.weighs or inputs.reflections is not None:
+    if inputs.encoding.weighs or inputs.transition is not None:
         return reference.attend(inputs)
     window, chunk = inputs.visible.window, inputs.visible.chunk
     if chunk is not None:

@@ -32,8 +32,8 @@ def refuses(inputs: AttentionInputs) -> str | None:
         return f"{inputs.encoding.title} mixes whole rows of scores"
     if inputs.encoding.weighs:
         return f"{inputs.encoding.title} has no softmax"
-    if inputs.reflections is not None:
-        return "it does not take reflections"
+    if inputs.transition is not None:
+        return "keys that change on their way to a query are not supported"
     if isinstance(inputs.bias, Pairwise):
         return "its bias is an arbitrary function of pairs"
     if isinstance(inputs.bias, Sheared):

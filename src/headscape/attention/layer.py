@@ -108,7 +108,7 @@ def prepare(
         temperature=encoding.temperature(positions.q),
         softcap=encoding.softcap,
         sink=encoding.sink(),
-        reflections=None if stream is None else stream.reflections,
+        transition=None if stream is None else stream.transition,
     )
 
 

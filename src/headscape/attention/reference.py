@@ -6,10 +6,10 @@
     weights_ij = exp(final_ij) / (exp(sink) + sum over visible j of exp(final_ij))
     out_i      = sum_j weights_ij v_j
 
-Temperature, softcap and sink are left out where they are None. With reflections, R(q_i) . R(k_j)
-goes through those between key and query (encodings/reflections.py). An encoding may make its own
-weights (`weigh`). k and v may have fewer heads than q: heads that follow each other then share
-theirs (grouped queries).
+Temperature, softcap and sink are left out where they are None. With a transition, R(q_i) . R(k_j)
+goes through what is between key and query (encodings/reflections.py, decay.py). An encoding may
+make its own weights (`weigh`). k and v may have fewer heads than q: heads that follow each other
+then share theirs (grouped queries).
 
 Any dtype up to float64, any device, whole matrices in memory (or a block of rows at a time through
 `scores`). The reported bias is the effective one, final - content: for an additive encoding the
@@ -26,7 +26,7 @@ from torch import Tensor, inf
 
 from headscape.bias import Bias, dense
 from headscape.encodings import Encoding
-from headscape.encodings.reflections import Reflections
+from headscape.encodings.stream import Transition
 from headscape.errors import InputError
 from headscape.types import ALL, Positions, Visible
 
@@ -56,13 +56,13 @@ class AttentionInputs:
     """Scores stay between minus and plus this."""
     sink: Float[Tensor, " h"] | None = field(default=None, kw_only=True)
     """The score of a key without a value, one per head, taken as it is."""
-    reflections: Reflections | None = field(default=None, kw_only=True)
+    transition: Transition | None = field(default=None, kw_only=True)
     """What keys go through on the way to a query; the queries are then the last t keys."""
 
     def __post_init__(self) -> None:
-        if self.encoding.reflects and self.reflections is None:
+        if self.encoding.moves_keys and self.transition is None:
             raise InputError(
-                f"{self.encoding.title} needs the reflections of its stream: pass reflections= or "
+                f"{self.encoding.title} needs the transition of its stream: pass transition= or "
                 f"call attention()."
             )
 
@@ -96,12 +96,12 @@ def scores(inputs: AttentionInputs, rows: slice = ALL) -> Scores:
     q = inputs.q[:, :, rows]
     heads = q.shape[1]
     keys = shared(inputs.k, heads)
-    if inputs.reflections is None:
+    if inputs.transition is None:
         rotated = inputs.scale * (q @ keys.mT)
     else:
-        rotated = inputs.scale * inputs.reflections.scores(inputs.q, keys, rows).to(q.dtype)
+        rotated = inputs.scale * inputs.transition.scores(inputs.q, keys, rows).to(q.dtype)
     if inputs.unrotated is None:
-        content = rotated if inputs.reflections is None else inputs.scale * (q @ keys.mT)
+        content = rotated if inputs.transition is None else inputs.scale * (q @ keys.mT)
     else:
         raw_q, raw_k = inputs.unrotated
         content = inputs.scale * (raw_q[:, :, rows] @ shared(raw_k, heads).mT)
@@ -139,7 +139,7 @@ def _effective(
     inputs: AttentionInputs, content: Tensor, added: Tensor | None, final: Tensor
 ) -> Float[Tensor, "b h t s"]:
     """Return final - content; for a plain bias the bias itself, without the rounding of the sum."""
-    turned = inputs.unrotated is not None or inputs.reflections is not None
+    turned = inputs.unrotated is not None or inputs.transition is not None
     if inputs.encoding.mixes or turned or inputs.bends:
         return final - content
     return torch.zeros_like(content) if added is None else added.expand_as(content)

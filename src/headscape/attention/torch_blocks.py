@@ -3,7 +3,7 @@
     regular   no bias, Toeplitz or Slope at consecutive positions: tiles with a backward pass of
               their own (torch_regular.py)
     general   every other bias, every encoding that mixes scores or makes its own weights, windows,
-              chunks, temperature, softcap, sinks and reflections: the reference on a block of rows
+              chunks, temperature, softcap, sinks and transitions: the reference on a block of rows
               and the keys that they see, under activation checkpointing
 
 Both recompute the scores in backward. For half precision the regular form computes in float32, the
@@ -32,7 +32,7 @@ def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
     gap = _gap(inputs)
     if inputs.bends or inputs.sink is not None or inputs.visible.window is not None:
         return _general(inputs)
-    if inputs.encoding.weighs or inputs.reflections is not None or inputs.visible.chunk is not None:
+    if inputs.encoding.weighs or inputs.transition is not None or inputs.visible.chunk is not None:
         return _general(inputs)
     return _general(inputs) if gap is None else _regular(inputs, gap)
 
@@ -76,7 +76,7 @@ def _seen(inputs: AttentionInputs, rows: slice) -> AttentionInputs:
     """The same call with the keys from the first to the last that a row may see."""
     window, at, bias = inputs.visible.window, inputs.positions, inputs.bias
     window = inputs.visible.chunk if window is None else window
-    if window is None or inputs.encoding.mixes or inputs.reflections is not None:
+    if window is None or inputs.encoding.mixes or inputs.transition is not None:
         return inputs
     low, high = int(at.q[:, rows].min()) - window, int(at.q[:, rows].max()) + window
     near = ((at.k > low) & (at.k < high)).any(0).nonzero()

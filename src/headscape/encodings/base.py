@@ -141,8 +141,8 @@ class Encoding(nn.Module):
     """`mix` does more than add the bias, so it needs whole rows of scores."""
     weighs: bool = False
     """`weigh` is not the softmax."""
-    reflects: bool = False
-    """Its stream has reflections, which attention needs."""
+    moves_keys: bool = False
+    """Keys change on their way to a query: its stream has reflections or a decay."""
 
     shift_invariant: bool = True
     toeplitz: bool = True

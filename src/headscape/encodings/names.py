@@ -21,6 +21,7 @@ from headscape.encodings.fire import FIRE
 from headscape.encodings.fox import FoX
 from headscape.encodings.grape import GRAPE
 from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
+from headscape.encodings.grid import Grid
 from headscape.encodings.inkling import Inkling
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
@@ -37,6 +38,8 @@ from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.encodings.stick_breaking import StickBreaking
 from headscape.encodings.t5 import T5, T5Clipped
 from headscape.encodings.transformer_xl import TransformerXL
+from headscape.encodings.wall import Wall
+from headscape.encodings.wavlm import WavLM
 from headscape.encodings.wrapper import Wrapper
 from headscape.encodings.xpos import XPos
 from headscape.errors import InputError, unknown
@@ -55,9 +58,12 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "repo": RePo,
     "grape-m": GRAPEMultiplicative,
     "path": PaTH,
+    "wall": Wall,
     "alibi": ALiBi,
     "t5": T5,
     "t5-clipped": T5Clipped,
+    "wavlm": WavLM,
+    "grid": Grid,
     "kerple": Kerple,
     "kerple-power": KerplePower,
     "kerple-weight": KerpleWeight,

@@ -68,7 +68,7 @@ class PaTH(Encoding):
     toeplitz = False
     context_dependent = True
     streams = True
-    reflects = True
+    moves_keys = True
     config_type = PaTHConfig
     config: PaTHConfig
 

@@ -31,6 +31,15 @@ class Reflections:
     w: Float[Tensor, "b h n e"]
     beta: Float[Tensor, "b h n"]
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Everything they are made of, each with tokens as the third axis."""
+        return self.w, self.beta
+
+    def shapes(self, b: int, h: int, n: int, e: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape that each tensor needs, by name."""
+        return {"w": (b, h, n, e), "beta": (b, h, n)}
+
     def scores(
         self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"], rows: slice = ALL
     ) -> Float[Tensor, "b h r s"]:

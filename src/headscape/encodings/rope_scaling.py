@@ -86,8 +86,10 @@ def yarn(band: Band) -> Frequencies:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, band.dims - 1)
     m = torch.arange(band.dims // 2, dtype=torch.float64)
-    # A ramp of width 0 would divide by 0; any small width gives the same step.
-    slow = ((m - low) / max(high - low, 0.001)).clamp(0, 1)
+    # A ramp of width 0 would divide by 0; any small width gives the same step. Where no pair turns
+    # once within the trained length, the width is negative and every pair is kept, as in the
+    # authors' code.
+    slow = ((m - low) / ((high - low) or 0.001)).clamp(0, 1)
     return linear(band) * slow + none(band) * (1 - slow)
 
 

@@ -5,7 +5,11 @@ from dataclasses import dataclass, replace
 from jaxtyping import Float
 from torch import Tensor
 
+from headscape.encodings.decay import Decay
 from headscape.encodings.reflections import Reflections
+
+Transition = Reflections | Decay
+"""What a key goes through on its way to a query."""
 
 
 @dataclass(frozen=True)
@@ -15,8 +19,9 @@ class Stream:
     `total` is a running sum over tokens, in float64 because only its differences matter. `weight`
     and `query` are per query, so a cache does not keep them; it keeps `total` and `key`. `backward`
     is a second running sum, for keys to the right of their query. `angle` is what `rotate` turns
-    each pair of dims by, in float64. `reflections` act on the keys between key and query. `carry`
-    is what the stream of the next tokens goes on from; the last `total` if it is None.
+    each pair of dims by, in float64. A key goes through the `reflections` or the `decay` of every
+    token between it and its query. `carry` is what the stream of the next tokens goes on from; the
+    last `total` if it is None.
     """
 
     total: Float[Tensor, "b h t"] | None = None
@@ -26,10 +31,11 @@ class Stream:
     key: Float[Tensor, "b h t c2"] | None = None
     angle: Float[Tensor, "#b #h t m"] | None = None
     reflections: Reflections | None = None
+    decay: Decay | None = None
     carry: Tensor | None = None
 
     def last(self, count: int) -> "Stream":
-        """Return the stream of the last `count` tokens; reflections are of all."""
+        """Return the stream of the last `count` tokens; its transition is of all."""
         names = ("total", "weight", "backward", "query", "key", "angle")
         given = {name: getattr(self, name) for name in names}
         cut = {name: x[:, :, x.shape[2] - count :] for name, x in given.items() if x is not None}
@@ -42,6 +48,11 @@ class Stream:
             if x is not None:
                 return x.shape[2]
         return 0
+
+    @property
+    def transition(self) -> Transition | None:
+        """What keys go through on their way to a query, if anything."""
+        return self.decay if self.reflections is None else self.reflections
 
     @property
     def sums(self) -> Float[Tensor, "b h t"]:

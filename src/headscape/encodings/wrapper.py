@@ -33,7 +33,7 @@ class Wrapper(Encoding):
         self.adds_bias = base.adds_bias
         self.rotates = base.rotates
         self.streams = base.streams
-        self.reflects = base.reflects
+        self.moves_keys = base.moves_keys
         self.reads_heads = base.reads_heads
         self.no_bidirectional_form = base.no_bidirectional_form
         self.cacheable_keys = base.cacheable_keys

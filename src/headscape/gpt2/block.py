@@ -121,7 +121,7 @@ class Attention(nn.Module):
             temperature=encoding.temperature(positions.q),
             softcap=encoding.softcap,
             sink=encoding.sink(),
-            reflections=None if stream is None else stream.reflections,
+            transition=None if stream is None else stream.transition,
         )
 
     def output(self, inputs: AttentionInputs, path: attend.Path) -> Float[Tensor, "b t d"]:

@@ -210,14 +210,14 @@ class Cache:
         return int(near.any(dim=0).nonzero()[0])
 
     def _settle(self, store: LayerCache) -> None:
-        """Take over what a pass has left: where streams go on, keys behind new reflections."""
+        """Take over what a pass has left: where streams go on, keys behind new transitions."""
         stream, store.passing = store.passing, None
         if stream is None:
             return
         store.carry = stream.carry
-        if stream.reflections is not None:
+        if stream.transition is not None:
             keys = store.k[:, :, : self.length - store.start]
-            keys.copy_(stream.reflections.advance(keys))
+            keys.copy_(stream.transition.advance(keys))
 
     def _double(self) -> None:
         self.capacity *= 2

@@ -96,7 +96,7 @@ def _one_head(
         encoding=_plain(q.shape[-1], causal=inputs.visible.causal),
         bias=bias,
         unrotated=None,
-        reflections=None,
+        transition=None,
         temperature=None,
         softcap=None,
         sink=None if inputs.sink is None else inputs.sink[head : head + 1],

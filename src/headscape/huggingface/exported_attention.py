@@ -108,7 +108,7 @@ class HeadscapeAttention(nn.Module):
             temperature=encoding.temperature(at),
             softcap=encoding.softcap,
             sink=encoding.sink(),
-            reflections=None if queries is None else queries.reflections,
+            transition=None if queries is None else queries.transition,
         )
 
     def _streams(
@@ -182,7 +182,7 @@ def _adds(inputs: AttentionInputs) -> bool:
     """Whether scores are only q.k and a bias, as transformers' attention functions compute them."""
     encoding = inputs.encoding
     changed = encoding.mixes or encoding.weighs or inputs.bends or inputs.sink is not None
-    return not changed and inputs.reflections is None
+    return not changed and inputs.transition is None
 
 
 def refuse_backend(name: str | None) -> None:

@@ -58,7 +58,7 @@ def keeps_input(encoding: Encoding, x: Float[Tensor, "b t d"]) -> bool:
     stream = encoding.stream(x[:1, :1].detach())
     if stream is None:
         return False
-    more = (stream.query, stream.key, stream.angle, stream.reflections, stream.carry)
+    more = (stream.query, stream.key, stream.angle, stream.transition, stream.carry)
     return stream.total is None or any(value is not None for value in more)
 
 

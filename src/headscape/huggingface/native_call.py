@@ -33,7 +33,7 @@ def no_encoding(heads: int, head_dim: int) -> Encoding:
 def attend_rule(inputs: AttentionInputs, rule: MaskRule) -> Tensor:
     """Return attention [b h t ev]."""
     own = inputs.encoding
-    whole = own.mixes or own.weighs or own.reflects or inputs.visible.chunk is not None
+    whole = own.mixes or own.weighs or own.moves_keys or inputs.visible.chunk is not None
     if inputs.q.shape[2] == 1 and not whole and one_query.serves(inputs):
         return _one(inputs, rule)
     return attend.run(inputs)

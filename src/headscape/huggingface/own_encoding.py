@@ -138,5 +138,5 @@ def encoded_inputs(
         temperature=encoding.temperature(positions.q),
         softcap=encoding.softcap or softcap,
         sink=sink if encoding.sink() is None else encoding.sink(),
-        reflections=None if asked is None else asked.reflections,
+        transition=None if asked is None else asked.transition,
     )

@@ -1,7 +1,7 @@
 """What an encoding read off earlier tokens (Stream), beside the keys of a transformers cache.
 
 A cache layer keeps the stream of its tokens as an attribute: running sums, vectors, angles and
-reflections. Beam search reorders a layer's batch; the layer's methods that do are wrapped once, so
+transitions. Beam search reorders a layer's batch; the layer's methods that do are wrapped once, so
 that the stream follows. Which tokens are valid is said by the mask's first query, so cropping and
 resetting need nothing.
 """
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from headscape.encodings import Encoding, Stream
-from headscape.encodings.reflections import Reflections
 from headscape.errors import InputError
 
 STREAM = "headscape_stream"
 PER_KEY = ("total", "backward", "key", "angle")
 """What of a stream belongs to keys, and is kept for every token."""
+TRANSITIONS = ("reflections", "decay")
+"""What keys go through, and is kept for every token too."""
 FOLLOWS: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "reorder_cache": lambda x, rows: x.index_select(0, rows),
     "batch_select_indices": lambda x, rows: x[rows],
@@ -52,7 +53,9 @@ def _carry(before: Stream, count: int) -> Tensor | None:
     """Return what the stream goes on from after `count` tokens."""
     if before.carry is None:
         return None if before.total is None else before.total[:, :, count - 1]
-    kept = before.tokens or (0 if before.reflections is None else before.reflections.w.shape[2])
+    kept = before.tokens or (
+        0 if before.transition is None else before.transition.tensors[0].shape[2]
+    )
     if kept != count:
         raise InputError(
             f"the cache was cut from {kept} tokens to {count}, which an encoding whose stream "
@@ -72,11 +75,11 @@ def _joined(before: Stream, new: Stream, count: int) -> Stream:
         return torch.cat(list(parts), 2)
 
     found = {name: join(getattr(before, name), getattr(new, name)) for name in PER_KEY}
-    reflections = new.reflections
-    if before.reflections is not None and reflections is not None:
-        old = before.reflections
-        reflections = Reflections(join(old.w, reflections.w), join(old.beta, reflections.beta))
-    return Stream(**found, reflections=reflections, carry=new.carry)
+    for name in TRANSITIONS:
+        old, more = getattr(before, name), getattr(new, name)
+        if old is not None and more is not None:
+            found[name] = type(more)(*map(join, old.tensors, more.tensors))
+    return Stream(**found, carry=new.carry)
 
 
 def _each(stream: Stream, change: Callable[[Tensor], Tensor], *, carry: bool = True) -> Stream:
@@ -86,9 +89,10 @@ def _each(stream: Stream, change: Callable[[Tensor], Tensor], *, carry: bool = T
         value = getattr(stream, item.name)
         if isinstance(value, Tensor) and (carry or item.name != "carry"):
             changed[item.name] = change(value)
-    if stream.reflections is not None:
-        own = stream.reflections
-        changed["reflections"] = Reflections(change(own.w), change(own.beta))
+    for name in TRANSITIONS:
+        own = getattr(stream, name)
+        if own is not None:
+            changed[name] = type(own)(*map(change, own.tensors))
     return replace(stream, **changed)
 
 

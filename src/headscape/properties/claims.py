@@ -119,7 +119,7 @@ def flags(factory: Factory, heads: int, length: int) -> None:
             for a, b in pairwise(values)
         ),
         "mixes": not torch.equal(encoding.mix(scores, added, seen, q), expected),
-        "reflects": stream is not None and stream.reflections is not None,
+        "moves_keys": stream is not None and stream.transition is not None,
         "weighs": not torch.equal(encoding.weigh(scores, seen), softmax),
     }
     for flag, does in done.items():

@@ -70,8 +70,8 @@ def refuses(inputs: AttentionInputs) -> str | None:
 def _refuses_content(inputs: AttentionInputs) -> str | None:
     if inputs.encoding.weighs:
         return f"the native kernels compute a softmax, not the weights of {inputs.encoding.title}"
-    if inputs.reflections is not None:
-        return "the native kernels do not take reflections"
+    if inputs.transition is not None:
+        return "the native kernels do not support keys that change on their way to a query"
     return None
 
 

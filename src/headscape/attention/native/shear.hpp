@@ -206,6 +206,17 @@ struct Sheared {
             run(d, next - d, source(d), source(next - 1) - source(d) + 1);
         }
     }
+    // The first of the distances d ... d + count - 1 that has each row of the basis, from row `at`
+    // on, and behind the last of them `count`.
+    struct Runs {
+        int32_t at[kKeyLd + 1];
+        int64_t count = 0;
+        Runs(const Sheared &s, int64_t d, int64_t distances, int64_t first) {
+            for (int64_t n = 0; n < distances; n++)
+                if (s.source(d + n) - first == count) at[count++] = (int32_t)n;
+            at[count] = (int32_t)distances;
+        }
+    };
     const float *keys(int64_t j) const {
         return p.u + row * p.u_stride + (head * p.keys + j) * key_wide;
     }
@@ -266,29 +277,59 @@ struct Sheared {
                 const float *by = p.key_basis + head * p.key_basis_stride + at * key_wide;
                 float *d_by = p.d_key_basis + (part * p.basis_rows + at) * key_wide;
                 const float *ds = block + d - b.at;
-                if (rows < count) ds = collect(d, count, at, rows, b.count, ds);
+                if (rows < count) ds = collect(d, count, at, b.count, ds);
+                if (p.key_rank == 1) return learn_one(b, pair, at, rows, ds, d_u, d_by);
                 over_queries(b.count, key_wide, rows, ds, kKeyLd, by, key_wide, d_u, key_wide, kAll);
                 over_keys<Into::kAdd>(rows, key_wide, b.count, ds, kKeyLd, keys(pair.k.start + j),
                                       key_wide, d_by, key_wide, nullptr, kAll);
             });
         }
     }
-    // E of every distance from that of every row of the basis, in `piece`; and the reverse.
-    void spread(int64_t d, int64_t count, int64_t at, int64_t keys, float *to) const {
-        int32_t from[kKeyLd];
-        for (int64_t n = 0; n < count; n++) from[n] = (int32_t)(source(d + n) - at);
-        for (int64_t j = 0; j < keys; j++)
-            for (int64_t n = 0; n < count; n++) to[j * kKeyLd + n] = piece[j * kKeyLd + from[n]];
-    }
-    const float *collect(int64_t d, int64_t count, int64_t at, int64_t rows, int64_t keys,
-                         const float *ds) const {
-        int32_t to[kKeyLd];
-        for (int64_t n = 0; n < count; n++) to[n] = (int32_t)(source(d + n) - at);
-        for (int64_t j = 0; j < keys; j++) {
-            float *sums = piece + j * kKeyLd;
-            memset(sums, 0, rows * sizeof(float));
-            for (int64_t n = 0; n < count; n++) sums[to[n]] += ds[j * kKeyLd + n];
+    // The gradients of u and its basis at rank 1, whose products would be mostly padding.
+    void learn_one(const KeyBlock &b, const Pair &pair, int64_t at, int64_t rows, const float *ds,
+                   float *d_u, float *d_by) const {
+        const float *by = p.key_turned + head * p.key_turned_stride + at;
+        const float *u = keys(pair.k.start + b.start);
+        V sums[kKeyLd / W + 1] = {};
+        for (int64_t j = 0; j < b.count; j++) {
+            V dot = V{}, own = splat(u[j * key_wide]);
+            for (int64_t n = 0; n < rows; n += W) {
+                V x = load(ds + j * kKeyLd + n);
+                if (n + W > rows) x = choose((Lanes)(lane_index() < (int32_t)(rows - n)), x, V{});
+                dot = fma(x, load(by + n), dot);
+                sums[n / W] = fma(x, own, sums[n / W]);
+            }
+            d_u[j * key_wide] += sum(dot);
         }
+        for (int64_t n = 0; n < rows; n++) d_by[n * key_wide] += sums[n / W][n % W];
+    }
+    // E of every distance from that of every row of the basis, in `piece`; and the reverse.
+    // A row of the basis has a run of distances, and runs follow each other: vectors that are stored
+    // beyond the end of one are overwritten by the next.
+    void spread(int64_t d, int64_t count, int64_t at, int64_t keys, float *to) const {
+        Runs runs(*this, d, count, at);
+        for (int64_t j = 0; j < keys; j++)
+            for (int64_t r = 0; r < runs.count; r++) {
+                V value = splat(piece[j * kKeyLd + r]);
+                for (int64_t n = runs.at[r]; n < runs.at[r + 1]; n += W)
+                    store(to + j * kKeyLd + n, value);
+            }
+    }
+    const float *collect(int64_t d, int64_t count, int64_t at, int64_t keys, const float *ds) const {
+        Runs runs(*this, d, count, at);
+        for (int64_t j = 0; j < keys; j++)
+            for (int64_t r = 0; r < runs.count; r++) {
+                const float *from = ds + j * kKeyLd;
+                int64_t n = runs.at[r], end = runs.at[r + 1];
+                float total = 0;
+                if (end - n >= W) {
+                    V many = V{};
+                    for (; n + W <= end; n += W) many += load(from + n);
+                    total = sum(many);
+                }
+                for (; n < end; n++) total += from[n];
+                piece[j * kKeyLd + r] = total;
+            }
         return piece;
     }
     // Hands on the gradients of curves at distances of at least `from`, which no later key has.

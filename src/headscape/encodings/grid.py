@@ -1,0 +1,100 @@
+"""A table over the offsets of a two-dimensional grid: Swin (Liu et al. 2021, arXiv:2103.14030).
+
+    B_ij = r_h[y_i - y_j, x_i - x_j],     token p is at row y = p // columns, column x = p % columns
+
+The table has (2 rows - 1)(2 columns - 1) entries per head; offset (dy, dx) is entry
+(dy + rows - 1)(2 columns - 1) + dx + columns - 1. Where there are more rows of tokens than `rows`,
+larger offsets in y take the entry of the largest.
+
+BEiT (Bao et al. 2021, arXiv:2106.08254) has a token of class in front, position 0 here
+(`class_token`), and three more entries at the end: class to token, token to class, class to class.
+transformers' BEiT resizes the table on grids that are not square and then reads wrong entries;
+this does not.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headscape.bias import Pairwise
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
+from headscape.errors import InputError
+from headscape.types import Positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridConfig(Config):
+    """Options of the table."""
+
+    rows: int | None = None
+    """Rows of the grid; enough for the context length if left out."""
+    columns: int | None = None
+    """Columns of the grid; the root of the context length, rounded up, if left out."""
+    class_token: bool = False
+    """Position 0 is a token of class, outside the grid."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("rows", "columns"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}.")
+
+
+class Grid(Encoding):
+    """One scalar per head and offset in a grid of tokens."""
+
+    title = "Grid table"
+    paper = "Liu et al. 2021, arXiv:2103.14030 (Swin)"
+    formula = "S = A + r_h[y_i-y_j, x_i-x_j]"
+    published = ({"relative_position_bias_table": "table"},)
+    adds_bias = True
+    shift_invariant = False
+    toeplitz = False
+    config_type = GridConfig
+    config: GridConfig
+
+    def __init__(self, shape: Shape, config: GridConfig) -> None:
+        super().__init__(shape, config)
+        tokens = max(1, shape.train_length - config.class_token)
+        self.columns = config.columns or math.ceil(tokens**0.5)
+        self.rows = config.rows or math.ceil(tokens / self.columns)
+        entries = (2 * self.rows - 1) * (2 * self.columns - 1) + 3 * config.class_token
+        self.table = nn.Parameter(torch.randn(entries, shape.heads) * 0.02)
+
+    def bias(
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
+    ) -> Pairwise:
+        """Return the table's value for every pair."""
+
+        def fn(rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
+            return self.table[self.index(positions.block(rows, cols))].movedim(-1, 1)
+
+        return Pairwise(fn, positions)
+
+    def index(self, positions: Positions) -> Int[Tensor, "#b t s"]:
+        """Return the entry of the table for every pair."""
+        first = int(self.config.class_token)
+        q, k = positions.q[:, :, None] - first, positions.k[:, None] - first
+        reach = self.rows - 1
+        down = (_over(q, self.columns) - _over(k, self.columns)).clamp(-reach, reach)
+        across = q.remainder(self.columns) - k.remainder(self.columns)
+        entry = (down + reach) * (2 * self.columns - 1) + across + self.columns - 1
+        if not first:
+            return entry
+        last = self.table.shape[0] - 1
+        entry = torch.where(q < 0, last - 2, entry)
+        return torch.where(k < 0, last - (q >= 0).long(), entry)
+
+
+def _over(at: Int[Tensor, "*n"], columns: int) -> Int[Tensor, "*n"]:
+    return at.div(columns, rounding_mode="floor")

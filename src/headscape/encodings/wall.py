@@ -1,0 +1,102 @@
+"""Wall attention: every channel forgets at its own rate (Tilde Research 2026, no paper).
+
+    S_ij = sum_c q_ic k_jc exp(sum_{j<t<=i} g_tc) / sqrt(e),     g_t = clamp(ln sigmoid(x_t W + b))
+
+The gates are per token, head and channel. The soft clamp g_max expm1(g / g_max) keeps a token's log
+gate above -g_max. With `scalar_gate` FoX's sum of ln sigmoid(x_t w + c) is added, not divided.
+
+The released code (bicycleman15/wall-attention-release) takes the gates as an argument; the
+projection and its bias of 1 at the start are ours. Its sink is a field of every encoding. Grouped
+queries are absent.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from headscape.bias import Bias, Slope
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.decay import Decay
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
+from headscape.errors import InputError
+from headscape.types import Positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class WallConfig(Config):
+    """Options of Wall attention."""
+
+    g_max: float = 0.86
+    """A token's log gate stays above minus this."""
+    gate_bias: float = 1.0
+    """Initial b; at 1 a token keeps about 3/4 of every channel."""
+    scalar_gate: bool = False
+    """Whether a forget gate per head is summed as well."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.g_max < math.inf:
+            raise InputError(f"g_max must be positive and finite, got {self.g_max}.")
+
+
+class Wall(Encoding):
+    """A product of gates between key and query in every channel."""
+
+    title = "Wall"
+    paper = "Tilde Research 2026, no paper"
+    formula = "S = sum_c q_ic k_jc exp(sum_{j<t<=i} g_tc) / sqrt(e)"
+    shows = "final"
+    no_bidirectional_form = "its gates are those between a key and a later query"
+    toeplitz = False
+    context_dependent = True
+    streams = True
+    moves_keys = True
+    config_type = WallConfig
+    config: WallConfig
+
+    def __init__(self, shape: Shape, config: WallConfig) -> None:
+        super().__init__(shape, config)
+        self.adds_bias = config.scalar_gate
+        self.gate = nn.Linear(shape.width, shape.heads * shape.head_dim)
+        self.forget = nn.Linear(shape.width, shape.heads) if config.scalar_gate else None
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Set the gates' bias to `gate_bias`."""
+        nn.init.constant_(self.gate.bias, self.config.gate_bias)
+
+    def stream(
+        self,
+        x: Float[Tensor, "b t d"],
+        carry: Float[Tensor, "b h"] | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
+    ) -> Stream:
+        """Return every token's log gates, and the scalar gates' sum in float64."""
+        logits = self.gate(x).unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
+        total = None
+        if self.forget is not None:
+            total = F.logsigmoid(self.forget(x)).double().cumsum(dim=1).transpose(1, 2)
+            total = total if carry is None else total + carry[..., None]
+        return Stream(total, decay=Decay(self.clamped(F.logsigmoid(logits))))
+
+    def clamped(self, gate: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        """Return log gates softly bounded from below by -g_max."""
+        return self.config.g_max * torch.expm1(gate / self.config.g_max)
+
+    def bias(
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
+    ) -> Bias | None:
+        """Return the sum of the scalar gates between key and query."""
+        if self.forget is None:
+            return None
+        queries, keys = self.need_streams(positions, queries, keys)
+        return Slope(None, queries.sums, keys.sums)

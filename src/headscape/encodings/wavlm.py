@@ -1,0 +1,107 @@
+"""WavLM: T5's buckets behind a gate per query (Chen et al. 2022, arXiv:2110.13900).
+
+    B_ij = g_ih r_h[bucket(i - j)],   g_ih = a (b c_h - 1) + 2,   a, b = sigmoid of two sums of y_i
+
+y_i = V x_ih + v has eight numbers, made of the slice of the layer's input that belongs to the head,
+with one V for all heads; a is the sigmoid of the sum of the first four, b that of the last four.
+
+WavLM has 320 buckets up to a distance of 800. It has one table, in its first layer, and V, v and c
+in every layer; here every layer has its own table, unless a model shares the encoding over layers.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from headscape.bias import Sheared
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.heads import Heads
+from headscape.encodings.stream import Stream
+from headscape.encodings.t5 import bucket
+from headscape.errors import InputError
+from headscape.types import Positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class WavLMConfig(Config):
+    """Options of WavLM's bias."""
+
+    buckets: int = 320
+    """Rows of the table."""
+    max_distance: int = 800
+    """Distances from here on share the last bucket."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buckets < 4 or self.buckets % 4:
+            raise InputError(f"buckets must be a multiple of 4, got {self.buckets}.")
+        if self.max_distance <= self.buckets // 2:
+            raise InputError(
+                f"max_distance must be above buckets/2 = {self.buckets // 2}, "
+                f"got {self.max_distance}."
+            )
+
+
+class WavLM(Encoding):
+    """One scalar per head and bucket of distances, gated by the query's token."""
+
+    title = "WavLM"
+    paper = "Chen et al. 2022, arXiv:2110.13900"
+    formula = "S = A + g_h(x_i) r_h[bucket(i-j)]"
+    published = (
+        {
+            "rel_attn_embed.weight": "table.weight",
+            "gru_rel_pos_linear.weight": "gate.weight",
+            "gru_rel_pos_linear.bias": "gate.bias",
+            "gru_rel_pos_const": "constant",
+        },
+    )
+    streams = True
+    adds_bias = True
+    toeplitz = False
+    context_dependent = True
+    config_type = WavLMConfig
+    config: WavLMConfig
+
+    def __init__(self, shape: Shape, config: WavLMConfig) -> None:
+        super().__init__(shape, config)
+        if shape.width % shape.heads:
+            raise InputError(
+                f"WavLM needs a width that its heads divide, got {shape.width} for {shape.heads}."
+            )
+        self.table = nn.Embedding(config.buckets, shape.heads)
+        self.gate = nn.Linear(shape.width // shape.heads, 8)
+        self.constant = nn.Parameter(torch.ones(shape.heads))
+
+    def from_published(self, parameter: str, value: Tensor) -> Tensor:
+        """Convert the constant's [1 h 1 1] to [h]."""
+        return value.flatten() if parameter == "constant" else value
+
+    def stream(
+        self,
+        x: Float[Tensor, "b t d"],
+        carry: Tensor | None = None,
+        starts: Bool[Tensor, "#b t"] | None = None,
+    ) -> Stream:
+        """Return the gate of every token."""
+        y = self.gate(x.reshape(*x.shape[:2], self.shape.heads, -1))
+        a, b = (part.sum(-1).sigmoid() for part in y.chunk(2, dim=-1))
+        gate = a * (b * self.constant - 1) + 2
+        return Stream(query=gate.transpose(1, 2)[..., None])
+
+    def bias(
+        self,
+        positions: Positions,
+        queries: Stream | None = None,
+        keys: Stream | None = None,
+        heads: Heads | None = None,
+    ) -> Sheared:
+        """Return the gated r_h[bucket] by distance."""
+        queries, _ = self.need_streams(positions, queries, keys)
+        assert queries.query is not None
+        distance, zero = self.distances(positions, self.table.weight.device)
+        sizes = {"buckets": self.config.buckets, "max_distance": self.config.max_distance}
+        column = bucket(distance, **sizes, causal=self.shape.causal)
+        return Sheared(queries.query, self.table.weight.T[:, None], zero, column=column)
