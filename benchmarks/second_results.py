@@ -1,15 +1,17 @@
 """The second table of the results: what models of 2025 and 2026 do, at equal training cost.
 
-    python -m benchmarks.second_results        trains, evaluates, writes the part of docs/results.md
+    python -m benchmarks.second_results               trains, evaluates, writes into docs/results.md
+    python -m benchmarks.second_results --finished    writes what is finished, trains nothing
     python -m benchmarks.second_results --seeds 0 --methods rope bam --steps 50 --docs /tmp/part.md
 
-Every method is a schedule of layers trained as the preset nano is, so all cost the same number of
-tokens. Stop it at any time; the same command goes on where it was. The part is written from the
-measurements alone.
+Every method is trained with the settings of the preset nano, so all cost the same number of tokens.
+Stop it at any time; the same command goes on where it was. The part of the page is written from the
+measurements alone, its sentences too.
 """
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.results import CLOSE, LENGTH, OPEN, START, TIMES, second_part, verdict
@@ -21,7 +23,7 @@ from headscape.models.load import load
 from headscape.text.dataset import default_cache
 from headscape.train import preset, train
 
-METHODS = (
+SCHEDULES = (
     "rope",
     "nope",
     "rope:window=128",
@@ -30,75 +32,133 @@ METHODS = (
     "rope:temperature=ssmax",
     "rope:window=128,nope:temperature=ssmax",
 )
+ENCODINGS = (
+    "inkling",
+    "shaw",
+    "transformer-xl",
+    "deberta",
+    "pope",
+    "bam",
+    "grape",
+    "grape-m",
+    "selective-rope",
+    "carope",
+    "repo",
+    "kerple-weight",
+    "stick-breaking",
+    "path",
+)
 
 
 def growth(table: Table) -> str:
     """Return perplexity at 2 to 16 times the training length over that at the training length."""
     lines = [
-        f"| method | {LENGTH} | 2x | 4x | 8x | 16x | |",
-        "|---|---:|---:|---:|---:|---:|---|",
+        f"| method | seeds | {LENGTH} | 2x | 4x | 8x | 16x | |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for name in dict.fromkeys(row.method for row in table.rows):
-        values = [table.cell(name, LENGTH * times).mean for times in TIMES]
-        base = values[0]
-        assert base is not None
-        ratios = [None if value is None else value / base for value in values]
+        base = table.cell(name, LENGTH)
+        ratios = [grown(table, name, times) for times in TIMES]
         texts = ["-" if ratio is None else f"{ratio:.2f}" for ratio in ratios[1:]]
-        cells = [f"`{name}`", f"{base:.2f}", *texts, verdict(ratios[3])]
+        cells = [f"`{name}`", str(base.count), f"{base.mean:.2f}", *texts, verdict(ratios[3])]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def part(table: Table, args: argparse.Namespace, how: str) -> str:
+def grown(table: Table, name: str, times: int) -> float | None:
+    """Return how much perplexity grows from the training length to a multiple of it."""
+    base, far = table.cell(name, LENGTH).mean, table.cell(name, LENGTH * times).mean
+    return None if base is None or far is None else far / base
+
+
+def answer(table: Table) -> str:
+    """Return what the schedules say about RoPE, windows, NoPE layers and temperatures."""
+
+    def told(name: str) -> str:
+        base, ratio = table.cell(name, LENGTH).mean, grown(table, name, 8)
+        assert base is not None
+        assert ratio is not None
+        return f"`{name}` {verdict(ratio)} ({base:.2f}, times {ratio:.2f} at 8x)"
+
+    window = "RoPE:window=128"
+    return f"""Does RoPE in some layers and none in others extrapolate where RoPE alone
+does not? Perplexity at {LENGTH} tokens and its growth at 8 times that: {told("RoPE")};
+{told("RoPE,NoPE")}; with a window in the layer that has RoPE,
+{told("RoPE:window=128,NoPE")}; with RoPE and a window in both,
+{told(window)}. With two windows a token reaches at most 254 tokens
+back, so `{window}` reads nothing at a distance it was not trained at.
+
+Does a temperature help? {told("RoPE:temperature=ssmax")};
+{told("RoPE:window=128,NoPE:temperature=ssmax")}."""
+
+
+def part(schedules: Table | None, encodings: Table | None, args: argparse.Namespace) -> str:
     """Return the part of docs/results.md, without its markers."""
     run = preset("nano")
-    seeds = ", ".join(map(str, args.seeds))
-    return f"""## Windows, layers without position, temperatures
+    command = " ".join(["python -m benchmarks.second_results", *sys.argv[1:]])
+    text = f"""## Windows, layers without position, temperatures
 
 Made by
 
-    {how}
+    {command}
 
 The same model, text and protocol, trained with the settings of the preset `nano`: {args.steps:,}
-steps of {run.optimizer} on {run.tokens_per_step:,} tokens each, seeds {seeds}. Every method costs
-the same number of training tokens. `RoPE:window=128,NoPE` is a schedule: the first
-layer has RoPE and sees 128 tokens, the second has no position and sees all.
+steps of {run.optimizer} on {run.tokens_per_step:,} tokens each. Every method costs the same number
+of training tokens. Perplexity at {LENGTH} tokens, and what it is multiplied by at longer lengths;
+the last column is about 8 times the length."""
+    if schedules is not None:
+        text += f"""
 
-{growth(table)}
+`RoPE:window=128,NoPE` is a schedule: the first layer has RoPE and sees 128 tokens, the second has
+no position and sees all.
 
-{table.to_markdown()}"""
+{growth(schedules)}"""
+        if len(schedules.methods) == len(SCHEDULES):
+            text += f"\n\n{answer(schedules)}"
+        text += f"\n\n{schedules.to_markdown()}"
+    if encodings is not None:
+        text += f"\n\n## The encodings of the second wave\n\n{growth(encodings)}"
+    return text
+
+
+def measured(method: str, seed: int, folder: Path, args: argparse.Namespace) -> Sequence[Row]:
+    """Return the rows of one run, trained and evaluated as far as it is not yet."""
+    print(f"{method}, seed {seed}", file=sys.stderr, flush=True)
+    config = preset("nano", encoding=method, seed=seed, steps=args.steps)
+    result = train(config, out=folder, resume=folder.exists(), cache=default_cache())
+    if not result.finished:
+        sys.exit(result.message)
+    return evaluate(
+        load(folder),
+        lengths=[LENGTH * times for times in TIMES],
+        limit=START,
+        same_tokens=True,
+        journal=args.runs / "journal",
+    ).rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--methods", nargs="+", default=(*SCHEDULES, *ENCODINGS))
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--steps", type=int, default=preset("nano").steps)
+    parser.add_argument("--finished", action="store_true", help="Train nothing.")
     parser.add_argument("--runs", type=Path, default=Path("runs/second-results"))
     parser.add_argument("--docs", type=Path, default=Path("docs/results.md"))
     args = parser.parse_args()
-    rows: list[Row] = []
-    names: dict[str, None] = {}
+    rows: dict[str, list[Row]] = {}
     for seed in args.seeds:
         for method in args.methods:
-            print(f"{method}, seed {seed}", file=sys.stderr, flush=True)
             folder = args.runs / f"{method.replace(':', ' ')}-{args.steps}-{seed}"
-            config = preset("nano", encoding=method, seed=seed, steps=args.steps)
-            result = train(config, out=folder, resume=folder.exists(), cache=default_cache())
-            if not result.finished:
-                sys.exit(result.message)
-            model = load(folder)
-            names[model.spec.name] = None
-            lengths = [LENGTH * times for times in TIMES]
-            journal = args.runs / "journal"
-            rows += evaluate(
-                model, lengths=lengths, limit=START, same_tokens=True, journal=journal
-            ).rows
-    rows.sort(key=lambda row: list(names).index(row.method))
-    table = Table.of(rows)
-    table.save(args.runs)
-    command = " ".join(["python -m benchmarks.second_results", *sys.argv[1:]])
-    text = part(table, args, command)
+            if args.finished and not (folder / f"checkpoints/step-{args.steps:06d}").exists():
+                continue
+            rows.setdefault(method, []).extend(measured(method, seed, folder, args))
+    known = set(ENCODINGS)
+    groups = [
+        [row for name in rows if (name in known) == new for row in rows[name]] for new in (0, 1)
+    ]
+    tables = [Table.of(group) if group else None for group in groups]
+    text = part(*tables, args)
     page = args.docs.read_text() if args.docs.exists() else ""
     first = page.removesuffix(second_part(args.docs))
     atomic.write_text(args.docs, f"{first}\n{OPEN}\n\n{text}\n{CLOSE}\n")
