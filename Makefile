@@ -56,9 +56,9 @@ test-slow: $(VENV)/.tested
 test-browser: $(VENV)/.tested
 	$(BIN)/python -m pytest -m browser
 
-# Fetches about 500 MB of published weights once.
+# Fetches about 570 MB of published weights once.
 test-pretrained: $(VENV)/.tested
-	$(PIP) $(call listed,['optional-dependencies']['gguf'])
+	$(PIP) $(call listed,['optional-dependencies']['gguf']) "onnx>=1.17"
 	$(BIN)/python -m pytest -m pretrained tests/pretrained
 
 docs: $(VENV)/.documented

@@ -6,10 +6,12 @@ import torch
 
 import headscape as hs
 from heads import handmade
+from headscape.attention.reference import scores
 from headscape.errors import InputError
 from headscape.heads.head_measures import HeadMeasures
 from headscape.heads.measure_heads import measure_heads
 from headscape.heads.needle_probe import needle_scores
+from headscape.tasks.retrieval import RETRIEVAL
 
 TOKENS = np.random.default_rng(1).integers(1, handmade.VOCABULARY, 400)
 
@@ -153,6 +155,24 @@ def test_an_untrained_model_finds_no_needle() -> None:
     assert found.shape == (2, 3, 12)
     # Untrained weights are nearly uniform over some 200 keys.
     np.testing.assert_allclose(found, 1 / 185, rtol=0.2)
+
+
+def test_retrieval_is_the_weight_on_the_answers_own_tokens() -> None:
+    gpt2 = hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257)
+    model = hs.load(gpt2.double(), tokenizer="bytes")
+    found = needle_scores(model, 200, 1)
+    assert found is not None
+    assert model.tokenizer is not None
+    text, answer = RETRIEVAL["needle"].tokens_at(0, 0, 184, 0.1, model.tokenizer.encode)
+    read = bytes(text.tolist())
+    fact = read.rindex(bytes(answer.tolist()))
+    every: dict[int, torch.Tensor] = {}
+    tokens = torch.from_numpy(np.concatenate([text, answer]))[None]
+    model.observe(tokens, [0, 1], lambda n, given: every.update({n: scores(given).weights[0]}))
+    for layer, weights in every.items():
+        # The query before each token of the answer, and the same token in the fact.
+        looked = [weights[:, len(text) - 1 + n, fact + n] for n in range(len(answer))]
+        np.testing.assert_allclose(found[layer, 0], sum(looked) / len(answer), rtol=1e-9)
 
 
 def test_drift_is_measured_at_multiples_and_empty_past_a_table() -> None:

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headscape.arrays import capture_file
-from headscape.cli import app
+from headscape.cli import app, main
 from headscape.models.load import load
 from headscape.text.tokenize.trained_bpe import train
 from pretrained.families import FAMILIES
@@ -17,7 +17,11 @@ TEXT = "\n".join(f"{number} words, and more words {number % 7}" for number in ra
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("published") / "small"
+    return written(tmp_path_factory.mktemp("published") / "small", "smollm3")
+
+
+def written(folder: Path, name: str) -> Path:
+    """A model and its tokenizer on disk."""
     folder.mkdir()
     (folder / "t.json").write_text(train(iter([TEXT]), 280))
     fast = transformers.PreTrainedTokenizerFast(
@@ -25,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         eos_token="<end>",  # noqa: S106
     )
     fast.save_pretrained(folder)
-    family = FAMILIES["smollm3"]
+    family = FAMILIES[name]
     end = fast.eos_token_id
     theirs = family.build(vocab_size=len(fast), eos_token_id=end, pad_token_id=end)
     theirs.float().save_pretrained(folder)
@@ -82,3 +86,30 @@ def test_evaluate(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     call("evaluate", f"hf:{folder}", "--corpus", tmp_path / "text.txt", "--lengths", 32,
          "--limit", 97, "--out", tmp_path / "table")  # fmt: skip
     assert "small" in (tmp_path / "table" / "evaluation.md").read_text()
+
+
+def test_a_length_past_a_learned_table_is_a_dash(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADSCAPE_CACHE", str(tmp_path / "cache"))
+    table = written(tmp_path / "table", "gpt2")
+    (tmp_path / "text.txt").write_text(TEXT)
+    call("evaluate", f"hf:{folder}", f"hf:{table}", "--corpus", tmp_path / "text.txt",
+         "--lengths", 32, "--lengths", 96, "--limit", 300, "--out", tmp_path / "out")  # fmt: skip
+    lines = (tmp_path / "out" / "evaluation.md").read_text().splitlines()
+    [past] = [line for line in lines if line.startswith("| 96 ")]
+    cells = [cell.strip() for cell in past.strip("|").split("|")]
+    assert cells.count("-") == 1
+    assert len(cells) == 3
+
+
+def test_a_bad_folder_exits_with_2_and_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["headscape", "encodings", "--of", f"hf:{tmp_path}"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    said = capfd.readouterr().err
+    assert "has no config.json" in said
+    assert len(said.strip().splitlines()) == 1

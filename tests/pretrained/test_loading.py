@@ -181,6 +181,31 @@ def test_bad_folders_are_refused_in_a_sentence(tmp_path: Path) -> None:
         load(f"hf:{tmp_path / 'a.gguf'}")
 
 
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_quantised_weights_that_cannot_be_read_are_refused(method: str, tmp_path: Path) -> None:
+    FAMILIES["llama"].build().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": method, "bits": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=f"that transformers loads: .*{method.upper()} quantized"):
+        load(f"hf:{tmp_path}")
+
+
+def test_missing_weights_are_not_replaced_by_random_ones(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    FAMILIES["llama"].build().save_pretrained(tmp_path)
+    every = load_file(tmp_path / "model.safetensors")
+    # A packed matrix under a name of its own, as quantised weights are stored.
+    every["model.layers.1.mlp.up_proj.qweight"] = every.pop("model.layers.1.mlp.up_proj.weight")
+    save_file(every, tmp_path / "model.safetensors", {"format": "pt"})
+    message = (
+        r"lacks 1 weights of its model, the first of them model\.layers\.1\.mlp\.up_proj\.weight"
+    )
+    with pytest.raises(InputError, match=message):
+        load(f"hf:{tmp_path}")
+
+
 def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
     theirs = FAMILIES["llama"].build()
     theirs.config.save_pretrained(tmp_path)

@@ -1,5 +1,7 @@
 """Real published weights; `make test-pretrained` runs this."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,9 @@ import torch
 from headscape.attention.reference import AttentionInputs, attend, scores
 from headscape.loaded import LoadedModel
 from headscape.models.load import load
+from headscape.text.tokenize.published_tokenizer import PublishedTokenizer
 from pretrained import weights
+from pretrained.onnx_t5 import t5_from_onnx
 
 # transformers and gguf warn about their own code while they read a file.
 pytestmark = [pytest.mark.pretrained, pytest.mark.filterwarnings("default")]
@@ -27,6 +31,27 @@ def smollm2() -> LoadedModel:
 @pytest.fixture(scope="module")
 def mpnet() -> LoadedModel:
     return load(f"hf:{weights.mpnet()}")
+
+
+@pytest.fixture(scope="module")
+def titles() -> Any:
+    """The distilled flan-t5-small as a transformers model."""
+    pytest.importorskip("onnx")
+    return t5_from_onnx(weights.flan_t5())
+
+
+@pytest.fixture(scope="module")
+def flan_t5(titles: Any) -> LoadedModel:
+    return load(titles, tokenizer=_titles_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def flan_t5_decoder(titles: Any) -> LoadedModel:
+    return load(titles.get_decoder(), tokenizer=_titles_tokenizer())
+
+
+def _titles_tokenizer() -> PublishedTokenizer:
+    return PublishedTokenizer((weights.flan_t5() / "tokenizer.json").read_text(), 1)
 
 
 def tokens_of(model: LoadedModel) -> torch.Tensor:
@@ -57,7 +82,7 @@ def test_smollm2_has_transformers_own_loss(smollm2: LoadedModel) -> None:
     assert ours < 0.5 * np.log(smollm2.spec.vocabulary)
 
 
-@pytest.mark.parametrize("name", ["smollm2", "mpnet"])
+@pytest.mark.parametrize("name", ["smollm2", "mpnet", "flan_t5", "flan_t5_decoder"])
 def test_every_layer_is_the_models_own(name: str, request: pytest.FixtureRequest) -> None:
     """Attention on a text, longer than what loading checks, from what was read."""
     from headscape.pretrained.attention_watch import AttentionWatch
@@ -98,3 +123,33 @@ def test_mpnet_table_is_read_exactly(mpnet: LoadedModel) -> None:
         assert torch.equal(inputs.encoding.table.weight, table)
         assert torch.equal(scores(inputs).bias, own)
     assert mpnet.spec.provenance["input"] == "Learnable"
+
+
+def test_flan_t5_tables_are_read_exactly(
+    titles: Any, flan_t5: LoadedModel, flan_t5_decoder: LoadedModel
+) -> None:
+    for model, stack in ((flan_t5, titles.encoder), (flan_t5_decoder, titles.decoder)):
+        tokens = tokens_of(model)
+        found: dict[int, AttentionInputs] = {}
+        model.observe(tokens, [0, 7], found.__setitem__)
+        own = stack.block[0].layer[0].SelfAttention
+        length = tokens.shape[1]
+        for layer, inputs in found.items():
+            assert model.spec.layers[layer].encoding == "t5"
+            assert torch.equal(inputs.encoding.table.weight, own.relative_attention_bias.weight)
+            every = scores(inputs)
+            bias = own.compute_bias(length, length).where(every.visible, 0.0)
+            assert torch.equal(every.bias.where(every.visible, 0.0), bias)
+    assert flan_t5_decoder.spec.causal
+    assert not flan_t5.spec.causal
+
+
+def test_flan_t5_was_dequantised_into_a_model_that_writes(titles: Any) -> None:
+    """Wrong weights write noise: a title takes its words from the text."""
+    tokenizer = _titles_tokenizer()
+    text = "The user asked to fix a failing test in the parser and to run the suite again."
+    ids = torch.from_numpy(tokenizer.encode(text).astype(np.int64))[None]
+    with torch.no_grad():
+        written = titles.generate(ids, max_new_tokens=12, do_sample=False)[0]
+    words = set(tokenizer.decode(written.numpy()).lower().replace("<pad>", "").split())
+    assert words & {"fix", "test", "parser", "suite", "run"}

