@@ -1,22 +1,25 @@
 """transformers models with our attention against the same models with theirs.
 
-    python -m benchmarks.huggingface [--parts llama gpt2 window bias half] [--rounds 5]
+    python -m benchmarks.huggingface [--parts llama gpt2 window bloom t5 half] [--rounds 5]
     python -m benchmarks.huggingface --parts smollm     fetches 93 MB once; needs headscape[gguf]
 
     llama      a whole training step of a Llama type, 12 heads on 3, against sdpa
     gpt2       a whole training step of a GPT-2 type, against sdpa
     window     the Llama type with a sliding window of 512 at 8,192 tokens, against sdpa's mask
-    bias       a whole training step of a T5 type at 2,048 tokens, against its eager path
+    bloom      a whole training step of a BLOOM type at 2,048 tokens, against its eager path
+    t5         a whole training step of a T5 type at 2,048 tokens, against its eager path
     half       a forward pass of the Llama type in bfloat16, against sdpa in bfloat16
     smollm     SmolLM2-135M: the same 64 tokens, and milliseconds per token at 512 and 4,096
 
-Two layers of width 768 (T5: 512), a vocabulary of 2,048, batch 1, two threads, ratios in one
-process with the contenders in turn (benchmarks/timing.py). Memory is the peak above the start of
-the step. With --cpu the clock is the process's own time, which neighbours on a busy machine disturb
-less; use it with --threads 1.
+Two layers of width 768 with 12 heads of 64 (T5: two in each stack, the sizes of T5 base), a
+vocabulary of 2,048, batch 1, two threads, ratios in one process with the contenders in turn
+(benchmarks/timing.py). Memory is the peak above the start of the step: of tensors, and resident.
+With --cpu the clock is the process's own time, which neighbours on a busy machine disturb less; use
+it with --threads 1.
 """
 
 import argparse
+import copy
 import statistics
 import time
 from typing import Any
@@ -24,6 +27,7 @@ from typing import Any
 import torch
 import transformers
 
+from benchmarks.allocations import allocated_megabytes
 from benchmarks.timing import Step, peak_megabytes, ratios, times
 from headscape.attention.native import library
 from headscape.huggingface import register
@@ -36,8 +40,11 @@ SIZES = {
 LLAMA = {**SIZES, "num_key_value_heads": 3, "intermediate_size": 2048}
 GPT2 = {**SIZES, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
 T5 = {
-    "d_model": 512, "d_kv": 64, "num_heads": 8, "num_layers": 2, "d_ff": 2048,
+    "d_model": 768, "d_kv": 64, "num_heads": 12, "num_layers": 2, "d_ff": 3072,
     "vocab_size": VOCABULARY, "dropout_rate": 0.0, "decoder_start_token_id": 0,
+}  # fmt: skip
+BLOOM = {
+    "hidden_size": 768, "n_head": 12, "n_layer": 2, "vocab_size": VOCABULARY,
 }  # fmt: skip
 CLOCK = [time.perf_counter]
 BARS = {512: 1.0, 2048: 0.95, 4096: 0.90}
@@ -58,6 +65,11 @@ def gpt2() -> Any:
 def t5() -> Any:
     """An encoder and a decoder with T5's buckets."""
     return transformers.T5ForConditionalGeneration(transformers.T5Config(**T5))
+
+
+def bloom() -> Any:
+    """A decoder with ALiBi."""
+    return transformers.BloomForCausalLM(transformers.BloomConfig(**BLOOM))
 
 
 def training(model: Any, kind: str, length: int) -> Step:
@@ -83,8 +95,9 @@ def compare(
     if bar is not None:
         line += f" (bar {bar})"
     if memory:
-        used = {key: peak_megabytes(step) for key, step in steps.items()}
-        line += f"   peak {used[ours]:.0f} MB, theirs {used[theirs]:.0f} MB"
+        for what, measure in (("tensors", allocated_megabytes), ("resident", peak_megabytes)):
+            used = {key: measure(step) for key, step in steps.items()}
+            line += f"   {what} {used[ours]:.0f} MB, theirs {used[theirs]:.0f} MB"
     print(line, flush=True)
 
 
@@ -111,11 +124,19 @@ def window_part(rounds: int) -> None:
     compare("mistral training, window 512, 8192", steps, rounds, 0.5)
 
 
-def bias_part(rounds: int) -> None:
+def bloom_part(rounds: int) -> None:
+    """ALiBi."""
+    _bias("bloom", bloom(), rounds)
+
+
+def t5_part(rounds: int) -> None:
     """T5's buckets."""
-    model = t5()
+    _bias("t5", t5(), rounds)
+
+
+def _bias(name: str, model: Any, rounds: int) -> None:
     steps = {kind: training(model, kind, 2048) for kind in ("headscape", "eager")}
-    compare("t5 training, 2048", steps, rounds, 1 / 3)
+    compare(f"{name} training, 2048", steps, rounds, 1 / 3)
 
 
 def half_part(rounds: int) -> None:
@@ -145,37 +166,35 @@ def smollm_part(rounds: int) -> None:
     model = load(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     given = tokenizer("The capital of France is Paris, and its history", return_tensors="pt")
-    said = {}
-    for kind in ("headscape", "sdpa"):
-        model.set_attn_implementation(kind)
-        said[kind] = model.generate(**given, max_new_tokens=64, min_new_tokens=64, do_sample=False)[
-            0
-        ]
-    print("smollm: the same 64 tokens:", torch.equal(*said.values()), flush=True)
+    shared = {id(weight): weight for weight in model.parameters()}
+    models = {"headscape": model, "sdpa": copy.deepcopy(model, shared)}
+    said = []
+    for kind, own in models.items():
+        own.set_attn_implementation(kind)
+        said.append(own.generate(**given, max_new_tokens=64, min_new_tokens=64, do_sample=False))
+    print("smollm: the same 64 tokens:", torch.equal(*said), flush=True)
     for context in sorted({512, 4096} & set(BARS)):
         caches = {}
         tokens = torch.randint(model.config.vocab_size, (1, context))
-        for kind in said:
-            model.set_attn_implementation(kind)
+        for kind, own in models.items():
             with torch.no_grad():
-                caches[kind] = model(tokens, use_cache=True, logits_to_keep=1).past_key_values
+                caches[kind] = own(tokens, use_cache=True, logits_to_keep=1).past_key_values
 
         def token(kind: str, caches: dict[str, Any] = caches) -> Step:
             def step() -> None:
-                model.set_attn_implementation(kind)
                 with torch.no_grad():
-                    model(torch.tensor([[5]]), past_key_values=caches[kind])
+                    models[kind](torch.tensor([[5]]), past_key_values=caches[kind])
 
             return step
 
-        seconds = times({kind: token(kind) for kind in said}, 4 * rounds, CLOCK[0])
+        seconds = times({kind: token(kind) for kind in models}, 4 * rounds, CLOCK[0])
         shown = {kind: f"{1e3 * statistics.median(own):.1f} ms" for kind, own in seconds.items()}
         print(f"smollm, one token after {context}: {shown}", ratios(seconds, "sdpa"), flush=True)
 
 
 PARTS = {
-    "llama": llama_part, "gpt2": gpt2_part, "window": window_part, "bias": bias_part,
-    "half": half_part, "smollm": smollm_part,
+    "llama": llama_part, "gpt2": gpt2_part, "window": window_part, "bloom": bloom_part,
+    "t5": t5_part, "half": half_part, "smollm": smollm_part,
 }  # fmt: skip
 
 

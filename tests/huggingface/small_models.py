@@ -10,14 +10,18 @@ from pretrained.families import FAMILIES, VOCABULARY
 ARCHITECTURES = (
     "llama", "llama3", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "smollm3", "phi",
     "gpt-neox", "cohere", "glm", "gpt-oss", "modernbert", "esm", "gpt2", "opt", "bert", "roberta",
-    "bart", "t5", "umt5", "mt5", "helium", "llama4", "distilbert", "marian",
+    "bart", "t5", "umt5", "mt5", "helium", "llama4", "distilbert", "marian", "bloom",
 )  # fmt: skip
-EAGER = {"gemma2", "gpt-oss"}
-"""Architectures that sdpa has no softcap or sinks for: eager is what they are compared with."""
+EAGER = {"gemma2", "gpt-oss", "bloom"}
+"""Architectures that sdpa does not serve (softcap, sinks, ALiBi): they are compared with eager."""
 NO_PADDING = {"gemma2"}
 """Eager attention with a softcap returns NaN for rows of padding, which spreads."""
+NO_FLOAT64 = {"bloom"}
+"""The same of left padding in float64, where a mask of the least number and ALiBi overflow."""
 ENCODER_DECODER = {"bart", "t5", "umt5", "mt5", "marian"}
-DECODERS = ("llama", "mistral", "gemma2", "gemma3", "gpt2", "gpt-neox", "gpt-oss", "llama4", "opt")
+DECODERS = (
+    "llama", "mistral", "gemma2", "gemma3", "gpt2", "gpt-neox", "gpt-oss", "llama4", "opt", "bloom",
+)  # fmt: skip
 SLACK = 4
 """Our rounding may be this many times theirs: tiles are summed in a different order."""
 

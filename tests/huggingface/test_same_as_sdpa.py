@@ -13,6 +13,7 @@ from torch import Tensor
 from headscape.huggingface import set_attention
 from huggingface.small_models import (
     ARCHITECTURES,
+    NO_FLOAT64,
     NO_PADDING,
     build,
     inputs,
@@ -36,7 +37,8 @@ def variants(name: str) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_logits(name: str) -> None:
     models = variants(name)
-    for padding in (None,) if name in NO_PADDING else (None, "left", "right"):
+    paddings = (None,) if name in NO_PADDING else (None, "right", "left")
+    for padding in paddings[:-1] if name in NO_FLOAT64 else paddings:
         given = inputs(name, padding=padding)
         with torch.no_grad():
             assert within_budget(*(output(model, given) for model in models)), padding

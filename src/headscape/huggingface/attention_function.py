@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from headscape.attention.native import adapter
 from headscape.attention.reference import AttentionInputs
-from headscape.bias import Toeplitz
+from headscape.bias import Bias, Slope, Toeplitz
 from headscape.errors import InputError
+from headscape.huggingface.bloom_attention import join_interface
 from headscape.huggingface.mask_function import check_interface, rule_mask, rule_mask_or_dense
 from headscape.huggingface.mask_rule import MaskRule, packed_rule
-from headscape.huggingface.native_call import attend_rule, no_encoding
+from headscape.huggingface.native_call import attend_plain, attend_rule, no_encoding
 from headscape.huggingface.own_encoding import check_loaded, encoded_inputs, encoding_of
 from headscape.huggingface.position_table import NAMES, keep_tables, read_table
 from headscape.types import Visible
@@ -53,6 +54,7 @@ def register() -> None:
     AttentionMaskInterface.register(strict, eager(rule_mask))
     AttentionMaskInterface.register(lenient, eager(rule_mask_or_dense))
     keep_tables()
+    join_interface(eager(attention))
 
 
 def set_attention(model: Any, name: str = "headscape") -> None:
@@ -100,8 +102,8 @@ def attention_or_sdpa(
 def _attend(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *,
     dropout: float = 0.0, scaling: float | None = None, is_causal: bool | None = None,
-    position_bias: Tensor | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
-    **others: Any,
+    position_bias: Tensor | None = None, alibi: Tensor | None = None, softcap: float | None = None,
+    s_aux: Tensor | None = None, **others: Any,
 ) -> Tensor:  # fmt: skip
     if dropout:
         raise _RefusedError(
@@ -111,16 +113,25 @@ def _attend(
         raise _RefusedError("it never has the attention weights that output_attentions asks for")
     if others.get("cache") is not None:
         raise _RefusedError("it does not read a paged cache")
-    rule = _rule(module, q, k, mask, is_causal=is_causal).written()
-    keys = rule.positions.k.shape[1]
-    k, v = k[:, :, :keys], v[:, :, :keys]
+    whole = _rule(module, q, k, mask, is_causal=is_causal)
     scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
     own = encoding_of(module)
+    shaped = (own, position_bias, alibi, softcap, s_aux)
+    if q.shape[2] == 1 and all(part is None for part in shaped):
+        check_loaded(module)
+        if (found := attend_plain(q, k, v, whole, scale)) is not None:
+            return found.transpose(1, 2)
+    rule = whole.written()
+    keys = rule.positions.k.shape[1]
+    k, v = k[:, :, :keys], v[:, :, :keys]
     if own is not None:
         inputs = encoded_inputs(own, q, k, v, rule, scale, others, softcap=softcap, sink=s_aux)
     else:
         check_loaded(module)
-        bias = None if position_bias is None else _bias(position_bias, rule)
+        bias: Bias | None = None if position_bias is None else _bias(position_bias, rule)
+        if alibi is not None:
+            row = alibi.new_zeros(1, q.shape[1], q.shape[2])
+            bias = Slope(None, row, -alibi[:, :, 0, :keys])
         inputs = AttentionInputs(
             q, k, v, no_encoding(q.shape[1], q.shape[3]), bias, rule.positions, rule.visible, scale,
             softcap=softcap, sink=s_aux,

@@ -1,9 +1,8 @@
 """The attention of an exported model.
 
-With sdpa, an encoding that only rotates or adds a bias goes through transformers' attention
-function, which receives the bias as `position_bias`. An encoding that acts on scores in a different
-way always uses the dense definition. Attention functions that ignore biases and masks (flash
-attention, vLLM, SGLang) are refused, because the model would run without its positions.
+With eager it is the dense definition, which has the weights. Otherwise no matrix of queries x keys
+is built (exported_mixing.py). Attention functions that ignore biases and masks (flash attention,
+vLLM, SGLang) are refused, because the model would run without its positions.
 """
 
 import math
@@ -12,20 +11,19 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headscape.attention.reference import AttentionInputs, scores
-from headscape.bias import dense
 from headscape.encodings import Encoding, Heads, Stream
 from headscape.errors import InputError
 from headscape.gpt2.qk_norm import QKNorm
 from headscape.huggingface.exported_cache import cached, keeps_input, pack, unpack
 from headscape.huggingface.exported_config import HeadscapeConfig
+from headscape.huggingface.exported_mixing import attend
 from headscape.huggingface.exported_places import Placed
 from headscape.types import Positions, Visible
 
-SERVED = ("eager", "sdpa")
-"""Attention implementations that keep biases and masks."""
+SERVED = ("eager", "sdpa", "headscape")
+"""Attention implementations that the model may be asked for: it computes all of them itself."""
 
 
 class HeadscapeAttention(nn.Module):
@@ -55,12 +53,11 @@ class HeadscapeAttention(nn.Module):
     ) -> tuple[Float[Tensor, "b t d"], Tensor | None]:
         """Return what each token takes from those it sees, and the weights if asked for."""
         inputs = self._inputs(x, encoding, placed, past)
-        if weights or self.config._attn_implementation == "eager" or not _adds(inputs):
-            found = scores(inputs)
-            mixed, shown = (found.weights @ inputs.v).transpose(1, 2), found.weights
-        else:
-            mixed, shown = self._through_interface(inputs), None
-        return self.out(mixed.flatten(2)), shown if weights else None
+        shown = None
+        if weights or self.config._attn_implementation == "eager":
+            shown = scores(inputs).weights
+        mixed = attend(inputs) if shown is None else shown @ inputs.v
+        return self.out(mixed.transpose(1, 2).flatten(2)), shown if weights else None
 
     def _inputs(
         self,
@@ -141,29 +138,6 @@ class HeadscapeAttention(nn.Module):
         q, k, _ = self.qkv(rows).unflatten(-1, (3, self.heads, -1)).movedim(0, 2)
         return q, k
 
-    def _through_interface(self, inputs: AttentionInputs) -> Float[Tensor, "b t h ev"]:
-        """Return attention by the function that the config names."""
-        name = self.config._attn_implementation
-        seen = inputs.visible.dense(inputs.positions)
-        # Padding sees nothing, and a softmax over nothing is not a number: let it see everything.
-        seen = seen | ~seen.any(dim=-1, keepdim=True)
-        bias = None
-        if inputs.bias is not None:
-            bias = dense(inputs.bias, inputs.positions).to(inputs.q.dtype)
-        run = ALL_ATTENTION_FUNCTIONS.get_interface(name, None)
-        mixed, _ = run(
-            self,
-            inputs.q,
-            inputs.k,
-            inputs.v,
-            seen,
-            scaling=inputs.scale,
-            position_bias=bias,
-            is_causal=False,
-        )
-        out: Tensor = mixed
-        return out
-
 
 def head_norm(config: HeadscapeConfig, *, rotates: bool) -> nn.Module:
     """Return the norm of queries or keys; the identity in a layer without one."""
@@ -176,13 +150,6 @@ def head_norm(config: HeadscapeConfig, *, rotates: bool) -> nn.Module:
         epsilon=config.layer_norm_eps,
         weight=config.qk_norm_weight,
     )
-
-
-def _adds(inputs: AttentionInputs) -> bool:
-    """Whether scores are only q.k and a bias, as transformers' attention functions compute them."""
-    encoding = inputs.encoding
-    changed = encoding.mixes or encoding.weighs or inputs.bends or inputs.sink is not None
-    return not changed and inputs.transition is None
 
 
 def refuse_backend(name: str | None) -> None:

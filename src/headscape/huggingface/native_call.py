@@ -17,7 +17,7 @@ from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, dense
 from headscape.encodings import Encoding, Shape, make
 from headscape.huggingface.mask_rule import MaskRule
-from headscape.types import ALL
+from headscape.types import ALL, Visible
 
 HIDDEN = -1e30
 """Added to the score of a hidden key; finite, because the kernel exponentiates it."""
@@ -39,15 +39,37 @@ def attend_rule(inputs: AttentionInputs, rule: MaskRule) -> Tensor:
     return attend.run(inputs)
 
 
-def _one(inputs: AttentionInputs, rule: MaskRule) -> Tensor:
-    """Return the attention of one query over the keys of its window."""
-    gap, visible = rule.first_query - rule.first_key, inputs.visible
-    first, last = 0, inputs.k.shape[2]
+def attend_plain(q: Tensor, k: Tensor, v: Tensor, rule: MaskRule, scale: float) -> Tensor | None:
+    """Return the attention of one query without a bias, by as little Python as possible.
+
+    None if the call needs more. Between two layers a model's weights push this code out of the
+    caches, so every line of it counts.
+    """
+    if rule.visible.k_group is not None:
+        return None
+    first, last = _stretch(rule, rule.visible, k.shape[2])
+    if last - first < k.shape[2]:
+        k, v = k[:, :, first:last], v[:, :, first:last]
+    inputs = AttentionInputs(
+        q, k, v, no_encoding(q.shape[1], q.shape[3]), None, rule.positions, rule.visible, scale
+    )
+    return one_query.attend(inputs, None) if one_query.serves(inputs) else None
+
+
+def _stretch(rule: MaskRule, visible: Visible, keys: int) -> tuple[int, int]:
+    """Return the first key that one query sees, and the one after the last."""
+    gap, first, last = rule.first_query - rule.first_key, 0, keys
     if visible.causal:
-        last = gap + 1
+        last = min(last, gap + 1)
     if visible.window is not None:
         first, last = max(0, gap - visible.window + 1), min(last, gap + visible.window)
-    some = slice(first, last)
+    return first, last
+
+
+def _one(inputs: AttentionInputs, rule: MaskRule) -> Tensor:
+    """Return the attention of one query over the keys of its window."""
+    visible = inputs.visible
+    some = slice(*_stretch(rule, visible, inputs.k.shape[2]))
     row = None if inputs.bias is None else _row(inputs.bias, inputs, some)
     if visible.k_group is not None and visible.q_group is not None:
         hidden = visible.k_group[:, None, some] != visible.q_group[:, None]

@@ -72,7 +72,7 @@ def _cache_layer(cache: Any, layer: int) -> Any:
 
 def encoding_of(module: nn.Module) -> Encoding | None:
     """Return the encoding that was put into an attention module, or None."""
-    found = getattr(module, ENCODING, None)
+    found: Any = module._modules.get(ENCODING)  # noqa: SLF001 - a missing child is looked up fast
     if found is not None and not isinstance(found, Encoding):
         # PEFT's modules_to_save wraps the module and trains a copy.
         found = found.modules_to_save[found.active_adapters[0]] if found.active_adapters else None
@@ -81,11 +81,14 @@ def encoding_of(module: nn.Module) -> Encoding | None:
 
 def check_loaded(module: Any) -> None:
     """Raise InputError if the config names an encoding that the model was loaded without."""
-    records = getattr(module.config, ENCODING, None) or ()
+    # Not getattr: a config looks a missing name up in Python, in every layer of every token.
+    records = vars(module.config).get(ENCODING) if "config" in vars(module) else None
+    if not records:
+        return
     name, layer = type(module).__name__, getattr(module, "layer_idx", None)
     crosses = "Cross" in name or getattr(module, "is_cross_attention", False)
     crosses = crosses or (getattr(module, "is_decoder", False) and not module.is_causal)
-    for record in () if crosses else records:
+    for record in [] if crosses else records:
         if record["layers"] is None or layer in record["layers"]:
             raise InputError(
                 f"this model was saved with the encoding {record['encoding']!r}, which {name} "

@@ -23,6 +23,7 @@ from headscape.errors import InputError
 from headscape.huggingface import exported_model
 
 NAMES = "headscape.encodings.names"
+MIXING = "headscape.huggingface.exported_mixing"
 TABLE = '''ENCODINGS = {{{encodings}}}
 WRAPPERS = {{{wrappers}}}
 
@@ -34,6 +35,10 @@ def encoding_type(name):
 '''
 EXAMPLE = re.compile(r'\n\n +Example:\n.*?(?=\n +""")', re.DOTALL)
 """The end of a docstring with an example, which imports headscape."""
+ATTEND = '''def attend(inputs):
+    """Return the attention of rotated q and k over v."""
+    return attend_rows(inputs)
+'''
 Place = tuple[str, str]
 """A module and the name of a definition in it."""
 
@@ -56,6 +61,8 @@ def modeling_file(names: Sequence[str]) -> str:
         tables[group].append(f'"{name}": {bundle.final(place)}')
     written = {key: ", ".join(rows) for key, rows in tables.items()}
     bundle.override(NAMES, ("ENCODINGS", "WRAPPERS", "encoding_type"), TABLE.format(**written))
+    bundle.need(MIXING, "attend_rows")
+    bundle.override(MIXING, ("attend",), ATTEND)
     for model in ("HeadscapeModel", "HeadscapeForCausalLM"):
         bundle.need(exported_model.__name__, model)
     about = f"Written by headscape {headscape.__version__} for {', '.join(names)}."

@@ -23,6 +23,7 @@ from headscape.pretrained.attention_call import AttentionCall, Captured
 from headscape.pretrained.forward_arguments import arguments, crosses, neutral, uncached
 from headscape.pretrained.mask_reader import chunk_of, split_mask, with_bias
 from headscape.pretrained.own_attention import OWN, RESULT, kind_of, xlnet
+from headscape.pretrained.readable_attention import readable_attention
 
 METHODS = {"GPTJAttention", "CodeGenAttention", "GPTNeoSelfAttention"}
 """Families with a method `_attn(q, k, v, mask)`."""
@@ -56,6 +57,7 @@ class AttentionWatch:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            stack.enter_context(readable_attention(self.body))
             for module in self.body.modules():
                 kind = kind_of(module)
                 if kind in OWN:

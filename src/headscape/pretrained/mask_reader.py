@@ -21,11 +21,6 @@ def split_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | N
     """Return what a mask lets a query see, and what it adds to the scores of seen keys."""
     if mask is None:
         return None, None
-    if mask.dtype == torch.int64:
-        raise InputError(
-            "attn_implementation='headscape' has no mask to read: call "
-            "model.set_attn_implementation('sdpa') first."
-        )
     mask = mask[..., :keys]
     if mask.dtype == torch.bool:
         return mask.expand(-1, -1, queries, -1), None

@@ -124,7 +124,7 @@ inline void conclude(int64_t count, int64_t e, const float *top, const float *to
 inline int64_t forward_floats(const Problem &p) {
     int64_t e = p.head_dim, halves = p.type == kFloat ? 0 : 1;
     return kScores + (e + 3) * kQueryTile + Sheared::floats(p) +
-           halves * (kKeyTile * (e + p.value_dim) + kQueryTile * p.value_dim);
+           kQueryTile * greater(e, p.value_dim) + halves * kKeyTile * (e + p.value_dim);
 }
 
 template <class Bias, class Bend>
@@ -138,12 +138,13 @@ inline void forward_tile(const Problem &p, const Plan &plan, const Unit &unit, f
     float *top = room.take(kQueryTile), *total = room.take(kQueryTile);
     float *factor = room.take(kQueryTile);
     float *k_room = room.take(halves * kKeyTile * e), *v_room = room.take(halves * kKeyTile * ev);
-    float *own = room.take(halves * kQueryTile * ev);
+    float *own = room.take(kQueryTile * greater(e, ev));
     Sheared sheared(p, unit.row, unit.head, q, padded, room, false);
     int64_t at = head * p.queries + q.start;
-    float *out = halves ? own : (float *)p.out + at * ev;
-    transpose(rows_of(p, p.q, at * e, q.count * e, k_room), q.count, e, padded, (float)p.scale,
-              turned, kQueryTile);
+    Rows into = Rows::per_query(p, unit.row, unit.head, q, ev);
+    transpose(Rows::of_q(p, unit.row, unit.head, q).gather(p, p.q, own), q.count, e, padded,
+              (float)p.scale, turned, kQueryTile);
+    float *out = into.dense(p) ? (float *)p.out + into.at : own;
     for (int64_t i = 0; i < padded; i++) {
         top[i] = p.sink ? p.sink[unit.head] : kHidden;
         total[i] = p.sink ? 1 : 0;
@@ -165,7 +166,7 @@ inline void forward_tile(const Problem &p, const Plan &plan, const Unit &unit, f
         over_keys<Into::kScaleAdd>(q.count, ev, k.count, s, kLd, value, ev, out, ev, factor, band);
     }
     conclude(q.count, ev, top, total, out, p.lse + at);
-    if (halves) narrow_rows(p.type, out, q.count * ev, (uint16_t *)p.out + at * ev);
+    if (out == own) into.scatter(p, out, p.out);
 }
 
 // s: scores in, weights out. d: gradients of the weights in, of the scores out.
@@ -220,8 +221,8 @@ inline void recall(const Problem &p, int64_t at, int64_t count, int64_t padded, 
 
 inline int64_t backward_floats(const Problem &p) {
     int64_t wide = p.head_dim + p.value_dim, halves = p.type == kFloat ? 0 : 1;
-    return 2 * kScores + (wide + 2) * kQueryTile + Sheared::floats(p) +
-           halves * (kKeyTile + kQueryTile) * wide;
+    return 2 * kScores + (wide + 2) * kQueryTile + Sheared::floats(p) + kQueryTile * wide +
+           kQueryTile * greater(p.head_dim, p.value_dim) + halves * kKeyTile * wide;
 }
 
 template <class Bias, bool kLearns, class Bend>
@@ -235,17 +236,19 @@ inline void backward_tile(const Problem &p, const Plan &plan, int64_t row, int64
     float *q_turned = room.take(e * kQueryTile), *d_turned = room.take(ev * kQueryTile);
     float *lse = room.take(kQueryTile), *delta = room.take(kQueryTile);
     float *k_room = room.take(halves * kKeyTile * e), *v_room = room.take(halves * kKeyTile * ev);
-    float *q_room = room.take(halves * kQueryTile * e), *d_room = room.take(halves * kQueryTile * ev);
+    float *q_room = room.take(kQueryTile * e), *d_room = room.take(kQueryTile * ev);
+    float *own = room.take(kQueryTile * greater(e, ev));
     Sheared sheared(p, row, head_index, q, padded, room, kLearns);
     Bend bend(p, row, head_index, q);
-    const float *query = rows_of(p, p.q, at * e, q.count * e, q_room);
-    const float *d_out = rows_of(p, p.d_out, at * ev, q.count * ev, d_room);
-    float *d_q = p.d_q + at * e;
+    Rows from_out = Rows::per_query(p, row, head_index, q, ev);
+    Rows into = Rows::per_query(p, row, head_index, q, e);
+    const float *query = Rows::of_q(p, row, head_index, q).gather(p, p.q, q_room);
+    const float *d_out = from_out.gather(p, p.d_out, d_room);
     transpose(query, q.count, e, padded, (float)p.scale, q_turned, kQueryTile);
     transpose(d_out, q.count, ev, padded, 1, d_turned, kQueryTile);
+    recall(p, at, q.count, padded, d_out, from_out.gather(p, p.out, own), lse, delta);
+    float *d_q = into.stride == e ? p.d_q + into.at : own;
     memset(d_q, 0, q.count * e * sizeof(float));
-    recall(p, at, q.count, padded, d_out, rows_of(p, p.out, at * ev, q.count * ev, v_room), lse,
-           delta);
     for (int64_t t = plan.k_begin[row]; t < plan.k_begin[row + 1]; t++) {
         const Tile &k = plan.k[t];
         if (!sees(p, q, k)) continue;
@@ -267,6 +270,7 @@ inline void backward_tile(const Problem &p, const Plan &plan, int64_t row, int64
     sheared.finish(Pair{p, row, head_index, part, q, q});
     V by = splat((float)p.scale);
     for (int64_t n = 0; n < q.count * e; n += W) store(d_q + n, load(d_q + n) * by);
+    if (d_q == own) into.scatter(own, p.d_q);
 }
 
 // All query tiles of the heads that share one head of keys, or every `parts`-th of them.

@@ -81,5 +81,42 @@ inline const float *rows_of(const Problem &p, const void *all, int64_t at, int64
     return room;
 }
 
+// Where the rows of one tile are: from number `at` on, `stride` apart, `width` numbers each.
+struct Rows {
+    int64_t at, stride, count, width;
+    // Rows of q, and of what has a row of `width` numbers per query.
+    static Rows of_q(const Problem &p, int64_t row, int64_t head, const Tile &q) {
+        return {row * p.q_batch + head * p.q_head + q.start * p.q_row, p.q_row, q.count, p.head_dim};
+    }
+    static Rows per_query(const Problem &p, int64_t row, int64_t head, const Tile &q,
+                          int64_t width) {
+        int64_t token = row * p.queries + q.start, by_head = (row * p.heads + head) * p.queries;
+        if (p.by_token)
+            return {(token * p.heads + head) * width, p.heads * width, q.count, width};
+        return {(by_head + q.start) * width, width, q.count, width};
+    }
+    bool dense(const Problem &p) const { return p.type == kFloat && stride == width; }
+    // The rows next to each other: where they are, or copied to `room`.
+    const float *gather(const Problem &p, const void *all, float *room) const {
+        if (dense(p)) return (const float *)all + at;
+        for (int64_t i = 0; i < count; i++) {
+            if (p.type == kFloat)
+                memcpy(room + i * width, (const float *)all + at + i * stride, width * sizeof(float));
+            else
+                widen_rows(p.type, (const uint16_t *)all + at + i * stride, width, room + i * width);
+        }
+        return room;
+    }
+    void scatter(const float *from, float *all) const {
+        for (int64_t i = 0; i < count; i++)
+            memcpy(all + at + i * stride, from + i * width, width * sizeof(float));
+    }
+    void scatter(const Problem &p, const float *from, void *all) const {
+        if (p.type == kFloat) return scatter(from, (float *)all);
+        for (int64_t i = 0; i < count; i++)
+            narrow_rows(p.type, from + i * width, width, (uint16_t *)all + at + i * stride);
+    }
+};
+
 }  // namespace HEADSCAPE_ISA
 }  // namespace headscape

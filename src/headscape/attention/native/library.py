@@ -24,7 +24,7 @@ FIELDS = [
     *_fields(ctypes.c_int64, "causal window threads parts"),
     *_fields(ctypes.c_double, "scale softcap"),
     *_fields(ctypes.c_void_p, "temperature sink q k v q_at k_at q_group k_group"),
-    *_fields(ctypes.c_int64, "q_stride k_stride"),
+    *_fields(ctypes.c_int64, "q_stride k_stride q_batch q_head q_row by_token"),
     *_fields(ctypes.c_void_p, "out lse"),
     *_fields(ctypes.c_int64, "kind"),
     *_fields(ctypes.c_void_p, "table"),

@@ -71,7 +71,8 @@ def fields_of(
         "causal": int(causal), "window": window, "scale": scale, "softcap": softcap,
         "temperature": None if temperature is None else temperature.contiguous(),
         "sink": None if sink is None else sink.contiguous(), "parts": 1, "kind": KINDS[kind],
-        "q": q, "k": k, "v": v,
+        "q": q.data_ptr(), "q_batch": q.stride(0), "q_head": q.stride(1), "q_row": q.stride(2),
+        "k": k, "v": v, "by_token": int(not mixing),
         "q_stride": 0 if rows == 1 else t, "k_stride": 0 if rows == 1 else k.shape[2],
     }  # fmt: skip
     for name, x in zip(("q_at", "k_at", "q_group", "k_group"), at, strict=False):
@@ -181,14 +182,27 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention and the logarithm of each softmax's denominator."""
     _check(at, values, kind, mixing, low, causal)
-    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    out, lse = q.new_zeros(*q.shape[:3], v.shape[3]), q.new_zeros(q.shape[:3], dtype=torch.float32)
+    q, k, v = _rows(q, mixing), k.contiguous(), v.contiguous()
+    b, h, t, _ = q.shape
+    out, lse = q.new_zeros(b, t, h, v.shape[3]), q.new_zeros(q.shape[:3], dtype=torch.float32)
+    if mixing:
+        out = q.new_zeros(b, h, t, v.shape[3])
     fields = fields_of(
         q, k, v, at, values, kind, mixing, low, causal, scale, window, softcap, temperature, sink
     )
     call("forward", fields | {"out": out, "lse": lse})
     # Laid out by token: what a layer's projection reads is then the tensor kept for backward.
-    return out.transpose(1, 2).contiguous().transpose(1, 2), lse
+    return (out.transpose(1, 2).contiguous() if mixing else out).transpose(1, 2), lse
+
+
+def _rows(x: Tensor, mixing: str) -> Tensor:
+    """The same as the kernels read it: rows of one token and head, wherever they are."""
+    return x if x.stride(3) == 1 and not mixing else x.contiguous()
+
+
+def _by_token(x: Tensor) -> Tensor:
+    """A tensor [b h t e] as a contiguous one [b t h e], without a copy if it is laid out so."""
+    return x.transpose(1, 2).contiguous()
 
 
 @attention.register_fake
@@ -220,12 +234,14 @@ def attention_backward(
     learns: bool,  # noqa: FBT001
 ) -> list[Tensor]:
     """Gradients of q, k, v, of temperature and sink where given and, if `learns`, of `values`."""
-    q, k, v, out, d_out = (x.contiguous() for x in (q, k, v, out, d_out))
+    q, k, v = _rows(q, mixing), k.contiguous(), v.contiguous()
+    out, d_out = (x.contiguous() if mixing else _by_token(x) for x in (out, d_out))
     fields = fields_of(
         q, k, v, at, values, kind, mixing, low, causal, scale, window, softcap, temperature, sink
     )
     parts = parts_of(q.shape[0] * (1 if mixing else k.shape[1]))
-    d_q = torch.zeros_like(q, dtype=torch.float32)
+    b, h, t, e = q.shape
+    d_q = torch.zeros((b, h, t, e) if mixing else (b, t, h, e), dtype=torch.float32)
     d_k, d_v = (torch.empty(parts, *x.shape, dtype=torch.float32) for x in (k, v))
     d_temperature = None if temperature is None else d_q.new_zeros(temperature.shape)
     bias, mixers = (values[:-MIXERS], values[-MIXERS:]) if mixing else (values, [])
@@ -233,11 +249,12 @@ def attention_backward(
     given: Fields = {"parts": parts, "d_out": d_out, "out": out, "lse": lse}
     written: Fields = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "d_temperature": d_temperature}
     call("backward", {**fields, **given, **written, **learned})
+    d_q = d_q if mixing else d_q.transpose(1, 2)
     found = [x.to(q.dtype) for x in (d_q, total(d_k), total(d_v))]
     found += [] if d_temperature is None else [d_temperature]
     if sink is not None:
         # A sink is a key with a score and no value: ds = p (0 - delta).
-        delta = torch.linalg.vecdot(d_out.float(), out.float())
+        delta = torch.linalg.vecdot(d_out.float(), out.float()).transpose(1, 2)
         found.append(-(delta * (sink[:, None] - lse).exp()).sum((0, 2)))
     if learns:
         found += gather(kind, bias, learned)

@@ -1,8 +1,8 @@
 // What the Python side hands over: one attention call, as plain data.
 //
 // Shape letters as everywhere: b batch, t queries, s keys, h heads, e head dim; hk heads of keys, ev
-// head dim of values. All tensors are contiguous in the order named. This struct is mirrored field
-// by field in library.py; every field is 8 bytes wide so that there is no padding to agree on.
+// head dim of values. All tensors but q are contiguous in the order named. This struct is mirrored
+// field by field in library.py; every field is 8 bytes wide so that there is no padding to agree on.
 // Gradients carry a leading axis `parts` where several workers may share a head: each part is summed
 // by the caller.
 #pragma once
@@ -32,6 +32,9 @@ struct Problem {
     const int64_t *q_at, *k_at;       // positions, [t] or [b t]; [s] or [b s]
     const int64_t *q_group, *k_group; // same shapes; null: all in one group
     int64_t q_stride, k_stride;       // elements from one batch row of these to the next; 0: shared
+    // Where scores are not mixed: numbers from one batch row, head and token of q to the next, and
+    // whether out, d_out and d_q are [b t h e], as the layers around attention have them.
+    int64_t q_batch, q_head, q_row, by_token;
 
     void *out;   // [b h t ev]
     float *lse;  // [b h t], log of the softmax's denominator
