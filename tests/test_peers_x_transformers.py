@@ -1,4 +1,4 @@
-"""The package against x-transformers, run live: ALiBi, T5, RoPE, NTK, xPos, FoX, CoPE."""
+"""The package against x-transformers, run live: ALiBi, T5, RoPE, NTK, xPos, FoX, CoPE, PoPE."""
 
 import pytest
 import torch
@@ -127,3 +127,19 @@ def test_contextual_positions() -> None:
         theirs = found.content + peer(q, found.content.masked_fill(hidden, -torch.inf))
     seen = found.visible.expand_as(theirs)
     torch.testing.assert_close(found.final[seen], theirs[seen], rtol=1e-10, atol=1e-10)
+
+
+def test_polar_embedding() -> None:
+    from x_transformers.x_transformers import PolarEmbedding, apply_polar_pos_emb
+
+    peer = PolarEmbedding(8, heads=3, base=500)
+    ours = made("pope", 3, base=500.0)
+    with torch.no_grad():
+        peer.learned_bias.copy_(draw(3, 1, 8, seed=3) * 4)  # on both sides of the clamp
+    ours.load_published({"learned_bias": peer.learned_bias.detach().double()})
+    q, k = draw(2, 3, 40, 8, seed=1), draw(2, 3, 40, 8, seed=2)
+    angles, phase = peer(torch.arange(40))
+    theirs = apply_polar_pos_emb(q, angles) @ apply_polar_pos_emb(k, angles + phase).mT
+    at = torch.arange(40)[None]
+    scores = ours.rotate(q, at, "query") @ ours.rotate(k, at, "key").mT
+    torch.testing.assert_close(scores.detach(), theirs.detach(), rtol=1e-4, atol=1e-4)

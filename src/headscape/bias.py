@@ -119,6 +119,9 @@ class Sheared:
 
         A key's curve then has few more distances than are read, if positions are consecutive.
         """
+        if distance.shape[1] == 1:
+            picked = basis[:, :, self.columns(distance[:, 0])]  # [h c b s]
+            return torch.einsum("bhsc,hcbs->bhs", *_same_batch(u[:, :, cols], picked))[:, :, None]
         size = max(distance.shape[1], 16)
         parts = zip(
             torch.split(u[:, :, cols], size, 2), torch.split(distance, size, 2), strict=True
@@ -128,10 +131,24 @@ class Sheared:
     def _curves(self, r: Tensor, basis: Tensor, distance: Tensor) -> Float[Tensor, "#b h t s"]:
         """Return every token's curve at the given distances."""
         low, high = int(distance.min()), int(distance.max())
-        curves = r @ basis[:, :, self.columns(torch.arange(low, high + 1, device=r.device))]
+        first, last = low + self.zero, high + self.zero
+        if self.column is None and first >= 0 and last < basis.shape[-1]:
+            curves = r @ basis[:, :, first : last + 1]
+        else:
+            # Distances may share a column: its products are made once.
+            columns = self.columns(torch.arange(low, high + 1, device=r.device))
+            start = int(columns.min())
+            curves = (r @ basis[:, :, start : int(columns.max()) + 1])[..., columns - start]
         shape = (max(r.shape[0], distance.shape[0]), r.shape[1], *distance.shape[1:])
         at = (distance - low)[:, None].expand(shape)
         return curves.expand(shape[0], -1, -1, -1).gather(3, at)
+
+
+def _same_batch(u: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
+    """Return u [b h s c] and a basis per key [h c b s], with the larger batch and all heads."""
+    b, h = max(u.shape[0], picked.shape[2]), max(u.shape[1], picked.shape[0])
+    picked = picked.expand(h, -1, b, -1)
+    return u.expand(b, h, -1, -1).to(picked.dtype), picked
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,17 @@ CONVENTIONS: list[tuple[str, dict[str, object]]] = [
     ("dapev2+deberta", {}),
     ("dapev2+shaw", {}),
 ]
-ONE_WAY = ("fire", "cope", "xpos", "dapev2+fire", "inkling", "grape", "path", "stick-breaking")
+ONE_WAY = (
+    "fire",
+    "cope",
+    "xpos",
+    "dapev2+fire",
+    "inkling",
+    "grape",
+    "path",
+    "stick-breaking",
+    "wall",
+)
 TWO_WAYS = [
     name
     for name in (*SUBJECTS, "dapev2+fox")

@@ -188,3 +188,23 @@ def test_a_failed_token_leaves_no_sum_behind() -> None:
         model(tokens[:, 5:6], cache=cache, watch=lambda *_: None)
         parts = [model(tokens[:, at : at + 1], cache=cache) for at in (6, 7)]
     torch.testing.assert_close(torch.cat(parts, dim=1), whole[:, 6:])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "makes"), [("transformer-xl", "basis"), ("deberta", "projected")]
+)
+def test_what_is_made_of_parameters_alone_is_made_for_many_tokens(
+    encoding: str, makes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny(encoding)
+    kind, calls = type(model.encoding()), []
+    right = getattr(kind, makes)
+    monkeypatch.setattr(kind, makes, lambda *given: calls.append(1) or right(*given))
+    tokens, cache = torch.randint(0, 30, (1, 40)), Cache()
+    with torch.no_grad():
+        whole = model(tokens)
+        calls.clear()
+        parts = [model(some, cache=cache) for some in tokens.split([4, *[1] * 36], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole)
+    # Transformer-XL's for 4, 10, 22 and 46 distances.
+    assert len(calls) == 2 * (4 if encoding == "transformer-xl" else 1)

@@ -110,7 +110,7 @@ class DeBERTa(Encoding):
         distance = distance[distance.abs() <= self.config.max_distance]
         zero = -int(distance[0])
         row = (self.bucket(distance) + self.config.buckets).clamp(0, 2 * self.config.buckets - 1)
-        q_rows, k_rows = (x.mT for x in self.projected(heads))
+        q_rows, k_rows = (x.mT for x in heads.keep("rows", 0, lambda _: self.projected(heads)))
         by_query = heads.scale * heads.q, k_rows
         by_key = heads.scale * heads.keys(), q_rows
         if self.config.terms == "p2c":

@@ -6,6 +6,7 @@ the bias of new tokens.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -15,6 +16,9 @@ from headscape.types import Positions
 
 Project = Callable[[Float[Tensor, "n d"]], tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]]
 """A layer's own projections: rows of the model's width as queries and as keys, bias included."""
+
+
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,23 @@ class Heads:
     """The factor of q.k."""
     project: Project | None = None
     """Only DeBERTa with share_att_key needs it."""
+    kept: dict[str, tuple[int, Any]] | None = None
+    """Where a cache keeps what an encoding makes of its parameters alone; None keeps nothing."""
+
+    def keep(self, name: str, count: int, make: Callable[[int], Kept]) -> Kept:
+        """Return make(n) for an n of at least `count`, made again only if a cache has too few.
+
+        The second time it is made for twice as many as asked for, since tokens come one at a time.
+        """
+        if self.kept is None:
+            return make(count)
+        have, value = self.kept.get(name, (-1, None))
+        if have < count:
+            have = count if have < 0 else 2 * count
+            value = make(have)
+            self.kept[name] = have, value
+        found: Kept = value
+        return found
 
     def keys(self) -> Float[Tensor, "b h s e"]:
         """Return the keys, repeated for every head of the queries."""

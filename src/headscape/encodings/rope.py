@@ -115,12 +115,16 @@ class RoPE(Encoding):
     def __init__(self, shape: Shape, config: RoPEConfig) -> None:
         super().__init__(shape, config)
         whole = config.scaling == "proportional"
-        self.dims = shape.head_dim if whole else round(shape.head_dim * config.rotary_fraction)
-        if self.dims % 2 or self.dims == 0:
+        # R of the frequencies is truncated, as in transformers; 88 x (60 / 88) is still 60.
+        share = 1.0 if whole else config.rotary_fraction
+        self.rotary_width = int(shape.head_dim * share + 1e-9)
+        # One dim more than an odd R turns.
+        self.dims = self.rotary_width + self.rotary_width % 2
+        if self.dims > shape.head_dim or self.dims == 0:
             raise InputError(
-                f"RoPE rotates pairs, so its rotary width must be even and at least 2: "
-                f"head_dim {shape.head_dim} x rotary_fraction {config.rotary_fraction} = "
-                f"{self.dims}."
+                f"RoPE rotates pairs, so its rotary width must be at least 1 and fit into pairs of "
+                f"the head: head_dim {shape.head_dim} x rotary_fraction "
+                f"{config.rotary_fraction} = {self.rotary_width}."
             )
         if self.dims == 2 and config.scaling in {"ntk", "dynamic"}:
             raise InputError(
@@ -142,7 +146,7 @@ class RoPE(Encoding):
         config = self.config
         return SCALINGS[config.scaling](
             Band(
-                dims=self.dims,
+                dims=self.rotary_width,
                 base=config.base,
                 factor=config.factor,
                 trained=config.trained_length or self.shape.train_length,

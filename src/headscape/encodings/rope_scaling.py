@@ -11,8 +11,8 @@
     longrope  w_m / s_m up to L0 tokens, w_m / l_m beyond, for all tokens; cos and sin are
               multiplied by sqrt(1 + ln f / ln L0)                  arXiv:2402.13753
 
-R rotary dims, f the factor, L0 the trained length. Each function returns the R/2 frequencies in
-float64.
+R rotary dims, f the factor, L0 the trained length. Each function returns the R/2 frequencies (one
+more for an odd R) in float64.
 """
 
 import math
@@ -85,7 +85,7 @@ def yarn(band: Band) -> Frequencies:
     if band.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, band.dims - 1)
-    m = torch.arange(band.dims // 2, dtype=torch.float64)
+    m = torch.arange(-(-band.dims // 2), dtype=torch.float64)
     # A ramp of width 0 would divide by 0; any small width gives the same step. Where no pair turns
     # once within the trained length, the width is negative and every pair is kept, as in the
     # authors' code.

@@ -95,11 +95,25 @@ class TransformerXL(Encoding):
         if self.config.clamp is not None:
             distance = distance[distance.abs() <= self.config.clamp]
         zero = -int(distance[0])
-        basis = self.project(self.sinusoids(distance)).unflatten(-1, (self.shape.heads, -1))
+        if zero:
+            basis = self.basis(distance)
+        else:
+            # A causal basis starts at distance 0 and only grows.
+            device = distance.device
+            basis = heads.keep(
+                "basis", len(distance), lambda n: self.basis(torch.arange(n, device=device))
+            )
         r = heads.scale * (heads.q + self.position[:, None])
         constant = heads.scale * (heads.keys() @ self.content[:, :, None])
-        flat = torch.ones_like(basis[:, 0, :1]).T[None]
-        return Sheared(r, basis.permute(1, 2, 0), zero, (constant, flat))
+        flat = torch.ones_like(basis[:1, :1])
+        return Sheared(r, basis, zero, (constant, flat))
+
+    def basis(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "h e m"]:
+        """Return W_R R of consecutive distances, up to the clamp."""
+        if self.config.clamp is not None:
+            distance = distance[distance.abs() <= self.config.clamp]
+        found: Tensor = self.project(self.sinusoids(distance))
+        return found.reshape(len(distance), self.shape.heads, -1).permute(1, 2, 0)
 
     def sinusoids(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         """Return R of consecutive distances.

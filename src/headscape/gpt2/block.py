@@ -99,7 +99,8 @@ class Attention(nn.Module):
             if self.norm_after:
                 unrotated = (self.q_norm(raw_q), self.k_norm(raw_k))
         scale = self.scale if encoding.content_scale is None else encoding.content_scale
-        heads = [Heads(q, k, scale, self._project)] if encoding.reads_heads else []
+        kept = None if cache is None else cache.kept.setdefault(self.layer, {})
+        heads = [Heads(q, k, scale, self._project, kept)] if encoding.reads_heads else []
         # One more token, on the one path that takes its row of the bias ready made.
         one = x.shape[1] == 1 and visible.q_group is None and path in {"auto", "decode"}
         if cache is not None and cache.counted and one and reach is None and not watched:

@@ -72,6 +72,8 @@ class Cache:
         self.layers: dict[int, LayerCache] = {}
         self.rows: dict[int, tuple[bias_rows.Rows, int]] = {}
         """Per layer, what is kept of the bias, and for how many tokens."""
+        self.kept: dict[int, dict[str, tuple[int, Any]]] = {}
+        """Per layer, what its encoding makes of its parameters alone (Heads.keep)."""
         self.positions: Int[Tensor, "#b c"] | None = None
         self.groups: Int[Tensor, "#b c"] | None = None
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from headscape.encodings.rope import RoPE
 from headscape.errors import InputError
 from headscape.gpt2.model_config import ModelConfig
 from headscape.gpt2.published import NAMES, TOP, rename
@@ -76,12 +77,12 @@ def qkv_order(config: ModelConfig) -> Tensor:
     NeoX has q, k and v of one head after another, and RoPE's pairs are m and m + R/2.
     """
     heads, dims = config.heads, config.head_dim
-    fields = config.build_encoding(config.schedule()[0]).conventions()
+    encoding = config.build_encoding(config.schedule()[0])
     within = torch.arange(dims)
-    if fields.get("pairing") == "interleaved":
-        turned = round(dims * float(str(fields["rotary_fraction"])))
-        pairs = within[:turned]
-        within = torch.cat([pairs[::2], pairs[1::2], within[turned:]])
+    if encoding.conventions().get("pairing") == "interleaved":
+        assert isinstance(encoding, RoPE)
+        pairs, rest = within[: encoding.dims], within[encoding.dims :]
+        within = torch.cat([pairs[::2], pairs[1::2], rest])
     rows = torch.arange(3 * heads * dims).view(3, heads, dims)
     rows = torch.stack([rows[0][:, within], rows[1][:, within], rows[2]])
     return rows.transpose(0, 1).flatten()

@@ -118,7 +118,7 @@ def rope_parameters(encoding: RoPE) -> Settings | str:
     """Return transformers' description of a RoPE, or why it has none."""
     config, shape = encoding.config, encoding.shape
     share = encoding.dims / shape.head_dim
-    if int(shape.head_dim * share) != encoding.dims:
+    if int(shape.head_dim * share) != encoding.rotary_width:
         return "transformers would round its rotary width differently"
     if config.attention_factor is not None and config.scaling != "yarn":
         return "it has an attention_factor"
