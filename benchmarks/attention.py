@@ -1,6 +1,7 @@
 """Time and memory of attention with every encoding, as ratios to bias-free causal SDPA.
 
     python -m benchmarks.attention OUT [--lengths 512 1024] [--encodings alibi fire] [--rounds 5]
+                                [--fused] [--cpu]
 
 12 heads of 64, float32, batch 1, as many threads as torch takes. Contenders: the floor (torch's
 scaled_dot_product_attention), our native and torch paths, the dense reference, x-transformers and
@@ -9,13 +10,15 @@ fused paths and the rest apart. The dense reference stops at 2048 tokens, the pe
 path at 4096; at 16384 only forward is timed. Inputs that belong to the layer and not to attention
 (CABLE's running sums) are leaves: their gradient is timed, computing them is not. `nope` is
 also RoPE's core: what is left once q and k are turned. From 4096 tokens on there are half as many
-rounds, and one for what writes out matrices from 2048 on. Writes OUT/attention.json, .md, .png and
-.svg.
+rounds, and one for what writes out matrices from 2048 on. `--fused` leaves out what writes out
+matrices. `--cpu` counts the process's own CPU time, for a machine that other jobs share; use it
+with OMP_NUM_THREADS=1. Writes OUT/attention.json, .md, .png and .svg.
 """
 
 import argparse
 import json
 import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +46,7 @@ LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
 DENSE, PEERS, BACKWARD = 2048, 4096, 8192
 """The longest contexts of the reference, of peers and the torch path, and of backward."""
 Contender = tuple[Step, list[Tensor]]
+Clock = Callable[[], float]
 
 
 def contender(
@@ -102,16 +106,20 @@ def without_grad(run: Step) -> Step:
     return step
 
 
-def measure(length: int, names: list[str], rounds: int) -> list[dict[str, object]]:
+def measure(
+    length: int, names: list[str], rounds: int, clock: Clock, *, only_fused: bool
+) -> list[dict[str, object]]:
     fused, others = contenders(length, names)
     # A long call averages the machine's moods by itself, and many-fold ratios need no precision.
-    found = of_set(fused, length, rounds if length < PEERS else max(2, rounds // 2))
-    if len(others) > 1:
-        found += of_set(others, length, rounds if length < DENSE else 1)
+    found = of_set(fused, length, rounds if length < PEERS else max(2, rounds // 2), clock)
+    if len(others) > 1 and not only_fused:
+        found += of_set(others, length, rounds if length < DENSE else 1, clock)
     return found
 
 
-def of_set(found: dict[str, Contender], length: int, rounds: int) -> list[dict[str, object]]:
+def of_set(
+    found: dict[str, Contender], length: int, rounds: int, clock: Clock
+) -> list[dict[str, object]]:
     upstream = torch.randn(1, HEADS, length, HEAD_DIM)
     passes: dict[str, dict[str, Step]] = {
         "forward": {n: without_grad(run) for n, (run, _) in found.items()}
@@ -120,7 +128,7 @@ def of_set(found: dict[str, Contender], length: int, rounds: int) -> list[dict[s
         passes["both"] = {n: backward(run, leaves, upstream) for n, (run, leaves) in found.items()}
     rows: list[dict[str, object]] = []
     for passed, steps in passes.items():
-        seconds = times(steps, rounds)
+        seconds = times(steps, rounds, clock)
         ratio = ratios(seconds, next(iter(found)))
         for name, own in seconds.items():
             rows.append(
@@ -158,9 +166,13 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--encodings", nargs="+", default=ENCODINGS)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--fused", action="store_true")
+    parser.add_argument("--cpu", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(0)
-    rows = [r for n in options.lengths for r in measure(n, options.encodings, options.rounds)]
+    clock = time.process_time if options.cpu else time.perf_counter
+    given = options.encodings, options.rounds, clock
+    rows = [r for n in options.lengths for r in measure(n, *given, only_fused=options.fused)]
     options.out.mkdir(parents=True, exist_ok=True)
     machine = {
         "instructions": library.instructions(),

@@ -1,18 +1,24 @@
 """What one more token costs in attention, per encoding, against attention without a bias.
 
-    python -m benchmarks.decoding [--contexts 2048 8192] [--rounds 67] [--out benchmarks/results]
+    python -m benchmarks.decoding [--contexts 2048 8192] [--rounds 67] [--cpu] [--out FOLDER]
 
 12 layers of 12 heads of 64, float32, batch 1: the caches of all layers together are far larger than
 a processor's own, as in a real model. `plain` is torch's scaled_dot_product_attention of one query
 over the same preallocated keys and values; a contender also makes its bias, layer by layer, or
-takes it from the cache, as the model does for every token. `grown` is plain with a cache that
-torch.cat lengthens by each token. More than 64 rounds include what is done every 64 tokens.
+takes it from the cache, as the model does for every token. What an encoding reads off the layer's
+input (CABLE's sums and weights) belongs to the layer, as q does, and is not timed. `grown` is plain
+with a cache that torch.cat lengthens by each token. More than 64 rounds include what is done every
+64 tokens.
+`--cpu` counts the process's own CPU time, for a machine that other jobs share; use it with
+OMP_NUM_THREADS=1.
 """
 
 import argparse
 import itertools
 import json
 import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -34,14 +40,15 @@ ENCODINGS = (
 Pair = tuple[Tensor, Tensor]
 
 
-def contender(name: str, q: Tensor, caches: list[Pair], context: int) -> Step:
-    """One more token through every layer's attention, its bias included."""
+def contender(name: str, q: Tensor, caches: list[Pair], context: int, tokens: int) -> Step:
+    """One more token through every layer's attention, its bias included; at most `tokens` times."""
     room = caches[0][0].shape[2]
     layers = [
         build(name, heads=HEADS, head_dim=HEAD_DIM, width=HEADS * HEAD_DIM, train_length=512)
         for _ in caches
     ]
     streams = [layer.stream(torch.randn(1, room, HEADS * HEAD_DIM)) for layer in layers]
+    last = [of_each_token(stream, context - 1, tokens) for stream in streams]
     kept = Cache(room)
     kept.length = context - 1
 
@@ -50,9 +57,9 @@ def contender(name: str, q: Tensor, caches: list[Pair], context: int) -> Step:
         where = Positions.span(1, count)
         for n, (layer, (k, v)) in enumerate(zip(layers, caches, strict=True)):
             turned = layer.rotate(q, where.q, "query")
-            last = of_tokens(streams[n], slice(count - 1, count))
-            seen = of_tokens(streams[n], slice(count))
-            bias = kept.bias(n, layer, where, last, seen, q.dtype)
+            stream = streams[n]
+            seen = None if stream is None else Stream(stream.sums[:, :, :count])
+            bias = kept.bias(n, layer, where, last[n][count - context], seen, q.dtype)
             pair = k[:, :, :count], v[:, :, :count]
             attend.run(
                 AttentionInputs(turned, *pair, layer, bias, where, Visible(), HEAD_DIM**-0.5)
@@ -62,11 +69,14 @@ def contender(name: str, q: Tensor, caches: list[Pair], context: int) -> Step:
     return step
 
 
-def of_tokens(stream: Stream | None, tokens: slice) -> Stream | None:
+def of_each_token(stream: Stream | None, first: int, count: int) -> list[Stream | None]:
+    """The stream of each single token from `first` on."""
     if stream is None:
-        return None
-    weight = None if stream.weight is None else stream.weight[..., tokens]
-    return Stream(stream.total[..., tokens], weight)
+        return [None] * count
+    sums, weights = stream.sums.narrow(2, first, count).split(1, dim=2), [None] * count
+    if stream.weight is not None:
+        weights = stream.weight.narrow(2, first, count).split(1, dim=2)
+    return [Stream(*pair) for pair in zip(sums, weights, strict=True)]
 
 
 def plain(q: Tensor, caches: list[Pair], context: int) -> Step:
@@ -90,15 +100,17 @@ def grown(q: Tensor, caches: list[Pair], context: int) -> Step:
 
 
 @torch.no_grad()
-def measure(context: int, encodings: list[str], rounds: int) -> list[dict[str, object]]:
+def measure(
+    context: int, encodings: list[str], rounds: int, clock: Callable[[], float]
+) -> list[dict[str, object]]:
     # More room than is used: the keys of two heads are not neighbours, as in a real cache.
     room = (1, HEADS, 2 * context, HEAD_DIM)
     caches = [(torch.randn(room), torch.randn(room)) for _ in range(LAYERS)]
     q = torch.randn(1, HEADS, 1, HEAD_DIM)
     steps: dict[str, Step] = {FLOOR: plain(q, caches, context)}
-    steps |= {name: contender(name, q, caches, context) for name in encodings}
+    steps |= {name: contender(name, q, caches, context, rounds + 1) for name in encodings}
     steps["grown"] = grown(q, caches, context)
-    seconds = times(steps, rounds)
+    seconds = times(steps, rounds, clock)
     ratio = ratios(seconds, FLOOR)
     return [
         {
@@ -129,9 +141,12 @@ def main() -> None:
     parser.add_argument("--encodings", nargs="+", default=list(ENCODINGS))
     parser.add_argument("--rounds", type=int, default=67)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--cpu", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(0)
-    rows = [row for c in args.contexts for row in measure(c, args.encodings, args.rounds)]
+    clock = time.process_time if args.cpu else time.perf_counter
+    given = args.encodings, args.rounds, clock
+    rows = [row for c in args.contexts for row in measure(c, *given)]
     args.out.mkdir(parents=True, exist_ok=True)
     found = {"threads": torch.get_num_threads(), "torch": torch.__version__, "rows": rows}
     (args.out / "decoding.json").write_text(json.dumps(found, indent=1) + "\n")
