@@ -27,7 +27,7 @@ from headscape.encodings.fire import FIRE, LEAK
 from headscape.encodings.fox import FoX
 from headscape.encodings.grape import GRAPE
 from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
-from headscape.encodings.grid import Grid
+from headscape.encodings.grid_table import Grid
 from headscape.encodings.inkling import Inkling
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
@@ -101,7 +101,7 @@ def _(encoding: WavLM, x: Array, qpos: Array, kpos: Array) -> Array:
 
 @bias.register
 def _(encoding: Grid, x: Array, qpos: Array, kpos: Array) -> Array:
-    sizes = encoding.config.rows, encoding.config.columns
+    sizes = encoding.rows, encoding.columns
     form = {"class_token": encoding.config.class_token, "causal": encoding.shape.causal}
     return oracle.grid_bias(array(encoding.table), *sizes, qpos, kpos, **form)
 

@@ -21,7 +21,7 @@ from headscape.encodings.fire import FIRE
 from headscape.encodings.fox import FoX
 from headscape.encodings.grape import GRAPE
 from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
-from headscape.encodings.grid import Grid
+from headscape.encodings.grid_table import Grid
 from headscape.encodings.inkling import Inkling
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
