@@ -18,7 +18,7 @@ HEADS, DIM, WIDTH = 3, 4, 12
 LEARNED = [*ENCODINGS, *(f"{wrapper}+kerple" for wrapper in WRAPPERS)]
 
 
-UNPUBLISHED = ("carope",)
+UNPUBLISHED = ("carope", "wall")
 """Encodings without public code."""
 LARGEST: dict[str, tuple[Any, ...]] = {
     "sinusoidal": ("sinusoidal", {"learned_scale": True}),

@@ -101,7 +101,7 @@ def _(encoding: WavLM, x: Array, qpos: Array, kpos: Array) -> Array:
 
 @bias.register
 def _(encoding: Grid, x: Array, qpos: Array, kpos: Array) -> Array:
-    sizes = encoding.config.rows, encoding.config.columns
+    sizes = encoding.rows, encoding.columns
     form = {"class_token": encoding.config.class_token, "causal": encoding.shape.causal}
     return oracle.grid_bias(array(encoding.table), *sizes, qpos, kpos, **form)
 
