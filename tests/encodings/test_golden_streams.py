@@ -172,6 +172,28 @@ def test_cached_keys_go_through_the_reflections() -> None:
         same(part[:, :, below], scores[:, :, old : old + 3][:, :, below])
 
 
+def test_reflections_over_many_blocks_are_a_product_of_matrices() -> None:
+    n, old, e = 150, 7, 4
+    random = torch.Generator().manual_seed(0)
+    q, k, w = torch.randn(3, 1, 1, n + old, e, generator=random, dtype=torch.float64).unbind()
+    w, beta = w / w.norm(dim=-1, keepdim=True), 2 * torch.rand(1, 1, n + old, generator=random)
+    beta[0, 0, :old] = 0  # these tokens' keys come from a cache
+    expected = torch.zeros(n + old, n + old, dtype=torch.float64)
+    for i in range(n + old):
+        back = q[0, 0, i]
+        for j in range(i, -1, -1):
+            expected[i, j] = back @ k[0, 0, j]
+            back = back - beta[0, 0, j] * (back @ w[0, 0, j]) * w[0, 0, j]
+    new = Reflections(w[:, :, old:], beta[:, :, old:])
+    for rows in (slice(None), slice(60, 70), slice(149, 150)):
+        found = new.scores(q[:, :, old:], k, rows)[0, 0]
+        same(
+            found.tril(old + (rows.start or 0)), expected[old:][rows].tril(old + (rows.start or 0))
+        )
+    moved = new.advance(k)
+    same((q[0, 0, -1] * moved[0, 0]).sum(-1), (new.scores(q[:, :, old:], k))[0, 0, -1])
+
+
 def wall_call(
     z: dict[str, Tensor], config: dict, gate: Tensor, **fields: object
 ) -> AttentionInputs:

@@ -6,8 +6,8 @@ w_t is the unit vector of silu(causal convolution of W2 W1 x_t), one per head, a
 2 sigmoid(x_t u + b), so that H_t may also reflect. With `gate` the score is
 (q_i^T ... k_j + sum_{j < t <= i} ln sigmoid(x_t g + c)) / sqrt(e): the sum is divided too.
 
-The scores are exact (reflections.py): one triangular solve per block of queries, in float32 at
-least, with a matrix of tokens x tokens in memory. A cache applies each new token's reflection to
+The scores are exact (reflections.py): a triangular solve per block of queries and of tokens, in
+float32 at least. A cache applies each new token's reflection to
 all its keys. QK-norm is a field of the model, grouped queries are absent.
 """
 

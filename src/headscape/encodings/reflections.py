@@ -7,9 +7,12 @@ The product of consecutive H is I - sum over a >= b of w_a T_ab w_b^T with
     T = (I + N)^-1 diag(beta),      N_ab = beta_a w_a . w_b for a > b, else 0
 
 and a contiguous block of T belongs to the product over that block, because (I + N)^-1 is lower
-triangular. All scores are therefore one triangular solve:
+triangular. Tokens are taken in blocks, the queries' own first. Inside a block,
 
     a = Q K^T - tril(Q W^T) T tril(W K^T, -1)
+
+and what is left of the queries, Q - tril(Q W^T) T W, meets the block before it. Besides the scores,
+no matrix has two axes of all tokens.
 
 A cached key k_j is stored as H_last ... H_{j+1} k_j, so older tokens' reflections are not needed
 again. At least float32 throughout.
@@ -22,6 +25,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscape.types import ALL
+
+BLOCK = 64
+"""Tokens whose product of reflections is one triangular solve."""
 
 
 @dataclass(frozen=True)
@@ -46,30 +52,39 @@ class Reflections:
         """Return q_i^T H_i ... H_{j+1} k_j of some of the queries, which are the last t keys."""
         q, k, w, beta = self._work(q, k)
         count, keys = w.shape[2], k.shape[2]
+        old = keys - count
         own = torch.arange(count - q.shape[2], count, device=q.device)[rows]
         q, last = q[:, :, rows], int(own[-1]) + 1
-        w, beta = w[:, :, :last], beta[:, :, :last]
-        token = torch.arange(last, device=q.device)
-        through = (q @ w.mT).masked_fill(token > own[:, None], 0)
-        key = torch.arange(keys, device=q.device) - (keys - count)
-        met = (w @ k.mT).masked_fill(token[:, None] <= key, 0)
-        solved: Tensor = torch.linalg.solve_triangular(
-            _unit(w, beta), through, upper=False, left=False, unitriangular=True
-        )
-        found: Tensor = q @ k.mT - (solved * beta[:, :, None]) @ met
-        return found
+        found = [q.new_zeros(*q.shape[:3], count - last)]
+        for end in range(last, 0, -BLOCK):
+            start = max(0, end - BLOCK)
+            token = torch.arange(start, end, device=q.device)
+            some, own_keys = w[:, :, start:end], k[:, :, old + start : old + end]
+            through = (q @ some.mT).masked_fill(token > own[:, None], 0)
+            strength = beta[:, :, start:end]
+            solved = torch.linalg.solve_triangular(
+                _unit(some, strength), through, upper=False, left=False, unitriangular=True
+            )
+            solved = solved * strength[:, :, None]
+            met = (some @ own_keys.mT).masked_fill(token[:, None] <= token, 0)
+            found.append(q @ own_keys.mT - solved @ met)
+            q = q - solved @ some
+        found.append(q @ k[:, :, :old].mT)
+        return torch.cat(found[::-1], dim=3)
 
     def advance(self, k: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h s e"]:
         """Return every key after the reflections of all later tokens."""
-        _, wide, w, beta = self._work(k, k)
+        _, moved, w, beta = self._work(k, k)
         count, keys = w.shape[2], k.shape[2]
-        token = torch.arange(count, device=k.device)
         key = torch.arange(keys, device=k.device) - (keys - count)
-        met = (w @ wide.mT).masked_fill(token[:, None] <= key, 0)
-        solved: Tensor = torch.linalg.solve_triangular(
-            _unit(w, beta), beta[..., None] * met, upper=False, unitriangular=True
-        )
-        moved: Tensor = wide - solved.mT @ w
+        for start in range(0, count, BLOCK):
+            some, strength = w[:, :, start : start + BLOCK], beta[:, :, start : start + BLOCK]
+            token = torch.arange(start, start + some.shape[2], device=k.device)
+            met = (some @ moved.mT).masked_fill(token[:, None] <= key, 0)
+            solved: Tensor = torch.linalg.solve_triangular(
+                _unit(some, strength), strength[..., None] * met, upper=False, unitriangular=True
+            )
+            moved = moved - solved.mT @ some
         return moved.to(k.dtype)
 
     def _work(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
