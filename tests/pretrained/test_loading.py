@@ -191,6 +191,15 @@ def test_quantised_weights_that_cannot_be_read_are_refused(method: str, tmp_path
         load(f"hf:{tmp_path}")
 
 
+def test_an_encoder_without_the_head_that_its_config_names_is_read(tmp_path: Path) -> None:
+    FAMILIES["mpnet"].build().float().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config, "architectures": ["MPNetForMaskedLM"]})
+    )
+    assert load(f"hf:{tmp_path}").spec.encoding == "t5"
+
+
 def test_missing_weights_are_not_replaced_by_random_ones(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 

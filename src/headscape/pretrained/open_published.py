@@ -3,7 +3,7 @@
 `transformers` is optional. No pickle is opened and no code of a model's folder is run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -64,15 +64,21 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
     finally:
         if bars:
             transformers.logging.enable_progress_bar()
-    _need_weights(folder, found["missing_keys"])
+    _need_weights(folder, model, found["missing_keys"])
     theirs = tokenizer or _open_tokenizer(transformers, home, gguf)
     return PublishedModel(model, folder.stem if gguf else folder.resolve().name, theirs)
 
 
-def _need_weights(folder: Path, missing: Iterable[str]) -> None:
-    """Raise InputError if weights are missing: transformers fills them with random numbers."""
-    # Poolers come after the last layer and are often left out.
-    names = sorted(name for name in missing if "pooler" not in name)
+def _need_weights(folder: Path, model: Any, missing: Collection[str]) -> None:
+    """Raise InputError if weights are missing: transformers fills them with random numbers.
+
+    Poolers and heads that no prediction of ours reads are often left out of a folder.
+    """
+    body = model if model.can_generate() else model.base_model
+    read = {id(weight) for name, weight in body.named_parameters() if "pooler" not in name}
+    names = sorted(
+        name for name, weight in model.named_parameters() if name in missing and id(weight) in read
+    )
     if names:
         raise InputError(
             f"{folder} lacks {len(names)} weights of its model, the first of them {names[0]}: they "
