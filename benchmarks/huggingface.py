@@ -1,6 +1,6 @@
 """transformers models with our attention against the same models with theirs.
 
-    python -m benchmarks.huggingface [--parts llama gpt2 window bloom t5 half] [--rounds 5]
+    python -m benchmarks.huggingface [--parts llama gpt2 window bloom t5 module] [--rounds 5]
     python -m benchmarks.huggingface --parts smollm     fetches 93 MB once; needs headscape[gguf]
 
     llama      a whole training step of a Llama type, 12 heads on 3, against sdpa
@@ -8,6 +8,7 @@
     window     the Llama type with a sliding window of 512 at 8,192 tokens, against sdpa's mask
     bloom      a whole training step of a BLOOM type at 2,048 tokens, against its eager path
     t5         a whole training step of a T5 type at 2,048 tokens, against its eager path
+    module     the attention module of a T5's encoder and of a BLOOM alone, against eager
     half       a forward pass of the Llama type in bfloat16, against sdpa in bfloat16
     smollm     SmolLM2-135M: the same 64 tokens, and milliseconds per token at 512 and 4,096
 
@@ -31,6 +32,7 @@ from benchmarks.allocations import allocated_megabytes
 from benchmarks.timing import Step, peak_megabytes, ratios, times
 from headscape.attention.native import library
 from headscape.huggingface import register
+from headscape.huggingface.mask_function import rule_mask
 
 VOCABULARY = 2048
 SIZES = {
@@ -139,6 +141,35 @@ def _bias(name: str, model: Any, rounds: int) -> None:
     compare(f"{name} training, 2048", steps, rounds, 1 / 3)
 
 
+def module_part(rounds: int) -> None:
+    """The attention modules of a T5's encoder and of a BLOOM, projections included."""
+    length, kinds = 2048, ("headscape", "eager")
+    x = torch.randn(1, length, 768)
+    whole, other = t5(), bloom()
+    buckets, alibi = whole.encoder.block[0].layer[0].SelfAttention, other.transformer.h[0]
+    slopes = other.transformer.build_alibi_tensor(torch.ones(1, length), 12, torch.float32)
+    hidden = torch.full((length, length), torch.finfo(torch.float32).min).triu(1)[None, None]
+    masks = {"headscape": rule_mask(1, length, length), "eager": hidden}
+
+    def bucketed(kind: str) -> Step:
+        def step() -> None:
+            whole.set_attn_implementation(kind)
+            buckets(x.clone().requires_grad_(), mask=None)[0].sum().backward()
+
+        return step
+
+    def sloped(kind: str) -> Step:
+        def step() -> None:
+            given = x.clone().requires_grad_()
+            alibi.self_attention(given, given, slopes, masks[kind])[0].sum().backward()
+
+        return step
+
+    for name, make in (("t5", bucketed), ("bloom", sloped)):
+        steps = {kind: make(kind) for kind in kinds}
+        compare(f"{name} attention module, {length}", steps, rounds, 1 / 3)
+
+
 def half_part(rounds: int) -> None:
     """bfloat16, forward alone."""
     model = llama().bfloat16().eval()
@@ -194,7 +225,7 @@ def smollm_part(rounds: int) -> None:
 
 PARTS = {
     "llama": llama_part, "gpt2": gpt2_part, "window": window_part, "bloom": bloom_part,
-    "t5": t5_part, "half": half_part, "smollm": smollm_part,
+    "t5": t5_part, "module": module_part, "half": half_part, "smollm": smollm_part,
 }  # fmt: skip
 
 

@@ -57,7 +57,8 @@ def _through(forward: Any, attention: Callable[..., tuple[Tensor, None]]) -> Any
         mixed, _ = attention(
             self, q, k, v, attention_mask, scaling=self.inv_norm_factor,
             dropout=self.attention_dropout.p if self.training else 0.0,
-            output_attentions=output_attentions, alibi=alibi.unflatten(0, (-1, self.num_heads)),
+            output_attentions=output_attentions,
+            alibi=alibi.view(-1, self.num_heads, *alibi.shape[1:]),
         )  # fmt: skip
         out = F.dropout(self.dense(mixed.flatten(2)), self.hidden_dropout, self.training)
         return residual + out, None

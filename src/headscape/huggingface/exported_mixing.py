@@ -37,5 +37,8 @@ def attend_rows(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
     parts = [slice(start, start + ROWS) for start in range(0, queries, ROWS)]
     if not torch.is_grad_enabled():
         return torch.cat([block(rows, *given) for rows in parts], dim=2)
-    again = {"use_reentrant": False, "preserve_rng_state": False}
-    return torch.cat([checkpoint(block, rows, *given, **again) for rows in parts], dim=2)
+    blocks = [
+        checkpoint(block, rows, *given, use_reentrant=False, preserve_rng_state=False)
+        for rows in parts
+    ]
+    return torch.cat(blocks, dim=2)

@@ -76,6 +76,7 @@ def encoding_of(module: nn.Module) -> Encoding | None:
     if found is not None and not isinstance(found, Encoding):
         # PEFT's modules_to_save wraps the module and trains a copy.
         found = found.modules_to_save[found.active_adapters[0]] if found.active_adapters else None
+    assert found is None or isinstance(found, Encoding)
     return found
 
 

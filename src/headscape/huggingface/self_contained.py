@@ -131,7 +131,7 @@ class Bundle:
     def override(self, module: str, names: Sequence[str], text: str) -> None:
         """Put a text in place of some definitions of a module."""
         self.extra[module] = text
-        self.edges.setdefault(module, set()).update(self.needed)
+        self.edges.setdefault(module, set()).update(self.needed.keys() - {module})
         for name in names:
             self.overridden[module, name] = None
             self._take((module, name))
