@@ -87,7 +87,7 @@ SHARED = {
         "stream",
         "token_sums",
     },
-    "attention": {"check", "consistency", "head_threads", "operands", "reach", "reference"},
+    "attention": {"check", "consistency", "operands", "reach", "reference"},
 }
 GATHERS = {
     "encodings": {"__init__", "names", "building", "catalogue", "plugins", "layer_schedule"},

@@ -19,6 +19,7 @@ running sums are summed. Keys too far back to get any weight are skipped (reach.
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -26,7 +27,6 @@ from jaxtyping import Float
 from torch import Tensor, inf
 
 from headscape.attention import reach
-from headscape.attention.head_threads import for_each
 from headscape.attention.operands import Operands, Rule
 from headscape.attention.reach import Reach
 
@@ -34,7 +34,7 @@ LOG2E = 1 / math.log(2)
 FAINT, LOUD = math.log2(reach.TINY), 100.0
 """Scores are clamped to this range, where 2^s is a normal float32; only hidden keys exceed it."""
 HEADS = 3
-"""Heads processed together on a CPU; on other devices all are."""
+"""Heads per thread processed together on a CPU; on other devices all are."""
 FORWARD, BACKWARD = 64, 128
 """Queries per tile, multiples of `reach.BLOCK`."""
 KEYS = 512
@@ -50,14 +50,10 @@ class Regular(torch.autograd.Function):
         known = reach.bounds(every, rule)
         out = every.q.new_empty(*every.q.shape[:2], every.v.shape[2])
         lse = every.q.new_empty(every.q.shape[:2])
-
-        def work(groups: list[slice]) -> None:
-            scratch = _Scratch(every.q)
-            for heads in groups:
-                part = _Part(every, heads, rule, known, FORWARD, scratch)
-                part.forward(out[heads], lse[heads])
-
-        for_each(work, _shares(every.q), every.q.device)
+        scratch = _Scratch(every.q)
+        for heads in _groups(every.q):
+            part = _Part(every, heads, rule, known, FORWARD, scratch)
+            part.forward(out[heads], lse[heads])
         ctx.rule, ctx.known = rule, known
         ctx.save_for_backward(*tensors, out, lse)
         return out
@@ -70,31 +66,24 @@ class Regular(torch.autograd.Function):
             torch.zeros_like(x) if need else None
             for x, need in zip(tensors[3:], ctx.needs_input_grad[4:], strict=True)
         ]
-        found = Operands(*cast("list[Any]", grads))
-
-        def work(groups: list[slice]) -> None:
-            scratch = _Scratch(every.q)
-            for heads in groups:
-                part = _Part(every, heads, ctx.rule, ctx.known, BACKWARD, scratch)
-                part.backward(out[heads], d_out[heads], lse[heads], found.heads(heads))
-
-        for_each(work, _shares(every.q), every.q.device)
+        scratch, found = _Scratch(every.q), Operands(*cast("list[Any]", grads))
+        for heads in _groups(every.q):
+            part = _Part(every, heads, ctx.rule, ctx.known, BACKWARD, scratch)
+            part.backward(out[heads], d_out[heads], lse[heads], found.heads(heads))
         return None, *grads
 
 
-def _shares(q: Tensor) -> list[list[slice]]:
-    """Return for each thread the heads that it processes together, in turn."""
+def _groups(q: Tensor) -> Iterator[slice]:
+    """Yield slices of heads to process together, of nearly equal size."""
     n = q.shape[0]
-    if q.device.type != "cpu":
-        return [[slice(0, n)]]
-    threads = min(n, torch.get_num_threads())
-    count = min(n, threads * math.ceil(n / (HEADS * threads)))
-    groups = [slice(n * i // count, n * (i + 1) // count) for i in range(count)]
-    return [groups[i::threads] for i in range(threads)]
+    most = HEADS * torch.get_num_threads() if q.device.type == "cpu" else n
+    size = math.ceil(n / math.ceil(n / most))
+    for first in range(0, n, size):
+        yield slice(first, first + size)
 
 
 class _Scratch:
-    """Buffers that all tiles of a thread share."""
+    """Buffers that all tiles share."""
 
     def __init__(self, like: Tensor) -> None:
         self.like = like
