@@ -123,7 +123,8 @@ rotation, stream and bias included. {costs["machine"]}; made by `{costs["command
 
 def extrapolation(page: str) -> dict[str, dict[str, str]]:
     """Read the first table of docs/results.md: method, length, perplexity."""
-    rows = re.findall(r"^\| (?:length|\d+) \|.*\|$", page, re.MULTILINE)
+    first = page.partition("<!-- second table -->")[0]
+    rows = re.findall(r"^\| (?:length|\d+) \|.*\|$", first, re.MULTILINE)
     head, *body = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     found: dict[str, dict[str, str]] = {method: {} for method in head[1:]}
     for length, *cells in body:

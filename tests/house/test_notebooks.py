@@ -29,8 +29,8 @@ def test_it_is_stored_without_outputs(path: Path) -> None:
         assert cell.get("execution_count") is None
 
 
-def test_there_are_five() -> None:
-    assert len(NOTEBOOKS) == 5
+def test_there_are_six() -> None:
+    assert len(NOTEBOOKS) == 6
 
 
 def test_a_cell_shows_what_it_prints_and_its_last_value() -> None:

@@ -113,7 +113,7 @@ def test_what_hangs_on_a_changed_field_follows_it() -> None:
     run = preset(
         "nano", context_length=512, batch_size=8, steps=400, seed=7, encoding="cable", lr=None
     )
-    assert (run.tokens_per_step, run.curriculum, run.warmup_steps) == (4096, (128, 256, 512), 27)
+    assert (run.tokens_per_step, run.curriculum, run.warmup_steps) == (4096, (128, 256, 512), 25)
     assert preset("nano", context_length=96).curriculum == ()
     assert preset("nano", context_length=96).tokens_per_step == 960
     assert preset("nano", lr=1e-4).final_lr == pytest.approx(1e-5)

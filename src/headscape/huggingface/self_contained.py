@@ -215,6 +215,10 @@ class Bundle:
                     changes.append((node, new.encode()))
         for node, text in sorted(changes, key=lambda c: (c[0].lineno, c[0].col_offset))[::-1]:
             _replace(lines, node, text)
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            new = self.renamed.get((module, statement.name), statement.name)
+            head = lines[statement.lineno - 1]
+            lines[statement.lineno - 1] = head.replace(statement.name.encode(), new.encode(), 1)
         kept = [line for line in lines[first - 1 : last] if line is not None]
         comment = _docstring_after(source.tree, statement)
         if comment is not None:
