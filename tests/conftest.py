@@ -1,4 +1,4 @@
-"""How every test runs: one thread, fixed seeds, no network, in some folders checked shapes."""
+"""How every test runs: one thread, fixed seeds, no network, and shape checks in some folders."""
 
 import os
 
@@ -32,7 +32,7 @@ install_import_hook(
 
 CHECKED = {"attention", "encodings", "gpt2"}
 """Folders whose tests check shapes. Elsewhere the same functions run without the checks, which take
-four tenths of the time of a property."""
+four tenths of a property test's time."""
 
 torch.set_num_threads(1)
 settings.register_profile(

@@ -135,7 +135,7 @@ class Sheared:
         if self.column is None and first >= 0 and last < basis.shape[-1]:
             curves = r @ basis[:, :, first : last + 1]
         else:
-            # Distances may share a column: its products are made once.
+            # Distances may share a column, so compute the products of each column once.
             columns = self.columns(torch.arange(low, high + 1, device=r.device))
             start = int(columns.min())
             curves = (r @ basis[:, :, start : int(columns.max()) + 1])[..., columns - start]
@@ -145,7 +145,7 @@ class Sheared:
 
 
 def _same_batch(u: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
-    """Return u [b h s c] and a basis per key [h c b s], with the larger batch and all heads."""
+    """Return u [b h s c] and a basis per key [h c b s], expanded to the same batch and heads."""
     b, h = max(u.shape[0], picked.shape[2]), max(u.shape[1], picked.shape[0])
     picked = picked.expand(h, -1, b, -1)
     return u.expand(b, h, -1, -1).to(picked.dtype), picked

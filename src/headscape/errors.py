@@ -22,7 +22,7 @@ class InputError(ValueError):
 
 
 def at_least(least: int, **values: object) -> None:
-    """Check that every value is a whole number of at least `least`; None is not checked."""
+    """Raise InputError unless every value is None or a whole number of at least `least`."""
     for name, value in values.items():
         if value is None:
             continue

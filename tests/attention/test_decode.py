@@ -84,7 +84,7 @@ def test_a_slope_in_float32_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.skipif(len(NATIVE) == 1, reason=str(adapter.available()))
 @pytest.mark.parametrize("shared", [False, True])
 def test_sums_and_weights_are_read_where_they_lie(shared: bool) -> None:
-    """Those of one token among many; all sequences may share them."""
+    """They are views of one token among many, and all sequences may share them."""
     inputs = one_query(14, "weighted slope")
     (b, h), s = inputs.q.shape[:2], inputs.k.shape[2]
     col, weight = torch.randn(2, 1 if shared else b, h, s).unbind()

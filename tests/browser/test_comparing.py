@@ -147,7 +147,7 @@ def test_lengths_may_differ(open_page: Open) -> None:
 def test_a_slider_over_training_steps(open_page: Open) -> None:
     names = {"cable": 0, "alibi": 600, "t5": 1200}
     packs = [capture(name, step=step, encoding="cable") for name, step in names.items()]
-    opened = open_page([*packs, capture("kerple", step=900)], HEAD)  # the last is of another model
+    opened = open_page([*packs, capture("kerple", step=900)], HEAD)  # the last: a different model
     opened.settle()
     slider = opened.page.get_by_label("Training step").last
     assert slider.get_attribute("max") == "2"

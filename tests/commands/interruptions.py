@@ -118,7 +118,7 @@ def outcome(folder: Path, same: tuple[str, ...]) -> dict[str, str]:
     files = sorted({path for pattern in same for path in folder.glob(pattern) if path.is_file()})
     found = {
         str(path.relative_to(folder)): hashlib.sha256(
-            path.read_bytes().replace(os.fsencode(folder), b"FOLDER")  # of the recorded command
+            path.read_bytes().replace(os.fsencode(folder), b"FOLDER")  # in the recorded command
         ).hexdigest()
         for path in files
     }

@@ -29,7 +29,7 @@ SCHEDULES = {
     "inkling": ("inkling:window=5*5,inkling:temperature=inkling", 12),
     "afmoe": (f"{NEAR}*3,nope", 12),
 }
-"""A schedule, and how many of the 14 layers its period divides."""
+"""A schedule, and how many of the 14 layers are compared: its period divides this number."""
 
 
 @pytest.mark.parametrize("family", SCHEDULES)
@@ -52,7 +52,7 @@ MASKS = {
     "gemma3_bidirectional": Visible(causal=False, window=6),
     "xt_max_attend_past": Visible(window=6),
 }
-"""Our rule for what the peers call 5 tokens (Gemma 3: 10, of which it makes 6)."""
+"""Our rule for a window that the peers call 5 (Gemma 3: 10, which it turns into 6)."""
 
 
 @pytest.mark.parametrize("name", MASKS)

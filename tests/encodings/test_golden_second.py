@@ -87,7 +87,7 @@ def test_longrope_keys_of_before_the_switch_are_stale_behind_it() -> None:
     new = made.rotate(z["k"][:, :, old : old + 1], at[:, old:], "key")
     stale = torch.cat([made.rotate(z["k"][:, :, :old], at[:, :old], "key"), new], dim=2)
     torch.testing.assert_close(q @ stale.mT / config["D"] ** 0.5, z["decode_stale"], **TIGHT)
-    # So our cache keeps keys unrotated.
+    # Cached rotated keys give stale scores, so our cache keeps keys unrotated.
     assert not made.cacheable_keys
     right = q @ made.rotate(z["k"][:, :, : old + 1], at, "key").mT / config["D"] ** 0.5
     assert (right - z["decode_stale"]).abs().max() > 0.1

@@ -66,7 +66,7 @@ def test_tables_of_a_grid(name: str) -> None:
 @pytest.mark.parametrize(("rows", "columns"), [(1, 6), (3, 2), (2, 5)])
 @pytest.mark.parametrize("name", ["swin", "beit"])
 def test_grids_that_are_not_square(name: str, rows: int, columns: int) -> None:
-    """Indices are transformers'; its BEiT then resizes the table and reads wrong entries."""
+    """The indices equal transformers'; its BEiT then resizes the table and reads wrong entries."""
     if name == "swin":
         from transformers.models.swin.modeling_swin import SwinRelativePositionBias
 

@@ -110,7 +110,7 @@ def test_far_sums_keep_their_precision_in_float32() -> None:
 
 @pytest.mark.parametrize("name", ["alibi", "t5"])
 def test_a_kept_row_is_a_view_of_one_table(name: str) -> None:
-    """T5's table lies transposed; the row of every head must be read in place all the same."""
+    """T5's table is transposed in memory, but the row of every head must be contiguous."""
     model = tiny(name).float()
     tokens = torch.randint(0, 30, (1, 6))
     cache, kept = Cache(16), []
@@ -206,5 +206,5 @@ def test_what_is_made_of_parameters_alone_is_made_for_many_tokens(
         calls.clear()
         parts = [model(some, cache=cache) for some in tokens.split([4, *[1] * 36], dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), whole)
-    # Transformer-XL's for 4, 10, 22 and 46 distances.
+    # Transformer-XL computes its basis for 4, 10, 22 and 46 distances.
     assert len(calls) == 2 * (4 if encoding == "transformer-xl" else 1)

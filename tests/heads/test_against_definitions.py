@@ -215,7 +215,7 @@ def test_the_place_of_the_largest_mean_has_an_interval() -> None:
 
 
 def test_an_interval_over_few_sequences_covers_the_mean_as_often_as_it_says() -> None:
-    """2,000 samples of 8 normal values: 95% of the intervals contain 0, plain percentiles 90%."""
+    """2,000 samples of 8 normal values: 95% of the intervals contain 0; of plain ones, 90%."""
     values = np.random.default_rng(7).normal(size=(8, 2000))
     _, low, high = estimate(values)
     covered = ((low <= 0) & (high >= 0)).mean()

@@ -170,7 +170,7 @@ def test_retrieval_is_the_weight_on_the_answers_own_tokens() -> None:
     tokens = torch.from_numpy(np.concatenate([text, answer]))[None]
     model.observe(tokens, [0, 1], lambda n, given: every.update({n: scores(given).weights[0]}))
     for layer, weights in every.items():
-        # The query before each token of the answer, and the same token in the fact.
+        # From the query before each token of the answer to the same token in the fact.
         looked = [weights[:, len(text) - 1 + n, fact + n] for n in range(len(answer))]
         np.testing.assert_allclose(found[layer, 0], sum(looked) / len(answer), rtol=1e-9)
 

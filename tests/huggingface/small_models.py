@@ -17,7 +17,7 @@ EAGER = {"gemma2", "gpt-oss", "bloom"}
 NO_PADDING = {"gemma2"}
 """Eager attention with a softcap returns NaN for rows of padding, which spreads."""
 NO_FLOAT64 = {"bloom"}
-"""The same of left padding in float64, where a mask of the least number and ALiBi overflow."""
+"""The same with left padding in float64: a mask of the smallest number plus ALiBi overflows."""
 ENCODER_DECODER = {"bart", "t5", "umt5", "mt5", "marian"}
 DECODERS = (
     "llama", "mistral", "gemma2", "gemma3", "gpt2", "gpt-neox", "gpt-oss", "llama4", "opt", "bloom",

@@ -218,7 +218,7 @@ def test_the_code_contains_the_encoding_of_a_plugin(
     finally:
         ENCODINGS.pop("decay")
     code = (tmp_path / "decay_hf" / "modeling_headscape.py").read_text()
-    # The package has a Decay of its own, so the plugin's class gets a longer name.
+    # The package has its own Decay, so the plugin's class gets a longer name.
     named = re.search(r'ENCODINGS = {"nope": NoPE, "decay": (Decay_\w+)}', code)
     assert named is not None
     assert f"class {named[1]}(Encoding):" in code

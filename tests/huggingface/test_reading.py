@@ -1,4 +1,4 @@
-"""`hs.load` reads a live model whose attention is ours as it reads the same model with theirs."""
+"""`hs.load` reads a live model with our attention the same as with transformers' attention."""
 
 import pytest
 import torch

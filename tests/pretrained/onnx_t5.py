@@ -1,8 +1,8 @@
-"""A T5 model out of int8 ONNX graphs: the weights alone, nothing of the graph runs.
+"""A T5 model from int8 ONNX graphs: only the weights are read, no graph runs.
 
-A matrix of a linear layer is [in out] under a number; the node that multiplies by it has the
-module's path in its name. Tables and norms have their own names. A quantised tensor x stands for
-(x - zero point) * scale.
+A matrix of a linear layer is [in out] and has a number as its name; the node that multiplies by it
+has the module's path in its name. Tables and norms have their own names. A quantised tensor x
+stands for (x - zero point) * scale.
 """
 
 from pathlib import Path
@@ -16,13 +16,13 @@ SIZES = {
     "num_heads": 6, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
     "decoder_start_token_id": 0,
 }  # fmt: skip
-"""Those of flan-t5-small, which the graphs do not state."""
+"""Sizes of flan-t5-small, which the graphs do not state."""
 ROOTS = {"enc": "encoder", "m": ""}
-"""The first word of a path in the encoder's and the decoder's graph."""
+"""First word of a path in the encoder's or decoder's graph -> first word in transformers."""
 
 
 def t5_from_onnx(folder: Path) -> Any:
-    """The model of encoder.onnx and decoder.onnx, in float32."""
+    """Return the model of encoder.onnx and decoder.onnx, in float32."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     found = _weights(folder / "encoder.onnx") | _weights(folder / "decoder.onnx")
@@ -37,7 +37,7 @@ def t5_from_onnx(folder: Path) -> Any:
 
 
 def _weights(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a graph by their names in transformers."""
+    """Return the tensors of a graph by their names in transformers."""
     import onnx
     from onnx import numpy_helper
 

@@ -319,7 +319,7 @@ def test_chunks_are_recognised_as_chunks() -> None:
     for inputs in observed(model).values():
         assert inputs.visible.chunk == 7
         assert inputs.visible.q_group is None
-    # A text of one chunk has a mask that is causal, and the layer says its chunk all the same.
+    # A text of one chunk has a plain causal mask, but the layer still states its chunk.
     assert model.spec.layers[0].conventions["chunk"] == 7
 
 

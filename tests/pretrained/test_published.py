@@ -145,7 +145,7 @@ def test_flan_t5_tables_are_read_exactly(
 
 
 def test_flan_t5_was_dequantised_into_a_model_that_writes(titles: Any) -> None:
-    """Wrong weights write noise: a title takes its words from the text."""
+    """With wrong weights the model writes noise; a title takes its words from the text."""
     tokenizer = _titles_tokenizer()
     text = "The user asked to fix a failing test in the parser and to run the suite again."
     ids = torch.from_numpy(tokenizer.encode(text).astype(np.int64))[None]

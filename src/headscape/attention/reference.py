@@ -6,10 +6,10 @@
     weights_ij = exp(final_ij) / (exp(sink) + sum over visible j of exp(final_ij))
     out_i      = sum_j weights_ij v_j
 
-Temperature, softcap and sink are left out where they are None. With a transition, R(q_i) . R(k_j)
-goes through what is between key and query (encodings/reflections.py, decay.py). An encoding may
-make its own weights (`weigh`). k and v may have fewer heads than q: heads that follow each other
-then share theirs (grouped queries).
+Temperature, softcap and sink are left out where they are None. With a transition, the
+tokens between key and query change the key in R(q_i) . R(k_j) (encodings/reflections.py, decay.py).
+An encoding may compute its own weights (`weigh`). k and v may have fewer heads than q: consecutive
+query heads then share keys and values (grouped queries).
 
 Any dtype up to float64, any device, whole matrices in memory (or a block of rows at a time through
 `scores`). The reported bias is the effective one, final - content: for an additive encoding the
@@ -57,7 +57,7 @@ class AttentionInputs:
     sink: Float[Tensor, " h"] | None = field(default=None, kw_only=True)
     """The score of a key without a value, one per head, taken as it is."""
     transition: Transition | None = field(default=None, kw_only=True)
-    """What keys go through on the way to a query; the queries are then the last t keys."""
+    """How keys change on the way to a query; the queries must then be those of the last t keys."""
 
     def __post_init__(self) -> None:
         if self.encoding.moves_keys and self.transition is None:

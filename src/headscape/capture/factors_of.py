@@ -136,7 +136,7 @@ def _check(inputs: AttentionInputs) -> None:
 
 
 def _check_encoding(inputs: AttentionInputs) -> None:
-    """Refuse weights that are not a softmax, transitions, and angles that tokens have."""
+    """Refuse weights that are not a softmax, transitions, and angles that depend on tokens."""
     encoding = inputs.encoding
     turns_by_stream = encoding.rotates and encoding.streams and not encoding.adds_bias
     if encoding.weighs or turns_by_stream or inputs.transition is not None:

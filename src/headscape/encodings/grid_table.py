@@ -3,13 +3,13 @@
     B_ij = r_h[y_i - y_j, x_i - x_j],     token p is at row y = p // columns, column x = p % columns
 
 The table has (2 rows - 1)(2 columns - 1) entries per head; offset (dy, dx) is entry
-(dy + rows - 1)(2 columns - 1) + dx + columns - 1. Where there are more rows of tokens than `rows`,
-larger offsets in y take the entry of the largest.
+(dy + rows - 1)(2 columns - 1) + dx + columns - 1. If the tokens fill more than `rows` rows,
+larger offsets in y use the entry of the largest one.
 
-BEiT (Bao et al. 2021, arXiv:2106.08254) has a token of class in front, position 0 here
+BEiT (Bao et al. 2021, arXiv:2106.08254) has a class token in front, at position 0 here
 (`class_token`), and three more entries at the end: class to token, token to class, class to class.
 transformers' BEiT resizes the table on grids that are not square and then reads wrong entries;
-this does not.
+this class does not.
 """
 
 import math
@@ -34,9 +34,9 @@ class GridConfig(Config):
     rows: int | None = None
     """Rows of the grid; enough for the context length if left out."""
     columns: int | None = None
-    """Columns of the grid; the root of the context length, rounded up, if left out."""
+    """Columns of the grid; the square root of the context length, rounded up, if left out."""
     class_token: bool = False
-    """Position 0 is a token of class, outside the grid."""
+    """Position 0 is a class token, outside the grid."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

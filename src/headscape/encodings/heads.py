@@ -32,12 +32,12 @@ class Heads:
     project: Project | None = None
     """Only DeBERTa with share_att_key needs it."""
     kept: dict[str, tuple[int, Any]] | None = None
-    """Where a cache keeps what an encoding makes of its parameters alone; None keeps nothing."""
+    """What a cache keeps of values that depend on parameters alone; None keeps nothing."""
 
     def keep(self, name: str, count: int, make: Callable[[int], Kept]) -> Kept:
-        """Return make(n) for an n of at least `count`, made again only if a cache has too few.
+        """Return make(n) for an n of at least `count`; call `make` only if the cache has too few.
 
-        The second time it is made for twice as many as asked for, since tokens come one at a time.
+        From the second call of `make` on, n is twice `count`, because tokens come one at a time.
         """
         if self.kept is None:
             return make(count)

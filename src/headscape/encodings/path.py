@@ -7,8 +7,8 @@ w_t is the unit vector of silu(causal convolution of W2 W1 x_t), one per head, a
 (q_i^T ... k_j + sum_{j < t <= i} ln sigmoid(x_t g + c)) / sqrt(e): the sum is divided too.
 
 The scores are exact (reflections.py): a triangular solve per block of queries and of tokens, in
-float32 at least. A cache applies each new token's reflection to
-all its keys. QK-norm is a field of the model, grouped queries are absent.
+float32 at least. A cache applies each new token's reflection to all its keys. QK-norm is a field of
+the model, grouped queries are absent.
 """
 
 from dataclasses import dataclass

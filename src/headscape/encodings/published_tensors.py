@@ -1,4 +1,4 @@
-"""Authors' tensors into the parameters of an encoding, by their published names."""
+"""Copies authors' tensors into the parameters of an encoding, by their published names."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ SHARED_TENSORS = ("sink_score", "ssmax")
 def copy_published(
     encoding: "Encoding", tensors: Mapping[str, Tensor], source: str, prefix: str
 ) -> None:
-    """Copy tensors by the names in `encoding.published`, each behind `prefix`."""
+    """Copy tensors by the names in `encoding.published`, each with `prefix` in front."""
     mine = {
         name: value
         for name, value in encoding.named_parameters()
@@ -41,7 +41,7 @@ def copy_published(
 def _names(
     encoding: "Encoding", mine: set[str], tensors: Mapping[str, Tensor], source: str, prefix: str
 ) -> dict[str, str]:
-    """Return the mapping whose names are in `tensors`, limited to the parameters there are."""
+    """Return the mapping whose names are in `tensors`, limited to existing parameters."""
     spellings = [
         {theirs: ours for theirs, ours in each.items() if ours in mine}
         for each in encoding.published

@@ -7,12 +7,12 @@ The product of consecutive H is I - sum over a >= b of w_a T_ab w_b^T with
     T = (I + N)^-1 diag(beta),      N_ab = beta_a w_a . w_b for a > b, else 0
 
 and a contiguous block of T belongs to the product over that block, because (I + N)^-1 is lower
-triangular. Tokens are taken in blocks, the queries' own first. Inside a block,
+triangular. Tokens are processed in blocks, from the last query backwards. Inside a block,
 
     a = Q K^T - tril(Q W^T) T tril(W K^T, -1)
 
-and what is left of the queries, Q - tril(Q W^T) T W, meets the block before it. Besides the scores,
-no matrix has two axes of all tokens.
+and the block before it sees the queries as Q - tril(Q W^T) T W. Apart from the scores, no matrix is
+tokens x tokens.
 
 A cached key k_j is stored as H_last ... H_{j+1} k_j, so older tokens' reflections are not needed
 again. At least float32 throughout.
@@ -27,7 +27,7 @@ from torch import Tensor
 from headscape.types import ALL
 
 BLOCK = 64
-"""Tokens whose product of reflections is one triangular solve."""
+"""Tokens per triangular solve."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Reflections:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Everything they are made of, each with tokens as the third axis."""
+        """All their tensors; the third axis of each is tokens."""
         return self.w, self.beta
 
     def shapes(self, b: int, h: int, n: int, e: int) -> dict[str, tuple[int, ...]]:

@@ -115,10 +115,10 @@ class RoPE(Encoding):
     def __init__(self, shape: Shape, config: RoPEConfig) -> None:
         super().__init__(shape, config)
         whole = config.scaling == "proportional"
-        # R of the frequencies is truncated, as in transformers; 88 x (60 / 88) is still 60.
+        # Truncate the rotary width, as transformers does, but keep 88 x (60 / 88) at 60.
         share = 1.0 if whole else config.rotary_fraction
         self.rotary_width = int(shape.head_dim * share + 1e-9)
-        # One dim more than an odd R turns.
+        # An odd rotary width rotates one more dim, which completes the last pair.
         self.dims = self.rotary_width + self.rotary_width % 2
         if self.dims > shape.head_dim or self.dims == 0:
             raise InputError(

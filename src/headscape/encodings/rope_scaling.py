@@ -11,8 +11,8 @@
     longrope  w_m / s_m up to L0 tokens, w_m / l_m beyond, for all tokens; cos and sin are
               multiplied by sqrt(1 + ln f / ln L0)                  arXiv:2402.13753
 
-R rotary dims, f the factor, L0 the trained length. Each function returns the R/2 frequencies (one
-more for an odd R) in float64.
+R rotary dims, f the factor, L0 the trained length. Each function returns the R/2 frequencies
+(rounded up for an odd R) in float64.
 """
 
 import math

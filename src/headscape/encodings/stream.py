@@ -9,7 +9,7 @@ from headscape.encodings.decay import Decay
 from headscape.encodings.reflections import Reflections
 
 Transition = Reflections | Decay
-"""What a key goes through on its way to a query."""
+"""How a key changes on its way to a query."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Stream:
     and `query` are per query, so a cache does not keep them; it keeps `total` and `key`. `backward`
     is a second running sum, for keys to the right of their query. `angle` is what `rotate` turns
     each pair of dims by, in float64. A key goes through the `reflections` or the `decay` of every
-    token between it and its query. `carry` is what the stream of the next tokens goes on from; the
-    last `total` if it is None.
+    token between it and its query. The stream of the next tokens continues from `carry`, or from
+    the last `total` if `carry` is None.
     """
 
     total: Float[Tensor, "b h t"] | None = None
@@ -35,7 +35,7 @@ class Stream:
     carry: Tensor | None = None
 
     def last(self, count: int) -> "Stream":
-        """Return the stream of the last `count` tokens; its transition is of all."""
+        """Return the stream of the last `count` tokens, with the transition of all tokens."""
         names = ("total", "weight", "backward", "query", "key", "angle")
         given = {name: getattr(self, name) for name in names}
         cut = {name: x[:, :, x.shape[2] - count :] for name, x in given.items() if x is not None}
@@ -51,7 +51,7 @@ class Stream:
 
     @property
     def transition(self) -> Transition | None:
-        """What keys go through on their way to a query, if anything."""
+        """The reflections or the decay, whichever the stream has, or None."""
         return self.decay if self.reflections is None else self.reflections
 
     @property

@@ -98,7 +98,7 @@ class TransformerXL(Encoding):
         if zero:
             basis = self.basis(distance)
         else:
-            # A causal basis starts at distance 0 and only grows.
+            # A causal basis starts at distance 0 and only grows, so a cache can keep it.
             device = distance.device
             basis = heads.keep(
                 "basis", len(distance), lambda n: self.basis(torch.arange(n, device=device))

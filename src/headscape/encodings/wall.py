@@ -3,10 +3,11 @@
     S_ij = sum_c q_ic k_jc exp(sum_{j<t<=i} g_tc) / sqrt(e),     g_t = clamp(ln sigmoid(x_t W + b))
 
 The gates are per token, head and channel. The soft clamp g_max expm1(g / g_max) keeps a token's log
-gate above -g_max. With `scalar_gate` FoX's sum of ln sigmoid(x_t w + c) is added, not divided.
+gate above -g_max. With `scalar_gate`, FoX's sum of ln sigmoid(x_t w + c) is added to S, not divided
+by sqrt(e).
 
 The released code (bicycleman15/wall-attention-release) takes the gates as an argument; the
-projection and its bias of 1 at the start are ours. Its sink is a field of every encoding. Grouped
+projection and its initial bias of 1 are ours. Its sink is a field of every encoding. Grouped
 queries are absent.
 """
 
@@ -36,7 +37,7 @@ class WallConfig(Config):
     gate_bias: float = 1.0
     """Initial b; at 1 a token keeps about 3/4 of every channel."""
     scalar_gate: bool = False
-    """Whether a forget gate per head is summed as well."""
+    """Whether to add FoX's sum of forget gates, one gate per head."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

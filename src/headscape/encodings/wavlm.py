@@ -1,9 +1,9 @@
-"""WavLM: T5's buckets behind a gate per query (Chen et al. 2022, arXiv:2110.13900).
+"""WavLM: T5's buckets times a gate per query (Chen et al. 2022, arXiv:2110.13900).
 
     B_ij = g_ih r_h[bucket(i - j)],   g_ih = a (b c_h - 1) + 2,   a, b = sigmoid of two sums of y_i
 
-y_i = V x_ih + v has eight numbers, made of the slice of the layer's input that belongs to the head,
-with one V for all heads; a is the sigmoid of the sum of the first four, b that of the last four.
+y_i = V x_ih + v has eight numbers. x_ih is the head's slice of the layer's input, and all heads
+share V and v. a is the sigmoid of the sum of the first four numbers, b that of the last four.
 
 WavLM has 320 buckets up to a distance of 800. It has one table, in its first layer, and V, v and c
 in every layer; here every layer has its own table, unless a model shares the encoding over layers.
@@ -69,7 +69,8 @@ class WavLM(Encoding):
         super().__init__(shape, config)
         if shape.width % shape.heads:
             raise InputError(
-                f"WavLM needs a width that its heads divide, got {shape.width} for {shape.heads}."
+                f"WavLM needs a width that is a multiple of its heads, got width {shape.width} and "
+                f"{shape.heads} heads."
             )
         self.table = nn.Embedding(config.buckets, shape.heads)
         self.gate = nn.Linear(shape.width // shape.heads, 8)

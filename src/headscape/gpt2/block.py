@@ -1,7 +1,7 @@
 """One layer of GPT-2: attention with a position encoding, and a perceptron.
 
-`Attention.inputs` makes everything that attention is a function of, with a cache or without;
-`output` runs it.
+`Attention.inputs` returns all inputs of attention, with or without a cache; `Attention.output`
+computes attention from them.
 """
 
 import math
@@ -23,7 +23,7 @@ from headscape.gpt2.qk_norm import qk_norm
 from headscape.types import ALL, Positions, Visible
 
 Watch = Callable[[int, AttentionInputs], None]
-"""Called in every layer with its index and what its attention is a function of."""
+"""Called in every layer with its index and the inputs of its attention."""
 
 
 class Attention(nn.Module):
@@ -71,7 +71,7 @@ class Attention(nn.Module):
         *,
         watched: bool = False,
     ) -> AttentionInputs:
-        """Everything this layer's attention is a function of, for normed input `x`."""
+        """Return all inputs of this layer's attention, for normed input `x`."""
         encoding = self.encoding
         raw_q, raw_k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -101,7 +101,7 @@ class Attention(nn.Module):
         scale = self.scale if encoding.content_scale is None else encoding.content_scale
         kept = None if cache is None else cache.kept.setdefault(self.layer, {})
         heads = [Heads(q, k, scale, self._project, kept)] if encoding.reads_heads else []
-        # One more token, on the one path that takes its row of the bias ready made.
+        # One new token, on the only path that can take its row of the bias from the cache.
         one = x.shape[1] == 1 and visible.q_group is None and path in {"auto", "decode"}
         if cache is not None and cache.counted and one and reach is None and not watched:
             bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype, *heads)
@@ -140,7 +140,7 @@ class Attention(nn.Module):
         cache: Cache,
         first: int,
     ) -> tuple[Tensor, Tensor, Stream | None]:
-        """Put new keys into the cache; give keys (rotated), values and sums from `first` on."""
+        """Add new keys to the cache; return rotated keys, values and sums from `first` on."""
         encoding = self.encoding
         if encoding.cacheable_keys:
             k = self._turned(k, positions.q, "key", stream)
@@ -153,7 +153,7 @@ class Attention(nn.Module):
     def _project(
         self, rows: Float[Tensor, "n d"]
     ) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
-        """Queries and keys of any rows of the model's width."""
+        """Return queries and keys of any rows of the model's width."""
         q, k, _ = self.qkv(rows).unflatten(-1, (3, self.heads, -1)).movedim(0, 2)
         return q, k
 
@@ -164,7 +164,7 @@ class Attention(nn.Module):
         role: Role,
         stream: Stream | None,
     ) -> Float[Tensor, "b h t wide"]:
-        """Queries or keys, rotated, and normed if the norm comes after the rotation."""
+        """Return queries or keys, rotated, and normed if the norm comes after the rotation."""
         turned = self.encoding.rotate(x, at, role, stream)
         if not self.norm_after:
             return turned
@@ -192,7 +192,7 @@ class Block(nn.Module):
         path: attend.Path,
         watch: Watch | None,
     ) -> Float[Tensor, "b t d"]:
-        """One layer."""
+        """Return the output of the layer."""
         return self.finish(x, self.attention(self.norm1(x), positions, visible, cache, path, watch))
 
     def finish(

@@ -73,7 +73,7 @@ class Cache:
         self.rows: dict[int, tuple[bias_rows.Rows, int]] = {}
         """Per layer, what is kept of the bias, and for how many tokens."""
         self.kept: dict[int, dict[str, tuple[int, Any]]] = {}
-        """Per layer, what its encoding makes of its parameters alone (Heads.keep)."""
+        """Per layer, values that depend on its encoding's parameters alone (Heads.keep)."""
         self.positions: Int[Tensor, "#b c"] | None = None
         self.groups: Int[Tensor, "#b c"] | None = None
 
@@ -212,7 +212,7 @@ class Cache:
         return int(near.any(dim=0).nonzero()[0])
 
     def _settle(self, store: LayerCache) -> None:
-        """Take over what a pass has left: where streams go on, keys behind new transitions."""
+        """Store the results of a pass: where streams continue, and keys after new transitions."""
         stream, store.passing = store.passing, None
         if stream is None:
             return

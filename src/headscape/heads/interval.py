@@ -1,14 +1,14 @@
 """The mean of a measure over sequences with its 95% bootstrap interval.
 
-The plain percentile interval is too narrow for few sequences: resamples of n values spread by
-sqrt((n - 1) / n) of their standard error, and the normal quantile stands where Student's should.
-Expanded percentiles mend both (Hesterberg 2015, arXiv:1411.5279):
+The plain percentile interval is too narrow for few sequences: the means of resamples of n values
+spread by only sqrt((n - 1) / n) times the standard error, and the interval uses the normal quantile
+where Student's is right. Expanded percentiles correct both (Hesterberg 2015, arXiv:1411.5279):
 
-    Phi(-t sqrt(n / (n - 1)))   instead of 0.025,   t Student's 0.975 quantile of n - 1
+    Phi(-t sqrt(n / (n - 1)))   instead of 0.025
 
-which are the 0.6th and 99.4th for 8 sequences. Fewer than six sequences have no interval: a
-resample never leaves the range of the values, and the range of five values misses the median more
-than one time in twenty.
+with t Student's 0.975 quantile for n - 1 degrees of freedom. For 8 sequences these are the 0.6th
+and 99.4th percentiles. Fewer than six sequences have no interval: a resample never leaves the range
+of the values, and the range of five values misses the median more than one time in twenty.
 """
 
 from statistics import NormalDist
@@ -58,7 +58,7 @@ def tails(sequences: int) -> tuple[float, float]:
     """Return the percentiles, in percent, whose interval is as wide as Student's."""
     free = sequences - 1
     z = NormalDist().inv_cdf(0.975)
-    # Student's quantile from the normal one; from 5 degrees of freedom on it is off by 0.003.
+    # Student's quantile from the normal one; its error is below 0.003 from 5 degrees of freedom on.
     t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
     t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
     low = 100 * NormalDist().cdf(-t * (sequences / free) ** 0.5)

@@ -2,9 +2,9 @@
 
     scores_ij = q_i . k_j / sqrt(e) + slope j
 
-While our attention is chosen the mask is a packed rule. Then BLOOM's attention module calls the
-attention function with its ALiBi term, a number per head and key, in place of its own code, which
-writes out heads x queries x keys several times.
+If our attention is selected, the mask is a packed rule. BLOOM's attention module then calls our
+attention function and passes its ALiBi term, one number per head and key. BLOOM's own code would
+write out heads x queries x keys several times.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def join_interface(attention: Callable[..., tuple[Tensor, None]]) -> None:
     kind = modeling_bloom.BloomAttention
     if not hasattr(kind.forward, "__wrapped__"):
         kind.forward = _through(kind.forward, attention)
-        # transformers then lets BLOOM choose its attention; sdpa and flash it still refuses.
+        # This lets BLOOM select our attention; transformers still refuses sdpa and flash for it.
         base = modeling_bloom.BloomPreTrainedModel
         base._can_set_attn_implementation_cached_value = True  # noqa: SLF001
 

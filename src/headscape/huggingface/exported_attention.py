@@ -1,8 +1,8 @@
 """The attention of an exported model.
 
-With eager it is the dense definition, which has the weights. Otherwise no matrix of queries x keys
-is built (exported_mixing.py). Attention functions that ignore biases and masks (flash attention,
-vLLM, SGLang) are refused, because the model would run without its positions.
+With eager it is the dense definition, which computes the weights. Otherwise no matrix of
+queries x keys is built (exported_mixing.py). Attention functions that ignore biases and masks
+(flash attention, vLLM, SGLang) are refused, because the model would run without its positions.
 """
 
 import math
@@ -23,7 +23,7 @@ from headscape.huggingface.exported_places import Placed
 from headscape.types import Positions, Visible
 
 SERVED = ("eager", "sdpa", "headscape")
-"""Attention implementations that the model may be asked for: it computes all of them itself."""
+"""Accepted values of attn_implementation. The model computes attention itself for all of them."""
 
 
 class HeadscapeAttention(nn.Module):

@@ -40,10 +40,10 @@ def attend_rule(inputs: AttentionInputs, rule: MaskRule) -> Tensor:
 
 
 def attend_plain(q: Tensor, k: Tensor, v: Tensor, rule: MaskRule, scale: float) -> Tensor | None:
-    """Return the attention of one query without a bias, by as little Python as possible.
+    """Return the attention of one query without a bias, or None if the call needs more.
 
-    None if the call needs more. Between two layers a model's weights push this code out of the
-    caches, so every line of it counts.
+    It runs as little Python as possible: between two layers a model's weights evict this code from
+    the CPU caches.
     """
     if rule.visible.k_group is not None:
         return None
@@ -57,7 +57,7 @@ def attend_plain(q: Tensor, k: Tensor, v: Tensor, rule: MaskRule, scale: float) 
 
 
 def _stretch(rule: MaskRule, visible: Visible, keys: int) -> tuple[int, int]:
-    """Return the first key that one query sees, and the one after the last."""
+    """Return the range of keys that one query sees: the first, and the one after the last."""
     gap, first, last = rule.first_query - rule.first_key, 0, keys
     if visible.causal:
         last = min(last, gap + 1)

@@ -72,7 +72,7 @@ def _cache_layer(cache: Any, layer: int) -> Any:
 
 def encoding_of(module: nn.Module) -> Encoding | None:
     """Return the encoding that was put into an attention module, or None."""
-    found: Any = module._modules.get(ENCODING)  # noqa: SLF001 - a missing child is looked up fast
+    found: Any = module._modules.get(ENCODING)  # noqa: SLF001 - fast for a missing child
     if found is not None and not isinstance(found, Encoding):
         # PEFT's modules_to_save wraps the module and trains a copy.
         found = found.modules_to_save[found.active_adapters[0]] if found.active_adapters else None
@@ -82,7 +82,7 @@ def encoding_of(module: nn.Module) -> Encoding | None:
 
 def check_loaded(module: Any) -> None:
     """Raise InputError if the config names an encoding that the model was loaded without."""
-    # Not getattr: a config looks a missing name up in Python, in every layer of every token.
+    # Not getattr: for a missing name a config runs Python, here in every layer for every token.
     records = vars(module.config).get(ENCODING) if "config" in vars(module) else None
     if not records:
         return

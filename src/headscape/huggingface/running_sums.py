@@ -20,7 +20,7 @@ STREAM = "headscape_stream"
 PER_KEY = ("total", "backward", "key", "angle")
 """What of a stream belongs to keys, and is kept for every token."""
 TRANSITIONS = ("reflections", "decay")
-"""What keys go through, and is kept for every token too."""
+"""What changes keys on the way to a query; also kept for every token."""
 FOLLOWS: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "reorder_cache": lambda x, rows: x.index_select(0, rows),
     "batch_select_indices": lambda x, rows: x[rows],

@@ -45,17 +45,17 @@ class AttentionCall:
     rotation: tuple[Tensor, Tensor] | None = None
     """The cos and sin that the model rotates by, where it hands them to its attention."""
     shares_position: bool = True
-    """False if equal hidden states give q or k that differ in more than a factor, that is, position
+    """False if equal hidden states give q or k that differ by more than a factor, that is, position
     enters in a way that could not be undone."""
     growth: Float[Tensor, " t"] | None = None
-    """By what factor each query differs from the first one if all hidden states are equal; None if
-    it was not examined."""
+    """The factor between each query and the first one if all hidden states are equal; None if it
+    was not measured."""
     window: int | None = None
     """The sliding window as the model states it; `mask` is what it does."""
     flash: bool = False
     """Whether flash attention runs, which has no mask and applies `window` itself."""
     chunk: int | None = None
-    """The block of positions that a query does not see beyond, as the config states it."""
+    """Length of the blocks of positions that queries do not see beyond, as the config states it."""
     softcap: float | None = None
     sink: Float[Tensor, " h"] | None = None
     relative: Relative | None = None

@@ -232,7 +232,7 @@ class AttentionWatch:
         )
 
     def _tell(self, call: AttentionCall) -> None:
-        """Report a call; a bias that flash attention drops is refused."""
+        """Report a call; raise InputError if flash attention would drop its bias."""
         flash = self._flash()
         if flash is not None and call.bias is not None:
             raise InputError(
@@ -242,7 +242,7 @@ class AttentionWatch:
         self.on_call(self.layer, call)
 
     def _flash(self) -> str | None:
-        """The name of the flash attention that runs, if one does."""
+        """Return the name of the flash attention that runs, or None."""
         config: Any = getattr(self.body, "config", None)
         chosen = str(getattr(config, "_attn_implementation", None) or "")
         return chosen if "flash" in chosen else None
@@ -262,7 +262,7 @@ class AttentionWatch:
         return None if changed is None else self._probe(module, {**given, **changed})
 
     def _growth(self, module: nn.Module, given: dict[str, Any]) -> tuple[bool, Tensor | None]:
-        """Whether equal hidden states have equal q and k but for a factor of q, and that factor."""
+        """Return whether equal hidden states give equal k and, up to a factor, q; the factor."""
         name = next(iter(given), None)
         if name is None or not isinstance(given[name], Tensor):
             return False, None

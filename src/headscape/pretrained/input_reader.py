@@ -69,7 +69,7 @@ def read_input(watch: InputWatch, config: Any, shape: Shape) -> Encoding | None:
 
 
 def _table(module: nn.Module) -> Tensor | None:
-    """The rows of a table; fairseq's sinusoids call them `weights`."""
+    """Return the rows of a table, which fairseq's sinusoids call `weights`."""
     found = getattr(module, "weight", None)
     found = getattr(module, "weights", None) if found is None else found
     return found if isinstance(found, Tensor) else None

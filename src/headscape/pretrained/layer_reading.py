@@ -55,7 +55,7 @@ class LayerReading:
         factor = self.encoding.temperature(positions.q)
         q, unrotated = call.q, call.unrotated if rotates(call) else None
         if factor is not None:
-            # The model multiplies its queries; here the factor is a part of position.
+            # The model's queries contain the factor; here it is part of position, so divide it out.
             shrink = (1 / factor)[..., None].to(q.dtype)
             q = q * shrink
             unrotated = None if unrotated is None else (unrotated[0] * shrink, unrotated[1])

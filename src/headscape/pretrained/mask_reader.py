@@ -95,7 +95,7 @@ def chunk_of(module: Any) -> int | None:
 
 
 def _chunk(call: AttentionCall) -> int:
-    """Return the length of a chunk: the config's, or as many tokens as see the first one."""
+    """Return the length of a chunk: the config's, or the number of tokens that see the first."""
     assert call.mask is not None
     return call.chunk or max(1, int(call.mask[0, 0, :, 0].sum()))
 

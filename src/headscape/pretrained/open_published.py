@@ -72,7 +72,7 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
 def _need_weights(folder: Path, model: Any, missing: Collection[str]) -> None:
     """Raise InputError if weights are missing: transformers fills them with random numbers.
 
-    Poolers and heads that no prediction of ours reads are often left out of a folder.
+    Poolers and heads that we do not read may be missing: folders often leave them out.
     """
     body = model if model.can_generate() else model.base_model
     read = {id(weight) for name, weight in body.named_parameters() if "pooler" not in name}

@@ -1,7 +1,7 @@
-"""Run a model that uses our attention on one whose masks and biases can be read.
+"""Switches a model from our attention to one whose masks and biases can be read.
 
 With attn_implementation="headscape" a mask is a row of integers and T5's bias is a table. While
-such a model is observed it runs on sdpa or, where that drops a part of the scores, on eager.
+such a model is observed, it runs on sdpa, or on eager where sdpa drops a part of the scores.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ ENCODING = "headscape_encoding"
 
 @contextmanager
 def readable_attention(body: nn.Module) -> Iterator[None]:
-    """Replace our attention by sdpa or eager in every config of a model, and put it back."""
+    """Replace our attention by sdpa or eager in every config of a model, and restore it on exit."""
     configs: dict[int, Any] = {}
     for module in body.modules():
         config = getattr(module, "config", None)

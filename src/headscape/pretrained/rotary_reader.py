@@ -39,7 +39,7 @@ def read_rotary(
 ) -> Encoding | None:
     """RoPE with the conventions that reproduce this layer's rotation, or None.
 
-    `heat` has the fields of a temperature.
+    `heat` contains the fields of the layer's temperature.
     """
     # In a model that mixes attention with other layers, the module knows its place among them.
     place = getattr(call.module, "layer_idx", None)
@@ -110,7 +110,7 @@ def _fractions(call: AttentionCall, config: Any, parameters: dict[str, Any]) -> 
     head_dim = call.q.shape[-1]
     found: list[float] = []
     if parameters.get("rope_type") == "proportional":
-        # The whole head is rotated, most pairs of it by 0.
+        # The whole head is rotated, most of its pairs by the angle 0.
         return [float(parameters.get("partial_rotary_factor") or 1.0)]
     if call.rotation is not None:
         width = call.rotation[0].shape[-1]

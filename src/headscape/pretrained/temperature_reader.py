@@ -1,7 +1,7 @@
 """Temperatures of published models: factors of a query's scores that grow with its position.
 
 Llama 4 multiplies the queries of its layers without RoPE, Ministral 3 and Mistral 4 those of every
-layer. The config says the rule; `same_growth` compares it with what the model does.
+layer. The config states the rule; `same_growth` compares it with what the model does.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from headscape.types import Positions
 
 
 def temperature_fields(call: AttentionCall, config: Any) -> dict[str, Any]:
-    """The fields of the temperature that a layer's config states; empty if it has none."""
+    """Return the fields of the temperature that the config states for a layer, or none."""
     module: Any = call.module
     if getattr(module, "attn_temperature_tuning", None) and not getattr(module, "use_rope", True):
         return _fields("llama4", module.attn_scale, module.floor_scale)
@@ -26,7 +26,7 @@ def temperature_fields(call: AttentionCall, config: Any) -> dict[str, Any]:
 
 
 def same_growth(call: AttentionCall, encoding: Encoding) -> bool:
-    """Whether the model's queries grow with their position as the encoding's temperature does."""
+    """Return whether the model's queries grow with position as the encoding's temperature does."""
     if call.growth is None:
         return call.shares_position
     positions = Positions.span(len(call.growth), on=call.growth.device)

@@ -81,10 +81,11 @@ inline const float *rows_of(const Problem &p, const void *all, int64_t at, int64
     return room;
 }
 
-// Where the rows of one tile are: from number `at` on, `stride` apart, `width` numbers each.
+// Where the rows of one tile are, in elements: the first at `at`, each `stride` after the one before
+// and `width` long.
 struct Rows {
     int64_t at, stride, count, width;
-    // Rows of q, and of what has a row of `width` numbers per query.
+    // The rows of q, and of a tensor with one row of `width` elements per query (out, d_out, d_q).
     static Rows of_q(const Problem &p, int64_t row, int64_t head, const Tile &q) {
         return {row * p.q_batch + head * p.q_head + q.start * p.q_row, p.q_row, q.count, p.head_dim};
     }
@@ -96,7 +97,7 @@ struct Rows {
         return {(by_head + q.start) * width, width, q.count, width};
     }
     bool dense(const Problem &p) const { return p.type == kFloat && stride == width; }
-    // The rows next to each other: where they are, or copied to `room`.
+    // The rows as one contiguous array: in place if they are one, otherwise copied to `room`.
     const float *gather(const Problem &p, const void *all, float *room) const {
         if (dense(p)) return (const float *)all + at;
         for (int64_t i = 0; i < count; i++) {

@@ -64,7 +64,7 @@ def attend(
 
 
 def _single(x: Tensor) -> Tensor:
-    # Every call into torch counts here: the keys of a layer push what it needs out of the caches.
+    # Avoid calls into torch here: the keys of a layer evict what they need from the CPU caches.
     return x if x.dtype == torch.float32 else x.float()
 
 
@@ -73,7 +73,7 @@ def _per_head(x: Float[Tensor, "#b #h 1"], b: int, h: int) -> Float[Tensor, "b h
 
 
 def _strides(x: Float[Tensor, "#b h ..."] | None) -> tuple[int, int]:
-    """Return how far apart two sequences' and two heads' numbers are."""
+    """Return the strides of the batch (0 if sequences share the numbers) and of the heads."""
     if x is None:
         return 0, 0
     batch, head = x.stride()[:2]

@@ -196,12 +196,12 @@ def attention(
 
 
 def _rows(x: Tensor, mixing: str) -> Tensor:
-    """The same as the kernels read it: rows of one token and head, wherever they are."""
+    """Return x as the kernels read it: with contiguous rows, all contiguous if scores are mixed."""
     return x if x.stride(3) == 1 and not mixing else x.contiguous()
 
 
 def _by_token(x: Tensor) -> Tensor:
-    """A tensor [b h t e] as a contiguous one [b t h e], without a copy if it is laid out so."""
+    """Return [b h t e] as contiguous [b t h e], without a copy if memory already has that order."""
     return x.transpose(1, 2).contiguous()
 
 

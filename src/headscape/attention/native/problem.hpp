@@ -32,8 +32,8 @@ struct Problem {
     const int64_t *q_at, *k_at;       // positions, [t] or [b t]; [s] or [b s]
     const int64_t *q_group, *k_group; // same shapes; null: all in one group
     int64_t q_stride, k_stride;       // elements from one batch row of these to the next; 0: shared
-    // Where scores are not mixed: numbers from one batch row, head and token of q to the next, and
-    // whether out, d_out and d_q are [b t h e], as the layers around attention have them.
+    // Only where scores are not mixed: the strides of q by batch row, head and token, in elements, and
+    // whether out, d_out and d_q are [b t h e], the layout of the layers around attention.
     int64_t q_batch, q_head, q_row, by_token;
 
     void *out;   // [b h t ev]

@@ -206,8 +206,8 @@ struct Sheared {
             run(d, next - d, source(d), source(next - 1) - source(d) + 1);
         }
     }
-    // The first of the distances d ... d + count - 1 that has each row of the basis, from row `at`
-    // on, and behind the last of them `count`.
+    // Runs of distances that share a row of the basis. Of the distances d ... d + distances - 1, those
+    // from index at[r] to at[r + 1] - 1 have row first + r; at[count] is `distances`.
     struct Runs {
         int32_t at[kKeyLd + 1];
         int64_t count = 0;
@@ -285,7 +285,7 @@ struct Sheared {
             });
         }
     }
-    // The gradients of u and its basis at rank 1, whose products would be mostly padding.
+    // The gradients of u and its basis at rank 1, where matrix products would be mostly padding.
     void learn_one(const KeyBlock &b, const Pair &pair, int64_t at, int64_t rows, const float *ds,
                    float *d_u, float *d_by) const {
         const float *by = p.key_turned + head * p.key_turned_stride + at;
@@ -303,9 +303,9 @@ struct Sheared {
         }
         for (int64_t n = 0; n < rows; n++) d_by[n * key_wide] += sums[n / W][n % W];
     }
-    // E of every distance from that of every row of the basis, in `piece`; and the reverse.
-    // A row of the basis has a run of distances, and runs follow each other: vectors that are stored
-    // beyond the end of one are overwritten by the next.
+    // `spread` copies E of every row of the basis, in `piece`, to the distances of its run; `collect`
+    // is the reverse. Runs are consecutive, so the next run overwrites what a vector store writes past
+    // the end of one.
     void spread(int64_t d, int64_t count, int64_t at, int64_t keys, float *to) const {
         Runs runs(*this, d, count, at);
         for (int64_t j = 0; j < keys; j++)

@@ -193,8 +193,8 @@ inline V exponential(V x) {
 }
 
 // tanh x by a quotient of polynomials in x^2, fitted to a relative error of 2e-8 up to 9, where it is
-// 1 in float. Where no lane exceeds 0.6, as in scores far below their cap, one polynomial does, with a
-// relative error of 3e-9.
+// 1 in float. If no lane exceeds 0.6, as with scores far below their cap, one polynomial is enough: its
+// relative error is 3e-9.
 inline V hyperbolic_tangent(V x) {
     V t = x * x;
     if (!any((Lanes)(t > splat(0.36f)))) {

@@ -3,9 +3,9 @@
 AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) updates every parameter, or with
 `optimizer="muon"` every parameter except the matrices inside the blocks, which Muon updates (see
 muon.py). Embeddings, norms, an encoding's tensors and matrices with a dimension below 64 stay with
-AdamW. Its rate is then chosen for tables and vectors and is too high for a matrix that an encoding
-multiplies the layer's input with: at 0.01 four of CABLE's twelve increments were driven below zero
-for every token, where ReLU has no gradient. Those matrices train at a tenth of the rate.
+AdamW. Its `lr` then suits tables and vectors, but is too high for a matrix by which an encoding
+multiplies the layer's input: at 0.01, four of CABLE's twelve increments fell below zero for every
+token, where ReLU has no gradient. These matrices train at a tenth of `lr`.
 
 Weight decay applies to AdamW's tensors with two or more dimensions, not to norms, biases, an
 encoding's vectors and Muon's matrices. In a sharded model the few whole tensors are in groups of
@@ -24,7 +24,7 @@ from headscape.train.loop.muon import Muon
 SMALLEST = 64
 """Smallest dimension of a matrix that Muon updates."""
 PROJECTION = 0.1
-"""Rate of an encoding's projections of the layer's input beside Muon, as a part of AdamW's."""
+"""With Muon: `lr` of an encoding's projections of the layer's input, relative to AdamW's."""
 
 
 class Optimizer:
@@ -106,7 +106,7 @@ def _is_muons(name: str, parameter: Tensor) -> bool:
 
 
 def _projections(model: nn.Module) -> Iterator[str]:
-    """Yield the weights with which encodings multiply the input of their layer."""
+    """Yield the names of the weights by which encodings multiply their layer's input."""
     for name, module in model.named_modules():
         inside = name.startswith("blocks.") and ".encoding." in name
         if inside and isinstance(module, nn.Linear) and module.in_features >= SMALLEST:
@@ -116,7 +116,7 @@ def _projections(model: nn.Module) -> Iterator[str]:
 def _adamw(
     parameters: dict[str, nn.Parameter], rates: dict[str, float], config: TrainConfig
 ) -> torch.optim.AdamW:
-    """Return AdamW over the parameters named in `rates`, each with its part of the rate."""
+    """Return AdamW over the parameters named in `rates`, each with its fraction of `lr`."""
     kinds: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
     for name, rate in rates.items():
         parameter = parameters[name]
