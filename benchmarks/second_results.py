@@ -117,7 +117,7 @@ no position and sees all.
             text += f"\n\n{answer(schedules)}"
         text += f"\n\n{schedules.to_markdown()}"
     if encodings is not None:
-        text += f"\n\n## The encodings of the second wave\n\n{growth(encodings)}"
+        text += f"\n\n## Newer encodings\n\n{growth(encodings)}"
     return text
 
 
