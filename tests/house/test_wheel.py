@@ -18,6 +18,12 @@ KERNEL = "headscape/attention/native/kernels.so"
 pytestmark = pytest.mark.xdist_group("wheel")  # one worker builds it, once
 
 
+def test_workers_group_these_tests(request: pytest.FixtureRequest) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        pytest.skip("pytest runs in one process")
+    assert request.node.nodeid.endswith("@wheel")
+
+
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """Return what a command prints; PYTHONPATH, which may name the source tree, is left out."""
     inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
