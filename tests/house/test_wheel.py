@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("wheel")  # one worker builds it, once
 
 def test_workers_group_these_tests(request: pytest.FixtureRequest) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        pytest.skip("pytest runs in one process")
+        pytest.skip("tests are grouped only where pytest-xdist runs them")
     assert request.node.nodeid.endswith("@wheel")
 
 

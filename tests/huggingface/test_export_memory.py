@@ -61,7 +61,7 @@ def test_blocks_of_rows_are_the_definition(
         torch.testing.assert_close(found[key], value, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["alibi", "cable", "fire"])
+@pytest.mark.parametrize("name", ["alibi", "cable", "fire", "path"])
 @pytest.mark.parametrize("way", [attend, attend_rows])
 def test_no_matrix_of_tokens(
     way: Any, name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch

@@ -5,188 +5,33 @@ defined. A subclass is compared with its parent's formula, so a broken subclass 
 the property that a module computes them.
 """
 
-from functools import singledispatch
-
 import numpy as np
 import torch
-from torch import Tensor
 
 import oracle
 from headscape.attention import reference
 from headscape.attention.layer import prepare
 from headscape.encodings import Encoding
-from headscape.encodings.alibi import ALiBi
-from headscape.encodings.bam import BAM
-from headscape.encodings.cable import CABLE, CABLENW, KCABLE
-from headscape.encodings.carope import CARoPE
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
 from headscape.encodings.deberta import DeBERTa
-from headscape.encodings.fire import FIRE, LEAK
-from headscape.encodings.fox import FoX
 from headscape.encodings.grape import GRAPE
-from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
-from headscape.encodings.grid_table import Grid
 from headscape.encodings.inkling import Inkling
-from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
+from headscape.encodings.kerple import KerpleWeight
 from headscape.encodings.learned import Learned
 from headscape.encodings.path import PaTH
 from headscape.encodings.pope import PoPE
-from headscape.encodings.repo import RePo
-from headscape.encodings.rope import RoPE
-from headscape.encodings.sandwich import Sandwich
-from headscape.encodings.selective_rope import SelectiveRoPE
 from headscape.encodings.shaw import Shaw
 from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.encodings.stick_breaking import StickBreaking
-from headscape.encodings.t5 import T5, T5Clipped
 from headscape.encodings.transformer_xl import TransformerXL
 from headscape.encodings.wall import Wall
-from headscape.encodings.wavlm import WavLM
-from headscape.encodings.xpos import XPos
 from headscape.properties.probe import HEAD_DIM, Factory, draw, randomise, shape
 from headscape.properties.tolerance import require_same
 from headscape.types import Positions
-
-Array = np.ndarray
-
-
-def array(value: Tensor) -> Array:
-    """A tensor as a float64 array."""
-    return value.detach().double().numpy()
-
-
-@singledispatch
-def bias(encoding: Encoding, x: Array, qpos: Array, kpos: Array) -> Array | None:
-    """The additive bias, [h t s] or [b h t s]."""
-    return None
-
-
-@bias.register
-def _(encoding: ALiBi, x: Array, qpos: Array, kpos: Array) -> Array:
-    slopes = oracle.alibi_slopes(encoding.shape.heads, encoding.config.slopes)
-    if encoding.config.divisor == "sqrt_head_dim":
-        slopes = slopes / np.sqrt(encoding.shape.head_dim)
-    return oracle.alibi_bias(slopes, qpos, kpos, causal=encoding.shape.causal)
-
-
-@bias.register
-def _(encoding: T5, x: Array, qpos: Array, kpos: Array) -> Array:
-    return oracle.t5_bias(
-        array(encoding.table.weight),
-        qpos,
-        kpos,
-        M=encoding.config.max_distance,
-        bidirectional=not encoding.shape.causal,
-        factor=encoding.shape.head_dim**0.5 if encoding.config.multiplier != "one" else 1.0,
-    )
-
-
-@bias.register
-def _(encoding: T5Clipped, x: Array, qpos: Array, kpos: Array) -> Array:
-    table, K = array(encoding.table.weight), encoding.config.max_distance
-    return oracle.t5_clipped_bias(table, qpos, kpos, K=K, causal=encoding.shape.causal)
-
-
-@bias.register
-def _(encoding: WavLM, x: Array, qpos: Array, kpos: Array) -> Array:
-    causal, config = encoding.shape.causal, encoding.config
-    table = array(encoding.table.weight)
-    B = oracle.t5_bias(table, qpos, kpos, M=config.max_distance, bidirectional=not causal)
-    learned = encoding.gate.weight, encoding.gate.bias, encoding.constant
-    gate = oracle.wavlm_gate(x, *(array(each) for each in learned))
-    return gate[:, :, oracle.own_key(qpos, kpos), None] * B
-
-
-@bias.register
-def _(encoding: Grid, x: Array, qpos: Array, kpos: Array) -> Array:
-    sizes = encoding.rows, encoding.columns
-    form = {"class_token": encoding.config.class_token, "causal": encoding.shape.causal}
-    return oracle.grid_bias(array(encoding.table), *sizes, qpos, kpos, **form)
-
-
-@bias.register
-def _(encoding: Kerple, x: Array, qpos: Array, kpos: Array) -> Array:
-    p, a = array(encoding.raw_p.exp()), array(encoding.raw_a.exp())
-    return oracle.kerple_log_bias(p, a, qpos, kpos, causal=encoding.shape.causal)
-
-
-@bias.register
-def _(encoding: KerplePower, x: Array, qpos: Array, kpos: Array) -> Array:
-    p, a = 2 * oracle.sigmoid(array(encoding.raw_p)), array(encoding.raw_a.exp())
-    return oracle.kerple_power_bias(p, a, qpos, kpos, causal=encoding.shape.causal)
-
-
-@bias.register
-def _(encoding: BAM, x: Array, qpos: Array, kpos: Array) -> Array:
-    loc = np.zeros(encoding.shape.heads) if encoding.loc is None else array(encoding.loc)
-    return oracle.bam_bias(array(encoding.scale), array(encoding.raw_power.exp()), loc, qpos, kpos)
-
-
-@bias.register
-def _(encoding: Sandwich, x: Array, qpos: Array, kpos: Array) -> Array:
-    return oracle.sandwich_bias(
-        encoding.shape.heads,
-        encoding.config.dims or encoding.shape.head_dim,
-        qpos,
-        kpos,
-        base=encoding.config.base,
-        first=encoding.config.first,
-        shift=encoding.config.centre == "own-token",
-        causal=encoding.shape.causal,
-    )
-
-
-@bias.register
-def _(encoding: FIRE, x: Array, qpos: Array, kpos: Array) -> Array:
-    return oracle.fire_bias(
-        c=encoding.c.item(),
-        L_mult=encoding.length_multiplier.item(),
-        L0=encoding.config.length,
-        W1=array(encoding.inner.weight),
-        b1=array(encoding.inner.bias),
-        W2=array(encoding.outer.weight),
-        b2=array(encoding.outer.bias),
-        qpos=qpos,
-        kpos=kpos,
-        negative_slope=LEAK[encoding.config.activation],
-    )
-
-
-@bias.register(CABLE)
-@bias.register(CABLENW)
-@bias.register(KCABLE)
-def _(encoding: CABLE | CABLENW | KCABLE, x: Array, qpos: Array, kpos: Array) -> Array:
-    weights, kernel = {}, "none"
-    if isinstance(encoding, KCABLE):
-        kernel = "bias" if encoding.config.weights == "inside" else "sums"
-    if encoding.weight is not None:
-        weights = {"U": array(encoding.weight.weight), "c": array(encoding.weight.bias)}
-    return oracle.cable_bias(
-        x,
-        array(encoding.increment.weight),
-        array(encoding.increment.bias),
-        qpos,
-        kpos,
-        **weights,
-        increments=encoding.config.increments,
-        kernel=kernel,
-        causal=encoding.shape.causal,
-    )
-
-
-@bias.register
-def _(encoding: FoX, x: Array, qpos: Array, kpos: Array) -> Array:
-    heads = encoding.shape.heads
-    W, b = array(encoding.gate.weight), array(encoding.gate.bias)
-    left = oracle.fox_bias(x, W[:heads], b[:heads], qpos, kpos)
-    if encoding.shape.causal:
-        return left
-    # The gates after the query up to the key: the causal sum with query and key exchanged.
-    right = np.swapaxes(oracle.fox_bias(x, W[heads:], b[heads:], kpos, kpos), 2, 3)
-    own = oracle.own_key(qpos, kpos)
-    return np.where(np.isnan(left), right[:, :, own], left)
+from properties.bias_formulas import bias
+from properties.rotation_formulas import Array, angles, array, turned
 
 
 def reading(
@@ -246,81 +91,6 @@ def factor(encoding: Encoding) -> float:
     if isinstance(encoding, Inkling) and config.qk_scale == "head_dim":
         return 1 / e
     return e**-0.5
-
-
-@singledispatch
-def turned(encoding: Encoding, x: Array, at: Array, role: str) -> Array:
-    """Queries or keys after rotation."""
-    return x
-
-
-@turned.register
-def _(encoding: RoPE, x: Array, at: Array, role: str) -> Array:
-    config, R = encoding.config, encoding.dims
-    L0, f = config.trained_length or encoding.shape.train_length, config.factor
-    theta = {
-        "none": lambda: oracle.rope_frequencies(R, config.base),
-        "linear": lambda: oracle.linear_frequencies(R, f, config.base),
-        "ntk": lambda: oracle.ntk_frequencies(R, f, config.base),
-        "dynamic": lambda: oracle.dynamic_ntk_frequencies(R, f, max(at) + 1, L0, config.base),
-        "yarn": lambda: oracle.yarn_frequencies(R, f, L0, config.base),
-        "llama3": lambda: oracle.llama3_frequencies(R, f, L0, config.base),
-    }[config.scaling]()
-    factor = oracle.yarn_factor(f) if config.scaling == "yarn" else 1.0
-    pairing = "half" if config.pairing == "halves" else "interleaved"
-    return oracle.rotate(x, at, theta, pairing=pairing, factor=factor)
-
-
-@turned.register
-def _(encoding: XPos, x: Array, at: Array, role: str) -> Array:
-    pairing = "half" if encoding.config.pairing == "halves" else "interleaved"
-    scale_base, base = encoding.config.scale_base, encoding.config.base
-    return oracle.xpos_rotate(x, at, role=role, pairing=pairing, scale_base=scale_base, base=base)
-
-
-@turned.register
-def _(encoding: GRAPEMultiplicative, x: Array, at: Array, role: str) -> Array:
-    # The index form; a negative angle is a negative position.
-    frequency = np.exp(array(encoding.log_frequency) / 16)
-    return oracle.rotate(x, -at, frequency, pairing="half")
-
-
-@singledispatch
-def angles(encoding: Encoding, x: Array) -> Array | None:
-    """The angles of every token, [b h s m], where tokens have angles of their own."""
-    return None
-
-
-@angles.register
-def _(encoding: SelectiveRoPE, x: Array) -> Array:
-    theta = oracle.rope_frequencies(encoding.shape.head_dim, encoding.config.base)
-    maps = array(encoding.down.weight), array(encoding.up.weight), array(encoding.taps)
-    return oracle.selective_angles(x, *maps, theta)
-
-
-@angles.register
-def _(encoding: CARoPE, x: Array) -> Array:
-    config, pairs = encoding.config, encoding.shape.head_dim // 2
-    first, own = config.first_power, config.own == "counted"
-    return oracle.carope_angles(x, array(encoding.frequency.weight), pairs, first=first, own=own)
-
-
-@angles.register
-def _(encoding: RePo, x: Array) -> Array:
-    theta = oracle.rope_frequencies(encoding.shape.head_dim, encoding.config.base)
-    maps = (array(each.weight) for each in (encoding.gate, encoding.content, encoding.final))
-    return oracle.repo_angles(x, *maps, theta)
-
-
-@angles.register
-def _(encoding: GRAPEMultiplicative, x: Array) -> Array | None:
-    if encoding.step is None:
-        return None
-    step = array(encoding.step.weight), array(encoding.step.bias)
-    found = oracle.grape_angles(
-        x, *step, np.exp(array(encoding.log_frequency)), encoding.config.increments
-    )
-    return np.repeat(found, encoding.shape.heads // found.shape[1], axis=1)
 
 
 def path(encoding: PaTH, q: Array, k: Array, x: Array, qpos: Array, kpos: Array) -> Array:

@@ -20,7 +20,7 @@ from headscape.encodings.base import Config, Encoding, Role, Shape
 from headscape.encodings.rotation import pairs_of, turn_by
 from headscape.encodings.stream import Stream
 from headscape.encodings.token_sums import running_sum
-from headscape.errors import InputError
+from headscape.errors import at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,7 @@ class CARoPEConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.first_power < 0:
-            raise InputError(f"first_power must be at least 0, got {self.first_power}.")
+        at_least(0, first_power=self.first_power)
 
 
 class CARoPE(Encoding):

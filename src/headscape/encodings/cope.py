@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.errors import InputError
+from headscape.errors import at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,7 @@ class CoPEConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.positions < 2:
-            raise InputError(f"positions must be at least 2, got {self.positions}.")
+        at_least(2, positions=self.positions)
 
 
 class CoPE(Encoding):

@@ -17,7 +17,7 @@ from torch import Tensor, cat, nn
 
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.wrapper import Wrapper
-from headscape.errors import InputError
+from headscape.errors import at_least
 
 LEAK = 0.01
 LAYERS = {
@@ -40,8 +40,7 @@ class DAPEConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hidden < 1:
-            raise InputError(f"hidden must be at least 1, got {self.hidden}.")
+        at_least(1, hidden=self.hidden)
 
 
 class DAPE(Wrapper):

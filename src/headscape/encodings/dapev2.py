@@ -23,7 +23,7 @@ from torch import Tensor, arange, cat, nn
 
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.wrapper import Wrapper
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 
 LEAK = 0.01
 
@@ -43,8 +43,7 @@ class DAPEv2Config(Config):
         super().__post_init__()
         if self.kernel < 1 or self.kernel % 2 == 0:
             raise InputError(f"kernel must be odd and at least 1, got {self.kernel}.")
-        if self.hidden < 1:
-            raise InputError(f"hidden must be at least 1, got {self.hidden}.")
+        at_least(1, hidden=self.hidden)
 
 
 class DAPEv2(Wrapper):

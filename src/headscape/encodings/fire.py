@@ -22,7 +22,7 @@ from headscape.bias import Perceptron
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads
 from headscape.encodings.stream import Stream
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.types import Positions
 
 EPSILON = 1e-6
@@ -46,8 +46,7 @@ class FIREConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mlp_width < 1:
-            raise InputError(f"mlp_width must be at least 1, got {self.mlp_width}.")
+        at_least(1, mlp_width=self.mlp_width)
         if self.length <= 0:
             raise InputError(f"length must be above 0, got {self.length}.")
 

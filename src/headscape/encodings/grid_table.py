@@ -23,7 +23,7 @@ from headscape.bias import Pairwise
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads
 from headscape.encodings.stream import Stream
-from headscape.errors import InputError
+from headscape.errors import at_least
 from headscape.types import Positions
 
 
@@ -40,10 +40,7 @@ class GridConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("rows", "columns"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}.")
+        at_least(1, rows=self.rows, columns=self.columns)
 
 
 class Grid(Encoding):

@@ -24,7 +24,7 @@ from headscape.bias import Sheared
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads
 from headscape.encodings.stream import Stream
-from headscape.errors import InputError
+from headscape.errors import at_least
 from headscape.types import Positions
 
 LONGEST = 1024
@@ -46,10 +46,7 @@ class InklingConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rank < 1:
-            raise InputError(f"rank must be at least 1, got {self.rank}.")
-        if self.extent is not None and self.extent < 1:
-            raise InputError(f"extent must be at least 1, got {self.extent}.")
+        at_least(1, rank=self.rank, extent=self.extent)
 
 
 class Inkling(Encoding):

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +26,7 @@ class LearnedConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.offset < 0:
-            raise InputError(f"offset must be at least 0, got {self.offset}.")
+        at_least(0, offset=self.offset)
 
 
 class Learned(Encoding):
@@ -46,8 +45,7 @@ class Learned(Encoding):
     def __init__(self, shape: Shape, config: LearnedConfig) -> None:
         super().__init__(shape, config)
         self.length = shape.train_length if config.length is None else config.length
-        if self.length < 1:
-            raise InputError(f"length must be at least 1, got {self.length}.")
+        at_least(1, length=self.length)
         self.table = nn.Embedding(self.length + config.offset, shape.width)
 
     def embed(self, x: Float[Tensor, "b t d"], at: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:

@@ -24,7 +24,7 @@ from headscape.encodings.heads import Heads
 from headscape.encodings.reflections import Reflections
 from headscape.encodings.stream import Stream
 from headscape.encodings.token_sums import running_sum, short_convolution
-from headscape.errors import InputError
+from headscape.errors import at_least
 from headscape.types import Positions
 
 
@@ -41,9 +41,7 @@ class PaTHConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("rank", "kernel"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        at_least(1, rank=self.rank, kernel=self.kernel)
 
 
 class PaTH(Encoding):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headscape.encodings.base import Config, Encoding, Role, Shape
 from headscape.encodings.rotation import pairs_of, powers, turn_by
 from headscape.encodings.stream import Stream
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,7 @@ class RePoConfig(Config):
         super().__post_init__()
         if self.base <= 1:
             raise InputError(f"base must be above 1, got {self.base}.")
-        if self.hidden is not None and self.hidden < 1:
-            raise InputError(f"hidden must be at least 1, got {self.hidden}.")
+        at_least(1, hidden=self.hidden)
 
 
 class RePo(Encoding):

@@ -26,7 +26,7 @@ from headscape.encodings.base import Config, Encoding, Role, Shape
 from headscape.encodings.rope_scaling import SCALINGS, Band
 from headscape.encodings.rotation import turn
 from headscape.encodings.stream import Stream
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +86,7 @@ class RoPEConfig(Config):
                 f"beta_fast ({self.beta_fast}) must be above beta_slow ({self.beta_slow}), "
                 f"and both above 0."
             )
-        if self.trained_length is not None and self.trained_length < 1:
-            raise InputError(f"trained_length must be at least 1, got {self.trained_length}.")
+        at_least(1, trained_length=self.trained_length)
         if self.scaling == "longrope" and self.trained_length == 1:
             raise InputError("scaling='longrope' needs a trained_length of at least 2, got 1.")
         if self.mscale_scores and (self.scaling != "yarn" or self.mscale_all_dim is None):

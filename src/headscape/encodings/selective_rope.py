@@ -22,7 +22,7 @@ from headscape.encodings.base import Config, Encoding, Role, Shape
 from headscape.encodings.rotation import pairs_of, powers, turn_by
 from headscape.encodings.stream import Stream
 from headscape.encodings.token_sums import running_sum, short_convolution
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 
 FLOOR = 1e-6
 """Added to a squared length before x is divided by it, as in the authors' code."""
@@ -45,9 +45,7 @@ class SelectiveRoPEConfig(Config):
         super().__post_init__()
         if self.base <= 1:
             raise InputError(f"base must be above 1, got {self.base}.")
-        for name in ("rank", "kernel"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        at_least(1, rank=self.rank, kernel=self.kernel)
 
 
 class SelectiveRoPE(Encoding):

@@ -21,7 +21,7 @@ from headscape.bias import Sheared
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads, need_heads
 from headscape.encodings.stream import Stream
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.types import Positions
 
 
@@ -40,10 +40,7 @@ class ShawConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("left", "right"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise InputError(f"{name} must be at least 0, got {value}.")
+        at_least(0, left=self.left, right=self.right)
 
 
 class Shaw(Encoding):

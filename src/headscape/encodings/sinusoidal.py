@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,7 @@ class SinusoidalConfig(Config):
         super().__post_init__()
         if self.base <= 1:
             raise InputError(f"base must be above 1, got {self.base}.")
-        if self.offset < 0:
-            raise InputError(f"offset must be at least 0, got {self.offset}.")
+        at_least(0, offset=self.offset)
 
 
 class Sinusoidal(Encoding):

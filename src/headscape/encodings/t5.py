@@ -25,7 +25,7 @@ from headscape.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads
 from headscape.encodings.stream import Stream
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.types import Positions
 
 
@@ -48,15 +48,13 @@ def bucket(
 
 
 @dataclass(frozen=True, kw_only=True)
-class T5Config(Config):
-    """Options of T5's bias."""
+class BucketConfig(Config):
+    """Options of a table by buckets."""
 
     buckets: int = 32
     """Rows of the table."""
     max_distance: int = 128
     """Distances from here on share the last bucket."""
-    multiplier: Literal["one", "sqrt_head_dim"] = "one"
-    """Multiplier of the table's values."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,6 +65,14 @@ class T5Config(Config):
                 f"max_distance must be above buckets/2 = {self.buckets // 2}, "
                 f"got {self.max_distance}."
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5Config(BucketConfig):
+    """Options of T5's bias."""
+
+    multiplier: Literal["one", "sqrt_head_dim"] = "one"
+    """Multiplier of the table's values."""
 
 
 class T5(Encoding):
@@ -114,8 +120,7 @@ class T5ClippedConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_distance < 1:
-            raise InputError(f"max_distance must be at least 1, got {self.max_distance}.")
+        at_least(1, max_distance=self.max_distance)
 
 
 class T5Clipped(Encoding):

@@ -22,7 +22,7 @@ from headscape.bias import Sheared
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads, need_heads
 from headscape.encodings.stream import Stream
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.types import Positions
 
 STEP = 64
@@ -43,8 +43,7 @@ class TransformerXLConfig(Config):
         super().__post_init__()
         if self.base <= 1:
             raise InputError(f"base must be above 1, got {self.base}.")
-        if self.clamp is not None and self.clamp < 1:
-            raise InputError(f"clamp must be at least 1, got {self.clamp}.")
+        at_least(1, clamp=self.clamp)
 
 
 class TransformerXL(Encoding):

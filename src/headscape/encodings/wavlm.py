@@ -16,32 +16,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Sheared
-from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.base import Encoding, Shape
 from headscape.encodings.heads import Heads
 from headscape.encodings.stream import Stream
-from headscape.encodings.t5 import bucket
+from headscape.encodings.t5 import BucketConfig, bucket
 from headscape.errors import InputError
 from headscape.types import Positions
 
 
 @dataclass(frozen=True, kw_only=True)
-class WavLMConfig(Config):
+class WavLMConfig(BucketConfig):
     """Options of WavLM's bias."""
 
     buckets: int = 320
-    """Rows of the table."""
     max_distance: int = 800
-    """Distances from here on share the last bucket."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.buckets < 4 or self.buckets % 4:
-            raise InputError(f"buckets must be a multiple of 4, got {self.buckets}.")
-        if self.max_distance <= self.buckets // 2:
-            raise InputError(
-                f"max_distance must be above buckets/2 = {self.buckets // 2}, "
-                f"got {self.max_distance}."
-            )
 
 
 class WavLM(Encoding):

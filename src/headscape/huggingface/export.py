@@ -17,7 +17,7 @@ import torch
 
 from headscape.encodings.learned import Learned
 from headscape.encodings.rope import RoPE
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.gpt2 import GPT2
 from headscape.huggingface.card_facts import evaluation as evaluation_of
 from headscape.huggingface.card_facts import losses, training, write_picture
@@ -164,8 +164,7 @@ def _positions(gpt2: GPT2, asked: int | None) -> int:
     if isinstance(encoding, RoPE) and encoding.config.scaling != "none":
         trained = encoding.config.trained_length or longest
         longest = max(longest, round(trained * encoding.config.factor))
-    if asked is not None and asked < 1:
-        raise InputError(f"max_positions must be at least 1, got {asked}.")
+    at_least(1, max_positions=asked)
     return longest if asked is None else asked
 
 

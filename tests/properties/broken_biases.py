@@ -1,0 +1,209 @@
+"""Encodings with one mistake each in their bias, rotation, mixing or claims."""
+# ruff: noqa: ARG002 - an override takes what the interface hands it
+
+from itertools import count
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headscape.bias import Bias, Pairwise, Slope, Toeplitz
+from headscape.encodings import Shape, Stream
+from headscape.encodings.alibi import ALiBi, ALiBiConfig, fairseq
+from headscape.encodings.base import Config
+from headscape.encodings.cable import CABLENW, UnweightedConfig
+from headscape.encodings.dapev2 import DAPEv2, DAPEv2Config
+from headscape.encodings.fire import FIRE, FIREConfig
+from headscape.encodings.kerple import FLOOR, Kerple
+from headscape.encodings.rope import RoPE, RoPEConfig
+from headscape.types import Positions
+
+SEEDS = count()
+
+
+class Plain(ALiBi):
+    """ALiBi built from a shape alone."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, ALiBiConfig())
+
+
+class OffByOne(Plain):
+    """Distance 0 is counted as 1."""
+
+    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
+        right = super().bias(positions)
+        step = right.table[:, 1:2] if right.table.shape[1] > 1 else right.table - 1
+        return Toeplitz(right.table + step, right.zero)
+
+
+class WrongSlopes(Plain):
+    """Slopes of a different rule than the config's."""
+
+    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
+        right = super().bias(positions)
+        slopes = torch.tensor(fairseq(self.shape.heads), dtype=torch.float64)
+        return Toeplitz(-slopes[:, None] * torch.arange(right.table.shape[1]), right.zero)
+
+
+class ForgetsTheOffset(Plain):
+    """Counts queries from 0, so decoding reads the first rows."""
+
+    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
+        start = positions.q - positions.q[:, :1] + positions.k[:, :1]
+        right = super().bias(positions)
+        moved = Positions(start, positions.k)
+        return Pairwise(lambda rows, cols: right.block(moved, rows, cols))
+
+
+class StaleSlice(Plain):
+    """Caches the longest row and slices it from the wrong end: off by a constant per row."""
+
+    longest = 0
+
+    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
+        right = super().bias(positions)
+        keys = right.table.shape[1]
+        self.longest = max(self.longest, keys)
+        return Toeplitz(right.table + (self.longest - keys) * right.table[:, :2].sum(), right.zero)
+
+
+class Leak(CABLENW):
+    """Sums are measured from the end of the text, which an earlier query cannot know."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, UnweightedConfig())
+
+    def bias(
+        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
+    ) -> Bias:
+        assert queries is not None
+        assert keys is not None
+        share = keys.total / keys.total[..., -1:]
+        return Slope(None, queries.total / keys.total[..., -1:], share)
+
+
+class SymmetricPadding(DAPEv2):
+    """The hidden maps are zero beyond the last key, wherever that is."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, DAPEv2Config(boundary="released"), Plain(shape))
+
+
+class SeesPadding(DAPEv2):
+    """Hides later keys from the convolution, but not other documents' and padding."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, DAPEv2Config(), Plain(shape))
+
+    def mix(
+        self,
+        scores: Float[Tensor, "b h t s"],
+        bias: Float[Tensor, "#b h t s"] | None,
+        visible: Tensor,
+        queries: Tensor | None = None,
+    ) -> Float[Tensor, "b h t s"]:
+        t, s = scores.shape[-2:]
+        past = torch.ones(1, 1, t, s, dtype=torch.bool).tril(s - t)
+        return super().mix(scores, bias, past, queries)
+
+
+class ClampsInForward(Kerple):
+    """The authors' way of keeping p and a in range."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, Config())
+
+    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
+        self.raw_p.data.clamp_(min=FLOOR)
+        return super().bias(positions)
+
+
+class KeepsABuffer(Plain):
+    """Stores its slopes in every checkpoint."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.register_buffer("slopes", torch.ones(shape.heads))
+
+
+class HidesABuffer(Plain):
+    """The same with a buffer that checkpoints leave out."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.register_buffer("slopes", torch.ones(shape.heads), persistent=False)
+
+
+class MixesTheBatch(Plain):
+    """A norm over the whole batch."""
+
+    mixes = True
+    toeplitz = False
+    context_dependent = True
+
+    def mix(
+        self,
+        scores: Float[Tensor, "b h t s"],
+        bias: Tensor | None,
+        visible: Tensor,
+        queries: Tensor | None = None,
+    ) -> Float[Tensor, "b h t s"]:
+        return super().mix(scores + 0.1 * scores.mean(dim=0, keepdim=True), bias, visible, queries)
+
+
+class OverClaims(FIRE):
+    """Claims that only distances matter, though the query's position does."""
+
+    shift_invariant = True
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, FIREConfig(length=9.0))
+
+
+class UnderClaims(Plain):
+    """Claims to depend on the tokens, which it does not."""
+
+    context_dependent = True
+
+
+class RotatesKeysTwice(RoPE):
+    """Rotates keys by twice their position."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, RoPEConfig())
+        self.shift_invariant = False
+
+    def rotate(self, x: Tensor, at: Tensor, role: str, stream: Stream | None = None) -> Tensor:
+        return super().rotate(x, 2 * at if role == "key" else at, role, stream)
+
+
+class RandomConstant(Plain):
+    """Draws a constant when it is built and does not store it."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.factor = 1 + torch.rand(1, generator=torch.Generator().manual_seed(next(SEEDS))).item()
+
+    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
+        right = super().bias(positions)
+        return Toeplitz(right.table * self.factor, right.zero)
+
+
+class UnflaggedBias(Plain):
+    """Adds a bias without saying so."""
+
+    adds_bias = False
+
+
+class UnflaggedMix(Plain):
+    """Changes the scores without saying so, so fused paths leave it out."""
+
+    def mix(
+        self,
+        scores: Float[Tensor, "b h t s"],
+        bias: Tensor | None,
+        visible: Tensor,
+        queries: Tensor | None = None,
+    ) -> Float[Tensor, "b h t s"]:
+        return super().mix(1.5 * scores, bias, visible, queries)
