@@ -124,7 +124,9 @@ no position and sees all.
 def measured(method: str, seed: int, folder: Path, args: argparse.Namespace) -> Sequence[Row]:
     """Return the rows of one run, trained and evaluated as far as it is not yet."""
     print(f"{method}, seed {seed}", file=sys.stderr, flush=True)
-    config = preset("nano", encoding=method, seed=seed, steps=args.steps)
+    config = preset(
+        "nano", encoding=method, seed=seed, steps=args.steps, warmup_steps=args.steps // 20
+    )
     result = train(config, out=folder, resume=folder.exists(), cache=default_cache())
     if not result.finished:
         sys.exit(result.message)
@@ -141,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", nargs="+", default=(*SCHEDULES, *ENCODINGS))
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
-    parser.add_argument("--steps", type=int, default=preset("nano").steps)
+    parser.add_argument("--steps", type=int, default=540)
     parser.add_argument("--finished", action="store_true", help="Train nothing.")
     parser.add_argument("--runs", type=Path, default=Path("runs/second-results"))
     parser.add_argument("--docs", type=Path, default=Path("docs/results.md"))
