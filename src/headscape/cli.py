@@ -7,6 +7,7 @@ is one sentence on stderr. Results go to stdout, progress to stderr.
 
 import codecs
 import io
+import signal
 import sys
 import warnings
 from typing import Annotated
@@ -16,6 +17,7 @@ import typer
 from headscape import __version__
 from headscape.commands import REGISTER
 from headscape.errors import InputError
+from headscape.io.lost_interrupt import repeat_lost_interrupts
 
 app = typer.Typer(
     name="headscape",
@@ -55,6 +57,7 @@ def main() -> None:
     """Run the command line; turn a user's mistake into a sentence."""
     warnings.showwarning = _warn
     _accept_any_text()
+    repeat_lost_interrupts(signal.SIGINT)
     try:
         app()
     except InputError as error:

@@ -26,6 +26,7 @@ from headscape.encodings.plugins import load_plugin, loaded_plugins
 from headscape.errors import InputError
 from headscape.figures.gallery import Entry
 from headscape.io.child_process import end_with_parent, handling
+from headscape.io.lost_interrupt import repeat_lost_interrupts
 from headscape.paper.figure_job import Job, Progress, make
 from headscape.paper.paper_figures import PaperFigure
 
@@ -130,6 +131,7 @@ def _work(
     import torch
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    repeat_lost_interrupts(signal.SIGTERM)
     warnings.showwarning = lambda message, *_, **__: results.put(str(message))
     end_with_parent()
     torch.set_num_threads(1)
