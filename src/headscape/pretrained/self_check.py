@@ -1,8 +1,9 @@
 """Reading a model, and the check that the reading is right.
 
-A short random sequence runs through the model's own forward. In every layer the attention result
-is computed again from what was read: content, position, mask, softmax, times v. A difference that
-rounding does not explain stops the loading, so a wrong picture cannot come from a wrong reading.
+A short random sequence, of tokens or of noise, runs through the model's own forward. In every layer
+the attention result is computed again from what was read: content, position, mask, softmax, times
+v. A difference that rounding does not explain stops the loading, so a wrong picture cannot come
+from a wrong reading.
 """
 
 from collections.abc import Callable
@@ -28,26 +29,32 @@ class ModelReading:
     """Every layer of a model as it was read, and its call on the check's sequence."""
 
     def __init__(
-        self, layers: list[LayerReading], calls: list[AttentionCall], at_input: Encoding | None
+        self,
+        layers: list[LayerReading],
+        calls: list[AttentionCall],
+        at_input: Encoding | None,
+        *,
+        convolves: bool,
     ) -> None:
+        """`convolves` is True if a convolution adds position to the input."""
         self.layers, self.calls, self.at_input = layers, calls, at_input
+        self.convolves = convolves
 
 
 @torch.no_grad()
 def read_model(
-    name: str, body: nn.Module, config: Any, run: Callable[[Tensor], object]
+    name: str, body: nn.Module, config: Any, run: Callable[[Tensor], object], given: Tensor
 ) -> ModelReading | None:
-    """Read every layer of a model and check it; `run` is the forward pass of `body`.
+    """Read every layer of a model and check it; `run` is the forward pass of `body` on `given`.
 
     None for a family whose attention goes neither through the interface nor has a reader.
     """
-    tokens = check_tokens(config, next(body.parameters()).device)
     calls: dict[int, AttentionCall] = {}
     results: dict[int, Tensor] = {}
     table = InputWatch(body)
     try:
         with AttentionWatch(body, calls.__setitem__, results.__setitem__, examine=True):
-            run(tokens)
+            run(given)
     finally:
         table.close()
     if not calls:
@@ -63,7 +70,8 @@ def read_model(
         reading = read_layer(call, body, config, layer, at_input)
         check_layer(name, layer, reading, call, results[layer])
         layers.append(reading)
-    return ModelReading(layers, [calls[layer] for layer in sorted(calls)], at_input)
+    every = [calls[layer] for layer in sorted(calls)]
+    return ModelReading(layers, every, at_input, convolves=table.convolves)
 
 
 def check_layer(
