@@ -12,6 +12,8 @@ from headscape.pretrained.attention_watch import AttentionWatch
 from pretrained.families import FAMILIES, VOCABULARY
 
 pytest.importorskip("transformers")
+# transformers scripts a function of DeBERTa with TorchScript while it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 LENGTH = 17
 PADDED = ["llama", "mistral", "qwen3", "gemma2", "gpt2", "opt", "bloom", "falcon-rope", "bert",
           "mpnet", "t5", "modernbert", "deberta-v1", "layoutlmv3", "wav2vec2-bert",

@@ -63,20 +63,32 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
     try:
         config = transformers.AutoConfig.from_pretrained(home, local_files_only=True, **gguf)
         kind = _class(transformers, config)
+        _refuse_flash(folder, kind, config)
         check_memory(folder.name, kind, config)
         model, found = kind.from_pretrained(
             home, local_files_only=True, use_safetensors=not gguf, dtype=torch.float32,
             output_loading_info=True, **gguf,
         )  # fmt: skip
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"{folder} is not a model that transformers loads: {reason}") from error
+    except (OSError, ValueError, ImportError, KeyError, _invalid_config()) as error:
+        raise InputError(
+            f"{folder} is not a model that transformers loads: {_first_line(error)}"
+        ) from error
     finally:
         if bars:
             transformers.logging.enable_progress_bar()
     _need_weights(folder, model, found["missing_keys"])
     name = folder.stem if gguf else folder.resolve().name
     return _wrapped(model, name, lambda: tokenizer or _open_tokenizer(transformers, home, gguf))
+
+
+def _refuse_flash(folder: Path, kind: Any, config: Any) -> None:
+    """Raise InputError if a config asks for flash attention and the family has none."""
+    asked = str(config._attn_implementation or "")
+    if "flash" in asked and not getattr(kind, "_supports_flash_attn", True):
+        raise InputError(
+            f"{folder} asks for {asked}, which {kind.__name__} cannot use: set attn_implementation "
+            f"to sdpa or eager in its config.json."
+        )
 
 
 def _need_weights(folder: Path, model: Any, missing: Collection[str]) -> None:
@@ -121,8 +133,21 @@ def _open_tokenizer(
         theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **gguf)
         return wrap_tokenizer(theirs)
     except (OSError, ValueError, KeyError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"the tokenizer in {folder} cannot be read: {reason}") from error
+        raise InputError(
+            f"the tokenizer in {folder} cannot be read: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """Return why transformers failed; a config's validator says it in the error's cause."""
+    said = str(error.__cause__ if isinstance(error, _invalid_config()) else error).strip()
+    return said.splitlines()[0] if said else type(error).__name__
+
+
+def _invalid_config() -> type[Exception]:
+    from huggingface_hub.errors import StrictDataclassError
+
+    return StrictDataclassError
 
 
 def _transformers() -> Any:
