@@ -89,16 +89,18 @@ class SoundInput:
 
 def sound_input(body: nn.Module, config: Any) -> SoundInput | None:
     """Return how a model reads sound; None for a model of tokens, any other model is refused."""
-    names = list(inspect.signature(body.forward).parameters)
-    if "input_ids" in names:
+    given = inspect.signature(body.forward).parameters
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = next((name for name, each in given.items() if each.kind in named), None)
+    if first is None or "input_ids" in given:
         return None
     features = getattr(config, "feature_projection_input_dim", None)
     kernels, strides = (getattr(config, name, None) for name in ("conv_kernel", "conv_stride"))
-    if names[0] == "input_features" and features is not None:
+    if first == "input_features" and features is not None:
         return SoundInput(features=features)
-    if names[0] == "input_values" and kernels is not None and strides is not None:
+    if first == "input_values" and kernels is not None and strides is not None:
         return SoundInput(convolutions=tuple(zip(kernels, strides, strict=True)))
     raise InputError(
-        f"{type(body).__name__} reads {names[0]}: Headscape reads models of tokens and of the "
+        f"{type(body).__name__} reads {first}: Headscape reads models of tokens and of the "
         f"sound of wav2vec2, WavLM and SeamlessM4T."
     )
