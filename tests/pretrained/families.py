@@ -84,6 +84,7 @@ class Family:
         """What the model reads, of so many tokens or frames."""
         at = torch.Generator().manual_seed(5)
         if "conv_kernel" in self.config:
+            length *= self.config.get("squeeze_factor", 1)
             for kernel, stride in ((3, 2), (5, 3)):
                 length = (length - 1) * stride + kernel
             return torch.randn(batch, length, generator=at, dtype=self.dtype)
@@ -238,6 +239,11 @@ FAMILIES = {
     "wavlm-stable": Family("WavLMForCTC", {**WAVEFORM, "num_buckets": 16,
                            "max_bucket_distance": 20, "do_stable_layer_norm": True,
                            "vocab_size": 20}, ("wavlm",) * 3, {"buckets": 16}, causal=False),
+    "sew-d": Family("SEWDModel", {**WAVEFORM, **DEBERTA, "squeeze_factor": 2, "share_att_key": True,
+                    "norm_rel_ebd": "layer_norm"}, ("deberta",) * 3,
+                    {"buckets": 8, "max_distance": 20, "bucketing": "log", "terms": "both"},
+                    causal=False),
+    "hubert": Family("HubertModel", WAVEFORM, ("nope",) * 3, causal=False),
     "wav2vec2": Family("Wav2Vec2Model", WAVEFORM, ("nope",) * 3, {"scale": "head_dim"},
                        causal=False),
     "xlnet": Family("XLNetModel", XLNET, ("transformer-xl",) * 3,

@@ -15,7 +15,7 @@ from headscape.errors import InputError
 from headscape.figures.caption import caption
 from headscape.figures.difference import Difference
 from headscape.models.load import load
-from pretrained.families import FAMILIES, SIZES, WAVEFORM
+from pretrained.families import FAMILIES, SIZES
 from pretrained.test_families import observed
 
 transformers = pytest.importorskip("transformers")
@@ -156,7 +156,7 @@ def test_a_changed_table_of_keys_is_caught_or_unknown(monkeypatch: pytest.Monkey
     ("kind", "config", "message"),
     [
         ("ViTModel", {"hidden_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1},
-         "ViTModel reads pixel_values: Headscape reads models of tokens and of the sound"),
+         "ViTModel reads pixel_values: Headscape reads models of tokens, and of sound those"),
         ("WhisperModel", None, "WhisperEncoder reads input_features"),
         ("LayoutLMv3Model", {**SIZES, "coordinate_size": 8, "shape_size": 8,
          "has_relative_attention_bias": True, "has_spatial_attention_bias": True,
@@ -188,9 +188,13 @@ def test_samples_and_frames_agree_with_the_models_own_count() -> None:
     theirs = FAMILIES["wavlm"].build()
     reads = sound_input(theirs, theirs.config)
     assert reads is not None
-    assert reads.convolutions == tuple(
-        zip(WAVEFORM["conv_kernel"], WAVEFORM["conv_stride"], strict=True)
-    )
     for samples in range(11, 80):
         assert reads.frames(samples) == int(theirs._get_feat_extract_output_lengths(samples))
         assert reads.needed(reads.frames(samples)) <= samples
+
+
+def test_a_model_that_shortens_sound_in_a_different_way_is_refused() -> None:
+    theirs = FAMILIES["wav2vec2"].build()
+    theirs.feature_extractor.register_forward_hook(lambda _, __, found: found[:, :, ::2])
+    with pytest.raises(InputError, match="attends to 12 frames where its config says 24"):
+        load(theirs)

@@ -147,7 +147,7 @@ OWN: dict[str, Callable[[Any, dict[str, Any]], AttentionCall]] = {
     "RoFormerSelfAttention": roformer,
     "XGLMAttention": xglm,
     "LongT5LocalAttention": longt5_local,
-    "DisentangledSelfAttention": deberta_v1,
+    "DebertaSelfAttention": deberta_v1,
     "DebertaV2SelfAttention": deberta_v2,
     "LayoutLMv3SelfAttention": layoutlmv3,
 }
@@ -159,7 +159,7 @@ RESULT: dict[str, str | None] = {
     "RoFormerSelfAttention": None,
     "XGLMAttention": "out_proj",
     "LongT5LocalAttention": "o",
-    "DisentangledSelfAttention": None,
+    "DebertaSelfAttention": None,
     "DebertaV2SelfAttention": None,
     "LayoutLMv3SelfAttention": None,
 }
@@ -171,8 +171,9 @@ REFUSED: dict[str, str] = {
 
 
 def kind_of(module: Any) -> str:
-    """The class of a module; DeBERTa v1 and v2 have different ones of the same name."""
+    """The class of a module; DeBERTa v1 and v2 have different ones of one name, SEW-D has v2's."""
     kind = type(module)
-    if kind.__name__ == "DisentangledSelfAttention" and ".deberta_v2." in kind.__module__:
-        return "DebertaV2SelfAttention"
+    if kind.__name__ == "DisentangledSelfAttention":
+        first = ".deberta." in kind.__module__
+        return "DebertaSelfAttention" if first else "DebertaV2SelfAttention"
     return kind.__name__

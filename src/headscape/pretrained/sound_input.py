@@ -1,7 +1,8 @@
 """What speech models read: frames of features, or a waveform that convolutions turn into frames.
 
 Attention sees frames. wav2vec2-BERT and SeamlessM4T are given them; wav2vec2-Conformer and WavLM
-are given samples, which a stack of convolutions without padding turns into frames.
+are given samples, which a stack of convolutions without padding turns into frames. SEW-D then takes
+the mean of `squeeze_factor` frames at a time.
 """
 
 import inspect
@@ -99,8 +100,9 @@ def sound_input(body: nn.Module, config: Any) -> SoundInput | None:
     if first == "input_features" and features is not None:
         return SoundInput(features=features)
     if first == "input_values" and kernels is not None and strides is not None:
-        return SoundInput(convolutions=tuple(zip(kernels, strides, strict=True)))
+        pool = getattr(config, "squeeze_factor", 1)
+        return SoundInput(convolutions=(*zip(kernels, strides, strict=True), (pool, pool)))
     raise InputError(
-        f"{type(body).__name__} reads {first}: Headscape reads models of tokens and of the "
-        f"sound of wav2vec2, WavLM and SeamlessM4T."
+        f"{type(body).__name__} reads {first}: Headscape reads models of tokens, and of sound those "
+        f"that are built like wav2vec2 or SeamlessM4T."
     )

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Float32
 from torch import Tensor
 
+from headscape.errors import InputError
 from headscape.pretrained.published_model import PublishedModel
 from headscape.pretrained.self_check import LENGTH
 from headscape.pretrained.sound_input import SoundInput
@@ -21,6 +22,12 @@ class SpeechModel(PublishedModel):
     def __init__(self, model: Any, name: str, reads: SoundInput) -> None:
         self.reads = reads
         super().__init__(model, name, None)
+        frames = LENGTH if self._reading is None else self._reading.calls[0].q.shape[2]
+        if frames != LENGTH:
+            raise InputError(
+                f"{name} attends to {frames} frames where its config says {LENGTH}: a model that "
+                f"shortens sound in a different way cannot be read."
+            )
 
     def _check_input(self) -> Tensor:
         return self._batch(torch.from_numpy(self.reads.noise(LENGTH, 0))[None])
