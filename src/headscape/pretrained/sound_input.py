@@ -103,6 +103,6 @@ def sound_input(body: nn.Module, config: Any) -> SoundInput | None:
         pool = getattr(config, "squeeze_factor", 1)
         return SoundInput(convolutions=(*zip(kernels, strides, strict=True), (pool, pool)))
     raise InputError(
-        f"{type(body).__name__} reads {first}: Headscape reads models of tokens, and of sound those "
-        f"that are built like wav2vec2 or SeamlessM4T."
+        f"{type(body).__name__} reads {first}: Headscape reads models of tokens, and of sound "
+        f"those that are built like wav2vec2 or SeamlessM4T."
     )
