@@ -1,12 +1,10 @@
 """Small models of many architectures with random weights, and what must be recognised in them."""
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import torch
-import transformers
 
-VOCABULARY = 67
+from pretrained.family import VOCABULARY, Family
+from pretrained.speech_families import DEBERTA, SPEECH_FAMILIES
+
 SIZES = {
     "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "vocab_size": VOCABULARY,
     "intermediate_size": 64, "max_position_embeddings": 64, "initializer_range": 0.4,
@@ -21,77 +19,11 @@ BART = {
 T5 = {
     "d_model": 48, "d_kv": 8, "num_heads": 6, "num_layers": 3, "d_ff": 64, "vocab_size": VOCABULARY,
 }  # fmt: skip
-DEBERTA = {
-    "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8,
-    "max_relative_positions": 20,
-}  # fmt: skip
 XLNET = {
     "d_model": 48, "n_layer": 3, "n_head": 6, "d_inner": 64, "vocab_size": VOCABULARY,
     "initializer_range": 0.4,
 }  # fmt: skip
-SPEECH = {
-    "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 64,
-    "initializer_range": 0.4, "apply_spec_augment": False,
-}  # fmt: skip
-WAVEFORM = {
-    **SPEECH, "conv_dim": [12, 10], "conv_kernel": [5, 3], "conv_stride": [3, 2],
-    "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
-    "conv_depthwise_kernel_size": 3, "feat_extract_norm": "layer",
-}  # fmt: skip
-FEATURES = {**SPEECH, "feature_projection_input_dim": 14, "conv_depthwise_kernel_size": 3}
-SEAMLESS = {
-    "hidden_size": 48, "vocab_size": VOCABULARY, "speech_encoder_layers": 3,
-    "speech_encoder_attention_heads": 6, "speech_encoder_intermediate_size": 64,
-    "feature_projection_input_dim": 14, "conv_depthwise_kernel_size": 3, "initializer_range": 0.4,
-    "encoder_layers": 1, "decoder_layers": 1, "decoder_attention_heads": 6, "decoder_ffn_dim": 64,
-}  # fmt: skip
-INTERLEAVED = {"layout": "interleaved", "clamp": None, "scale": "head_dim"}
-CLIPPED = {"left": 6, "right": 3, "scale": "head_dim"}
-CLIPPED_FIELDS = {"left_max_position_embeddings": 6, "right_max_position_embeddings": 3}
 HALVES = {"pairing": "halves", "rotary_fraction": 1.0, "base": 10_000.0, "scaling": "none"}
-POSITION = ("relative_attention_bias", "position", "wpe", "pos_bias", "rel_pos", "rel_attn")
-"""Parts of the names of parameters that start at 0 or close to it."""
-
-
-@dataclass(frozen=True)
-class Family:
-    """A class of transformers, its config and what its layers are."""
-
-    model: str
-    config: dict[str, Any]
-    encodings: tuple[str, ...]
-    conventions: dict[str, Any] = field(default_factory=dict)
-    """Of the last layer."""
-    causal: bool = True
-    dtype: torch.dtype = torch.float64
-    eager: tuple[str, ...] | None = None
-    """What its layers are with eager attention, where that differs."""
-
-    def build(self, **more: Any) -> Any:
-        """The model with random weights, the same at every call."""
-        kind = getattr(transformers, self.model)
-        torch.manual_seed(3)
-        model = kind(kind.config_class(**{**self.config, **more})).eval()
-        for name, parameter in model.named_parameters():
-            # T5's tables and learned positions start at values too small to see a wrong one.
-            if not parameter.requires_grad or self.encodings[0] == "sinusoidal":
-                continue
-            if any(part in name for part in POSITION):
-                torch.nn.init.normal_(parameter)
-        return model.to(self.dtype)
-
-    def read(self, length: int, batch: int = 1) -> torch.Tensor:
-        """What the model reads, of so many tokens or frames."""
-        at = torch.Generator().manual_seed(5)
-        if "conv_kernel" in self.config:
-            length *= self.config.get("squeeze_factor", 1)
-            for kernel, stride in ((3, 2), (5, 3)):
-                length = (length - 1) * stride + kernel
-            return torch.randn(batch, length, generator=at, dtype=self.dtype)
-        if "feature_projection_input_dim" in self.config:
-            return torch.randn(batch, length, 14, generator=at, dtype=self.dtype)
-        return torch.randint(3, VOCABULARY, (batch, length), generator=at)
-
 
 ROPE = ("rope",) * 3
 FAMILIES = {
@@ -209,43 +141,6 @@ FAMILIES = {
                          ("t5",) * 3, {"buckets": 16, "max_distance": 40,
                          "multiplier": "inverse_sqrt_head_dim", "scale": "head_dim"},
                          causal=False),
-    "wav2vec2-conformer": Family("Wav2Vec2ConformerModel", {**WAVEFORM,
-                                 "position_embeddings_type": "relative"},
-                                 ("transformer-xl",) * 3, INTERLEAVED, causal=False),
-    "wav2vec2-conformer-rotary": Family("Wav2Vec2ConformerModel", {**WAVEFORM,
-                                        "position_embeddings_type": "rotary"},
-                                        ("unknown",) * 3, causal=False),
-    "wav2vec2-bert": Family("Wav2Vec2BertModel", {**FEATURES, **CLIPPED_FIELDS,
-                            "position_embeddings_type": "relative_key"}, ("shaw",) * 3, CLIPPED,
-                            causal=False),
-    "wav2vec2-bert-relative": Family("Wav2Vec2BertForCTC", {**FEATURES, "vocab_size": 20,
-                                     "position_embeddings_type": "relative"},
-                                     ("transformer-xl",) * 3, INTERLEAVED, causal=False),
-    "wav2vec2-bert-rotary": Family("Wav2Vec2BertModel", {**FEATURES,
-                                   "position_embeddings_type": "rotary"}, ("unknown",) * 3,
-                                   causal=False),
-    "wav2vec2-bert-adapter": Family("Wav2Vec2BertModel", {**FEATURES, **CLIPPED_FIELDS,
-                                    "position_embeddings_type": "relative_key",
-                                    "add_adapter": True}, ("shaw",) * 3, CLIPPED, causal=False),
-    "seamless-m4t-v2": Family("SeamlessM4Tv2ForSpeechToText", {**SEAMLESS, **CLIPPED_FIELDS,
-                              "position_embeddings_type": "relative_key"}, ("shaw",) * 3, CLIPPED,
-                              causal=False),
-    "seamless-m4t": Family("SeamlessM4TForSpeechToText", {**SEAMLESS,
-                           "position_embeddings_type": "relative"}, ("transformer-xl",) * 3,
-                           INTERLEAVED, causal=False),
-    "wavlm": Family("WavLMModel", {**WAVEFORM, "num_buckets": 16, "max_bucket_distance": 20},
-                    ("wavlm",) * 3, {"buckets": 16, "max_distance": 20, "scale": "head_dim"},
-                    causal=False),
-    "wavlm-stable": Family("WavLMForCTC", {**WAVEFORM, "num_buckets": 16,
-                           "max_bucket_distance": 20, "do_stable_layer_norm": True,
-                           "vocab_size": 20}, ("wavlm",) * 3, {"buckets": 16}, causal=False),
-    "sew-d": Family("SEWDModel", {**WAVEFORM, **DEBERTA, "squeeze_factor": 2, "share_att_key": True,
-                    "norm_rel_ebd": "layer_norm"}, ("deberta",) * 3,
-                    {"buckets": 8, "max_distance": 20, "bucketing": "log", "terms": "both"},
-                    causal=False),
-    "hubert": Family("HubertModel", WAVEFORM, ("nope",) * 3, causal=False),
-    "wav2vec2": Family("Wav2Vec2Model", WAVEFORM, ("nope",) * 3, {"scale": "head_dim"},
-                       causal=False),
     "xlnet": Family("XLNetModel", XLNET, ("transformer-xl",) * 3,
                     {"layout": "halves", "clamp": None, "scale": "head_dim"}, causal=False),
     "xlnet-clamped": Family("XLNetModel", {**XLNET, "clamp_len": 7}, ("transformer-xl",) * 3,
@@ -327,4 +222,5 @@ FAMILIES = {
     "mt5": Family("MT5Model", T5, ("t5",) * 3, {"buckets": 32}, causal=False),
     "switch": Family("SwitchTransformersModel", {**T5, "num_experts": 2}, ("t5",) * 3,
                      {"buckets": 32}, causal=False),
+    **SPEECH_FAMILIES,
 }  # fmt: skip

@@ -7,7 +7,8 @@ import torch
 
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.models.load import load
-from pretrained.families import FAMILIES, VOCABULARY, Family
+from pretrained.families import FAMILIES
+from pretrained.family import VOCABULARY, Family
 
 pytest.importorskip("transformers")
 # transformers scripts a function of DeBERTa with TorchScript while it is imported.
