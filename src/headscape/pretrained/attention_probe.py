@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from headscape.pretrained.attention_call import Captured
 from headscape.pretrained.forward_arguments import neutral, uncached
+from headscape.pretrained.rounding import allowance
 
 
 class Probe:
@@ -32,7 +33,7 @@ class Probe:
         growth = (q[0] * q[0, :, :1]).sum(dim=(0, 2)) / q[0, :, :1].square().sum()
         expected = (growth[:, None] * q[:, :, :1], k[:, :, :1])
         for each, wanted in zip((q, k), expected, strict=True):
-            if (each - wanted).abs().amax() > 1e-4 * each.abs().amax():
+            if (each - wanted).abs().amax() > max(1e-4, allowance(q.dtype)) * each.abs().amax():
                 return False, None
         return True, growth
 

@@ -12,7 +12,7 @@ from headscape.bias import dense
 from headscape.encodings import Encoding, Shape, make
 from headscape.errors import InputError
 from headscape.pretrained.attention_call import AttentionCall
-from headscape.pretrained.rounding import SLACK, bias_agrees, epsilon
+from headscape.pretrained.rounding import allowance, bias_agrees
 from headscape.types import Positions
 
 TABLE = "relative_attention_bias"
@@ -50,7 +50,7 @@ def _try(
     bias = encoding.bias(positions)
     assert bias is not None
     assert call.bias is not None
-    within = SLACK * epsilon(call.q.dtype)
+    within = allowance(call.q.dtype)
     same = bias_agrees(dense(bias, positions), call.bias, call.seen(), within=within)
     return encoding if same else None
 

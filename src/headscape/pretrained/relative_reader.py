@@ -11,7 +11,7 @@ from headscape.bias import dense
 from headscape.encodings import Encoding, Shape, make
 from headscape.errors import InputError
 from headscape.pretrained.attention_call import AttentionCall
-from headscape.pretrained.rounding import SLACK, bias_agrees, epsilon
+from headscape.pretrained.rounding import allowance, bias_agrees
 from headscape.types import Positions
 
 
@@ -35,7 +35,7 @@ def read_relative(
     positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
     bias = call.bias_of(encoding, positions)
     assert bias is not None
-    within = SLACK * epsilon(call.q.dtype)
+    within = allowance(call.q.dtype)
     same = bias_agrees(dense(bias, positions), call.bias, call.seen(), within=within)
     return encoding if same else None
 

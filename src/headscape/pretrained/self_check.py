@@ -19,7 +19,7 @@ from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.attention_watch import AttentionWatch
 from headscape.pretrained.input_reader import InputWatch, read_input
 from headscape.pretrained.layer_reading import LayerReading, read_layer, shape_of, trained_length
-from headscape.pretrained.rounding import SLACK, epsilon
+from headscape.pretrained.rounding import allowance
 
 LENGTH = 24
 """Tokens of the sequence; more than any exact range of T5's buckets."""
@@ -82,7 +82,7 @@ def check_layer(
     ours = attend(inputs)
     found = float((ours - result).abs().amax())
     final = scores(inputs).final.masked_fill(~call.seen(), 0.0).abs().amax()
-    allowed = float(SLACK * epsilon(result.dtype) * (1 + final) * call.v.abs().amax())
+    allowed = float(allowance(result.dtype) * (1 + final) * call.v.abs().amax())
     if not found <= allowed:
         raise InputError(
             f"{name} is not read correctly: in layer {layer} (counted from 0) its attention "
