@@ -38,7 +38,7 @@ def test_a_wrong_reading_stops_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     def odd(module: Any, q: Any, k: Any, v: Any, mask: Any, **more: Any) -> Any:
-        more["scaling"] *= 0.2
+        more["scaling"] *= 0.7
         return ALL_ATTENTION_FUNCTIONS["sdpa"](module, q, k, v, mask, **more)
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "odd", odd)
