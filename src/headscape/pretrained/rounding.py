@@ -15,7 +15,7 @@ def epsilon(dtype: torch.dtype) -> float:
 def allowance(dtype: torch.dtype) -> float:
     """The relative difference that rounding explains: 32 roundings, or 4 in half precision.
 
-    Right readings of the tested families and of SmolLM2 need at most 4.3 of the 32 and 1.3 of the 4.
+    Right readings of the tested families and of SmolLM2 need at most 4.3 of the 32, 1.3 of the 4.
     A wrong convention is off by 10,000 or more in float32, but by as little as 250 in bfloat16.
     """
     eps = epsilon(dtype)
