@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Bool, Float, Int
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 
 from headscape.attention.reference import AttentionInputs
@@ -150,6 +151,17 @@ class Model(Protocol):
 
     def cost(self, length: int) -> float:
         """Work of a window of this length, in any fixed unit: for the time left."""
+        ...
+
+
+@runtime_checkable
+class Hearing(Protocol):
+    """A model that reads sound instead of tokens."""
+
+    def sound(
+        self, given: object, *, length: int | None, seed: int
+    ) -> tuple[Float32[np.ndarray, "t ..."], int]:
+        """Return what it reads and the number of frames; noise from a seed if `given` is None."""
         ...
 
 

@@ -11,6 +11,7 @@ import torch
 
 from headscape.bias import dense
 from headscape.encodings import Encoding, Heads, build
+from headscape.encodings.t5 import bucket
 from headscape.errors import InputError
 from headscape.properties.probe import draw
 from headscape.types import Positions
@@ -102,6 +103,39 @@ def test_deberta_buckets_up_to_far_beyond_the_maximum(near: int, far: int) -> No
     assert torch.equal(
         ours.bucket(distance).clamp(-near, near - 1), expected.clamp(-near, near - 1)
     )
+
+
+@pytest.mark.parametrize(("buckets", "far"), [(320, 800), (32, 128), (16, 20)])
+def test_wavlm_and_layoutlmv3_have_the_buckets_of_t5(buckets: int, far: int) -> None:
+    from transformers.models.layoutlmv3.modeling_layoutlmv3 import LayoutLMv3Encoder
+    from transformers.models.wavlm.modeling_wavlm import WavLMAttention
+
+    distance = torch.arange(-5000, 5001)
+    ours = bucket(distance, buckets=buckets, max_distance=far, causal=False)
+    wavlm = WavLMAttention(8, 2, num_buckets=buckets, max_distance=far)
+    assert torch.equal(ours, wavlm._relative_positions_bucket(-distance))
+    sizes = {"num_buckets": buckets, "max_distance": far}
+    theirs = LayoutLMv3Encoder.relative_position_bucket(None, -distance, **sizes)
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("terms", ["both", "c2p", "p2c"])
+def test_deberta_without_buckets_clips_on_either_side(terms: str, causal: bool) -> None:
+    ours = made("deberta", 4, buckets=3, bucketing="none", terms=terms, causal=causal)
+    q, k = draw(1, 2, 9, 4, seed=1), draw(1, 2, 9, 4, seed=2)
+    where, heads = Positions.span(9), Heads(q, k, 0.5)
+    found = dense(ours.bias(where, None, None, heads), where)[0].detach()
+    q_rows, k_rows = (rows.detach() for rows in ours.projected(heads))
+    for i in range(9):
+        for j in range(i + 1 if causal else 9):
+            row = max(-3, min(2, i - j)) + 3
+            expected = torch.zeros(2, dtype=torch.float64)
+            if terms != "p2c":
+                expected += 0.5 * (q[0, :, i] * k_rows[:, row]).sum(-1)
+            if terms != "c2p":
+                expected += 0.5 * (k[0, :, j] * q_rows[:, row]).sum(-1)
+            torch.testing.assert_close(found[:, i, j], expected)
 
 
 @pytest.mark.parametrize("causal", [False, True])

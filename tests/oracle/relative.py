@@ -71,8 +71,10 @@ def xl_bias(
     return _pairs(*q.shape[:2], qpos, kpos, value)
 
 
-def deberta_bucket(distance: int, n: int, M: int) -> int:
-    """The distance up to n/2, then logarithmic up to M, with the distance's sign."""
+def deberta_bucket(distance: int, n: int, M: int | None) -> int:
+    """The distance up to n/2, then logarithmic up to M, with its sign; without M the distance."""
+    if M is None:
+        return distance
     middle, size = n // 2, abs(distance)
     if size <= middle:
         return distance
@@ -86,7 +88,7 @@ def deberta_bias(
     K: Array | None,
     Q: Array | None,
     n: int,
-    M: int,
+    M: int | None,
     qpos: Array,
     kpos: Array,
     scale: float,

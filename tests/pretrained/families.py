@@ -1,12 +1,10 @@
 """Small models of many architectures with random weights, and what must be recognised in them."""
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import torch
-import transformers
 
-VOCABULARY = 67
+from pretrained.family import VOCABULARY, Family
+from pretrained.speech_families import DEBERTA, SPEECH_FAMILIES
+
 SIZES = {
     "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "vocab_size": VOCABULARY,
     "intermediate_size": 64, "max_position_embeddings": 64, "initializer_range": 0.4,
@@ -21,44 +19,11 @@ BART = {
 T5 = {
     "d_model": 48, "d_kv": 8, "num_heads": 6, "num_layers": 3, "d_ff": 64, "vocab_size": VOCABULARY,
 }  # fmt: skip
-DEBERTA = {
-    "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8,
-    "max_relative_positions": 20,
-}  # fmt: skip
 XLNET = {
     "d_model": 48, "n_layer": 3, "n_head": 6, "d_inner": 64, "vocab_size": VOCABULARY,
     "initializer_range": 0.4,
 }  # fmt: skip
 HALVES = {"pairing": "halves", "rotary_fraction": 1.0, "base": 10_000.0, "scaling": "none"}
-
-
-@dataclass(frozen=True)
-class Family:
-    """A class of transformers, its config and what its layers are."""
-
-    model: str
-    config: dict[str, Any]
-    encodings: tuple[str, ...]
-    conventions: dict[str, Any] = field(default_factory=dict)
-    """Of the last layer."""
-    causal: bool = True
-    dtype: torch.dtype = torch.float64
-    eager: tuple[str, ...] | None = None
-    """What its layers are with eager attention, where that differs."""
-
-    def build(self, **more: Any) -> Any:
-        """The model with random weights, the same at every call."""
-        kind = getattr(transformers, self.model)
-        torch.manual_seed(3)
-        model = kind(kind.config_class(**{**self.config, **more})).eval()
-        for name, parameter in model.named_parameters():
-            # T5's tables and learned positions start at values too small to see a wrong one.
-            if not parameter.requires_grad or self.encodings[0] == "sinusoidal":
-                continue
-            if "relative_attention_bias" in name or "position" in name or "wpe" in name:
-                torch.nn.init.normal_(parameter)
-        return model.to(self.dtype)
-
 
 ROPE = ("rope",) * 3
 FAMILIES = {
@@ -164,7 +129,18 @@ FAMILIES = {
                          "pos_att_type": ["p2c"]}, ("deberta",) * 3,
                          {"terms": "p2c", "share_att_key": False}, causal=False),
     "deberta-without-buckets": Family("DebertaV2Model", {**SIZES, **DEBERTA,
-                                      "position_buckets": -1}, ("unknown",) * 3, causal=False),
+                                      "position_buckets": -1}, ("deberta",) * 3,
+                                      {"bucketing": "none", "buckets": 20}, causal=False),
+    "deberta-v1": Family("DebertaModel", {**SIZES, **DEBERTA}, ("deberta",) * 3,
+                         {"bucketing": "none", "buckets": 20, "terms": "both"}, causal=False),
+    "deberta-v1-c2p": Family("DebertaModel", {**SIZES, **DEBERTA, "pos_att_type": ["c2p"]},
+                             ("deberta",) * 3, {"terms": "c2p"}, causal=False),
+    "layoutlmv3": Family("LayoutLMv3Model", {**SIZES, "coordinate_size": 8, "shape_size": 8,
+                         "has_relative_attention_bias": True, "has_spatial_attention_bias": False,
+                         "visual_embed": False, "max_rel_pos": 40, "rel_pos_bins": 16},
+                         ("t5",) * 3, {"buckets": 16, "max_distance": 40,
+                         "multiplier": "inverse_sqrt_head_dim", "scale": "head_dim"},
+                         causal=False),
     "xlnet": Family("XLNetModel", XLNET, ("transformer-xl",) * 3,
                     {"layout": "halves", "clamp": None, "scale": "head_dim"}, causal=False),
     "xlnet-clamped": Family("XLNetModel", {**XLNET, "clamp_len": 7}, ("transformer-xl",) * 3,
@@ -246,4 +222,5 @@ FAMILIES = {
     "mt5": Family("MT5Model", T5, ("t5",) * 3, {"buckets": 32}, causal=False),
     "switch": Family("SwitchTransformersModel", {**T5, "num_experts": 2}, ("t5",) * 3,
                      {"buckets": 32}, causal=False),
+    **SPEECH_FAMILIES,
 }  # fmt: skip

@@ -1,5 +1,8 @@
 """Commands on a published model: what it uses, captures, text and losses."""
 
+import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,13 +106,95 @@ def test_a_length_past_a_learned_table_is_a_dash(
     assert len(cells) == 3
 
 
-def test_a_bad_folder_exits_with_2_and_one_sentence(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def plain(folder: Path, name: str = "llama", **changes: object) -> Path:
+    """A model without a tokenizer on disk, with some entries of its config changed."""
+    FAMILIES[name].build().float().save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return folder
+
+
+def unknown_architecture(folder: Path) -> list[str]:
+    return ["encodings", "--of", f"hf:{plain(folder, model_type='nothing-known')}"]
+
+
+def quantised(folder: Path) -> list[str]:
+    how = {"quant_method": "gptq", "bits": 4}
+    return ["encodings", "--of", f"hf:{plain(folder, quantization_config=how)}"]
+
+
+def flash(folder: Path) -> list[str]:
+    made = plain(folder, "bloom", attn_implementation="flash_attention_2")
+    return ["capture", f"hf:{made}", "--prompt", "a text"]
+
+
+def no_tokenizer(folder: Path) -> list[str]:
+    return ["capture", f"hf:{plain(folder)}", "--prompt", "a text"]
+
+
+def no_tokenizer_to_write(folder: Path) -> list[str]:
+    return ["generate", f"hf:{plain(folder)}", "--prompt", "a text"]
+
+
+def too_large(folder: Path) -> list[str]:
+    # Only shapes are made of it, and no weight is read.
+    wide = {"hidden_size": 12 * 10**5, "intermediate_size": 10**7, "vocab_size": 10**6}
+    return ["encodings", "--of", f"hf:{plain(folder, **wide)}"]
+
+
+def sizes_that_do_not_fit(folder: Path) -> list[str]:
+    return ["encodings", "--of", f"hf:{plain(folder, hidden_size=50)}"]
+
+
+def text_for_sound(folder: Path) -> list[str]:
+    return ["capture", f"hf:{plain(folder, 'wav2vec2-bert')}", "--prompt", "a text"]
+
+
+def heads_of_sound(folder: Path) -> list[str]:
+    made = plain(folder, "wav2vec2-bert")
+    return ["atlas", f"hf:{made}", "--corpus", "stdlib", "--out", str(folder / "atlas")]
+
+
+def cpm_ant(folder: Path) -> list[str]:
+    config = transformers.CpmAntConfig(
+        vocab_size=30, hidden_size=16, num_attention_heads=2, dim_head=8, dim_ff=16,
+        num_hidden_layers=1, prompt_length=2,
+    )  # fmt: skip
+    transformers.CpmAntForCausalLM(config).save_pretrained(folder)
+    return ["evaluate", f"hf:{folder}", "--corpus", "stdlib", "--out", str(folder / "table")]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (lambda folder: ["encodings", "--of", f"hf:{folder}"], "has no config.json"),
+        (unknown_architecture, "nothing-known"),
+        (quantised, "is not a model that transformers loads: .*GPTQ quantized"),
+        (flash, "asks for flash_attention_2, which BloomForCausalLM cannot use: set"),
+        (no_tokenizer, "has no tokenizer: give token numbers"),
+        (no_tokenizer_to_write, "has no tokenizer, so it cannot read a prompt"),
+        (too_large, "billion weights, .* GB in float32, and .* a model of at most .* fits"),
+        (sizes_that_do_not_fit, r"transformers loads: The hidden size \(50\) is not a multiple"),
+        (text_for_sound, "reads sound: leave the text out to capture noise"),
+        (heads_of_sound, "reads sound, and heads are measured on tokens"),
+        (cpm_ant, "CPM-Ant puts learned prompt vectors before the tokens"),
+    ],
+)
+def test_a_mistake_exits_with_2_and_one_sentence(
+    mistake: Callable[[Path], list[str]],
+    said: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["headscape", "encodings", "--of", f"hf:{tmp_path}"])
+    words = mistake(tmp_path)
+    capfd.readouterr()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["headscape", *words])
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
-    said = capfd.readouterr().err
-    assert "has no config.json" in said
-    assert len(said.strip().splitlines()) == 1
+    error = capfd.readouterr().err.strip()
+    assert re.search(said, error)
+    assert len(error.splitlines()) == 1
+    assert error.startswith("error: ")

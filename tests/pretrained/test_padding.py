@@ -12,9 +12,12 @@ from headscape.pretrained.attention_watch import AttentionWatch
 from pretrained.families import FAMILIES, VOCABULARY
 
 pytest.importorskip("transformers")
+# transformers scripts a function of DeBERTa with TorchScript while it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 LENGTH = 17
 PADDED = ["llama", "mistral", "qwen3", "gemma2", "gpt2", "opt", "bloom", "falcon-rope", "bert",
-          "mpnet", "t5", "modernbert"]  # fmt: skip
+          "mpnet", "t5", "modernbert", "deberta-v1", "layoutlmv3", "wav2vec2-bert",
+          "wav2vec2-bert-relative", "wav2vec2-bert-rotary", "seamless-m4t-v2"]  # fmt: skip
 
 
 FIRST_ONLY = {"gemma2", "bloom"}
@@ -23,6 +26,14 @@ FIRST_ONLY = {"gemma2", "bloom"}
 
 def batch() -> torch.Tensor:
     return torch.randint(3, VOCABULARY, (2, LENGTH), generator=torch.Generator().manual_seed(5))
+
+
+def run(model: Any, given: torch.Tensor, **more: torch.Tensor) -> dict[int, torch.Tensor]:
+    """The attention results of the model's own forward pass."""
+    results: dict[int, torch.Tensor] = {}
+    with torch.no_grad(), AttentionWatch(model._body, lambda *_: None, results.__setitem__):
+        model._run(given, **more)
+    return results
 
 
 def padding(side: str) -> torch.Tensor:
@@ -37,13 +48,37 @@ def padding(side: str) -> torch.Tensor:
 def test_a_padded_batch(name: str, side: str) -> None:
     family = FAMILIES[name]
     model: Any = load(family.build())
-    real = padding(side)
+    real, given = padding(side), family.read(LENGTH, 2)
     inputs: dict[int, AttentionInputs] = {}
-    results: dict[int, torch.Tensor] = {}
     layers = range(1 if name in FIRST_ONLY else len(model.spec.layers))
-    model.observe(batch(), layers, inputs.__setitem__, real=real)
-    with torch.no_grad(), AttentionWatch(model._body, lambda *_: None, results.__setitem__):
-        model._run(batch(), attention_mask=real.long())
+    model.observe(given, layers, inputs.__setitem__, real=real)
+    results = run(model, given, attention_mask=real.long())
+    check(layers, inputs, results, real)
+
+
+# torch warns that WavLM's own call mixes a boolean and a float mask.
+@pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
+@pytest.mark.parametrize("name", ["wav2vec2-conformer", "wav2vec2-conformer-rotary", "wavlm"])
+def test_a_padded_waveform(name: str) -> None:
+    """Padding is counted in samples, and attention sees frames."""
+    family = FAMILIES[name]
+    model: Any = load(family.build())
+    given = family.read(LENGTH, 2)
+    samples = torch.ones(given.shape, dtype=torch.bool)
+    samples[1, family.read(LENGTH - 5).shape[1] :] = False
+    inputs: dict[int, AttentionInputs] = {}
+    layers = range(len(model.spec.layers))
+    model.observe(given, layers, inputs.__setitem__, real=samples)
+    check(layers, inputs, run(model, given, attention_mask=samples.long()), padding("right"))
+
+
+def check(
+    layers: range,
+    inputs: dict[int, AttentionInputs],
+    results: dict[int, torch.Tensor],
+    real: torch.Tensor,
+) -> None:
+    """What was read is what the model computes wherever a query is not padding."""
     for layer in layers:
         ours = attend(inputs[layer]).transpose(1, 2)[real]
         own = results[layer].transpose(1, 2)[real]
@@ -59,10 +94,8 @@ def test_positions_that_do_not_start_at_0(name: str) -> None:
     model: Any = load(FAMILIES[name].build())
     at = torch.arange(7, 7 + LENGTH)[None]
     inputs: dict[int, AttentionInputs] = {}
-    results: dict[int, torch.Tensor] = {}
     model.observe(batch(), [0, 1], inputs.__setitem__, positions=at)
-    with torch.no_grad(), AttentionWatch(model._body, lambda *_: None, results.__setitem__):
-        model._run(batch(), position_ids=at)
+    results = run(model, batch(), position_ids=at)
     for layer in (0, 1):
         found = inputs[layer]
         assert torch.equal(found.positions.q, at)

@@ -33,6 +33,9 @@ def _(encoding: ALiBi, x: Array, qpos: Array, kpos: Array) -> Array:
     return oracle.alibi_bias(slopes, qpos, kpos, causal=encoding.shape.causal)
 
 
+POWER = {"one": 0.0, "sqrt_head_dim": 0.5, "inverse_sqrt_head_dim": -0.5}
+
+
 @bias.register
 def _(encoding: T5, x: Array, qpos: Array, kpos: Array) -> Array:
     return oracle.t5_bias(
@@ -41,7 +44,7 @@ def _(encoding: T5, x: Array, qpos: Array, kpos: Array) -> Array:
         kpos,
         M=encoding.config.max_distance,
         bidirectional=not encoding.shape.causal,
-        factor=encoding.shape.head_dim**0.5 if encoding.config.multiplier != "one" else 1.0,
+        factor=encoding.shape.head_dim ** POWER[encoding.config.multiplier],
     )
 
 

@@ -64,7 +64,7 @@ def reading(
             .transpose(1, 0, 2)
             for each in (encoding.key, encoding.query)
         ]
-        sizes = config.buckets, config.max_distance
+        sizes = config.buckets, None if config.bucketing == "none" else config.max_distance
         return oracle.deberta_bias(q, k, *made, *sizes, qpos, kpos, scale)
     if isinstance(encoding, Inkling):
         r = x[:, len(kpos) - len(qpos) :] @ array(encoding.project.weight).T

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 import headscape
 from headscape.arrays.choice import QUANTITIES
@@ -71,7 +70,7 @@ def capture(
         def watch(layer: int, inputs: AttentionInputs) -> None:
             kept.add(layer, inputs, request, bar.advance)
 
-        model.observe(torch.from_numpy(chosen.tokens)[None], request.layers, watch)
+        model.observe(chosen.batch(), request.layers, watch)
     return _described(model, chosen, request, kept)
 
 

@@ -2,25 +2,32 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from headscape.errors import InputError, at_least
-from headscape.protocol import Model
+from headscape.protocol import Hearing, Model
 
 Text = str | Sequence[int] | np.ndarray | Tensor
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token numbers with their source."""
+    """Token numbers with their source; of sound, the numbers of its frames."""
 
     tokens: Int64[np.ndarray, " t"]
     source: Mapping[str, Any]
+    sound: Float32[np.ndarray, "n ..."] | None = None
+    """What a model of sound reads."""
+
+    def batch(self) -> Tensor:
+        """Return what the model reads, as a batch of one."""
+        return torch.from_numpy(self.tokens if self.sound is None else self.sound)[None]
 
 
 def choose_tokens(
@@ -36,9 +43,17 @@ def choose_tokens(
 
     Without a text: the beginning of validation document `document`, or `length` tokens at a random
     place given by `seed`. `length` defaults to the whole text, or to the trained context length.
+    A model of sound takes an array as `text`; without one, `length` frames of noise from `seed`.
     """
     at_least(1, length=length)
     at_least(0, seed=seed)
+    if isinstance(model, Hearing):
+        if isinstance(text, str) or document is not None:
+            raise InputError(
+                f"{model.spec.name} reads sound: leave the text out to capture noise, or give "
+                f"capture() an array in Python."
+            )
+        return _sound(model, text, length, seed)
     if text is not None:
         if document is not None:
             raise InputError(f"give a text or document {document}, not both.")
@@ -54,6 +69,13 @@ def choose_tokens(
         tokens = dataset.document(document)
         return _cut(np.asarray(tokens, dtype=np.int64), length, f"document {document}", source)
     return _random_window(dataset.validation, length, seed, dataset.corpus)
+
+
+def _sound(model: Hearing, given: object, length: int | None, seed: int) -> Tokens:
+    sound, frames = model.sound(given, length=length, seed=seed)
+    source: dict[str, Any] = {"sound": sha256(sound.tobytes()).hexdigest()}
+    source |= {"corpus": "noise", "seed": seed} if given is None else {"corpus": "sound"}
+    return Tokens(np.arange(frames, dtype=np.int64), source, sound)
 
 
 def _random_window(stream: np.ndarray, length: int | None, seed: int, corpus: str) -> Tokens:

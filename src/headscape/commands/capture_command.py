@@ -45,7 +45,11 @@ def capture(
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(help="Without a text: which random window of the validation text.")
+        int,
+        typer.Option(
+            help="Without a text: which random window of the validation text; of a model of sound, "
+            "which noise."
+        ),
     ] = 0,
     tokenizer: Annotated[
         str | None, typer.Option(help="bytes or gpt2, for weights without a tokenizer.")

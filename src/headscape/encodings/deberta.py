@@ -8,7 +8,8 @@ which is not what runs. 3 is one more than the number of terms, so with one of t
     bucket(d) = d                                                     for |d| <= n/2
               = sign(d) (ceil(ln(2|d|/n) / ln(2(M-1)/n) (n/2 - 1)) + n/2)   beyond
 
-with n buckets a side and M the largest distance; b is clipped to 0 .. 2n - 1. K_r and Q_r are
+with n buckets a side and M the largest distance; b is clipped to 0 .. 2n - 1. DeBERTa v1, and v2 if
+its position_buckets is -1, have no buckets (bucketing="none"): bucket(d) = d. K_r and Q_r are
 projections of 2n learned rows of the model's width: through projections of their own, or with
 share_att_key (v3) through the layer's own key and query projections, bias included. v3 normalises
 the rows by a LayerNorm (`norm`) and has one set for all layers (a model's `share_encoding`).
@@ -28,7 +29,7 @@ from headscape.bias import Sheared
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads, need_heads
 from headscape.encodings.stream import Stream
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.types import Positions
 
 
@@ -40,6 +41,8 @@ class DeBERTaConfig(Config):
     """n, distances and groups of distances a side; position_buckets in published configs."""
     max_distance: int = 512
     """M, where the last bucket begins; max_relative_positions in published configs."""
+    bucketing: Literal["log", "none"] = "log"
+    """Group distances above buckets / 2, or give each its own row and leave max_distance unused."""
     terms: Literal["both", "c2p", "p2c"] = "both"
     """Content to position, position to content, or both."""
     share_att_key: bool = False
@@ -49,6 +52,9 @@ class DeBERTaConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        at_least(1, buckets=self.buckets)
+        if self.bucketing == "none":
+            return
         if self.buckets < 4 or self.buckets % 2:
             raise InputError(f"buckets must be even and at least 4, got {self.buckets}.")
         if self.max_distance - 1 <= self.buckets // 2:
@@ -106,8 +112,9 @@ class DeBERTa(Encoding):
         """Return content to position by query and position to content by key, both scaled."""
         heads = need_heads(self.title, positions, heads)
         distance, _ = self.distances(positions, self.rows.device)
-        # From max_distance on there is one row, and a basis goes on as its last column.
-        distance = distance[distance.abs() <= self.config.max_distance]
+        # From here on there is one row, and a basis goes on as its last column.
+        far = self.config.buckets if self.config.bucketing == "none" else self.config.max_distance
+        distance = distance[distance.abs() <= far]
         zero = -int(distance[0])
         row = (self.bucket(distance) + self.config.buckets).clamp(0, 2 * self.config.buckets - 1)
         q_rows, k_rows = (x.mT for x in heads.keep("rows", 0, lambda _: self.projected(heads)))
@@ -137,6 +144,8 @@ class DeBERTa(Encoding):
 
     def bucket(self, distance: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
         """Return the bucket of every distance, odd in the distance."""
+        if self.config.bucketing == "none":
+            return distance
         near = self.config.buckets // 2
         far = distance.abs().clamp(min=near).double()
         spread = (far / near).log() / math.log((self.config.max_distance - 1) / near)

@@ -7,7 +7,8 @@ T5 (Raffel et al. 2020, arXiv:1910.10683): one learned scalar per head and dista
 Half of the buckets are one distance each, the rest grow by a constant ratio up to max_distance;
 larger distances share the last bucket. Bidirectional: half of all buckets are for keys to the
 right. T5 itself does not scale q.k (a model's score scale "one"); gpt-neox and
-x-transformers multiply the bias by sqrt(e) (multiplier="sqrt_head_dim").
+x-transformers multiply the bias by sqrt(e) (multiplier="sqrt_head_dim"), LayoutLMv3 divides it by
+that (multiplier="inverse_sqrt_head_dim").
 
 T5-clipped (released CABLE code, arXiv:2503.08067): no buckets, S_ij = A_ij + r_h[min(i - j, K)].
 The released table has a row for each of -K..K; a causal model uses only 0..K. The released code
@@ -71,7 +72,7 @@ class BucketConfig(Config):
 class T5Config(BucketConfig):
     """Options of T5's bias."""
 
-    multiplier: Literal["one", "sqrt_head_dim"] = "one"
+    multiplier: Literal["one", "sqrt_head_dim", "inverse_sqrt_head_dim"] = "one"
     """Multiplier of the table's values."""
 
 
@@ -106,8 +107,9 @@ class T5(Encoding):
             causal=self.shape.causal,
         )
         table = self.table.weight[rows].T
-        if self.config.multiplier == "sqrt_head_dim":
-            table = table * self.shape.head_dim**0.5
+        if self.config.multiplier != "one":
+            root = self.shape.head_dim**0.5
+            table = table * (root if self.config.multiplier == "sqrt_head_dim" else 1 / root)
         return Toeplitz(table, zero)
 
 

@@ -78,7 +78,8 @@ def _sequence(capture: CaptureData) -> str:
         if capture.sequence.get(name) is not None
     ]
     source = f" ({', '.join(known)})" if known else ""
-    return f"One sequence of {capture.length:,} tokens{source}."
+    what = "frames" if "sound" in capture.sequence else "tokens"
+    return f"One sequence of {capture.length:,} {what}{source}."
 
 
 def _listed(conventions: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.figures.colour import Scale
 from headscape.figures.labels import default_name, head_titles, method, quantity_words
 from headscape.figures.maps import Maps
-from headscape.figures.side_by_side import check_comparable
+from headscape.figures.side_by_side import check_comparable, same_input
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -53,8 +53,7 @@ class Difference(Maps):
             names = [f"{x}, layer {at + 1}" for x, at in zip(names, layers, strict=True)]
             place = ""
         minus = f"({names[0]}) \N{MINUS SIGN} ({names[1]})"
-        same = np.array_equal(first.tokens, second.tokens)
-        note = "" if same else ", different tokens"
+        note = "" if same_input(first, second) else ", different tokens"
         shown: dict[str, Any] = {
             "heading": f"{minus}{place}: {quantity_words(quantity)}{note}",
             "stem": default_name(

@@ -18,6 +18,12 @@ from headscape.figures.labels import default_name, method, quantity_words
 from headscape.figures.maps import Maps
 
 
+def same_input(first: CaptureData, second: CaptureData) -> bool:
+    """Return whether two captures are of the same tokens, or of the same sound."""
+    sounds = (each.sequence.get("sound") for each in (first, second))
+    return np.array_equal(first.tokens, second.tokens) and len(set(sounds)) == 1
+
+
 def check_comparable(captures: Sequence[CaptureData]) -> None:
     """Refuse captures whose maps have different shapes."""
     for what, values in (

@@ -21,7 +21,7 @@ from headscape.errors import InputError
 from headscape.figures.colour import limits
 from headscape.figures.grid import Grid
 from headscape.figures.labels import default_name, encoding_name, head_titles, quantity_words
-from headscape.figures.side_by_side import check_comparable
+from headscape.figures.side_by_side import check_comparable, same_input
 from headscape.figures.style import FORMATS, encode
 from headscape.figures.view import View
 
@@ -142,7 +142,7 @@ def _ordered(captures: Sequence[CaptureData]) -> list[CaptureData]:
             f"captures of different encodings ({', '.join(encodings)}) are not of one run; "
             "compare them side by side instead."
         )
-    if any(not np.array_equal(each.tokens, captures[0].tokens) for each in captures):
+    if not all(same_input(each, captures[0]) for each in captures):
         raise InputError(
             "the captures are of different tokens; capture every checkpoint with the same sequence."
         )

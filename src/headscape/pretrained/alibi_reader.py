@@ -9,7 +9,7 @@ import torch
 from headscape.bias import dense
 from headscape.encodings import Encoding, Shape, make
 from headscape.pretrained.attention_call import AttentionCall
-from headscape.pretrained.rounding import SLACK, bias_agrees, epsilon
+from headscape.pretrained.rounding import allowance, bias_agrees
 from headscape.types import Positions
 
 RULES: dict[str, list[dict[str, str]]] = {
@@ -28,7 +28,7 @@ def read_alibi(call: AttentionCall, shape: Shape) -> Encoding | None:
     family = type(call.module).__name__
     # Falcon rounds m j itself to bfloat16, not only m.
     rounding = torch.finfo(torch.bfloat16).eps if family == "FalconAttention" else 0.0
-    within = max(rounding, SLACK * epsilon(call.q.dtype))
+    within = max(rounding, allowance(call.q.dtype))
     for fields in RULES.get(family, ANY):
         encoding = make("alibi", shape, fields)
         bias = encoding.bias(positions)

@@ -7,7 +7,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from headscape.bias import Bias
+from headscape.encodings import Encoding
 from headscape.encodings.heads import Heads, Project
+from headscape.types import Positions
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -21,6 +24,10 @@ class Relative:
     """By their published names."""
     project: Project | None = None
     """The layer's projections to queries and keys, where it projects positions by them."""
+    shared: str | None = None
+    """Published name of a tensor that only the first layer has, for all layers."""
+    hidden: Tensor | None = None
+    """The layer's input, where the encoding reads it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,10 +68,14 @@ class AttentionCall:
     relative: Relative | None = None
     """Where `bias` comes from, if it reads queries and keys."""
 
-    def as_heads(self) -> Heads:
-        """Queries and keys as a bias reads them."""
-        project = None if self.relative is None else self.relative.project
-        return Heads(self.q, self.k, self.scale, project)
+    def bias_of(self, encoding: Encoding, positions: Positions) -> Bias | None:
+        """Return the bias that an encoding adds to the scores of this call."""
+        given = self.relative
+        project = None if given is None else given.project
+        heads = Heads(self.q, self.k, self.scale, project) if encoding.reads_heads else None
+        hidden = None if given is None else given.hidden
+        stream = None if hidden is None else encoding.stream(hidden)
+        return encoding.bias(positions, stream, stream, heads)
 
     @property
     def heads(self) -> int:

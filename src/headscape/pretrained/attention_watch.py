@@ -3,15 +3,15 @@
 Most families call a function that `ALL_ATTENTION_FUNCTIONS.get_interface` returns. While a watch
 is open that function is wrapped: it reports its arguments, runs, and reports its result. Neither
 config nor masks change, so the model computes what it always computes. GPT-J, GPT-Neo and CodeGen
-call their own method `_attn` and XLNet `rel_attn_core`, which are wrapped the same way. Families
-with attention written into their forward are read by hooks, see own_attention.py. Closing the watch
-removes all of it.
+call their own method `_attn`, XLNet `rel_attn_core` and WavLM `torch_multi_head_self_attention`,
+which are wrapped the same way. Families with attention written into their forward are read by
+hooks, see own_attention.py. Closing the watch removes all of it.
 
 q and k before rotation come from the model's own code: the attention module is run a second time
 with all angles set to 0, up to the point where its attention function is called.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -20,13 +20,18 @@ from torch import Tensor, nn
 
 from headscape.errors import InputError
 from headscape.pretrained.attention_call import AttentionCall, Captured
-from headscape.pretrained.forward_arguments import arguments, crosses, neutral, uncached
+from headscape.pretrained.attention_probe import Probe
+from headscape.pretrained.conformer_attention import as_conformer
+from headscape.pretrained.forward_arguments import arguments, crosses
 from headscape.pretrained.mask_reader import chunk_of, split_mask, with_bias
-from headscape.pretrained.own_attention import OWN, RESULT, kind_of, xlnet
+from headscape.pretrained.own_attention import OWN, REFUSED, RESULT, kind_of
+from headscape.pretrained.own_call import split_heads
 from headscape.pretrained.readable_attention import readable_attention
+from headscape.pretrained.relative_attention import unprojected, wavlm, xlnet
 
 METHODS = {"GPTJAttention", "CodeGenAttention", "GPTNeoSelfAttention"}
 """Families with a method `_attn(q, k, v, mask)`."""
+XLNET, WAVLM = "XLNetRelativeAttention", "WavLMAttention"
 
 OnCall = Callable[[int, AttentionCall], None]
 OnResult = Callable[[int, Tensor], Tensor | None]
@@ -50,7 +55,7 @@ class AttentionWatch:
         self.body, self.on_call, self.on_result = body, on_call, on_result
         self.layers, self.examine = layers, examine
         self.layer = 0
-        self.probing = False
+        self.probe = Probe()
         self.hooked: set[int] = set()
         self.given: dict[int, dict[str, Any]] = {}
         self.stack = ExitStack()
@@ -58,8 +63,10 @@ class AttentionWatch:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(readable_attention(self.body))
-            for module in self.body.modules():
+            for module in observed(self.body):
                 kind = kind_of(module)
+                if kind in REFUSED:
+                    raise InputError(REFUSED[kind])
                 if kind in OWN:
                     self._watch_own(stack, module, kind)
                 elif "ttention" in kind or "ttn" in kind:
@@ -68,8 +75,10 @@ class AttentionWatch:
                     self.hooked.add(id(module))
                     if kind in METHODS:
                         self._watch_method(stack, module)
-                    if kind == "XLNetRelativeAttention":
+                    if kind == XLNET:
                         self._watch_core(stack, module)
+                    if kind == WAVLM:
+                        self._watch_projected(stack, module)
             self._watch_interface(stack)
             self.stack = stack.pop_all()
         return self
@@ -84,7 +93,7 @@ class AttentionWatch:
         self.stack.close()
 
     def _remember(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.probing:
+        if not self.probe.running:
             self.given[id(module)] = arguments(module, args, kwargs)
 
     def _given(self, module: nn.Module) -> dict[str, Any]:
@@ -104,7 +113,7 @@ class AttentionWatch:
                 "a transformers model is being observed already: observe one at a time."
             )
         original = INTERFACE.get_interface
-        ours = {id(module) for module in self.body.modules()}
+        ours = {id(module) for module in observed(self.body)}
 
         def get_interface(name: str, default: Any) -> Any:
             run = original(name, default)
@@ -114,7 +123,7 @@ class AttentionWatch:
             ) -> Any:
                 if id(module) not in ours:
                     return run(module, q, k, v, mask, *rest, **more)
-                if self.probing:
+                if self.probe.running:
                     raise Captured(q, k)
                 given = self._given(module)
                 if crosses(given, q, k):
@@ -134,7 +143,7 @@ class AttentionWatch:
         original = module._attn
 
         def attention(q: Any, k: Any, v: Any, mask: Any = None, **more: Any) -> Any:
-            if self.probing:
+            if self.probe.running:
                 raise Captured(q, k)
             scale = 1.0 / float(getattr(module, "scale_attn", 1.0))
             window = getattr(module, "bias", None)
@@ -165,6 +174,22 @@ class AttentionWatch:
 
         module.rel_attn_core = attention
         stack.callback(delattr, module, "rel_attn_core")
+
+    def _watch_projected(self, stack: ExitStack, module: Any) -> None:
+        name = "torch_multi_head_self_attention"
+        original = getattr(module, name)
+
+        def attention(hidden: Any, mask: Any, bias: Any) -> Any:
+            if self._wanted():
+                self._tell(wavlm(module, hidden, mask, bias))
+            with unprojected(module):
+                merged, weights = original(hidden, mask, bias)
+            changed = self._finish(split_heads(merged, module.head_dim))
+            merged = merged if changed is None else changed.transpose(1, 2).flatten(2)
+            return module.out_proj(merged), weights
+
+        setattr(module, name, attention)
+        stack.callback(delattr, module, name)
 
     def _watch_own(self, stack: ExitStack, module: nn.Module, kind: str) -> None:
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -208,28 +233,27 @@ class AttentionWatch:
         softcap, sink = more.get("softcap"), more.get("s_aux")
         rotation = given.get("position_embeddings")
         pair = isinstance(rotation, tuple) and len(rotation) == 2
-        shares, growth = self._growth(module, given) if self.examine else (True, None)
-        self._tell(
-            AttentionCall(
-                module=module,
-                q=q,
-                k=k,
-                v=v,
-                scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
-                causal=bool(getattr(module, "is_causal", True) if causal is None else causal),
-                mask=seen,
-                bias=with_bias(more.get("position_bias"), added),
-                unrotated=self._without_angles(module, given),
-                rotation=rotation if pair else None,
-                shares_position=shares,
-                growth=growth,
-                window=more.get("sliding_window") or getattr(module, "sliding_window", None),
-                flash=flash,
-                chunk=chunk_of(module),
-                softcap=softcap,
-                sink=sink,
-            )
+        shares, growth = self.probe.growth(module, given) if self.examine else (True, None)
+        call = AttentionCall(
+            module=module,
+            q=q,
+            k=k,
+            v=v,
+            scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
+            causal=bool(getattr(module, "is_causal", True) if causal is None else causal),
+            mask=seen,
+            bias=with_bias(more.get("position_bias"), added),
+            unrotated=self.probe.without_angles(module, given),
+            rotation=rotation if pair else None,
+            shares_position=shares,
+            growth=growth,
+            window=more.get("sliding_window") or getattr(module, "sliding_window", None),
+            flash=flash,
+            chunk=chunk_of(module),
+            softcap=softcap,
+            sink=sink,
         )
+        self._tell(as_conformer(call))
 
     def _tell(self, call: AttentionCall) -> None:
         """Report a call; raise InputError if flash attention would drop its bias."""
@@ -254,37 +278,12 @@ class AttentionWatch:
         layer, self.layer = self.layer, self.layer + 1
         return self.on_result(layer, result)
 
-    def _without_angles(
-        self, module: nn.Module, given: dict[str, Any]
-    ) -> tuple[Tensor, Tensor] | None:
-        """Q and k of the same input with all angles 0; None if the module is given no angles."""
-        changed = neutral(module, given)
-        return None if changed is None else self._probe(module, {**given, **changed})
 
-    def _growth(self, module: nn.Module, given: dict[str, Any]) -> tuple[bool, Tensor | None]:
-        """Return whether equal hidden states give equal k and, up to a factor, q; the factor."""
-        name = next(iter(given), None)
-        if name is None or not isinstance(given[name], Tensor):
-            return False, None
-        hidden = given[name]
-        same = {**given, name: hidden[:, :1].expand_as(hidden), **(neutral(module, given) or {})}
-        q, k = self._probe(module, same)
-        growth = (q[0] * q[0, :, :1]).sum(dim=(0, 2)) / q[0, :, :1].square().sum()
-        expected = (growth[:, None] * q[:, :, :1], k[:, :, :1])
-        for each, wanted in zip((q, k), expected, strict=True):
-            if (each - wanted).abs().amax() > 1e-4 * each.abs().amax():
-                return False, None
-        return True, growth
-
-    def _probe(self, module: nn.Module, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        self.probing = True
-        try:
-            module.forward(**{**given, **uncached(given)})
-        except Captured as found:
-            return found.q, found.k
-        finally:
-            self.probing = False
-        raise AssertionError(f"{type(module).__name__} did not call its attention again")
+def observed(body: Any) -> Iterator[nn.Module]:
+    """Yield the modules of a body, without those of an adapter, which shortens the sequence."""
+    adapter = getattr(body, "adapter", None)
+    outside = set(adapter.modules()) if isinstance(adapter, nn.Module) else set()
+    return (module for module in body.modules() if module not in outside)
 
 
 def _head_dim(module: Any) -> int:

@@ -1,6 +1,7 @@
 """T5-type buckets in published models: the learned table and the rule that assigns distances.
 
-T5 and mT5 have one table in the first layer, umT5 one in every layer, MPNet one in its encoder.
+T5 and mT5 have one table in the first layer, umT5 one in every layer, MPNet and
+LayoutLMv3 one in their encoder.
 """
 
 from typing import Any
@@ -11,10 +12,12 @@ from headscape.bias import dense
 from headscape.encodings import Encoding, Shape, make
 from headscape.errors import InputError
 from headscape.pretrained.attention_call import AttentionCall
-from headscape.pretrained.rounding import SLACK, bias_agrees, epsilon
+from headscape.pretrained.rounding import allowance, bias_agrees
 from headscape.types import Positions
 
 TABLE = "relative_attention_bias"
+TRANSPOSED = "rel_pos_bias"
+"""LayoutLMv3's table, a linear layer of one-hot buckets."""
 
 
 def read_buckets(
@@ -24,9 +27,22 @@ def read_buckets(
     table = _table(call.module, body)
     if table is None or table.shape[1] != shape.heads:
         return None
-    longest = getattr(config, "relative_attention_max_distance", 128)
+    longest = getattr(
+        config, "relative_attention_max_distance", getattr(config, "max_rel_pos", 128)
+    )
+    for multiplier in ("one", "inverse_sqrt_head_dim"):
+        fields = {"buckets": table.shape[0], "max_distance": longest, "multiplier": multiplier}
+        found = _try(call, table, shape, fields)
+        if found is not None:
+            return found
+    return None
+
+
+def _try(
+    call: AttentionCall, table: Tensor, shape: Shape, fields: dict[str, object]
+) -> Encoding | None:
     try:
-        encoding = make("t5", shape, {"buckets": table.shape[0], "max_distance": longest})
+        encoding = make("t5", shape, fields)
     except InputError:
         return None
     encoding.table.weight = nn.Parameter(table.detach(), requires_grad=False)  # type: ignore[union-attr]
@@ -34,7 +50,7 @@ def read_buckets(
     bias = encoding.bias(positions)
     assert bias is not None
     assert call.bias is not None
-    within = SLACK * epsilon(call.q.dtype)
+    within = allowance(call.q.dtype)
     same = bias_agrees(dense(bias, positions), call.bias, call.seen(), within=within)
     return encoding if same else None
 
@@ -47,4 +63,6 @@ def _table(module: nn.Module, body: nn.Module) -> Tensor | None:
     for name, part in body.named_modules():
         if name.endswith(TABLE) and isinstance(part, nn.Embedding):
             return part.weight
+        if name.endswith(TRANSPOSED) and isinstance(part, nn.Linear):
+            return part.weight.T
     return None

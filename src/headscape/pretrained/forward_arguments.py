@@ -28,6 +28,11 @@ def neutral(module: nn.Module, given: dict[str, Any]) -> dict[str, Any] | None:
         return {"position_embeddings": (torch.ones_like(cos), torch.zeros_like(sin))}
     if isinstance(rotation, Tensor) and rotation.is_complex():
         return {"position_embeddings": torch.ones_like(rotation)}
+    if getattr(module, "position_embeddings_type", None) == "rotary":
+        # The Conformers rotate their hidden states, before the projections to q and k.
+        cos, sin = given["relative_position_embeddings"]
+        still = torch.stack([torch.ones_like(cos), torch.zeros_like(sin)])
+        return {"relative_position_embeddings": still}
     positions = given.get("position_ids")
     if isinstance(positions, Tensor) and hasattr(module, "embed_positions"):
         return {"position_ids": torch.zeros_like(positions)}

@@ -2,7 +2,8 @@
 
 A module that looks like a table of positions is watched while the model runs. The rows it returns
 for positions 0, 1, 2 ... say which of its rows is position 0: 0 in GPT-2 and BERT, 2 in OPT and
-RoBERTa. Sinusoids are compared with those of Vaswani et al. and of fairseq (XGLM, M2M100).
+RoBERTa. Sinusoids are compared with those of Vaswani et al. and of fairseq (XGLM, M2M100). wav2vec2
+and WavLM add a convolution of the frames instead; that it ran is all that is read of it.
 """
 
 import re
@@ -23,11 +24,17 @@ class InputWatch:
     def __init__(self, body: nn.Module) -> None:
         self.table: Tensor | None = None
         self.rows: Tensor | None = None
+        self.convolves = False
         self.remove: list[Callable[[], None]] = []
         for name, module in body.named_modules():
             weight = _table(module)
             if NAME.search(name) and isinstance(weight, Tensor) and weight.ndim == 2:
                 self.remove.append(module.register_forward_hook(self._see).remove)
+            if type(module).__name__.endswith("PositionalConvEmbedding"):
+                self.remove.append(module.register_forward_hook(self._convolve).remove)
+
+    def _convolve(self, *_: Any) -> None:
+        self.convolves = True
 
     def _see(self, module: Any, given: Any, rows: Any) -> None:
         if isinstance(rows, Tensor) and self.rows is None:

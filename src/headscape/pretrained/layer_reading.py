@@ -84,8 +84,7 @@ class LayerReading:
             # Falcon rounds m j to bfloat16: its own numbers are the bias, 0 at distance 0.
             own = -call.bias[:, :, 0].double()
             return Slope(None, own[..., -call.q.shape[2] :], own)
-        heads = [call.as_heads()] if self.encoding.reads_heads else []
-        return self.encoding.bias(positions, None, None, *heads)
+        return call.bias_of(self.encoding, positions)
 
     def spec(self, call: AttentionCall) -> LayerSpec:
         """The layer as data: conventions, score scale, and what differs from plain attention."""
@@ -117,7 +116,7 @@ def read_layer(
     heat = temperature_fields(call, config)
     found: Encoding | None
     if call.relative is not None:
-        found, name = read_relative(call, config, shape), call.relative.name
+        found, name = read_relative(call, body, config, shape), call.relative.name
     elif call.bias is not None:
         found = read_buckets(call, body, config, shape) or read_alibi(call, shape)
         name = "t5" if found is not None and found.title == "T5 buckets" else "alibi"

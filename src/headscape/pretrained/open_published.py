@@ -3,7 +3,7 @@
 `transformers` is optional. No pickle is opened and no code of a model's folder is run.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import torch
 
 from headscape.errors import InputError
 from headscape.pretrained.memory_check import check_memory
-from headscape.pretrained.published_model import PublishedModel
+from headscape.pretrained.published_model import PublishedModel, body_of
+from headscape.pretrained.sound_input import sound_input
+from headscape.pretrained.speech_model import SpeechModel
 from headscape.text.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.text.tokenize.tokenizer import Tokenizer
 
@@ -34,7 +36,15 @@ def wrap_tokenizer(theirs: Any) -> PublishedTokenizer:
 def wrap_published(model: Any, tokenizer: Tokenizer | None) -> PublishedModel:
     """Read a transformers model that is already in memory."""
     name = Path(str(getattr(model, "name_or_path", ""))).name or type(model).__name__
-    return PublishedModel(model, name, tokenizer)
+    return _wrapped(model, name, lambda: tokenizer)
+
+
+def _wrapped(model: Any, name: str, tokenizer: Callable[[], Tokenizer | None]) -> PublishedModel:
+    """Read a model of tokens or of sound; the tokenizer beside a model of sound is not opened."""
+    reads = sound_input(body_of(model), model.config)
+    if reads is None:
+        return PublishedModel(model, name, tokenizer())
+    return SpeechModel(model, name, reads)
 
 
 def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> PublishedModel:
@@ -53,29 +63,46 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
     try:
         config = transformers.AutoConfig.from_pretrained(home, local_files_only=True, **gguf)
         kind = _class(transformers, config)
+        _refuse_flash(folder, kind, config)
         check_memory(folder.name, kind, config)
         model, found = kind.from_pretrained(
             home, local_files_only=True, use_safetensors=not gguf, dtype=torch.float32,
             output_loading_info=True, **gguf,
         )  # fmt: skip
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"{folder} is not a model that transformers loads: {reason}") from error
+    except (OSError, ValueError, ImportError, KeyError, _invalid_config()) as error:
+        raise InputError(
+            f"{folder} is not a model that transformers loads: {_first_line(error)}"
+        ) from error
     finally:
         if bars:
             transformers.logging.enable_progress_bar()
     _need_weights(folder, model, found["missing_keys"])
-    theirs = tokenizer or _open_tokenizer(transformers, home, gguf)
-    return PublishedModel(model, folder.stem if gguf else folder.resolve().name, theirs)
+    name = folder.stem if gguf else folder.resolve().name
+    return _wrapped(model, name, lambda: tokenizer or _open_tokenizer(transformers, home, gguf))
+
+
+def _refuse_flash(folder: Path, kind: Any, config: Any) -> None:
+    """Raise InputError if a config asks for flash attention and the family has none."""
+    asked = str(config._attn_implementation or "")
+    if "flash" in asked and not getattr(kind, "_supports_flash_attn", True):
+        raise InputError(
+            f"{folder} asks for {asked}, which {kind.__name__} cannot use: set attn_implementation "
+            f"to sdpa or eager in its config.json."
+        )
 
 
 def _need_weights(folder: Path, model: Any, missing: Collection[str]) -> None:
     """Raise InputError if weights are missing: transformers fills them with random numbers.
 
-    Poolers and heads that we do not read may be missing: folders often leave them out.
+    Poolers, heads and training's masks of sound may be missing: folders often leave them out.
     """
     body = model if model.can_generate() else model.base_model
-    read = {id(weight) for name, weight in body.named_parameters() if "pooler" not in name}
+    unread = ("pooler", "masked_spec_embed")
+    read = {
+        id(weight)
+        for name, weight in body.named_parameters()
+        if not any(part in name for part in unread)
+    }
     names = sorted(
         name for name, weight in model.named_parameters() if name in missing and id(weight) in read
     )
@@ -106,8 +133,21 @@ def _open_tokenizer(
         theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **gguf)
         return wrap_tokenizer(theirs)
     except (OSError, ValueError, KeyError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"the tokenizer in {folder} cannot be read: {reason}") from error
+        raise InputError(
+            f"the tokenizer in {folder} cannot be read: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """Return why transformers failed; a config's validator says it in the error's cause."""
+    said = str(error.__cause__ if isinstance(error, _invalid_config()) else error).strip()
+    return said.splitlines()[0] if said else type(error).__name__
+
+
+def _invalid_config() -> type[Exception]:
+    from huggingface_hub.errors import StrictDataclassError
+
+    return StrictDataclassError
 
 
 def _transformers() -> Any:

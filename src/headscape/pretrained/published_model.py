@@ -23,7 +23,7 @@ from headscape.pretrained.attention_watch import AttentionWatch
 from headscape.pretrained.edited_published import edited_runs
 from headscape.pretrained.layer_reading import UNKNOWN, LayerReading, trained_length
 from headscape.pretrained.mask_reader import is_causal
-from headscape.pretrained.self_check import read_model
+from headscape.pretrained.self_check import check_tokens, read_model
 from headscape.protocol import Edit, LayerSpec, Spec, Watch
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ class PublishedModel(LoadedModel):
         self._config = model.config.get_text_config(decoder=False)
         self._body = body_of(model)
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._reading = read_model(name, self._body, self._config, self._run)
+        self._reading = read_model(name, self._body, self._config, self._run, self._check_input())
 
     @cached_property
     def spec(self) -> Spec:
@@ -54,13 +54,15 @@ class PublishedModel(LoadedModel):
         provenance = {"architecture": type(self.model).__name__}
         if self._reading.at_input is not None:
             provenance["input"] = self._reading.at_input.title
+        if self._reading.convolves:
+            provenance["input"] = "positional convolution"
         return Spec(
             name=self._name,
             layers=tuple(layer.spec(call) for layer, call in zip(layers, calls, strict=True)),
             heads=calls[0].heads,
             head_dim=calls[0].q.shape[-1],
             width=self._config.hidden_size,
-            vocabulary=self._config.vocab_size,
+            vocabulary=getattr(self._config, "vocab_size", None) or 0,
             train_length=trained_length(self._config),
             causal=is_causal(calls[0]),
             shows=shown.shows or "final",
@@ -104,7 +106,7 @@ class PublishedModel(LoadedModel):
     @torch.no_grad()
     def observe(
         self,
-        tokens: Int[Tensor, "b t"],
+        tokens: Int[Tensor, "b t"] | Float[Tensor, "b t ..."],
         layers: Sequence[int],
         watch: Watch,
         *,
@@ -113,15 +115,17 @@ class PublishedModel(LoadedModel):
     ) -> None:
         """Run tokens and call `watch` for each of `layers`; stop after the last of them.
 
-        `real` is False for padding. `positions` are given to the model where they do not count
-        0, 1, 2 ...; a model that takes none is refused.
+        A model of sound takes frames [b t f] or samples [b t] as `tokens`. `real` is False for
+        padding. `positions` are given to the model where they do not count 0, 1, 2 ...; a model
+        that takes none is refused.
         """
         if tokens.shape[1] == 0:
             raise InputError("a sequence needs at least one token.")
         readings, last = self._readings(), max(layers)
+        seen = None if real is None else self._real_positions(real)
 
         def on_call(layer: int, call: AttentionCall) -> None:
-            watch(layer, readings[layer].inputs(call, layer, real, positions))
+            watch(layer, readings[layer].inputs(call, layer, seen, positions))
             if layer == last:
                 raise _Done
 
@@ -129,7 +133,7 @@ class PublishedModel(LoadedModel):
         more = {name: value for name, value in given.items() if value is not None}
         try:
             with AttentionWatch(self._body, on_call, layers=set(layers)):
-                self._run(tokens.to(self.model.device), **more)
+                self._run(self._batch(tokens), **more)
         except _Done:
             return
 
@@ -200,6 +204,17 @@ class PublishedModel(LoadedModel):
             )
         return self._reading.layers
 
+    def _check_input(self) -> Tensor:
+        """Return what the check on loading runs."""
+        return check_tokens(self._config, self.model.device)
+
+    def _batch(self, tokens: Tensor) -> Tensor:
+        return tokens.to(self.model.device)
+
+    def _real_positions(self, real: Bool[Tensor, "b t"]) -> Bool[Tensor, "b s"]:
+        """Return which positions of attention are not padding."""
+        return real
+
     def _run(self, tokens: Tensor, **more: Tensor) -> object:
         known = inspect.signature(self._body.forward).parameters
         for name in more:
@@ -221,9 +236,11 @@ class _Done(Exception):  # noqa: N818 - it ends a forward pass, nothing is wrong
 
 
 def body_of(model: Any) -> nn.Module:
-    """The stack of layers that reads tokens: of an encoder-decoder model, the encoder."""
+    """The stack of layers that reads the input: of an encoder-decoder model, the encoder."""
     body = model.base_model
-    if getattr(model.config, "is_encoder_decoder", False) and hasattr(body, "decoder"):
+    if hasattr(body, "speech_encoder"):
+        body = body.speech_encoder
+    elif getattr(model.config, "is_encoder_decoder", False) and hasattr(body, "decoder"):
         reads = inspect.signature(body.encoder.forward).parameters
         body = body.encoder if "input_ids" in reads else body.decoder
     assert isinstance(body, nn.Module)

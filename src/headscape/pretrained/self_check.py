@@ -1,8 +1,9 @@
 """Reading a model, and the check that the reading is right.
 
-A short random sequence runs through the model's own forward. In every layer the attention result
-is computed again from what was read: content, position, mask, softmax, times v. A difference that
-rounding does not explain stops the loading, so a wrong picture cannot come from a wrong reading.
+A short random sequence, of tokens or of noise, runs through the model's own forward. In every layer
+the attention result is computed again from what was read: content, position, mask, softmax, times
+v. A difference that rounding does not explain stops the loading, so a wrong picture cannot come
+from a wrong reading.
 """
 
 from collections.abc import Callable
@@ -11,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscape.attention.reference import attend, scores
+from headscape.attention.reference import attend
 from headscape.encodings import Encoding
 from headscape.errors import InputError
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.attention_watch import AttentionWatch
 from headscape.pretrained.input_reader import InputWatch, read_input
 from headscape.pretrained.layer_reading import LayerReading, read_layer, shape_of, trained_length
-from headscape.pretrained.rounding import SLACK, epsilon
+from headscape.pretrained.rounding import allowance, output_rounding
 
 LENGTH = 24
 """Tokens of the sequence; more than any exact range of T5's buckets."""
@@ -28,26 +29,32 @@ class ModelReading:
     """Every layer of a model as it was read, and its call on the check's sequence."""
 
     def __init__(
-        self, layers: list[LayerReading], calls: list[AttentionCall], at_input: Encoding | None
+        self,
+        layers: list[LayerReading],
+        calls: list[AttentionCall],
+        at_input: Encoding | None,
+        *,
+        convolves: bool,
     ) -> None:
+        """`convolves` is True if a convolution adds position to the input."""
         self.layers, self.calls, self.at_input = layers, calls, at_input
+        self.convolves = convolves
 
 
 @torch.no_grad()
 def read_model(
-    name: str, body: nn.Module, config: Any, run: Callable[[Tensor], object]
+    name: str, body: nn.Module, config: Any, run: Callable[[Tensor], object], given: Tensor
 ) -> ModelReading | None:
-    """Read every layer of a model and check it; `run` is the forward pass of `body`.
+    """Read every layer of a model and check it; `run` is the forward pass of `body` on `given`.
 
     None for a family whose attention goes neither through the interface nor has a reader.
     """
-    tokens = check_tokens(config, next(body.parameters()).device)
     calls: dict[int, AttentionCall] = {}
     results: dict[int, Tensor] = {}
     table = InputWatch(body)
     try:
         with AttentionWatch(body, calls.__setitem__, results.__setitem__, examine=True):
-            run(tokens)
+            run(given)
     finally:
         table.close()
     if not calls:
@@ -63,7 +70,8 @@ def read_model(
         reading = read_layer(call, body, config, layer, at_input)
         check_layer(name, layer, reading, call, results[layer])
         layers.append(reading)
-    return ModelReading(layers, [calls[layer] for layer in sorted(calls)], at_input)
+    every = [calls[layer] for layer in sorted(calls)]
+    return ModelReading(layers, every, at_input, convolves=table.convolves)
 
 
 def check_layer(
@@ -71,14 +79,14 @@ def check_layer(
 ) -> None:
     """Raise InputError if the layer computed from what was read is not the model's own."""
     inputs = reading.inputs(call, layer)
-    ours = attend(inputs)
-    found = float((ours - result).abs().amax())
-    final = scores(inputs).final.masked_fill(~call.seen(), 0.0).abs().amax()
-    allowed = float(SLACK * epsilon(result.dtype) * (1 + final) * call.v.abs().amax())
-    if not found <= allowed:
+    differs = (attend(inputs) - result).abs()
+    allowed = allowance(result.dtype) * output_rounding(inputs)
+    if not bool((differs <= allowed).all()):
+        worst = int((differs / allowed).nan_to_num(torch.inf).argmax())
+        found, explained = float(differs.flatten()[worst]), float(allowed.flatten()[worst])
         raise InputError(
             f"{name} is not read correctly: in layer {layer} (counted from 0) its attention "
-            f"differs by {found:.2g} from what was read, and rounding explains {allowed:.2g}."
+            f"differs by {found:.2g} from what was read, and rounding explains {explained:.2g}."
         )
 
 

@@ -10,6 +10,7 @@ import torch
 
 from headscape.encodings import Encoding
 from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.rounding import allowance
 from headscape.types import Positions
 
 
@@ -32,7 +33,8 @@ def same_growth(call: AttentionCall, encoding: Encoding) -> bool:
     positions = Positions.span(len(call.growth), on=call.growth.device)
     factor = encoding.temperature(positions.q)
     expected = torch.ones_like(call.growth) if factor is None else factor[0, 0] / factor[0, 0, 0]
-    same = (call.growth - expected).abs().amax() <= 1e-4 * expected.amax()
+    within = max(1e-4, allowance(call.q.dtype))
+    same = (call.growth - expected).abs().amax() <= within * expected.amax()
     return call.shares_position and bool(same)
 
 

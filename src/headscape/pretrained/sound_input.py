@@ -1,0 +1,108 @@
+"""What speech models read: frames of features, or a waveform that convolutions turn into frames.
+
+Attention sees frames. wav2vec2-BERT and SeamlessM4T are given them; wav2vec2-Conformer and WavLM
+are given samples, which a stack of convolutions without padding turns into frames. SEW-D then takes
+the mean of `squeeze_factor` frames at a time.
+"""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32
+from torch import Tensor, nn
+
+from headscape.errors import InputError, at_least
+
+FRAMES = 128
+"""Frames of noise if no length is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoundInput:
+    """The input of a speech model: `features` numbers per frame, or samples for convolutions."""
+
+    features: int | None = None
+    """None if it reads a waveform."""
+    convolutions: tuple[tuple[int, int], ...] = ()
+    """Kernel and stride of each, in order."""
+
+    def frames(self, count: int) -> int:
+        """Return how many frames attention sees of so many frames or samples."""
+        for kernel, stride in self.convolutions:
+            count = (count - kernel) // stride + 1
+        return max(count, 0)
+
+    def needed(self, frames: int) -> int:
+        """Return how many frames or samples give so many frames."""
+        for kernel, stride in reversed(self.convolutions):
+            frames = (frames - 1) * stride + kernel
+        return frames
+
+    def noise(self, frames: int, seed: int) -> Float32[np.ndarray, "t ..."]:
+        """Return normal noise of so many frames; models read sound of mean 0 and variance 1."""
+        size = (self.needed(frames),) if self.features is None else (frames, self.features)
+        return np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
+
+    def check(self, given: object, length: int | None) -> Float32[np.ndarray, "t ..."]:
+        """Return a user's sound, cut to `length` frames."""
+        wanted = "samples [n]" if self.features is None else f"frames [t, {self.features}]"
+        try:
+            found = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+            sound = found.astype(np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"sound must be an array of {wanted}.") from error
+        if sound.ndim != (1 if self.features is None else 2) or (
+            self.features is not None and sound.shape[1] != self.features
+        ):
+            raise InputError(f"sound must be an array of {wanted}, got shape {sound.shape}.")
+        if not np.isfinite(sound).all():
+            raise InputError("sound contains numbers that are not finite.")
+        have = self.frames(len(sound))
+        if have < max(1, length or 1):
+            raise InputError(
+                f"the sound has {have} frames, fewer than the {length or 1} needed: give at least "
+                f"{self.needed(length or 1)} {wanted.partition(' ')[0]}."
+            )
+        return sound if length is None else sound[: self.needed(length)]
+
+    def choose(
+        self, given: object, length: int | None, seed: int
+    ) -> tuple[Float32[np.ndarray, "t ..."], int]:
+        """Return a user's sound, or noise where `given` is None, and its number of frames."""
+        at_least(1, length=length)
+        at_least(0, seed=seed)
+        if given is None:
+            return self.noise(length or FRAMES, seed), length or FRAMES
+        sound = self.check(given, length)
+        return sound, self.frames(len(sound))
+
+    def real_frames(self, real: Bool[Tensor, "b n"]) -> Bool[Tensor, "b t"]:
+        """Return which frames are not padding; a padded waveform is padded on the right."""
+        if not self.convolutions:
+            return real
+        counts = torch.tensor([self.frames(int(count)) for count in real.sum(dim=1)])
+        every = torch.arange(self.frames(real.shape[1]))
+        return (every < counts[:, None]).to(real.device)
+
+
+def sound_input(body: nn.Module, config: Any) -> SoundInput | None:
+    """Return how a model reads sound; None for a model of tokens, any other model is refused."""
+    given = inspect.signature(body.forward).parameters
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = next((name for name, each in given.items() if each.kind in named), None)
+    if first is None or "input_ids" in given:
+        return None
+    features = getattr(config, "feature_projection_input_dim", None)
+    kernels, strides = (getattr(config, name, None) for name in ("conv_kernel", "conv_stride"))
+    if first == "input_features" and features is not None:
+        return SoundInput(features=features)
+    if first == "input_values" and kernels is not None and strides is not None:
+        pool = getattr(config, "squeeze_factor", 1)
+        return SoundInput(convolutions=(*zip(kernels, strides, strict=True), (pool, pool)))
+    raise InputError(
+        f"{type(body).__name__} reads {first}: Headscape reads models of tokens, and of sound "
+        f"those that are built like wav2vec2 or SeamlessM4T."
+    )
