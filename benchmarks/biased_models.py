@@ -96,17 +96,20 @@ def module_part(rounds: int) -> None:
         compare(f"{name} attention module, {LENGTH}", steps, rounds, 1 / 3)
 
 
-def shares_part(rounds: int, shapes: list[str]) -> None:
+def shares_part(rounds: int, shapes: list[str], *, checkpointing: bool) -> None:
     """How much of a step attention is, what bounds the gain, and the costliest operators."""
     for shape in shapes:
         model = build(shape)
+        if checkpointing:
+            model.gradient_checkpointing_enable()
         steps = {kind: training(model, kind, LENGTH) for kind in ("eager", "headscape")}
         steps["no attention"] = _without_attention(steps["headscape"])
         seconds = times(steps, rounds, CLOCK[0])
         of_eager = ratios(seconds, "eager")
         of_ours = ratios(seconds, "headscape")
         used = {kind: allocated_megabytes(step) for kind, step in steps.items()}
-        print(f"{shape}: a training step, {LENGTH} tokens")
+        recomputed = ", gradient checkpointing" if checkpointing else ""
+        print(f"{shape}: a training step, {LENGTH} tokens{recomputed}")
         for kind in steps:
             print(
                 f"    {kind:14} {statistics.median(seconds[kind]):6.2f} s   {used[kind]:6.0f} MB   "

@@ -135,20 +135,20 @@ def smollm_part(rounds: int) -> None:
 PARTS = {
     "llama": llama_part, "gpt2": gpt2_part, "window": window_part, "bloom": bloom_part,
     "t5": t5_part, "module": module_part, "half": half_part, "smollm": smollm_part,
-    "shares": shares_part,
 }  # fmt: skip
 
 
 def main() -> None:
     """Run the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS)[:-2])
+    parser.add_argument("--parts", nargs="+", choices=[*PARTS, "shares"], default=list(PARTS)[:-1])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lengths", type=int, nargs="+", help="of llama, gpt2, half and smollm")
     parser.add_argument(
         "--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="of shares"
     )
+    parser.add_argument("--checkpointing", action="store_true", help="of activations in shares")
     parser.add_argument("--cpu", action="store_true", help="measure the process's own CPU time")
     options = parser.parse_args()
     if options.cpu:
@@ -161,7 +161,10 @@ def main() -> None:
     print(f"{library.instructions()}, {options.threads} threads, torch {torch.__version__}")
     for part in options.parts:
         torch.manual_seed(0)
-        PARTS[part](options.rounds, *([options.shapes] if part == "shares" else []))
+        if part == "shares":
+            shares_part(options.rounds, options.shapes, checkpointing=options.checkpointing)
+        else:
+            PARTS[part](options.rounds)
     print(f"{time.perf_counter() - started:.0f} s")
 
 
