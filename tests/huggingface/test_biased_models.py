@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from headscape.huggingface import attention_function, set_attention
+from headscape.huggingface import attention_function, register, set_attention
 from huggingface.small_models import build, within_budget
 from pretrained.families import VOCABULARY
 
@@ -66,7 +66,7 @@ def test_loss_and_every_gradient_equal_eager(name: str) -> None:
 @pytest.mark.parametrize(("name", "calls"), [("t5", 9), ("bloom", 3)])
 def test_every_attention_is_ours(name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three layers each: a T5 calls it in the encoder, the decoder and across."""
-    served, real = [], attention_function._attend  # noqa: SLF001
+    served, real = [], attention_function._attend
 
     def counted(module: Any, q: Tensor, k: Tensor, *rest: Any, **more: Any) -> Tensor:
         served.append((q.shape[2], k.shape[2]))
@@ -98,6 +98,7 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("name", ["t5", "bloom"])
 def test_a_training_step_builds_no_matrix(name: str) -> None:
     model = build(name)
+    register()
     found = {}
     for kind in ("headscape", "eager"):
         model.set_attn_implementation(kind)
