@@ -14,9 +14,9 @@ from unittest.mock import patch
 import torch
 import transformers
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
-from benchmarks.allocations import allocated_megabytes
+from benchmarks.allocations import profiled
 from benchmarks.model_steps import CLOCK, VOCABULARY, compare, training
 from benchmarks.timing import Step, ratios, times
 from headscape.huggingface import attention_function
@@ -105,21 +105,20 @@ def shares_part(rounds: int, shapes: list[str], *, checkpointing: bool) -> None:
         steps = {kind: training(model, kind, LENGTH) for kind in ("eager", "headscape")}
         steps["no attention"] = _without_attention(steps["headscape"])
         seconds = times(steps, rounds, CLOCK[0])
-        of_eager = ratios(seconds, "eager")
-        of_ours = ratios(seconds, "headscape")
-        used = {kind: allocated_megabytes(step) for kind, step in steps.items()}
+        gains, ours = ratios(seconds, "eager"), ratios(seconds, "headscape")
         recomputed = ", gradient checkpointing" if checkpointing else ""
         print(f"{shape}: a training step, {LENGTH} tokens{recomputed}")
+        print(f"    attention's share: eager {1 - gains['no attention']:.0%}, ", end="")
+        print(f"ours {1 - ours['no attention']:.0%}")
         for kind in steps:
-            print(
-                f"    {kind:14} {statistics.median(seconds[kind]):6.2f} s   {used[kind]:6.0f} MB   "
-                f"eager / this: {1 / of_eager[kind]:.2f} time, "
-                f"{used['eager'] / used[kind]:.2f} memory"
-            )
-        share = {"eager": 1 - of_eager["no attention"], "ours": 1 - of_ours["no attention"]}
-        print("    attention's share:", {kind: f"{part:.0%}" for kind, part in share.items()})
-        for kind in ("eager", "headscape"):
-            print(f"    {kind}: {_operators(steps[kind])}", flush=True)
+            spent = statistics.median(seconds[kind])
+            print(f"    {kind:14} {spent:6.2f} s   eager / this {1 / gains[kind]:.2f}", flush=True)
+        most = None
+        for kind, step in steps.items():
+            used, found = profiled(step)
+            most = most or used
+            print(f"    {kind:14} {used:6.0f} MB  eager / this {most / used:.2f}   ", end="")
+            print(_operators(found), flush=True)
 
 
 def _without_attention(step: Step) -> Step:
@@ -133,10 +132,8 @@ def _without_attention(step: Step) -> Step:
     return run
 
 
-def _operators(step: Step, most: int = 6) -> str:
+def _operators(found: profile, most: int = 6) -> str:
     """Return the operators with the most time of their own, with their shares of the step."""
-    with profile(activities=[ProfilerActivity.CPU]) as found:
-        step()
     events = sorted(found.key_averages(), key=lambda event: -event.self_cpu_time_total)
     total = sum(event.self_cpu_time_total for event in events)
     return ", ".join(
