@@ -15,6 +15,11 @@ from benchmarks.timing import Step
 
 def allocated_megabytes(step: Step) -> float:
     """How far the bytes of all tensors rise during the step."""
+    return profiled(step)[0]
+
+
+def profiled(step: Step) -> tuple[float, torch.profiler.profile]:
+    """Return the same, and the profile of the step's operators."""
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
         step()
@@ -25,4 +30,4 @@ def allocated_megabytes(step: Step) -> float:
     changes = [event for event in events if event["name"] == "[memory]"]
     changes.sort(key=lambda event: event["ts"])
     totals = [event["args"]["Total Allocated"] for event in changes]
-    return (max(totals) - totals[0] + changes[0]["args"]["Bytes"]) / 2**20
+    return (max(totals) - totals[0] + changes[0]["args"]["Bytes"]) / 2**20, profile

@@ -9,6 +9,7 @@
     bloom      a whole training step of a BLOOM type at 2,048 tokens, against its eager path
     t5         a whole training step of a T5 type at 2,048 tokens, against its eager path
     module     the attention module of a T5's encoder and of a BLOOM alone, against eager
+    shares     published T5s and BLOOMs: attention's share of a step and the bound that follows
     half       a forward pass of the Llama type in bfloat16, against sdpa in bfloat16
     smollm     SmolLM2-135M: the same 64 tokens, and milliseconds per token at 512 and 4,096
 
@@ -28,27 +29,18 @@ from typing import Any
 import torch
 import transformers
 
-from benchmarks.allocations import allocated_megabytes
-from benchmarks.timing import Step, peak_megabytes, ratios, times
+from benchmarks.biased_models import SHAPES, bloom_part, module_part, shares_part, t5_part
+from benchmarks.model_steps import CLOCK, VOCABULARY, compare, training
+from benchmarks.timing import Step, ratios, times
 from headscape.attention.native import library
 from headscape.huggingface import register
-from headscape.huggingface.mask_function import rule_mask
 
-VOCABULARY = 2048
 SIZES = {
     "hidden_size": 768, "num_hidden_layers": 2, "num_attention_heads": 12, "vocab_size": VOCABULARY,
     "max_position_embeddings": 8192, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 LLAMA = {**SIZES, "num_key_value_heads": 3, "intermediate_size": 2048}
 GPT2 = {**SIZES, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-T5 = {
-    "d_model": 768, "d_kv": 64, "num_heads": 12, "num_layers": 2, "d_ff": 3072,
-    "vocab_size": VOCABULARY, "dropout_rate": 0.0, "decoder_start_token_id": 0,
-}  # fmt: skip
-BLOOM = {
-    "hidden_size": 768, "n_head": 12, "n_layer": 2, "vocab_size": VOCABULARY,
-}  # fmt: skip
-CLOCK = [time.perf_counter]
 BARS = {512: 1.0, 2048: 0.95, 4096: 0.90}
 
 
@@ -62,45 +54,6 @@ def llama(**more: Any) -> Any:
 def gpt2() -> Any:
     """A GPT-2 without dropout."""
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2))
-
-
-def t5() -> Any:
-    """An encoder and a decoder with T5's buckets."""
-    return transformers.T5ForConditionalGeneration(transformers.T5Config(**T5))
-
-
-def bloom() -> Any:
-    """A decoder with ALiBi."""
-    return transformers.BloomForCausalLM(transformers.BloomConfig(**BLOOM))
-
-
-def training(model: Any, kind: str, length: int) -> Step:
-    """One step: forward, backward, gradients freed."""
-    tokens = torch.randint(VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
-    given = {"input_ids": tokens, "labels": tokens, "use_cache": False}
-
-    def step() -> None:
-        model.set_attn_implementation(kind)
-        model(**given).loss.backward()
-        model.zero_grad(set_to_none=True)
-
-    return step
-
-
-def compare(
-    name: str, steps: dict[str, Step], rounds: int, bar: float | None = None, *, memory: bool = True
-) -> None:
-    """Print the ratio of the first step to the second, and the memory of both."""
-    ours, theirs = steps
-    found = ratios(times(steps, rounds, CLOCK[0]), theirs)[ours]
-    line = f"{name:34} {found:5.2f} of {theirs}"
-    if bar is not None:
-        line += f" (bar {bar})"
-    if memory:
-        for what, measure in (("tensors", allocated_megabytes), ("resident", peak_megabytes)):
-            used = {key: measure(step) for key, step in steps.items()}
-            line += f"   {what} {used[ours]:.0f} MB, theirs {used[theirs]:.0f} MB"
-    print(line, flush=True)
 
 
 def llama_part(rounds: int) -> None:
@@ -124,50 +77,6 @@ def window_part(rounds: int) -> None:
     model = llama(sliding_window=512)
     steps = {kind: training(model, kind, 8192) for kind in ("headscape", "sdpa")}
     compare("mistral training, window 512, 8192", steps, rounds, 0.5)
-
-
-def bloom_part(rounds: int) -> None:
-    """ALiBi."""
-    _bias("bloom", bloom(), rounds)
-
-
-def t5_part(rounds: int) -> None:
-    """T5's buckets."""
-    _bias("t5", t5(), rounds)
-
-
-def _bias(name: str, model: Any, rounds: int) -> None:
-    steps = {kind: training(model, kind, 2048) for kind in ("headscape", "eager")}
-    compare(f"{name} training, 2048", steps, rounds, 1 / 3)
-
-
-def module_part(rounds: int) -> None:
-    """The attention modules of a T5's encoder and of a BLOOM, projections included."""
-    length, kinds = 2048, ("headscape", "eager")
-    x = torch.randn(1, length, 768)
-    whole, other = t5(), bloom()
-    buckets, alibi = whole.encoder.block[0].layer[0].SelfAttention, other.transformer.h[0]
-    slopes = other.transformer.build_alibi_tensor(torch.ones(1, length), 12, torch.float32)
-    hidden = torch.full((length, length), torch.finfo(torch.float32).min).triu(1)[None, None]
-    masks = {"headscape": rule_mask(1, length, length), "eager": hidden}
-
-    def bucketed(kind: str) -> Step:
-        def step() -> None:
-            whole.set_attn_implementation(kind)
-            buckets(x.clone().requires_grad_(), mask=None)[0].sum().backward()
-
-        return step
-
-    def sloped(kind: str) -> Step:
-        def step() -> None:
-            given = x.clone().requires_grad_()
-            alibi.self_attention(given, given, slopes, masks[kind])[0].sum().backward()
-
-        return step
-
-    for name, make in (("t5", bucketed), ("bloom", sloped)):
-        steps = {kind: make(kind) for kind in kinds}
-        compare(f"{name} attention module, {length}", steps, rounds, 1 / 3)
 
 
 def half_part(rounds: int) -> None:
@@ -232,10 +141,14 @@ PARTS = {
 def main() -> None:
     """Run the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS)[:-1])
+    parser.add_argument("--parts", nargs="+", choices=[*PARTS, "shares"], default=list(PARTS)[:-1])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lengths", type=int, nargs="+", help="of llama, gpt2, half and smollm")
+    parser.add_argument(
+        "--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="of shares"
+    )
+    parser.add_argument("--checkpointing", action="store_true", help="of activations in shares")
     parser.add_argument("--cpu", action="store_true", help="measure the process's own CPU time")
     options = parser.parse_args()
     if options.cpu:
@@ -248,7 +161,10 @@ def main() -> None:
     print(f"{library.instructions()}, {options.threads} threads, torch {torch.__version__}")
     for part in options.parts:
         torch.manual_seed(0)
-        PARTS[part](options.rounds)
+        if part == "shares":
+            shares_part(options.rounds, options.shapes, checkpointing=options.checkpointing)
+        else:
+            PARTS[part](options.rounds)
     print(f"{time.perf_counter() - started:.0f} s")
 
 
