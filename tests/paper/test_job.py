@@ -285,28 +285,29 @@ def ends(group: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("whole_group", [True, False])
 def test_ctrl_c_saves_the_same_call_continues_and_a_kill_leaves_no_process(
-    whole_group: bool, tmp_path: Path, tiny: Settings
+    tmp_path: Path, tiny: Settings
 ) -> None:
-    process = started(tmp_path, {**tiny, "steps": 100_000})
-    wait_for_steps(tmp_path, process, 5)
+    settings, stopped, more = {**tiny, "steps": 100_000}, [], 5
     # A terminal sends the signal to the whole group, `kill` to one process.
-    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
-    assert ends(process.pid)
-    folders = list((tmp_path / "runs").iterdir())
-    steps = {run: Run.open(run).step for run in folders}
-    assert len(steps) == 2
-    process = started(tmp_path, {**tiny, "steps": 100_000})
-    try:
-        more = max(steps.values()) + 5
+    for interrupt in (os.killpg, os.kill):
+        process = started(tmp_path, settings)
         wait_for_steps(tmp_path, process, more)
-        for run in folders:
+        interrupt(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+        assert process.returncode == 130, said
+        assert "Traceback" not in said
+        assert ends(process.pid)
+        steps = {run: Run.open(run).step for run in (tmp_path / "runs").iterdir()}
+        assert len(steps) == 2
+        stopped.append(steps)
+        more = max(steps.values()) + 5
+    process = started(tmp_path, settings)
+    try:
+        wait_for_steps(tmp_path, process, more)
+        for run in steps:
             entries = json.loads((run / "provenance.json").read_text())
-            assert [entry["step"] for entry in entries] == [0, steps[run]]
+            assert [entry["step"] for entry in entries] == [0, *(each[run] for each in stopped)]
     finally:
         # Killed, it cannot tell its processes, and they end with it all the same.
         process.kill()
