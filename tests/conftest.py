@@ -2,6 +2,10 @@
 
 import os
 
+# Processes that tests start use one thread too: two workers share the cores. torch reads this when
+# it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import jaxtyping
 import pytest
 import torch

@@ -27,11 +27,12 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
         "nano", encoding="cable", corpus=str(text), tokenizer="bytes", context_length=32,
         batch_size=2, steps=1, quiet=True, out=tmp_path / "runs" / "nano-cable-seed0",
     )  # fmt: skip
-    for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    code = "\n".join(f"exec({block!r}, {{}})" for block in blocks)  # no block sees another's names
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
     assert (tmp_path / "my-model" / "headscape.json").is_file()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-from docs.site import api_page, encoding_pages, notebook_pages
+from docs.site import api_page, encoding_pages, notebook_pages, pictures
 
 ROOT = Path(__file__).parents[2]
 GUIDES = [
@@ -27,14 +27,15 @@ GUIDES = [
 LINK = re.compile(r"(?P<image>!?)\[(?P<label>[^\]\[]*)\]\((?P<target>[^)\s]+)\)")
 
 
-def stage(folder: Path, *, notebooks: bool) -> None:
-    """Write every page's Markdown to `folder`."""
+def stage(folder: Path, *, draft: bool) -> None:
+    """Write every page's Markdown to `folder`; a draft has no notebooks and maps of two heads."""
     shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("site", "data", "*.ipynb"))
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder / name.lower())
-    encodings = encoding_pages.write(folder / "encodings", ROOT / "docs")
+    panels = 2 if draft else pictures.PANELS
+    encodings = encoding_pages.write(folder / "encodings", ROOT / "docs", panels)
     api_page.write(folder / "api.md")
-    shown = notebook_pages.write(folder / "notebooks", ROOT / "docs/notebooks") if notebooks else []
+    shown = [] if draft else notebook_pages.write(folder / "notebooks", ROOT / "docs/notebooks")
     others = sorted(path.stem for path in (ROOT / "docs").glob("*.md") if path.stem not in GUIDES)
     contents = {
         "Guides": [*(name for name in GUIDES if (folder / f"{name}.md").exists()), *others],
@@ -86,13 +87,13 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--without-notebooks", action="store_true")
+    parser.add_argument("--draft", action="store_true")
     options = parser.parse_args()
     out: Path = options.out.absolute()
     source = out.with_name(f"{out.name}-source")
     for folder in (source, out):
         shutil.rmtree(folder, ignore_errors=True)
-    stage(source, notebooks=not options.without_notebooks)
+    stage(source, draft=options.draft)
     code = render(source, out)
     print(out / "index.html")
     sys.exit(code)

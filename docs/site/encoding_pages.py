@@ -24,8 +24,8 @@ CLAIMS = {
 }
 
 
-def write(folder: Path, docs: Path) -> list[str]:
-    """Write every page and its pictures; return the names of the pages."""
+def write(folder: Path, docs: Path, panels: int) -> list[str]:
+    """Write every page and its pictures, maps of `panels` heads; return the names of the pages."""
     folder.mkdir()
     costs = json.loads((docs / "data/costs.json").read_text())
     results = extrapolation((docs / "results.md").read_text())
@@ -37,7 +37,7 @@ def write(folder: Path, docs: Path) -> list[str]:
             f"`{name}`, {ARXIV.sub(LINKED, encoding.paper)}",
             f"```text\n{encoding.formula}\n```",
             source_notes(encoding),
-            pictures(encoding, page, folder),
+            pictures(encoding, page, folder, panels),
             conventions(type(encoding)),
             claims(encoding),
             cost("nope" if encoding.at_input else name, costs),
@@ -63,12 +63,12 @@ def source_notes(encoding: Encoding) -> str:
     return f"{notes.strip()}\n\nSource: `{module.__name__.replace('.', '/')}.py`."
 
 
-def pictures(encoding: Encoding, page: str, folder: Path) -> str:
+def pictures(encoding: Encoding, page: str, folder: Path, panels: int) -> str:
     """Draw the pictures and return their section."""
     found = shown(encoding)
     if found.flat:
         return "## Pictures\n\nAt initialisation position changes no score, so all maps are flat."
-    draw_maps(found, folder / f"images/{page}-heads.png")
+    draw_maps(found, folder / f"images/{page}-heads.png", panels)
     draw_curves(found, folder / f"images/{page}-curves.png")
     return f"""## Pictures
 

@@ -25,7 +25,7 @@ from headscape.types import Positions, Visible
 
 LENGTH = 128
 PANELS = 6
-"""Heads in the picture of the maps, spread evenly over all heads."""
+"""Heads in the picture of the maps of the published site, spread evenly over all heads."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ def hidden(maps: torch.Tensor) -> np.ndarray:
     return maps.double().masked_fill(later, torch.nan).numpy()
 
 
-def draw_maps(found: Shown, path: Path) -> None:
+def draw_maps(found: Shown, path: Path, panels: int) -> None:
     """Draw some heads, titled as the command line counts them, from 1."""
-    heads = np.unique(np.linspace(0, len(found.maps) - 1, PANELS).astype(int))
+    heads = np.unique(np.linspace(0, len(found.maps) - 1, panels).astype(int))
     titles = tuple(f"Head {head + 1}" for head in heads) if len(heads) > 1 else ("All heads",)
     save(Grid(maps=found.maps[heads], titles=titles, columns=min(3, len(heads))).draw(), path)
 

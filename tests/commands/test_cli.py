@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import headscape
 from headscape.arrays import capture_file
+from headscape.cli import app
 from headscape.encodings import ENCODINGS
 
 COMMANDS = (
@@ -155,17 +157,9 @@ def test_a_mistake_is_one_sentence_and_code_2(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["draw", "nowhere.safetensors"],
-        ["train", "--encoding", "t5", "--field", "buckets=many", "--out", "x"],
-        ["train", "--encoding", "xpos", "--field", "gamma=0", "--out", "x"],
-    ],
-)
-def test_a_mistake_shows_no_traceback_to_a_shell(words: list[str], tmp_path: Path) -> None:
+def test_a_mistake_shows_no_traceback_to_a_shell(tmp_path: Path) -> None:
     result = subprocess.run(
-        [HEADSCAPE, *words],
+        [HEADSCAPE, "draw", "nowhere.safetensors"],
         check=False,
         capture_output=True,
         text=True,
@@ -174,6 +168,21 @@ def test_a_mistake_shows_no_traceback_to_a_shell(words: list[str], tmp_path: Pat
     assert result.returncode == 2
     assert result.stderr.startswith("error: ")
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--encoding", "t5", "--field", "buckets=many"], "buckets='many'"),
+        (["--encoding", "xpos", "--field", "gamma=0"], "gamma"),
+    ],
+)
+def test_a_wrong_field_is_one_sentence(
+    words: list[str], message: str, tmp_path: Path, refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled = ["headscape", "train", *words, "--out", str(tmp_path / "x")]
+    monkeypatch.setattr(sys, "argv", filled)
+    refuses(message)
 
 
 def test_a_run_is_captured_and_drawn(call, small_run: Path, tmp_path: Path) -> None:
@@ -216,8 +225,9 @@ def test_measures_are_numbers(call, small_run: Path, tmp_path: Path) -> None:
 
 def test_text_comes_from_standard_input(small_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.safetensors"
-    words = [HEADSCAPE, "capture", small_run, "--text", "-", "--out", out]
-    done = subprocess.run(words, input="seven!!", text=True, capture_output=True, check=True)
+    words = ["capture", str(small_run), "--text", "-", "--out", str(out)]
+    done = CliRunner().invoke(app, words, input="seven!!")
+    assert done.exit_code == 0, done.output
     assert done.stdout.strip() == str(out)
     assert capture_file.load(out).sequence["pieces"] == list("seven!!")
 

@@ -1,13 +1,10 @@
 """The command line: evaluate, compare, measure and atlas."""
 
 import csv
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-HEADSCAPE = Path(sys.executable).with_name("headscape")
 
 
 def test_runs_are_evaluated_and_compared(call, small_run: Path, tmp_path: Path) -> None:
@@ -31,19 +28,17 @@ def test_runs_are_evaluated_and_compared(call, small_run: Path, tmp_path: Path) 
     ],
 )
 def test_an_evaluation_that_cannot_be_is_refused_in_a_sentence(
-    words: list[str], message: str, small_run: Path, tmp_path: Path
+    words: list[str],
+    message: str,
+    small_run: Path,
+    tmp_path: Path,
+    refuses,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "out"
-    result = subprocess.run(
-        [HEADSCAPE, "evaluate", small_run, *words, "--out", out],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: ")
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    filled = ["headscape", "evaluate", str(small_run), *words, "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", filled)
+    refuses(message)
     assert not out.exists()
 
 

@@ -1,5 +1,6 @@
 """The main job: the right figures of the right models, made once, side by side."""
 
+import io
 import json
 import os
 import re
@@ -7,6 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -31,21 +35,40 @@ WORKER = Path(__file__).with_name("figures_worker.py")
 Settings = dict[str, Any]
 
 
+pytestmark = pytest.mark.xdist_group("figures")  # one worker makes the eight figures, once
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("corpus")
-
-
-@pytest.fixture
-def tiny(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """Settings of a model that is trained in no time, on a text of its own."""
+    folder = tmp_path_factory.mktemp("corpus")
     text = folder / "text.txt"
     text.write_text("".join(f"{n} and {n % 7} and {n % 11}\n" for n in range(3000)))
-    monkeypatch.setenv("HEADSCAPE_CACHE", str(folder / "cache"))
-    return {
-        "corpus": str(text), "tokenizer": "bytes", "context_length": 32, "steps": 3, "width": 48,
-        "tokens_per_step": 64, "batch_size": 2, "warmup_steps": 1, "validation_windows": 4,
-    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADSCAPE_CACHE", str(folder / "cache"))
+        yield {
+            "corpus": str(text), "tokenizer": "bytes", "context_length": 32, "steps": 3,
+            "width": 48, "tokens_per_step": 64, "batch_size": 2, "warmup_steps": 1,
+            "validation_windows": 4,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Made:
+    """The folder of a job, its page, and what it wrote to stderr."""
+
+    folder: Path
+    page: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def eight(tiny: Settings, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """All eight figures, made by two processes."""
+    folder, said = tmp_path_factory.mktemp("eight"), io.StringIO()
+    with redirect_stderr(said):
+        page = make(folder, tiny, processes=2)
+    return Made(folder, page, said.getvalue())
 
 
 def make(tmp_path: Path, tiny: Settings, *, processes: int = 1, **changes: Any) -> Path:
@@ -84,12 +107,10 @@ def test_a_quick_figure_comes_first_and_the_slow_ones_next() -> None:
 
 
 def test_two_processes_make_all_eight_and_a_second_call_makes_nothing(
-    tmp_path: Path, tiny: Settings, capfd: pytest.CaptureFixture[str]
+    eight: Made, tiny: Settings
 ) -> None:
-    page = make(tmp_path, tiny, processes=2)
-    out = page.parent
-    text = page.read_text()
-    said = capfd.readouterr().err
+    out, said = eight.page.parent, eight.said
+    text = eight.page.read_text()
     assert re.match(r"Figure 12: ALiBi: .*figure-12-alibi\.png \(untrained\)", said)
     for figure in FIGURES:
         assert (out / f"{figure.name}.png").is_file()
@@ -103,26 +124,34 @@ def test_two_processes_make_all_eight_and_a_second_call_makes_nothing(
         made = build(figure.encoding, heads=12, head_dim=4, width=48, train_length=32)
         assert (share > 0) == made.context_dependent, figure.name
     before = {path: path.stat().st_mtime_ns for path in sorted(out.rglob("figure-*"))}
-    make(tmp_path, tiny, processes=1)
+    make(eight.folder, tiny, processes=1)
     assert before == {path: path.stat().st_mtime_ns for path in sorted(out.rglob("figure-*"))}
 
 
-def test_one_process_and_two_train_the_same_model(tmp_path: Path, tiny: Settings) -> None:
-    for processes in (1, 2):
-        make(tmp_path / str(processes), tiny, encodings=("fox", "kerple"), processes=processes)
-    one, two = (Run.open(run_folder(tmp_path / name, "fox")) for name in ("1", "2"))
+def test_one_process_and_two_train_the_same_model(
+    tmp_path: Path, eight: Made, tiny: Settings
+) -> None:
+    make(tmp_path, tiny, encodings=("kerple",))
+    one, two = (Run.open(run_folder(folder, "kerple")) for folder in (tmp_path, eight.folder))
     assert one.checkpoint_hash == two.checkpoint_hash
 
 
-def test_untrained_trains_nothing(tmp_path: Path, tiny: Settings) -> None:
-    page = make(tmp_path, tiny, encodings=("cable",), untrained=True)
-    assert not (tmp_path / "runs").exists()
-    assert not capture_file.load(page.parent / "data" / "figure-08-cable.safetensors").trained
-    assert "as initialised" in page.read_text()
+@pytest.fixture(scope="module")
+def untrained_page(tiny: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of three models as initialised."""
+    folder = tmp_path_factory.mktemp("untrained")
+    return make(folder, tiny, encodings=("rope", "pope", "cable"), untrained=True)
 
 
-def test_every_figure_links_into_the_viewer(tmp_path: Path, tiny: Settings) -> None:
-    page = make(tmp_path, tiny, encodings=("rope", "pope", "cable"), untrained=True)
+def test_untrained_trains_nothing(untrained_page: Path) -> None:
+    out = untrained_page.parent
+    assert not (out.parent / "runs").exists()
+    assert not capture_file.load(out / "data" / "figure-08-cable.safetensors").trained
+    assert "as initialised" in untrained_page.read_text()
+
+
+def test_every_figure_links_into_the_viewer(untrained_page: Path) -> None:
+    page = untrained_page
     links = re.findall(r'class="viewer" href="(viewer\.html#[^"]+)"', page.read_text())
     states = [json.loads(unquote(link.partition("#")[2])) for link in links]
     assert [(each["capture"], each["quantity"]) for each in states] == [
@@ -163,17 +192,16 @@ def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_own_runs_are_used(tmp_path: Path, tiny: Settings) -> None:
-    make(tmp_path, tiny, encodings=("fox",))
-    run = run_folder(tmp_path, "fox")
-    page = make(tmp_path / "other", tiny, encodings=("fox",), own_runs={"fox": run})
+def test_own_runs_are_used(tmp_path: Path, eight: Made, tiny: Settings) -> None:
+    run = run_folder(eight.folder, "cable")
+    page = make(tmp_path / "other", tiny, encodings=("cable",), own_runs={"cable": run})
     assert not (tmp_path / "other" / "runs").exists()
-    held = capture_file.load(page.parent / "data" / "extra-fox.safetensors")
+    held = capture_file.load(page.parent / "data" / "figure-08-cable.safetensors")
     assert held.provenance["run"] == run.name
-    with pytest.raises(InputError, match="was trained with 'fox', not 'alibi'"):
+    with pytest.raises(InputError, match="was trained with 'cable', not 'alibi'"):
         make(tmp_path / "b", tiny, encodings=("alibi",), own_runs={"alibi": run})
     with pytest.raises(InputError, match="not both"):
-        make(tmp_path / "b", tiny, encodings=("fox",), own_runs={"fox": run}, untrained=True)
+        make(tmp_path / "b", tiny, encodings=("cable",), own_runs={"cable": run}, untrained=True)
 
 
 def test_figures_do_not_go_into_a_file(tmp_path: Path) -> None:
@@ -191,9 +219,10 @@ def test_a_run_without_checkpoints_is_refused_before_anything_is_done(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_finished_run_is_one_of_the_same_settings(tmp_path: Path, tiny: Settings) -> None:
-    make(tmp_path, tiny, encodings=("alibi",))
-    run = run_folder(tmp_path, "alibi")
+def test_a_finished_run_is_one_of_the_same_settings(
+    tmp_path: Path, eight: Made, tiny: Settings
+) -> None:
+    run = run_folder(eight.folder, "alibi")
     config = figure_models.settings(figure_of("alibi"), "nano", 0, tiny)
     assert figure_models.is_finished(run, config)
     other = figure_models.settings(figure_of("alibi"), "nano", 1, tiny)
@@ -256,28 +285,29 @@ def ends(group: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("whole_group", [True, False])
 def test_ctrl_c_saves_the_same_call_continues_and_a_kill_leaves_no_process(
-    whole_group: bool, tmp_path: Path, tiny: Settings
+    tmp_path: Path, tiny: Settings
 ) -> None:
-    process = started(tmp_path, {**tiny, "steps": 100_000})
-    wait_for_steps(tmp_path, process, 5)
+    settings, stopped, more = {**tiny, "steps": 100_000}, [], 5
     # A terminal sends the signal to the whole group, `kill` to one process.
-    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
-    assert ends(process.pid)
-    folders = list((tmp_path / "runs").iterdir())
-    steps = {run: Run.open(run).step for run in folders}
-    assert len(steps) == 2
-    process = started(tmp_path, {**tiny, "steps": 100_000})
-    try:
-        more = max(steps.values()) + 5
+    for interrupt in (os.killpg, os.kill):
+        process = started(tmp_path, settings)
         wait_for_steps(tmp_path, process, more)
-        for run in folders:
+        interrupt(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+        assert process.returncode == 130, said
+        assert "Traceback" not in said
+        assert ends(process.pid)
+        steps = {run: Run.open(run).step for run in (tmp_path / "runs").iterdir()}
+        assert len(steps) == 2
+        stopped.append(steps)
+        more = max(steps.values()) + 5
+    process = started(tmp_path, settings)
+    try:
+        wait_for_steps(tmp_path, process, more)
+        for run in steps:
             entries = json.loads((run / "provenance.json").read_text())
-            assert [entry["step"] for entry in entries] == [0, steps[run]]
+            assert [entry["step"] for entry in entries] == [0, *(each[run] for each in stopped)]
     finally:
         # Killed, it cannot tell its processes, and they end with it all the same.
         process.kill()

@@ -1,6 +1,7 @@
 """Every property on every encoding: heads that are and are not powers of two, lengths up to four
 times the trained one, and chunkings, packings and positions that hypothesis draws."""
 
+from functools import cache
 from typing import get_args
 
 import pytest
@@ -48,12 +49,15 @@ def test_property_at_every_length(name: str, heads: int, property_: str) -> None
         PROPERTIES[property_](factory(name), heads, length)
 
 
-@every
+same_factory = cache(factory)
+
+
 @pytest.mark.parametrize("path", PATHS)
+@every  # the paths of an encoding run in a row and share what the reference computes
 def test_every_path_agrees_with_the_reference(name: str, path: str) -> None:
     for heads, length in ((1, 1), (8, 2), (25, 7), (12, 65)):
         for dtype in (torch.float64, torch.float32):
-            agreement(factory(name), heads, length, path, dtype)
+            agreement(same_factory(name), heads, length, path, dtype)
 
 
 @every

@@ -18,7 +18,6 @@ from functools import lru_cache
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Pairwise, Perceptron, Sheared, Slope, Toeplitz
@@ -120,6 +119,8 @@ def _mask(inputs: AttentionInputs) -> object:
             shown = shown & (own == groups[1][b, k]) & (own >= 0)
         return shown
 
+    from torch.nn.attention.flex_attention import create_block_mask
+
     batch, _, queries, _ = inputs.q.shape
     return create_block_mask(
         seen, batch, None, queries, inputs.k.shape[2], device=str(inputs.q.device)
@@ -133,5 +134,7 @@ def _per_row(values: Tensor, inputs: AttentionInputs) -> Tensor:
 
 @lru_cache(maxsize=2)
 def _function(*, compiled: bool) -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
     function: Callable[..., Tensor] = flex_attention
     return torch.compile(function) if compiled else function

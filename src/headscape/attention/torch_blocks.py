@@ -63,6 +63,9 @@ def _general(inputs: AttentionInputs) -> Tensor:
     for at in range(0, inputs.q.shape[2], size):
         rows = slice(at, at + size)
         part = _seen(inputs, rows)
+        if not torch.is_grad_enabled():  # checkpoint imports torch's compiler, which takes a second
+            blocks.append(rows_of(part, inputs.q, part.k, part.v, rows))
+            continue
         blocks.append(
             checkpoint(
                 rows_of, part, inputs.q, part.k, part.v, rows,

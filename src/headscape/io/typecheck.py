@@ -8,6 +8,7 @@ and mappings are not checked.
 import types
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from headscape.errors import InputError
@@ -15,7 +16,7 @@ from headscape.errors import InputError
 
 def check_types(config: Any, skip: tuple[str, ...] = ()) -> None:
     """Refuse a field of the wrong type, with its name and value; `skip` names unchecked fields."""
-    hints = get_type_hints(type(config))
+    hints = _hints(config.__class__)
     for item in fields(config):
         if item.name not in skip:
             value = checked(item.name, getattr(config, item.name), hints[item.name])
@@ -25,7 +26,7 @@ def check_types(config: Any, skip: tuple[str, ...] = ()) -> None:
 
 def check_values(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return `values` with the types of the config's fields, before a config is built from them."""
-    hints = get_type_hints(config)
+    hints = _hints(config)
     return {name: checked(name, value, hints[name]) for name, value in values.items()}
 
 
@@ -46,3 +47,8 @@ def checked(name: str, value: Any, hint: Any) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise InputError(f"{name}={value!r} is not of type {kinds[0].__name__}.")
     return value
+
+
+@cache
+def _hints(config: type) -> dict[str, Any]:
+    return get_type_hints(config)

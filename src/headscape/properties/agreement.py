@@ -1,6 +1,8 @@
 """Every path of attention agrees with the reference, gradients included."""
 
 import copy
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -31,20 +33,37 @@ def agreement(
     roundings of the largest score (content, bias, mix and softmax, forward and backward), since a
     path may sum in a different order. In float64 it may be 1e-12.
     """
-    encoding = factory(shape(heads, FUSED_DIM))
-    exact = _gradients(encoding, heads, length, "reference", torch.float64)
-    plain = _gradients(encoding, heads, length, "reference", dtype)
+    expected = _expected(factory, heads, length, dtype)
     try:
-        ours = _gradients(encoding, heads, length, path, dtype)
+        ours = _gradients(expected.encoding, heads, length, path, dtype)
     except InputError as refusal:
         require(path not in ("auto", "reference"), f"{path} raises: {refusal}")
         require(str(refusal).endswith("."), f"{path} refuses without a sentence: {refusal}")
         return
-    error, budget = _error(ours, exact), 2 * _error(plain, exact)
-    budget += max(1e-12, 8 * torch.finfo(dtype).eps * _largest_score(encoding, heads, length))
+    error, budget = _error(ours, expected.exact), expected.budget
     require(
         error <= budget, f"path {path} in {dtype} is off by {error:.3g}, more than {budget:.3g}"
     )
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What the reference computes with an encoding, and how far a path may be off."""
+
+    encoding: Encoding
+    exact: list[Tensor]
+    """In float64."""
+    budget: float
+
+
+@lru_cache(maxsize=16)
+def _expected(factory: Factory, heads: int, length: int, dtype: torch.dtype) -> _Expected:
+    """Return what every path is compared with; cached, as several paths are tried in a row."""
+    encoding = factory(shape(heads, FUSED_DIM))
+    exact = _gradients(encoding, heads, length, "reference", torch.float64)
+    plain = _gradients(encoding, heads, length, "reference", dtype)
+    rounding = 8 * torch.finfo(dtype).eps * _largest_score(encoding, heads, length)
+    return _Expected(encoding, exact, 2 * _error(plain, exact) + max(1e-12, rounding))
 
 
 def _error(found: list[Tensor], exact: list[Tensor]) -> float:

@@ -2,7 +2,7 @@
 
 import torch
 
-from headscape.properties.probe import Factory, model, observe, tokens
+from headscape.properties.probe import Factory, logits, model, observe, tokens
 from headscape.properties.tolerance import require_same
 
 
@@ -25,10 +25,10 @@ def packing(factory: Factory, heads: int, length: int, cut: int | None = None) -
     cut = length // 3 if cut is None else cut
     at = torch.cat([torch.arange(cut), torch.arange(length - cut)])[None]
     groups = (torch.arange(length) >= cut).long()[None]
-    packed = observe(subject, text, positions=at, groups=groups).logits
+    packed = logits(subject, text, positions=at, groups=groups)
     for document in (slice(0, cut), slice(cut, length)):
         if text[:, document].numel():
-            alone = observe(subject, text[:, document]).logits
+            alone = logits(subject, text[:, document])
             require_same(packed[:, document], alone, "logits of a packed document")
 
 
@@ -38,5 +38,5 @@ def padding(factory: Factory, heads: int, length: int, pads: int = 3) -> None:
     padded = torch.cat([tokens(1, pads, seed=5), text], dim=1)
     at = (torch.arange(length + pads) - pads)[None]
     groups = torch.where(at < 0, -1, 0)
-    ours = observe(subject, padded, positions=at.clamp(min=0), groups=groups).logits
-    require_same(ours[:, pads:], observe(subject, text).logits, "logits after padding")
+    ours = logits(subject, padded, positions=at.clamp(min=0), groups=groups)
+    require_same(ours[:, pads:], logits(subject, text), "logits after padding")

@@ -1,12 +1,19 @@
 """No token depends on a later one: causality, prefixes and decoding with a cache."""
 
-import copy
 from collections.abc import Sequence
 
 import torch
 
 from headscape.gpt2 import Cache
-from headscape.properties.probe import VOCABULARY, Factory, model, observe, tokens
+from headscape.properties.probe import (
+    VOCABULARY,
+    Factory,
+    copied_encodings,
+    logits,
+    model,
+    observe,
+    tokens,
+)
 from headscape.properties.tolerance import require, require_same, require_same_scores
 
 
@@ -37,14 +44,13 @@ def decoding(
 ) -> None:
     """Decoding in chunks with a cache gives the logits of one full pass."""
     subject, text = model(factory, heads), tokens(2, length)
-    whole = observe(subject, text).logits
+    whole = logits(subject, text)
     first, last = length // 3, min(length, 9)
     defaults = [[length - last, *[1] * last], [first, 1, length - first - 1]]
     for sizes in defaults if chunks is None else [chunks]:
         cache = Cache(capacity=3)
-        with torch.no_grad():
-            fresh = copy.deepcopy(subject)
+        with torch.no_grad(), copied_encodings(subject):
             split = torch.split(text, list(sizes), dim=1)
-            parts = [fresh(part, cache=cache) for part in split if part.numel()]
+            parts = [subject(part, cache=cache) for part in split if part.numel()]
         require_same(torch.cat(parts, dim=1), whole, f"logits decoded in {len(sizes)} chunks")
         require(cache.length == length, f"the cache has {cache.length} tokens, expected {length}")

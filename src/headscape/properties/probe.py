@@ -5,8 +5,11 @@ softmax hides a shift of a whole row.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,40 +63,79 @@ def shape(heads: int, head_dim: int = HEAD_DIM) -> Shape:
 
 
 def model(factory: Factory, heads: int, layers: int = 2, seed: int = 0) -> GPT2:
-    """Return a GPT-2 with the factory's encodings and random float64 weights."""
-    made = GPT2(
-        ModelConfig(
-            layers=layers,
-            heads=heads,
-            width=heads * HEAD_DIM,
-            vocabulary=VOCABULARY,
-            train_length=TRAINED,
-            encoding="nope",
-        )
-    )
-    for block in made.blocks:
+    """Return a GPT-2 with the factory's encodings and random float64 weights.
+
+    All models of a size and seed share the weights outside their encodings, because drawing them
+    takes longer than a pass: copy the model to change them.
+    """
+    base = _without_position(heads, layers, seed)
+    parents = {base, base.blocks, *base.blocks, *(block.attention for block in base.blocks)}
+    shared = {id(part): part for part in base.modules() if part not in parents}
+    made = copy.deepcopy(base, shared)
+    for number, block in enumerate(made.blocks):
         encoding = factory(shape(heads))
+        randomise(encoding, seed + 10 * (number + 1))
         if encoding.at_input:
-            made.position = encoding
+            made.position = encoding.double()
         else:
-            block.attention.encoding = encoding  # type: ignore[union-attr]
+            block.attention.encoding = encoding.double()  # type: ignore[union-attr]
+    return made
+
+
+@lru_cache(maxsize=16)
+def _without_position(heads: int, layers: int, seed: int) -> GPT2:
+    config = ModelConfig(
+        layers=layers,
+        heads=heads,
+        width=heads * HEAD_DIM,
+        vocabulary=VOCABULARY,
+        train_length=TRAINED,
+        encoding="nope",
+    )
+    made = GPT2(config).double()
     randomise(made, seed)
-    return made.double()
+    return made
+
+
+@contextmanager
+def copied_encodings(subject: GPT2) -> Iterator[None]:
+    """Use copies of the model's encodings inside the block, so that passes are independent."""
+    attentions: list[Any] = [block.attention for block in subject.blocks]
+    position, encodings = subject.position, [each.encoding for each in attentions]
+    subject.position = copy.deepcopy(position)
+    for attention, encoding in zip(attentions, encodings, strict=True):
+        attention.encoding = copy.deepcopy(encoding)
+    try:
+        yield
+    finally:
+        subject.position = position
+        for attention, encoding in zip(attentions, encodings, strict=True):
+            attention.encoding = encoding
 
 
 @torch.no_grad()
+def logits(
+    subject: GPT2, text: Tensor, *, positions: Tensor | None = None, groups: Tensor | None = None
+) -> Tensor:
+    """Return the logits of a pass that affects no other."""
+    with copied_encodings(subject):
+        found: Tensor = subject(text, positions=positions, groups=groups)
+    return found
+
+
 def observe(
     subject: GPT2, text: Tensor, *, positions: Tensor | None = None, groups: Tensor | None = None
 ) -> Observed:
-    """Return one pass through a copy of the model, so that passes cannot affect one another."""
-    return observe_in_place(copy.deepcopy(subject), text, positions, groups)
+    """Return all of a pass that affects no other."""
+    with copied_encodings(subject):
+        return observe_in_place(subject, text, positions, groups)
 
 
 @torch.no_grad()
 def observe_in_place(
     subject: GPT2, text: Tensor, positions: Tensor | None = None, groups: Tensor | None = None
 ) -> Observed:
-    """Return one pass through the model itself."""
+    """Return all of a pass through the model itself."""
     scores: list[Scores] = []
 
     def watch(_: int, inputs: AttentionInputs) -> None:

@@ -4,7 +4,14 @@ import copy
 
 import torch
 
-from headscape.properties.probe import Factory, model, observe, observe_in_place, tokens
+from headscape.properties.probe import (
+    Factory,
+    logits,
+    model,
+    observe,
+    observe_in_place,
+    tokens,
+)
 from headscape.properties.tolerance import require, require_same, require_same_scores
 
 
@@ -12,7 +19,7 @@ def no_memory(factory: Factory, heads: int, length: int) -> None:
     """A short pass after a longer one equals a first pass, bit for bit."""
     subject = model(factory, heads, layers=1)
     text, longer = tokens(1, length), tokens(1, length + 9, seed=2)
-    fresh = observe_in_place(copy.deepcopy(subject), text)
+    fresh = observe(subject, text)
     observe_in_place(subject, longer)
     again = observe_in_place(subject, text)
     require_same(again.logits, fresh.logits, "logits after a longer pass", 0.0)
@@ -37,10 +44,10 @@ def learned_only(factory: Factory, heads: int, length: int) -> None:  # noqa: AR
 def round_trip(factory: Factory, heads: int, length: int) -> None:
     """A second model with the same parameters gives the same result, bit for bit."""
     saved, text = model(factory, heads), tokens(1, length)
-    loaded = model(factory, heads, seed=1)
+    loaded = copy.deepcopy(model(factory, heads, seed=1))
     loaded.load_tensors(saved.tensors(), source="the checkpoint")
-    expected = observe(saved, text).logits
-    require_same(observe(loaded, text).logits, expected, "logits after loading a checkpoint", 0.0)
+    expected = logits(saved, text)
+    require_same(logits(loaded, text), expected, "logits after loading a checkpoint", 0.0)
 
 
 def no_side_effects(factory: Factory, heads: int, length: int) -> None:

@@ -9,20 +9,24 @@ FSDP2 cannot shard scalars (FIRE has two), and an encoding shared by all layers 
 These few parameters stay whole in every process and their gradients are averaged here.
 """
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.train.config.train_config import Strategy
+from headscape.train.distributed.dtensors import is_dtensor, sharded_like
 from headscape.train.distributed.world import World
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 
 def parallelize(model: GPT2, strategy: Strategy, world: World) -> nn.Module:
@@ -38,6 +42,8 @@ def parallelize(model: GPT2, strategy: Strategy, world: World) -> nn.Module:
     if strategy == "ddp":
         devices = [world.device] if world.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=devices)
+    from torch.distributed.fsdp import fully_shard
+
     whole = {item for item in model.parameters() if item.ndim == 0}
     if model.config.share_encoding:
         whole |= set(model.encoding().parameters())
@@ -49,7 +55,13 @@ def parallelize(model: GPT2, strategy: Strategy, world: World) -> nn.Module:
 
 def is_sharded(model: nn.Module) -> bool:
     """Return whether the parameters are sharded over processes."""
-    return isinstance(model, FSDPModule)
+    return _fsdp(model) is not None
+
+
+def _fsdp(module: nn.Module) -> "FSDPModule | None":
+    """Return a module that FSDP shards, without importing FSDP, which takes a second."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return module if fsdp is not None and isinstance(module, fsdp.FSDPModule) else None
 
 
 @contextmanager
@@ -59,12 +71,13 @@ def gradient_sync(module: nn.Module, *, now: bool) -> Iterator[None]:
         with module.no_sync():
             yield
         return
-    if isinstance(module, FSDPModule):
-        module.set_requires_gradient_sync(now)
+    sharded = _fsdp(module)
+    if sharded is not None:
+        sharded.set_requires_gradient_sync(now)
     yield
-    if isinstance(module, FSDPModule) and now:
+    if sharded is not None and now:
         for parameter in module.parameters():
-            if parameter.grad is not None and not isinstance(parameter, DTensor):
+            if parameter.grad is not None and not is_dtensor(parameter):
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= dist.get_world_size()
 
@@ -75,19 +88,19 @@ def reshard(model: nn.Module) -> None:
     The embedding and the last norm would otherwise stay gathered, as parameters that the optimizer
     does not have.
     """
-    if isinstance(model, FSDPModule):
-        model.reshard()
+    if (sharded := _fsdp(model)) is not None:
+        sharded.reshard()
 
 
 @torch.no_grad()
 def clip_gradients(parameters: Iterable[Tensor], limit: float) -> float:
     """Return the norm of all gradients, and scale them down to `limit` if it is larger."""
     grads = [item.grad for item in parameters if item.grad is not None]
-    sharded = [grad for grad in grads if isinstance(grad, DTensor)]
-    norms = [nn.utils.get_total_norm([grad for grad in grads if not isinstance(grad, DTensor)])]
+    sharded = [grad for grad in grads if is_dtensor(grad)]
+    norms = [nn.utils.get_total_norm([grad for grad in grads if not is_dtensor(grad)])]
     if sharded:
         partial = nn.utils.get_total_norm(sharded)
-        assert isinstance(partial, DTensor)
+        assert is_dtensor(partial)
         norms.append(partial.full_tensor())
     norm = float(torch.stack([item.to(norms[-1].device) for item in norms]).norm())
     if 0 < limit < norm < float("inf"):
@@ -99,7 +112,4 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float) -> float:
 @torch.no_grad()
 def assign(target: Tensor, value: Tensor) -> None:
     """Copy a whole tensor into a parameter that may be sharded over processes."""
-    if isinstance(target, DTensor):
-        value = value.to(target.device)
-        value = distribute_tensor(value, target.device_mesh, target.placements)
-    target.copy_(value)
+    target.copy_(sharded_like(value, target) if is_dtensor(target) else value)

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+
+from headscape.train.distributed.dtensors import is_dtensor, sharded_like
 
 MOMENTUM = 0.95
 STEPS = 5
@@ -42,13 +43,10 @@ class Muon(torch.optim.Optimizer):
                     state["momentum_buffer"] = torch.zeros_like(parameter)
                 state["momentum_buffer"].lerp_(parameter.grad, 1 - MOMENTUM)
                 wanted = parameter.grad.lerp(state["momentum_buffer"], MOMENTUM)
-                sharded = isinstance(wanted, DTensor)
-                parts = (wanted.full_tensor() if sharded else wanted).chunk(group["matrices"])
-                update = torch.cat([_scaled(part) for part in parts])
-                if sharded:
-                    update = distribute_tensor(
-                        update, parameter.device_mesh, list(parameter.placements)
-                    )
+                whole = wanted.full_tensor() if is_dtensor(wanted) else wanted
+                update = torch.cat([_scaled(part) for part in whole.chunk(group["matrices"])])
+                if is_dtensor(parameter):
+                    update = sharded_like(update, parameter)
                 parameter.sub_(update, alpha=group["lr"])
 
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from headscape.errors import InputError
+from headscape.train.distributed.dtensors import is_dtensor
 
 
 class NonFiniteError(InputError):
@@ -70,5 +70,5 @@ def _first_non_finite(model: nn.Module) -> Iterator[list[str]]:
 
 
 def _finite(value: Tensor) -> bool:
-    local = value.to_local() if isinstance(value, DTensor) else value
+    local = value.to_local() if is_dtensor(value) else value
     return bool(local.isfinite().all())

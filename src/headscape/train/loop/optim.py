@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from headscape.train.config.train_config import TrainConfig
+from headscape.train.distributed.dtensors import is_dtensor
 from headscape.train.loop.muon import Muon
 
 SMALLEST = 64
@@ -120,7 +120,7 @@ def _adamw(
     kinds: dict[tuple[bool, bool, float], list[nn.Parameter]] = {}
     for name, rate in rates.items():
         parameter = parameters[name]
-        kind = (parameter.ndim >= 2, isinstance(parameter, DTensor), rate)
+        kind = (parameter.ndim >= 2, is_dtensor(parameter), rate)
         kinds.setdefault(kind, []).append(parameter)
     return torch.optim.AdamW(
         [

@@ -2,6 +2,7 @@
 
 torch.distributed.checkpoint decides which process writes which part and loads the parts into any
 number of processes, including one. Its safetensors storage is used instead of its default pickles.
+It is imported where it is used, because that takes a second.
 """
 
 import json
@@ -10,13 +11,6 @@ from pathlib import Path
 
 from torch import Tensor
 from torch.distributed import is_initialized
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import (
-    HuggingFaceStorageReader,
-    HuggingFaceStorageWriter,
-)
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
@@ -32,6 +26,10 @@ def is_sharded_folder(folder: Path) -> bool:
 
 def write(folder: Path, tensors: dict[str, Tensor]) -> None:
     """Write the part of every process."""
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
     writer = HuggingFaceStorageWriter(str(folder / FOLDER), save_distributed=True)
     try:
         save(tensors, storage_writer=writer)
@@ -53,6 +51,9 @@ def write_header(folder: Path, model: GPT2) -> None:
 
 def read(folder: Path, into: dict[str, Tensor]) -> None:
     """Fill tensors, whole or sharded in any way, from the parts."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
     reader = HuggingFaceStorageReader(str(folder / FOLDER))
     with warnings.catch_warnings():
         # torch warns when a single process reads.
