@@ -58,8 +58,9 @@ inline void correlate_block(int64_t taps, int64_t rows, const float *__restrict 
     }
 }
 
-// The same for three taps and pairs of rows by the products a ... d of convolve_pair, with two rows
-// of `a` in the place of its taps: tap 0 = a + b + c, tap 1 = b - c, tap 2 = b + c - d.
+// The same for three taps and pairs of rows, by Winograd's F(3, 2): with y_0, y_1 rows of `a` and
+// x_0 ... x_3 rows of `b`, the products sums[0] = (x_0 - x_2) y_0, sums[1] = (x_1 + x_2) (y_0 + y_1),
+// sums[2] = (x_2 - x_1) (y_0 - y_1) and sums[3] = (x_1 - x_3) y_1 serve all three taps.
 template <int M, int N>
 inline void correlate_pairs(int64_t pairs, const float *__restrict a, int64_t a_step,
                             const float *__restrict b, int64_t b_step, int64_t size,
