@@ -148,7 +148,7 @@ def test_native_mixing_of_many_heads(
 ) -> None:
     monkeypatch.setitem(globals(), "HEADS", heads)
     monkeypatch.setitem(globals(), "WIDTH", 2 * heads)
-    check("native", encoding(name), place("causal", 100))
+    check("native", encoding(name), place("causal", 101))
 
 
 @built

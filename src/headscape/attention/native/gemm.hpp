@@ -30,6 +30,27 @@ struct Band {
     Band after(int64_t i) const { return {low + i, high + i}; }
 };
 
+// Numbers that a later product needs. The blocks of this one ask for their cache lines, each for an
+// equal share: asked for all at once, they would hold up the loads of this product.
+struct Ahead {
+    const float *at = nullptr;
+    int64_t lines = 0, share = 0;
+
+    Ahead() = default;
+    Ahead(const float *from, int64_t count) : at(from), lines((count + 15) / 16) {}
+    void spread(int64_t blocks) { share = (lines + blocks - 1) / blocks; }
+    void step() {
+        for (int64_t n = smaller(share, lines); n > 0; n--, lines--, at += 16)
+            __builtin_prefetch(at, 0, 2);
+    }
+};
+
+// How many blocks of kMicroRows rows and N vectors a product has.
+template <int N>
+inline int64_t blocks_of(int64_t rows, int64_t columns) {
+    return rounded_up(rows, kMicroRows) / kMicroRows * (rounded_up(columns, N * W) / (N * W));
+}
+
 enum class Into { kStore, kAdd, kScaleAdd };
 
 // C[M, N W] (=, +=, = factor C +) A[M, depth] B[depth, N W] with all of C in registers. A is read
@@ -84,7 +105,9 @@ inline void micro_rows(int64_t rows, int64_t depth, const float *a, int64_t lda,
 // are.
 template <int N = kMicroVectors>
 inline void along_queries(int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t lda,
-                          const float *b, int64_t ldb, float *c, int64_t ldc, Band band) {
+                          const float *b, int64_t ldb, float *c, int64_t ldc, Band band,
+                          Ahead ahead = {}) {
+    ahead.spread(blocks_of<N>(rows, columns));
     int64_t i = 0;
     for (; i + N * W <= columns; i += N * W) {
         int64_t end = band.end(i, N * W, rows);
@@ -93,6 +116,7 @@ inline void along_queries(int64_t rows, int64_t columns, int64_t depth, const fl
             if (i == 0 && j + 2 * kMicroRows <= end)
                 for (int64_t n = 0; n < depth; n += 16)
                     fetch<kMicroRows, 1>(a + (j + kMicroRows) * lda + n, lda);
+            ahead.step();
             micro_rows<kMicroRows, N, false, Into::kStore>(end - j, depth, a + j * lda, lda, b + i,
                                                            ldb, c + j * ldc + i, ldc, nullptr);
         }
@@ -100,19 +124,21 @@ inline void along_queries(int64_t rows, int64_t columns, int64_t depth, const fl
     if constexpr (N > 1)
         if (i < columns)
             along_queries<N - 1>(rows, columns - i, depth, a, lda, b + i, ldb, c + i, ldc,
-                                 band.after(i));
+                                 band.after(i), ahead);
 }
 
 // C[queries, columns] = (factor_i C, C) + sum_j T[j, i] B[j, columns], keys j that query i may see.
 template <Into kInto, int N = kMicroVectors>
 inline void over_keys(int64_t queries, int64_t columns, int64_t keys, const float *t, int64_t ldt,
                       const float *b, int64_t ldb, float *c, int64_t ldc, const float *factor,
-                      Band band) {
+                      Band band, Ahead ahead = {}) {
+    ahead.spread(blocks_of<N>(queries, columns));
     int64_t n = 0;
     for (; n + N * W <= columns; n += N * W)
         for (int64_t i = 0; i < queries; i += kMicroRows) {
             int64_t first = band.first(i, keys), end = band.end(i, kMicroRows, keys);
             const float *by = kInto == Into::kScaleAdd ? factor + i : nullptr;
+            ahead.step();
             micro_rows<kMicroRows, N, true, kInto>(queries - i, end - first, t + first * ldt + i,
                                                    ldt, b + first * ldb + n, ldb, c + i * ldc + n,
                                                    ldc, by);
@@ -120,27 +146,30 @@ inline void over_keys(int64_t queries, int64_t columns, int64_t keys, const floa
     if constexpr (N > 1)
         if (n < columns)
             over_keys<kInto, N - 1>(queries, columns - n, keys, t, ldt, b + n, ldb, c + n, ldc,
-                                    factor, band);
+                                    factor, band, ahead);
 }
 
 // C[keys, columns] += sum_i T[j, i] B[i, columns], queries i that may see key j.
 template <int N = kMicroVectors>
 inline void over_queries(int64_t keys, int64_t columns, int64_t queries, const float *t,
                          int64_t ldt, const float *b, int64_t ldb, float *c, int64_t ldc,
-                         Band band) {
+                         Band band, Ahead ahead = {}) {
+    ahead.spread(blocks_of<N>(keys, columns));
     int64_t n = 0;
     for (; n + N * W <= columns; n += N * W)
         for (int64_t j = 0; j < keys; j += kMicroRows) {
             int64_t first = clamp(j - band.high, 0, queries);
             int64_t end = clamp(j + kMicroRows - band.low, 0, queries);
             if (first >= end) continue;
+            ahead.step();
             micro_rows<kMicroRows, N, false, Into::kAdd>(
                 keys - j, end - first, t + j * ldt + first, ldt, b + first * ldb + n, ldb,
                 c + j * ldc + n, ldc, nullptr);
         }
     if constexpr (N > 1)
         if (n < columns)
-            over_queries<N - 1>(keys, columns - n, queries, t, ldt, b + n, ldb, c + n, ldc, band);
+            over_queries<N - 1>(keys, columns - n, queries, t, ldt, b + n, ldb, c + n, ldc, band,
+                                ahead);
 }
 
 // out[e, i] = factor x[i, e] for `count` tokens; columns up to `padded` are zero.

@@ -15,7 +15,7 @@
 #pragma once
 
 #include "attention.hpp"
-#include "convolution.hpp"
+#include "correlation.hpp"
 
 namespace headscape {
 namespace HEADSCAPE_ISA {
@@ -51,18 +51,20 @@ struct Halo {
 struct Maps {
     int64_t channels, size, room;
     float *x, *z, *s;
-    float *spare;  // one map
-    float *start;  // [hidden, kRow]
+    float *spare;   // one map
+    float *start;   // [hidden, kRow]
+    float *points;  // what convolve needs
 
     static int64_t channel_count(const Problem &p) {
         return p.heads * (p.kind == kSlope || p.kind == kPieces ? 2 : 1);
     }
     static int64_t map_size(const Problem &p) {
-        return ((kMixKeys + 6 * (p.taps / 2)) | 1) * kMapLd;
+        return ((kMixKeys + 6 * (p.taps / 2)) | 1) * kMapLd + 16;
     }
     static int64_t floats(const Problem &p) {
         int64_t maps = channel_count(p) + p.hidden + p.heads + 1;
-        return 16 + maps * map_size(p) + p.hidden * kRow;
+        int64_t rest = p.hidden * (kRow + 4 * channel_count(p));
+        return 16 + maps * map_size(p) + rounded_up(rest, 16);
     }
     Maps(const Problem &p, float *scratch)
         : channels(channel_count(p)), size(map_size(p)), room(2 * (p.taps / 2) * kMapLd) {
@@ -71,6 +73,7 @@ struct Maps {
         s = z + p.hidden * size;
         spare = s - room + p.heads * size;
         start = spare + size;
+        points = start + p.hidden * kRow;
     }
     // Zeros about the `count` rows from `rows` on, in the room that they have.
     void clear_room(float *rows, int64_t count) const {
@@ -83,6 +86,13 @@ struct Maps {
 inline Tile seen_part(const Problem &p, const Tile &q, Tile k) {
     if (p.causal) k.count = smaller(k.count, q.position - k.position + q.count);
     return k;
+}
+
+// The same keys or values as `rows`, of the next head: all heads' do not fit into the cache.
+inline Ahead next_head(const Pair &pair, const float *rows) {
+    const Problem &p = pair.p;
+    if (pair.head + 1 == p.heads) return {};
+    return {rows + p.keys * p.head_dim, pair.k.count * p.head_dim};
 }
 
 // Zeros where a query does not see a key.
@@ -118,34 +128,41 @@ inline Start without_lost_taps(const Pair &pair, const Halo &halo, const Maps &m
     return {maps.start, kRow, 0};
 }
 
-// Row r of Z from X.
-inline void find_hidden(const Pair &pair, const Halo &halo, const Maps &maps, int64_t r) {
-    const Problem &p = pair.p;
-    float *z = maps.z + r * kMapLd;
-    if (r < halo.z_first || r >= halo.z_last) {
-        for (int64_t o = 0; o < p.hidden; o++) memset(z + o * maps.size, 0, kRow * sizeof(float));
-        return;
-    }
-    Start start{maps.start, kRow, 0};
-    if (p.kind == kToeplitz) {
-        start = {p.fold + fold_at(pair, halo) - r, p.fold_length, 0};
-        if (halo.at_edge(r)) start = without_lost_taps(pair, halo, maps, r, start);
-    }
-    convolve({maps.channels, p.hidden, p.taps, p.in_weight, p.hidden}, 1, maps.x + r * kMapLd,
-             maps.size, start, z,
+// Z from X, rows r ... end - 1.
+inline void find_hidden(const Problem &p, const Maps &maps, int64_t r, int64_t end,
+                        const Start &start) {
+    convolve({maps.channels, p.hidden, p.taps, p.in_weight, p.hidden}, end - r, maps.x + r * kMapLd,
+             maps.size, start, maps.z + r * kMapLd, maps.points,
              [](V x, int64_t, const float *) { return larger(x * splat(kLeak), x); });
 }
 
 // Z and A + conv2 Z from X.
 inline void convolve_scores(const Pair &pair, const Halo &halo, const Maps &maps) {
     const Problem &p = pair.p;
-    if (p.kind != kToeplitz)
+    for (int64_t o = 0; o < p.hidden; o++) {
+        float *z = maps.z + o * maps.size;
+        memset(z, 0, halo.z_first * kMapLd * sizeof(float));
+        memset(z + halo.z_last * kMapLd, 0, (halo.z_rows - halo.z_last) * kMapLd * sizeof(float));
+    }
+    if (p.kind == kToeplitz) {
+        const float *fold = p.fold + fold_at(pair, halo);
+        for (int64_t r = halo.z_first, end; r < halo.z_last; r = end) {
+            Start start{fold - r, p.fold_length, -1};
+            end = r + 1;
+            if (halo.at_edge(r))
+                start = without_lost_taps(pair, halo, maps, r, start);
+            else
+                while (end < halo.z_last && !halo.at_edge(end)) end++;
+            find_hidden(p, maps, r, end, start);
+        }
+    } else {
         for (int64_t o = 0; o < p.hidden; o++)
             for (int64_t i = 0; i < kRow; i += W)
                 store(maps.start + o * kRow + i, splat(p.in_bias[o]));
-    for (int64_t r = 0; r < halo.z_rows; r++) find_hidden(pair, halo, maps, r);
+        find_hidden(p, maps, halo.z_first, halo.z_last, {maps.start, kRow, 0});
+    }
     convolve({p.hidden, p.heads, p.taps, p.out_weight, p.heads}, pair.k.count, maps.z, maps.size,
-             {maps.x + maps.room, maps.size, kMapLd}, maps.s,
+             {maps.x + maps.room, maps.size, kMapLd}, maps.s, maps.points,
              [&](V x, int64_t h, const float *) { return x + splat(p.out_bias[h]); });
 }
 
@@ -165,7 +182,7 @@ inline void mix(const Pair &pair, const Halo &halo, const Maps &maps, Bias &bias
         float *a = maps.x + h * maps.size + x_at, *b = a + p.heads * maps.size;
         const float *key = (const float *)p.k + (wide.of_head() * p.keys + halo.x.start) * e;
         along_queries(halo.x.count, kRow, e, key, e, turned + h * e * kRow, kRow, a, kMapLd,
-                      wide.band());
+                      wide.band(), next_head(wide, key));
         hide(wide, a);
         if (maps.channels == p.heads) continue;
         bias.enter(wide);
@@ -205,14 +222,14 @@ inline void mixed_forward_tile(const Problem &p, const Plan &plan, int64_t row, 
         for (int64_t h = 0; h < p.heads; h++) {
             Pair pair{p, row, h, 0, q, k};
             float *s = maps.s + h * maps.size;
+            const float *value = values + (pair.of_head() * p.keys + k.start) * e;
             if (p.adds_bias)
                 soften(pair, bias, straight, s, kMapLd, top + h * kRow, total + h * kRow, factor);
             else
                 soften(pair, none, straight, s, kMapLd, top + h * kRow, total + h * kRow, factor);
-            over_keys<Into::kScaleAdd>(q.count, e, k.count, s, kMapLd,
-                                       values + (pair.of_head() * p.keys + k.start) * e, e,
+            over_keys<Into::kScaleAdd>(q.count, e, k.count, s, kMapLd, value, e,
                                        out + (pair.of_head() * p.queries + q.start) * e, e, factor,
-                                       pair.band());
+                                       pair.band(), next_head(pair, value));
         }
     }
     for (int64_t h = 0; h < p.heads; h++) {
@@ -230,16 +247,18 @@ inline void differentiate_mixed(const Pair &pair, const Maps &maps, Bias &bias,
     float *s = maps.s + pair.head * maps.size, *d = maps.spare;
     const float *value = (const float *)p.v + (pair.of_head() * p.keys + pair.k.start) * e;
     const float *d_out = (const float *)p.d_out;
+    float *d_v = p.d_v + (pair.of_part() * p.keys + pair.k.start) * e;
     None none(p, nullptr);
     Straight straight(p, pair.row, pair.head, pair.q);
-    along_queries(m, kRow, e, value, e, d_turned, kRow, d, kMapLd, pair.band());
+    along_queries(m, kRow, e, value, e, d_turned, kRow, d, kMapLd, pair.band(),
+                  {d_v, m * e});
     if (p.adds_bias)
         differentiate<Bias, kLearns>(pair, bias, straight, s, d, kMapLd, lse, delta);
     else
         differentiate<None, false>(pair, none, straight, s, d, kMapLd, lse, delta);
     over_queries(m, e, pair.q.count, s, kMapLd,
-                 d_out + (pair.of_head() * p.queries + pair.q.start) * e, e,
-                 p.d_v + (pair.of_part() * p.keys + pair.k.start) * e, e, pair.band());
+                 d_out + (pair.of_head() * p.queries + pair.q.start) * e, e, d_v, e, pair.band(),
+                 next_head(pair, value));
     for (int64_t j = 0; j < m; j++)
         for (int64_t i = 0; i < kRow; i += W)
             store(s + j * kMapLd + i, i < pair.q.count ? load(d + j * kMapLd + i) : V{});
@@ -252,11 +271,11 @@ template <bool kLearns>
 inline void unmix(const Pair &pair, const Halo &halo, const Maps &maps) {
     const Problem &p = pair.p;
     int64_t c = maps.channels, m = pair.k.count, group = pair.part * p.batch + pair.row;
-    correlate({maps.s, p.heads, 0, p.hidden * p.taps}, {maps.z, p.hidden, kMapLd, p.taps}, p.taps, m,
-              maps.size, p.d_out_weight + group * p.heads * p.hidden * p.taps);
+    correlate({maps.s, p.heads, p.hidden * p.taps}, {maps.z, p.hidden, p.taps}, p.taps, m, maps.size,
+              p.d_out_weight + group * p.heads * p.hidden * p.taps);
     add_up(p.heads, m, maps.s, maps.size, p.d_out_bias + group * p.heads);
     convolve({p.heads, p.hidden, p.taps, p.out_back, p.hidden}, halo.z_rows, maps.s - maps.room,
-             maps.size, {nullptr, 0, 0}, maps.z, [](V dz, int64_t, const float *z) {
+             maps.size, {nullptr, 0, 0}, maps.z, maps.points, [](V dz, int64_t, const float *z) {
                  return choose((Lanes)(load(z) > V{}), dz, dz * splat(kLeak));
              });
     for (int64_t o = 0; o < p.hidden; o++) {
@@ -265,8 +284,8 @@ inline void unmix(const Pair &pair, const Halo &halo, const Maps &maps) {
         memset(d + halo.z_last * kMapLd, 0, (halo.z_rows - halo.z_last) * kMapLd * sizeof(float));
         maps.clear_room(d, halo.z_rows);
     }
-    correlate({maps.x, c, kMapLd, p.taps}, {maps.z, p.hidden, 0, c * p.taps}, p.taps, halo.z_rows,
-              maps.size, p.d_in_weight + group * p.hidden * c * p.taps);
+    correlate({maps.z, p.hidden, c * p.taps}, {maps.x, c, p.taps}, p.taps, halo.z_rows, maps.size,
+              p.d_in_weight + group * p.hidden * c * p.taps);
     if (p.kind == kToeplitz) {
         float *d_fold = p.d_fold + group * (1 + p.taps) * p.hidden * p.fold_length;
         d_fold += fold_at(pair, halo);
@@ -289,11 +308,11 @@ inline void unmix(const Pair &pair, const Halo &halo, const Maps &maps) {
     }
     auto plain = [](V x, int64_t, const float *) { return x; };
     convolve({p.hidden, p.heads, p.taps, p.in_back, c}, halo.x_rows, maps.z - maps.room, maps.size,
-             {maps.s - maps.room, maps.size, kMapLd}, maps.x, plain);
+             {maps.s - maps.room, maps.size, kMapLd}, maps.x, maps.points, plain);
     if (kLearns && c > p.heads)
         convolve({p.hidden, p.heads, p.taps, p.in_back + p.heads, c}, halo.x_rows,
                  maps.z - maps.room, maps.size, {nullptr, 0, 0}, maps.x + p.heads * maps.size,
-                 plain);
+                 maps.points, plain);
 }
 
 // Gradients of one head's channels of X: to q and k, and to the bias.
@@ -303,13 +322,13 @@ inline void send_back(const Pair &wide, const Halo &halo, const Maps &maps, Bias
     int64_t e = p.head_dim, h = wide.head, count = wide.k.count;
     float *da = maps.x + h * maps.size + halo.x_row * kMapLd, *db = da + p.heads * maps.size;
     int64_t q_at = (wide.of_head() * p.queries + wide.q.start) * e;
-    int64_t k_at = wide.k.start * e;
+    const float *key = (const float *)p.k + (wide.of_head() * p.keys + wide.k.start) * e;
+    float *d_k = p.d_k + (wide.of_part() * p.keys + wide.k.start) * e;
     hide(wide, da);
-    over_keys<Into::kAdd>(wide.q.count, e, count, da, kMapLd,
-                          (const float *)p.k + wide.of_head() * p.keys * e + k_at, e, p.d_q + q_at,
-                          e, nullptr, wide.band());
-    over_queries(count, e, wide.q.count, da, kMapLd, (const float *)p.q + q_at, e,
-                 p.d_k + wide.of_part() * p.keys * e + k_at, e, wide.band());
+    over_keys<Into::kAdd>(wide.q.count, e, count, da, kMapLd, key, e, p.d_q + q_at, e, nullptr,
+                          wide.band(), {d_k, count * e});
+    over_queries(count, e, wide.q.count, da, kMapLd, (const float *)p.q + q_at, e, d_k, e,
+                 wide.band(), next_head(wide, key));
     if (!kLearns || maps.channels == p.heads) return;
     hide(wide, db);
     bias.enter(wide);
