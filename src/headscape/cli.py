@@ -67,9 +67,11 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         _say("error: ", "red", f"{where}{error.strerror or error}.")
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("stopped.", err=True)
-        sys.exit(130)
+    except SystemExit as stop:
+        # Typer turns Ctrl-C into exit code 130 and prints nothing.
+        if isinstance(getattr(stop.__context__, "__cause__", None), KeyboardInterrupt):
+            typer.echo("stopped; repeat the command to go on.", err=True)
+        raise
 
 
 def _accept_any_text() -> None:

@@ -140,9 +140,12 @@ def test_an_encoding_is_never_dropped_unnoticed(tmp_path: Any) -> None:
         assert stored["attn_implementation"] == "headscape"
 
 
-def test_a_capture_of_a_model_with_an_encoding_of_ours() -> None:
+def test_a_capture_of_a_model_with_an_encoding_of_ours(tmp_path: Any) -> None:
     model = build("llama")
     set_encoding(model, "cable")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"load it with headscape\.huggingface\.load"):
+        open_model(f"hf:{tmp_path}")
     with pytest.raises(InputError, match="LlamaModel has an encoding that set_encoding put in"):
         open_model(model)
     assert model.config._attn_implementation == "headscape"

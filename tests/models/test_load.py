@@ -114,6 +114,10 @@ def test_stretching_keeps_one_copy_per_length(run: Path) -> None:
         (lambda folder: load(tiny()).capture("text"), "no tokenizer"),
         (lambda folder: load(tiny()).capture(), "no validation text"),
         (lambda folder: load(tiny()).capture([1, 300]), "token 300"),
+        (
+            lambda folder: load(tiny(), tokenizer="gpt2").capture("The cat sat"),
+            "is not in the vocabulary",
+        ),
         (lambda folder: load(tiny()).capture([1.5]), "whole numbers"),
         (lambda folder: load(tiny()).capture([]), "no tokens"),
         (lambda folder: load(tiny()).capture([1], layers=[5]), "no layer 5"),

@@ -171,7 +171,7 @@ def cpm_ant(folder: Path) -> list[str]:
         (unknown_architecture, "nothing-known"),
         (quantised, "is not a model that transformers loads: .*GPTQ quantized"),
         (flash, "asks for flash_attention_2, which BloomForCausalLM cannot use: set"),
-        (no_tokenizer, "has no tokenizer: give token numbers"),
+        (no_tokenizer, "has no tokenizer: give one"),
         (no_tokenizer_to_write, "has no tokenizer, so it cannot read a prompt"),
         (too_large, "billion weights, .* GB in float32, and .* a model of at most .* fits"),
         (sizes_that_do_not_fit, r"transformers loads: The hidden size \(50\) is not a multiple"),

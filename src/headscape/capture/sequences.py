@@ -107,10 +107,10 @@ def _encode(model: Model, text: Text) -> Int64[np.ndarray, " n"]:
     if isinstance(text, str):
         if model.tokenizer is None:
             raise InputError(
-                f"{model.spec.name} has no tokenizer: give token numbers instead of text, or "
-                f"load it with tokenizer='bytes' or 'gpt2'."
+                f"{model.spec.name} has no tokenizer: give one (tokenizer='bytes' or 'gpt2', "
+                f"--tokenizer on the command line), or token numbers in Python."
             )
-        return np.asarray(model.tokenizer.encode(text), dtype=np.int64)
+        text = np.asarray(model.tokenizer.encode(text), dtype=np.int64)
     try:
         found = text.cpu().numpy() if isinstance(text, torch.Tensor) else np.asarray(text)
     except ValueError as error:
@@ -124,5 +124,8 @@ def _encode(model: Model, text: Text) -> Int64[np.ndarray, " n"]:
     size = model.spec.vocabulary
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < size:
         odd = int(tokens.min() if tokens.min() < 0 else tokens.max())
-        raise InputError(f"token {odd} is not in the vocabulary of {size} tokens.")
+        raise InputError(
+            f"token {odd} is not in the vocabulary of {size} tokens of {model.spec.name}: give a "
+            f"tokenizer or token numbers of this model."
+        )
     return tokens

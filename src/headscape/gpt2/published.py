@@ -50,7 +50,10 @@ def read(folder: Path) -> tuple[ModelConfig, dict[str, torch.Tensor]]:
 
 def _config(theirs: dict[str, object], folder: Path) -> ModelConfig:
     if theirs.get("model_type") != "gpt2":
-        raise InputError(f"{folder} contains a {theirs.get('model_type')!r} model, not a 'gpt2'.")
+        raise InputError(
+            f"{folder} contains a {theirs.get('model_type')!r} model, not a 'gpt2': write "
+            f"hf:{folder} to read it."
+        )
     supported: dict[str, tuple[object, ...]] = {
         "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
         "scale_attn_weights": (True,),

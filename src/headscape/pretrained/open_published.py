@@ -12,6 +12,7 @@ import torch
 from headscape.errors import InputError
 from headscape.pretrained.memory_check import check_memory
 from headscape.pretrained.published_model import PublishedModel, body_of
+from headscape.pretrained.readable_attention import ENCODING
 from headscape.pretrained.sound_input import sound_input
 from headscape.pretrained.speech_model import SpeechModel
 from headscape.text.tokenize.published_tokenizer import PublishedTokenizer
@@ -62,6 +63,7 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
     transformers.logging.disable_progress_bar()
     try:
         config = transformers.AutoConfig.from_pretrained(home, local_files_only=True, **gguf)
+        _refuse_own(folder, config)
         kind = _class(transformers, config)
         _refuse_flash(folder, kind, config)
         check_memory(folder.name, kind, config)
@@ -79,6 +81,15 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
     _need_weights(folder, model, found["missing_keys"])
     name = folder.stem if gguf else folder.resolve().name
     return _wrapped(model, name, lambda: tokenizer or _open_tokenizer(transformers, home, gguf))
+
+
+def _refuse_own(folder: Path, config: Any) -> None:
+    """Raise InputError if set_encoding replaced the model's position, which its class lacks."""
+    if getattr(config, ENCODING, None):
+        raise InputError(
+            f"{folder} has an encoding that set_encoding put in: load it with "
+            f"headscape.huggingface.load to run and train it; its attention cannot be read."
+        )
 
 
 def _refuse_flash(folder: Path, kind: Any, config: Any) -> None:
