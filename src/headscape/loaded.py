@@ -50,7 +50,7 @@ class LoadedModel(Model, ABC):
         """Run one sequence and keep what every chosen head does with it.
 
         The sequence is `text` (or token numbers); without one, `length` tokens of the validation
-        text: at a random place given by `seed`, or the beginning of a `document`. A model of sound
+        text: at a random place given by `seed`, or the beginning of a `document`. A speech model
         takes an array as `text`; without one, `length` frames of noise from `seed`. Layers and
         heads count from 0 and -1 is the last. With `resolution`, maps are reduced to that many
         cells a side while they are computed; `window` (queries, keys) is then kept exactly besides.

@@ -155,7 +155,7 @@ class Model(Protocol):
 
 
 @runtime_checkable
-class Hearing(Protocol):
+class ReadsSound(Protocol):
     """A model that reads sound instead of tokens."""
 
     def sound(

@@ -206,7 +206,7 @@ def test_difference_is_first_minus_second_and_symmetric():
     ahead = ~np.tri(20, dtype=bool)
     assert np.isnan(weights.maps[:, ahead]).all()
     other = replace(second, tokens=second.tokens + 1)
-    assert Difference.of(first, other).heading.endswith("different tokens")
+    assert Difference.of(first, other).heading.endswith("different input")
     with pytest.raises(InputError, match="captures of 20, 8 tokens cannot be compared"):
         Difference.of(first, capture(alibi(4, 8)))
     with pytest.raises(InputError, match="captures of 20, 5 cells a side"):
@@ -260,5 +260,5 @@ def test_training_refusals(run):
         Training.of([*run, run[2]], 0, "bias")
     with pytest.raises(InputError, match=r"different encodings \(alibi, cable\)"):
         Training.of([run[0], replace(run[1], encoding="cable")], 0, "bias")
-    with pytest.raises(InputError, match="different tokens"):
+    with pytest.raises(InputError, match="different inputs; capture every checkpoint"):
         Training.of([run[0], replace(run[1], tokens=run[1].tokens + 1)], 0, "bias")

@@ -2,8 +2,8 @@
 
 import torch
 
-from pretrained.family import VOCABULARY, Family
-from pretrained.speech_families import DEBERTA, SPEECH_FAMILIES
+from pretrained.family import DEBERTA, VOCABULARY, Family
+from pretrained.speech_families import SPEECH_FAMILIES
 
 SIZES = {
     "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "vocab_size": VOCABULARY,

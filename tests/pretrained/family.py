@@ -9,6 +9,10 @@ import transformers
 VOCABULARY = 67
 POSITION = ("relative_attention_bias", "position", "wpe", "pos_bias", "rel_pos", "rel_attn")
 """Parts of the names of parameters that start at 0 or close to it."""
+DEBERTA = {
+    "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8,
+    "max_relative_positions": 20,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,11 @@ class Family:
         at = torch.Generator().manual_seed(5)
         if "conv_kernel" in self.config:
             length *= self.config.get("squeeze_factor", 1)
-            for kernel, stride in ((3, 2), (5, 3)):
+            layers = zip(self.config["conv_kernel"], self.config["conv_stride"], strict=True)
+            for kernel, stride in reversed(list(layers)):
                 length = (length - 1) * stride + kernel
             return torch.randn(batch, length, generator=at, dtype=self.dtype)
         if "feature_projection_input_dim" in self.config:
-            return torch.randn(batch, length, 14, generator=at, dtype=self.dtype)
+            features = self.config["feature_projection_input_dim"]
+            return torch.randn(batch, length, features, generator=at, dtype=self.dtype)
         return torch.randint(3, VOCABULARY, (batch, length), generator=at)

@@ -1,6 +1,6 @@
 """Families that read sound: frames of features or a waveform."""
 
-from pretrained.family import VOCABULARY, Family
+from pretrained.family import DEBERTA, VOCABULARY, Family
 
 SPEECH = {
     "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 64,
@@ -21,10 +21,6 @@ SEAMLESS = {
 INTERLEAVED = {"layout": "interleaved", "clamp": None, "scale": "head_dim"}
 CLIPPED = {"left": 6, "right": 3, "scale": "head_dim"}
 CLIPPED_FIELDS = {"left_max_position_embeddings": 6, "right_max_position_embeddings": 3}
-DEBERTA = {
-    "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8,
-    "max_relative_positions": 20,
-}  # fmt: skip
 
 SPEECH_FAMILIES = {
     "wav2vec2-conformer": Family("Wav2Vec2ConformerModel", {**WAVEFORM,

@@ -1,5 +1,6 @@
 """Every family: recognised as what it is, and scores and weights equal to the model's own."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.models.load import load
 from pretrained.families import FAMILIES
-from pretrained.family import VOCABULARY, Family
+from pretrained.family import Family
 
 pytest.importorskip("transformers")
 # transformers scripts a function of DeBERTa with TorchScript while it is imported.
@@ -18,7 +19,7 @@ LENGTH = 29
 
 
 def tokens(length: int = LENGTH) -> torch.Tensor:
-    return torch.randint(3, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(5))
+    return FAMILIES["llama"].read(length)
 
 
 def observed(
@@ -33,6 +34,18 @@ def observed(
 def tolerance(family: Family) -> float:
     """Eager attention takes its softmax in float32 whatever the dtype."""
     return 2e-5 if family.dtype == torch.float32 else 2e-6
+
+
+def own_weights(model: Any, given: torch.Tensor, wavlm: bool) -> list[torch.Tensor]:
+    """The weights that the model returns; WavLM asks torch for their mean over heads."""
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        if wavlm:
+            functions = torch.nn.functional
+            apart = partial(functions.multi_head_attention_forward, average_attn_weights=False)
+            patch.setattr(functions, "multi_head_attention_forward", apart)
+        found = model(given, output_attentions=True).attentions
+    # It repeats that mean, now the weights of every head, once per head.
+    return [own[:, 0] if wavlm else own if own.ndim == 4 else unblocked(own) for own in found]
 
 
 def unblocked(weights: torch.Tensor) -> torch.Tensor:
@@ -62,17 +75,15 @@ def test_a_family_is_read_as_its_own_attention(family: Family) -> None:
     eager = load(family.build(attn_implementation="eager"))
     expected = family.eager or family.encodings
     assert tuple(layer.encoding for layer in eager.spec.layers) == expected
-    with torch.no_grad():
-        body = eager._body  # type: ignore[attr-defined]
-        weights = body(given, output_attentions=True).attentions
+    body = eager._body  # type: ignore[attr-defined]
+    weights = own_weights(body, given, "wavlm" in family.encodings)
     inputs = observed(model if family.eager is None else eager, given=given)
     assert len(weights) == len(inputs) == len(spec.layers)
     for layer, own in enumerate(weights):
         every = scores(inputs[layer])
-        theirs = (own if own.ndim == 4 else unblocked(own)).to(every.weights.dtype)
-        # WavLM returns the mean of its heads' weights.
-        ours = every.weights.mean(1, keepdim=True) if "wavlm" in family.encodings else every.weights
-        assert torch.allclose(ours, theirs, atol=tolerance(family))
+        assert own.shape == every.weights.shape
+        theirs = own.to(every.weights.dtype)
+        assert torch.allclose(every.weights, theirs, atol=tolerance(family))
         seen = every.visible.expand_as(every.final)
         total = (every.content + every.bias - every.final)[seen]
         size = every.final[seen].abs().max()

@@ -9,7 +9,7 @@ from headscape.attention.reference import AttentionInputs, attend, scores
 from headscape.errors import InputError
 from headscape.models.load import load
 from headscape.pretrained.attention_watch import AttentionWatch
-from pretrained.families import FAMILIES, VOCABULARY
+from pretrained.families import FAMILIES
 
 pytest.importorskip("transformers")
 # transformers scripts a function of DeBERTa with TorchScript while it is imported.
@@ -22,10 +22,6 @@ PADDED = ["llama", "mistral", "qwen3", "gemma2", "gpt2", "opt", "bloom", "falcon
 
 FIRST_ONLY = {"gemma2", "bloom"}
 """Families whose own forward gives padding NaN in float64, and with it every later layer."""
-
-
-def batch() -> torch.Tensor:
-    return torch.randint(3, VOCABULARY, (2, LENGTH), generator=torch.Generator().manual_seed(5))
 
 
 def run(model: Any, given: torch.Tensor, **more: torch.Tensor) -> dict[int, torch.Tensor]:
@@ -72,6 +68,16 @@ def test_a_padded_waveform(name: str) -> None:
     check(layers, inputs, run(model, given, attention_mask=samples.long()), padding("right"))
 
 
+def test_a_waveform_padded_on_the_left_is_refused() -> None:
+    family = FAMILIES["wavlm"]
+    model: Any = load(family.build())
+    given = family.read(LENGTH, 2)
+    samples = torch.ones(given.shape, dtype=torch.bool)
+    samples[1, :30] = False
+    with pytest.raises(InputError, match="padded on the right, got padding before samples: move"):
+        model.observe(given, [0], lambda *_: None, real=samples)
+
+
 def check(
     layers: range,
     inputs: dict[int, AttentionInputs],
@@ -92,10 +98,10 @@ def check(
 @pytest.mark.parametrize("name", ["llama", "qwen3", "phi", "cohere", "gpt2"])
 def test_positions_that_do_not_start_at_0(name: str) -> None:
     model: Any = load(FAMILIES[name].build())
-    at = torch.arange(7, 7 + LENGTH)[None]
+    at, given = torch.arange(7, 7 + LENGTH)[None], FAMILIES[name].read(LENGTH, 2)
     inputs: dict[int, AttentionInputs] = {}
-    model.observe(batch(), [0, 1], inputs.__setitem__, positions=at)
-    results = run(model, batch(), position_ids=at)
+    model.observe(given, [0, 1], inputs.__setitem__, positions=at)
+    results = run(model, given, position_ids=at)
     for layer in (0, 1):
         found = inputs[layer]
         assert torch.equal(found.positions.q, at)
@@ -107,5 +113,6 @@ def test_positions_that_do_not_start_at_0(name: str) -> None:
 
 def test_positions_for_a_model_that_takes_none_are_refused() -> None:
     model: Any = load(FAMILIES["bloom"].build())
+    given, at = FAMILIES["bloom"].read(LENGTH), torch.arange(3, 3 + LENGTH)[None]
     with pytest.raises(InputError, match="takes no position_ids: leave it out"):
-        model.observe(batch(), [0], lambda *_: None, positions=torch.arange(3, 3 + LENGTH)[None])
+        model.observe(given, [0], lambda *_: None, positions=at)

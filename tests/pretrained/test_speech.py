@@ -1,4 +1,4 @@
-"""Models of sound: noise from a seed, a user's array, and what cannot be read."""
+"""Speech models: noise from a seed, a user's array, and what cannot be read."""
 
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,8 @@ def test_a_users_sound_is_what_the_model_reads(name: str) -> None:
 def test_captures_of_different_sounds_are_not_said_to_be_the_same() -> None:
     model = load(FAMILIES["wav2vec2-bert"].build())
     one, other = (model.capture(length=9, seed=seed) for seed in (1, 2))
-    assert "different tokens" in Difference.of(one, other).heading
-    assert "different tokens" not in Difference.of(one, one).heading
+    assert "different input" in Difference.of(one, other).heading
+    assert "different input" not in Difference.of(one, one).heading
     assert "9 frames (corpus noise, seed 1)" in caption(one, 2, "bias")
 
 
@@ -62,8 +62,8 @@ def test_captures_of_different_sounds_are_not_said_to_be_the_same() -> None:
         ("wavlm", np.zeros((4, 3)), r"samples \[n\], got shape \(4, 3\)"),
         ("wavlm", np.zeros(4), "has 0 frames, fewer than the 1 needed: give at least 11 samples"),
         ("wav2vec2-bert", np.zeros((4, 3)), r"frames \[t, 14\], got shape \(4, 3\)"),
-        ("wav2vec2-bert", np.full((4, 14), np.nan), "not finite"),
-        ("wav2vec2-bert", [["a"]], r"an array of frames \[t, 14\]"),
+        ("wav2vec2-bert", np.full((4, 14), np.nan), "contains 56 values that are NaN or inf"),
+        ("wav2vec2-bert", [["a"]], r"an array of frames \[t, 14\], got list"),
         ("wav2vec2-bert", "a text", "reads sound: leave the text out"),
     ],
 )
@@ -81,6 +81,8 @@ def test_too_few_frames_and_scoring_are_refused() -> None:
         model.losses(torch.zeros(1, 4, dtype=torch.long), 0)
     with pytest.raises(InputError, match="heads are measured on tokens"):
         model.measures([1, 2, 3])
+    with pytest.raises(InputError, match=r"at least 1 token or frame, got shape \(1, 0, 14\)"):
+        model.observe(torch.zeros(1, 0, 14), [0], lambda *_: None)  # type: ignore[arg-type]
     sound = torch.zeros(1, 4, 14)
     with pytest.raises(InputError, match="takes no position_ids"):
         model.observe(sound, [0], lambda *_: None, positions=torch.arange(4)[None])  # type: ignore[call-arg]
@@ -88,7 +90,7 @@ def test_too_few_frames_and_scoring_are_refused() -> None:
 
 def test_capture_from_the_command_line(tmp_path: Path) -> None:
     FAMILIES["wavlm"].build().float().save_pretrained(tmp_path / "sound")
-    # The tokenizer of a model of sound is for its output, and is not opened.
+    # The tokenizer of a speech model is for its output, and is not opened.
     (tmp_path / "sound" / "vocab.json").write_text("{}")
     out = tmp_path / "c.safetensors"
     words = ["capture", f"hf:{tmp_path / 'sound'}", "--length", "30", "--layers", "all"]
@@ -99,6 +101,19 @@ def test_capture_from_the_command_line(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["encodings", "--of", f"hf:{tmp_path / 'sound'}"]).output
     assert "at the input: positional convolution" in said
     assert "layer 1-3: wavlm  buckets=16, max_distance=20, scale='head_dim'" in said
+
+
+def test_a_tokenizer_for_a_speech_model_is_refused(tmp_path: Path) -> None:
+    theirs = FAMILIES["wavlm"].build().float()
+    theirs.save_pretrained(tmp_path / "sound")
+    message = "reads sound and uses no tokenizer: leave tokenizer out"
+    for source in (theirs, f"hf:{tmp_path / 'sound'}"):
+        with pytest.raises(InputError, match=message):
+            load(source, tokenizer="bytes")
+    words = ["capture", f"hf:{tmp_path / 'sound'}", "--tokenizer", "bytes"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "c.safetensors")])
+    assert done.exit_code != 0
+    assert not (tmp_path / "c.safetensors").exists()
 
 
 def test_a_convolution_that_does_not_run_is_not_named() -> None:
@@ -138,7 +153,7 @@ def test_content_is_q_k_without_position(name: str) -> None:
     assert (found.final - found.content).abs().max() > 0.1
 
 
-def test_a_changed_table_of_keys_is_caught_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_table_of_keys_is_not_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.models.wav2vec2_bert import modeling_wav2vec2_bert as theirs
 
     made = theirs._apply_relative_key_position_encoding
@@ -156,7 +171,7 @@ def test_a_changed_table_of_keys_is_caught_or_unknown(monkeypatch: pytest.Monkey
     ("kind", "config", "message"),
     [
         ("ViTModel", {"hidden_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1},
-         "ViTModel reads pixel_values: Headscape reads models of tokens, and of sound those"),
+         "ViTModel reads pixel_values, which Headscape cannot read: use a model that reads tokens"),
         ("WhisperModel", None, "WhisperEncoder reads input_features"),
         ("LayoutLMv3Model", {**SIZES, "coordinate_size": 8, "shape_size": 8,
          "has_relative_attention_bias": True, "has_spatial_attention_bias": True,

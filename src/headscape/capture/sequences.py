@@ -11,19 +11,19 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from headscape.errors import InputError, at_least
-from headscape.protocol import Hearing, Model
+from headscape.protocol import Model, ReadsSound
 
 Text = str | Sequence[int] | np.ndarray | Tensor
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token numbers with their source; of sound, the numbers of its frames."""
+    """Token ids with their source; for sound, 0, 1, 2 ... for its frames."""
 
     tokens: Int64[np.ndarray, " t"]
     source: Mapping[str, Any]
     sound: Float32[np.ndarray, "n ..."] | None = None
-    """What a model of sound reads."""
+    """What a speech model reads."""
 
     def batch(self) -> Tensor:
         """Return what the model reads, as a batch of one."""
@@ -43,11 +43,11 @@ def choose_tokens(
 
     Without a text: the beginning of validation document `document`, or `length` tokens at a random
     place given by `seed`. `length` defaults to the whole text, or to the trained context length.
-    A model of sound takes an array as `text`; without one, `length` frames of noise from `seed`.
+    A speech model takes an array as `text`; without one, `length` frames of noise from `seed`.
     """
     at_least(1, length=length)
     at_least(0, seed=seed)
-    if isinstance(model, Hearing):
+    if isinstance(model, ReadsSound):
         if isinstance(text, str) or document is not None:
             raise InputError(
                 f"{model.spec.name} reads sound: leave the text out to capture noise, or give "
@@ -71,7 +71,7 @@ def choose_tokens(
     return _random_window(dataset.validation, length, seed, dataset.corpus)
 
 
-def _sound(model: Hearing, given: object, length: int | None, seed: int) -> Tokens:
+def _sound(model: ReadsSound, given: object, length: int | None, seed: int) -> Tokens:
     sound, frames = model.sound(given, length=length, seed=seed)
     source: dict[str, Any] = {"sound": sha256(sound.tobytes()).hexdigest()}
     source |= {"corpus": "noise", "seed": seed} if given is None else {"corpus": "sound"}

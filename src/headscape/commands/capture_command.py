@@ -47,8 +47,8 @@ def capture(
     seed: Annotated[
         int,
         typer.Option(
-            help="Without a text: which random window of the validation text; of a model of sound, "
-            "which noise."
+            help="Without a text: random seed of the window of the validation text, or of the "
+            "noise for a speech model."
         ),
     ] = 0,
     tokenizer: Annotated[

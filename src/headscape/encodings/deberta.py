@@ -112,7 +112,7 @@ class DeBERTa(Encoding):
         """Return content to position by query and position to content by key, both scaled."""
         heads = need_heads(self.title, positions, heads)
         distance, _ = self.distances(positions, self.rows.device)
-        # From here on there is one row, and a basis goes on as its last column.
+        # All distances from `far` on share one row, and a basis continues with its last column.
         far = self.config.buckets if self.config.bucketing == "none" else self.config.max_distance
         distance = distance[distance.abs() <= far]
         zero = -int(distance[0])

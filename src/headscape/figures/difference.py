@@ -53,7 +53,7 @@ class Difference(Maps):
             names = [f"{x}, layer {at + 1}" for x, at in zip(names, layers, strict=True)]
             place = ""
         minus = f"({names[0]}) \N{MINUS SIGN} ({names[1]})"
-        note = "" if same_input(first, second) else ", different tokens"
+        note = "" if same_input(first, second) else ", different input"
         shown: dict[str, Any] = {
             "heading": f"{minus}{place}: {quantity_words(quantity)}{note}",
             "stem": default_name(

@@ -144,7 +144,7 @@ def _ordered(captures: Sequence[CaptureData]) -> list[CaptureData]:
         )
     if not all(same_input(each, captures[0]) for each in captures):
         raise InputError(
-            "the captures are of different tokens; capture every checkpoint with the same sequence."
+            "the captures are of different inputs; capture every checkpoint with the same sequence."
         )
     captures = sorted(captures, key=_step)
     steps = [_step(capture) for capture in captures]

@@ -10,7 +10,7 @@ from jaxtyping import Int64
 
 from headscape.capture.sequences import Text, choose_tokens
 from headscape.errors import InputError
-from headscape.protocol import Hearing, Model
+from headscape.protocol import Model, ReadsSound
 from headscape.text.dataset import open_dataset
 
 
@@ -35,7 +35,7 @@ class Stream:
 
 def open_stream(model: Model, text: Text | None, corpus: str | None) -> Stream:
     """Return the tokens of a text or a corpus; without either, the model's validation text."""
-    if isinstance(model, Hearing):
+    if isinstance(model, ReadsSound):
         raise InputError(
             f"{model.spec.name} reads sound, and heads are measured on tokens: capture it instead."
         )

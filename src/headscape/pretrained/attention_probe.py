@@ -23,7 +23,10 @@ class Probe:
         return None if changed is None else self._run(module, {**given, **changed})
 
     def growth(self, module: nn.Module, given: dict[str, Any]) -> tuple[bool, Tensor | None]:
-        """Return whether equal hidden states give equal k and, up to a factor, q; the factor."""
+        """Return (True, factor per position), or (False, None).
+
+        True if equal hidden states give equal k, and q equal up to that factor.
+        """
         name = next(iter(given), None)
         if name is None or not isinstance(given[name], Tensor):
             return False, None

@@ -3,7 +3,7 @@
 A module that looks like a table of positions is watched while the model runs. The rows it returns
 for positions 0, 1, 2 ... say which of its rows is position 0: 0 in GPT-2 and BERT, 2 in OPT and
 RoBERTa. Sinusoids are compared with those of Vaswani et al. and of fairseq (XGLM, M2M100). wav2vec2
-and WavLM add a convolution of the frames instead; that it ran is all that is read of it.
+and WavLM add a convolution of the frames instead; only whether it runs is recorded.
 """
 
 import re

@@ -37,14 +37,18 @@ def wrap_tokenizer(theirs: Any) -> PublishedTokenizer:
 def wrap_published(model: Any, tokenizer: Tokenizer | None) -> PublishedModel:
     """Read a transformers model that is already in memory."""
     name = Path(str(getattr(model, "name_or_path", ""))).name or type(model).__name__
-    return _wrapped(model, name, lambda: tokenizer)
+    return _wrapped(model, name, tokenizer, lambda: None)
 
 
-def _wrapped(model: Any, name: str, tokenizer: Callable[[], Tokenizer | None]) -> PublishedModel:
-    """Read a model of tokens or of sound; the tokenizer beside a model of sound is not opened."""
+def _wrapped(
+    model: Any, name: str, given: Tokenizer | None, beside: Callable[[], Tokenizer | None]
+) -> PublishedModel:
+    """Read a model of tokens or a speech model, beside which no tokenizer is opened."""
     reads = sound_input(body_of(model), model.config)
     if reads is None:
-        return PublishedModel(model, name, tokenizer())
+        return PublishedModel(model, name, given or beside())
+    if given is not None:
+        raise InputError(f"{name} reads sound and uses no tokenizer: leave tokenizer out.")
     return SpeechModel(model, name, reads)
 
 
@@ -80,7 +84,7 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
             transformers.logging.enable_progress_bar()
     _need_weights(folder, model, found["missing_keys"])
     name = folder.stem if gguf else folder.resolve().name
-    return _wrapped(model, name, lambda: tokenizer or _open_tokenizer(transformers, home, gguf))
+    return _wrapped(model, name, tokenizer, lambda: _open_tokenizer(transformers, home, gguf))
 
 
 def _refuse_own(folder: Path, config: Any) -> None:
@@ -151,7 +155,7 @@ def _open_tokenizer(
 
 def _first_line(error: Exception) -> str:
     """Return why transformers failed; a config's validator says it in the error's cause."""
-    said = str(error.__cause__ if isinstance(error, _invalid_config()) else error).strip()
+    said = str(error.__cause__ or error).strip()
     return said.splitlines()[0] if said else type(error).__name__
 
 

@@ -115,12 +115,14 @@ class PublishedModel(LoadedModel):
     ) -> None:
         """Run tokens and call `watch` for each of `layers`; stop after the last of them.
 
-        A model of sound takes frames [b t f] or samples [b t] as `tokens`. `real` is False for
+        A speech model takes frames [b t f] or samples [b t] as `tokens`. `real` is False for
         padding. `positions` are given to the model where they do not count 0, 1, 2 ...; a model
         that takes none is refused.
         """
         if tokens.shape[1] == 0:
-            raise InputError("a sequence needs at least one token.")
+            raise InputError(
+                f"a sequence needs at least 1 token or frame, got shape {tuple(tokens.shape)}."
+            )
         readings, last = self._readings(), max(layers)
         seen = None if real is None else self._real_positions(real)
 

@@ -13,11 +13,7 @@ def epsilon(dtype: torch.dtype) -> float:
 
 
 def allowance(dtype: torch.dtype) -> float:
-    """The relative difference that rounding explains: 32 roundings, or 4 in half precision.
-
-    Right readings of the tested families and of SmolLM2 need at most 4.3 of the 32, 1.3 of the 4.
-    A wrong convention is off by 10,000 or more in float32, but by as little as 250 in bfloat16.
-    """
+    """Return the relative difference that rounding explains: 32 roundings, 4 in half precision."""
     eps = epsilon(dtype)
     return (32 if eps == torch.finfo(torch.float32).eps else 4) * eps
 
@@ -25,8 +21,7 @@ def allowance(dtype: torch.dtype) -> float:
 def rotation_agrees(ours: Tensor, theirs: Tensor) -> bool:
     """Whether two rotations of the same vectors agree; an angle is rounded like its position.
 
-    A quarter of the allowance per position: right rotations need at most a tenth of a rounding,
-    and a wrong pairing is off by 5 in bfloat16.
+    A quarter of the allowance per position.
     """
     allowed = allowance(theirs.dtype) / 4 * theirs.shape[2] * theirs.abs().amax()
     return bool((ours - theirs).abs().amax() <= allowed)
@@ -45,10 +40,11 @@ def bias_agrees(ours: Tensor, theirs: Tensor, seen: Tensor, *, within: float) ->
 
 
 def output_rounding(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
-    """How far the output moves, to first order, if every number of attention is off by a factor.
+    """Return how far the output moves, to first order, per unit of relative error.
 
-    A score changes by at most size = 1 + scale |q| . |k| + |bias| times that factor, and the output
-    by the sum over keys of w_ij (size_ij |v_j - out_i| + |v_j|).
+    The error is in every number of attention. A score changes by at most size =
+    1 + scale |q| . |k| + |bias| times that error, and the output by the sum over keys of
+    w_ij (size_ij |v_j - out_i| + |v_j|).
     """
     every, heads = scores(inputs), inputs.q.shape[1]
     products = inputs.q.abs() @ shared(inputs.k, heads).abs().mT

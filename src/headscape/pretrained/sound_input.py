@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float32
 from torch import Tensor, nn
 
-from headscape.errors import InputError, at_least
+from headscape.errors import InputError
 
 FRAMES = 128
 """Frames of noise if no length is given."""
@@ -48,23 +48,26 @@ class SoundInput:
 
     def check(self, given: object, length: int | None) -> Float32[np.ndarray, "t ..."]:
         """Return a user's sound, cut to `length` frames."""
-        wanted = "samples [n]" if self.features is None else f"frames [t, {self.features}]"
+        unit = "samples" if self.features is None else "frames"
+        wanted = f"{unit} [n]" if self.features is None else f"{unit} [t, {self.features}]"
         try:
             found = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
             sound = found.astype(np.float32)
         except (TypeError, ValueError) as error:
-            raise InputError(f"sound must be an array of {wanted}.") from error
+            raise InputError(
+                f"sound must be an array of {wanted}, got {type(given).__name__}."
+            ) from error
         if sound.ndim != (1 if self.features is None else 2) or (
             self.features is not None and sound.shape[1] != self.features
         ):
             raise InputError(f"sound must be an array of {wanted}, got shape {sound.shape}.")
-        if not np.isfinite(sound).all():
-            raise InputError("sound contains numbers that are not finite.")
-        have = self.frames(len(sound))
-        if have < max(1, length or 1):
+        if bad := int((~np.isfinite(sound)).sum()):
+            raise InputError(f"sound contains {bad} values that are NaN or infinite: remove them.")
+        have, least = self.frames(len(sound)), length or 1
+        if have < least:
             raise InputError(
-                f"the sound has {have} frames, fewer than the {length or 1} needed: give at least "
-                f"{self.needed(length or 1)} {wanted.partition(' ')[0]}."
+                f"the sound has {have} frames, fewer than the {least} needed: give at least "
+                f"{self.needed(least)} {unit}."
             )
         return sound if length is None else sound[: self.needed(length)]
 
@@ -72,8 +75,6 @@ class SoundInput:
         self, given: object, length: int | None, seed: int
     ) -> tuple[Float32[np.ndarray, "t ..."], int]:
         """Return a user's sound, or noise where `given` is None, and its number of frames."""
-        at_least(1, length=length)
-        at_least(0, seed=seed)
         if given is None:
             return self.noise(length or FRAMES, seed), length or FRAMES
         sound = self.check(given, length)
@@ -83,6 +84,11 @@ class SoundInput:
         """Return which frames are not padding; a padded waveform is padded on the right."""
         if not self.convolutions:
             return real
+        if (real[:, 1:] & ~real[:, :-1]).any():
+            raise InputError(
+                "a waveform must be padded on the right, got padding before samples: move it to "
+                "the end."
+            )
         counts = torch.tensor([self.frames(int(count)) for count in real.sum(dim=1)])
         every = torch.arange(self.frames(real.shape[1]))
         return (every < counts[:, None]).to(real.device)
@@ -103,6 +109,6 @@ def sound_input(body: nn.Module, config: Any) -> SoundInput | None:
         pool = getattr(config, "squeeze_factor", 1)
         return SoundInput(convolutions=(*zip(kernels, strides, strict=True), (pool, pool)))
     raise InputError(
-        f"{type(body).__name__} reads {first}: Headscape reads models of tokens, and of sound "
-        f"those that are built like wav2vec2 or SeamlessM4T."
+        f"{type(body).__name__} reads {first}, which Headscape cannot read: use a model that reads "
+        f"tokens, or a speech model built like wav2vec2 or SeamlessM4T."
     )

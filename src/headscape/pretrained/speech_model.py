@@ -17,7 +17,7 @@ from headscape.protocol import Spec
 
 
 class SpeechModel(PublishedModel):
-    """A transformers model of sound: it can be captured."""
+    """A speech model of transformers: it can be captured."""
 
     def __init__(self, model: Any, name: str, reads: SoundInput) -> None:
         self.reads = reads
@@ -34,7 +34,7 @@ class SpeechModel(PublishedModel):
 
     @cached_property
     def spec(self) -> Spec:
-        """As for a model of tokens, without a vocabulary and a trained length."""
+        """Return the spec; vocabulary is 0 and train_length None, since it reads no tokens."""
         return replace(super().spec, vocabulary=0, train_length=None)
 
     def sound(
