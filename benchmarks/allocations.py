@@ -19,7 +19,9 @@ def allocated_megabytes(step: Step) -> float:
 
 
 def profiled(step: Step) -> tuple[float, torch.profiler.profile]:
-    """Return the same, and the profile of the step's operators."""
+    """Return how far the bytes of all tensors rise during the step, in MB, and the profile of
+    its operators.
+    """
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
         step()

@@ -9,7 +9,7 @@
     bloom      a whole training step of a BLOOM type at 2,048 tokens, against its eager path
     t5         a whole training step of a T5 type at 2,048 tokens, against its eager path
     module     the attention module of a T5's encoder and of a BLOOM alone, against eager
-    shares     published T5s and BLOOMs: attention's share of a step and the bound that follows
+    shares     T5s and BLOOMs: attention's share of a step, and the largest gain possible without it
     half       a forward pass of the Llama type in bfloat16, against sdpa in bfloat16
     smollm     SmolLM2-135M: the same 64 tokens, and milliseconds per token at 512 and 4,096
 
@@ -146,9 +146,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lengths", type=int, nargs="+", help="of llama, gpt2, half and smollm")
     parser.add_argument(
-        "--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), help="of shares"
+        "--shapes",
+        nargs="+",
+        choices=SHAPES,
+        default=list(SHAPES),
+        help="shapes that `shares` measures",
     )
-    parser.add_argument("--checkpointing", action="store_true", help="of activations in shares")
+    parser.add_argument(
+        "--checkpointing", action="store_true", help="use gradient checkpointing in `shares`"
+    )
     parser.add_argument("--cpu", action="store_true", help="measure the process's own CPU time")
     options = parser.parse_args()
     if options.cpu:

@@ -87,7 +87,7 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--draft", action="store_true")
+    parser.add_argument("--draft", action="store_true", help="no notebooks, and maps of two heads")
     options = parser.parse_args()
     out: Path = options.out.absolute()
     source = out.with_name(f"{out.name}-source")

@@ -103,7 +103,7 @@ def test_the_sdist_has_what_a_build_needs(wheel: Path) -> None:
 
 def test_it_draws_a_figure(installed: Path, tmp_path: Path) -> None:
     headscape = installed / "bin" / "headscape"
-    words = ("--encodings", "alibi", "--untrained", "--length", "64", "--format", "png")
+    words = ("--encodings", "alibi", "--untrained", "--length", "64")
     run(headscape, "figures", *words, cwd=tmp_path)
     assert (tmp_path / "figures/index.html").is_file()
     assert list((tmp_path / "figures").rglob("*.png"))

@@ -1,14 +1,9 @@
 """The main job: the right figures of the right models, made once, side by side."""
 
-import io
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,33 +24,16 @@ from headscape.paper.job_line import JobLine
 from headscape.paper.paper_figures import FIGURES, figure_of
 from headscape.train import Run
 from page.test_build import packs_of
+from paper.conftest import Settings
 
 TICKS = Path(__file__).parents[1] / "figures" / "figure_ticks.json"
-WORKER = Path(__file__).with_name("figures_worker.py")
-Settings = dict[str, Any]
-
 
 pytestmark = pytest.mark.xdist_group("figures")  # one worker makes the eight figures, once
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """Settings of a model that is trained in no time, on a text of its own."""
-    folder = tmp_path_factory.mktemp("corpus")
-    text = folder / "text.txt"
-    text.write_text("".join(f"{n} and {n % 7} and {n % 11}\n" for n in range(3000)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HEADSCAPE_CACHE", str(folder / "cache"))
-        yield {
-            "corpus": str(text), "tokenizer": "bytes", "context_length": 32, "steps": 3,
-            "width": 48, "tokens_per_step": 64, "batch_size": 2, "warmup_steps": 1,
-            "validation_windows": 4,
-        }  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Made:
-    """The folder of a job, its page, and what it wrote to stderr."""
+    """The folder of a job, its page, and what all its processes wrote to stderr."""
 
     folder: Path
     page: Path
@@ -65,10 +43,17 @@ class Made:
 @pytest.fixture(scope="module")
 def eight(tiny: Settings, tmp_path_factory: pytest.TempPathFactory) -> Made:
     """All eight figures, made by two processes."""
-    folder, said = tmp_path_factory.mktemp("eight"), io.StringIO()
-    with redirect_stderr(said):
-        page = make(folder, tiny, processes=2)
-    return Made(folder, page, said.getvalue())
+    folder = tmp_path_factory.mktemp("eight")
+    said, stderr = folder / "stderr.txt", os.dup(2)
+    # The other processes inherit the descriptor; pytest's sys.stderr here does not write to it.
+    with said.open("a", buffering=1) as file, redirect_stderr(file):
+        os.dup2(file.fileno(), 2)
+        try:
+            page = make(folder, tiny, processes=2)
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+    return Made(folder, page, said.read_text())
 
 
 def make(tmp_path: Path, tiny: Settings, *, processes: int = 1, **changes: Any) -> Path:
@@ -112,6 +97,7 @@ def test_two_processes_make_all_eight_and_a_second_call_makes_nothing(
     out, said = eight.page.parent, eight.said
     text = eight.page.read_text()
     assert re.match(r"Figure 12: ALiBi: .*figure-12-alibi\.png \(untrained\)", said)
+    assert "Traceback" not in said
     for figure in FIGURES:
         assert (out / f"{figure.name}.png").is_file()
         assert f'href="{figure.name}.png"' in text
@@ -162,9 +148,16 @@ def test_every_figure_links_into_the_viewer(untrained_page: Path) -> None:
     assert cable.header["layers"] == [states[0]["layer"]]
 
 
-def test_earlier_figures_stay_on_the_page(tmp_path: Path, tiny: Settings) -> None:
-    make(tmp_path, tiny, encodings=("fox",))
-    page = make(tmp_path, tiny, encodings=("kerple",))
+@pytest.fixture(scope="module")
+def fox(tiny: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a job that made a figure that is not in the paper."""
+    folder = tmp_path_factory.mktemp("fox")
+    make(folder, tiny, encodings=("fox",))
+    return folder
+
+
+def test_earlier_figures_stay_on_the_page(fox: Path, tiny: Settings) -> None:
+    page = make(fox, tiny, encodings=("kerple",))
     assert 'id="extra-fox"' in page.read_text()
     assert 'id="figure-10-kerple"' in page.read_text()
 
@@ -192,12 +185,14 @@ def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_own_runs_are_used(tmp_path: Path, eight: Made, tiny: Settings) -> None:
-    run = run_folder(eight.folder, "cable")
-    page = make(tmp_path / "other", tiny, encodings=("cable",), own_runs={"cable": run})
+def test_own_runs_are_used(tmp_path: Path, eight: Made, fox: Path, tiny: Settings) -> None:
+    run, extra = run_folder(eight.folder, "cable"), run_folder(fox, "fox")
+    runs = {"cable": run, "fox": extra}
+    page = make(tmp_path / "other", tiny, encodings=("cable", "fox"), own_runs=runs)
     assert not (tmp_path / "other" / "runs").exists()
-    held = capture_file.load(page.parent / "data" / "figure-08-cable.safetensors")
-    assert held.provenance["run"] == run.name
+    for name, used in (("figure-08-cable", run), ("extra-fox", extra)):
+        held = capture_file.load(page.parent / "data" / f"{name}.safetensors")
+        assert held.provenance["run"] == used.name
     with pytest.raises(InputError, match="was trained with 'cable', not 'alibi'"):
         make(tmp_path / "b", tiny, encodings=("alibi",), own_runs={"alibi": run})
     with pytest.raises(InputError, match="not both"):
@@ -250,69 +245,6 @@ def test_the_line_has_figures_time_left_and_what_is_at_work(
     assert capfd.readouterr().err == (
         "1 of 2 figures, 0:10 left  |  Figure 9: DAPEv2+CABLE: step 9/18 loss 2.00\n"
     )
-
-
-def started(tmp_path: Path, tiny: Settings) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, WORKER, json.dumps({**tiny, "out": str(tmp_path)})],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def wait_for_steps(tmp_path: Path, process: "subprocess.Popen[str]", count: int) -> None:
-    """Wait until two models have made some steps."""
-    limit = time.monotonic() + 120
-    while time.monotonic() < limit:
-        assert process.poll() is None
-        files = list((tmp_path / "runs").glob("*/metrics.jsonl"))
-        if len(files) == 2 and all(path.read_text().count("\n") >= count for path in files):
-            return
-        time.sleep(0.05)
-    raise AssertionError("no training in two minutes")
-
-
-def ends(group: int) -> bool:
-    """Whether every process of a group is gone within twenty seconds."""
-    limit = time.monotonic() + 20
-    while time.monotonic() < limit:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.1)
-    return False
-
-
-def test_ctrl_c_saves_the_same_call_continues_and_a_kill_leaves_no_process(
-    tmp_path: Path, tiny: Settings
-) -> None:
-    settings, stopped, more = {**tiny, "steps": 100_000}, [], 5
-    # A terminal sends the signal to the whole group, `kill` to one process.
-    for interrupt in (os.killpg, os.kill):
-        process = started(tmp_path, settings)
-        wait_for_steps(tmp_path, process, more)
-        interrupt(process.pid, signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
-        assert process.returncode == 130, said
-        assert "Traceback" not in said
-        assert ends(process.pid)
-        steps = {run: Run.open(run).step for run in (tmp_path / "runs").iterdir()}
-        assert len(steps) == 2
-        stopped.append(steps)
-        more = max(steps.values()) + 5
-    process = started(tmp_path, settings)
-    try:
-        wait_for_steps(tmp_path, process, more)
-        for run in steps:
-            entries = json.loads((run / "provenance.json").read_text())
-            assert [entry["step"] for entry in entries] == [0, *(each[run] for each in stopped)]
-    finally:
-        # Killed, it cannot tell its processes, and they end with it all the same.
-        process.kill()
-        process.communicate()
-    assert ends(process.pid)
 
 
 @pytest.mark.slow

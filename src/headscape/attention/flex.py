@@ -10,6 +10,8 @@ does not compile). Nothing is tested on a GPU.
 It supports Toeplitz, Slope and Perceptron, windows and grouped heads, but neither Pairwise nor
 Sheared, nor encodings that mix whole rows of scores (DAPE, DAPEv2, CoPE), nor a temperature,
 softcap or sink.
+
+flex_attention is imported where it is used: importing it loads torch's compiler.
 """
 
 from collections.abc import Callable

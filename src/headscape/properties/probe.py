@@ -69,6 +69,8 @@ def model(factory: Factory, heads: int, layers: int = 2, seed: int = 0) -> GPT2:
     takes longer than a pass: copy the model to change them.
     """
     base = _without_position(heads, layers, seed)
+    # deepcopy keeps what is in its memo: copy the containers that get an encoding, share the
+    # weights.
     parents = {base, base.blocks, *base.blocks, *(block.attention for block in base.blocks)}
     shared = {id(part): part for part in base.modules() if part not in parents}
     made = copy.deepcopy(base, shared)
@@ -117,7 +119,10 @@ def copied_encodings(subject: GPT2) -> Iterator[None]:
 def logits(
     subject: GPT2, text: Tensor, *, positions: Tensor | None = None, groups: Tensor | None = None
 ) -> Tensor:
-    """Return the logits of a pass that affects no other."""
+    """Return the logits of one pass.
+
+    It is run with copies of the encodings so that it changes no later pass.
+    """
     with copied_encodings(subject):
         found: Tensor = subject(text, positions=positions, groups=groups)
     return found
@@ -126,7 +131,7 @@ def logits(
 def observe(
     subject: GPT2, text: Tensor, *, positions: Tensor | None = None, groups: Tensor | None = None
 ) -> Observed:
-    """Return all of a pass that affects no other."""
+    """Return logits and scores of one pass, run with copies of the encodings."""
     with copied_encodings(subject):
         return observe_in_place(subject, text, positions, groups)
 
@@ -135,7 +140,7 @@ def observe(
 def observe_in_place(
     subject: GPT2, text: Tensor, positions: Tensor | None = None, groups: Tensor | None = None
 ) -> Observed:
-    """Return all of a pass through the model itself."""
+    """Return logits and scores of one pass through the model itself."""
     scores: list[Scores] = []
 
     def watch(_: int, inputs: AttentionInputs) -> None:

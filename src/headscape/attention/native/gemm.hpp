@@ -30,8 +30,8 @@ struct Band {
     Band after(int64_t i) const { return {low + i, high + i}; }
 };
 
-// Numbers that a later product needs. The blocks of this one ask for their cache lines, each for an
-// equal share: asked for all at once, they would hold up the loads of this product.
+// Memory that a later product reads. Every block of this product prefetches an equal share of its
+// cache lines; prefetching all at once would delay this product's own loads.
 struct Ahead {
     const float *at = nullptr;
     int64_t lines = 0, share = 0;

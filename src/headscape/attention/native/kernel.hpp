@@ -7,6 +7,7 @@
 
 #include "cells.hpp"
 #include "decode.hpp"
+#include "unmixing.hpp"
 
 namespace headscape {
 namespace HEADSCAPE_ISA {

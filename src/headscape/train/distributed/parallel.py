@@ -59,7 +59,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def _fsdp(module: nn.Module) -> "FSDPModule | None":
-    """Return a module that FSDP shards, without importing FSDP, which takes a second."""
+    """Return the module if FSDP shards it, else None, without importing FSDP (a second)."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return module if fsdp is not None and isinstance(module, fsdp.FSDPModule) else None
 

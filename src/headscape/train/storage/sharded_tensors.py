@@ -2,7 +2,7 @@
 
 torch.distributed.checkpoint decides which process writes which part and loads the parts into any
 number of processes, including one. Its safetensors storage is used instead of its default pickles.
-It is imported where it is used, because that takes a second.
+It is imported inside the functions that use it, because importing it takes a second.
 """
 
 import json
