@@ -92,7 +92,12 @@ Does a temperature help? {told("RoPE:temperature=ssmax")};
 {told("RoPE:window=128,NoPE:temperature=ssmax")}."""
 
 
-def part(schedules: Table | None, encodings: Table | None, args: argparse.Namespace) -> str:
+def part(
+    schedules: Table | None,
+    encodings: Table | None,
+    absent: Sequence[str],
+    args: argparse.Namespace,
+) -> str:
     """Return the part of docs/results.md, without its markers."""
     run = preset("nano")
     command = " ".join(["python -m benchmarks.second_results", *sys.argv[1:]])
@@ -118,6 +123,8 @@ no position and sees all.
         text += f"\n\n{schedules.to_markdown()}"
     if encodings is not None:
         text += f"\n\n## Newer encodings\n\n{growth(encodings)}"
+        if absent:
+            text += f"\n\nNot measured: {', '.join(f'`{name}`' for name in absent)}."
     return text
 
 
@@ -160,7 +167,7 @@ def main() -> None:
         [row for name in rows if (name in known) == new for row in rows[name]] for new in (0, 1)
     ]
     tables = [Table.of(group) if group else None for group in groups]
-    text = part(*tables, args)
+    text = part(*tables, [name for name in ENCODINGS if name not in rows], args)
     page = args.docs.read_text() if args.docs.exists() else ""
     first = page.removesuffix(second_part(args.docs))
     atomic.write_text(args.docs, f"{first}\n{OPEN}\n\n{text}\n{CLOSE}\n")

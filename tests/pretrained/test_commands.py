@@ -123,6 +123,11 @@ def quantised(folder: Path) -> list[str]:
     return ["encodings", "--of", f"hf:{plain(folder, quantization_config=how)}"]
 
 
+def damaged(folder: Path) -> list[str]:
+    (plain(folder) / "model.safetensors").write_bytes(b"no weights" * 9)
+    return ["encodings", "--of", f"hf:{folder}"]
+
+
 def flash(folder: Path) -> list[str]:
     made = plain(folder, "bloom", attn_implementation="flash_attention_2")
     return ["capture", f"hf:{made}", "--prompt", "a text"]
@@ -170,6 +175,7 @@ def cpm_ant(folder: Path) -> list[str]:
         (lambda folder: ["encodings", "--of", f"hf:{folder}"], "has no config.json"),
         (unknown_architecture, "nothing-known"),
         (quantised, "is not a model that transformers loads: .*GPTQ quantized"),
+        (damaged, "is not a model that transformers loads: .*header"),
         (flash, "asks for flash_attention_2, which BloomForCausalLM cannot use: set"),
         (no_tokenizer, "has no tokenizer: give one"),
         (no_tokenizer_to_write, "has no tokenizer, so it cannot read a prompt"),

@@ -27,7 +27,7 @@ def train(
     encoding: Annotated[
         str | None,
         typer.Option(
-            help="Position encoding, or a schedule of layers such as rope:window=512*3,nope; "
+            help="Position encoding, or a schedule of layers such as rope:window=128,nope; "
             "see `headscape encodings`. [default: rope]"
         ),
     ] = None,

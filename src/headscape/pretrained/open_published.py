@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from headscape.errors import InputError
 from headscape.pretrained.memory_check import check_memory
@@ -75,7 +76,9 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
             home, local_files_only=True, use_safetensors=not gguf, dtype=torch.float32,
             output_loading_info=True, **gguf,
         )  # fmt: skip
-    except (OSError, ValueError, ImportError, KeyError, _invalid_config()) as error:
+    except (
+        OSError, ValueError, ImportError, KeyError, SafetensorError, _invalid_config()
+    ) as error:  # fmt: skip
         raise InputError(
             f"{folder} is not a model that transformers loads: {_first_line(error)}"
         ) from error
