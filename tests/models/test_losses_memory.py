@@ -20,7 +20,7 @@ TOKENS = 5 * BLOCK + 3
 
 @pytest.fixture(autouse=True)
 def _only_new_objects() -> Iterator[None]:
-    """Leave what earlier tests made out of every collection and count, which is far quicker."""
+    """Exclude objects of earlier tests from garbage collection, which makes it far quicker."""
     gc.collect()
     gc.freeze()
     yield

@@ -42,7 +42,7 @@ def bias_agrees(ours: Tensor, theirs: Tensor, seen: Tensor, *, within: float) ->
 def output_rounding(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
     """Return how far the output moves, to first order, per unit of relative error.
 
-    The error is in every number of attention. A score changes by at most size =
+    Every number that attention computes has this error. A score changes by at most size =
     1 + scale |q| . |k| + |bias| times that error, and the output by the sum over keys of
     w_ij (size_ij |v_j - out_i| + |v_j|).
     """

@@ -30,19 +30,19 @@ class SoundInput:
     """Kernel and stride of each, in order."""
 
     def frames(self, count: int) -> int:
-        """Return how many frames attention sees of so many frames or samples."""
+        """Return the number of frames that attention sees, for a number of frames or samples."""
         for kernel, stride in self.convolutions:
             count = (count - kernel) // stride + 1
         return max(count, 0)
 
     def needed(self, frames: int) -> int:
-        """Return how many frames or samples give so many frames."""
+        """Return the smallest number of frames or samples that gives `frames` frames."""
         for kernel, stride in reversed(self.convolutions):
             frames = (frames - 1) * stride + kernel
         return frames
 
     def noise(self, frames: int, seed: int) -> Float32[np.ndarray, "t ..."]:
-        """Return normal noise of so many frames; models read sound of mean 0 and variance 1."""
+        """Return normal noise of `frames` frames; models expect sound of mean 0 and variance 1."""
         size = (self.needed(frames),) if self.features is None else (frames, self.features)
         return np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
 
