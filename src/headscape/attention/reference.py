@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, inf
 
@@ -99,26 +100,40 @@ def scores(inputs: AttentionInputs, rows: slice = ALL) -> Scores:
     if inputs.transition is None:
         rotated = inputs.scale * (q @ keys.mT)
     else:
-        rotated = inputs.scale * inputs.transition.scores(inputs.q, keys, rows).to(q.dtype)
+        moved = inputs.transition.through(inputs.q, keys).scores(rows)
+        later = keys.shape[2] - moved.shape[3]
+        rotated = inputs.scale * F.pad(moved, (0, later)).to(q.dtype)
     if inputs.unrotated is None:
         content = rotated if inputs.transition is None else inputs.scale * (q @ keys.mT)
     else:
         raw_q, raw_k = inputs.unrotated
         content = inputs.scale * (raw_q[:, :, rows] @ shared(raw_k, heads).mT)
-    seen = inputs.visible.block(rows).dense(inputs.positions.block(rows))
     added = None
     if inputs.bias is not None:
         added = dense(inputs.bias, inputs.positions, rows).to(rotated.dtype)
-    final = inputs.encoding.mix(rotated, added, seen, q)
+    seen, final, weights = weigh(inputs, rotated, added, rows)
+    return Scores(content, _effective(inputs, content, added, final), final, weights, seen)
+
+
+def weigh(
+    inputs: AttentionInputs,
+    rotated: Float[Tensor, "b h r s"],
+    added: Float[Tensor, "#b h r s"] | None,
+    rows: slice = ALL,
+) -> tuple[Bool[Tensor, "#b 1 r s"], Float[Tensor, "b h r s"], Float[Tensor, "b h r s"]]:
+    """Return what the queries in `rows` see, their final scores and their weights.
+
+    `rotated` is their scaled R(q) . R(k) and `added` their bias.
+    """
+    seen = inputs.visible.block(rows).dense(inputs.positions.block(rows))
+    final = inputs.encoding.mix(rotated, added, seen, inputs.q[:, :, rows])
     if inputs.temperature is not None:
         final = final * inputs.temperature[:, :, rows, None].to(final.dtype)
     if inputs.softcap is not None:
         final = inputs.softcap * (final / inputs.softcap).tanh()
     if inputs.sink is None:
-        weights = inputs.encoding.weigh(final, seen)
-    else:
-        weights = _softmax_with_sink(final, seen, inputs.sink)
-    return Scores(content, _effective(inputs, content, added, final), final, weights, seen)
+        return seen, final, inputs.encoding.weigh(final, seen)
+    return seen, final, _softmax_with_sink(final, seen, inputs.sink)
 
 
 def shared(x: Float[Tensor, "b hk s e"], heads: int) -> Float[Tensor, "b h s e"]:

@@ -13,6 +13,7 @@ general form in the input's dtype, as the reference does.
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -23,6 +24,8 @@ from headscape.attention.operands import Rule
 from headscape.attention.reference import AttentionInputs
 from headscape.attention.torch_regular import Regular
 from headscape.bias import Pairwise, Slope, Toeplitz, dense
+from headscape.encodings.reflections import BLOCK
+from headscape.encodings.stream import Moved
 from headscape.types import ALL, Positions
 
 
@@ -51,39 +54,61 @@ def _gap(inputs: AttentionInputs) -> int | None:
 
 
 def _general(inputs: AttentionInputs) -> Tensor:
-    def rows_of(part: AttentionInputs, q: Tensor, k: Tensor, v: Tensor, rows: slice) -> Tensor:
-        part = replace(part, q=q, k=k, v=v)
-        weights = reference.scores(part, rows).weights
-        return weights.to(v.dtype) @ reference.shared(v, q.shape[1])
-
-    size = max(1, min(64, 2**25 // (inputs.k.shape[2] * inputs.q.shape[1] * inputs.q.shape[0])))
+    moved = None
+    if inputs.transition is not None:
+        keys = reference.shared(inputs.k, inputs.q.shape[1])
+        moved = inputs.transition.through(inputs.q, keys)
+    b, h, t, _ = inputs.q.shape
+    size = max(1, min(BLOCK, 2**25 // (inputs.k.shape[2] * h * b)))
     if inputs.visible.window is not None or inputs.visible.chunk is not None:
-        size = min(64, inputs.q.shape[2])
+        size = BLOCK
+    size = 2 ** (size.bit_length() - 1)  # a part of a transition's block
     blocks = []
-    for at in range(0, inputs.q.shape[2], size):
-        rows = slice(at, at + size)
+    for at in range(0, t, size):
+        rows = slice(at, min(at + size, t))
         part = _seen(inputs, rows)
-        if not torch.is_grad_enabled():  # checkpoint imports torch's compiler, which takes a second
-            blocks.append(rows_of(part, inputs.q, part.k, part.v, rows))
-            continue
-        blocks.append(
-            checkpoint(
-                rows_of, part, inputs.q, part.k, part.v, rows,
-                use_reentrant=False, preserve_rng_state=False,
-            )
-        )  # fmt: skip
+        given = part, inputs.q, part.k, part.v, moved, rows
+        if torch.is_grad_enabled():
+            found = checkpoint(_rows, *given, use_reentrant=False, preserve_rng_state=False)
+        else:  # checkpoint imports torch's compiler, which takes a second
+            found = _rows(*given)
+        blocks.append(found)
     return torch.cat(blocks, dim=2)
+
+
+def _rows(
+    part: AttentionInputs, q: Tensor, k: Tensor, v: Tensor, moved: Moved | None, rows: slice
+) -> Float[Tensor, "b h r ev"]:
+    """Return the attention of a block of queries; q, k and v are those of `part`."""
+    heads, keys = q.shape[1], k.shape[2]
+    if moved is None:
+        product = q[:, :, rows] @ reference.shared(k, heads).mT
+    else:
+        product = moved.scores(rows).to(q.dtype)
+        product = F.pad(product, (0, max(0, keys - product.shape[3])))[..., :keys]
+    added = None
+    if part.bias is not None:
+        added = dense(part.bias, part.positions, rows).to(q.dtype)
+    part = replace(part, q=q, k=k, v=v)
+    _, _, weights = reference.weigh(part, part.scale * product, added, rows)
+    return weights.to(v.dtype) @ reference.shared(v, heads)
 
 
 def _seen(inputs: AttentionInputs, rows: slice) -> AttentionInputs:
     """The same call with the keys from the first to the last that a row may see."""
-    window, at, bias = inputs.visible.window, inputs.positions, inputs.bias
-    window = inputs.visible.chunk if window is None else window
-    if window is None or inputs.encoding.mixes or inputs.transition is not None:
+    visible, at, bias = inputs.visible, inputs.positions, inputs.bias
+    if inputs.encoding.mixes and not inputs.encoding.pointwise:
         return inputs
-    low, high = int(at.q[:, rows].min()) - window, int(at.q[:, rows].max()) + window
-    near = ((at.k > low) & (at.k < high)).any(0).nonzero()
-    cols = slice(int(near[0]), int(near[-1]) + 1) if len(near) else slice(0, 1)
+    window = visible.chunk if visible.window is None else visible.window
+    near = torch.ones_like(at.k, dtype=torch.bool)
+    if window is not None:
+        near &= (at.k > at.q[:, rows].min() - window) & (at.k < at.q[:, rows].max() + window)
+    if visible.causal:
+        near &= at.k <= at.q[:, rows].max()
+    some = near.any(0).nonzero()
+    cols = slice(int(some[0]), int(some[-1]) + 1) if len(some) else slice(0, 1)
+    if inputs.transition is not None:
+        cols = slice(0, cols.stop)
     if bias is not None:
         whole = bias
         bias = Pairwise(lambda some, _: dense(whole, at, some, cols))

@@ -17,8 +17,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.types import ALL
-
 BLOCK = 64
 """Largest number of queries that share an anchor."""
 LARGEST_EXPONENT = 40.0
@@ -40,28 +38,12 @@ class Decay:
         """Return the shape that each tensor needs, by name."""
         return {"gate": (b, h, n, e)}
 
-    def scores(
-        self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"], rows: slice = ALL
-    ) -> Float[Tensor, "b h r s"]:
-        """Return sum_c q_ic k_jc exp(P_ic - P_jc) for the queries in `rows`.
-
-        The queries are those of the last t keys. Keys after a block of queries have score 0.
-        """
+    def through(self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"]) -> "Decayed":
+        """Return what the scores of the queries, which are the last t keys, are made from."""
         dtype = torch.promote_types(q.dtype, torch.float32)
-        total, before = self._sums(k.shape[2])
-        count, keys = total.shape[2], k.shape[2]
-        first = range(count - q.shape[2], count)[rows].start
         strongest = float(self.gate.detach().abs().max())
         size = max(1, min(BLOCK, int(LARGEST_EXPONENT / max(strongest, 1e-9))))
-        parts, wide, done = [], k.to(dtype), first
-        for some in torch.split(q[:, :, rows].to(dtype), size, dim=2):
-            end = done + some.shape[2]
-            anchor, seen = total[:, :, done : done + 1], keys - count + end
-            left = some * (total[:, :, done:end] - anchor).exp().to(dtype)
-            right = wide[:, :, :seen] * (anchor - before[:, :, :seen]).exp().to(dtype)
-            parts.append(F.pad(left @ right.mT, (0, keys - seen)))
-            done = end
-        return torch.cat(parts, dim=2)
+        return Decayed(q.to(dtype), k.to(dtype), *self._sums(k.shape[2]), size)
 
     def advance(self, k: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h s e"]:
         """Return every key after the decays of all later tokens."""
@@ -72,3 +54,36 @@ class Decay:
         """Return P of the n tokens, and P of all keys, which is 0 for older keys."""
         total = self.gate.double().cumsum(dim=2)
         return total, F.pad(total, (0, 0, keys - total.shape[2], 0))
+
+
+@dataclass(frozen=True)
+class Decayed:
+    """Queries, keys and the running sums of the log gates."""
+
+    queries: Float[Tensor, "b h t e"]
+    keys: Float[Tensor, "b h s e"]
+    total: Float[Tensor, "b h n e"]
+    """P of the last n keys."""
+    before: Float[Tensor, "b h s e"]
+    """P of every key; 0 for those that already contain their decay."""
+    size: int
+    """How many queries share an anchor."""
+
+    def scores(self, rows: slice) -> Float[Tensor, "b h r n"]:
+        """Return sum_c q_ic k_jc exp(P_ic - P_jc) of some of the queries with the keys up to them.
+
+        Keys after a block of queries have score 0.
+        """
+        count, dtype = self.total.shape[2], self.queries.dtype
+        own = range(count - self.queries.shape[2], count)[rows]
+        old, parts, done = self.keys.shape[2] - count, [], own.start
+        for some in torch.split(self.queries[:, :, rows], self.size, dim=2):
+            end = done + some.shape[2]
+            anchor, seen = self.total[:, :, done : done + 1], old + end
+            left = some * (self.total[:, :, done:end] - anchor).exp().to(dtype)
+            decay = (anchor - self.before[:, :, :seen]).exp().to(dtype)
+            parts.append(
+                F.pad(left @ (self.keys[:, :, :seen] * decay).mT, (0, old + own.stop - seen))
+            )
+            done = end
+        return torch.cat(parts, dim=2)

@@ -7,12 +7,16 @@ The product of consecutive H is I - sum over a >= b of w_a T_ab w_b^T with
     T = (I + N)^-1 diag(beta),      N_ab = beta_a w_a . w_b for a > b, else 0
 
 and a contiguous block of T belongs to the product over that block, because (I + N)^-1 is lower
-triangular. Tokens are processed in blocks, from the last query backwards. Inside a block,
+triangular. Tokens are split into blocks, and one triangular solve per block gives
 
-    a = Q K^T - tril(Q W^T) T tril(W K^T, -1)
+    P   = I - W^T T W                             the product over the whole block
+    K'  = K - tril(W K^T, -1)^T T^T W             its keys, through the rest of their block
+    Q'  = Q - tril(Q W^T) T W                     its queries, through the start of their block
+    Q K^T - tril(Q W^T) T tril(W K^T, -1)         the scores within the block
 
-and the block before it sees the queries as Q - tril(Q W^T) T W. Apart from the scores, no matrix is
-tokens x tokens.
+The scores of a block of queries with an earlier block of keys are Q' times the P of the blocks
+between, times K'^T: a product as in attention without reflections. Apart from the scores, no matrix
+is tokens x tokens.
 
 A cached key k_j is stored as H_last ... H_{j+1} k_j, so older tokens' reflections are not needed
 again. At least float32 throughout.
@@ -21,10 +25,9 @@ again. At least float32 throughout.
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-
-from headscape.types import ALL
 
 BLOCK = 64
 """Tokens per triangular solve."""
@@ -46,31 +49,35 @@ class Reflections:
         """Return the shape that each tensor needs, by name."""
         return {"w": (b, h, n, e), "beta": (b, h, n)}
 
-    def scores(
-        self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"], rows: slice = ALL
-    ) -> Float[Tensor, "b h r s"]:
-        """Return q_i^T H_i ... H_{j+1} k_j of some of the queries, which are the last t keys."""
+    def through(self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"]) -> "Reflected":
+        """Return what the scores of the queries, which are the last t keys, are made from."""
         q, k, w, beta = self._work(q, k)
-        count, keys = w.shape[2], k.shape[2]
-        old = keys - count
-        own = torch.arange(count - q.shape[2], count, device=q.device)[rows]
-        q, last = q[:, :, rows], int(own[-1]) + 1
-        found = [q.new_zeros(*q.shape[:3], count - last)]
-        for end in range(last, 0, -BLOCK):
-            start = max(0, end - BLOCK)
-            token = torch.arange(start, end, device=q.device)
-            some, own_keys = w[:, :, start:end], k[:, :, old + start : old + end]
-            through = (q @ some.mT).masked_fill(token > own[:, None], 0)
-            strength = beta[:, :, start:end]
-            solved = torch.linalg.solve_triangular(
-                _unit(some, strength), through, upper=False, left=False, unitriangular=True
-            )
-            solved = solved * strength[:, :, None]
-            met = (some @ own_keys.mT).masked_fill(token[:, None] <= token, 0)
-            found.append(q @ own_keys.mT - solved @ met)
-            q = q - solved @ some
-        found.append(q @ k[:, :, :old].mT)
-        return torch.cat(found[::-1], dim=3)
+        count, queries = w.shape[2], q.shape[2]
+        old, front = k.shape[2] - count, (queries - count) % BLOCK
+
+        def blocks(x: Tensor) -> Tensor:
+            # Without effect before the first token and after the last; the queries begin a block.
+            return _blocks(F.pad(x, (0, 0, front, -(front + count) % BLOCK)))
+
+        w, strength, keys = blocks(w), blocks(beta[..., None]), blocks(k[:, :, old:])
+        met = (w @ keys.mT).tril(-1)
+        solved = torch.linalg.solve_triangular(
+            _unit(w, strength), strength * torch.cat([w, met], -1), upper=False, unitriangular=True
+        )
+        solved_w, solved_met = solved.split([w.shape[-1], BLOCK], dim=-1)
+        q = _blocks(F.pad(q, (0, 0, 0, -queries % BLOCK)))
+        first = w.shape[2] - q.shape[2]
+        reached = (q @ w[:, :, first:].mT).tril()
+        return Reflected(
+            queries=q - reached @ solved_w[:, :, first:],
+            within=q @ keys[:, :, first:].mT - reached @ solved_met[:, :, first:],
+            keys=keys - solved_met.mT @ w,
+            whole=torch.eye(w.shape[-1]).to(w) - w.mT @ solved_w,
+            old=k[:, :, :old],
+            front=front,
+            length=queries,
+            count=count,
+        )
 
     def advance(self, k: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h s e"]:
         """Return every key after the reflections of all later tokens."""
@@ -82,7 +89,10 @@ class Reflections:
             token = torch.arange(start, start + some.shape[2], device=k.device)
             met = (some @ moved.mT).masked_fill(token[:, None] <= key, 0)
             solved: Tensor = torch.linalg.solve_triangular(
-                _unit(some, strength), strength[..., None] * met, upper=False, unitriangular=True
+                _unit(some, strength[..., None]),
+                strength[..., None] * met,
+                upper=False,
+                unitriangular=True,
             )
             moved = moved - solved.mT @ some
         return moved.to(k.dtype)
@@ -93,6 +103,59 @@ class Reflections:
         return q.to(dtype), k.to(dtype), self.w.to(dtype), self.beta.to(dtype)
 
 
-def _unit(w: Tensor, beta: Tensor) -> Float[Tensor, "b h n n"]:
+@dataclass(frozen=True)
+class Reflected:
+    """Queries and keys in blocks of m tokens, through the reflections of their own block.
+
+    The queries are those of the last blocks.
+    """
+
+    queries: Float[Tensor, "b h nq m e"]
+    """Through the reflections of their block up to their own."""
+    within: Float[Tensor, "b h nq m m"]
+    """Scores with the keys of the same block."""
+    keys: Float[Tensor, "b h n m e"]
+    """Through the reflections of the later tokens of their block."""
+    whole: Float[Tensor, "b h n e e"]
+    """The product of all reflections of a block."""
+    old: Float[Tensor, "b h s e"]
+    """Keys before the first block."""
+    front: int
+    """How many tokens of the first block are padding."""
+    length: int
+    """How many queries there are without padding."""
+    count: int
+    """How many tokens there are without padding."""
+
+    def scores(self, rows: slice) -> Float[Tensor, "b h r n"]:
+        """Return the scores of some of the queries with the keys up to the end of their block."""
+        tokens = range(self.length)[rows]
+        last = self.keys.shape[2] - self.queries.shape[2] + tokens[-1] // BLOCK
+        width = self.old.shape[2] + min((last + 1) * BLOCK - self.front, self.count)
+        parts, start = [], tokens.start
+        while start < tokens.stop:
+            stop = min(tokens.stop, (start // BLOCK + 1) * BLOCK)
+            part = self._in_block(
+                start // BLOCK, slice(start % BLOCK, start % BLOCK + stop - start)
+            )
+            parts.append(F.pad(part, (0, width - part.shape[3]))[..., :width])
+            start = stop
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+    def _in_block(self, block: int, rows: slice) -> Float[Tensor, "b h r n"]:
+        """Return the scores of some of the queries of one block."""
+        x, found = self.queries[:, :, block, rows], [self.within[:, :, block, rows]]
+        for n in range(self.keys.shape[2] - self.queries.shape[2] + block - 1, -1, -1):
+            found.append(x @ self.keys[:, :, n].mT)
+            x = x @ self.whole[:, :, n]
+        found[-1] = found[-1][..., self.front :]
+        return torch.cat([x @ self.old.mT, *found[::-1]], dim=3)
+
+
+def _blocks(x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n2 m e"]:
+    return x.reshape(*x.shape[:2], -1, BLOCK, x.shape[3])
+
+
+def _unit(w: Float[Tensor, "*b n e"], beta: Float[Tensor, "*b n 1"]) -> Float[Tensor, "*b n n"]:
     """Return N; the solver takes its diagonal as 1."""
-    return (beta[..., None] * (w @ w.mT)).tril(-1)
+    return (beta * (w @ w.mT)).tril(-1)

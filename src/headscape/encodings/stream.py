@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.encodings.decay import Decay
-from headscape.encodings.reflections import Reflections
+from headscape.encodings.decay import Decay, Decayed
+from headscape.encodings.reflections import Reflected, Reflections
 
 Transition = Reflections | Decay
 """How a key changes on its way to a query."""
+Moved = Reflected | Decayed
+"""Queries and keys prepared for the scores between them."""
 
 
 @dataclass(frozen=True)
