@@ -32,6 +32,13 @@ SCHEDULES = (
     "rope:temperature=ssmax",
     "rope:window=128,nope:temperature=ssmax",
 )
+SHAPING = (
+    "rope:sink=true",
+    "rope:softcap=50.0",
+    "rope:temperature=ministral:temperature_start=512",
+    "rope,nope:temperature=llama4:temperature_start=512",
+    "nope:temperature=ssmax",
+)
 ENCODINGS = (
     "inkling",
     "shaw",
@@ -92,13 +99,16 @@ Does a temperature help? {told("RoPE:temperature=ssmax")};
 {told("RoPE:window=128,NoPE:temperature=ssmax")}."""
 
 
-def part(
-    schedules: Table | None,
-    encodings: Table | None,
-    absent: Sequence[str],
-    args: argparse.Namespace,
-) -> str:
+def part(rows: dict[str, list[Row]], args: argparse.Namespace) -> str:
     """Return the part of docs/results.md, without its markers."""
+
+    def table(methods: Sequence[str]) -> Table | None:
+        found = [row for name in methods for row in rows.get(name, ())]
+        return Table.of(found) if found else None
+
+    others = [name for name in rows if name not in (*SHAPING, *ENCODINGS)]
+    schedules, shaping, encodings = (table(each) for each in (others, SHAPING, ENCODINGS))
+    absent = [name for name in ENCODINGS if name not in rows]
     run = preset("nano")
     command = " ".join(["python -m benchmarks.second_results", *sys.argv[1:]])
     text = f"""## Windows, layers without position, temperatures
@@ -121,6 +131,15 @@ no position and sees all.
         if len(schedules.methods) == len(SCHEDULES):
             text += f"\n\n{answer(schedules)}"
         text += f"\n\n{schedules.to_markdown()}"
+    if shaping is not None:
+        text += f"""
+
+## Sinks, caps and growing temperatures
+
+The temperatures `ministral` and `llama4` are 1 until the training length, where they begin to grow
+with the logarithm of the position: training does not see them grow.
+
+{growth(shaping)}"""
     if encodings is not None:
         text += f"\n\n## Newer encodings\n\n{growth(encodings)}"
         if absent:
@@ -148,7 +167,7 @@ def measured(method: str, seed: int, folder: Path, args: argparse.Namespace) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--methods", nargs="+", default=(*SCHEDULES, *ENCODINGS))
+    parser.add_argument("--methods", nargs="+", default=(*SCHEDULES, *SHAPING, *ENCODINGS))
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--steps", type=int, default=540)
     parser.add_argument("--finished", action="store_true", help="Train nothing.")
@@ -162,12 +181,7 @@ def main() -> None:
             if args.finished and not (folder / f"checkpoints/step-{args.steps:06d}").exists():
                 continue
             rows.setdefault(method, []).extend(measured(method, seed, folder, args))
-    known = set(ENCODINGS)
-    groups = [
-        [row for name in rows if (name in known) == new for row in rows[name]] for new in (0, 1)
-    ]
-    tables = [Table.of(group) if group else None for group in groups]
-    text = part(*tables, [name for name in ENCODINGS if name not in rows], args)
+    text = part(rows, args)
     page = args.docs.read_text() if args.docs.exists() else ""
     first = page.removesuffix(second_part(args.docs))
     atomic.write_text(args.docs, f"{first}\n{OPEN}\n\n{text}\n{CLOSE}\n")
