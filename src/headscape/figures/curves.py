@@ -18,6 +18,7 @@ from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.arrays.profile import Profile
 from headscape.errors import InputError, at_least
+from headscape.figures.colour import limits, number
 from headscape.figures.figure_layout import Layout, shape
 from headscape.figures.labels import default_name, head_titles, method, quantity_words
 from headscape.figures.style import ACCENT, RULE
@@ -108,7 +109,6 @@ class Curves(View):
         for index, title in enumerate(self.titles):
             axes = layout.box(index).axes(figure, f"panel-{index + 1}")
             axes.set_title(title, pad=layout.font / 2)
-            self._plot(axes, index)
             small = layout.panel < 1.8
             nbins = 3 if small else 6
             axes.xaxis.set_major_locator(
@@ -117,6 +117,7 @@ class Curves(View):
             axes.yaxis.set_major_locator(
                 MaxNLocator(nbins=4 if small else 5, steps=[1, 2, 2.5, 5, 10])
             )
+            self._plot(axes, index)
             first, last = layout.outer(index)
             if first:
                 axes.set_ylabel(self.label)
@@ -148,6 +149,9 @@ class Curves(View):
                     color=ACCENT, alpha=shade, linewidth=0, label=name,
                 )  # fmt: skip
         axes.plot(profile.distance, profile.mean[index], color=ACCENT, linewidth=1.2, label="mean")
+        lowest, highest = limits(np.stack([profile.min[index], profile.max[index]]))
+        if lowest == highest:
+            axes.set_yticks([lowest], [number(lowest)])
         axes.margins(x=0.01)
         axes.grid(color=RULE, linewidth=0.5)
         axes.spines[["top", "right"]].set_visible(False)

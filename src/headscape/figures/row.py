@@ -24,18 +24,27 @@ from matplotlib.ticker import MaxNLocator
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.colour import Scale, range_label
+from headscape.figures.colour import GREY, Scale, range_label
 from headscape.figures.coloured import Coloured
 from headscape.figures.labels import default_name, head_titles, method, quantity_words
 from headscape.figures.panel import Box, draw_bar, draw_relative_bar
-from headscape.figures.style import DPI, FONT, PRINT_DPI, blank, context, wrap
+from headscape.figures.style import (
+    DPI,
+    FONT,
+    PRINT_DPI,
+    RANGE_FONT,
+    blank,
+    context,
+    text_width,
+    wrap,
+)
 
 CLOSE_UP: Final = 48
 """The most keys in the lower strip."""
 _BETWEEN, _BOTTOM = 0.75, 0.95
 _TOKEN: Final = 8.0 / CLOSE_UP
 """Inches for one token of the lower strip."""
-_LEAST_STRIP: Final = 1.2
+_LEAST_STRIP: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -111,7 +120,10 @@ class Row(Coloured):
         small = self.width is not None and self.width < 5
         font = 6 if small else FONT
         left = 0.52 if small else 0.75
-        bar_left, right = (0.1 * font, 0.225 * font) if self._own else (0.2, 0.11 * font)
+        bar_left, right = 0.2, 0.11 * font
+        if self._own:
+            bar_left = 0.14 + max(text_width(range_label(row), RANGE_FONT) for row in self.values)
+            right = bar_left + 0.125 * font
         strip = 8.0 if self.width is None else self.width - left - right
         if strip < _LEAST_STRIP:
             raise InputError(
@@ -159,11 +171,11 @@ class Row(Coloured):
         return not (self.shared_scale or self.weights)
 
     def _bar(self, figure: Figure, image: AxesImage, axes: Axes) -> None:
-        scale = self.scales()[0]
+        every = self.scales()
         if self._own:
-            draw_relative_bar(figure, scale, axes, "head")
+            draw_relative_bar(figure, every, axes, "head")
         else:
-            draw_bar(figure, image, scale, axes)
+            draw_bar(figure, image, every[0], axes)
 
     def _strip(self, axes: Axes, start: int, stop: int) -> AxesImage:
         """Draw all heads as one image: values, or places in each head's range from 0 to 1."""
@@ -171,9 +183,12 @@ class Row(Coloured):
         if self._own:
             placed = [scale.norm(row) for scale, row in zip(every, values, strict=True)]
             values = np.ma.stack(placed)
+            for head in (index for index, scale in enumerate(every) if scale.kind == "single"):
+                values[head] = np.ma.masked
+                axes.axhspan(head - 0.5, head + 0.5, color=GREY, linewidth=0)
         image = axes.imshow(
             values,
-            cmap=every[0].colormap,
+            cmap=next((one for one in every if one.kind != "single"), every[0]).colormap,
             norm=None if self._own else every[0].norm,
             extent=(start - 0.5, stop - 0.5, len(values) - 0.5, -0.5),
             aspect="auto",
@@ -183,7 +198,7 @@ class Row(Coloured):
             image.set_clim(0, 1)
             right = axes.secondary_yaxis("right")
             right.set_yticks(
-                range(len(every)), [range_label(row) for row in self.values], fontsize=6
+                range(len(every)), [range_label(row) for row in self.values], fontsize=RANGE_FONT
             )
             right.tick_params(length=0)
         axes.set_yticks(
