@@ -77,7 +77,7 @@ class CaptureData:
     heads: tuple[int, ...]
     """Heads held here, counted from 0; the first axis of every map follows this order."""
     length: int
-    """Tokens in the sequence."""
+    """Tokens, or frames of sound, in the sequence."""
     resolution: int | None = None
     """Cells a side of the reduced maps; None when the maps are whole."""
     causal: bool = True
@@ -103,6 +103,11 @@ class CaptureData:
     _computed: dict[tuple[int, str], np.ndarray] = field(
         default_factory=dict, init=False, repr=False
     )
+
+    @property
+    def unit(self) -> str:
+        """What the sequence is counted in: tokens, or frames where a model read sound."""
+        return "frames" if "sound" in self.sequence else "tokens"
 
     @property
     def quantities(self) -> tuple[str, ...]:

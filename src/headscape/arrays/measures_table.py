@@ -25,8 +25,8 @@ COLUMNS: Final[Mapping[str, str]] = {
     "high": "Upper end of the same interval.",
     "shift_invariance": "Share of the variance of one map that the distance query - key explains: "
     "1 if equal distances always have equal values.",
-    "reach_median": "Distance in tokens that contains 90% of a query's attention weight, median "
-    "over queries.",
+    "reach_median": "Distance in tokens (of sound: in frames) that contains 90% of a query's "
+    "attention weight, median over queries.",
     "reach_mean": "The same distance, mean over queries.",
     "most_similar_head": "The other head of the layer whose map correlates most with this one; "
     "none for a map of one value, such as a bias of 0.",

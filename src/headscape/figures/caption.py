@@ -78,8 +78,7 @@ def _sequence(capture: CaptureData) -> str:
         if capture.sequence.get(name) is not None
     ]
     source = f" ({', '.join(known)})" if known else ""
-    what = "frames" if "sound" in capture.sequence else "tokens"
-    return f"One sequence of {capture.length:,} {what}{source}."
+    return f"One sequence of {capture.length:,} {capture.unit}{source}."
 
 
 def _listed(conventions: Mapping[str, Any]) -> str:
@@ -102,11 +101,11 @@ def _context(capture: CaptureData, quantity: str, found: ContextDependence | Non
     over = f"of the {what}'s variance over {found.sequences} sequences"
     if found.overall == 0:
         return (
-            f"Context-independent: the {what} is uniform across tokens; "
+            f"Context-independent: the {what} is uniform across {capture.unit}; "
             f"the input explains exactly 0 {over}."
         )
     share, low, high = (f"{100 * each:.3g}%" for each in (found.overall, *found.interval))
     return (
-        f"Context-dependent: the {what} varies across tokens; "
+        f"Context-dependent: the {what} varies across {capture.unit}; "
         f"the input explains {share} {over} (95% interval {low} to {high})."
     )

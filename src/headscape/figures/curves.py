@@ -40,6 +40,8 @@ class Curves(View):
     titles: tuple[str, ...]
     label: str = "Positional bias"
     """What the curves show."""
+    unit: str = "tokens"
+    """What distances count: tokens, or frames of sound."""
     columns: int | None = None
     """Plots in a row; by default an upright page, 3 for 12 heads."""
     width: float | None = None
@@ -75,6 +77,7 @@ class Curves(View):
             f"{quantity_words(quantity)} against distance",
             "stem": default_name("curves", capture, quantity=quantity, layer=layer, heads=heads),
             "label": quantity_words(quantity).capitalize(),
+            "unit": capture.unit,
             **options,
         }
         maps = np.stack([capture.head(layer, quantity, head) for head in heads])
@@ -122,7 +125,9 @@ class Curves(View):
             if first:
                 axes.set_ylabel(self.label)
             if last:
-                axes.set_xlabel("Distance" if small else "Distance (query \N{MINUS SIGN} key)")
+                counted = " in frames" if self.unit == "frames" else ""
+                order = "" if small else " (query \N{MINUS SIGN} key)"
+                axes.set_xlabel(f"Distance{counted}{order}")
         if self._spread:
             top = layout.box(0).top - layout.top
             figure.legend(
@@ -141,8 +146,8 @@ class Curves(View):
         profile = self.profile
         if self._spread:
             for low, high, shade, name in (
-                (profile.min, profile.max, 0.18, "all tokens"),
-                (profile.low, profile.high, 0.38, "middle 80% of tokens"),
+                (profile.min, profile.max, 0.18, f"all {self.unit}"),
+                (profile.low, profile.high, 0.38, f"middle 80% of {self.unit}"),
             ):
                 axes.fill_between(
                     profile.distance, low[index], high[index],

@@ -61,7 +61,9 @@ class Difference(Maps):
             ),
             **options,
         }
-        return cls(maps=one - other, titles=head_titles(heads), edges=first.edges, **shown)
+        return cls(
+            maps=one - other, titles=head_titles(heads), edges=first.edges, unit=first.unit, **shown
+        )
 
     def scales(self) -> list[Scale]:
         """Return the colour scale of every panel."""

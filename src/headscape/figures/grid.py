@@ -54,6 +54,7 @@ class Grid(Maps):
             maps=np.stack([capture.head(layer, quantity, head) for head in heads]),
             titles=head_titles(heads),
             edges=capture.edges,
+            unit=capture.unit,
             weights=quantity == "weights",
             **shown,
         )

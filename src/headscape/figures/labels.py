@@ -52,6 +52,11 @@ def method(capture: CaptureData) -> str:
     return name if capture.trained else f"{name}, untrained"
 
 
+def position_label(role: str, unit: str) -> str:
+    """Return the label of an axis of queries or keys: Key position, or Key frame of sound."""
+    return f"{role} frame" if unit == "frames" else f"{role} position"
+
+
 def head_titles(heads: Sequence[int]) -> tuple[str, ...]:
     """Return a panel title per head."""
     return tuple(f"Head {head + 1}" for head in heads)

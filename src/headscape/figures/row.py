@@ -26,7 +26,13 @@ from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
 from headscape.figures.colour import GREY, Scale, range_label
 from headscape.figures.coloured import Coloured
-from headscape.figures.labels import default_name, head_titles, method, quantity_words
+from headscape.figures.labels import (
+    default_name,
+    head_titles,
+    method,
+    position_label,
+    quantity_words,
+)
 from headscape.figures.panel import Box, draw_bar, draw_relative_bar
 from headscape.figures.style import (
     DPI,
@@ -57,6 +63,8 @@ class Row(Coloured):
     pieces: tuple[str, ...]
     """The keys' tokens as text."""
     query: int
+    unit: str = "tokens"
+    """What positions count: tokens, or frames of sound."""
 
     @classmethod
     def of(
@@ -81,8 +89,8 @@ class Row(Coloured):
         query = -1 if query is None else query
         if not -capture.length <= query < capture.length:
             raise InputError(
-                f"query {query} is not in this capture of {capture.length} tokens; choose one from "
-                f"0 to {capture.length - 1}."
+                f"query {query} is not in this capture of {capture.length} {capture.unit}; choose "
+                f"one from 0 to {capture.length - 1}."
             )
         query %= capture.length
         layer = choose_layer(layer, capture.layers)
@@ -90,8 +98,11 @@ class Row(Coloured):
         quantity = choose_quantity(quantity, capture)
         pieces = capture.sequence.get("pieces") or [str(token) for token in capture.tokens]
         heading = f"{method(capture)}, layer {layer + 1}: {quantity_words(quantity)}"
+        sound = capture.unit == "frames"
+        token = "" if sound else f" “{readable(pieces[query])}”"
         shown: dict[str, Any] = {
-            "heading": f"{heading} of query {query} “{readable(pieces[query])}”",
+            "heading": f"{heading} of query {'frame ' if sound else ''}{query}{token}",
+            "unit": capture.unit,
             "stem": default_name(
                 "row", capture, quantity=quantity, layer=layer, heads=heads, query=query
             ),
@@ -146,7 +157,7 @@ class Row(Coloured):
                 axes = upper.axes(figure, "all-keys")
                 self._strip(axes, start, stop)
                 axes.set_title("All keys", pad=4)
-                axes.set_xlabel("Key position")
+                axes.set_xlabel(position_label("Key", self.unit))
                 intervals = min(10, int(strip / 0.4))
                 axes.xaxis.set_major_locator(
                     MaxNLocator(nbins=intervals, steps=[1, 2, 5, 10], integer=True)
@@ -162,6 +173,8 @@ class Row(Coloured):
                 fontsize=font - 1 if font == FONT else font,
                 parse_math=False,
             )
+            if self.unit == "frames":
+                axes.set_xlabel(position_label("Key", self.unit))
             bar = Box(left=left + strip + bar_left, top=top, width=0.11, height=whole)
             self._bar(figure, image, bar.axes(figure, "colorbar"))
             return figure

@@ -27,7 +27,7 @@ def same_input(first: CaptureData, second: CaptureData) -> bool:
 def check_comparable(captures: Sequence[CaptureData]) -> None:
     """Refuse captures whose maps have different shapes."""
     for what, values in (
-        ("tokens", [capture.length for capture in captures]),
+        (captures[0].unit, [capture.length for capture in captures]),
         ("cells a side", [capture.resolution or capture.length for capture in captures]),
     ):
         if len(set(values)) > 1:
@@ -83,6 +83,7 @@ class SideBySide(Maps):
             maps=np.stack([each.head(where, quantity, which) for each, where, which in places]),
             titles=tuple(panels),
             edges=captures[0].edges,
+            unit=captures[0].unit,
             weights=quantity == "weights",
             **shown,
         )

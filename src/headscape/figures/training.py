@@ -41,6 +41,8 @@ class Training(View):
     maps: Float[np.ndarray, "steps h t s"]
     edges: Int64[np.ndarray, " edges"] | None = None
     """Cell boundaries of reduced maps."""
+    unit: str = "tokens"
+    """What positions count: tokens, or frames of sound."""
     width: float | None = None
     """Width of the figure in inches; by default panels of 2.3 inches."""
     weights: bool = False
@@ -79,6 +81,7 @@ class Training(View):
             titles=head_titles(heads),
             maps=np.array(maps),
             edges=first.edges,
+            unit=first.unit,
             weights=quantity == "weights",
             **shown,
         )
@@ -119,6 +122,7 @@ class Training(View):
             titles=tuple(titles),
             ranges=tuple(ranges),
             edges=self.edges,
+            unit=self.unit,
             weights=self.weights,
             colormap=self.colormap,
             heading=self.heading,
