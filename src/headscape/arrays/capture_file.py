@@ -65,13 +65,14 @@ class CaptureData:
     encoding: str
     """Name in the table of encodings."""
     conventions: Mapping[str, Any]
-    """Every field of the encoding: slopes, scale, boundary and the like; where the layers held here
-    differ, a mapping of encoding and fields by the layer's number."""
+    """Every field of the encoding: slopes, scale, boundary and the like; of a model whose layers
+    differ, encoding and fields by the layer's number."""
     claims: Mapping[str, bool]
     """What the encoding says of itself: context_dependent, toeplitz, shift_invariant, pointwise."""
     model: Mapping[str, Any]
     """name, shows (the quantity that shows its position), preset, layers, heads, width,
-    train_length."""
+    train_length; of a model whose layers differ, `schedule`: title, shows and claims by the layer's
+    number."""
     layers: tuple[int, ...]
     """Layers held here, counted from 0."""
     heads: tuple[int, ...]
@@ -103,6 +104,19 @@ class CaptureData:
     _computed: dict[tuple[int, str], np.ndarray] = field(
         default_factory=dict, init=False, repr=False
     )
+
+    def about(self, layer: int) -> dict[str, Any]:
+        """Return the conventions, `shows` and `claims` of one layer, counted from 0.
+
+        In a model whose layers differ, also the `title` of its encoding.
+        """
+        own = self.model.get("schedule", {}).get(str(layer), {})
+        return {
+            "conventions": self.conventions.get(str(layer), self.conventions),
+            "shows": str(self.model.get("shows", "bias")),
+            "claims": self.claims,
+            **own,
+        }
 
     @property
     def unit(self) -> str:

@@ -20,7 +20,7 @@ from headscape.arrays.profile import Profile
 from headscape.errors import InputError, at_least
 from headscape.figures.colour import limits, number
 from headscape.figures.figure_layout import Layout, shape
-from headscape.figures.labels import default_name, head_titles, method, quantity_words
+from headscape.figures.labels import default_name, head_titles, heading, quantity_words
 from headscape.figures.style import ACCENT, RULE
 from headscape.figures.view import View
 
@@ -71,10 +71,9 @@ class Curves(View):
             )
         layer = choose_layer(layer, capture.layers)
         heads = choose_heads(heads, capture.heads)
-        quantity = choose_quantity(quantity, capture)
+        quantity = choose_quantity(quantity, capture, layers=[layer])
         shown: dict[str, Any] = {
-            "heading": f"{method(capture)}, layer {layer + 1}: "
-            f"{quantity_words(quantity)} against distance",
+            "heading": f"{heading(capture, layer, quantity)} against distance",
             "stem": default_name("curves", capture, quantity=quantity, layer=layer, heads=heads),
             "label": quantity_words(quantity).capitalize(),
             "unit": capture.unit,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headscape.arrays.capture_file import CaptureData
+from headscape.io.file_name import file_name
 
 _QUANTITIES: Final[Mapping[str, str]] = {
     "content": "content scores",
@@ -52,6 +53,32 @@ def method(capture: CaptureData) -> str:
     return name if capture.trained else f"{name}, untrained"
 
 
+def layer_words(capture: CaptureData, layer: int) -> str:
+    """Return a layer, counted from 1, with what only some layers or models have.
+
+    For example: layer 1 (RoPE, window 64). In a schedule that is its encoding; a window, chunk,
+    softcap, temperature or sink is named wherever there is one.
+    """
+    about = capture.about(layer)
+    on = about["conventions"]
+    noted = [about["title"]] if "title" in about else []
+    noted += [
+        name if on[name] is True else f"{name} {_plain(on[name])}"
+        for name, off in _OFF.items()
+        if on.get(name, off) != off
+    ]
+    return f"layer {layer + 1} ({', '.join(noted)})" if noted else f"layer {layer + 1}"
+
+
+def heading(capture: CaptureData, layer: int, quantity: str) -> str:
+    """Return the heading of a figure of one layer, counted from 0."""
+    return f"{method(capture)}, {layer_words(capture, layer)}: {quantity_words(quantity)}"
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def position_label(role: str, unit: str) -> str:
     """Return the label of an axis of queries or keys: Key position, or Key frame of sound."""
     return f"{role} frame" if unit == "frames" else f"{role} position"
@@ -76,10 +103,10 @@ def default_name(
     `layer` and `heads` count from 0; heads are named only where they are not all of the capture's.
     """
     several = [captures] if isinstance(captures, CaptureData) else list(captures)
-    parts = ["-vs-".join(dict.fromkeys(_slug(each) for each in several))]
+    parts = [file_name("-vs-".join(dict.fromkeys(_slug(each) for each in several)), 120)]
     if kind == "training":
         steps = [each.provenance.get("step") for each in several]
-        parts = [several[0].encoding.replace("+", "-"), f"step{steps[0]}-to-{steps[-1]}"]
+        parts = [_name(several[0]), f"step{steps[0]}-to-{steps[-1]}"]
     if layer is not None:
         parts.append(f"layer{layer + 1}")
     if heads is not None and tuple(heads) != several[0].heads:
@@ -90,7 +117,13 @@ def default_name(
     return "-".join([*parts, quantity, kind])
 
 
+def _name(capture: CaptureData) -> str:
+    """The key of the encoding; of a model whose layers differ its name, which has the pattern."""
+    named = encoding_name(capture) if "schedule" in capture.model else capture.encoding
+    return file_name(named)
+
+
 def _slug(capture: CaptureData) -> str:
-    name = capture.encoding.replace("+", "-")
+    name = _name(capture)
     step = capture.provenance.get("step")
     return name if step is None else f"{name}-step{step}"

@@ -44,6 +44,8 @@ class Overview(Coloured):
     """Counted from 0."""
     maps: tuple[Float[np.ndarray, "h _ _"], ...]
     """One [h t s] array per layer."""
+    encodings: tuple[str, ...] | None = None
+    """What each layer has, where layers differ."""
 
     @classmethod
     def of(
@@ -66,6 +68,7 @@ class Overview(Coloured):
         }
         return cls(
             layers=capture.layers,
+            encodings=_encodings(capture),
             heads=heads,
             maps=tuple(
                 np.stack([capture.head(layer, quantity, head) for head in heads])
@@ -122,7 +125,8 @@ class Overview(Coloured):
                     short = small and column > 0
                     axes.set_title(str(head) if short else f"Head {head}", pad=4, fontsize=8)
                 if column == 0:
-                    axes.set_ylabel(f"Layer {layer}", rotation=0, ha="right", va="center")
+                    below = f"\n{self.encodings[row]}" if self.encodings else ""
+                    axes.set_ylabel(f"Layer {layer}{below}", rotation=0, ha="right", va="center")
                 if own:
                     text = ranges[index].replace(" … ", "\n… ") if second else ranges[index]
                     axes.set_xlabel(text, fontsize=RANGE_FONT, labelpad=2, linespacing=1)
@@ -146,3 +150,12 @@ class Overview(Coloured):
                 f"got {self.width:g}; choose fewer heads."
             )
         return panel
+
+
+def _encodings(capture: CaptureData) -> tuple[str, ...] | None:
+    """Return the encoding of every layer, short enough to stand beside its maps."""
+    titles = [capture.about(layer).get("title") for layer in capture.layers]
+    if None in titles:
+        return None
+    shorter = (str(title) for title in titles)
+    return tuple(title if len(title) <= 9 else f"{title[:8]}…" for title in shorter)

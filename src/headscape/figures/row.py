@@ -26,13 +26,7 @@ from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
 from headscape.figures.colour import GREY, Scale, range_label
 from headscape.figures.coloured import Coloured
-from headscape.figures.labels import (
-    default_name,
-    head_titles,
-    method,
-    position_label,
-    quantity_words,
-)
+from headscape.figures.labels import default_name, head_titles, heading, position_label
 from headscape.figures.panel import Box, draw_bar, draw_relative_bar
 from headscape.figures.style import (
     DPI,
@@ -95,13 +89,12 @@ class Row(Coloured):
         query %= capture.length
         layer = choose_layer(layer, capture.layers)
         heads = choose_heads(heads, capture.heads)
-        quantity = choose_quantity(quantity, capture)
+        quantity = choose_quantity(quantity, capture, layers=[layer])
         pieces = capture.sequence.get("pieces") or [str(token) for token in capture.tokens]
-        heading = f"{method(capture)}, layer {layer + 1}: {quantity_words(quantity)}"
         sound = capture.unit == "frames"
-        token = "" if sound else f" “{readable(pieces[query])}”"
+        which = f"frame {query}" if sound else f"{query} “{readable(pieces[query])}”"
         shown: dict[str, Any] = {
-            "heading": f"{heading} of query {'frame ' if sound else ''}{query}{token}",
+            "heading": f"{heading(capture, layer, quantity)} of query {which}",
             "unit": capture.unit,
             "stem": default_name(
                 "row", capture, quantity=quantity, layer=layer, heads=heads, query=query
@@ -143,15 +136,15 @@ class Row(Coloured):
             )
         near = max(start, stop - min(CLOSE_UP, int(strip / _TOKEN)))
         height = 0.16 * max(len(self.titles), 4)
-        heading = wrap(self.heading or "", left + strip + right, font + 1)
-        top = 0.37 + 0.18 * (heading.count("\n") + 1 if heading else 0)
+        title = wrap(self.heading or "", left + strip + right, font + 1)
+        top = 0.37 + 0.18 * (title.count("\n") + 1 if title else 0)
         whole = height if near == start else 2 * height + _BETWEEN
         with context(font):
             dpi = DPI if self.width is None else PRINT_DPI
             figure = blank(self.width or left + strip + right, top + whole + _BOTTOM, dpi)
-            if heading:
+            if title:
                 y = 1 - 0.06 / figure.get_figheight()
-                figure.suptitle(heading, y=y, va="top", fontsize=font + 1, parse_math=False)
+                figure.suptitle(title, y=y, va="top", fontsize=font + 1, parse_math=False)
             if near > start:
                 upper = Box(left=left, top=top, width=strip, height=height)
                 axes = upper.axes(figure, "all-keys")

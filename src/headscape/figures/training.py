@@ -20,7 +20,13 @@ from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
 from headscape.figures.colour import limits
 from headscape.figures.grid import Grid
-from headscape.figures.labels import default_name, encoding_name, head_titles, quantity_words
+from headscape.figures.labels import (
+    default_name,
+    encoding_name,
+    head_titles,
+    layer_words,
+    quantity_words,
+)
 from headscape.figures.side_by_side import check_comparable, same_input
 from headscape.figures.style import FORMATS, encode
 from headscape.figures.view import View
@@ -68,10 +74,10 @@ class Training(View):
         first, last = captures[0], captures[-1]
         layer = choose_layer(layer, first.layers)
         heads = choose_heads(heads, first.heads)
-        quantity = choose_quantity(quantity, *captures)
+        quantity = choose_quantity(quantity, *captures, layers=[layer] * len(captures))
         shown: dict[str, Any] = {
             "heading": f"{encoding_name(first)}, steps {_step(first):,} to {_step(last):,}, "
-            f"layer {layer + 1}: {quantity_words(quantity)}",
+            f"{layer_words(first, layer)}: {quantity_words(quantity)}",
             "stem": default_name("training", captures, quantity=quantity, layer=layer, heads=heads),
             **options,
         }
