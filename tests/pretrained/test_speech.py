@@ -61,6 +61,7 @@ def test_captures_of_different_sounds_are_not_said_to_be_the_same() -> None:
 def test_a_capture_of_sound_speaks_of_frames(tmp_path: Path) -> None:
     cap = load(FAMILIES["wavlm"].build()).capture(length=60, layers="all")
     assert "60 frames" in repr(cap)
+    assert cap.pack().header["unit"] == "frame"
     labels = set()
     views = (
         cap.grid(),

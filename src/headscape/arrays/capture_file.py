@@ -50,6 +50,7 @@ from headscape.arrays.capture_checks import (
 from headscape.arrays.choice import QUANTITIES, choose_heads, choose_layer
 from headscape.arrays.factors import LayerFactors
 from headscape.arrays.layer_arrays import layer_from, write_layer
+from headscape.arrays.layer_notes import about_layer
 from headscape.arrays.pack import Pack, pack_header, without_factors
 from headscape.errors import InputError
 from headscape.io.atomic import replacing, utf8
@@ -110,13 +111,8 @@ class CaptureData:
 
         In a model whose layers differ, also the `title` of its encoding.
         """
-        own = self.model.get("schedule", {}).get(str(layer), {})
-        return {
-            "conventions": self.conventions.get(str(layer), self.conventions),
-            "shows": str(self.model.get("shows", "bias")),
-            "claims": self.claims,
-            **own,
-        }
+        described = {"model": self.model, "conventions": self.conventions, "claims": self.claims}
+        return about_layer(described, layer)
 
     @property
     def unit(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headscape.arrays.capture_file import CaptureData
+from headscape.arrays.layer_notes import OFF, layer_note
 from headscape.io.file_name import file_name
 
 _QUANTITIES: Final[Mapping[str, str]] = {
@@ -17,18 +18,10 @@ _QUANTITIES: Final[Mapping[str, str]] = {
     "weights": "attention weights",
 }
 
-_OFF: Final[Mapping[str, Any]] = {
-    "window": None,
-    "chunk": None,
-    "temperature": "none",
-    "softcap": None,
-    "sink": False,
-}
-
 
 def shown_conventions(conventions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the conventions without what is switched off, such as windows and sinks."""
-    off = {name for name, value in _OFF.items() if conventions.get(name, value) == value}
+    off = {name for name, value in OFF.items() if conventions.get(name, value) == value}
     if "temperature" in off:
         off |= {"temperature_rate", "temperature_start"}
     return {name: value for name, value in conventions.items() if name not in off}
@@ -59,24 +52,13 @@ def layer_words(capture: CaptureData, layer: int) -> str:
     For example: layer 1 (RoPE, window 64). In a schedule that is its encoding; a window, chunk,
     softcap, temperature or sink is named wherever there is one.
     """
-    about = capture.about(layer)
-    on = about["conventions"]
-    noted = [about["title"]] if "title" in about else []
-    noted += [
-        name if on[name] is True else f"{name} {_plain(on[name])}"
-        for name, off in _OFF.items()
-        if on.get(name, off) != off
-    ]
-    return f"layer {layer + 1} ({', '.join(noted)})" if noted else f"layer {layer + 1}"
+    note = layer_note(capture.about(layer))
+    return f"layer {layer + 1} ({note})" if note else f"layer {layer + 1}"
 
 
 def heading(capture: CaptureData, layer: int, quantity: str) -> str:
     """Return the heading of a figure of one layer, counted from 0."""
     return f"{method(capture)}, {layer_words(capture, layer)}: {quantity_words(quantity)}"
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def position_label(role: str, unit: str) -> str:

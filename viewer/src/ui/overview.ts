@@ -119,6 +119,7 @@ export class Overview {
               class: "card",
               "data-layer": layer,
               "data-head": head,
+              title: `${capture.place(layer)}, head ${head + 1}`,
               onclick: () => this.open(layer, head),
             },
             canvas,
