@@ -39,7 +39,7 @@ test("a map of one value is grey, with that value alone", () => {
   paint(cells, scale, pixels);
   assert.deepEqual(
     [...pixels].map((pixel) => (pixel & 0xffffff).toString(16)),
-    ["0", "a9a7a6", "a9a7a6"],
+    ["0", "a8a7a6", "a8a7a6"],
   );
 });
 
