@@ -43,6 +43,7 @@ def test_colour_limits(open_page: Open) -> None:
     assert bar(opened) == dragged
     opened.page.locator(".bar .handle").nth(1).focus()
     press(opened, "ArrowLeft")
+    opened.page.wait_for_timeout(200)
     assert bar(opened)[1] < dragged[1]
     press(opened, "Escape", "x")
     opened.page.wait_for_timeout(200)
