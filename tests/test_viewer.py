@@ -49,6 +49,15 @@ def test_a_models_pack_is_the_definition(encoding: str, tmp_path: Path) -> None:
         model.observe(torch.from_numpy(tokens.astype(np.int64))[None], [0, 1], watch)
 
 
+def test_a_pack_says_what_each_layer_has() -> None:
+    gpt2 = headscape.GPT2.from_preset("nano", encoding="rope:window=9,nope", vocabulary=257)
+    tokens = np.arange(20) + 60
+    pack = capture(headscape.load(gpt2), tokens, layers="all").pack()
+    assert pack.header["notes"] == ["RoPE, window 9", "NoPE"]
+    assert pack.header["unit"] == "token"
+    assert capture(nano(), tokens).pack().header["notes"] == [""]
+
+
 def test_some_layers_and_heads() -> None:
     tokens = np.arange(20) + 60
     pack = capture(nano(), tokens, layers=[1], heads=[3, 5]).pack()

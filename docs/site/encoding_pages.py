@@ -11,6 +11,7 @@ from sphinx.pycode import ModuleAnalyzer
 
 from docs.site.pictures import draw_curves, draw_maps, shown
 from headscape.encodings import ENCODINGS, WRAPPERS, Encoding, build
+from headscape.encodings.base import SHARED
 
 WRAPPED = "kerple"
 """What a wrapper's page shows it around."""
@@ -83,15 +84,22 @@ blank.
 def conventions(kind: type[Encoding]) -> str:
     """Return every field of the config: default, choices and docstring."""
     config = kind.config_type
-    notes = ModuleAnalyzer.for_module(config.__module__).find_attr_docs()
+    notes = {
+        name: " ".join(lines).strip()
+        for base in reversed(config.__mro__[:-1])
+        for (owner, name), lines in ModuleAnalyzer.for_module(base.__module__)
+        .find_attr_docs()
+        .items()
+        if owner == base.__name__
+    }
     hints = get_type_hints(config)
     lines = ["## Conventions", ""]
-    for item in fields(config):
+    # The encoding's own fields come before those that every encoding has.
+    for item in sorted(fields(config), key=lambda item: item.name in SHARED):
         choices = [f"`{one!r}`" for one in get_args(hints[item.name]) if isinstance(one, str)]
         default = "none" if item.default is MISSING else f"`{item.default!r}`"
-        note = " ".join(notes.get((config.__name__, item.name), [])).strip()
         one_of = f" (one of {', '.join(choices)})" if choices else ""
-        lines.append(f"- `{item.name}`, by default {default}{one_of}: {note}")
+        lines.append(f"- `{item.name}`, by default {default}{one_of}: {notes.get(item.name, '')}")
     return "\n".join(lines if fields(config) else [*lines, "This encoding has no options."])
 
 

@@ -5,6 +5,7 @@ on where an encoding acts, and `Shown.note` says it in a sentence:
 
     at the input   products of the position vectors p_i . p_j / sqrt(d)
     rotations      the score q R(i-j) k of a fixed pair, q = k = (1, ..., 1) / sqrt(e)
+    weights        the attention weights of random inputs, where they are not a softmax
     otherwise      the effective bias, final score - scaled q.k, of random inputs
 """
 
@@ -61,7 +62,11 @@ def shown(encoding: Encoding) -> Shown:
         q, k = (torch.randn(size, generator=generator) for _ in range(2))
         x = torch.randn(1, LENGTH, shape.width, generator=generator)
         inputs = prepare(encoding, q, k, k, x, where, visible=Visible(), scale=None)
-        maps = scores(inputs).bias[0]
+        found = scores(inputs)
+        if encoding.weighs:
+            note = "The attention weights of random tokens: position acts on these, not on scores."
+            return Shown(hidden(found.weights[0]), note)
+        maps = found.bias[0]
     if encoding.context_dependent or encoding.mixes:
         return Shown(hidden(maps), "The bias at initialisation, for random tokens.")
     learned = any(True for _ in encoding.parameters())

@@ -33,6 +33,8 @@ class LayerSpec:
     """Every field of the encoding, defaults written out, and the score scale."""
     claims: Mapping[str, bool]
     """What the encoding says of itself: shift_invariant, toeplitz, pointwise, context_dependent."""
+    shows: str = "bias"
+    """The quantity that shows what position does in this layer: bias, or final."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,21 +72,22 @@ class Spec:
         """The name of the encoding; if layers differ, their names in order, joined by commas."""
         return ",".join(dict.fromkeys(layer.encoding for layer in self.layers))
 
+    @property
+    def layers_differ(self) -> bool:
+        """Whether layers have different encodings or conventions, as in a schedule."""
+        return any(layer != self.layers[0] for layer in self.layers)
+
     def conventions_of(self, layers: Sequence[int]) -> dict[str, object]:
         """The conventions of some layers, counted from 0.
 
-        Where they differ, as in a schedule: encoding and conventions by the layer's number.
+        In a model whose layers differ: encoding and conventions by the layer's number.
         """
-        each = [self.layers[layer] for layer in layers]
-        first = each[0]
-        if all(
-            (layer.encoding, layer.conventions) == (first.encoding, first.conventions)
-            for layer in each
-        ):
-            return dict(first.conventions)
+        each = {str(number): self.layers[number] for number in layers}
+        if not self.layers_differ:
+            return dict(self.layers[0].conventions)
         return {
-            str(number): {"encoding": layer.encoding, **layer.conventions}
-            for number, layer in zip(layers, each, strict=True)
+            number: {"encoding": layer.encoding, **layer.conventions}
+            for number, layer in each.items()
         }
 
     def claims_of(self, layers: Sequence[int]) -> dict[str, bool]:

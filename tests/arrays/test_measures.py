@@ -14,6 +14,7 @@ from headscape.arrays.measures import (
     Measures,
     effective_reach,
     head_similarity,
+    measure_layer,
     shift_invariance,
     written,
 )
@@ -67,6 +68,25 @@ def test_reach_equals_counting_outwards(look_ahead):
 def test_reach_of_attention_to_oneself_is_zero():
     median, mean = effective_reach(np.eye(9)[None])
     assert (median[0], mean[0]) == (0, 0)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1])
+def test_a_map_of_one_value_has_no_most_similar_head(value):
+    maps = np.random.default_rng(0).normal(size=(3, 24, 24)).astype(np.float32)
+    maps[1] = value
+    maps[:, ~np.tri(24, dtype=bool)] = np.nan
+    one = Measures(quantity="bias", layers=(measure_layer(layer=0, heads=(0, 1, 2), maps=maps),))
+    found = [row["most_similar_head"] for row in one.rows()]
+    assert found == [2, None, 0]
+    assert one.rows()[1]["similarity"] is None
+    lines = one.to_markdown().splitlines()
+    assert [cell.strip() for cell in lines[3].split("|")][4:6] == ["none", ""]
+    assert one.to_csv(first=1).splitlines()[2].endswith(",,")
+    every = Measures(
+        quantity="bias", layers=(measure_layer(layer=0, heads=(0, 1, 2), maps=maps * 0),)
+    )
+    assert "most similar head" in every.to_markdown()
+    assert every.to_html().count("<td>none</td>") == 3
 
 
 def test_similarity_is_correlation():

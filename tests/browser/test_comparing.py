@@ -43,6 +43,7 @@ def test_colour_limits(open_page: Open) -> None:
     assert bar(opened) == dragged
     opened.page.locator(".bar .handle").nth(1).focus()
     press(opened, "ArrowLeft")
+    opened.page.wait_for_timeout(200)
     assert bar(opened)[1] < dragged[1]
     press(opened, "Escape", "x")
     opened.page.wait_for_timeout(200)
@@ -165,3 +166,15 @@ def test_a_slider_over_training_steps(open_page: Open) -> None:
 
 
 # Search, notes, what to take away
+
+
+def test_pairs_outside_a_window_are_hatched_too(open_page: Open) -> None:
+    opened = open_page([capture("alibi", fields={"window": 20})], HEAD)
+    opened.settle()
+    pixels = opened.pixels()
+    middle = ((np.arange(LENGTH) + 0.5) * pixels.shape[0] / LENGTH).astype(int)
+    cells = pixels[np.ix_(middle, middle)][..., :3]
+    ahead = {tuple(colour) for colour in cells[np.triu_indices(LENGTH, 2)]}
+    outside = {tuple(colour) for colour in cells[np.tril_indices(LENGTH, -20)]}
+    assert len(outside) >= 2
+    assert outside <= ahead

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 import headscape
+import headscape as hs
 from headscape.arrays import capture_file
 from headscape.encodings import ENCODINGS
+from headscape.encodings.layer_schedule import parse
+from headscape.encodings.shipped_schedules import SHIPPED
 
 COMMANDS = (
     "figures", "encodings", "train", "generate", "capture", "draw", "measure", "view",
@@ -89,9 +92,37 @@ def test_one_encoding_lists_its_fields(call) -> None:
     assert "softcap tanh(s / softcap)" in text, "the notes of inherited fields are missing"
 
 
+def test_a_schedule_lists_its_layers(call) -> None:
+    text = call("encodings", "rope:window=512*5,rope:base=1e6").output
+    assert re.search(r"layers 1-5 +rope +window = 512\n", text)
+    assert re.search(r"layer 6 +rope +base = 1000000.0\n", text)
+    assert "a multiple of 6" in text
+    text = call("encodings", "cohere2:window=64").output
+    assert text.startswith("cohere2:window=64  Cohere 2\npattern: rope:window=4096*3,nope\n")
+    assert "transformers" in text
+    assert re.search(r"layers 1-3 +rope +window = 64\n +layer 4 +nope\n", text)
+    assert re.search(
+        r"every layer +rope +softcap = 50.0\n", call("encodings", "rope:softcap=50").output
+    )
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_schedule_is_described(call, name: str) -> None:
+    assert SHIPPED[name].title in call("encodings", name).output
+    period = hs.encodings(name)
+    assert [row.name for row in period] == [entry.name for entry in parse(name)]
+    for row, entry in zip(period, parse(name), strict=True):
+        assert row.fields.items() <= entry.fields.items()
+        assert row.fields.keys() >= entry.fields.keys() - {"base"}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["encodings", "cohere3"], "unknown encoding 'cohere3': did you mean 'cohere2'"),
+        (["encodings", "rope:windw=3,nope"], "did you mean 'window'"),
+        (["encodings", "rope:window=0,nope"], "window must be at least 1, got 0"),
+        (["encodings", "cohere2,rope"], "'cohere2' is a schedule of layers"),
         (["encodings", "albi"], "unknown encoding 'albi': did you mean 'alibi'"),
         (["encodings", "dapv2+kerple"], "unknown wrapper 'dapv2': did you mean 'dapev2'"),
         (["encodings", "dape"], "write 'dape+kerple'"),

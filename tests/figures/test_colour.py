@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 
 from figures.synthetic import alibi, capture, causal, scores
 from headscape.errors import InputError
-from headscape.figures.colour import SIGNED, Scale, limits, range_label, scales
+from headscape.figures.colour import GREY, SIGNED, Scale, limits, range_label, scales
 from headscape.figures.grid import Grid
 
 BOTH = [(-3.0, 2.0), (-1.0, 4.0), (-4.0, 1.0)]
@@ -60,16 +61,24 @@ def test_differences_are_symmetric():
     scale = Scale.symmetric(np.array([-1.0, np.nan, 0.25]))
     assert (scale.low, scale.high, scale.kind) == (-1.0, 1.0, "diverging")
     assert float(scale.norm(0.5)) == 0.75
-    assert Scale.symmetric(np.zeros(3)).high == 1.0
+    same = Scale.symmetric(np.zeros(3))
+    assert (same.low, same.high, same.kind) == (0, 0, "single")
 
 
 def test_odd_values():
     assert limits(np.full((2, 2), np.nan)) == (0, 0)
     assert limits(np.array([np.nan, -np.inf, -2.5, -0.0])) == (-2.5, 0)
-    single = scales([(0.0, 0.0), (-2.0, -2.0), (3.0, 3.0)])
-    assert [(scale.low, scale.high) for scale in single] == [(-1, 0), (-2, 0), (0, 3)]
     assert range_label(np.array([-2.0, np.nan, 0.0])) == "\N{MINUS SIGN}2 … 0"
     assert range_label(np.zeros(3)) == "0"
+
+
+def test_one_value_is_grey_and_does_not_choose_the_map_of_others():
+    *live, dead, level = scales([*BOTH, (0.0, 0.0), (3.0, 3.0)])
+    assert {scale.kind for scale in live} == {"diverging"}
+    for scale, value in ((dead, 0), (level, 3)):
+        assert (scale.low, scale.high, scale.kind) == (value, value, "single")
+        assert scale.colormap(float(scale.norm(value))) == to_rgba(GREY)
+    assert [scale.kind for scale in scales([(-3.0, 0.0), (0.0, 0.0)])] == ["sequential", "single"]
 
 
 def test_a_named_map_runs_evenly():

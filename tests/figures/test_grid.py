@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 from matplotlib.ticker import MaxNLocator
 
 from figures.synthetic import alibi, cable, capture, scores
 from headscape.arrays.pyramid import Reducer
 from headscape.errors import InputError
+from headscape.figures.colour import GREY
 from headscape.figures.figure_layout import shape
 from headscape.figures.grid import Grid
 from headscape.figures.overview import Overview
@@ -132,9 +134,16 @@ def test_shape(panels, expected):
     assert shape(panels) == expected
 
 
-def test_a_bias_of_zero_can_be_drawn():
-    axes = _panels(Grid(maps=np.zeros((1, 8, 8), np.float32), titles=("Head 1",)).draw())[0]
-    assert axes.images[0].get_clim() == (-1, 0)
+def test_the_bar_of_a_bias_of_zero_says_0_and_nothing_else():
+    maps = alibi(2, 8)
+    maps[1] *= 0
+    figure = Grid(maps=maps, titles=("Head 1", "Head 2")).draw()
+    figure.canvas.draw()
+    labels = [[text.get_text() for text in bar.get_yticklabels()] for bar in _bars(figure)]
+    assert len(labels[0]) > 1
+    assert labels[1] == ["0"]
+    image = _panels(figure)[1].images[0]
+    assert {tuple(colour) for colour in image.to_rgba(maps[1][7])} == {to_rgba(GREY)}
 
 
 def test_weights_are_coloured_by_their_logarithm_and_blank_ahead():

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 from PIL import Image
 
 from figures.synthetic import alibi, cable, capture, causal, scores
 from headscape.errors import InputError
+from headscape.figures.colour import GREY
 from headscape.figures.curves import Curves
 from headscape.figures.difference import Difference
 from headscape.figures.overview import Overview
@@ -79,6 +81,50 @@ def test_row_has_one_meaning_of_colour_in_both_strips(shared):
         assert printed[0] == "\N{MINUS SIGN}12 … 0"
 
 
+def test_a_head_without_a_bias_is_grey_beside_others():
+    maps = alibi(3, 100)
+    maps[0] *= 0
+    made = capture(maps)
+    figure = Row.of(made, 0).draw()
+    for name in ("all-keys", "close-up"):
+        axes = _axes(figure, name)
+        assert axes.images[0].get_array().mask.all(axis=1).tolist() == [True, False, False]
+        assert axes.images[0].cmap.name == "viridis"
+        (patch,) = axes.patches
+        assert patch.get_facecolor() == to_rgba(GREY)
+        assert axes.child_axes[0].get_yticklabels()[0].get_text() == "0"
+    labels = [text.get_text() for text in _axes(figure, "colorbar").get_yticklabels()]
+    assert labels == ["lowest", "highest"]
+
+
+@pytest.mark.parametrize("view", [Row, Overview])
+def test_the_bar_of_heads_without_a_bias_has_one_value(view):
+    figure = view.of(capture(alibi(2, 60) * 0)).draw()
+    labels = [text.get_text() for text in _axes(figure, "colorbar").get_yticklabels()]
+    assert labels == ["one value"]
+    curves = Curves.of(capture(alibi(2, 60) * 0)).draw()
+    assert [text.get_text() for text in curves.axes[0].get_yticklabels()] == ["0"]
+
+
+@pytest.mark.parametrize("width", [None, 3.5])
+def test_the_bar_of_a_row_and_the_panels_of_an_overview_cover_no_numbers(width):
+    small = causal(np.linspace(-1.2345e-5, -6.7891e-7, 100 * 100 * 3).reshape(3, 100, 100))
+    figure = Row.of(capture(small), width=width).draw()
+    renderer = figure.canvas.get_renderer()
+    bar = _axes(figure, "colorbar").get_window_extent(renderer)
+    for name in ("all-keys", "close-up"):
+        for text in _axes(figure, name).child_axes[0].get_yticklabels():
+            assert text.get_window_extent(renderer).x1 < bar.x0
+    overview = Overview.of(capture(small), width=width).draw()
+    renderer = overview.canvas.get_renderer()
+    labels = [
+        _axes(overview, f"layer-1-head-{head}").xaxis.label.get_window_extent(renderer)
+        for head in (1, 2, 3)
+    ]
+    assert labels[0].x1 < labels[1].x0
+    assert labels[1].x1 < labels[2].x0
+
+
 def test_row_shows_the_query_and_its_tokens():
     made = capture(scores(3, 100, seed=0))
     row = Row.of(made, 0, "final", query=79, shared_scale=True)
@@ -122,7 +168,7 @@ def test_rows_and_overviews_keep_a_given_width_and_clip_nothing(kind, width):
 
 def test_rows_and_overviews_refuse_widths_that_are_too_small():
     made = capture(alibi(12, 16))
-    with pytest.raises(InputError, match=r"at least 3\.1 inches, got 2"):
+    with pytest.raises(InputError, match=r"at least 2\.9 inches, got 2"):
         Row.of(made, width=2).draw()
     with pytest.raises(InputError, match="12 heads needs a width of at least"):
         Overview.of(made, width=3.3).draw()

@@ -217,7 +217,10 @@ def test_captures_say_conventions_per_layer(tmp_path: Path) -> None:
     kept = load(tmp_path / "cap.safetensors").conventions
     assert kept == json.loads(json.dumps(cap.conventions))
     alike = hs.capture(loaded, tokens, layers=[0, 2]).conventions
-    assert (alike["window"], "encoding" in alike) == (3, False)
+    assert [(number, each["encoding"], each["window"]) for number, each in alike.items()] == [
+        ("0", "rope", 3),
+        ("2", "rope", 3),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -257,3 +260,48 @@ def test_a_norm_that_is_not_there_has_no_fields() -> None:
 def test_a_field_that_no_entry_has_is_refused() -> None:
     with pytest.raises(InputError, match="unknown field of 'rope,nope' 'slopes'"):
         model("rope,nope", encoding_fields={"slopes": "mpt"})
+
+
+def test_a_capture_of_one_layer_says_which_encoding_it_has(tmp_path: Path) -> None:
+    loaded = hs.load(model("alibi:window=7*3,rope:softcap=30", 4).float())
+    cap = loaded.capture(list(range(9)))
+    assert cap.conventions.keys() == {"3"}
+    assert cap.conventions["3"]["encoding"] == "rope"
+    cap.save(tmp_path / "a.safetensors")
+    read = hs.Capture.load(tmp_path / "a.safetensors")
+    assert read.about(3)["title"] == "RoPE"
+    assert read.grid().heading.endswith(", layer 4 (RoPE, softcap 30): final scores")
+    assert "(4 of 4), RoPE, of" in caption(read, 3, "final")
+    assert "softcap 30.0" in caption(read, 3, "final")
+
+
+def test_every_layer_of_a_capture_is_drawn_as_what_it_is() -> None:
+    loaded = hs.load(model("alibi:window=7,rope:sink=true", 2).float())
+    cap = loaded.capture(list(range(9)), layers="all")
+    assert cap.grid(layer=0).stem == "alibi-window-7-rope-sink-true-layer1-bias-grid"
+    assert cap.grid(layer=1).stem == "alibi-window-7-rope-sink-true-layer2-final-grid"
+    assert "layer 1 (ALiBi, window 7): positional bias" in cap.curves(layer=0).heading
+    assert "layer 2 (RoPE, sink): final scores" in cap.row(layer=1).heading
+    assert cap.overview().encodings == ("ALiBi", "RoPE")
+    assert cap.measures().quantity == "final"
+    assert "does not depend on the context" in caption(cap, 0, "bias")
+    assert "RoPE adds no bias" in caption(cap, 1, "final")
+    assert "adds no bias" not in caption(cap, 0, "final")
+
+
+def test_a_long_pattern_makes_a_short_file_name(tmp_path: Path) -> None:
+    long = ",".join(f"rope:base={base}.5:window=9:pairing=halves" for base in range(1000, 1008))
+    other = long.replace("1007", "1008")
+    names = {slug(each) for each in (long, other)}
+    assert len(names) == 2
+    assert all(len(name) <= 80 for name in names)
+    cap = hs.load(model(long, 8).float()).capture(list(range(9)))
+    path = tmp_path / f"{cap.grid().stem}.png"
+    assert len(path.name) < 150
+    cap.grid().save(path)
+
+
+def test_a_window_is_named_in_a_model_of_one_encoding_too() -> None:
+    cap = hs.load(model("rope", encoding_fields={"window": 5}).float()).capture(list(range(9)))
+    assert "layer 4 (window 5): final scores" in cap.grid().heading
+    assert cap.conventions["window"] == 5

@@ -10,7 +10,9 @@ import pytest
 
 import headscape
 from docs.site import api_page, encoding_pages
-from headscape.encodings import ENCODINGS, WRAPPERS
+from docs.site.pictures import shown
+from headscape.encodings import ENCODINGS, WRAPPERS, build
+from headscape.encodings.base import SHARED
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.xdist_group("site")
@@ -67,6 +69,22 @@ def test_no_page_fetches_from_the_network(site: Path) -> None:
     for sheet in site.rglob("*.css"):
         found = re.findall(r"(?:url\(|@import )\s*['\"]?([^)'\";]+)", sheet.read_text())
         assert not [address for address in found if external(address)], sheet.name
+
+
+@pytest.mark.parametrize("name", [*ENCODINGS, *WRAPPERS])
+def test_every_field_is_explained_its_own_first(name: str) -> None:
+    kind = (ENCODINGS | WRAPPERS)[name]
+    lines = encoding_pages.conventions(kind).splitlines()[2:]
+    assert [line for line in lines if line.endswith(": ")] == []
+    shared = [line.split("`")[1] in SHARED for line in lines]
+    assert shared == sorted(shared)
+
+
+def test_stick_breaking_shows_its_weights() -> None:
+    made = build("stick-breaking", heads=2, head_dim=4, width=8, train_length=16)
+    found = shown(made)
+    assert not found.flat
+    assert "attention weights" in found.note
 
 
 @pytest.mark.parametrize("name", [*ENCODINGS, *WRAPPERS])

@@ -156,6 +156,12 @@ def fox(tiny: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_page_has_the_order_that_was_asked_for(tmp_path: Path) -> None:
+    names = ["sandwich", "fox", "bam"]
+    page = hs.figures(names, out=tmp_path, untrained=True, length=16, formats=("png",), processes=1)
+    assert re.findall(r'<li><a href="#extra-([a-z]+)"', page.read_text()) == names
+
+
 def test_earlier_figures_stay_on_the_page(fox: Path, tiny: Settings) -> None:
     page = make(fox, tiny, encodings=("kerple",))
     assert 'id="extra-fox"' in page.read_text()

@@ -8,7 +8,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import headscape as hs
 from headscape.arrays import capture_file
+from headscape.arrays.context import context_dependence
 from headscape.attention.reference import scores
 from headscape.cli import app
 from headscape.errors import InputError
@@ -54,6 +56,46 @@ def test_captures_of_different_sounds_are_not_said_to_be_the_same() -> None:
     assert "different input" in Difference.of(one, other).heading
     assert "different input" not in Difference.of(one, one).heading
     assert "9 frames (corpus noise, seed 1)" in caption(one, 2, "bias")
+
+
+def test_a_capture_of_sound_speaks_of_frames(tmp_path: Path) -> None:
+    cap = load(FAMILIES["wavlm"].build()).capture(length=60, layers="all")
+    assert "60 frames" in repr(cap)
+    assert cap.pack().header["unit"] == "frame"
+    labels = set()
+    views = (
+        cap.grid(),
+        cap.curves(),
+        cap.row(),
+        hs.compare(cap, cap),
+        cap.curves(width=3.3, columns=2),
+    )
+    for view in views:
+        figure = view.draw()
+        labels |= {axes.get_xlabel() for axes in figure.axes} | {
+            a.get_ylabel() for a in figure.axes
+        }
+        legends = [text.get_text() for legend in figure.legends for text in legend.texts]
+        assert not any("token" in text for text in [*legends, figure.get_suptitle()])
+    shown = {
+        "Key frame",
+        "Query frame",
+        "Distance in frames",
+        "Distance in frames (query \N{MINUS SIGN} key)",
+    }
+    assert shown <= labels
+    assert not any("position" in label and "Positional" not in label for label in labels)
+    assert cap.row(query=7).heading.endswith("of query frame 7")
+    with pytest.raises(InputError, match="not in this capture of 60 frames"):
+        cap.row(query=60)
+    with pytest.raises(InputError, match="captures of 60, 9 frames cannot be compared"):
+        hs.compare(cap, load(FAMILIES["wavlm"].build()).capture(length=9))
+    assert "across frames" in caption(cap, 2, "bias", cap.measures(context=_context(cap)))
+
+
+def _context(cap: Any) -> Any:
+    found = context_dependence(cap.bias(layer) for layer in (0, 1, 2) for _ in range(6))
+    return dict.fromkeys(cap.layers, found)
 
 
 @pytest.mark.parametrize(

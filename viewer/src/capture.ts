@@ -58,6 +58,16 @@ export class Capture {
     return this.header.length;
   }
 
+  get unit(): "token" | "frame" {
+    return this.header.unit ?? "token";
+  }
+
+  /** A layer, counted from 1, with what only some layers or models have: "layer 1 (RoPE, window 64)". */
+  place(layer: number): string {
+    const note = this.header.notes?.[this.header.layers.indexOf(layer)];
+    return note ? `layer ${layer + 1} (${note})` : `layer ${layer + 1}`;
+  }
+
   kind(layer: number): LayerKind {
     return this.header.factors[this.header.layers.indexOf(layer)];
   }

@@ -153,6 +153,8 @@ export function automatic(source: Source, colour: State["colour"], wholes: Whole
       true,
     );
   if (Number.isNaN(low) || Number.isNaN(high)) return null;
+  // One value everywhere, such as the bias of NoPE: the middle of the signed map, which is grey.
+  if (low === high) return { low, high, log: false, map: "signed" };
   const plainWeights = source.quantity === "weights" && source.minus === "nothing" && !source.less;
   const log = colour.scale === "log" || (colour.scale === "auto" && plainWeights);
   const crosses = low < 0 && high > 0,
@@ -162,7 +164,7 @@ export function automatic(source: Source, colour: State["colour"], wholes: Whole
   if (symmetric) return { low: -top, high: top, log, map };
   if (log && low >= 0)
     return { low: Math.max(low, high * Math.min(1e-4, 0.1 / source.capture.length)), high, log, map };
-  return { low, high: high > low ? high : low + 1e-6, log, map };
+  return { low, high, log, map };
 }
 
 /** The scale with the limits set by hand, if any. */

@@ -80,7 +80,15 @@ export function measuresOf(capture: Capture): Measure[] {
     title: name,
     of: (_app, { layer, head }) => values[layers.indexOf(layer)]?.[heads.indexOf(head)] ?? NaN,
   }));
-  return [...brought, ...OWN];
+  const { unit } = capture;
+  return [
+    ...brought,
+    ...OWN.map((each) => ({
+      ...each,
+      name: each.name.replace("token", unit),
+      title: each.title.replace("token", unit),
+    })),
+  ];
 }
 
 /** What is shown when nothing was chosen: what the capture brings, otherwise what a short map makes cheap. */

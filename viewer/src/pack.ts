@@ -38,6 +38,10 @@ export interface Header {
   factors: LayerKind[];
   train_length?: number;
   pieces?: string[];
+  /** What the sequence is made of. */
+  unit?: "token" | "frame";
+  /** What a title says of each layer, such as its encoding in a schedule and its window. */
+  notes?: string[];
   positions?: number[];
   precision?: "float16" | "float32";
   step?: number | null;

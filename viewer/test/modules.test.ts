@@ -2,15 +2,19 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { correlation, groups } from "../src/cluster.ts";
-import { paint, place, type Scale, spacing, table } from "../src/colour.ts";
+import { Capture } from "../src/capture.ts";
+import { automatic, paint, place, type Scale, spacing, table } from "../src/colour.ts";
 import { field } from "../src/export/csv.ts";
 import { literal } from "../src/export/python.ts";
-import { readPack } from "../src/pack.ts";
+import { measuresOf } from "../src/measures.ts";
+import { type Header, readPack } from "../src/pack.ts";
 import { rank } from "../src/rows.ts";
+import { type Source } from "../src/source.ts";
 import { complete, DEFAULT, difference } from "../src/state.ts";
 import { number, roundStep, visible } from "../src/text.ts";
 import { levelFor } from "../src/ui/draw.ts";
 import { reduceCurve } from "../src/ui/plots.ts";
+import { type Whole } from "../src/whole.ts";
 
 test("a state survives the way through a link", () => {
   const state = complete({
@@ -24,6 +28,29 @@ test("a state survives the way through a link", () => {
   assert.deepEqual(back, state);
   assert.deepEqual(difference(DEFAULT), {});
   assert.equal(back.colour.map, "auto");
+});
+
+test("a map of one value is grey, with that value alone", () => {
+  const cells = new Float32Array([NaN, 0, 0]),
+    whole = { least: cells, greatest: cells } as Whole;
+  const scale = automatic({ quantity: "bias", minus: "nothing" } as Source, DEFAULT.colour, [whole])!;
+  assert.deepEqual([scale.low, scale.high], [0, 0]);
+  const pixels = new Uint32Array(3);
+  paint(cells, scale, pixels);
+  assert.deepEqual(
+    [...pixels].map((pixel) => (pixel & 0xffffff).toString(16)),
+    ["0", "a8a7a6", "a8a7a6"],
+  );
+});
+
+test("a layer is named with its note, and sound is made of frames", () => {
+  const header = { layers: [2, 5], heads: [0], length: 4, notes: ["RoPE, window 64", ""] } as unknown as Header;
+  const capture = new Capture("p0", "a", header, null);
+  assert.equal(capture.place(2), "layer 3 (RoPE, window 64)");
+  assert.equal(capture.place(5), "layer 6");
+  assert.equal(capture.unit, "token");
+  const sound = new Capture("p1", "b", { ...header, unit: "frame" }, null);
+  assert.ok(measuresOf(sound).every(({ title }) => !title.includes("token")));
 });
 
 test("a damaged state falls back field by field", () => {

@@ -50,6 +50,7 @@ from headscape.arrays.capture_checks import (
 from headscape.arrays.choice import QUANTITIES, choose_heads, choose_layer
 from headscape.arrays.factors import LayerFactors
 from headscape.arrays.layer_arrays import layer_from, write_layer
+from headscape.arrays.layer_notes import about_layer
 from headscape.arrays.pack import Pack, pack_header, without_factors
 from headscape.errors import InputError
 from headscape.io.atomic import replacing, utf8
@@ -65,19 +66,20 @@ class CaptureData:
     encoding: str
     """Name in the table of encodings."""
     conventions: Mapping[str, Any]
-    """Every field of the encoding: slopes, scale, boundary and the like; where the layers held here
-    differ, a mapping of encoding and fields by the layer's number."""
+    """Every field of the encoding: slopes, scale, boundary and the like; of a model whose layers
+    differ, encoding and fields by the layer's number."""
     claims: Mapping[str, bool]
     """What the encoding says of itself: context_dependent, toeplitz, shift_invariant, pointwise."""
     model: Mapping[str, Any]
     """name, shows (the quantity that shows its position), preset, layers, heads, width,
-    train_length."""
+    train_length; of a model whose layers differ, `schedule`: title, shows and claims by the layer's
+    number."""
     layers: tuple[int, ...]
     """Layers held here, counted from 0."""
     heads: tuple[int, ...]
     """Heads held here, counted from 0; the first axis of every map follows this order."""
     length: int
-    """Tokens in the sequence."""
+    """Tokens, or frames of sound, in the sequence."""
     resolution: int | None = None
     """Cells a side of the reduced maps; None when the maps are whole."""
     causal: bool = True
@@ -103,6 +105,19 @@ class CaptureData:
     _computed: dict[tuple[int, str], np.ndarray] = field(
         default_factory=dict, init=False, repr=False
     )
+
+    def about(self, layer: int) -> dict[str, Any]:
+        """Return the conventions, `shows` and `claims` of one layer, counted from 0.
+
+        In a model whose layers differ, also the `title` of its encoding.
+        """
+        described = {"model": self.model, "conventions": self.conventions, "claims": self.claims}
+        return about_layer(described, layer)
+
+    @property
+    def unit(self) -> str:
+        """What the sequence is counted in: tokens, or frames where a model read sound."""
+        return "frames" if "sound" in self.sequence else "tokens"
 
     @property
     def quantities(self) -> tuple[str, ...]:

@@ -35,17 +35,24 @@ def choose_heads(heads: Sequence[int] | None, captured: Sequence[int]) -> tuple[
     return chosen
 
 
-def choose_quantity(quantity: str | None, *captures: "CaptureData") -> str:
+def choose_quantity(
+    quantity: str | None, *captures: "CaptureData", layers: Sequence[int] | None = None
+) -> str:
     """Return `quantity`, or by default what one figure of these captures shows.
 
-    That is what their models show (`bias`, or `final` where nothing is added to the scores), and
-    `final` where they differ.
+    That is what their layers show (`bias`, or `final` where nothing is added to the scores), and
+    `final` where they differ. `layers` has one layer of each capture; by default all captured ones.
     """
     if quantity is not None:
         if quantity not in QUANTITIES:
             raise unknown("quantity", str(quantity), QUANTITIES)
         return quantity
-    shown = {str(each.model.get("shows", "bias")) for each in captures}
+    each_layers = [each.layers for each in captures] if layers is None else [[n] for n in layers]
+    shown = {
+        each.about(layer)["shows"]
+        for each, chosen in zip(captures, each_layers, strict=True)
+        for layer in chosen
+    }
     wanted = shown.pop() if len(shown) == 1 else "final"
     common = [name for name in QUANTITIES if all(name in each.quantities for each in captures)]
     return wanted if wanted in common or not common else common[0]

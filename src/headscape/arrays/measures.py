@@ -4,7 +4,8 @@
                     map's variance i - j explains. Exactly 1.0 for a Toeplitz map.
 `effective_reach`   the least distance that contains 90% of a query's attention weight; per head the
                     median and the mean over queries. Both sides count where attention looks ahead.
-`head_similarity`   Pearson correlation between the heads' maps; 0 with a constant one.
+`head_similarity`   Pearson correlation between the heads' maps; 0 with a constant one, which has no
+                    most similar head.
 
 Context-dependence, which needs many sequences, is in `context.py`. All work on [h t s] arrays with
 NaN where a key is invisible (0 in weights). `Measures` puts them together for one or more layers;
@@ -43,11 +44,10 @@ class LayerMeasures:
 
     def records(self) -> list[Record]:
         """Return one record per head."""
-        others = np.array(self.similarity)
-        np.fill_diagonal(others, -np.inf)
-        nearest = others.argmax(axis=1).tolist() if len(self.heads) > 1 else None
+        nearest = self._most_similar()
         rows: list[Record] = []
         for row, head in enumerate(self.heads):
+            other = nearest[row]
             low, high = self.context.head_intervals[row] if self.context else (None, None)
             rows.append(
                 {
@@ -59,11 +59,22 @@ class LayerMeasures:
                     "shift_invariance": self.shift[row],
                     "reach_median": self.reach_median[row] if self.reach_median else None,
                     "reach_mean": self.reach_mean[row] if self.reach_mean else None,
-                    "most_similar_head": self.heads[nearest[row]] if nearest else None,
-                    "similarity": self.similarity[row][nearest[row]] if nearest else None,
+                    "most_similar_head": None if other is None else self.heads[other],
+                    "similarity": None if other is None else self.similarity[row][other],
                 }
             )
         return rows
+
+    def _most_similar(self) -> list[int | None]:
+        """Return the row of the head that correlates most with each; None where none has to."""
+        others = np.array(self.similarity)
+        np.fill_diagonal(others, 0)
+        # A map of one value correlates exactly 0 with every other; a map of several does not.
+        constant = ~others.any(axis=1)
+        others[constant], others[:, constant] = -np.inf, -np.inf
+        np.fill_diagonal(others, -np.inf)
+        best = others.argmax(axis=1).tolist()
+        return [at if others[row, at] > -np.inf else None for row, at in enumerate(best)]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -256,6 +267,8 @@ def head_similarity(maps: Float[np.ndarray, "h t s"]) -> Float[np.ndarray, "h h"
     """Return the correlation of every pair of heads over visible entries."""
     entries = maps[:, np.isfinite(maps).all(axis=0)].astype(np.float64)
     entries = entries - entries.mean(axis=1, keepdims=True)
+    # Rounding of the mean must not give a constant map a direction.
+    entries[entries.min(axis=1) == entries.max(axis=1)] = 0
     size = np.sqrt((entries**2).sum(axis=1))
     unit = entries / np.where(size > 0, size, 1.0)[:, None]
     similarity: np.ndarray = np.clip(unit @ unit.T, -1, 1)

@@ -25,10 +25,11 @@ COLUMNS: Final[Mapping[str, str]] = {
     "high": "Upper end of the same interval.",
     "shift_invariance": "Share of the variance of one map that the distance query - key explains: "
     "1 if equal distances always have equal values.",
-    "reach_median": "Distance in tokens that contains 90% of a query's attention weight, median "
-    "over queries.",
+    "reach_median": "Distance in tokens (of sound: in frames) that contains 90% of a query's "
+    "attention weight, median over queries.",
     "reach_mean": "The same distance, mean over queries.",
-    "most_similar_head": "The other head of the layer whose map correlates most with this one.",
+    "most_similar_head": "The other head of the layer whose map correlates most with this one; "
+    "none for a map of one value, such as a bias of 0.",
     "similarity": "Pearson correlation with that head's map, from -1 to 1.",
 }
 """What each column means, in one sentence."""
@@ -91,8 +92,11 @@ def to_frame(rows: Sequence[Record]) -> Any:
 
 
 def measured(rows: Sequence[Record]) -> list[str]:
-    """Return the columns with at least one number."""
-    return [name for name in COLUMNS if any(row[name] is not None for row in rows)]
+    """Return the columns with at least one number, and the most similar of several heads."""
+    several = {"most_similar_head"} if len({row["head"] for row in rows}) > 1 else set()
+    return [
+        name for name in COLUMNS if name in several or any(row[name] is not None for row in rows)
+    ]
 
 
 def _csv(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
@@ -110,8 +114,12 @@ def _counted(row: Record, first: int) -> Record:
 
 
 def _cells(rows: Sequence[Record], names: Sequence[str], first: int) -> list[list[str]]:
+    empty = {"most_similar_head": "none"}
     return [
-        ["" if row[name] is None else format(row[name], _FORMATS.get(name, "")) for name in names]
+        [
+            empty.get(name, "") if row[name] is None else format(row[name], _FORMATS.get(name, ""))
+            for name in names
+        ]
         for row in (_counted(each, first) for each in rows)
     ]
 

@@ -1,8 +1,9 @@
 """A pack: the factors of one capture with everything needed to say what they are.
 
 Header: format, title, encoding, conventions, claims, causal, length, layers and heads (numbers from
-0), train_length, pieces (the tokens' strings), model, provenance, and `factors`, one entry per
-layer in the order of `layers`:
+0), train_length, pieces (the tokens' strings), unit (token, or frame of sound), notes (what the
+title of each layer says, such as a window), model, provenance, and `factors`, one entry per layer
+in the order of `layers`:
 
     {"scale", "group", "pairing", "bias", "mix", "window", "softcap"}
     bias  null | {"kind": "toeplitz", "zero"} | {"kind": "slope", "weighted"} |
@@ -37,6 +38,7 @@ from headscape.arrays.capture_checks import check_sum, describe
 from headscape.arrays.factors import LayerFactors
 from headscape.arrays.file_array import FileArray, OpenFile
 from headscape.arrays.layer_arrays import layer_from, read_layer, write_layer
+from headscape.arrays.layer_notes import about_layer, layer_note
 from headscape.errors import InputError
 
 FORMAT: Final = 1
@@ -134,6 +136,8 @@ def pack_header(described: Mapping[str, Any]) -> dict[str, Any]:
         "pieces": sequence.pop("pieces", []),
         "model": {field: model.get(field) for field in ("preset", "layers", "heads", "width")},
         "sequence": sequence,
+        "unit": "frame" if "sound" in sequence else "token",
+        "notes": [layer_note(about_layer(described, each)) for each in described["layers"]],
         "step": step,
         "factors": [],
     }
@@ -142,7 +146,10 @@ def pack_header(described: Mapping[str, Any]) -> dict[str, Any]:
 def without_factors(refused: object) -> str:
     """Why a capture cannot be viewed, in one sentence."""
     why = f" ({refused})" if refused else ""
-    return f"this capture keeps maps instead of factors{why}, so the viewer cannot show it."
+    return (
+        f"this capture keeps maps instead of factors{why}, so the viewer cannot show it: use "
+        f"`headscape draw`."
+    )
 
 
 def open_pack(path: Path) -> Pack:

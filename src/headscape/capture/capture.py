@@ -96,7 +96,7 @@ class Capture(CaptureData):
         layers = ", ".join(map(str, self.layers))
         cells = "" if self.resolution is None else f" reduced to {self.resolution} cells"
         return (
-            f"<capture of {method(self)}: {self.length} tokens{cells}, layers {layers}, "
+            f"<capture of {method(self)}: {self.length} {self.unit}{cells}, layers {layers}, "
             f"{len(self.heads)} heads; {', '.join(self.quantities)}>"
         )
 

@@ -14,9 +14,10 @@ from headscape.capture.factors_of import NoFactorsError, factors_of
 from headscape.capture.layer_maps import Progress, Request, cells_of, edges, layer_maps
 from headscape.capture.sequences import Text, Tokens, choose_tokens
 from headscape.capture.sinks import Maps
+from headscape.encodings.names import title
 from headscape.errors import InputError
 from headscape.io.progress import SlowBar
-from headscape.protocol import Model
+from headscape.protocol import Model, Spec
 
 
 def capture(
@@ -128,6 +129,18 @@ def indices(
     return tuple(dict.fromkeys(found))
 
 
+def _schedule(spec: Spec, layers: Sequence[int]) -> dict[str, dict[str, object]]:
+    """What is different in each of some layers, by its number."""
+    return {
+        str(number): {
+            "title": title(layer.encoding) if layer.encoding != "unknown" else "not recognised",
+            "shows": layer.shows,
+            "claims": dict(layer.claims),
+        }
+        for number, layer in ((number, spec.layers[number]) for number in layers)
+    }
+
+
 def _described(model: Model, chosen: Tokens, request: Request, kept: _Kept) -> Capture:
     spec, length = model.spec, len(chosen.tokens)
     decode: Callable[[np.ndarray], str] | None = None
@@ -150,6 +163,7 @@ def _described(model: Model, chosen: Tokens, request: Request, kept: _Kept) -> C
             "heads": spec.heads,
             "width": spec.width,
             "train_length": spec.train_length,
+            **({"schedule": _schedule(spec, request.layers)} if spec.layers_differ else {}),
         },
         layers=request.layers,
         heads=request.heads,

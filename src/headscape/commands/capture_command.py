@@ -41,7 +41,8 @@ def capture(
     length: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of the sequence. [default: the whole text, or the trained context length]"
+            help="Tokens of the sequence, or frames of sound. [default: the whole text, or the "
+            "trained context length; 128 frames]"
         ),
     ] = None,
     seed: Annotated[

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import textwrap
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 import typer
@@ -22,7 +23,11 @@ def register(app: typer.Typer) -> None:
 def encodings(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="One encoding, such as alibi or dapev2+kerple."),
+        typer.Argument(
+            metavar="NAME",
+            help="One encoding, such as alibi or dapev2+kerple, or a schedule of layers, such as "
+            "rope:window=512*5,rope or cohere2.",
+        ),
     ] = None,
     of: Annotated[
         str | None,
@@ -30,19 +35,23 @@ def encodings(
     ] = None,
     plugin: Plugin = None,
 ) -> None:
-    """List all encodings, or one with all its fields.
+    """List all encodings, one in full, or the layers of a schedule.
 
     The table has paper, formula, parameters and claims. Claims: S (shift-invariant), adding a
     constant to all positions changes nothing; T (Toeplitz), only the distance matters; P
     (pointwise), a pair's score depends on no other pair; C (context-dependent), it depends on the
     tokens.
     """
+    from headscape.encodings.layer_schedule import is_schedule
+
     if of is not None:
         if name is not None:
             raise InputError(f"give an encoding ({name}) or --of a model, not both.")
         _layers(of)
     elif name is None:
         _table()
+    elif is_schedule(name):
+        _schedule(name)
     else:
         _one(name)
 
@@ -53,6 +62,7 @@ def _table() -> None:
     from rich.table import Table
 
     from headscape.encodings import encodings as rows
+    from headscape.encodings.shipped_schedules import SHIPPED
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("name", "paper", "formula", "parameters", "claims"):
@@ -76,7 +86,9 @@ def _table() -> None:
         "\nA is the scaled q.k; i, j the positions of query and key; h the head. Parameters per "
         "layer (learned: per model) of GPT-2 Small trained at 512.\nClaims: S shift-invariant, "
         "T Toeplitz, P pointwise, C context-dependent. dape and dapev2 wrap any additive "
-        "encoding, nope or rope: dapev2+cable.\n`headscape encodings NAME` lists the fields.",
+        "encoding, nope or rope: dapev2+cable.\n`headscape encodings NAME` lists the fields. "
+        "Layers may differ: rope:window=128*3,nope, or by a model's name, "
+        f"{', '.join(SHIPPED)}.\n`headscape encodings cohere2` shows which layer has what.",
         highlight=False,
     )
 
@@ -88,6 +100,37 @@ def _layers(source: str) -> None:
 
     for line in recognised(headscape.load(source).spec):
         typer.echo(line)
+
+
+def _schedule(pattern: str) -> None:
+    """Print which layer has what, equal neighbours in one line, until the pattern repeats."""
+    from headscape.encodings import encodings as rows
+    from headscape.encodings import shipped_schedules
+
+    period = rows(pattern)
+    shipped = shipped_schedules.SHIPPED.get(pattern.partition(":")[0])
+    typer.echo(pattern if shipped is None else f"{pattern}  {shipped.title}")
+    if shipped is not None:
+        typer.echo(f"pattern: {shipped.pattern}")
+        notes = " ".join((shipped_schedules.__doc__ or "").split("\n\n")[1].split())
+        before, mark, after = notes.partition("Numbers are")
+        typer.echo(f"{mark}{after}" if mark else before)
+    count = len(period)
+    if count > 1:
+        typer.echo(f"{count} layers, repeated: a model's layers must be a multiple of {count}.")
+    typer.echo()
+    numbered = enumerate(period, start=1)
+    for (name, _), same in groupby(numbered, key=lambda pair: (pair[1].name, pair[1].fields)):
+        layers = [(number, row) for number, row in same]
+        first, last = layers[0][0], layers[-1][0]
+        span = f"layer {first}" if first == last else f"layers {first}-{last}"
+        span = "every layer" if count == 1 else span
+        fields = ", ".join(f"{key} = {value!r}" for key, value in layers[0][1].fields.items())
+        typer.echo(f"  {span:<12} {name:<10} {fields}".rstrip())
+    names = ", ".join(
+        f"`headscape encodings {name}`" for name in dict.fromkeys(row.name for row in period)
+    )
+    typer.echo(f"\nFields that are not listed have their defaults; see {names}.")
 
 
 def _one(name: str) -> None:

@@ -4,11 +4,13 @@ for row in encodings(): print(row)
 """
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headscape.encodings.base import Encoding
-from headscape.encodings.building import build
+from headscape.encodings.base import Encoding, Shape
+from headscape.encodings.building import make
+from headscape.encodings.layer_schedule import parse
 from headscape.encodings.names import ENCODINGS, WRAPPERS, load_all_installed, title
 from headscape.errors import InputError
 
@@ -36,10 +38,13 @@ class EncodingRow:
     """The source file, without its folder."""
     kind: type[Encoding] = field(repr=False)
     """The class; of a wrapped encoding, the wrapper's."""
+    fields: Mapping[str, object] = field(default_factory=dict)
+    """Fields of the config that a schedule sets to different values than the defaults."""
 
     def __repr__(self) -> str:
+        set_to = "".join(f":{name}={value}" for name, value in self.fields.items())
         return (
-            f"{self.name}: {self.title}, {self.paper}; {self.formula}; "
+            f"{self.name}{set_to}: {self.title}, {self.paper}; {self.formula}; "
             f"{self.letters}; {self.parameters:,} parameters"
         )
 
@@ -50,32 +55,39 @@ class EncodingRow:
 
 
 def encodings(
-    *, heads: int = 12, head_dim: int = 64, width: int = 768, train_length: int = 512
+    schedule: str | None = None,
+    *,
+    heads: int = 12,
+    head_dim: int = 64,
+    width: int = 768,
+    train_length: int = 512,
 ) -> list[EncodingRow]:
     """Return a row for every encoding, with the parameter count for a model of this shape.
 
-    The default shape is GPT-2 Small's at a context length of 512. Wrappers are listed around
-    Kerple. Encodings of plugins and installed packages are included.
+    With a `schedule` ("rope*3,nope", "cohere2") there is a row per layer instead, until the pattern
+    repeats. The default shape is GPT-2 Small's at a context length of 512. Wrappers are listed
+    around Kerple. Encodings of plugins and installed packages are included.
 
     Example:
         >>> import headscape as hs
         >>> [row.parameters for row in hs.encodings() if row.name == "kerple"]
         [24]
+        >>> [(row.name, row.fields) for row in hs.encodings("rope:window=64,nope")]
+        [('rope', {'window': 64}), ('nope', {})]
     """
+    shape = Shape(heads=heads, head_dim=head_dim, width=width, train_length=train_length)
+    if schedule is not None:
+        return [describe(entry.name, shape, entry.fields) for entry in parse(schedule)]
     load_all_installed()
     names = [*ENCODINGS, *(f"{wrapper}+kerple" for wrapper in WRAPPERS)]
-    return [
-        describe(name, heads=heads, head_dim=head_dim, width=width, train_length=train_length)
-        for name in names
-    ]
+    return [describe(name, shape) for name in names]
 
 
-def describe(
-    name: str, *, heads: int = 12, head_dim: int = 64, width: int = 768, train_length: int = 512
-) -> EncodingRow:
-    """Return the row of one encoding."""
-    made = build(name, heads=heads, head_dim=head_dim, width=width, train_length=train_length)
-    kind = type(made)
+def describe(name: str, shape: Shape, options: Mapping[str, object] | None = None) -> EncodingRow:
+    """Return the row of one encoding; `options` are fields of its config."""
+    made = make(name, shape, options or {})
+    kind, values = type(made), made.conventions()
+    plain = make(name, shape, {}).conventions() if options else values
     return EncodingRow(
         name=name,
         title=title(name),
@@ -86,6 +98,7 @@ def describe(
         shows=made.shows,
         file=_file(kind),
         kind=kind,
+        fields={field: values[field] for field in options or {} if values[field] != plain[field]},
     )
 
 

@@ -91,7 +91,8 @@ def per_layer(pattern: str, layers: int, options: Mapping[str, object]) -> list[
     if layers % len(period):
         raise InputError(
             f"the schedule {pattern!r} has {len(period)} layers, which does not divide the "
-            f"model's {layers}."
+            f"model's {layers}: choose a model whose layers are a multiple of {len(period)}, or a "
+            f"shorter pattern."
         )
     known = {name for entry in period for name in _fields(entry.name)}
     for option in options:

@@ -43,6 +43,7 @@ from headscape.encodings.wavlm import WavLM
 from headscape.encodings.wrapper import Wrapper
 from headscape.encodings.xpos import XPos
 from headscape.errors import InputError, unknown
+from headscape.io.file_name import file_name
 
 GROUP = "headscape.encodings"
 
@@ -132,7 +133,9 @@ def encoding_type(name: str) -> tuple[type[Wrapper] | None, type[Encoding]]:
     if base in WRAPPERS:
         raise InputError(f"{base!r} wraps an encoding: write {base + '+kerple'!r}, for example.")
     if base not in ENCODINGS:
-        raise unknown("encoding", base, ENCODINGS, "; load a file of your own with --plugin")
+        raise unknown(
+            "encoding", base, [*ENCODINGS, *SHIPPED], "; load a file of your own with --plugin"
+        )
     if plus and wrapper not in WRAPPERS:
         raise unknown("wrapper", wrapper, WRAPPERS)
     return WRAPPERS[wrapper] if plus else None, ENCODINGS[base]
@@ -153,7 +156,7 @@ def title(name: str) -> str:
 def slug(name: str) -> str:
     """Return how the file name of an encoding's figure ends, for example dapev2-kerple."""
     if name in SHIPPED or re.search("[,:*]", name):
-        return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+        return file_name(name)
     wrapper, _, base = name.rpartition("+")
     own = encoding_type(name)[1].slug or base
     return f"{wrapper}-{own}" if wrapper else own

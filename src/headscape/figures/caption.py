@@ -33,30 +33,31 @@ def caption(
     shown = f"{_SHOWN[quantity]} of {len(capture.heads)} {heads}"
     name = encoding_name(capture)
     parts = [f"{name}: {shown}, {place}."]
-    if capture.model.get("shows") == "final" and quantity in {"bias", "final"}:
+    about = capture.about(layer)
+    if about["shows"] == "final" and quantity in {"bias", "final"}:
         parts.append(
-            f"{name} adds no bias: these are the final scores."
+            f"{about.get('title', name)} adds no bias: these are the final scores."
             if quantity == "final"
-            else f"{name} adds no bias: shown is what it changed in the scores."
+            else f"{about.get('title', name)} adds no bias: shown is what it changed in the scores."
         )
     parts.append(_sequence(capture))
     if capture.resolution is not None:
         parts.append(f"Each cell is the mean of its entries, {capture.resolution} cells a side.")
-    conventions = capture.conventions.get(str(layer), capture.conventions)
-    if conventions:
-        parts.append(f"Conventions: {_listed(conventions)}.")
-    parts.append(_context(capture, quantity, _found(measures, layer)))
+    if about["conventions"]:
+        parts.append(f"Conventions: {_listed(about['conventions'])}.")
+    parts.append(_context(capture, layer, quantity, _found(measures, layer)))
     return " ".join(parts)
 
 
 def _layer(capture: CaptureData, layer: int) -> str:
-    count = capture.model.get("layers")
+    count, title = capture.model.get("layers"), capture.about(layer).get("title")
+    which = "" if title is None else f", {title},"
     if count is None:
-        return f"layer {layer + 1}"
+        return f"layer {layer + 1}{which}"
     return (
-        f"final layer ({count} of {count})"
+        f"final layer ({count} of {count}){which}"
         if layer + 1 == count
-        else f"layer {layer + 1} of {count}"
+        else f"layer {layer + 1} of {count}{which}"
     )
 
 
@@ -78,8 +79,7 @@ def _sequence(capture: CaptureData) -> str:
         if capture.sequence.get(name) is not None
     ]
     source = f" ({', '.join(known)})" if known else ""
-    what = "frames" if "sound" in capture.sequence else "tokens"
-    return f"One sequence of {capture.length:,} {what}{source}."
+    return f"One sequence of {capture.length:,} {capture.unit}{source}."
 
 
 def _listed(conventions: Mapping[str, Any]) -> str:
@@ -92,21 +92,24 @@ def _found(measures: Measures | None, layer: int) -> ContextDependence | None:
     return next((each.context for each in measured if each.layer == layer), None)
 
 
-def _context(capture: CaptureData, quantity: str, found: ContextDependence | None) -> str:
+def _context(
+    capture: CaptureData, layer: int, quantity: str, found: ContextDependence | None
+) -> str:
     if found is None:
         if quantity != "bias":
             return "Scores of queries and keys vary with the input; how much was not measured."
-        claim = "depends on" if capture.claims.get("context_dependent") else "does not depend on"
+        depends = capture.about(layer)["claims"].get("context_dependent")
+        claim = "depends on" if depends else "does not depend on"
         return f"By its formula the bias {claim} the context; not measured here."
     what = {"bias": "bias", "weights": "attention"}.get(quantity, "score")
     over = f"of the {what}'s variance over {found.sequences} sequences"
     if found.overall == 0:
         return (
-            f"Context-independent: the {what} is uniform across tokens; "
+            f"Context-independent: the {what} is uniform across {capture.unit}; "
             f"the input explains exactly 0 {over}."
         )
     share, low, high = (f"{100 * each:.3g}%" for each in (found.overall, *found.interval))
     return (
-        f"Context-dependent: the {what} varies across tokens; "
+        f"Context-dependent: the {what} varies across {capture.unit}; "
         f"the input explains {share} {over} (95% interval {low} to {high})."
     )

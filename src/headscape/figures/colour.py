@@ -7,7 +7,10 @@ A figure has one colour map:
     SIGNED     if in every panel each sign takes at least a fifth of the range. Zero is grey, and
                each side of it uses its half of the map in full (two slopes).
 
-Both get steadily lighter, so their order survives in grey print, and neither sets red against
+A panel that has one value everywhere, such as the 0 of NoPE or of a dead head, is grey, and so is
+its bar, which carries that value alone.
+
+Both maps get steadily lighter, so their order survives in grey print, and neither sets red against
 green. SIGNED runs navy, blue, grey, amber, yellow: its middle is not white because invisible
 entries are. Attention weights, which span orders of magnitude, are coloured by their logarithm.
 """
@@ -22,6 +25,7 @@ from jaxtyping import Float
 from matplotlib.colors import (
     Colormap,
     LinearSegmentedColormap,
+    ListedColormap,
     LogNorm,
     Normalize,
     TwoSlopeNorm,
@@ -29,9 +33,11 @@ from matplotlib.colors import (
 
 from headscape.errors import InputError
 
+GREY: Final = "#a6a7a9"
+"""The middle of SIGNED, and the colour of panels that have one value everywhere."""
 SIGNED: Final = LinearSegmentedColormap.from_list(
     "signed",
-    [(0, "#0a1a3f"), (0.36, "#2a6fc4"), (0.5, "#a6a7a9"), (0.64, "#f2ab3d"), (1, "#fff3a0")],
+    [(0, "#0a1a3f"), (0.36, "#2a6fc4"), (0.5, GREY), (0.64, "#f2ab3d"), (1, "#fff3a0")],
 )
 SEQUENTIAL: Final = "viridis"
 SHARE: Final = 0.2
@@ -47,13 +53,20 @@ class Scale:
     low: float
     high: float
     colormap: Colormap
-    kind: Literal["sequential", "diverging", "logarithmic"] = "sequential"
+    kind: Literal["sequential", "diverging", "logarithmic", "single"] = "sequential"
+
+    @classmethod
+    def single(cls, value: float) -> "Scale":
+        """Return the scale of a panel that has one value everywhere."""
+        return cls(low=value, high=value, colormap=ListedColormap([GREY]), kind="single")
 
     @classmethod
     def symmetric(cls, values: Float[np.ndarray, "..."], colormap: str | None = None) -> "Scale":
         """Return the scale of differences: diverging and equally far on both sides of zero."""
         low, high = limits(values)
-        far = max(-low, high) or 1.0
+        far = max(-low, high)
+        if far == 0:
+            return cls.single(0.0)
         chosen = SIGNED if colormap is None else named(colormap)
         return cls(low=-far, high=far, colormap=chosen, kind="diverging")
 
@@ -70,6 +83,9 @@ class Scale:
             return LogNorm(self.low, self.high, clip=True)
         if self.kind == "diverging":
             return TwoSlopeNorm(0.0, self.low, self.high)
+        if self.kind == "single":
+            half = abs(self.low) / 2 or 0.5
+            return Normalize(self.low - half, self.low + half)
         return Normalize(self.low, self.high)
 
 
@@ -82,22 +98,23 @@ def limits(values: Float[np.ndarray, "..."]) -> tuple[float, float]:
 def range_label(values: Float[np.ndarray, "..."]) -> str:
     """Return the lowest and the highest value, for panels without a colour bar of their own."""
     low, high = limits(values)
-    return _number(low) if low == high else f"{_number(low)} … {_number(high)}"
+    return number(low) if low == high else f"{number(low)} … {number(high)}"
 
 
 def scales(ranges: Iterable[tuple[float, float]], colormap: str | None = None) -> list[Scale]:
     """Return a scale per range, all with one colour map.
 
-    A range of a single value is extended to zero, and 0 alone to -1 ... 0. A named `colormap` runs
-    evenly from the lowest to the highest value.
+    A range of one value has a scale of its own. A named `colormap` runs evenly from the lowest to
+    the highest value.
     """
-    extended = [_extended(low, high) for low, high in ranges]
-    if colormap is None and _both_signs(extended):
-        return [
-            Scale(low=low, high=high, colormap=SIGNED, kind="diverging") for low, high in extended
-        ]
-    chosen = named(colormap)
-    return [Scale(low=low, high=high, colormap=chosen) for low, high in extended]
+    ranges = list(ranges)
+    signed = colormap is None and _both_signs([each for each in ranges if each[0] < each[1]])
+    chosen = SIGNED if signed else named(colormap)
+    kind: Literal["sequential", "diverging"] = "diverging" if signed else "sequential"
+    return [
+        Scale(low=low, high=high, colormap=chosen, kind=kind) if low < high else Scale.single(low)
+        for low, high in ranges
+    ]
 
 
 def named(colormap: str | None) -> Colormap:
@@ -114,12 +131,7 @@ def _both_signs(ranges: Sequence[tuple[float, float]]) -> bool:
     return bool(ranges) and all(min(-low, high) >= SHARE * (high - low) for low, high in ranges)
 
 
-def _extended(low: float, high: float) -> tuple[float, float]:
-    if low < high:
-        return low, high
-    return (-1.0, 0.0) if low == 0 else (min(low, 0.0), max(high, 0.0))
-
-
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return a value as it is printed beside a panel."""
     text = f"{value:,.0f}" if abs(value) >= 100 else f"{value + 0.0:.2g}"
     return text.replace("-", "\N{MINUS SIGN}")

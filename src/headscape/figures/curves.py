@@ -18,8 +18,9 @@ from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.arrays.profile import Profile
 from headscape.errors import InputError, at_least
+from headscape.figures.colour import limits, number
 from headscape.figures.figure_layout import Layout, shape
-from headscape.figures.labels import default_name, head_titles, method, quantity_words
+from headscape.figures.labels import default_name, head_titles, heading, quantity_words
 from headscape.figures.style import ACCENT, RULE
 from headscape.figures.view import View
 
@@ -39,6 +40,8 @@ class Curves(View):
     titles: tuple[str, ...]
     label: str = "Positional bias"
     """What the curves show."""
+    unit: str = "tokens"
+    """What distances count: tokens, or frames of sound."""
     columns: int | None = None
     """Plots in a row; by default an upright page, 3 for 12 heads."""
     width: float | None = None
@@ -68,12 +71,12 @@ class Curves(View):
             )
         layer = choose_layer(layer, capture.layers)
         heads = choose_heads(heads, capture.heads)
-        quantity = choose_quantity(quantity, capture)
+        quantity = choose_quantity(quantity, capture, layers=[layer])
         shown: dict[str, Any] = {
-            "heading": f"{method(capture)}, layer {layer + 1}: "
-            f"{quantity_words(quantity)} against distance",
+            "heading": f"{heading(capture, layer, quantity)} against distance",
             "stem": default_name("curves", capture, quantity=quantity, layer=layer, heads=heads),
             "label": quantity_words(quantity).capitalize(),
+            "unit": capture.unit,
             **options,
         }
         maps = np.stack([capture.head(layer, quantity, head) for head in heads])
@@ -108,7 +111,6 @@ class Curves(View):
         for index, title in enumerate(self.titles):
             axes = layout.box(index).axes(figure, f"panel-{index + 1}")
             axes.set_title(title, pad=layout.font / 2)
-            self._plot(axes, index)
             small = layout.panel < 1.8
             nbins = 3 if small else 6
             axes.xaxis.set_major_locator(
@@ -117,11 +119,14 @@ class Curves(View):
             axes.yaxis.set_major_locator(
                 MaxNLocator(nbins=4 if small else 5, steps=[1, 2, 2.5, 5, 10])
             )
+            self._plot(axes, index)
             first, last = layout.outer(index)
             if first:
                 axes.set_ylabel(self.label)
             if last:
-                axes.set_xlabel("Distance" if small else "Distance (query \N{MINUS SIGN} key)")
+                counted = " in frames" if self.unit == "frames" else ""
+                order = "" if small else " (query \N{MINUS SIGN} key)"
+                axes.set_xlabel(f"Distance{counted}{order}")
         if self._spread:
             top = layout.box(0).top - layout.top
             figure.legend(
@@ -140,14 +145,17 @@ class Curves(View):
         profile = self.profile
         if self._spread:
             for low, high, shade, name in (
-                (profile.min, profile.max, 0.18, "all tokens"),
-                (profile.low, profile.high, 0.38, "middle 80% of tokens"),
+                (profile.min, profile.max, 0.18, f"all {self.unit}"),
+                (profile.low, profile.high, 0.38, f"middle 80% of {self.unit}"),
             ):
                 axes.fill_between(
                     profile.distance, low[index], high[index],
                     color=ACCENT, alpha=shade, linewidth=0, label=name,
                 )  # fmt: skip
         axes.plot(profile.distance, profile.mean[index], color=ACCENT, linewidth=1.2, label="mean")
+        lowest, highest = limits(np.stack([profile.min[index], profile.max[index]]))
+        if lowest == highest:
+            axes.set_yticks([lowest], [number(lowest)])
         axes.margins(x=0.01)
         axes.grid(color=RULE, linewidth=0.5)
         axes.spines[["top", "right"]].set_visible(False)

@@ -13,7 +13,7 @@ import numpy as np
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.figures.colour import Scale
-from headscape.figures.labels import default_name, head_titles, method, quantity_words
+from headscape.figures.labels import default_name, head_titles, layer_words, method, quantity_words
 from headscape.figures.maps import Maps
 from headscape.figures.side_by_side import check_comparable, same_input
 
@@ -40,17 +40,18 @@ class Difference(Maps):
         """
         pair = (first, second)
         check_comparable(pair)
-        quantity = choose_quantity(quantity, first, second)
         layers = [choose_layer(layer, each.layers) for each in pair]
+        quantity = choose_quantity(quantity, *pair, layers=layers)
         heads = choose_heads(heads, first.heads)
         one, other = (
             np.stack([each.head(where, quantity, head) for head in heads])
             for each, where in zip(pair, layers, strict=True)
         )
         names = [method(each) for each in pair]
-        place = f", layer {layers[0] + 1}"
-        if layers[0] != layers[1]:
-            names = [f"{x}, layer {at + 1}" for x, at in zip(names, layers, strict=True)]
+        where = [layer_words(each, at) for each, at in zip(pair, layers, strict=True)]
+        place = f", {where[0]}"
+        if where[0] != where[1]:
+            names = [f"{x}, {at}" for x, at in zip(names, where, strict=True)]
             place = ""
         minus = f"({names[0]}) \N{MINUS SIGN} ({names[1]})"
         note = "" if same_input(first, second) else ", different input"
@@ -61,7 +62,9 @@ class Difference(Maps):
             ),
             **options,
         }
-        return cls(maps=one - other, titles=head_titles(heads), edges=first.edges, **shown)
+        return cls(
+            maps=one - other, titles=head_titles(heads), edges=first.edges, unit=first.unit, **shown
+        )
 
     def scales(self) -> list[Scale]:
         """Return the colour scale of every panel."""

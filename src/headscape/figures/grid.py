@@ -11,7 +11,7 @@ import numpy as np
 
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
-from headscape.figures.labels import default_name, head_titles, method, quantity_words
+from headscape.figures.labels import default_name, head_titles, heading
 from headscape.figures.maps import Maps
 
 
@@ -44,9 +44,9 @@ class Grid(Maps):
         """
         layer = choose_layer(layer, capture.layers)
         heads = choose_heads(heads, capture.heads)
-        quantity = choose_quantity(quantity, capture)
+        quantity = choose_quantity(quantity, capture, layers=[layer])
         shown: dict[str, Any] = {
-            "heading": f"{method(capture)}, layer {layer + 1}: {quantity_words(quantity)}",
+            "heading": heading(capture, layer, quantity),
             "stem": default_name("grid", capture, quantity=quantity, layer=layer, heads=heads),
             **options,
         }
@@ -54,6 +54,7 @@ class Grid(Maps):
             maps=np.stack([capture.head(layer, quantity, head) for head in heads]),
             titles=head_titles(heads),
             edges=capture.edges,
+            unit=capture.unit,
             weights=quantity == "weights",
             **shown,
         )

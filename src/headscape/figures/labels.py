@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headscape.arrays.capture_file import CaptureData
+from headscape.arrays.layer_notes import OFF, layer_note
+from headscape.io.file_name import file_name
 
 _QUANTITIES: Final[Mapping[str, str]] = {
     "content": "content scores",
@@ -16,18 +18,10 @@ _QUANTITIES: Final[Mapping[str, str]] = {
     "weights": "attention weights",
 }
 
-_OFF: Final[Mapping[str, Any]] = {
-    "window": None,
-    "chunk": None,
-    "temperature": "none",
-    "softcap": None,
-    "sink": False,
-}
-
 
 def shown_conventions(conventions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the conventions without what is switched off, such as windows and sinks."""
-    off = {name for name, value in _OFF.items() if conventions.get(name, value) == value}
+    off = {name for name, value in OFF.items() if conventions.get(name, value) == value}
     if "temperature" in off:
         off |= {"temperature_rate", "temperature_start"}
     return {name: value for name, value in conventions.items() if name not in off}
@@ -52,6 +46,26 @@ def method(capture: CaptureData) -> str:
     return name if capture.trained else f"{name}, untrained"
 
 
+def layer_words(capture: CaptureData, layer: int) -> str:
+    """Return a layer, counted from 1, with what only some layers or models have.
+
+    For example: layer 1 (RoPE, window 64). In a schedule that is its encoding; a window, chunk,
+    softcap, temperature or sink is named wherever there is one.
+    """
+    note = layer_note(capture.about(layer))
+    return f"layer {layer + 1} ({note})" if note else f"layer {layer + 1}"
+
+
+def heading(capture: CaptureData, layer: int, quantity: str) -> str:
+    """Return the heading of a figure of one layer, counted from 0."""
+    return f"{method(capture)}, {layer_words(capture, layer)}: {quantity_words(quantity)}"
+
+
+def position_label(role: str, unit: str) -> str:
+    """Return the label of an axis of queries or keys: Key position, or Key frame of sound."""
+    return f"{role} frame" if unit == "frames" else f"{role} position"
+
+
 def head_titles(heads: Sequence[int]) -> tuple[str, ...]:
     """Return a panel title per head."""
     return tuple(f"Head {head + 1}" for head in heads)
@@ -71,10 +85,10 @@ def default_name(
     `layer` and `heads` count from 0; heads are named only where they are not all of the capture's.
     """
     several = [captures] if isinstance(captures, CaptureData) else list(captures)
-    parts = ["-vs-".join(dict.fromkeys(_slug(each) for each in several))]
+    parts = [file_name("-vs-".join(dict.fromkeys(_slug(each) for each in several)), 120)]
     if kind == "training":
         steps = [each.provenance.get("step") for each in several]
-        parts = [several[0].encoding.replace("+", "-"), f"step{steps[0]}-to-{steps[-1]}"]
+        parts = [_name(several[0]), f"step{steps[0]}-to-{steps[-1]}"]
     if layer is not None:
         parts.append(f"layer{layer + 1}")
     if heads is not None and tuple(heads) != several[0].heads:
@@ -85,7 +99,13 @@ def default_name(
     return "-".join([*parts, quantity, kind])
 
 
+def _name(capture: CaptureData) -> str:
+    """The key of the encoding; of a model whose layers differ its name, which has the pattern."""
+    named = encoding_name(capture) if "schedule" in capture.model else capture.encoding
+    return file_name(named)
+
+
 def _slug(capture: CaptureData) -> str:
-    name = capture.encoding.replace("+", "-")
+    name = _name(capture)
     step = capture.provenance.get("step")
     return name if step is None else f"{name}-step{step}"

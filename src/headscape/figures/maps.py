@@ -13,6 +13,7 @@ from headscape.errors import at_least
 from headscape.figures.colour import Scale
 from headscape.figures.coloured import Coloured
 from headscape.figures.figure_layout import Layout, shape
+from headscape.figures.labels import position_label
 from headscape.figures.panel import draw_bar, draw_map
 
 
@@ -27,6 +28,8 @@ class Maps(Coloured):
     """Panels in a row; by default an upright page, 3 for 12 panels."""
     edges: Int64[np.ndarray, " edges"] | None = None
     """Cell boundaries of reduced maps."""
+    unit: str = "tokens"
+    """What positions count: tokens, or frames of sound."""
     ranges: tuple[tuple[float, float], ...] | None = None
     """Lowest and highest value per panel, for figures that are to be compared."""
 
@@ -66,9 +69,9 @@ class Maps(Coloured):
             draw_bar(figure, image, scale, box.bar().axes(figure, f"colorbar-{index + 1}"))
             first, last = layout.outer(index)
             if first:
-                axes.set_ylabel("Query position")
+                axes.set_ylabel(position_label("Query", self.unit))
             if last:
-                axes.set_xlabel("Key position")
+                axes.set_xlabel(position_label("Key", self.unit))
             if layout.width is not None:
                 # All panels have the same positions, and a given width has no room to repeat them.
                 axes.tick_params(labelleft=first, labelbottom=last)

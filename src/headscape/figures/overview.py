@@ -20,7 +20,15 @@ from headscape.figures.colour import Scale, range_label
 from headscape.figures.coloured import Coloured
 from headscape.figures.labels import default_name, method, quantity_words
 from headscape.figures.panel import Box, draw_bar, draw_map, draw_relative_bar
-from headscape.figures.style import DPI, PRINT_DPI, blank, context, wrap
+from headscape.figures.style import (
+    DPI,
+    PRINT_DPI,
+    RANGE_FONT,
+    blank,
+    context,
+    text_width,
+    wrap,
+)
 
 _PANEL, _LEFT, _TOP, _BOTTOM, _ACROSS, _DOWN = 0.78, 0.72, 0.3, 0.25, 0.1, 0.22
 _LEAST_PANEL: Final = 0.3
@@ -36,6 +44,8 @@ class Overview(Coloured):
     """Counted from 0."""
     maps: tuple[Float[np.ndarray, "h _ _"], ...]
     """One [h t s] array per layer."""
+    encodings: tuple[str, ...] | None = None
+    """What each layer has, where layers differ."""
 
     @classmethod
     def of(
@@ -58,6 +68,7 @@ class Overview(Coloured):
         }
         return cls(
             layers=capture.layers,
+            encodings=_encodings(capture),
             heads=heads,
             maps=tuple(
                 np.stack([capture.head(layer, quantity, head) for head in heads])
@@ -78,8 +89,11 @@ class Overview(Coloured):
         right = 1.0 if own else 0.8
         panel = self._panel(right)
         small = panel < _PANEL
-        down = _DOWN + (0.09 if small else 0)
         every = self.scales()
+        ranges = [range_label(each) for layer in self.maps for each in layer] if own else []
+        widest = max((text_width(text, RANGE_FONT) for text in ranges), default=0.0)
+        second = 0.09 if small or widest > panel else 0.0
+        down = _DOWN + second
         width = self.width or _LEFT + columns * (panel + _ACROSS) - _ACROSS + right
         heading = wrap(self.heading or "", width, 9)
         above = _TOP + (0.05 + 0.17 * (heading.count("\n") + 1) if heading else 0)
@@ -91,7 +105,7 @@ class Overview(Coloured):
         )
         with context():
             dpi = DPI if self.width is None else PRINT_DPI
-            figure = blank(width, above + whole.height + _BOTTOM + (0.09 if small else 0), dpi)
+            figure = blank(width, above + whole.height + _BOTTOM + second, dpi)
             if heading:
                 y = 1 - 0.06 / figure.get_figheight()
                 figure.suptitle(heading, y=y, va="top", fontsize=9)
@@ -111,14 +125,14 @@ class Overview(Coloured):
                     short = small and column > 0
                     axes.set_title(str(head) if short else f"Head {head}", pad=4, fontsize=8)
                 if column == 0:
-                    axes.set_ylabel(f"Layer {layer}", rotation=0, ha="right", va="center")
+                    below = f"\n{self.encodings[row]}" if self.encodings else ""
+                    axes.set_ylabel(f"Layer {layer}{below}", rotation=0, ha="right", va="center")
                 if own:
-                    text = range_label(self.maps[row][column])
-                    text = text.replace(" … ", "\n… ") if small else text
-                    axes.set_xlabel(text, fontsize=6, labelpad=2, linespacing=1)
+                    text = ranges[index].replace(" … ", "\n… ") if second else ranges[index]
+                    axes.set_xlabel(text, fontsize=RANGE_FONT, labelpad=2, linespacing=1)
             bar = whole.bar().axes(figure, "colorbar")
             if own:
-                draw_relative_bar(figure, every[0], bar, "panel")
+                draw_relative_bar(figure, every, bar, "panel")
             else:
                 draw_bar(figure, image, every[0], bar)
             return figure
@@ -136,3 +150,12 @@ class Overview(Coloured):
                 f"got {self.width:g}; choose fewer heads."
             )
         return panel
+
+
+def _encodings(capture: CaptureData) -> tuple[str, ...] | None:
+    """Return the encoding of every layer, short enough to stand beside its maps."""
+    titles = [capture.about(layer).get("title") for layer in capture.layers]
+    if None in titles:
+        return None
+    shorter = (str(title) for title in titles)
+    return tuple(title if len(title) <= 9 else f"{title[:8]}…" for title in shorter)

@@ -5,6 +5,7 @@ itself on a tall bar: with it all sixty ranges printed in Figures 11 to 15 of th
 (EMNLP 2025) can show exactly their printed labels. Small panels have fewer ticks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from headscape.figures.colour import Scale
+from headscape.figures.colour import Scale, number
 from headscape.figures.style import INK
 
 _STEPS: Final = [1, 2, 2.5, 5, 10]
@@ -75,7 +76,9 @@ def draw_map(
 def draw_bar(figure: Figure, image: AxesImage, scale: Scale, axes: Axes) -> Colorbar:
     """Draw the colour bar of `image` on `axes`, from the scale's low to its high."""
     bar = figure.colorbar(image, cax=axes)
-    if scale.kind != "logarithmic":
+    if scale.kind == "single":
+        bar.set_ticks([scale.low], labels=[number(scale.low)])
+    elif scale.kind != "logarithmic":
         # Equal steps on the bar are equal steps of value, on both slopes of a diverging scale too.
         axes.set_yscale("linear")
         bar.locator = MaxNLocator(nbins=_room(axes, letters=2.2, most=9), steps=_STEPS)
@@ -87,13 +90,16 @@ def draw_bar(figure: Figure, image: AxesImage, scale: Scale, axes: Axes) -> Colo
     return bar
 
 
-def draw_relative_bar(figure: Figure, scale: Scale, axes: Axes, each: str) -> Colorbar:
+def draw_relative_bar(figure: Figure, every: Sequence[Scale], axes: Axes, each: str) -> Colorbar:
     """Draw the bar of panels that each have a range of their own: from lowest to highest."""
+    scale = next((one for one in every if one.kind != "single"), every[0])
     mappable = ScalarMappable(Normalize(0, 1), scale.colormap)
     bar = figure.colorbar(mappable, cax=axes)
     if scale.kind == "diverging":
         bar.set_ticks([0, 0.5, 1], labels=["lowest", "0", "highest"])
         _mark_zero(axes, 0.5, scale)
+    elif scale.kind == "single":
+        bar.set_ticks([0.5], labels=["one value"])
     else:
         bar.set_ticks([0, 1], labels=["lowest", "highest"])
     bar.set_label(f"in each {each}")

@@ -24,18 +24,27 @@ from matplotlib.ticker import MaxNLocator
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.colour import Scale, range_label
+from headscape.figures.colour import GREY, Scale, range_label
 from headscape.figures.coloured import Coloured
-from headscape.figures.labels import default_name, head_titles, method, quantity_words
+from headscape.figures.labels import default_name, head_titles, heading, position_label
 from headscape.figures.panel import Box, draw_bar, draw_relative_bar
-from headscape.figures.style import DPI, FONT, PRINT_DPI, blank, context, wrap
+from headscape.figures.style import (
+    DPI,
+    FONT,
+    PRINT_DPI,
+    RANGE_FONT,
+    blank,
+    context,
+    text_width,
+    wrap,
+)
 
 CLOSE_UP: Final = 48
 """The most keys in the lower strip."""
 _BETWEEN, _BOTTOM = 0.75, 0.95
 _TOKEN: Final = 8.0 / CLOSE_UP
 """Inches for one token of the lower strip."""
-_LEAST_STRIP: Final = 1.2
+_LEAST_STRIP: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -48,6 +57,8 @@ class Row(Coloured):
     pieces: tuple[str, ...]
     """The keys' tokens as text."""
     query: int
+    unit: str = "tokens"
+    """What positions count: tokens, or frames of sound."""
 
     @classmethod
     def of(
@@ -72,17 +83,19 @@ class Row(Coloured):
         query = -1 if query is None else query
         if not -capture.length <= query < capture.length:
             raise InputError(
-                f"query {query} is not in this capture of {capture.length} tokens; choose one from "
-                f"0 to {capture.length - 1}."
+                f"query {query} is not in this capture of {capture.length} {capture.unit}; choose "
+                f"one from 0 to {capture.length - 1}."
             )
         query %= capture.length
         layer = choose_layer(layer, capture.layers)
         heads = choose_heads(heads, capture.heads)
-        quantity = choose_quantity(quantity, capture)
+        quantity = choose_quantity(quantity, capture, layers=[layer])
         pieces = capture.sequence.get("pieces") or [str(token) for token in capture.tokens]
-        heading = f"{method(capture)}, layer {layer + 1}: {quantity_words(quantity)}"
+        sound = capture.unit == "frames"
+        which = f"frame {query}" if sound else f"{query} “{readable(pieces[query])}”"
         shown: dict[str, Any] = {
-            "heading": f"{heading} of query {query} “{readable(pieces[query])}”",
+            "heading": f"{heading(capture, layer, quantity)} of query {which}",
+            "unit": capture.unit,
             "stem": default_name(
                 "row", capture, quantity=quantity, layer=layer, heads=heads, query=query
             ),
@@ -111,7 +124,10 @@ class Row(Coloured):
         small = self.width is not None and self.width < 5
         font = 6 if small else FONT
         left = 0.52 if small else 0.75
-        bar_left, right = (0.1 * font, 0.225 * font) if self._own else (0.2, 0.11 * font)
+        bar_left, right = 0.2, 0.11 * font
+        if self._own:
+            bar_left = 0.14 + max(text_width(range_label(row), RANGE_FONT) for row in self.values)
+            right = bar_left + 0.125 * font
         strip = 8.0 if self.width is None else self.width - left - right
         if strip < _LEAST_STRIP:
             raise InputError(
@@ -120,21 +136,21 @@ class Row(Coloured):
             )
         near = max(start, stop - min(CLOSE_UP, int(strip / _TOKEN)))
         height = 0.16 * max(len(self.titles), 4)
-        heading = wrap(self.heading or "", left + strip + right, font + 1)
-        top = 0.37 + 0.18 * (heading.count("\n") + 1 if heading else 0)
+        title = wrap(self.heading or "", left + strip + right, font + 1)
+        top = 0.37 + 0.18 * (title.count("\n") + 1 if title else 0)
         whole = height if near == start else 2 * height + _BETWEEN
         with context(font):
             dpi = DPI if self.width is None else PRINT_DPI
             figure = blank(self.width or left + strip + right, top + whole + _BOTTOM, dpi)
-            if heading:
+            if title:
                 y = 1 - 0.06 / figure.get_figheight()
-                figure.suptitle(heading, y=y, va="top", fontsize=font + 1, parse_math=False)
+                figure.suptitle(title, y=y, va="top", fontsize=font + 1, parse_math=False)
             if near > start:
                 upper = Box(left=left, top=top, width=strip, height=height)
                 axes = upper.axes(figure, "all-keys")
                 self._strip(axes, start, stop)
                 axes.set_title("All keys", pad=4)
-                axes.set_xlabel("Key position")
+                axes.set_xlabel(position_label("Key", self.unit))
                 intervals = min(10, int(strip / 0.4))
                 axes.xaxis.set_major_locator(
                     MaxNLocator(nbins=intervals, steps=[1, 2, 5, 10], integer=True)
@@ -150,6 +166,8 @@ class Row(Coloured):
                 fontsize=font - 1 if font == FONT else font,
                 parse_math=False,
             )
+            if self.unit == "frames":
+                axes.set_xlabel(position_label("Key", self.unit))
             bar = Box(left=left + strip + bar_left, top=top, width=0.11, height=whole)
             self._bar(figure, image, bar.axes(figure, "colorbar"))
             return figure
@@ -159,11 +177,11 @@ class Row(Coloured):
         return not (self.shared_scale or self.weights)
 
     def _bar(self, figure: Figure, image: AxesImage, axes: Axes) -> None:
-        scale = self.scales()[0]
+        every = self.scales()
         if self._own:
-            draw_relative_bar(figure, scale, axes, "head")
+            draw_relative_bar(figure, every, axes, "head")
         else:
-            draw_bar(figure, image, scale, axes)
+            draw_bar(figure, image, every[0], axes)
 
     def _strip(self, axes: Axes, start: int, stop: int) -> AxesImage:
         """Draw all heads as one image: values, or places in each head's range from 0 to 1."""
@@ -171,9 +189,12 @@ class Row(Coloured):
         if self._own:
             placed = [scale.norm(row) for scale, row in zip(every, values, strict=True)]
             values = np.ma.stack(placed)
+            for head in (index for index, scale in enumerate(every) if scale.kind == "single"):
+                values[head] = np.ma.masked
+                axes.axhspan(head - 0.5, head + 0.5, color=GREY, linewidth=0)
         image = axes.imshow(
             values,
-            cmap=every[0].colormap,
+            cmap=next((one for one in every if one.kind != "single"), every[0]).colormap,
             norm=None if self._own else every[0].norm,
             extent=(start - 0.5, stop - 0.5, len(values) - 0.5, -0.5),
             aspect="auto",
@@ -183,7 +204,7 @@ class Row(Coloured):
             image.set_clim(0, 1)
             right = axes.secondary_yaxis("right")
             right.set_yticks(
-                range(len(every)), [range_label(row) for row in self.values], fontsize=6
+                range(len(every)), [range_label(row) for row in self.values], fontsize=RANGE_FONT
             )
             right.tick_params(length=0)
         axes.set_yticks(

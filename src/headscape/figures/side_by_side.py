@@ -14,7 +14,7 @@ import numpy as np
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.labels import default_name, method, quantity_words
+from headscape.figures.labels import default_name, layer_words, method, quantity_words
 from headscape.figures.maps import Maps
 
 
@@ -27,7 +27,7 @@ def same_input(first: CaptureData, second: CaptureData) -> bool:
 def check_comparable(captures: Sequence[CaptureData]) -> None:
     """Refuse captures whose maps have different shapes."""
     for what, values in (
-        ("tokens", [capture.length for capture in captures]),
+        (captures[0].unit, [capture.length for capture in captures]),
         ("cells a side", [capture.resolution or capture.length for capture in captures]),
     ):
         if len(set(values)) > 1:
@@ -59,17 +59,19 @@ class SideBySide(Maps):
         if not captures:
             raise InputError("there is nothing to compare; give at least one capture.")
         check_comparable(captures)
-        quantity = choose_quantity(quantity, *captures)
         layers = [choose_layer(layer, each.layers) for each in captures]
+        quantity = choose_quantity(quantity, *captures, layers=layers)
         heads = [choose_heads([head], each.heads)[0] for each in captures]
         places = list(zip(captures, layers, heads, strict=True))
         panels = [method(each) for each in captures]
-        heading = f"Layer {layers[0] + 1}, head {heads[0] + 1}: {quantity_words(quantity)}"
-        if len({(where, which) for _, where, which in places}) > 1:
+        words = [layer_words(each, where) for each, where, _ in places]
+        first = words[0].replace("layer", "Layer", 1)
+        heading = f"{first}, head {heads[0] + 1}: {quantity_words(quantity)}"
+        if len({*zip(words, heads, strict=True)}) > 1:
             heading = quantity_words(quantity).capitalize()
             panels = [
-                f"{name}, layer {where + 1}, head {which + 1}"
-                for name, (_, where, which) in zip(panels, places, strict=True)
+                f"{name}, {where}, head {which + 1}"
+                for name, where, which in zip(panels, words, heads, strict=True)
             ]
         shown: dict[str, Any] = {
             "heading": heading,
@@ -83,6 +85,7 @@ class SideBySide(Maps):
             maps=np.stack([each.head(where, quantity, which) for each, where, which in places]),
             titles=tuple(panels),
             edges=captures[0].edges,
+            unit=captures[0].unit,
             weights=quantity == "weights",
             **shown,
         )

@@ -14,6 +14,7 @@ from typing import Any, Final
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.textpath import TextPath
 
 from headscape.errors import InputError
 from headscape.io.atomic import write_bytes
@@ -24,6 +25,8 @@ PRINT_DPI: Final = 300
 """Of figures made to a given width, which are smaller."""
 FONT: Final = 8.0
 """Size of labels in points; panel titles are one point larger."""
+RANGE_FONT: Final = 6.0
+"""Size in points of the lowest and highest value of a panel without a colour bar of its own."""
 INK: Final = "#1b1f24"
 ACCENT: Final = "#1f5a96"
 RULE: Final = "#d8dce0"
@@ -76,6 +79,12 @@ def wrap(text: str, width: float, points: float) -> str:
     whole = text.replace("step ", "step\N{NO-BREAK SPACE}")
     lines = fill(whole, max(letters, 10), break_long_words=False)
     return lines.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def text_width(text: str, points: float) -> float:
+    """Return how wide a line of text is in inches."""
+    with context():
+        return float(TextPath((0, 0), text, size=points).get_extents().width) / 72
 
 
 def check_formats(formats: Sequence[str]) -> None:

@@ -20,7 +20,13 @@ from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
 from headscape.figures.colour import limits
 from headscape.figures.grid import Grid
-from headscape.figures.labels import default_name, encoding_name, head_titles, quantity_words
+from headscape.figures.labels import (
+    default_name,
+    encoding_name,
+    head_titles,
+    layer_words,
+    quantity_words,
+)
 from headscape.figures.side_by_side import check_comparable, same_input
 from headscape.figures.style import FORMATS, encode
 from headscape.figures.view import View
@@ -41,6 +47,8 @@ class Training(View):
     maps: Float[np.ndarray, "steps h t s"]
     edges: Int64[np.ndarray, " edges"] | None = None
     """Cell boundaries of reduced maps."""
+    unit: str = "tokens"
+    """What positions count: tokens, or frames of sound."""
     width: float | None = None
     """Width of the figure in inches; by default panels of 2.3 inches."""
     weights: bool = False
@@ -66,10 +74,10 @@ class Training(View):
         first, last = captures[0], captures[-1]
         layer = choose_layer(layer, first.layers)
         heads = choose_heads(heads, first.heads)
-        quantity = choose_quantity(quantity, *captures)
+        quantity = choose_quantity(quantity, *captures, layers=[layer] * len(captures))
         shown: dict[str, Any] = {
             "heading": f"{encoding_name(first)}, steps {_step(first):,} to {_step(last):,}, "
-            f"layer {layer + 1}: {quantity_words(quantity)}",
+            f"{layer_words(first, layer)}: {quantity_words(quantity)}",
             "stem": default_name("training", captures, quantity=quantity, layer=layer, heads=heads),
             **options,
         }
@@ -79,6 +87,7 @@ class Training(View):
             titles=head_titles(heads),
             maps=np.array(maps),
             edges=first.edges,
+            unit=first.unit,
             weights=quantity == "weights",
             **shown,
         )
@@ -119,6 +128,7 @@ class Training(View):
             titles=tuple(titles),
             ranges=tuple(ranges),
             edges=self.edges,
+            unit=self.unit,
             weights=self.weights,
             colormap=self.colormap,
             heading=self.heading,

@@ -129,7 +129,8 @@ def _distinct(layers: Sequence[LayerSpec]) -> list[LayerSpec]:
 
 def _described(numbers: Sequence[int], layer: LayerSpec, layers: Sequence[LayerSpec]) -> str:
     wrapper, base = encoding_type(layer.encoding)
-    where = "Every layer" if len(numbers) == len(layers) else f"Layers {_span(numbers)}"
+    some = f"Layer {numbers[0]}" if len(numbers) == 1 else f"Layers {_span(numbers)}"
+    where = "Every layer" if len(numbers) == len(layers) else some
     lines = [f"{where}: `{layer.encoding}`."]
     lines += [
         f"{kind.title}: {kind.paper}; `{kind.formula}`."

@@ -162,6 +162,7 @@ def spec_of(gpt2: GPT2, **about: Any) -> Spec:
             encoding=entry.name,
             conventions=gpt2.encoding(layer).conventions() | shaping(config, gpt2.encoding(layer)),
             claims=claims_of(gpt2, layer),
+            shows=gpt2.encoding(layer).shows or "final",
         )
         for layer, entry in enumerate(config.schedule())
     ]

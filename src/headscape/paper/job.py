@@ -136,5 +136,10 @@ def _write_page(job: Job, entries: list[Entry]) -> Path:
         "headscape": headscape.__version__,
         "models": "as initialised" if job.untrained else f"preset {job.preset}, seed {job.seed}",
     }
-    shown = merge(read_entries(job.drawing.out), entries)
+    places = {figure.name: place for place, figure in enumerate(job.figures())}
+    # Figures are made in a different order; those of earlier jobs stay in front.
+    shown = sorted(
+        merge(read_entries(job.drawing.out), entries),
+        key=lambda each: (each.number is None, each.number or 0, places.get(each.name, -1)),
+    )
     return write_gallery(job.drawing.out, shown, TITLE, provenance)

@@ -101,7 +101,12 @@ class LayerReading:
         }
         conventions |= {name: value for name, value in shaped.items() if value}
         claims = {} if unknown else described.claims()
-        return LayerSpec(encoding=self.name, conventions=conventions, claims=claims)
+        return LayerSpec(
+            encoding=self.name,
+            conventions=conventions,
+            claims=claims,
+            shows=described.shows or "final",
+        )
 
 
 def read_layer(

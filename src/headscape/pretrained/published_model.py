@@ -73,7 +73,7 @@ class PublishedModel(LoadedModel):
     def _unread(self) -> Spec:
         """The spec of a family that can only be scored, from the config."""
         config = self._config
-        unknown = LayerSpec(encoding=UNKNOWN, conventions={}, claims={})
+        unknown = LayerSpec(encoding=UNKNOWN, conventions={}, claims={}, shows="final")
         return Spec(
             name=self._name,
             layers=(unknown,) * config.num_hidden_layers,

@@ -23,14 +23,14 @@ export function caption(app: App, panel: MapPanel): string {
     cell = 2 ** levelFor(panel.frame.pixels);
   const first = (at: number) => Math.max(0, Math.floor(at)),
     last = (at: number) => Math.min(source.capture.length, Math.ceil(at + view.span)) - 1;
-  const what = `${describe(source.quantity, source.minus)}, ${source.capture.title} (${header.encoding}), layer ${source.layer + 1}, head ${source.head + 1}`;
+  const what = `${describe(source.quantity, source.minus)}, ${source.capture.title} (${header.encoding}), ${source.capture.place(source.layer)}, head ${source.head + 1}`;
   const compared = source.less
     ? `, minus ${source.less.title}`
     : across
       ? `; above the diagonal ${across.capture.title}`
       : "";
   const cells = cell > 1 ? ` A cell is ${cell} × ${cell} pairs: ${pooled(source, app.store.state.pooling)}.` : "";
-  return `${what}${compared}. Queries ${first(view.query)} to ${last(view.query)}, keys ${first(view.key)} to ${last(view.key)} of ${source.capture.length} tokens.${cells}`;
+  return `${what}${compared}. Queries ${first(view.query)} to ${last(view.query)}, keys ${first(view.key)} to ${last(view.key)} of ${source.capture.length} ${source.capture.unit}s.${cells}`;
 }
 
 function wrap(text: string, width: number): string[] {
@@ -85,13 +85,17 @@ function panelShapes(app: App, panel: MapPanel, x: number, y: number): Shape[] {
     below = y + tall + 12;
   if (scale) {
     const bar = document.createElement("canvas"),
-      colours = table(scale.map);
+      colours = table(scale.map),
+      one = scale.low === scale.high;
     bar.width = 256;
     bar.height = 1;
     bar
       .getContext("2d")!
       .putImageData(
-        new ImageData(new Uint8ClampedArray(Uint32Array.from({ length: 256 }, (_, n) => colours[n * 2]).buffer), 256),
+        new ImageData(
+          new Uint8ClampedArray(Uint32Array.from({ length: 256 }, (_, n) => colours[one ? 256 : n * 2]).buffer),
+          256,
+        ),
         0,
         0,
       );
@@ -102,7 +106,7 @@ function panelShapes(app: App, panel: MapPanel, x: number, y: number): Shape[] {
     const { to, from } = spacing(scale),
       low = to(scale.low),
       high = to(scale.high);
-    for (const part of [0, 0.25, 0.5, 0.75, 1]) {
+    for (const part of one ? [0.5] : [0, 0.25, 0.5, 0.75, 1]) {
       const value = from(low + part * (high - low)),
         text = number(Math.abs(value) < 1e-12 ? 0 : value, 3);
       shapes.push({

@@ -49,6 +49,7 @@ export class ColourBar {
     const auto = automaticFor(this.app, source) ?? scale;
     this.domain = { ...scale, low: Math.min(auto.low, scale.low), high: Math.max(auto.high, scale.high) };
     this.colour();
+    for (const handle of this.handles) handle.hidden = scale.low === scale.high;
     [scale.low, scale.high].forEach((limit, n) => {
       const handle = this.handles[n];
       handle.style.left = `${(100 * place(this.domain!, limit)).toFixed(2)}%`;
@@ -60,7 +61,10 @@ export class ColourBar {
     const { to, from } = spacing(scale),
       middle = from((to(scale.low) + to(scale.high)) / 2);
     [scale.low, middle, scale.high].forEach((limit, n) =>
-      say(this.texts[n], number(n === 1 && Math.abs(limit) < 1e-12 ? 0 : limit, 3)),
+      say(
+        this.texts[n],
+        n !== 1 && scale.low === scale.high ? "" : number(n === 1 && Math.abs(limit) < 1e-12 ? 0 : limit, 3),
+      ),
     );
   }
 

@@ -97,11 +97,11 @@ export class MapPanel {
         : name(source);
     say(
       this.title,
-      `${describe(source.quantity, source.minus)} · layer ${source.layer + 1}, head ${source.head + 1} · ${titles}`,
+      `${describe(source.quantity, source.minus)} · ${source.capture.place(source.layer)}, head ${source.head + 1} · ${titles}`,
     );
     this.stage.setAttribute(
       "aria-label",
-      `${this.title.textContent}. ${lengthOf(source)} tokens. Arrow keys move by one cell, Enter locks, question mark lists all keys.`,
+      `${this.title.textContent}. ${lengthOf(source)} ${source.capture.unit}s. Arrow keys move by one cell, Enter locks, question mark lists all keys.`,
     );
     if (this.canvas.width !== frame.width || this.canvas.height !== frame.height)
       for (const canvas of [this.canvas, this.overlay]) {

@@ -35,9 +35,15 @@ export function background(
   context.fillStyle = style.getPropertyValue("--pending");
   context.beginPath();
   context.moveTo(x0, y0);
-  if (shown.across || !shown.source.capture.header.causal) context.lineTo(x1, y0);
+  const { capture, layer } = shown.source,
+    triangle = capture.header.causal && !shown.across,
+    window = triangle ? (capture.kind(layer).window ?? length) : length;
+  if (!triangle) context.lineTo(x1, y0);
   context.lineTo(x1, y1);
-  context.lineTo(x0, y1);
+  if (window < length) {
+    context.lineTo(at(length - window + 1, frame.key), y1);
+    context.lineTo(x0, at(window - 1, frame.query));
+  } else context.lineTo(x0, y1);
   context.fill();
   context.restore();
 }

@@ -119,6 +119,7 @@ export class Overview {
               class: "card",
               "data-layer": layer,
               "data-head": head,
+              title: `${capture.place(layer)}, head ${head + 1}`,
               onclick: () => this.open(layer, head),
             },
             canvas,
@@ -225,7 +226,13 @@ export class Overview {
   ): [string, Card[]][] {
     if (order === "model")
       return capture.header.layers
-        .map((layer) => [`Layer ${layer + 1}`, shown.filter((card) => card.layer === layer)] as [string, Card[]])
+        .map(
+          (layer) =>
+            [capture.place(layer).replace("layer", "Layer"), shown.filter((card) => card.layer === layer)] as [
+              string,
+              Card[],
+            ],
+        )
         .filter(([, cards]) => cards.length);
     if (order === "similar") {
       const ready = shown.filter((card) => wholes.get(card)?.complete);

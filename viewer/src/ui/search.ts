@@ -59,6 +59,7 @@ export class Search {
 
   draw(): void {
     const { search } = this.app.store.state;
+    this.element.hidden = captureOf(this.app)?.unit === "frame";
     if (document.activeElement !== this.input && this.input.value !== search) this.input.value = search;
     const count = matchesOf(this.app).size;
     say(this.count, search ? `${count} ${count === 1 ? "token contains" : "tokens contain"} “${search}”.` : "");

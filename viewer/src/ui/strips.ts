@@ -12,11 +12,7 @@ export class Strip {
 
   constructor(readonly axis: "query" | "key") {
     this.active = h("span", { class: "token active" });
-    this.element = h(
-      "div",
-      { class: `strip ${axis}`, role: "group", "aria-label": `${axis === "query" ? "Query" : "Key"} tokens` },
-      this.active,
-    );
+    this.element = h("div", { class: `strip ${axis}`, role: "group" }, this.active);
   }
 
   /** Show the tokens from `first` on, `size` pixels each, over `extent` pixels. */
@@ -30,6 +26,7 @@ export class Strip {
   ): void {
     const step = Math.max(1, roundStep(LINE / size)),
       every = step === 1;
+    this.element.setAttribute("aria-label", `${this.axis === "query" ? "Query" : "Key"} ${capture.unit}s`);
     const place = (label: HTMLElement, at: number, centred: boolean) => {
       const pixels = (at - first + (centred ? 0.5 : 0)) * size - (centred ? LINE / 2 : 0);
       label.style[this.axis === "query" ? "top" : "left"] = `${pixels.toFixed(1)}px`;
