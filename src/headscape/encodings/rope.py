@@ -5,7 +5,8 @@
 for the m-th pair of the first R = rotary_fraction * e dims; the rest pass through. Pairs are
 (2m, 2m+1) if interleaved (RoFormer, GPT-J, x-transformers, the CABLE code: our default) or
 (m, m + R/2) if halves (Llama, GPT-NeoX). The two agree only after permuting weights, so it is a
-field and is recorded. `scaling` stretches the frequencies, see rope_scaling.py.
+field and is recorded. `scaling` stretches the frequencies, see rope_scaling.py. nanochat turns by
+-i w_m (direction="backward"), as if the two dims of every pair were exchanged.
 
 Angles are float64 and cos, sin are cast: bfloat16 positions are wrong past 256.
 
@@ -35,6 +36,8 @@ class RoPEConfig(Config):
 
     pairing: Literal["interleaved", "halves"] = "interleaved"
     """Which dims form a pair."""
+    direction: Literal["forward", "backward"] = "forward"
+    """The sign of the angle: the position (Llama) or minus the position (nanochat)."""
     rotary_fraction: float = 1.0
     """The fraction of the head dim that is rotated."""
     base: float = 10_000.0
@@ -176,9 +179,11 @@ class RoPE(Encoding):
             return (0.1 * config.mscale * growth + 1) / (0.1 * config.mscale_all_dim * growth + 1)
         return 0.1 * growth + 1
 
-    def temperature(self, at: Int[Tensor, "#b t"]) -> Float[Tensor, "#b #h t"] | None:
+    def temperature(
+        self, at: Int[Tensor, "#b t"], seen: Int[Tensor, "#b t"] | None = None
+    ) -> Float[Tensor, "#b #h t"] | None:
         """Return the temperature of the config, times DeepSeek's constant if it has one."""
-        grown, config = super().temperature(at), self.config
+        grown, config = super().temperature(at, seen), self.config
         if not config.mscale_scores or config.mscale_all_dim is None:
             return grown
         factor = (0.1 * config.mscale_all_dim * math.log(config.factor) + 1) ** 2
@@ -197,4 +202,5 @@ class RoPE(Encoding):
         angle = at[:, None, :, None] * self.frequencies(length).to(at.device)
         factor = self.attention_factor()
         cos, sin = (angle.cos() * factor).to(x.dtype), (angle.sin() * factor).to(x.dtype)
+        sin = sin if self.config.direction == "forward" else -sin
         return turn(x, cos, sin, self.config.pairing)

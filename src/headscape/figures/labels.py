@@ -22,6 +22,7 @@ _OFF: Final[Mapping[str, Any]] = {
     "temperature": "none",
     "softcap": None,
     "sink": False,
+    "direction": "forward",
 }
 
 
@@ -29,7 +30,7 @@ def shown_conventions(conventions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the conventions without what is switched off, such as windows and sinks."""
     off = {name for name, value in _OFF.items() if conventions.get(name, value) == value}
     if "temperature" in off:
-        off |= {"temperature_rate", "temperature_start"}
+        off |= {"temperature_rate", "temperature_start", "temperature_on"}
     return {name: value for name, value in conventions.items() if name not in off}
 
 
