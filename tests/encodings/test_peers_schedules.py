@@ -361,3 +361,45 @@ def test_later_schedules_have_the_defaults_of_transformers(name: str) -> None:
         original = config.rope_parameters["original_max_position_embeddings"]
         assert made.config.temperature_start == original
         assert made.config.temperature == "ministral"
+
+
+@pytest.mark.parametrize("local", [4, 10])
+def test_modernbert_sees_its_window_on_either_side(
+    local: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.modernbert import modeling_modernbert as modeling
+    from transformers.models.modernbert.configuration_modernbert import ModernBertConfig
+
+    seen: list[tuple[Tensor, Tensor]] = []
+    right = modeling.eager_attention_forward
+
+    def watched(
+        layer: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, **given: Any
+    ) -> tuple[Tensor, Tensor]:
+        out = right(layer, q, k, v, attention_mask, **given)
+        seen.append((v, out[0]))
+        return out
+
+    monkeypatch.setattr(modeling, "eager_attention_forward", watched)
+    torch.manual_seed(0)
+    sizes = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
+    config = ModernBertConfig(
+        **{**sizes, "num_hidden_layers": 3}, local_attention=local, bos_token_id=1, eos_token_id=2,
+        cls_token_id=1, sep_token_id=2, attn_implementation="eager",
+    )  # fmt: skip
+    peer = modeling.ModernBertModel(config).float().eval()
+    projected: list[Tensor] = []
+    for block in peer.layers:
+        block.attn.Wqkv.weight.data.mul_(8)
+        block.attn.Wqkv.register_forward_hook(lambda _, __, out: projected.append(out))
+    with torch.no_grad():
+        peer(torch.randint(1, 32, (1, LENGTH)))
+    pattern = f"modernbert:window={local // 2 + 1}"
+    for layer, (v, out) in enumerate(seen):
+        q, k, _ = projected[layer].view(1, LENGTH, 3, HEADS, DIM).double().unbind(2)
+        z = {"q": q.transpose(1, 2), "k": k.transpose(1, 2), "v": v.double()}
+        made = model(z, {"H": HEADS, "D": DIM, "layers": 3}, pattern, causal=False)
+        call = calls(made, LENGTH)[layer]
+        for path in ("reference", "torch"):
+            found = attend.run(call, path).transpose(1, 2).float().detach()
+            torch.testing.assert_close(found, out, **FLOAT32)
