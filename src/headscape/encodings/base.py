@@ -37,6 +37,7 @@ from headscape.io.typecheck import check_types
 from headscape.types import Positions, Visible
 
 Role = Literal["query", "key"]
+LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,8 @@ class Config:
 
     def __post_init__(self) -> None:
         check_types(self)
+        for item in fields(self):
+            self._check_range(item.name, getattr(self, item.name))
         at_least(1, window=self.window, chunk=self.chunk)
         at_least(1, temperature_start=self.temperature_start)
         if self.window is not None and self.chunk is not None:
@@ -93,6 +96,14 @@ class Config:
             raise InputError("temperature_on='content' has no effect without a temperature.")
         if self.softcap is not None and not 0 < self.softcap < math.inf:
             raise InputError(f"softcap must be positive and finite, got {self.softcap}.")
+
+    def _check_range(self, name: str, value: object) -> None:
+        """Refuse a number that is not finite, and a whole one that kernels cannot represent."""
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise InputError(f"{name} must be finite, got {number}.")
+            if isinstance(number, int) and abs(number) > LARGEST:
+                raise InputError(f"{name} must be at most {LARGEST:,}, got {number:,}.")
 
 
 SHARED = frozenset(item.name for item in fields(Config))

@@ -94,6 +94,10 @@ class RoPEConfig(Config):
             raise InputError("scaling='longrope' needs a trained_length of at least 2, got 1.")
         if self.mscale_scores and (self.scaling != "yarn" or self.mscale_all_dim is None):
             raise InputError("mscale_scores needs scaling='yarn' and mscale_all_dim.")
+        if self.attention_factor is not None and self.attention_factor <= 0:
+            raise InputError(f"attention_factor must be positive, got {self.attention_factor}.")
+        if min(self.short_factor + self.long_factor, default=1.0) <= 0:
+            raise InputError("short_factor and long_factor must contain positive numbers only.")
         if self.low_freq_factor >= self.high_freq_factor:
             raise InputError(
                 f"low_freq_factor ({self.low_freq_factor}) must be below "

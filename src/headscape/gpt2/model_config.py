@@ -65,6 +65,12 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_types(self, skip=("encoding_fields",))
+        # JSON has lists where a field is a tuple.
+        given = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in self.encoding_fields.items()
+        }
+        object.__setattr__(self, "encoding_fields", given)
         at_least(1, layers=self.layers, heads=self.heads, width=self.width)
         at_least(1, vocabulary=self.vocabulary, train_length=self.train_length)
         if self.width % self.heads:
