@@ -8,7 +8,7 @@ from typing import Any, Literal
 from headscape.encodings import Encoding, Shape, make
 from headscape.encodings.layer_schedule import Entry, per_layer
 from headscape.errors import InputError, at_least, unknown
-from headscape.io.typecheck import check_types
+from headscape.io.typecheck import as_tuples, check_types
 
 Scale = Literal["head_dim", "width", "one"]
 GPT2_VOCABULARY = 50_304
@@ -65,12 +65,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_types(self, skip=("encoding_fields",))
-        # JSON has lists where a field is a tuple.
-        given = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in self.encoding_fields.items()
-        }
-        object.__setattr__(self, "encoding_fields", given)
+        object.__setattr__(self, "encoding_fields", as_tuples(self.encoding_fields))
         at_least(1, layers=self.layers, heads=self.heads, width=self.width)
         at_least(1, vocabulary=self.vocabulary, train_length=self.train_length)
         if self.width % self.heads:

@@ -54,6 +54,11 @@ def checked(name: str, value: Any, hint: Any) -> Any:
     return value
 
 
+def as_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with every list as a tuple; JSON and TOML have lists only."""
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
+
+
 @cache
 def _hints(config: type) -> dict[str, Any]:
     return get_type_hints(config)
