@@ -19,6 +19,8 @@ from torch import bool as bool_
 from headscape.errors import InputError, at_least
 
 ALL = slice(None)
+ROWS = 1024
+"""Queries whose keys are counted at a time."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,19 @@ class Visible:
             q, k = (_block(at, self.chunk) for at in (positions.q, positions.k))
             seen = seen & (q[:, :, None] == k[:, None, :])
         return seen[:, None]
+
+    def count(self, positions: Positions) -> Int[Tensor, "#b t"]:
+        """Return how many keys each query sees.
+
+        Example:
+            >>> import torch
+            >>> group = torch.tensor([[0, 0, 1, 1, 1]])
+            >>> Visible(True, group, group).count(Positions.span(5)).tolist()
+            [[1, 2, 1, 2, 3]]
+        """
+        blocks = [slice(i, i + ROWS) for i in range(0, positions.q.shape[1], ROWS)]
+        parts = [self.block(rows).dense(positions.block(rows)).sum(-1)[:, 0] for rows in blocks]
+        return cat(parts, dim=1)
 
     def chunks_as_groups(self, positions: Positions) -> "Visible":
         """Return the same rule with every chunk of a document as a group, for code without chunks.

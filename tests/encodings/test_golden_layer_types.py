@@ -17,17 +17,17 @@ SCHEDULES = {
     "llama4": ("llama4", 12),
     "gemma2": ("gemma2", 14),
     "gemma3": ("gemma3", 12),
-    "gemma3n": (f"{NEAR}*4,rope", 10),
+    "gemma3n": ("gemma3n", 10),
     "gemma4": (f"{NEAR}*5,rope,{NEAR}*5,rope,{NEAR},rope", 14),
     "olmo3": ("olmo3", 12),
     "exaone4": ("exaone4", 12),
     "gpt_oss": ("gpt-oss", 14),
-    "modernbert": (f"rope,{NEAR}*2", 12),
-    "granite_swa": (f"rope,{NEAR}*3", 12),
+    "modernbert": ("modernbert", 12),
+    "granite_swa": ("granite-swa", 12),
     "mimo_v2_flash": (f"rope,{NEAR}*4,rope,{NEAR}*5,rope,{NEAR}*2", 14),
-    "cwm": (f"rope,{NEAR}*3", 12),
+    "cwm": ("cwm", 12),
     "inkling": ("inkling:window=5*5,inkling:temperature=inkling", 12),
-    "afmoe": (f"{NEAR}*3,nope", 12),
+    "afmoe": ("afmoe", 12),
 }
 """A schedule, and how many of the 14 layers are compared: its period divides this number."""
 

@@ -28,7 +28,12 @@ LARGEST: dict[str, tuple[Any, ...]] = {
     "deberta": ("deberta", {"norm": True}),
     "inkling": ("inkling", {"projection_bias": True}),
     "grape": ("grape", {"gate": "both"}, {"gate": "path"}),
-    "path": ("path", {"gate": True}),
+    "path": ("path", {"gate": True, "convolution_bias": True}),
+    "selective-rope": (
+        "selective-rope",
+        {},
+        {"projection": "per-head", "gate": "pair", "bias": True, "learned_rates": True},
+    ),
 }
 """The encoding, and its fields, that has all parameters which a class names as published.
 

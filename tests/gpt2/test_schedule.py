@@ -245,6 +245,15 @@ def test_captures_say_conventions_per_layer(tmp_path: Path) -> None:
         ("gemma3", "has 6 layers, which does not divide the model's 4"),
         ("grape-m:phase=index:per_head=true", "per_head has no effect with phase='index'"),
         ("rope:mscale_scores=true", "mscale_scores needs scaling='yarn' and mscale_all_dim"),
+        ("rope:window=3:window=4", "sets 'window' twice"),
+        ("rope*99999999999", "has more than 100,000 layers"),
+        ("rope:base=nan", "base must be finite, got nan"),
+        ("rope:temperature=llama4:temperature_rate=inf", "temperature_rate must be finite"),
+        ("wall:gate_bias=nan", "gate_bias must be finite, got nan"),
+        ("rope:window=99999999999999999999", "window must be at most 2,147,483,647"),
+        ("rope:attention_factor=-1.0", "attention_factor must be positive, got -1"),
+        ("rope:short_factor=[1.0,0.0]", "must contain positive numbers only"),
+        ("rope:short_factor=[1.0,'a']", "short_factor='a' is not of type float"),
     ],
 )
 def test_contradictions_are_one_sentence(pattern: str, sentence: str) -> None:
@@ -305,3 +314,17 @@ def test_a_window_is_named_in_a_model_of_one_encoding_too() -> None:
     cap = hs.load(model("rope", encoding_fields={"window": 5}).float()).capture(list(range(9)))
     assert "layer 4 (window 5): final scores" in cap.grid().heading
     assert cap.conventions["window"] == 5
+
+
+def test_a_list_of_numbers_in_a_pattern_and_in_a_checkpoint(tmp_path: Path) -> None:
+    lists = "short_factor=[1.0,1.5]:long_factor=[2,4]"
+    made = model(f"rope:scaling=longrope:factor=2.0:{lists}*3,nope")
+    assert made.encoding(2).config.long_factor == (2.0, 4.0)
+    assert title(made.config.encoding).startswith("RoPE:scaling=longrope")
+    assert title(made.config.encoding).endswith("*3,NoPE")
+    fields = {"scaling": "longrope", "short_factor": (1.0, 1.5), "long_factor": (2.0, 4.0)}
+    for each in (made, model("rope", encoding_fields=fields)):
+        each.save_pretrained(tmp_path)
+        again = GPT2.from_pretrained(tmp_path)
+        assert again.config == each.config
+        assert again.conventions() == each.conventions()

@@ -126,20 +126,25 @@ def grape_bias(
     w: Array | None,
     qpos: Array,
     kpos: Array,
+    unit: tuple[bool, bool] = (True, True),
 ) -> Array:
-    """-(i - j) m_h softplus(omega_h) (softplus(u.k_j/sqrt(e)) + softplus(w.q_i/sqrt(e)))."""
+    """-(i - j) m_h softplus(omega_h) (softplus(u.k_j/sqrt(e)) + softplus(w.q_i/sqrt(e))).
+
+    `unit` says whether u and w are divided by their lengths.
+    """
     e = q.shape[-1]
 
-    def gate(x: Array, direction: Array) -> Array:
-        unit = direction / np.linalg.norm(direction, axis=-1, keepdims=True)
-        return np.logaddexp(0, (x * unit).sum(-1) / math.sqrt(e))
+    def gate(x: Array, direction: Array, unit: bool) -> Array:
+        if unit:
+            direction = direction / np.linalg.norm(direction, axis=-1, keepdims=True)
+        return np.logaddexp(0, (x * direction).sum(-1) / math.sqrt(e))
 
     def value(row: int, column: int, distance: int) -> Array:
         rate = np.zeros(q.shape[:2])
         if u is not None:
-            rate = rate + gate(k[:, :, column], u)
+            rate = rate + gate(k[:, :, column], u, unit[0])
         if w is not None:
-            rate = rate + gate(q[:, :, row], w)
+            rate = rate + gate(q[:, :, row], w, unit[1])
         return -distance * slopes * np.logaddexp(0, omega) * rate
 
     return _pairs(*q.shape[:2], qpos, kpos, value)

@@ -39,15 +39,38 @@ def convolve(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
 
 
 def selective_angles(
-    x: np.ndarray, W1: np.ndarray, W2: np.ndarray, taps: np.ndarray, theta: np.ndarray
+    x: np.ndarray,
+    maps: list[np.ndarray],
+    taps: np.ndarray | None,
+    theta: np.ndarray,
+    *,
+    heads: int,
+    bias: np.ndarray | None = None,
+    gate: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> np.ndarray:
-    """The angles of Selective RoPE."""
+    """The angles of Selective RoPE.
+
+    maps are W1, W2, or one matrix [h c m] over the slices of the heads, whose columns get the
+    lengths [h] in the second. Without taps the token before is subtracted.
+    """
     b, s, d = x.shape
-    heads, pairs, _ = taps.shape
     unit = x.reshape(b, s, heads, d // heads)
     unit = unit / np.sqrt((unit**2).sum(-1, keepdims=True) + 1e-6)
-    phi = unit.reshape(b, s, d) @ W1.T @ W2.T
-    phi = convolve(phi.reshape(b, s, heads, pairs).transpose(0, 2, 1, 3), taps)
+    if maps[0].ndim == 3:
+        columns = maps[0] / np.sqrt((maps[0] ** 2).sum(1, keepdims=True))
+        phi = np.einsum("bshc,hcm,h->bhsm", unit, columns, maps[1])
+    else:
+        phi = unit.reshape(b, s, d) @ maps[0].T @ maps[1].T
+        phi = phi.reshape(b, s, heads, -1).transpose(0, 2, 1, 3)
+    if taps is None:
+        phi = phi - np.concatenate([0 * phi[:, :, :1], phi[:, :, :-1]], axis=2)
+    else:
+        phi = convolve(phi, taps)
+    if bias is not None:
+        phi = phi + np.exp(bias)[:, None]
+    if gate is not None:
+        opened = sigmoid(unit.reshape(b, s, d) @ gate[0].T + gate[1])
+        phi = phi * opened.reshape(b, s, heads, -1).transpose(0, 2, 1, 3)
     return theta * np.stack([phi[:, :, : i + 1].sum(axis=2) for i in range(s)], axis=2)
 
 
@@ -61,20 +84,27 @@ def carope_angles(
 
 
 def repo_angles(
-    x: np.ndarray, Wg: np.ndarray, Wc: np.ndarray, Wf: np.ndarray, theta: np.ndarray
+    x: np.ndarray, Wf: np.ndarray, theta: np.ndarray, maps: tuple[np.ndarray, np.ndarray] | None
 ) -> np.ndarray:
-    """The angles of RePo."""
-    gate = x @ Wg.T
-    z = (gate * sigmoid(gate) * (x @ Wc.T)) @ Wf.T
+    """The angles of RePo; maps are W_g and W_c, without which z is x W_f^T."""
+    if maps is not None:
+        gate = x @ maps[0].T
+        x = gate * sigmoid(gate) * (x @ maps[1].T)
+    z = x @ Wf.T
     return np.swapaxes(z, 1, 2)[..., None] * theta
 
 
 def grape_angles(
-    x: np.ndarray, W: np.ndarray, b: np.ndarray, freq: np.ndarray, increments: str = "sigmoid"
+    x: np.ndarray,
+    W: np.ndarray,
+    b: np.ndarray,
+    freq: np.ndarray,
+    increments: str = "sigmoid",
+    scale: float = 16.0,
 ) -> np.ndarray:
-    """The angles of the contextual GRAPE-M, [b 1 or h, s, m]."""
+    """The angles of the contextual GRAPE-M, [b 1 or h, s, m]; freq [m] or [h 1 m]."""
     z = np.swapaxes(x @ W.T + b, 1, 2)
-    step = sigmoid(z / 16) if increments == "sigmoid" else softplus(z)
+    step = sigmoid(z / scale) if increments == "sigmoid" else softplus(z)
     phase = np.stack([step[:, :, :i].sum(axis=2) for i in range(x.shape[1])], axis=2)
     return -phase[..., None] * freq
 

@@ -86,7 +86,9 @@ def _(encoding: KerplePower, x: Array, qpos: Array, kpos: Array) -> Array:
 @bias.register
 def _(encoding: BAM, x: Array, qpos: Array, kpos: Array) -> Array:
     loc = np.zeros(encoding.shape.heads) if encoding.loc is None else array(encoding.loc)
-    return oracle.bam_bias(array(encoding.scale), array(encoding.raw_power.exp()), loc, qpos, kpos)
+    stored = array(encoding.raw_power)
+    power = np.exp(stored) if encoding.config.shape_stored == "logarithm" else stored
+    return oracle.bam_bias(array(encoding.scale), power, loc, qpos, kpos)
 
 
 @bias.register

@@ -79,7 +79,8 @@ def reading(
             p = p.reshape(*p.shape[:2], shape.heads, -1).transpose(0, 2, 1, 3)
             return oracle.grape_path_bias(p, slopes, qpos, kpos)
         u, w = (None if each is None else array(each) for each in (encoding.u, encoding.w))
-        return oracle.grape_bias(q, k, slopes, array(encoding.omega), u, w, qpos, kpos)
+        unit = config.unit_key, config.unit_query
+        return oracle.grape_bias(q, k, slopes, array(encoding.omega), u, w, qpos, kpos, unit)
     return bias(encoding, x, qpos, kpos)
 
 
@@ -97,10 +98,13 @@ def path(encoding: PaTH, q: Array, k: Array, x: Array, qpos: Array, kpos: Array)
     """PaTH's scores, with the gates' sum if it has gates."""
     b, s, _ = x.shape
     heads, e = encoding.shape.heads, encoding.shape.head_dim
-    raw = x @ array(encoding.down.weight).T @ array(encoding.up.weight).T
-    raw = oracle.convolve(raw.reshape(b, s, heads, e).transpose(0, 2, 1, 3), array(encoding.taps))
-    w = raw * oracle.sigmoid(raw)
-    w = w / np.sqrt((w**2).sum(-1, keepdims=True))
+    low = x if encoding.down is None else x @ array(encoding.down.weight).T
+    w = (low @ array(encoding.up.weight).T).reshape(b, s, heads, e).transpose(0, 2, 1, 3)
+    if encoding.taps is not None:
+        w = oracle.convolve(w, array(encoding.taps))
+        w = w if encoding.tap_bias is None else w + array(encoding.tap_bias)[:, None]
+        w = w * oracle.sigmoid(w)
+    w = w / np.sqrt((w**2).sum(-1, keepdims=True) + 1e-6)
     beta = x @ array(encoding.strength.weight).T + array(encoding.strength.bias)
     beta = 2 * oracle.sigmoid(beta).transpose(0, 2, 1)
     scores = oracle.path_scores(q, k, w, beta, qpos, kpos)
@@ -225,15 +229,18 @@ def formula(factory: Factory, heads: int, length: int, past: int = 0, start: int
     k, v = (draw(2, heads, keys, HEAD_DIM, seed=seed) for seed in (3, 4))
     with torch.no_grad():
         found = reference.scores(prepare(encoding, q, k, v, x, Positions(at[:, past:], at)))
-    theirs = expected(encoding, q.numpy(), k.numpy(), x.numpy(), rows_at, where)
     config, at_q = encoding.config, rows_at.astype(float)
+    heat, asking = temperature(encoding, at_q), q.numpy()
+    if config.temperature_on == "content":
+        asking, heat = asking * heat[..., None], None
+    theirs = expected(encoding, asking, k.numpy(), x.numpy(), rows_at, where)
     pairs = oracle.visible_pairs(rows_at, where)
     if config.window is not None:
         pairs = oracle.windowed(rows_at, where, config.window)
     if config.chunk is not None:
         pairs = oracle.chunked(rows_at, where, config.chunk)
     assert np.array_equal(found.visible[0, 0].numpy(), pairs), "the window or chunk differs"
-    theirs = oracle.shaped(theirs, temperature(encoding, at_q), config.softcap)
+    theirs = oracle.shaped(theirs, heat, config.softcap)
     if config.sink:
         weights = oracle.softmax_with_sink(theirs, pairs, array(encoding.sink_score))
         require_same(found.weights, torch.from_numpy(weights), "weights beside a sink")

@@ -55,8 +55,12 @@ def _(encoding: XPos, x: Array, at: Array, role: str) -> Array:
 @turned.register
 def _(encoding: GRAPEMultiplicative, x: Array, at: Array, role: str) -> Array:
     # The index form; a negative angle is a negative position.
-    frequency = np.exp(array(encoding.log_frequency) / 16)
-    return oracle.rotate(x, -at, frequency, pairing="half")
+    frequency = np.exp(array(encoding.log_frequency) / encoding.config.scale)
+    if frequency.ndim == 1:
+        return oracle.rotate(x, -at, frequency, pairing="half")
+    heads = range(x.shape[1])
+    parts = [oracle.rotate(x[:, [h]], -at, frequency[h], pairing="half") for h in heads]
+    return np.concatenate(parts, axis=1)
 
 
 @singledispatch
@@ -68,8 +72,19 @@ def angles(encoding: Encoding, x: Array) -> Array | None:
 @angles.register
 def _(encoding: SelectiveRoPE, x: Array) -> Array:
     theta = oracle.rope_frequencies(encoding.shape.head_dim, encoding.config.base)
-    maps = array(encoding.down.weight), array(encoding.up.weight), array(encoding.taps)
-    return oracle.selective_angles(x, *maps, theta)
+    if encoding.columns is None:
+        maps = [array(encoding.down.weight), array(encoding.up.weight)]
+    else:
+        maps = [array(encoding.columns), array(encoding.lengths)]
+    gate = None
+    if encoding.gate is not None:
+        matrix = array(encoding.gate.weight)
+        if encoding.gate_down is not None:
+            matrix = matrix @ array(encoding.gate_down.weight)
+        gate = matrix, array(encoding.gate.bias)
+    taps, bias = (None if x is None else array(x) for x in (encoding.taps, encoding.bias_log))
+    heads = encoding.shape.heads
+    return oracle.selective_angles(x, maps, taps, theta, heads=heads, bias=bias, gate=gate)
 
 
 @angles.register
@@ -82,8 +97,11 @@ def _(encoding: CARoPE, x: Array) -> Array:
 @angles.register
 def _(encoding: RePo, x: Array) -> Array:
     theta = oracle.rope_frequencies(encoding.shape.head_dim, encoding.config.base)
-    maps = (array(each.weight) for each in (encoding.gate, encoding.content, encoding.final))
-    return oracle.repo_angles(x, *maps, theta)
+    maps = None
+    if encoding.gate is not None:
+        maps = array(encoding.gate.weight), array(encoding.content.weight)
+    found = oracle.repo_angles(x, array(encoding.final.weight), theta, maps)
+    return np.repeat(found, encoding.shape.heads // found.shape[1], axis=1)
 
 
 @angles.register
@@ -91,7 +109,8 @@ def _(encoding: GRAPEMultiplicative, x: Array) -> Array | None:
     if encoding.step is None:
         return None
     step = array(encoding.step.weight), array(encoding.step.bias)
-    found = oracle.grape_angles(
-        x, *step, np.exp(array(encoding.log_frequency)), encoding.config.increments
-    )
+    frequency = np.exp(array(encoding.log_frequency))
+    frequency = frequency[:, None] if frequency.ndim == 2 else frequency
+    config = encoding.config
+    found = oracle.grape_angles(x, *step, frequency, config.increments, config.scale)
     return np.repeat(found, encoding.shape.heads // found.shape[1], axis=1)

@@ -96,16 +96,20 @@ def prepare(
         encoding.rotate(k, positions.k, "key", stream),
     )
     heads = [Heads(*rotated, scale, project)] if encoding.reads_heads else []
+    visible = replace(visible, window=encoding.window, chunk=encoding.chunk)
+    hot, temperature = encoding.heated(rotated[0], positions, visible)
+    changed = encoding.rotates or hot is not rotated[0]
     return AttentionInputs(
-        *rotated,
+        hot,
+        rotated[1],
         v,
         encoding,
         encoding.bias(positions, queries, stream, *heads),
         positions,
-        replace(visible, window=encoding.window, chunk=encoding.chunk),
+        visible,
         scale,
-        (q, k) if encoding.rotates else None,
-        temperature=encoding.temperature(positions.q),
+        (q, k) if changed else None,
+        temperature=temperature,
         softcap=encoding.softcap,
         sink=encoding.sink(),
         transition=None if stream is None else stream.transition,

@@ -138,7 +138,11 @@ def _one(name: str) -> None:
 
     from headscape.encodings import encoding_type
     from headscape.encodings.base import SHARED
+    from headscape.encodings.shipped_schedules import SHIPPED
 
+    if name in SHIPPED:
+        typer.echo(f"{SHIPPED[name].title}, a schedule of layers: {SHIPPED[name].pattern}")
+        return
     encoding = _small(name)
     console = Console(highlight=False)
     console.print(f"[bold]{name}[/]  {encoding.paper}", soft_wrap=True)

@@ -4,12 +4,14 @@
 
 scale starts at the logarithm of ALiBi's slopes by fairseq's rule, shape at 1 and loc at 0, so BAM
 starts as ALiBi but for the 1e-5. The released code does not train loc (our default) and has one
-prior for all layers (a model's `share_encoding`). It stores shape as it is; here its logarithm is
-stored, so that it stays above 0, where the prior is a distribution. temperature="ssmax" is the
-paper's BAM SSMax, which multiplies the prior too.
+prior for all layers (a model's `share_encoding`). It stores shape as it is, so training may make it
+negative (shape_stored="as-is"); by default its logarithm is stored, so that it stays above 0, where
+the prior is a distribution. temperature="ssmax" is the paper's BAM SSMax, which multiplies the
+prior too; the code's option ssmax_prior=False is temperature_on="content".
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -20,6 +22,7 @@ from headscape.encodings.alibi import fairseq
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.heads import Heads
 from headscape.encodings.stream import Stream
+from headscape.errors import InputError
 from headscape.types import Positions
 
 EPSILON = 1e-5
@@ -32,6 +35,8 @@ class BAMConfig(Config):
 
     train_loc: bool = False
     """Learn where each head's prior is centred; otherwise it is centred on the query."""
+    shape_stored: Literal["logarithm", "as-is"] = "logarithm"
+    """What is learned: the logarithm of shape, or shape itself, which may become negative."""
 
 
 class BAM(Encoding):
@@ -48,17 +53,26 @@ class BAM(Encoding):
     def __init__(self, shape: Shape, config: BAMConfig) -> None:
         super().__init__(shape, config)
         self.scale = nn.Parameter(torch.tensor(fairseq(shape.heads)).log())
-        self.raw_power = nn.Parameter(torch.zeros(shape.heads))
+        start = 0.0 if config.shape_stored == "logarithm" else 1.0
+        self.raw_power = nn.Parameter(torch.full((shape.heads,), start))
         self.loc = nn.Parameter(torch.zeros(shape.heads)) if config.train_loc else None
 
     def from_published(self, parameter: str, value: Tensor) -> Tensor:
-        """Convert [1, h, 1, 1] to [h], and shape to its logarithm."""
+        """Convert [1, h, 1, 1] to [h], and shape to its logarithm if that is stored."""
         value = value.reshape(-1)
-        return value.log() if parameter == "raw_power" else value
+        if parameter != "raw_power" or self.config.shape_stored == "as-is":
+            return value
+        if not (value > 0).all():
+            raise InputError(
+                f"BAM stores the logarithm of shape, but the smallest is {value.min().item():g}: "
+                f"use shape_stored='as-is'."
+            )
+        return value.log()
 
     def power(self) -> Float[Tensor, " h"]:
-        """Return the exponent, above 0."""
-        return self.raw_power.exp()
+        """Return the exponent."""
+        stored = self.config.shape_stored
+        return self.raw_power.exp() if stored == "logarithm" else self.raw_power
 
     def bias(
         self,

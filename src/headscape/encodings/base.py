@@ -34,9 +34,10 @@ from headscape.encodings.stream import Stream
 from headscape.encodings.temperature import TEMPERATURES
 from headscape.errors import InputError, at_least
 from headscape.io.typecheck import check_types
-from headscape.types import Positions
+from headscape.types import Positions, Visible
 
 Role = Literal["query", "key"]
+LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,8 @@ class Config:
     """a, the factor of the logarithm."""
     temperature_start: int | None = None
     """n0, the position where it starts to grow; the model's context length if left out."""
+    temperature_on: Literal["scores", "content"] = "scores"
+    """What the temperature multiplies: q.k and the bias, or q.k alone."""
     softcap: float | None = None
     """Scores s become softcap tanh(s / softcap)."""
     sink: bool = False
@@ -81,14 +84,26 @@ class Config:
 
     def __post_init__(self) -> None:
         check_types(self)
+        for item in fields(self):
+            self._check_range(item.name, getattr(self, item.name))
         at_least(1, window=self.window, chunk=self.chunk)
         at_least(1, temperature_start=self.temperature_start)
         if self.window is not None and self.chunk is not None:
             raise InputError(
                 f"window={self.window} and chunk={self.chunk} exclude each other: choose one."
             )
+        if self.temperature == "none" and self.temperature_on != "scores":
+            raise InputError("temperature_on='content' has no effect without a temperature.")
         if self.softcap is not None and not 0 < self.softcap < math.inf:
             raise InputError(f"softcap must be positive and finite, got {self.softcap}.")
+
+    def _check_range(self, name: str, value: object) -> None:
+        """Refuse a number that is not finite, and a whole one that kernels cannot represent."""
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise InputError(f"{name} must be finite, got {number}.")
+            if isinstance(number, int) and abs(number) > LARGEST:
+                raise InputError(f"{name} must be at most {LARGEST:,}, got {number:,}.")
 
 
 SHARED = frozenset(item.name for item in fields(Config))
@@ -266,12 +281,18 @@ class Encoding(nn.Module):
         """The bound of the scores; None is no bound."""
         return self.config.softcap
 
-    def temperature(self, at: Int[Tensor, "#b t"]) -> Float[Tensor, "#b #h t"] | None:
-        """Return what the scores of the queries at these positions are multiplied by."""
+    def temperature(
+        self, at: Int[Tensor, "#b t"], seen: Int[Tensor, "#b t"] | None = None
+    ) -> Float[Tensor, "#b #h t"] | None:
+        """Return what the scores of the queries at these positions are multiplied by.
+
+        `seen` is how many keys each query sees; if left out, all up to its position.
+        """
         config = self.config
         if self.ssmax is not None:
-            seen = at + 1 if self.window is None else (at + 1).clamp(max=self.window)
-            seen = seen if self.chunk is None else at.remainder(self.chunk) + 1
+            if seen is None:
+                seen = at + 1 if self.window is None else (at + 1).clamp(max=self.window)
+                seen = seen if self.chunk is None else at.remainder(self.chunk) + 1
             work = torch.promote_types(self.ssmax.dtype, torch.float32)
             return self.ssmax.to(work)[:, None] * seen.to(work).log()[:, None]
         if config.temperature == "none":
@@ -279,6 +300,19 @@ class Encoding(nn.Module):
         start = config.temperature_start or self.shape.train_length
         grows = TEMPERATURES[config.temperature]
         return grows(at.double(), config.temperature_rate, start)[:, None]
+
+    def heated(
+        self, q: Float[Tensor, "b h t e"], positions: Positions, visible: Visible
+    ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "#b #h t"] | None]:
+        """Return the queries, and the temperature of their scores unless it is already in them."""
+        if self.ssmax is not None and visible.q_group is not None:
+            # Padding sees no key, and ln 0 is not finite.
+            heat = self.temperature(positions.q, visible.count(positions).clamp(min=1))
+        else:
+            heat = self.temperature(positions.q)
+        if heat is None or self.config.temperature_on == "scores":
+            return q, heat
+        return q * heat[..., None].to(q.dtype), None
 
     def sink(self) -> Float[Tensor, " h"] | None:
         """Return the score per head of a key without a value."""

@@ -6,9 +6,10 @@
                       their sum                          gate="both"
     GRAPE-AP   B_ij = m_h sum_{j < t <= i} ln sigmoid(p_i . R(t) p'_t / P)      gate="path"
 
-m are ALiBi's slopes by fairseq's rule, u and w are divided by their lengths, softplus(omega) starts
-at 1. p = x W_p has P numbers per head, p' is p over its root mean square, and R(t) turns every pair
-(m, m + P/2) by -t radians. Only the key side turns, so GRAPE-AP depends on absolute positions.
+m are ALiBi's slopes by fairseq's rule, u and w are divided by their lengths (unless `unit_key` or
+`unit_query` is off), softplus(omega) starts at 1. p = x W_p has P numbers per head, p' is p over
+its root mean square, and R(t) turns every pair (m, m + P/2) by -t radians. Only the key side turns,
+so GRAPE-AP depends on absolute positions.
 
 The authors' models normalise q and k per head (RMS, with weights) before all this; that norm
 belongs to the model. GRAPE's multiplicative forms are rotations and not in this file.
@@ -41,6 +42,10 @@ class GRAPEConfig(Config):
 
     gate: Literal["key", "query", "both", "path"] = "key"
     """What the decay reads: the key, the query, both, or (GRAPE-AP) every token between them."""
+    unit_key: bool = True
+    """Whether u is divided by its length."""
+    unit_query: bool = True
+    """Whether w is divided by its length."""
     path_dim: int | None = None
     """P, numbers per head and token of GRAPE-AP; None is the head dim."""
 
@@ -50,6 +55,9 @@ class GRAPEConfig(Config):
             raise InputError(f"path_dim must be even and at least 2, got {self.path_dim}.")
         if self.path_dim is not None and self.gate != "path":
             raise InputError(f"path_dim belongs to gate='path', got gate={self.gate!r}.")
+        for name, used in (("unit_key", ("key", "both")), ("unit_query", ("query", "both"))):
+            if not getattr(self, name) and self.gate not in used:
+                raise InputError(f"{name} has no effect with gate={self.gate!r}: leave it out.")
 
 
 class GRAPE(Encoding):
@@ -115,10 +123,11 @@ class GRAPE(Encoding):
         decay = -distance.to(work)[None, None]
         by_query = heads.q.new_zeros(1, *heads.q.shape[1:3], 1, dtype=work)
         if self.w is not None:
-            by_query = rate * _gate(heads.q, self.w, work)
+            by_query = rate * _gate(heads.q, self.w, work, unit=self.config.unit_query)
         if self.u is None:
             return Sheared(by_query, decay, zero)
-        return Sheared(by_query, decay, zero, (rate * _gate(heads.keys(), self.u, work), decay))
+        by_key = rate * _gate(heads.keys(), self.u, work, unit=self.config.unit_key)
+        return Sheared(by_query, decay, zero, (by_key, decay))
 
     def along_path(self, positions: Positions, queries: Stream, keys: Stream) -> Pairwise:
         """Return m_h times the sums of ln sigmoid; queries are the last of the keys."""
@@ -144,10 +153,11 @@ class GRAPE(Encoding):
 
 
 def _gate(
-    x: Float[Tensor, "b h t e"], direction: Float[Tensor, "h e"], work: torch.dtype
+    x: Float[Tensor, "b h t e"], direction: Float[Tensor, "h e"], work: torch.dtype, *, unit: bool
 ) -> Float[Tensor, "b h t 1"]:
-    unit = F.normalize(direction.to(work), dim=-1, eps=1e-6)
-    return F.softplus(x.to(work) @ unit[:, :, None] / math.sqrt(x.shape[-1]))
+    direction = direction.to(work)
+    direction = F.normalize(direction, dim=-1, eps=1e-6) if unit else direction
+    return F.softplus(x.to(work) @ direction[:, :, None] / math.sqrt(x.shape[-1]))
 
 
 def _turned(x: Float[Tensor, "b h t c"], at: Tensor) -> Float[Tensor, "b h t c"]:

@@ -1,13 +1,14 @@
 """GRAPE-M: RoPE with learned frequencies and a learned phase (Zhang et al. 2025, arXiv:2512.07805).
 
-    contextual   angle_im = -exp(f_m) sum_{t < i} sigmoid((x_t w + b) / 16)
-    index        angle_im = -exp(f_m / 16) i
+    contextual   angle_im = -exp(f_m) sum_{t < i} sigmoid((x_t w + b) / scale)
+    index        angle_im = -exp(f_m / scale) i
 
 for the pairs (m, m + e/2). The rotation is by the negative angle, opposite to Llama's. The sum
-leaves the token itself out. f starts at RoPE's frequencies; the authors store it times 16 in the
-index form, which makes its learning rate larger. The phase is one for all heads, or one per head
-(`per_head`). An earlier version of the code has softplus(x_t w + b) (`increments`). The bias starts
-at softplus^-1(1e-3), a step of 0.39 through the sigmoid. Sums and angles are float64.
+leaves the token itself out. f starts at RoPE's frequencies; the authors store it times `scale` (16)
+in the index form, which makes its learning rate larger. The phase is one for all heads, or one per
+head (`per_head`), and so are the frequencies (`per_head_frequencies`). An earlier version of the
+code has softplus(x_t w + b) (`increments`). The bias starts at softplus^-1(1e-3), a step of 0.39
+through the sigmoid. Sums and angles are float64.
 
 The authors norm queries and keys after the rotation, with a weight; that is the model's `qk_norm`.
 """
@@ -27,7 +28,6 @@ from headscape.encodings.stream import Stream
 from headscape.encodings.token_sums import running_sum
 from headscape.errors import InputError
 
-SCALE = 16.0
 FIRST_STEP = 1e-3
 
 
@@ -41,6 +41,10 @@ class GRAPEMultiplicativeConfig(Config):
     """What a token adds to the phase."""
     per_head: bool = False
     """Whether every head has a phase of its own."""
+    per_head_frequencies: bool = False
+    """Whether every head has frequencies of its own."""
+    scale: float = 16.0
+    """What f is stored times (index), or the logit of a step is divided by (contextual)."""
     base: float = 10_000.0
     """Base of the frequencies that f starts at."""
 
@@ -48,6 +52,8 @@ class GRAPEMultiplicativeConfig(Config):
         super().__post_init__()
         if self.base <= 1:
             raise InputError(f"base must be above 1, got {self.base}.")
+        if not 0 < self.scale < math.inf:
+            raise InputError(f"scale must be positive and finite, got {self.scale}.")
         if self.phase == "index" and (self.per_head or self.increments != "sigmoid"):
             name = "per_head" if self.per_head else "increments"
             raise InputError(f"{name} has no effect with phase='index': leave it out.")
@@ -77,8 +83,9 @@ class GRAPEMultiplicative(Encoding):
         super().__init__(shape, config)
         pairs_of(self.title, shape.head_dim)
         self.streams = config.phase == "contextual"
-        self.stored = 1.0 if self.streams else SCALE
+        self.stored = 1.0 if self.streams else config.scale
         start = self.stored * powers(config.base, shape.head_dim).log()
+        start = start.repeat(shape.heads, 1) if config.per_head_frequencies else start
         self.log_frequency = nn.Parameter(start.float())
         phases = shape.heads if config.per_head else 1
         self.step = nn.Linear(shape.width, phases) if self.streams else None
@@ -97,8 +104,8 @@ class GRAPEMultiplicative(Encoding):
         """Return the angles of every token, and the last sum; nothing in the index form."""
         if self.step is None:
             return None
-        z = self.step(x)
-        step = torch.sigmoid(z / SCALE) if self.config.increments == "sigmoid" else F.softplus(z)
+        z, scale = self.step(x), self.config.scale
+        step = torch.sigmoid(z / scale) if self.config.increments == "sigmoid" else F.softplus(z)
         step = step.double().transpose(1, 2)[..., None]
         total = running_sum(step, carry, starts)
         return Stream(angle=-(total - step) * self._frequency(), carry=total[:, :, -1])
@@ -115,5 +122,6 @@ class GRAPEMultiplicative(Encoding):
             return turn_by(x, -at[:, None, :, None] * self._frequency(), "halves")
         return turn_by(x, self.need_angle(stream, x.shape[2]), "halves")
 
-    def _frequency(self) -> Float[Tensor, " m"]:
-        return (self.log_frequency.double() / self.stored).exp()
+    def _frequency(self) -> Float[Tensor, "#h 1 m"]:
+        found = (self.log_frequency.double() / self.stored).exp()
+        return found.view(-1, 1, found.shape[-1])

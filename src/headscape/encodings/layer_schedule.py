@@ -3,6 +3,7 @@
     "rope"                               every layer
     "rope*3,nope"                        three layers with RoPE, one without, and so on
     "rope:window=512*5,rope:base=1e6"    fields after colons: window=512:base=1e4
+    "rope:short_factor=[1.0,1.5]"        a field with several numbers
     "cohere2:window=64"                  a shipped model's schedule, with its windows changed
 
 The pattern repeats until every layer has its encoding, so its length must divide the number of
@@ -15,11 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from headscape.encodings.base import SHARED
-from headscape.encodings.names import encoding_type
+from headscape.encodings.names import COMMA, encoding_type
 from headscape.encodings.shipped_schedules import SHIPPED
 from headscape.errors import InputError, unknown
 
 EXAMPLE = "write it like 'rope:window=512*3,nope'"
+MOST_LAYERS = 100_000
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,9 @@ def parse(pattern: str) -> list[Entry]:
     """Return one period of a pattern."""
     name, *changes = pattern.split(":")
     if name in SHIPPED and not {",", "*"} & set(pattern):
-        return _changed(pattern, parse(SHIPPED[name].pattern), dict(map(parse_field, changes)))
+        return _changed(pattern, parse(SHIPPED[name].pattern), _given(pattern, changes))
     found: list[Entry] = []
-    for part in pattern.split(","):
+    for part in re.split(COMMA, pattern):
         body, star, times = part.strip().rpartition("*")
         if not star:
             body, times = times, "1"
@@ -55,6 +57,8 @@ def parse(pattern: str) -> list[Entry]:
                 f"{times!r} in the schedule {pattern!r} is not a number of layers of at least 1: "
                 f"{EXAMPLE}."
             )
+        if len(found) + int(times) > MOST_LAYERS:
+            raise InputError(f"the schedule {pattern!r} has more than {MOST_LAYERS:,} layers.")
         name, *options = body.split(":")
         if not name:
             raise InputError(f"the schedule {pattern!r} has an entry without a name: {EXAMPLE}.")
@@ -64,13 +68,23 @@ def parse(pattern: str) -> list[Entry]:
                 f"its pattern out, {SHIPPED[name].pattern!r}."
             )
         encoding_type(name)
-        found += [Entry(name, dict(map(parse_field, options)))] * int(times)
+        found += [Entry(name, _given(pattern, options))] * int(times)
     if any(entry.at_input for entry in found) and len({entry.name for entry in found}) > 1:
         name = next(entry.name for entry in found if entry.at_input)
         raise InputError(
             f"{name!r} acts on the token embeddings of the whole model, so the schedule "
             f"{pattern!r} cannot combine it with a different encoding."
         )
+    return found
+
+
+def _given(pattern: str, options: list[str]) -> dict[str, object]:
+    """Return the fields NAME=VALUE of an entry, each of which is set once."""
+    found: dict[str, object] = {}
+    for field, value in map(parse_field, options):
+        if field in found:
+            raise InputError(f"the schedule {pattern!r} sets {field!r} twice: leave one out.")
+        found[field] = value
     return found
 
 

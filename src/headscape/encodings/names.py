@@ -46,6 +46,8 @@ from headscape.errors import InputError, unknown
 from headscape.io.file_name import file_name
 
 GROUP = "headscape.encodings"
+COMMA = r",(?![^\[]*\])"
+"""A comma between the entries of a schedule, not one between the numbers of a field."""
 
 ENCODINGS: dict[str, type[Encoding]] = {
     "nope": NoPE,
@@ -149,7 +151,8 @@ def title(name: str) -> str:
     if name in SHIPPED:
         return SHIPPED[name].title
     if re.search("[,:*]", name):
-        return re.sub(r"(^|,)\s*([^,:*]+)", lambda part: part[1] + title(part[2].strip()), name)
+        entry = rf"(^|{COMMA})\s*([^,:*]+)"
+        return re.sub(entry, lambda part: part[1] + title(part[2].strip()), name)
     return "+".join(kind.title for kind in encoding_type(name) if kind is not None)
 
 

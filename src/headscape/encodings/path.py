@@ -3,14 +3,17 @@
     S_ij = q_i^T H_i H_{i-1} ... H_{j+1} k_j / sqrt(e),    H_t = I - beta_t w_t w_t^T
 
 w_t is the unit vector of silu(causal convolution of W2 W1 x_t), one per head, and beta_t is
-2 sigmoid(x_t u + b), so that H_t may also reflect. With `gate` the score is
-(q_i^T ... k_j + sum_{j < t <= i} ln sigmoid(x_t g + c)) / sqrt(e): the sum is divided too.
+2 sigmoid(x_t u + b), so that H_t may also reflect. The authors' layer has the options of one full
+matrix in place of W2 W1 (low_rank=false) and of no convolution, then also without silu. With `gate`
+the score is (q_i^T ... k_j + sum_{j < t <= i} ln sigmoid(x_t g + c)) / sqrt(e): the sum is divided
+too.
 
 The scores are exact (reflections.py): a triangular solve per block of queries and of tokens, in
 float32 at least. A cache applies each new token's reflection to all its keys. QK-norm is a field of
 the model, grouped queries are absent.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,8 +27,11 @@ from headscape.encodings.heads import Heads
 from headscape.encodings.reflections import Reflections
 from headscape.encodings.stream import Stream
 from headscape.encodings.token_sums import running_sum, short_convolution
-from headscape.errors import at_least
+from headscape.errors import InputError, at_least
 from headscape.types import Positions
+
+FLOOR = 1e-6
+"""Added to a squared length before w is divided by it, as in the authors' code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +40,22 @@ class PaTHConfig(Config):
 
     rank: int = 32
     """Rank of the projection that w is made from."""
+    low_rank: bool = True
+    """Whether the projection is W2 W1 of that rank, or one matrix."""
+    convolution: bool = True
+    """Whether a convolution and silu follow the projection."""
     kernel: int = 3
-    """Taps of the convolution; 1 is none but for a factor per channel."""
+    """Taps of the convolution."""
+    convolution_bias: bool = False
+    """Whether the convolution has a bias per channel."""
     gate: bool = False
     """Whether a forget gate is summed as well (PaTH-FoX)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, rank=self.rank, kernel=self.kernel)
+        if self.convolution_bias and not self.convolution:
+            raise InputError("convolution_bias=True has no effect without the convolution.")
 
 
 class PaTH(Encoding):
@@ -51,16 +65,20 @@ class PaTH(Encoding):
     paper = "Yang et al. 2025, arXiv:2505.16381"
     formula = "S = q_i^T prod_{j<t<=i} (I - beta_t w_t w_t^T) k_j / sqrt(e)"
     shows = "final"
-    published = (
+    published = tuple(
         {
-            "w_proj.0.weight": "down.weight",
-            "w_proj.1.weight": "up.weight",
+            **projection,
             "w_conv1d.weight": "taps",
+            "w_conv1d.bias": "tap_bias",
             "bt_proj.weight": "strength.weight",
             "bt_proj.bias": "strength.bias",
             "g_proj.weight": "forget.weight",
             "g_proj.bias": "forget.bias",
-        },
+        }
+        for projection in (
+            {"w_proj.0.weight": "down.weight", "w_proj.1.weight": "up.weight"},
+            {"w_proj.weight": "up.weight"},
+        )
     )
     no_bidirectional_form = "its reflections are those between a key and a later query"
     toeplitz = False
@@ -73,18 +91,25 @@ class PaTH(Encoding):
     def __init__(self, shape: Shape, config: PaTHConfig) -> None:
         super().__init__(shape, config)
         self.adds_bias = config.gate
-        self.down = nn.Linear(shape.width, config.rank, bias=False)
-        self.up = nn.Linear(config.rank, shape.heads * shape.head_dim, bias=False)
-        self.taps = nn.Parameter(torch.empty(shape.heads, shape.head_dim, config.kernel))
-        nn.init.uniform_(self.taps, -(config.kernel**-0.5), config.kernel**-0.5)
+        low, size = config.low_rank, (shape.heads, shape.head_dim)
+        self.down = nn.Linear(shape.width, config.rank, bias=False) if low else None
+        self.up = nn.Linear(config.rank if low else shape.width, math.prod(size), bias=False)
+        self.taps = self.tap_bias = None
+        if config.convolution:
+            bound = config.kernel**-0.5
+            taps = torch.empty(*size, config.kernel).uniform_(-bound, bound)
+            self.taps = nn.Parameter(taps)
+            if config.convolution_bias:
+                self.tap_bias = nn.Parameter(torch.empty(size).uniform_(-bound, bound))
         self.strength = nn.Linear(shape.width, shape.heads)
         self.forget = nn.Linear(shape.width, shape.heads) if config.gate else None
 
     def from_published(self, parameter: str, value: Tensor) -> Tensor:
-        """Convert the convolution's [h e, 1, taps] to [h, e, taps]."""
-        return (
-            value.reshape(self.taps.shape[:2] + value.shape[-1:]) if parameter == "taps" else value
-        )
+        """Convert the convolution's [h e, 1, taps] and [h e] to [h, e, taps] and [h, e]."""
+        size = self.shape.heads, self.shape.head_dim
+        if parameter == "taps":
+            return value.reshape(*size, -1)
+        return value.reshape(size) if parameter == "tap_bias" else value
 
     def stream(
         self,
@@ -95,9 +120,14 @@ class PaTH(Encoding):
         """Return w and beta of every token and the gates' sum; the carry is both their pasts."""
         heads = self.shape.heads
         before, tail = (None, None) if carry is None else (carry[:, :, 0, :1], carry[:, :, 1:])
-        raw = self.up(self.down(x)).unflatten(-1, (heads, -1)).transpose(1, 2)
-        raw, tail = short_convolution(raw, self.taps, tail, starts)
-        w = F.normalize(F.silu(raw), dim=-1)
+        raw = self.up(x if self.down is None else self.down(x))
+        raw = raw.unflatten(-1, (heads, -1)).transpose(1, 2)
+        if self.taps is None:
+            tail = raw[:, :, :0]
+        else:
+            raw, tail = short_convolution(raw, self.taps, tail, starts)
+            raw = F.silu(raw if self.tap_bias is None else raw + self.tap_bias[:, None])
+        w = raw * (raw.square().sum(-1, keepdim=True) + FLOOR).rsqrt()
         beta = 2 * torch.sigmoid(self.strength(x)).transpose(1, 2)
         total = None
         last = w.new_zeros(w.shape[0], heads, 1, w.shape[-1], dtype=torch.float64)

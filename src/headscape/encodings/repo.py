@@ -6,7 +6,8 @@ with RoPE's rotation R, pairs (m, m + e/2), w_m = base^(-2m/e), and z of every h
 sum enters: order is seen through the causal mask and through layers with ordinary RoPE. The authors
 use it from layer 5 on and RoPE below, which a schedule writes as "rope*5,repo*11". They read x
 before the layer's norm; ours reads what the layer's projections read. W_g and W_c have width/8
-rows. Angles are float64.
+rows. Their code has two plainer forms, one linear map of x (`position_map`) and one z for all heads
+(`per_head`). In training they mix z with the index, which is absent here. Angles are float64.
 """
 
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ class RePoConfig(Config):
 
     base: float = 500_000.0
     """Base of the frequencies."""
+    position_map: Literal["swiglu", "linear"] = "swiglu"
+    """What z is of x: W_f (silu(W_g x) * W_c x), or one linear map."""
+    per_head: bool = True
+    """Whether every head has a position of its own."""
     hidden: int | None = None
     """Rows of W_g and W_c; width/8 if left out."""
     pairing: Literal["interleaved", "halves"] = "halves"
@@ -38,6 +43,8 @@ class RePoConfig(Config):
         if self.base <= 1:
             raise InputError(f"base must be above 1, got {self.base}.")
         at_least(1, hidden=self.hidden)
+        if self.hidden is not None and self.position_map == "linear":
+            raise InputError("hidden has no effect with position_map='linear': leave it out.")
 
 
 class RePo(Encoding):
@@ -53,6 +60,7 @@ class RePo(Encoding):
             "content_map.weight": "content.weight",
             "final_map.weight": "final.weight",
         },
+        {"dynamic_map.weight": "final.weight"},
     )
     toeplitz = False
     context_dependent = True
@@ -65,13 +73,18 @@ class RePo(Encoding):
         super().__init__(shape, config)
         pairs_of(self.title, shape.head_dim)
         hidden = config.hidden or max(1, shape.width // 8)
-        self.gate = nn.Linear(shape.width, hidden, bias=False)
-        self.content = nn.Linear(shape.width, hidden, bias=False)
-        self.final = nn.Linear(hidden, shape.heads, bias=False)
+        self.gate = self.content = None
+        if config.position_map == "swiglu":
+            self.gate = nn.Linear(shape.width, hidden, bias=False)
+            self.content = nn.Linear(shape.width, hidden, bias=False)
+        inputs = shape.width if self.gate is None else hidden
+        self.final = nn.Linear(inputs, shape.heads if config.per_head else 1, bias=False)
 
     def position(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b h t"]:
         """Return z of every token and head."""
-        z: Tensor = self.final(F.silu(self.gate(x)) * self.content(x))
+        if self.gate is not None and self.content is not None:
+            x = F.silu(self.gate(x)) * self.content(x)
+        z: Tensor = self.final(x)
         return z.transpose(1, 2)
 
     def stream(

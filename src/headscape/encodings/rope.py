@@ -5,7 +5,8 @@
 for the m-th pair of the first R = rotary_fraction * e dims; the rest pass through. Pairs are
 (2m, 2m+1) if interleaved (RoFormer, GPT-J, x-transformers, the CABLE code: our default) or
 (m, m + R/2) if halves (Llama, GPT-NeoX). The two agree only after permuting weights, so it is a
-field and is recorded. `scaling` stretches the frequencies, see rope_scaling.py.
+field and is recorded. `scaling` stretches the frequencies, see rope_scaling.py. nanochat turns by
+-i w_m (direction="backward"), as if the two dims of every pair were exchanged.
 
 Angles are float64 and cos, sin are cast: bfloat16 positions are wrong past 256.
 
@@ -35,6 +36,8 @@ class RoPEConfig(Config):
 
     pairing: Literal["interleaved", "halves"] = "interleaved"
     """Which dims form a pair."""
+    direction: Literal["forward", "backward"] = "forward"
+    """The sign of the angle: the position (Llama) or minus the position (nanochat)."""
     rotary_fraction: float = 1.0
     """The fraction of the head dim that is rotated."""
     base: float = 10_000.0
@@ -91,6 +94,10 @@ class RoPEConfig(Config):
             raise InputError("scaling='longrope' needs a trained_length of at least 2, got 1.")
         if self.mscale_scores and (self.scaling != "yarn" or self.mscale_all_dim is None):
             raise InputError("mscale_scores needs scaling='yarn' and mscale_all_dim.")
+        if self.attention_factor is not None and self.attention_factor <= 0:
+            raise InputError(f"attention_factor must be positive, got {self.attention_factor}.")
+        if min(self.short_factor + self.long_factor, default=1.0) <= 0:
+            raise InputError("short_factor and long_factor must contain positive numbers only.")
         if self.low_freq_factor >= self.high_freq_factor:
             raise InputError(
                 f"low_freq_factor ({self.low_freq_factor}) must be below "
@@ -176,9 +183,11 @@ class RoPE(Encoding):
             return (0.1 * config.mscale * growth + 1) / (0.1 * config.mscale_all_dim * growth + 1)
         return 0.1 * growth + 1
 
-    def temperature(self, at: Int[Tensor, "#b t"]) -> Float[Tensor, "#b #h t"] | None:
+    def temperature(
+        self, at: Int[Tensor, "#b t"], seen: Int[Tensor, "#b t"] | None = None
+    ) -> Float[Tensor, "#b #h t"] | None:
         """Return the temperature of the config, times DeepSeek's constant if it has one."""
-        grown, config = super().temperature(at), self.config
+        grown, config = super().temperature(at, seen), self.config
         if not config.mscale_scores or config.mscale_all_dim is None:
             return grown
         factor = (0.1 * config.mscale_all_dim * math.log(config.factor) + 1) ** 2
@@ -197,4 +206,5 @@ class RoPE(Encoding):
         angle = at[:, None, :, None] * self.frequencies(length).to(at.device)
         factor = self.attention_factor()
         cos, sin = (angle.cos() * factor).to(x.dtype), (angle.sin() * factor).to(x.dtype)
+        sin = sin if self.config.direction == "forward" else -sin
         return turn(x, cos, sin, self.config.pairing)

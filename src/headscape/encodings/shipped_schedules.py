@@ -2,11 +2,14 @@
 
 "cohere2" stands for its pattern, and "cohere2:window=64" for the same with every window 64. Numbers
 are the defaults of transformers' configs; OLMo 3's are those of its published long-context models.
-What belongs to the whole model is not in a pattern: QK-norm (EXAONE 4, Gemma 3, Llama 4, OLMo 3;
-the model's `qk_norm`) and the scale of the scores.
+What belongs to the whole model is not in a pattern: QK-norm (AFMoE, EXAONE 4, Gemma 3 and later,
+Llama 4, OLMo 3; the model's `qk_norm`) and the scale of the scores.
 
 SmolLM3 with a window has it on the layers without RoPE, the opposite of Cohere 2: write it out. A
 pattern must divide the layers, which Gemma 3's does not in a model of 26: write the last two out.
+Gemma 4's last layer is always full, which its pattern gives where it divides. ModernBERT is
+bidirectional and sees 64 keys on either side. MiMo-V2-Flash has its full layers at 0, 5, 11, 17 and
+so on, which does not repeat: write all layers out.
 """
 
 from dataclasses import dataclass
@@ -24,6 +27,8 @@ GPT_OSS = (
     "rope:pairing=halves:base=150000.0:scaling=yarn:factor=32.0:trained_length=4096:truncate=false"
     ":sink=true"
 )
+
+CWM = "rope:pairing=halves:base=1e6:scaling=llama3:factor=16.0:trained_length=8192"
 
 SHIPPED: dict[str, Shipped] = {
     "cohere2": Shipped("Cohere 2", "rope:window=4096*3,nope"),
@@ -45,4 +50,25 @@ SHIPPED: dict[str, Shipped] = {
         "rope:pairing=halves:base=5e5:scaling=yarn:factor=8.0:trained_length=8192",
     ),
     "gpt-oss": Shipped("gpt-oss", f"{GPT_OSS}:window=128,{GPT_OSS}"),
+    "gemma3n": Shipped(
+        "Gemma 3n", "rope:pairing=halves:window=512:base=1e4*4,rope:pairing=halves:base=1e6"
+    ),
+    "gemma4": Shipped(
+        "Gemma 4",
+        "rope:pairing=halves:window=512:base=1e4*5,"
+        "rope:pairing=halves:base=1e6:scaling=proportional:rotary_fraction=0.25",
+    ),
+    "granite-swa": Shipped(
+        "Granite SWA", "rope:pairing=halves:sink=true,rope:pairing=halves:sink=true:window=128*3"
+    ),
+    "cwm": Shipped("CWM", f"{CWM},{CWM}:window=8192*3"),
+    "afmoe": Shipped("AFMoE", "rope:pairing=halves:window=1024*3,nope"),
+    "ministral3": Shipped(
+        "Ministral 3",
+        "rope:pairing=halves:base=1e6:scaling=yarn:factor=16.0:trained_length=16384:mscale=1.0"
+        ":mscale_all_dim=1.0:temperature=ministral:temperature_rate=0.1:temperature_start=16384",
+    ),
+    "modernbert": Shipped(
+        "ModernBERT", "rope:pairing=halves:base=160000.0,rope:pairing=halves:base=1e4:window=65*2"
+    ),
 }

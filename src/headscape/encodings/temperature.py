@@ -7,8 +7,9 @@
 
 i counts from 0, so llama4 steps at i = n0 - 1 and ministral at i = n0. n_i is the number of keys
 that query i sees: i + 1, or the window. s_h is learned and starts at 1; the first query has n = 1,
-which makes its only score 0 and changes nothing. Positions are those handed in, so a document of a
-packed batch counts from its own start; Llama 4 and Inkling count places in the cache instead, which
+which makes its only score 0 and changes nothing. With documents packed, SSMax counts the keys of
+the query's own. Positions are those handed in, so a document of a packed batch counts from its own
+start; Llama 4 and Inkling count places in the cache instead, which
 differs for left padding only.
 """
 

@@ -21,9 +21,10 @@ _QUANTITIES: Final[Mapping[str, str]] = {
 
 def shown_conventions(conventions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the conventions without what is switched off, such as windows and sinks."""
-    off = {name for name, value in OFF.items() if conventions.get(name, value) == value}
+    quiet = {**OFF, "direction": "forward"}
+    off = {name for name, value in quiet.items() if conventions.get(name, value) == value}
     if "temperature" in off:
-        off |= {"temperature_rate", "temperature_start"}
+        off |= {"temperature_rate", "temperature_start", "temperature_on"}
     return {name: value for name, value in conventions.items() if name not in off}
 
 

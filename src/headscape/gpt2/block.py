@@ -39,11 +39,13 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = (qk_norm(config, encoding) for _ in range(2))
         self.norm_after = config.qk_norm == "after"
         sizes = {"head_dim": config.head_dim, "width": config.width, "one": 1}
-        self.scale = 1 / math.sqrt(sizes[config.scale])
-        if encoding.content_scale is not None and config.scale != "head_dim":
+        given = config.qk_norm_scale
+        self.scale = 1 / math.sqrt(sizes[config.scale]) if given is None else given
+        if encoding.content_scale is not None and (given or config.scale != "head_dim"):
+            name = "qk_norm_scale" if given else "scale"
             raise InputError(
                 f"{encoding.title} has its own factor of q.k, but the model has "
-                f"scale={config.scale!r}: leave one of them out."
+                f"{name}={getattr(config, name)!r}: leave one of them out."
             )
 
     def forward(
@@ -93,8 +95,9 @@ class Attention(nn.Module):
                 positions = positions.block(ALL, slice(first, None))
                 visible = visible.block(ALL, slice(first, None))
             k, v, keys = self._remember(raw_k, v, stream, positions, cache, first)
+        hot, temperature = encoding.heated(q, positions, visible)
         unrotated = None
-        if encoding.rotates and cache is None:
+        if (encoding.rotates or hot is not q) and cache is None:
             unrotated = (raw_q, raw_k)
             if self.norm_after:
                 unrotated = (self.q_norm(raw_q), self.k_norm(raw_k))
@@ -110,7 +113,7 @@ class Attention(nn.Module):
             if cache is not None:
                 cache.forget(self.layer)
         return AttentionInputs(
-            q,
+            hot,
             k,
             v,
             encoding,
@@ -119,7 +122,7 @@ class Attention(nn.Module):
             visible,
             scale,
             unrotated,
-            temperature=encoding.temperature(positions.q),
+            temperature=temperature,
             softcap=encoding.softcap,
             sink=encoding.sink(),
             transition=None if stream is None else stream.transition,

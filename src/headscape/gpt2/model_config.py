@@ -1,5 +1,6 @@
 """A model's shape and every convention it was built with."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
@@ -7,7 +8,7 @@ from typing import Any, Literal
 from headscape.encodings import Encoding, Shape, make
 from headscape.encodings.layer_schedule import Entry, per_layer
 from headscape.errors import InputError, at_least, unknown
-from headscape.io.typecheck import check_types
+from headscape.io.typecheck import as_tuples, check_types
 
 Scale = Literal["head_dim", "width", "one"]
 GPT2_VOCABULARY = 50_304
@@ -47,7 +48,9 @@ class ModelConfig:
     norm_epsilon: float = 1e-5
     """Epsilon of every norm."""
     qk_norm: Literal["none", "before", "after"] = "none"
-    """An RMS norm of queries and keys, before or after their rotation."""
+    """A norm of queries and keys, before or after their rotation."""
+    qk_norm_kind: Literal["rms", "layer", "l2"] = "rms"
+    """RMS norm, LayerNorm without bias (Cohere), or division by the length (x-transformers)."""
     qk_norm_over: Literal["head", "all"] = "head"
     """What the norm's mean is over: each head's dims (Qwen 3), or those of all heads (OLMo 3)."""
     qk_norm_weight: bool = True
@@ -55,9 +58,14 @@ class ModelConfig:
     absolute positions."""
     qk_norm_layers: Literal["all", "rotating"] = "all"
     """Which layers have it: all, or those whose encoding rotates (Llama 4)."""
+    qk_norm_per_head: bool = False
+    """Whether every head has weights of its own (Cohere); with qk_norm_over="all" it always has."""
+    qk_norm_scale: float | None = None
+    """What q.k is multiplied by in place of `scale`: 10 in x-transformers' L2 norm."""
 
     def __post_init__(self) -> None:
         check_types(self, skip=("encoding_fields",))
+        object.__setattr__(self, "encoding_fields", as_tuples(self.encoding_fields))
         at_least(1, layers=self.layers, heads=self.heads, width=self.width)
         at_least(1, vocabulary=self.vocabulary, train_length=self.train_length)
         if self.width % self.heads:
@@ -72,6 +80,17 @@ class ModelConfig:
                         f"{item.name}={getattr(self, item.name)!r} has no effect without qk_norm: "
                         f"set qk_norm to 'before' or 'after'."
                     )
+        if self.qk_norm_per_head and not self.qk_norm_weight:
+            raise InputError("qk_norm_per_head=True has no effect without qk_norm_weight.")
+        if self.qk_norm_scale is not None and not 0 < self.qk_norm_scale < math.inf:
+            raise InputError(
+                f"qk_norm_scale must be positive and finite, got {self.qk_norm_scale}."
+            )
+        if self.qk_norm_scale is not None and self.scale != "head_dim":
+            raise InputError(
+                f"qk_norm_scale={self.qk_norm_scale} and scale={self.scale!r} exclude each other: "
+                f"choose one."
+            )
 
     @property
     def head_dim(self) -> int:

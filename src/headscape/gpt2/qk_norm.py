@@ -1,10 +1,14 @@
-"""The RMS norm of queries and keys, before or after their rotation.
+"""The norm of queries and keys, before or after their rotation.
 
-    x / sqrt(mean(x^2) + eps) * weight        the mean over a head's dims, or over all heads' dims
+    rms      x / sqrt(mean(x^2) + eps) * weight      means over a head's dims, or over all heads'
+    layer    the same of x - mean(x)
+    l2       x / |x| * weight
 
-Before: Qwen 3, EXAONE 4, Gemma 3 (whose stored weight is ours minus 1), OLMo 3 (over all heads).
-After: Llama 4 and nanochat (no weight), Hunyuan and GRAPE (a weight). Without a weight the norm
-commutes with a rotation. LayerNorm (Cohere) and L2 norm with a scale (x-transformers) are absent.
+RMS before the rotation: Qwen 3, EXAONE 4, Gemma 3 (whose stored weight is ours minus 1), OLMo 3
+(over all heads). After: Llama 4 and nanochat (no weight), Hunyuan and GRAPE (a weight). LayerNorm
+before: Cohere, with a weight per head and dim. L2 before: x-transformers, which multiplies q.k by
+10 (`qk_norm_scale`), or has a weight per head and dim. RMS and L2 without a weight commute with a
+rotation. LayerNorms with a bias (Phi, Persimmon) are absent.
 """
 
 import torch
@@ -15,24 +19,43 @@ from headscape.encodings import Encoding
 from headscape.errors import InputError
 from headscape.gpt2.model_config import ModelConfig
 
+SHORTEST = 1e-12
+"""The L2 norm divides by at least this, as torch's `normalize` does."""
+
 
 class QKNorm(nn.Module):
-    """An RMS norm over the dims of a head, or of all heads together."""
+    """A norm over the dims of a head, or of all heads together."""
 
     def __init__(
-        self, heads: int, head_dim: int, *, over: str, epsilon: float, weight: bool
+        self,
+        heads: int,
+        head_dim: int,
+        *,
+        over: str,
+        epsilon: float,
+        weight: bool,
+        kind: str = "rms",
+        per_head: bool = False,
     ) -> None:
         super().__init__()
         self.jointly = over == "all"
         self.epsilon = epsilon
-        shape = (heads if self.jointly else 1, 1, head_dim)
+        self.kind = kind
+        shape = (heads if self.jointly or per_head else 1, 1, head_dim)
         self.weight = nn.Parameter(torch.ones(shape)) if weight else None
 
     def forward(self, x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b h t e"]:
         """Return x normed."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        size = wide.square().mean(dim=(1, 3) if self.jointly else 3, keepdim=True)
-        normed = (wide * (size + self.epsilon).rsqrt()).to(x.dtype)
+        dims = (1, 3) if self.jointly else (3,)
+        if self.kind == "layer":
+            wide = wide - wide.mean(dim=dims, keepdim=True)
+        if self.kind == "l2":
+            length = wide.square().sum(dim=dims, keepdim=True).sqrt()
+            normed = (wide / length.clamp(min=SHORTEST)).to(x.dtype)
+        else:
+            size = wide.square().mean(dim=dims, keepdim=True)
+            normed = (wide * (size + self.epsilon).rsqrt()).to(x.dtype)
         if self.weight is None:
             return normed
         if self.weight.shape[-1] != x.shape[-1]:
@@ -54,4 +77,6 @@ def qk_norm(config: ModelConfig, encoding: Encoding) -> nn.Module:
         over=config.qk_norm_over,
         epsilon=config.norm_epsilon,
         weight=config.qk_norm_weight,
+        kind=config.qk_norm_kind,
+        per_head=config.qk_norm_per_head,
     )

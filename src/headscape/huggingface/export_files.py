@@ -76,6 +76,9 @@ def write_model(
             qk_norm_over=config.qk_norm_over,
             qk_norm_weight=config.qk_norm_weight,
             qk_norm_layers=config.qk_norm_layers,
+            qk_norm_kind=config.qk_norm_kind,
+            qk_norm_per_head=config.qk_norm_per_head,
+            qk_norm_scale=config.qk_norm_scale,
             **shared,
         )
     else:

@@ -39,7 +39,8 @@ class HeadscapeAttention(nn.Module):
         self.out = nn.Linear(config.hidden_size, config.hidden_size)
         head_dim = config.hidden_size // config.num_attention_heads
         sizes = {"head_dim": head_dim, "width": config.hidden_size, "one": 1}
-        self.scaling = 1 / math.sqrt(sizes[config.score_scale])
+        given = config.qk_norm_scale
+        self.scaling = 1 / math.sqrt(sizes[config.score_scale]) if given is None else given
         self.q_norm, self.k_norm = (head_norm(config, rotates=rotates) for _ in range(2))
 
     def forward(
@@ -93,8 +94,9 @@ class HeadscapeAttention(nn.Module):
         positions = Positions(at, k_at)
         scale = self.scaling if encoding.content_scale is None else encoding.content_scale
         heads = [Heads(q, k, scale, self._project)] if encoding.reads_heads else []
+        hot, temperature = encoding.heated(q, positions, visible)
         return AttentionInputs(
-            q,
+            hot,
             k,
             v,
             encoding,
@@ -102,7 +104,7 @@ class HeadscapeAttention(nn.Module):
             positions,
             visible,
             scale,
-            temperature=encoding.temperature(at),
+            temperature=temperature,
             softcap=encoding.softcap,
             sink=encoding.sink(),
             transition=None if queries is None else queries.transition,
@@ -149,6 +151,8 @@ def head_norm(config: HeadscapeConfig, *, rotates: bool) -> nn.Module:
         over=config.qk_norm_over,
         epsilon=config.layer_norm_eps,
         weight=config.qk_norm_weight,
+        kind=config.qk_norm_kind,
+        per_head=config.qk_norm_per_head,
     )
 
 

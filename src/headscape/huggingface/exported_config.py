@@ -34,6 +34,9 @@ class HeadscapeConfig(PreTrainedConfig):
         qk_norm_over: str = "head",
         qk_norm_weight: bool = True,
         qk_norm_layers: str = "all",
+        qk_norm_kind: str = "rms",
+        qk_norm_per_head: bool = False,
+        qk_norm_scale: float | None = None,
         initializer_range: float = 0.02,
         use_cache: bool = True,
         **more: Any,
@@ -53,6 +56,9 @@ class HeadscapeConfig(PreTrainedConfig):
         self.qk_norm_over = qk_norm_over
         self.qk_norm_weight = qk_norm_weight
         self.qk_norm_layers = qk_norm_layers
+        self.qk_norm_kind = qk_norm_kind
+        self.qk_norm_per_head = qk_norm_per_head
+        self.qk_norm_scale = qk_norm_scale
         self.initializer_range = initializer_range
         self.use_cache = use_cache
         super().__init__(**{"tie_word_embeddings": True, **more})

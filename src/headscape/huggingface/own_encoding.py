@@ -130,16 +130,18 @@ def encoded_inputs(
     scale = scale if encoding.content_scale is None else encoding.content_scale
     heads = [Heads(q, k, scale)] if encoding.reads_heads else []
     windows = [w for w in (visible.window, encoding.window) if w is not None]
+    visible = replace(visible, window=min(windows) if windows else None, chunk=encoding.chunk)
+    hot, temperature = encoding.heated(q, positions, visible)
     return AttentionInputs(
-        q,
+        hot,
         k,
         v,
         encoding,
         encoding.bias(positions, asking, asked, *heads),
         positions,
-        replace(visible, window=min(windows) if windows else None, chunk=encoding.chunk),
+        visible,
         scale,
-        temperature=encoding.temperature(positions.q),
+        temperature=temperature,
         softcap=encoding.softcap or softcap,
         sink=sink if encoding.sink() is None else encoding.sink(),
         transition=None if asked is None else asked.transition,

@@ -122,6 +122,8 @@ def rope_parameters(encoding: RoPE) -> Settings | str:
         return "transformers would round its rotary width differently"
     if config.attention_factor is not None and config.scaling != "yarn":
         return "it has an attention_factor"
+    if config.direction != "forward":
+        return "it rotates by negative positions"
     if config.mscale_scores:
         return "mscale scales all of its scores"
     plain = {"rope_type": "default", "rope_theta": config.base, "partial_rotary_factor": share}

@@ -1,8 +1,8 @@
 """Checking that values have the types that a dataclass declares for its fields.
 
 Values from TOML, JSON, the command line and Python callers are unchecked until here. An int is
-converted to float where the field is a float; nothing else is converted. The contents of tuples
-and mappings are not checked.
+converted to float where the field is a float, and a list to a tuple where it is a tuple; nothing
+else is converted. The contents of mappings are not checked.
 """
 
 import types
@@ -31,7 +31,7 @@ def check_values(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(name: str, value: Any, hint: Any) -> Any:
-    """Return the value, converted from int to float where `hint` is float; refuse other types."""
+    """Return the value, int as float and list as tuple where `hint` is one; refuse other types."""
     if get_origin(hint) is Literal:
         options = get_args(hint)
         if value not in options:
@@ -39,6 +39,11 @@ def checked(name: str, value: Any, hint: Any) -> Any:
         return value
     options = get_args(hint) if get_origin(hint) in {Union, types.UnionType} else (hint,)
     kinds = tuple(get_origin(option) or option for option in options)
+    if tuple in kinds and isinstance(value, list | tuple):
+        each = get_args(options[kinds.index(tuple)])
+        # Only tuples of any length have one type of content.
+        whole = len(each) == 2 and each[1] is Ellipsis
+        return tuple(checked(name, x, each[0]) for x in value) if whole else tuple(value)
     if float in kinds and type(value) is int:
         try:
             return float(value)
@@ -47,6 +52,11 @@ def checked(name: str, value: Any, hint: Any) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise InputError(f"{name}={value!r} is not of type {kinds[0].__name__}.")
     return value
+
+
+def as_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with every list as a tuple; JSON and TOML have lists only."""
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
 
 
 @cache

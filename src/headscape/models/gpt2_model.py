@@ -139,7 +139,8 @@ class GPT2Model(LoadedModel):
 
 def shaping(config: ModelConfig, encoding: Encoding) -> dict[str, object]:
     """Return what is done to q.k: the factor and, if the model has one, its QK-norm."""
-    scale = config.scale if encoding.content_scale is None else encoding.content_scale
+    given = config.scale if config.qk_norm_scale is None else config.qk_norm_scale
+    scale = given if encoding.content_scale is None else encoding.content_scale
     if config.qk_norm == "none":
         return {"scale": scale}
     norm = {name: value for name, value in config.to_json().items() if name.startswith("qk_norm")}
@@ -147,9 +148,10 @@ def shaping(config: ModelConfig, encoding: Encoding) -> dict[str, object]:
 
 
 def claims_of(gpt2: GPT2, layer: int) -> dict[str, bool]:
-    """Return the claims of a layer; a weighted norm after a rotation sees absolute positions."""
+    """Return the claims of a layer; after a rotation, some norms see absolute positions."""
     encoding, config = gpt2.encoding(layer), gpt2.config
-    after = config.qk_norm == "after" and config.qk_norm_weight and encoding.rotates
+    sees = config.qk_norm_weight or config.qk_norm_kind == "layer"
+    after = config.qk_norm == "after" and sees and encoding.rotates
     claims = encoding.claims()
     return claims | {"shift_invariant": claims["shift_invariant"] and not after}
 

@@ -75,14 +75,22 @@ SHAPED = (
     "inkling:window=6",
     "shaw:window=7:sink=true",
     "grape:gate=path:window=9",
+    "alibi:temperature=ssmax:temperature_on=content",
 )
 """Encodings with a window, chunk, temperature, softcap or sink."""
 FORMS = (
     "grape:gate=query",
     "grape:gate=both",
     "grape:gate=path",
+    "grape:gate=both:unit_key=false",
     "grape-m:phase=index",
+    "grape-m:per_head=true:per_head_frequencies=true:scale=2.0",
+    "selective-rope:projection=per-head:gate=pair:bias=true",
+    "selective-rope:skip_conv=true:gate=head",
+    "repo:position_map=linear:per_head=false",
     "path:gate=true",
+    "path:low_rank=false:convolution=false",
+    "path:convolution_bias=true",
     "wall:scalar_gate=true",
     "grid:class_token=true",
     "deberta:terms=p2c",

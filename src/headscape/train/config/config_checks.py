@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headscape.errors import InputError, unknown
-from headscape.io.typecheck import check_types
+from headscape.io.typecheck import as_tuples, check_types
 
 if TYPE_CHECKING:
     from headscape.train.config.train_config import TrainConfig
@@ -42,6 +42,7 @@ def check(config: "TrainConfig") -> None:
         raise InputError(f"curriculum={lengths!r} is not a list of window lengths.")
     if not isinstance(config.encoding_fields, Mapping):
         raise InputError(f"encoding_fields={config.encoding_fields!r} is not a table of fields.")
+    object.__setattr__(config, "encoding_fields", as_tuples(config.encoding_fields))
     _check_ranges(config)
     _check_schedule(config)
     _check_lengths(config)

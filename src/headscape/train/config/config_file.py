@@ -1,8 +1,8 @@
 """Reading and writing config.toml, the complete configuration of a run.
 
 Every field is written, including defaults, so that a later version with different defaults repeats
-the run. A field that is None (steps or minutes) is left out, because TOML has no null. When
-reading, a missing field takes its default and an unknown one is refused.
+the run. A field that is None (steps, minutes or qk_norm_scale) is left out, because TOML has no
+null. When reading, a missing field takes its default and an unknown one is refused.
 """
 
 import tomllib

@@ -45,13 +45,19 @@ class TrainConfig:
     scale: Scale = "head_dim"
     """Factor on q.k: 1/sqrt(head_dim), 1/sqrt(width), or one."""
     qk_norm: Literal["none", "before", "after"] = "none"
-    """RMS norm of queries and keys, before or after their rotation."""
+    """Norm of queries and keys, before or after their rotation."""
+    qk_norm_kind: Literal["rms", "layer", "l2"] = "rms"
+    """That norm: RMS norm, LayerNorm without bias, or division by the length."""
     qk_norm_over: Literal["head", "all"] = "head"
     """What that norm's mean is over: the dims of each head, or of all heads."""
     qk_norm_weight: bool = True
     """Whether that norm has a learned weight per dim."""
     qk_norm_layers: Literal["all", "rotating"] = "all"
     """Which layers have that norm: all, or those whose encoding rotates."""
+    qk_norm_per_head: bool = False
+    """Whether every head has weights of its own in that norm."""
+    qk_norm_scale: float | None = None
+    """Factor on q.k with that norm, in place of `scale`."""
 
     corpus: str = "stdlib"
     """A file, a folder, stdlib, wikitext-103, fineweb-edu, hf:DATASET[:CONFIG] or task:NAME."""
@@ -146,6 +152,9 @@ class TrainConfig:
             qk_norm_over=self.qk_norm_over,
             qk_norm_weight=self.qk_norm_weight,
             qk_norm_layers=self.qk_norm_layers,
+            qk_norm_kind=self.qk_norm_kind,
+            qk_norm_per_head=self.qk_norm_per_head,
+            qk_norm_scale=self.qk_norm_scale,
         )
 
     def length_at(self, progress: float) -> int:
