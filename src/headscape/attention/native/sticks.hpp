@@ -23,14 +23,31 @@ namespace HEADSCAPE_ISA {
 
 constexpr float kUsedUp = 1.6e-28f;  // e^-64, see `exponential`
 
-// sigmoid(x) and 1 - sigmoid(x), both with a relative error of a few roundings.
+// sigmoid(x) and 1 - sigmoid(x), both with a relative error of a few roundings. If x is negative,
+// `rounded` is what the second has lost to rounding.
 struct Share {
-    V taken, passed;
+    V taken, passed, rounded;
     explicit Share(V x) {
         V e = exponential(from_bits(bits(x) | INT32_MIN));
         V large = splat(1.0f) / (splat(1.0f) + e), small = e * large;
         Lanes up = (Lanes)(x >= V{});
         taken = choose(up, large, small), passed = choose(up, small, large);
+        rounded = choose(up, V{}, (splat(1.0f) - large) - small);
+    }
+};
+
+// What is left of W sticks. Thousands of keys may each take a little, so what rounding loses in a
+// key tile is kept beside it.
+struct Left {
+    V whole, lost = V{};
+    V total() const { return whole + lost; }
+    Left after(const Share &share) const {
+        Left next{whole * share.passed};
+        V error = fma(whole, share.passed, V{} - next.whole);
+        next.lost = fma(lost, share.passed, fma(whole, share.rounded, error));
+        next.lost = zero_below(next.whole, kUsedUp, next.lost);
+        next.whole = zero_below(next.whole, kUsedUp, next.whole);
+        return next;
     }
 };
 
@@ -74,7 +91,7 @@ struct Sticks {
     void spend(const Pair &pair, const Seen &seen, Column &bent, int64_t i, const float *s,
                const Use &use) {
         Band band = pair.band();
-        V rest = load(left + i);
+        Left rest{load(left + i)};
         Lanes limits;
         memcpy(&limits, limit + i, sizeof limits);
         int64_t free = seen.rest, start = pair.k.start;
@@ -83,21 +100,22 @@ struct Sticks {
         auto some = [&](int64_t j) {
             Lanes lanes = Seen::lanes(band, i, j) & (Lanes)(limits > (int32_t)(start + j));
             Share share(bent.bend(load(s + j * kLd + i)));
-            V taken = choose(lanes, share.taken, V{}), weight = choose(lanes, taken * rest, V{});
-            rest = choose(lanes, rest * share.passed, rest);
-            rest = zero_below(rest, kUsedUp, rest);
+            V taken = choose(lanes, share.taken, V{});
+            V weight = choose(lanes, taken * rest.total(), V{});
+            Left next = rest.after(share);
+            rest.whole = choose(lanes, next.whole, rest.whole);
+            rest.lost = choose(lanes, next.lost, rest.lost);
             use(j, taken, zero_below(weight, kUsedUp, weight));
         };
         for (int64_t j = seen.end - 1; j >= free; j--) some(j);
         for (int64_t j = free - 1; j >= seen.whole; j--) {
             Share share(bent.bend(load(s + j * kLd + i)));
-            V weight = share.taken * rest;
-            rest = rest * share.passed;
-            rest = zero_below(rest, kUsedUp, rest);
+            V weight = share.taken * rest.total();
+            rest = rest.after(share);
             use(j, share.taken, zero_below(weight, kUsedUp, weight));
         }
         for (int64_t j = smaller(seen.whole, seen.end) - 1; j >= seen.first; j--) some(j);
-        store(left + i, rest);
+        store(left + i, rest.total());
     }
     // Scores to what they leave.
     template <class Bend>
