@@ -1,11 +1,14 @@
-"""What windows, sinks, caps, temperatures, sheared biases, grouped heads and bfloat16 cost.
+"""What windows, sinks, caps, temperatures, other biases and weights, grouped heads, bfloat16 cost.
 
     python -m benchmarks.variants [--lengths 4096] [--rounds 5] [--out benchmarks/results]
 
 Forward and backward of the native path, 12 heads of 64, batch 1, as ratios to torch's bias-free
 causal scaled_dot_product_attention on the same tensors in the same process (benchmarks/timing.py);
 `bfloat16` is forward alone, against SDPA in bfloat16. With --cpu the clock is the process's own
-time, which neighbours on a busy machine disturb less; use it with one thread.
+time, which neighbours on a busy machine disturb less; use it with one thread (OMP_NUM_THREADS=1).
+
+Random scores use up a stick within some hundred keys, and the kernel reads no others (`sticks`).
+With scores around -7, sticks last for all keys (`sticks that last`).
 """
 
 import argparse
@@ -22,10 +25,12 @@ from benchmarks.timing import Step, ratios, times
 from headscape.attention.native import adapter, library
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Sheared, Toeplitz
-from headscape.encodings import build
+from headscape.encodings import Encoding, build
 from headscape.types import Positions, Visible
 
 HEADS, HEAD_DIM, GROUPS = 12, 64, 3
+LOW = 7.5
+"""One dim of queries and of negated keys, for scores around -7."""
 FLOOR = "sdpa"
 
 
@@ -34,23 +39,30 @@ def steps_of(length: int) -> dict[str, Step]:
     q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM, requires_grad=True) for _ in range(3))
     few = [x[:, :GROUPS].detach().clone().requires_grad_() for x in (k, v)]
     upstream, where = torch.randn(1, HEADS, length, HEAD_DIM), Positions.span(length)
-    nope = build("nope", heads=HEADS, head_dim=HEAD_DIM, width=8, train_length=512)
+    nope, weight, sticks = (
+        build(name, heads=HEADS, head_dim=HEAD_DIM, width=8, train_length=512)
+        for name in ("nope", "kerple-weight", "stick-breaking")
+    )
+    low = [x.detach().clone() for x in (q, k)]
+    low[0][..., 0], low[1][..., 0] = LOW, -LOW
+    low = [x.requires_grad_() for x in low]
     table = torch.randn(HEADS, length, requires_grad=True)
     sink = torch.zeros(HEADS, requires_grad=True)
     temperature = torch.rand(1, 1, length) + 0.5
 
     def ours(
         bias: object = None, visible: Visible | None = None, leaves: tuple[Tensor, ...] = (),
-        keys: list[Tensor] | None = None, **given: object,
+        keys: list[Tensor] | None = None, query: Tensor = q, encoding: Encoding = nope,
+        **given: object,
     ) -> Step:  # fmt: skip
         own = [k, v] if keys is None else keys
 
         def step() -> object:
             inputs = AttentionInputs(
-                q, *own, nope, bias, where, visible or Visible(), HEAD_DIM**-0.5, **given
+                query, *own, encoding, bias, where, visible or Visible(), HEAD_DIM**-0.5, **given
             )  # fmt: skip
             out = adapter.attend(inputs)
-            return torch.autograd.grad(out, [q, *own, *leaves], upstream)
+            return torch.autograd.grad(out, [query, *own, *leaves], upstream)
 
         return step
 
@@ -73,6 +85,9 @@ def steps_of(length: int) -> dict[str, Step]:
         "temperature": ours(temperature=temperature),
         "toeplitz": ours(Toeplitz(table, 0), leaves=(table,)),
         "toeplitz, temperature": ours(Toeplitz(table, 0), leaves=(table,), temperature=temperature),
+        "table that multiplies": ours(Toeplitz(table, 0), leaves=(table,), encoding=weight),
+        "sticks": ours(encoding=sticks),
+        "sticks that last": ours(query=low[0], keys=[low[1], v], encoding=sticks),
         "sheared, rank 16": sheared(16),
         "sheared, rank 64": sheared(64),
         f"{HEADS} heads on {GROUPS}": ours(keys=few),

@@ -84,6 +84,7 @@ SHARED = {
         "rotation",
         "rope_scaling",
         "reflections",
+        "sticks",
         "stream",
         "token_sums",
     },

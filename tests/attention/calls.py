@@ -1,5 +1,7 @@
 """Random calls of attention with everything that may act on scores, for paths to be compared on.
 
+What multiplies scores and what breaks a stick count as kinds of bias: neither is for others.
+
 `Call` holds leaves in float64 and makes AttentionInputs of any dtype from them, so that one call
 can be run by every path and differentiated. `random_call(seed)` draws lengths around tile borders,
 batch sizes, grouped heads, head dims, positions, packed groups, padding, windows and every kind of
@@ -20,7 +22,8 @@ from headscape.types import Positions, Visible
 
 BIASES = [
     "none", "toeplitz", "slope", "weighted slope", "pieces", "sheared", "sheared by key",
-    "sheared in buckets, by key",
+    "sheared in buckets, by key", "factor", "sticks", "sticks, current", "sticks, dropped",
+    "sticks, current, dropped",
 ]  # fmt: skip
 LENGTHS = [1, 2, 7, 15, 16, 17, 31, 63, 64, 65, 100, 127, 128, 129, 140, 200, 257]
 
@@ -39,8 +42,15 @@ class Call:
 
     def inputs(self, leaves: dict[str, Tensor]) -> AttentionInputs:
         q = leaves["q"]
+        name, fields = "nope", {}
+        if self.kind == "factor":
+            name = "kerple-weight"
+        if "sticks" in self.kind:
+            name = "stick-breaking"
+            fields["current"] = "attended" if "current" in self.kind else "excluded"
+            fields["remainder"] = "dropped" if "dropped" in self.kind else "own"
         encoding = build(
-            "nope", heads=q.shape[1], head_dim=q.shape[3], width=8, train_length=8
+            name, heads=q.shape[1], head_dim=q.shape[3], width=8, train_length=8, **fields
         )  # fmt: skip
         return AttentionInputs(
             q, leaves["k"], leaves["v"], encoding, self.bias(leaves), self.positions, self.visible,
@@ -49,7 +59,7 @@ class Call:
         )  # fmt: skip
 
     def bias(self, x: dict[str, Tensor]) -> Bias | None:
-        if self.kind == "toeplitz":
+        if self.kind in ("toeplitz", "factor"):
             return Toeplitz(x["table"], self.zero)
         if "slope" in self.kind:
             return Slope(x.get("weight"), x["row"].double(), x["col"].double())
@@ -117,7 +127,7 @@ def random_call(seed: int, kinds: list[str] | None = None) -> Call:
     } | _bias(draw, kind, b, h, t, s)  # fmt: skip
     if draw.random() < 0.4:
         leaves["temperature"] = _some(draw.choice([1, b]), draw.choice([1, h]), t).abs() + 0.2
-    if draw.random() < 0.4:
+    if draw.random() < 0.4 and "sticks" not in kind:
         leaves["sink"] = _some(h)
     call = Call(kind, leaves, positions, visible, draw.choice([None, None, 0.7, 5.0]))
     call.zero = draw.choice([0, 3, s])
@@ -165,7 +175,7 @@ def _places(
 
 def _bias(draw: random.Random, kind: str, b: int, h: int, t: int, s: int) -> dict[str, Tensor]:
     n, rows = s + draw.choice([1, 5, s]), draw.choice([1, b])
-    if kind == "toeplitz":
+    if kind in ("toeplitz", "factor"):
         return {"table": _some(h, n)}
     if "slope" in kind:
         found = {"row": _some(rows, h, t), "col": _some(b, h, s)}

@@ -62,8 +62,8 @@ def encoded(name: str, length: int, **fields: object) -> AttentionInputs:
 
 @pytest.mark.parametrize(
     "name",
-    ["nope", "rope", "pope", "alibi", "t5", "cable", "fox", "fire", "dape+kerple", "dapev2+kerple",
-     "dapev2+cable"],
+    ["nope", "rope", "pope", "alibi", "t5", "cable", "fox", "fire", "kerple-weight",
+     "stick-breaking", "dape+kerple", "dapev2+kerple", "dapev2+cable"],
 )  # fmt: skip
 @pytest.mark.parametrize(("length", "count"), [(300, 7), (257, 19), (60, 60), (40, 1)])
 def test_cells_are_the_definitions(name: str, length: int, count: int) -> None:
@@ -71,18 +71,26 @@ def test_cells_are_the_definitions(name: str, length: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["none", "toeplitz", "weighted slope", "sheared", "sheared by key"]
-)
+    "kind",
+    ["none", "toeplitz", "weighted slope", "sheared", "sheared by key", "factor", "sticks",
+     "sticks, current, dropped"],
+)  # fmt: skip
 @pytest.mark.parametrize("causal", [True, False])
 def test_what_acts_on_scores(kind: str, causal: bool) -> None:
     call: Call = plain_call(kind, 280)
     call.visible, call.softcap = Visible(causal, window=100), 3.0
     leaves = {name: x.float() for name, x in call.leaves.items()}
-    leaves |= {"temperature": torch.rand(1, 4, 280) + 0.5, "sink": torch.randn(4)}
+    leaves["temperature"] = torch.rand(1, 4, 280) + 0.5
+    if "sticks" not in kind:
+        leaves["sink"] = torch.randn(4)
     check(call.inputs(leaves), edges_of(280, 9))
 
 
-@pytest.mark.parametrize("kind", ["toeplitz", "weighted slope", "sheared", "sheared by key"])
+@pytest.mark.parametrize(
+    "kind",
+    ["toeplitz", "weighted slope", "sheared", "sheared by key", "factor", "sticks",
+     "sticks, current", "sticks, dropped"],
+)  # fmt: skip
 def test_a_bias_alone(kind: str) -> None:
     call = plain_call(kind, 150)
     check(call.inputs({name: x.float() for name, x in call.leaves.items()}), edges_of(150, 7))

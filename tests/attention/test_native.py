@@ -109,25 +109,26 @@ def check(path: str, found: Encoding, where: Place) -> None:
 
 
 ADDITIVE = ["nope", "alibi", "t5", "kerple", "cable", "cable-nw", "fox", "fire"]
+OTHER = ["kerple-weight", "stick-breaking"]
 MIXING = ["dape+nope", "dape+fire", "dapev2+kerple", "dapev2+cable", "dapev2+nope"]
 
 
 @built
-@pytest.mark.parametrize("name", [*ADDITIVE, *MIXING])
+@pytest.mark.parametrize("name", [*ADDITIVE, *OTHER, *MIXING])
 @pytest.mark.parametrize("kind", ["causal", "offset", "packed", "left padding"])
 def test_native_equals_the_definition(name: str, kind: str) -> None:
     check("native", encoding(name), place(kind, 137))
 
 
 @built
-@pytest.mark.parametrize("name", ["nope", "kerple", "dape+alibi", "dapev2+t5"])
+@pytest.mark.parametrize("name", ["nope", "kerple", "kerple-weight", "dape+alibi", "dapev2+t5"])
 @pytest.mark.parametrize("kind", ["bidirectional", "packed both ways"])
 def test_native_without_a_causal_mask(name: str, kind: str) -> None:
     check("native", encoding(name, causal=False), place(kind, 137))
 
 
 @built
-@pytest.mark.parametrize("name", ["kerple", "cable", "fire", "dapev2+kerple"])
+@pytest.mark.parametrize("name", ["kerple", "cable", "fire", "dapev2+kerple", *OTHER])
 @pytest.mark.parametrize("length", [1, 63, 65, 127, 300])
 def test_native_at_odd_lengths(name: str, length: int) -> None:
     check("native", encoding(name), place("causal", length))
@@ -152,15 +153,16 @@ def test_native_mixing_of_many_heads(
 
 
 @built
-@pytest.mark.parametrize("name", ["nope", "kerple", "cable", "fire"])
+@pytest.mark.parametrize("name", ["nope", "kerple", "cable", "fire", *OTHER])
 def test_native_at_a_thousand(name: str) -> None:
     check("native", encoding(name, head_dim=8), place("causal", 1000))
 
 
 @built
+@pytest.mark.parametrize("name", ["kerple", *OTHER])
 @pytest.mark.parametrize("head_dim", [8, 24, 48, 64, 80])
-def test_native_head_dims(head_dim: int) -> None:
-    check("native", encoding("kerple", head_dim=head_dim), place("causal", 70))
+def test_native_head_dims(name: str, head_dim: int) -> None:
+    check("native", encoding(name, head_dim=head_dim), place("causal", 70))
 
 
 @built
@@ -173,6 +175,9 @@ def test_native_head_dims(head_dim: int) -> None:
         ("dapev2+kerple", {"kernel": 5, "hidden": 9, "boundary": "released"}),
         ("dapev2+kerple", {"kernel": 7, "boundary": "masked"}),
         ("dapev2+kerple", {"kernel": 33}),
+        ("stick-breaking", {"current": "attended"}),
+        ("stick-breaking", {"remainder": "dropped"}),
+        ("stick-breaking", {"current": "attended", "remainder": "dropped"}),
     ],
 )
 def test_native_conventions(name: str, fields: dict[str, object]) -> None:
@@ -192,24 +197,27 @@ def test_native_with_more_threads_than_heads() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(8)
     try:
-        check("native", encoding("cable"), place("causal", 300))
+        for name in ("cable", *OTHER):
+            check("native", encoding(name), place("causal", 300))
         check("native", encoding("dapev2+kerple"), place("causal", 150))
     finally:
         torch.set_num_threads(threads)
 
 
 @built
-def test_native_is_deterministic() -> None:
-    found, where = encoding("dapev2+kerple"), place("causal", 150)
+@pytest.mark.parametrize("name", ["dapev2+kerple", *OTHER])
+def test_native_is_deterministic(name: str) -> None:
+    found, where = encoding(name), place("causal", 150)
     given = tensors(where, 16)
     first, second = (outcome(adapter.attend, found, where, given) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @built
-def test_irregular_positions() -> None:
+@pytest.mark.parametrize("name", ["kerple", *OTHER])
+def test_irregular_positions(name: str) -> None:
     at = torch.tensor([[0, 1, 2, 5, 6, 9, 3, 4]])
-    check("native", encoding("kerple"), Place(Positions(at, at), Visible()))
+    check("native", encoding(name), Place(Positions(at, at), Visible()))
 
 
 @built
@@ -257,9 +265,21 @@ def test_the_operator_is_registered_in_full() -> None:
     at = [torch.arange(9)[None]] * 2
     table = torch.randn(2, 9 + 2 * ops.MARGIN + 1, requires_grad=True)
     temperature, sink = (torch.rand(1, 2, 9) + 1).requires_grad_(), torch.rand(2).requires_grad_()
-    arguments = (q, k, v, at, [table], "toeplitz", "", -ops.MARGIN, True, 0.3)
-    torch.library.opcheck(ops.attention, (*arguments, 0, 0.0, None, None, True))
-    torch.library.opcheck(ops.attention, (*arguments, 4, 2.0, temperature, sink, True))
+    for kind in ("toeplitz", "factor"):
+        arguments = (q, k, v, at, [table], kind, "", "", -ops.MARGIN, True, 0.3)
+        torch.library.opcheck(ops.attention, (*arguments, 0, 0.0, None, None, True))
+        torch.library.opcheck(ops.attention, (*arguments, 4, 2.0, temperature, sink, True))
+    sticks = (q, k, v, at, [], "none", "", "sticks rest", 0, True, 0.3)
+    torch.library.opcheck(ops.attention, (*sticks, 4, 2.0, temperature, None, True))
+
+
+class OwnWeights(Encoding):
+    """An encoding whose weights are described by no data."""
+
+    weighs = True
+
+    def __init__(self, like: Encoding) -> None:
+        super().__init__(like.shape, like.config)
 
 
 def wrong(**changes: object) -> dict[str, object]:
@@ -291,6 +311,19 @@ def short(n: int, e: int = 8) -> Tensor:
         ({"visible": Visible(True, torch.zeros(1, 5).long(), torch.zeros(1, 4).long())}, "k_group"),
         ({"encoding": encoding("cope", head_dim=8)}, "CoPE"),
         ({"encoding": encoding("dape+kerple", head_dim=8)}, "channels"),
+        ({"encoding": encoding("kerple-weight", head_dim=8)}, "table by distance only"),
+        (
+            {"encoding": encoding("stick-breaking", head_dim=8), "sink": torch.zeros(HEADS)},
+            "without a sink",
+        ),
+        (
+            {
+                "encoding": encoding("stick-breaking", head_dim=8),
+                "bias": Toeplitz(torch.zeros(HEADS, 5), 0),
+            },
+            "without a bias",
+        ),
+        ({"encoding": OwnWeights(encoding("nope"))}, "not the weights of OwnWeights"),
     ],
 )
 def test_bad_input_is_refused_by_name(changes: dict[str, object], named: str) -> None:

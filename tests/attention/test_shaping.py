@@ -105,15 +105,28 @@ def test_every_path_serves_chunks(path: str) -> None:
     torch.testing.assert_close(out, reference.attend(call), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["stick-breaking", "path", "wall"])
-@pytest.mark.parametrize("path", ["native", "flex"])
-def test_fused_paths_refuse_what_is_no_softmax_of_products(name: str, path: str) -> None:
+def layer_call(name: str) -> AttentionInputs:
     encoding = build(name, heads=HEADS, head_dim=8, width=32, train_length=8)
     q, k, v = (draw(1, HEADS, LENGTH, 8, seed=seed).float() for seed in (1, 2, 3))
-    call = prepare(encoding, q, k, v, draw(1, LENGTH, 32, seed=4).float(), Positions.span(LENGTH))
-    with pytest.raises(InputError, match=r"softmax|on their way to a query"):
+    x = draw(1, LENGTH, 32, seed=4).float()
+    return prepare(encoding, q, k, v, x, Positions.span(LENGTH))
+
+
+@pytest.mark.parametrize("name", ["path", "wall"])
+@pytest.mark.parametrize("path", ["native", "flex"])
+def test_fused_paths_refuse_keys_that_change(name: str, path: str) -> None:
+    call = layer_call(name)
+    with pytest.raises(InputError, match="on their way to a query"):
         attend.run(call, path)
     assert set(attend.choose(call).passed_over) == {"decode", "native", "flex"}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("stick-breaking", "softmax"), ("kerple-weight", "mixes whole rows")]
+)
+def test_flex_refuses_what_is_no_softmax_of_sums(name: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        attend.run(layer_call(name), "flex")
 
 
 @pytest.mark.parametrize(("tokens", "heads"), [(LENGTH - 1, HEADS), (LENGTH, 1), (12, HEADS)])

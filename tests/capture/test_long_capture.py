@@ -22,9 +22,8 @@ from pretrained.families import FAMILIES, VOCABULARY
 
 pytestmark = pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
 LENGTH = 90
-DENSE = {"k-cable", "cope", "grid", "kerple-weight", "path", "stick-breaking", "wall"}
-"""What the kernels do not serve: a bias given as a function, mixing other than DAPE's, transitions,
-and weights that are not a softmax."""
+DENSE = {"k-cable", "cope", "grid", "path", "wall"}
+"""What the kernels do not serve: a bias given as a function, CoPE's mixing, transitions."""
 
 
 def own(encoding: str) -> LoadedModel:

@@ -73,7 +73,7 @@ BROKEN: dict[type[Encoding], set[str]] = {
     ForgetsTheCarry: {"decoding"},
     ConvolvesAcrossDocuments: {"packing", "padding"},
     KeepsOldKeys: {"decoding"},
-    BreaksFromTheFarEnd: {"formula"},
+    BreaksFromTheFarEnd: {"formula", "flags"},
     UnflaggedWeights: {"flags", "agreement", "packing", "padding"},
     CountsQueriesFromZero: {"decoding", "formula"},
     PositionToContentBackwards: {"formula"},

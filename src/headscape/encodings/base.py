@@ -7,7 +7,7 @@ A model calls an encoding in six places; a paper's class overrides the ones it u
     stream   what it reads off the layer's input              CABLE, FoX, Inkling, Selective RoPE
     bias     the value added to the scores, as data           ALiBi, T5, Kerple, FIRE, CABLE ...
              from queries and keys (heads.py)                 Shaw, Transformer-XL, DeBERTa, GRAPE
-    mix      the scores themselves                            DAPE, DAPEv2, CoPE
+    mix      the scores themselves                            DAPE, DAPEv2, CoPE, Kerple (weight)
     weigh    the weights, from the scores                     stick-breaking
 
 Five fields of every config act on the scores of any encoding: `window` hides far keys, `chunk` keys
@@ -30,6 +30,7 @@ from torch import Tensor, inf, nn
 from headscape.bias import Bias
 from headscape.encodings.heads import Heads
 from headscape.encodings.published_tensors import copy_published
+from headscape.encodings.sticks import Sticks
 from headscape.encodings.stream import Stream
 from headscape.encodings.temperature import TEMPERATURES
 from headscape.errors import InputError, at_least
@@ -154,6 +155,8 @@ class Encoding(nn.Module):
     """`bias` needs the layer's queries and keys."""
     mixes: bool = False
     """`mix` does more than add the bias, so it needs whole rows of scores."""
+    scales_scores: bool = False
+    """`mix` multiplies the scores by the bias and does nothing else; implies `mixes`."""
     weighs: bool = False
     """`weigh` is not the softmax."""
     moves_keys: bool = False
@@ -246,7 +249,9 @@ class Encoding(nn.Module):
         queries: Float[Tensor, "b h t e"] | None = None,
     ) -> Float[Tensor, "b h t s"]:
         """Return the scores before the mask, from the scaled q.k and the dense bias."""
-        return scores if bias is None else scores + bias
+        if bias is None:
+            return scores
+        return scores * bias.to(scores.dtype) if self.scales_scores else scores + bias
 
     def weigh(
         self, scores: Float[Tensor, "b h t s"], visible: Bool[Tensor, "#b 1 t s"]
@@ -280,6 +285,11 @@ class Encoding(nn.Module):
     def softcap(self) -> float | None:
         """The bound of the scores; None is no bound."""
         return self.config.softcap
+
+    @property
+    def sticks(self) -> Sticks | None:
+        """How `weigh` breaks a stick, as data for the kernels; None if it does not."""
+        return None
 
     def temperature(
         self, at: Int[Tensor, "#b t"], seen: Int[Tensor, "#b t"] | None = None

@@ -12,7 +12,7 @@ layer (our default; a model's `share_encoding` selects).
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.bias import Toeplitz
@@ -102,21 +102,15 @@ class KerplePower(Kerple):
 
 
 class KerpleWeight(KerplePower):
-    """The power kernel as a weight: its exponential multiplies the scores."""
+    """The power kernel as a weight: the scores are multiplied by its exponential."""
 
     title = "Kerple (weight)"
     formula = "S = A exp(-a_h |i-j|^p_h)"
     mixes = True
+    scales_scores = True
     toeplitz = False
     context_dependent = True
 
-    def mix(
-        self,
-        scores: Float[Tensor, "b h t s"],
-        bias: Float[Tensor, "#b h t s"] | None,
-        visible: Bool[Tensor, "#b 1 t s"],
-        queries: Float[Tensor, "b h t e"] | None = None,
-    ) -> Float[Tensor, "b h t s"]:
-        """Return the scores times the exponential of the kernel."""
-        assert bias is not None
-        return scores * bias.to(scores.dtype).exp()
+    def kernel(self, distance: Float[Tensor, " n"]) -> Float[Tensor, "h n"]:
+        """Return exp(-a distance^p)."""
+        return super().kernel(distance).exp()

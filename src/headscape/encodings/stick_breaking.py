@@ -9,19 +9,18 @@ With current="attended" the query's own key takes part, as the nearest; remainde
 the rest out, so weights sum to less than 1, as in the authors' reference function. Their layer
 excludes the current key and adds rest_i v_i, our default.
 
-Products are sums of log(1 - sigmoid), at least in float32. The query's own key is the last that it
-sees, so keys must be in order of position. A sink has no softmax to join and is refused.
+The query's own key is the last that it sees, so keys must be in order of position. A sink has no
+softmax to join and is refused.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headscape.encodings.base import Config, Encoding
+from headscape.encodings.sticks import Sticks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +45,14 @@ class StickBreaking(Encoding):
     config_type = StickBreakingConfig
     config: StickBreakingConfig
 
+    @property
+    def sticks(self) -> Sticks:
+        """How the stick is broken."""
+        config = self.config
+        return Sticks(config.current == "attended", config.remainder == "own")
+
     def weigh(
         self, scores: Float[Tensor, "b h t s"], visible: Bool[Tensor, "#b 1 t s"]
     ) -> Float[Tensor, "b h t s"]:
         """Return the weights; 0 where hidden, and in a row that sees no key."""
-        work = torch.promote_types(scores.dtype, torch.float32)
-        a = scores.to(work)
-        own = visible & (visible.flip(-1).cumsum(dim=-1).flip(-1) == 1)
-        taking = visible if self.config.current == "attended" else visible & ~own
-        left = F.logsigmoid(-a).masked_fill(~taking, 0.0)
-        # What the nearer keys leave: the sum over all later columns that take part.
-        nearer = left.flip(-1).cumsum(dim=-1).flip(-1) - left
-        weights = (F.logsigmoid(a) + nearer).exp().masked_fill(~taking, 0.0)
-        if self.config.remainder == "own":
-            rest = left.sum(dim=-1, keepdim=True).exp()
-            weights = weights + rest * own
-        return weights.to(scores.dtype)
+        return self.sticks.weights(scores, visible)

@@ -91,7 +91,7 @@ def _pairs_alone(encoding: Encoding, length: int) -> bool:
 
 @torch.no_grad()
 def flags(factory: Factory, heads: int, length: int) -> None:
-    """Each flag, from at_input to weighs, says whether the method is used."""
+    """Each flag, from at_input to weighs, says whether the method is used and what it does."""
     encoding = factory(shape(heads)).double()
     randomise(encoding)
     at = Positions.span(length)
@@ -109,6 +109,7 @@ def flags(factory: Factory, heads: int, length: int) -> None:
     seen = torch.ones(length, length).tril().bool()[None, None]
     expected = scores if added is None else scores + added
     softmax = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1)
+    mixed, weights = encoding.mix(scores, added, seen, q), encoding.weigh(scores, seen)
     done = {
         "at_input": not torch.equal(encoding.embed(x, at.q), x),
         "rotates": not torch.equal(encoding.rotate(q, at.q, "query", stream), q),
@@ -118,10 +119,14 @@ def flags(factory: Factory, heads: int, length: int) -> None:
             a is not None and b is not None and not torch.equal(a.tril(), b.tril())
             for a, b in pairwise(values)
         ),
-        "mixes": not torch.equal(encoding.mix(scores, added, seen, q), expected),
+        "mixes": not torch.equal(mixed, expected),
+        "scales_scores": added is not None and torch.equal(mixed, scores * added),
         "moves_keys": stream is not None and stream.transition is not None,
-        "weighs": not torch.equal(encoding.weigh(scores, seen), softmax),
+        "weighs": not torch.equal(weights, softmax),
     }
+    if encoding.sticks is not None and encoding.weighs:
+        described = torch.equal(weights, encoding.sticks.weights(scores, seen))
+        require(described, "weigh is not what sticks describes")
     for flag, does in done.items():
         said = bool(getattr(encoding, flag))
         # One token at position 0 is not rotated, gets all weight by any rule, and a bias may be 0

@@ -2,8 +2,10 @@
 
 Serves every bias of bias.py but Pairwise, causal or not, with any positions, groups, windows and
 chunks, a temperature, a softcap and sinks, and heads that share keys. Half precision is converted a
-tile at a time and summed in float32. Encodings that mix scores (DAPE, DAPEv2) are served without
-these. A perceptron (FIRE) goes in as its linear pieces,
+tile at a time and summed in float32. A table by distance may multiply the scores (Kerple's weight
+form), and weights may break a stick instead of a softmax (stick-breaking), then without a bias or
+sink. Encodings that mix whole rows (DAPE, DAPEv2) are served without windows, temperature, softcap,
+sinks and shared keys. A perceptron (FIRE) goes in as its linear pieces,
 
     mlp(u) = slope_m u + offset_m      between its sorted knots -in_bias / in_weight,
 
@@ -58,24 +60,44 @@ def refuses(inputs: AttentionInputs) -> str | None:
                 f"the native kernels take head dims that are multiples of 8 up to {MOST_DIM}, "
                 f"not {dim}"
             )
-    if encoding.mixes and not isinstance(encoding, DAPE | DAPEv2):
-        return f"the native kernels do not mix scores as {type(encoding).__name__} does"
-    if isinstance(encoding, DAPEv2) and encoding.config.kernel > MOST_TAPS:
-        return f"the native kernels take DAPEv2 up to kernel {MOST_TAPS}"
     if isinstance(inputs.bias, Pairwise):
         return "the native kernels take no bias that is given as a function"
-    return _refuses_content(inputs) or (_refuses_mixing(inputs) if encoding.mixes else None)
-
-
-def _refuses_content(inputs: AttentionInputs) -> str | None:
-    if inputs.encoding.weighs:
-        return f"the native kernels compute a softmax, not the weights of {inputs.encoding.title}"
     if inputs.transition is not None:
         return "the native kernels do not support keys that change on their way to a query"
-    return None
+    return (_refuses_mixing(inputs) if encoding.mixes else None) or (
+        _refuses_weights(inputs) if encoding.weighs else None
+    )
+
+
+def _refuses_weights(inputs: AttentionInputs) -> str | None:
+    if inputs.encoding.sticks is None:
+        return (
+            f"the native kernels compute a softmax or break a stick, not the weights of "
+            f"{inputs.encoding.title}"
+        )
+    if inputs.bias is not None or inputs.encoding.mixes:
+        return "the native kernels break a stick of scores without a bias"
+    # The definition takes the softmax where a sink is given.
+    return None if inputs.sink is None else "the native kernels break a stick without a sink"
 
 
 def _refuses_mixing(inputs: AttentionInputs) -> str | None:
+    encoding = inputs.encoding
+    if encoding.scales_scores:
+        by_distance = isinstance(inputs.bias, Toeplitz)
+        return (
+            None
+            if by_distance
+            else "the native kernels multiply scores by a table by distance only"
+        )
+    if not isinstance(encoding, DAPE | DAPEv2):
+        return f"the native kernels do not mix scores as {type(encoding).__name__} does"
+    if isinstance(encoding, DAPEv2) and encoding.config.kernel > MOST_TAPS:
+        return f"the native kernels take DAPEv2 up to kernel {MOST_TAPS}"
+    return _refuses_beside_mixing(inputs)
+
+
+def _refuses_beside_mixing(inputs: AttentionInputs) -> str | None:
     plain = "the native kernels mix scores without"
     if inputs.visible.window is not None:
         return f"{plain} a window"
@@ -115,6 +137,7 @@ def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
         raise InputError(f"path='native' does not support this call: {reason}.")
     _check_bias(bias, q, k)
     kind, tensors, low = _values(bias, inputs.positions, visible.causal)
+    kind = "factor" if inputs.encoding.scales_scores else kind
     mixing, mixers = _mixer(inputs.encoding)
     channels = q.shape[1] * (1 if bias is None else 2)
     if mixing and (mixers[0].shape[1] != channels or mixers[3].shape[0] != q.shape[1]):
@@ -135,8 +158,8 @@ def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
         _, most = inputs.positions.bounds
         at += [bias.columns(torch.arange(low, max(most, low + REACH) + REACH + 1))[None]]
     return (
-        q, k, v, at, [*tensors, *mixers], kind, mixing, low, visible.causal, inputs.scale,
-        visible.window or 0, inputs.softcap or 0.0, temperature,
+        q, k, v, at, [*tensors, *mixers], kind, mixing, _sticks(inputs.encoding), low,
+        visible.causal, inputs.scale, visible.window or 0, inputs.softcap or 0.0, temperature,
         None if sink is None else sink.float(),
     )  # fmt: skip
 
@@ -164,6 +187,15 @@ def _mixer(encoding: Encoding) -> tuple[str, list[Tensor]]:
     assert encoding.outer.bias is not None
     found = [weights[0], encoding.inner.bias, weights[1], encoding.outer.bias]
     return mixing, [x.float() for x in found]
+
+
+def _sticks(encoding: Encoding) -> str:
+    """How weights break a stick, in the words of ops.py; empty if they are a softmax."""
+    found = encoding.sticks
+    if found is None or not encoding.weighs:
+        return ""
+    parts = {"sticks": True, "current": found.takes_current, "rest": found.keeps_rest}
+    return " ".join(name for name, holds in parts.items() if holds)
 
 
 def _check_bias(bias: Bias | None, q: Tensor, k: Tensor) -> None:

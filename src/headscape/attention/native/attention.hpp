@@ -79,7 +79,9 @@ inline void soften(const Pair &pair, Bias &bias, const Bend &bend, float *s, int
         auto c = bias.column(i);
         auto bent = bend.column(i);
         V before = load(top + i), now = before, sum = V{};
-        auto score = [&](int64_t j) { return bent.bend(load(s + j * ld + i) + bias.value(c, j)); };
+        auto score = [&](int64_t j) {
+            return bent.bend(joined<Bias>(load(s + j * ld + i), bias.value(c, j)));
+        };
         seen.visit(
             [&](int64_t j) {
                 V x = choose(Seen::lanes(band, i, j), score(j), splat(kHidden));
@@ -182,12 +184,13 @@ inline void differentiate(const Pair &pair, Bias &bias, Bend &bend, float *s, fl
         auto bent = bend.column(i);
         V less = load(lse + i), mean = load(delta + i);
         auto visit = [&](int64_t j, auto shown) {
-            V raw = load(s + j * ld + i) + bias.value(c, j);
+            V content = load(s + j * ld + i), value = bias.value(c, j);
+            V raw = joined<Bias>(content, value);
             V x = shown(exponential(bent.bend(raw) - less));
             V ds = bent.back(raw, shown(x * (load(d + j * ld + i) - mean)));
             store(s + j * ld + i, x);
-            store(d + j * ld + i, ds);
-            if (kLearns) bias.learn(c, j, ds);
+            store(d + j * ld + i, kMultiplies<Bias> ? ds * value : ds);
+            if (kLearns) bias.learn(c, j, kMultiplies<Bias> ? shown(ds * content) : ds);
         };
         seen.visit(
             [&](int64_t j) {
@@ -273,22 +276,30 @@ inline void backward_tile(const Problem &p, const Plan &plan, int64_t row, int64
     if (d_q == own) into.scatter(own, p.d_q);
 }
 
-// All query tiles of the heads that share one head of keys, or every `parts`-th of them.
-template <class Bias, bool kLearns, class Bend>
-inline void backward_part(const Problem &p, const Plan &plan, int64_t row, int64_t key_head,
-                          int64_t part, float *scratch, float *bias_scratch) {
-    Bias bias(p, bias_scratch);
+// run(head, query tile) for all query tiles of the heads that share one head of keys, or every
+// `parts`-th of them; each adds to d_k and d_v.
+template <class Run>
+inline void over_tiles(const Problem &p, const Plan &plan, int64_t row, int64_t key_head,
+                       int64_t part, const Run &run) {
     int64_t at = ((part * p.batch + row) * p.key_heads + key_head) * p.keys;
     int64_t e = p.head_dim, ev = p.value_dim, share = p.heads / p.key_heads;
     memset(p.d_k + at * e, 0, p.keys * e * sizeof(float));
     memset(p.d_v + at * ev, 0, p.keys * ev * sizeof(float));
     int64_t first = plan.q_begin[row], tiles = plan.q_begin[row + 1] - first;
     for (int64_t n = part; n < share * tiles; n += p.parts)
-        backward_tile<Bias, kLearns, Bend>(p, plan, row, key_head * share + n / tiles, part,
-                                           plan.q[first + n % tiles], scratch, bias);
+        run(key_head * share + n / tiles, plan.q[first + n % tiles]);
     V by = splat((float)p.scale);
     float *d_k = p.d_k + at * e;
     for (int64_t n = 0; n < p.keys * e; n += W) store(d_k + n, load(d_k + n) * by);
+}
+
+template <class Bias, bool kLearns, class Bend>
+inline void backward_part(const Problem &p, const Plan &plan, int64_t row, int64_t key_head,
+                          int64_t part, float *scratch, float *bias_scratch) {
+    Bias bias(p, bias_scratch);
+    over_tiles(p, plan, row, key_head, part, [&](int64_t head, const Tile &q) {
+        backward_tile<Bias, kLearns, Bend>(p, plan, row, head, part, q, scratch, bias);
+    });
 }
 
 }  // namespace HEADSCAPE_ISA

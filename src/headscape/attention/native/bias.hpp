@@ -1,9 +1,10 @@
-// The additive biases, as classes with one shape; softmax.hpp is compiled once for each.
+// What position does to scores, as classes with one shape; attention.hpp is compiled once for each.
 //
 //     enter(pair)         a new pair of tiles
 //     column(i)           a new block of W queries, the first of them i
-//     value(c, j)         the bias of key j and the W queries of column c
-//     learn(c, j, ds)     what the gradient of those W scores adds to the parameters
+//     value(c, j)         the bias of key j and the W queries of column c, which is added to their
+//                         scores or, where kMultiplies, multiplies them
+//     learn(c, j, dv)     what the gradient of those W values adds to the parameters
 //     finish(c)           the last key of the column is done
 //     leave(pair, ds, ld) the pair is done; ds[key, query] holds all its score gradients, ld floats
 //                         from key to key
@@ -61,6 +62,15 @@ inline void add_diagonals(const float *x, int64_t ld, int64_t keys, int64_t quer
     }
 }
 
+template <class Bias>
+constexpr bool kMultiplies = false;
+
+// The score of content x and a bias of `value`.
+template <class Bias>
+inline V joined(V x, V value) {
+    return kMultiplies<Bias> ? x * value : x + value;
+}
+
 struct None {
     struct Column {};
     None(const Problem &, float *) {}
@@ -94,6 +104,29 @@ struct Toeplitz {
         add_diagonals(ds, ld, pair.k.count, pair.q.count, pair.band(), to);
     }
 };
+
+// S_ij = A_ij table[distance].
+struct Factor : Toeplitz {
+    struct Column {
+        const float *at;
+        int64_t i;
+    };
+    float *by_table;  // like ds: gradients by distance
+
+    // scratch: a tile like that of ds, where gradients are computed.
+    Factor(const Problem &p, float *scratch) : Toeplitz(p, scratch), by_table(scratch + W) {}
+    Column column(int64_t i) { return {table + i, i}; }
+    V value(Column &c, int64_t j) { return load(c.at - j); }
+    void learn(Column &c, int64_t j, V dv) { store(by_table + j * kLd + c.i, dv); }
+    void finish(Column &) {}
+    void leave(const Pair &pair, const float *, int64_t) {
+        int64_t end = rounded_up(pair.q.count, W);
+        for (int64_t j = 0; j < pair.k.count; j++) store(by_table + j * kLd + end, V{});
+        Toeplitz::leave(pair, by_table, kLd);
+    }
+};
+template <>
+constexpr bool kMultiplies<Factor> = true;
 
 // B_ij = weight_i (row_i - col_j), running sums in double. They are taken relative to the tile's
 // first row and split into two floats, so that a difference is rounded once and never its terms.

@@ -1,7 +1,8 @@
 // The scores of a sequence reduced to a grid of cells: sum, least and greatest of each quantity.
 //
 //     content   scale q . k before rotation        final     what the softmax takes
-//     bias      what position adds                 weights   exp(final - lse), lse from a forward pass
+//     bias      what position adds                 weights   exp(final - lse), lse from a forward pass,
+//                                                            or parts of a stick
 //
 // A worker owns whole cells of queries, so that nobody else adds to them. A tile is first reduced
 // over the keys of a cell, queries along the lanes, then over the queries of a cell. Sums of a tile
@@ -9,6 +10,7 @@
 #pragma once
 
 #include "mixing.hpp"
+#include "sticks.hpp"
 
 namespace headscape {
 namespace HEADSCAPE_ISA {
@@ -67,9 +69,10 @@ inline void settle_cells(const Pair &pair, const Cells &c, int64_t b, const Tall
 }
 
 // One pair of tiles; s holds the scores without what `bias` adds, `content` those before rotation.
-template <class Bias, class Bend>
+// weight(i, j, final) is the weight of key j and queries i ... i + W - 1.
+template <class Bias, class Bend, class Weight>
 inline void tally(const Pair &pair, const Cells &cells, Bias &bias, const Bend &bend, const float *s,
-                  const float *content, int64_t ld, const float *lse, Tally *tallies) {
+                  const float *content, int64_t ld, const Weight &weight, Tally *tallies) {
     bias.enter(pair);
     Band band = pair.band();
     int64_t start = pair.k.start, end = start + pair.k.count;
@@ -79,15 +82,14 @@ inline void tally(const Pair &pair, const Cells &cells, Bias &bias, const Bend &
             Seen seen(pair, i);
             auto c = bias.column(i);
             auto bent = bend.column(i);
-            V less = load(lse + i);
             Lane found[kQuantities];
             auto visit = [&](int64_t j, auto add) {
                 V plain = load(content + j * ld + i), added = bias.value(c, j);
-                V final = bent.bend(load(s + j * ld + i) + added);
+                V final = bent.bend(joined<Bias>(load(s + j * ld + i), added));
                 add(found[0], plain);
                 add(found[1], cells.additive ? added : final - plain);
                 add(found[2], final);
-                add(found[3], exponential(final - less));
+                add(found[3], weight(i, j, final));
             };
             for (int64_t j = clamp(seen.first, top, bottom); j < clamp(seen.end, top, bottom); j++) {
                 if (j >= seen.whole && j < seen.rest) {
@@ -103,8 +105,14 @@ inline void tally(const Pair &pair, const Cells &cells, Bias &bias, const Bend &
     }
 }
 
+// The weights of a softmax whose denominators are known.
+struct Softened {
+    const float *lse;
+    V operator()(int64_t i, int64_t, V final) const { return exponential(final - load(lse + i)); }
+};
+
 inline int64_t cells_floats(const Problem &p) {
-    return kQuantities * (sizeof(Tally) / sizeof(float)) + 2 * kScores +
+    return kQuantities * (sizeof(Tally) / sizeof(float)) + (p.sticks ? 3 : 2) * kScores +
            (2 * p.head_dim + 1) * kQueryTile + Sheared::floats(p);
 }
 
@@ -139,7 +147,45 @@ inline void cells_tile(const Problem &p, const Cells &cells, const Plan &plan, i
         else if (p.r)
             memcpy(content - W, s - W, kScores * sizeof(float));
         sheared.add(pair, padded, s);
-        tally(pair, cells, bias, bend, s, cells.raw_q || p.r ? content : s, kLd, lse, tallies);
+        tally(pair, cells, bias, bend, s, cells.raw_q || p.r ? content : s, kLd, Softened{lse},
+              tallies);
+    }
+}
+
+// One query tile of one head whose weights break a stick; p.lse is what is left.
+template <class Bend>
+inline void sticks_cells_tile(const Problem &p, const Cells &cells, const Plan &plan, int64_t head,
+                              const Tile &q, float *scratch) {
+    int64_t e = p.head_dim, padded = rounded_up(q.count, W), at = head * p.queries + q.start;
+    Room room{scratch};
+    Tally *tallies = (Tally *)room.take(kQuantities * (sizeof(Tally) / sizeof(float)));
+    float *s = room.take(kScores) + W, *content = room.take(kScores) + W;
+    float *weights = room.take(kScores) + W;
+    float *turned = room.take(e * kQueryTile), *raw = room.take(e * kQueryTile);
+    transpose((const float *)p.q + at * e, q.count, e, padded, (float)p.scale, turned, kQueryTile);
+    if (cells.raw_q)
+        transpose(cells.raw_q + at * e, q.count, e, padded, (float)p.scale, raw, kQueryTile);
+    None none(p, nullptr);
+    Bend bend(p, 0, head, q);
+    Sticks sticks(p, plan, 0, head, q);
+    for (int64_t t = plan.k_begin[1] - 1; t >= plan.k_begin[0]; t--) {
+        const Tile &k = plan.k[t];
+        if (!sees(p, q, k)) continue;
+        Pair pair{p, 0, head, 0, q, k};
+        int64_t from = (pair.of_keys() * p.keys + k.start) * e;
+        Band band = pair.band();
+        along_queries(k.count, padded, e, (const float *)p.k + from, e, turned, kQueryTile, s, kLd,
+                      band);
+        if (cells.raw_q)
+            along_queries(k.count, padded, e, cells.raw_k + from, e, raw, kQueryTile, content, kLd,
+                          band);
+        memcpy(weights - W, s - W, kScores * sizeof(float));
+        sticks.weigh(pair, bend, weights);
+        for (int64_t i = 0; p.keeps_rest && i < q.count; i++)
+            if (sticks.own[i] >= k.start && sticks.own[i] < k.start + k.count)
+                weights[(sticks.own[i] - k.start) * kLd + i] += p.lse[at + i];
+        auto weight = [&](int64_t i, int64_t j, V) { return load(weights + j * kLd + i); };
+        tally(pair, cells, none, bend, s, cells.raw_q ? content : s, kLd, weight, tallies);
     }
 }
 
@@ -183,10 +229,11 @@ inline void mixed_cells_tile(const Problem &p, const Cells &cells, const Plan &p
                               raw + h * e * kRow, kRow, maps.spare, kMapLd, pair.band());
                 content = maps.spare;
             }
+            Softened weight{lse + h * kRow};
             if (p.adds_bias)
-                tally(pair, cells, bias, straight, s, content, kMapLd, lse + h * kRow, tallies);
+                tally(pair, cells, bias, straight, s, content, kMapLd, weight, tallies);
             else
-                tally(pair, cells, none, straight, s, content, kMapLd, lse + h * kRow, tallies);
+                tally(pair, cells, none, straight, s, content, kMapLd, weight, tallies);
         }
     }
 }

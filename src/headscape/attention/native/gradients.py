@@ -25,7 +25,7 @@ def buffers(
     q = q.new_empty(0, dtype=torch.float32)
     double = torch.float64
     found: dict[str, Tensor] = {}
-    if kind in ("toeplitz", "pieces"):
+    if kind in ("toeplitz", "factor", "pieces"):
         found["d_table"] = q.new_zeros(parts, b, h, bias[0].shape[-1])
     if kind == "toeplitz" and mixers:
         found["d_fold"] = q.new_zeros(parts, b, *bias[1].shape)
@@ -68,7 +68,7 @@ def gather(kind: str, bias: list[Tensor], learned: dict[str, Tensor]) -> list[Te
     """A gradient of each of the bias's tensors, summed over parts and what they share."""
     if kind == "none":
         return []
-    if kind == "toeplitz":
+    if kind in ("toeplitz", "factor"):
         return [learned[name].sum((0, 1)) for name in ("d_table", "d_fold") if name in learned]
     if kind == "slope":
         found = [learned["d_row"], learned["d_col"].sum(0)]

@@ -81,7 +81,8 @@ inline int run_bent_forward(const Problem &p, const Plan &plan, int64_t bias_flo
 
 template <class Bias>
 inline int run_forward(const Problem &p, const Plan &plan, int64_t bias_floats) {
-    if (p.hidden) return run_mixed_forward<Bias>(p, plan, bias_floats);
+    if constexpr (!kMultiplies<Bias>)
+        if (p.hidden) return run_mixed_forward<Bias>(p, plan, bias_floats);
     return bends(p) ? run_bent_forward<Bias, Bent>(p, plan, bias_floats)
                     : run_bent_forward<Bias, Straight>(p, plan, bias_floats);
 }
@@ -103,12 +104,39 @@ inline int run_bent_backward(const Problem &p, const Plan &plan, int64_t bias_fl
 
 template <class Bias, bool kLearns>
 inline int run_backward(const Problem &p, const Plan &plan, int64_t bias_floats) {
-    if (p.hidden) return run_mixed_backward<Bias, kLearns>(p, plan, bias_floats);
+    if constexpr (!kMultiplies<Bias>)
+        if (p.hidden) return run_mixed_backward<Bias, kLearns>(p, plan, bias_floats);
     return bends(p) ? run_bent_backward<Bias, kLearns, Bent>(p, plan, bias_floats)
                     : run_bent_backward<Bias, kLearns, Straight>(p, plan, bias_floats);
 }
 
+template <class Bend>
+inline int run_sticks_forward(const Problem &p, const Plan &plan) {
+    Scratch scratch(p.threads, sticks_forward_floats(p));
+    if (!scratch.all) return 1;
+#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
+    for (int64_t u = 0; u < plan.unit_count; u++)
+        sticks_forward_tile<Bend>(p, plan, plan.units[u],
+                                  scratch.all + thread_index() * scratch.each);
+    return 0;
+}
+
+template <class Bend>
+inline int run_sticks_backward(const Problem &p, const Plan &plan) {
+    Scratch scratch(p.threads, sticks_backward_floats(p, plan));
+    if (!scratch.all) return 1;
+    int64_t heads = p.batch * p.key_heads;
+#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
+    for (int64_t u = 0; u < heads * p.parts; u++)
+        sticks_backward_part<Bend>(p, plan, u % heads / p.key_heads, u % p.key_heads, u / heads,
+                                   scratch.all + thread_index() * scratch.each);
+    return 0;
+}
+
 int forward(const Problem &p, const Plan &plan) {
+    if (p.sticks)
+        return bends(p) ? run_sticks_forward<Bent>(p, plan) : run_sticks_forward<Straight>(p, plan);
+    if (p.kind == kFactor) return run_forward<Factor>(p, plan, 0);
     if (p.kind == kToeplitz) return run_forward<Toeplitz>(p, plan, 0);
     if (p.kind == kSlope) return run_forward<Slope>(p, plan, 0);
     if (p.kind == kPieces) return run_forward<Pieces>(p, plan, 2 * p.pieces * W);
@@ -126,18 +154,40 @@ inline int run_cells(const Problem &p, const Cells &c, const Plan &plan, int64_t
     for (int64_t u = 0; u < plan.unit_count * heads; u++) {
         float *mine = scratch.all + thread_index() * scratch.each;
         const Unit &unit = plan.units[u / heads];
-        for (int64_t t = unit.head; t < unit.tile; t++)
-            if (p.hidden)
-                mixed_cells_tile<Bias>(p, c, plan, plan.q[t], mine, mine + own);
-            else if (bends(p))
+        for (int64_t t = unit.head; t < unit.tile; t++) {
+            if constexpr (!kMultiplies<Bias>)
+                if (p.hidden) {
+                    mixed_cells_tile<Bias>(p, c, plan, plan.q[t], mine, mine + own);
+                    continue;
+                }
+            if (bends(p))
                 cells_tile<Bias, Bent>(p, c, plan, u % heads, plan.q[t], mine, mine + own);
             else
                 cells_tile<Bias, Straight>(p, c, plan, u % heads, plan.q[t], mine, mine + own);
+        }
+    }
+    return 0;
+}
+
+template <class Bend>
+inline int run_sticks_cells(const Problem &p, const Cells &c, const Plan &plan) {
+    Scratch scratch(p.threads, cells_floats(p));
+    if (!scratch.all) return 1;
+#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
+    for (int64_t u = 0; u < plan.unit_count * p.heads; u++) {
+        const Unit &unit = plan.units[u / p.heads];
+        for (int64_t t = unit.head; t < unit.tile; t++)
+            sticks_cells_tile<Bend>(p, c, plan, u % p.heads, plan.q[t],
+                                    scratch.all + thread_index() * scratch.each);
     }
     return 0;
 }
 
 int cells(const Problem &p, const Cells &c, const Plan &plan) {
+    if (p.sticks)
+        return bends(p) ? run_sticks_cells<Bent>(p, c, plan)
+                        : run_sticks_cells<Straight>(p, c, plan);
+    if (p.kind == kFactor) return run_cells<Factor>(p, c, plan, 0);
     if (p.kind == kToeplitz) return run_cells<Toeplitz>(p, c, plan, 0);
     if (p.kind == kSlope) return run_cells<Slope>(p, c, plan, 0);
     if (p.kind == kPieces) return run_cells<Pieces>(p, c, plan, 2 * p.pieces * W);
@@ -173,6 +223,10 @@ int decode(const Decode &p) {
 int backward(const Problem &p, const Plan &plan) {
     int64_t pieces = 2 * p.pieces * W + kScores;
     bool learns = p.d_table || p.d_weight || p.d_row || p.d_col || p.d_slopes;
+    if (p.sticks)
+        return bends(p) ? run_sticks_backward<Bent>(p, plan)
+                        : run_sticks_backward<Straight>(p, plan);
+    if (p.kind == kFactor) return run_backward<Factor, true>(p, plan, kScores);
     if (p.kind == kToeplitz && learns) return run_backward<Toeplitz, true>(p, plan, 0);
     if (p.kind == kToeplitz) return run_backward<Toeplitz, false>(p, plan, 0);
     if (p.kind == kSlope && learns) return run_backward<Slope, true>(p, plan, 0);

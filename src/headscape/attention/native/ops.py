@@ -7,6 +7,7 @@
 
     none      nothing
     toeplitz  table [h n]
+    factor    table [h n], which multiplies the scores
     slope     row [#b h t] and col [#b h s] in float64, and optionally weight [#b h t]
     pieces    near [n], 1 / far [#b t], slopes [h p], offsets [h p], knots [p - 1]
     sheared   r [#b h t c], basis [#h n c], and optionally u [#b h s c2], its basis [#h n c2]
@@ -14,7 +15,9 @@
 and `mixing` says what DAPE or DAPEv2 does with them (empty: the scores are not mixed); its tensors
 are in_weight [m c k], in_bias [m], out_weight [h m k], out_bias [h]. A table to be mixed is
 followed by its fold [k+1 m n] (see fold.py): in_weight then has the scores' half alone, and the
-bias's half and in_bias are in the fold.
+bias's half and in_bias are in the fold. `sticks` is empty for a softmax; otherwise weights break a
+stick, "current" in it says that the query's own key takes part and "rest" that its own value gets
+what is left.
 
 `at` has the positions of queries and keys, where there are groups those of both and, of a sheared
 bias, the row of its bases for every distance [1 n]. `low` is the distance in column 0 of a table,
@@ -33,7 +36,9 @@ from headscape.attention.native.gradients import buffers, gather, padded, parts_
 from headscape.attention.native.library import Fields, call
 from headscape.errors import InputError
 
-KINDS = {"none": 0, "toeplitz": 1, "slope": 2, "pieces": 3, "sheared": 0}
+KINDS = {"none": 0, "toeplitz": 1, "slope": 2, "pieces": 3, "factor": 4, "sheared": 0}
+BY_DISTANCE = ("toeplitz", "factor", "pieces")
+"""Kinds whose first tensor is a table by distance."""
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MARGIN = 32
 """Columns of a table beyond the distances that occur; a vector may reach that far."""
@@ -53,6 +58,7 @@ def fields_of(
     values: list[Tensor],
     kind: str,
     mixing: str,
+    sticks: str,
     low: int,
     causal: bool,  # noqa: FBT001
     scale: float,
@@ -72,13 +78,14 @@ def fields_of(
         "temperature": None if temperature is None else temperature.contiguous(),
         "sink": None if sink is None else sink.contiguous(), "parts": 1, "kind": KINDS[kind],
         "q": q.data_ptr(), "q_batch": q.stride(0), "q_head": q.stride(1), "q_row": q.stride(2),
-        "k": k, "v": v, "by_token": int(not mixing),
+        "k": k, "v": v, "by_token": int(not mixing), "sticks": int(bool(sticks)),
+        "takes_own": int("current" in sticks), "keeps_rest": int("rest" in sticks),
         "q_stride": 0 if rows == 1 else t, "k_stride": 0 if rows == 1 else k.shape[2],
     }  # fmt: skip
     for name, x in zip(("q_at", "k_at", "q_group", "k_group"), at, strict=False):
         fields[name] = x.to(torch.int64).expand(rows, -1).contiguous()
     bias = [x.contiguous() for x in (values[:-MIXERS] if mixing else values)]
-    if kind in ("toeplitz", "pieces"):
+    if kind in BY_DISTANCE:
         fields |= {"table": bias[0], "table_low": low, "table_length": bias[0].shape[-1]}
     if kind == "toeplitz" and mixing:
         fields |= {"fold": bias[1], "fold_low": low - FOLD, "fold_length": bias[1].shape[-1]}
@@ -131,7 +138,7 @@ def _check(
     for x in values:
         if not bool(torch.isfinite(torch.stack(torch.aminmax(x))).all()):
             raise InputError(f"bias ({kind}) contains values that are not finite.")
-    if kind in ("toeplitz", "pieces", "sheared"):
+    if kind in (*BY_DISTANCE, "sheared"):
         columns, margin = values[0].shape[-1], MARGIN
         if kind == "sheared":
             columns, margin = at[-1].shape[1], REACH
@@ -171,6 +178,7 @@ def attention(
     values: list[Tensor],
     kind: str,
     mixing: str,
+    sticks: str,
     low: int,
     causal: bool,  # noqa: FBT001
     scale: float,
@@ -180,7 +188,7 @@ def attention(
     sink: Tensor | None,
     learns: bool,  # noqa: FBT001, ARG001
 ) -> tuple[Tensor, Tensor]:
-    """Attention and the logarithm of each softmax's denominator."""
+    """Attention and the logarithm of each softmax's denominator; of sticks, what is left."""
     _check(at, values, kind, mixing, low, causal)
     q, k, v = _rows(q, mixing), k.contiguous(), v.contiguous()
     b, h, t, _ = q.shape
@@ -188,8 +196,9 @@ def attention(
     if mixing:
         out = q.new_zeros(b, h, t, v.shape[3])
     fields = fields_of(
-        q, k, v, at, values, kind, mixing, low, causal, scale, window, softcap, temperature, sink
-    )
+        q, k, v, at, values, kind, mixing, sticks, low, causal, scale, window, softcap,
+        temperature, sink,
+    )  # fmt: skip
     call("forward", fields | {"out": out, "lse": lse})
     # Laid out by token: what a layer's projection reads is then the tensor kept for backward.
     return (out.transpose(1, 2).contiguous() if mixing else out).transpose(1, 2), lse
@@ -224,6 +233,7 @@ def attention_backward(
     values: list[Tensor],
     kind: str,
     mixing: str,
+    sticks: str,
     low: int,
     causal: bool,  # noqa: FBT001
     scale: float,
@@ -237,8 +247,9 @@ def attention_backward(
     q, k, v = _rows(q, mixing), k.contiguous(), v.contiguous()
     out, d_out = (x.contiguous() if mixing else _by_token(x) for x in (out, d_out))
     fields = fields_of(
-        q, k, v, at, values, kind, mixing, low, causal, scale, window, softcap, temperature, sink
-    )
+        q, k, v, at, values, kind, mixing, sticks, low, causal, scale, window, softcap,
+        temperature, sink,
+    )  # fmt: skip
     parts = parts_of(q.shape[0] * (1 if mixing else k.shape[1]))
     b, h, t, e = q.shape
     d_q = torch.zeros((b, h, t, e) if mixing else (b, t, h, e), dtype=torch.float32)

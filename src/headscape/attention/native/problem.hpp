@@ -11,7 +11,7 @@
 
 namespace headscape {
 
-enum Kind : int64_t { kNone = 0, kToeplitz = 1, kSlope = 2, kPieces = 3 };
+enum Kind : int64_t { kNone = 0, kToeplitz = 1, kSlope = 2, kPieces = 3, kFactor = 4 };
 
 enum Type : int64_t { kFloat = 0, kBfloat16 = 1, kFloat16 = 2 };
 
@@ -27,6 +27,9 @@ struct Problem {
     double softcap;            // 0: none
     const float *temperature;  // [b h t] or null
     const float *sink;         // [h] or null
+    int64_t sticks;            // weights break a stick (sticks.hpp) instead of a softmax
+    int64_t takes_own;         // of sticks: the query's own key takes part
+    int64_t keeps_rest;        // of sticks: what is left goes to the query's own value
 
     const void *q, *k, *v;            // [b h t e], [b hk s e], [b hk s ev]
     const int64_t *q_at, *k_at;       // positions, [t] or [b t]; [s] or [b s]
@@ -37,10 +40,10 @@ struct Problem {
     int64_t q_batch, q_head, q_row, by_token;
 
     void *out;   // [b h t ev]
-    float *lse;  // [b h t], log of the softmax's denominator
+    float *lse;  // [b h t], log of the softmax's denominator; of sticks, what is left
 
     int64_t kind;            // which bias
-    const float *table;      // toeplitz [h, length]; pieces: near [length]
+    const float *table;      // toeplitz, factor [h, length]; pieces: near [length]
     int64_t table_low;       // the distance in column 0
     int64_t table_length;
     const float *weight;     // slope [#b h t] or null; pieces: 1 / far [#b t]

@@ -1,10 +1,11 @@
 """The scores of one sequence reduced to a grid of cells, without a row of them in memory.
 
     content   scale q . k before rotation       final     what the softmax takes
-    bias      what position adds                weights   the softmax
+    bias      what position adds                weights   the softmax, or parts of a stick
 
-Two passes of the native kernels over all pairs: attention, for the softmax's denominators, then the
-scores once more, reduced tile by tile. Float32; memory is of order length + heads x cells^2.
+Two passes of the native kernels over all pairs: attention, for the softmax's denominators (of
+sticks, for what is left), then the scores once more, reduced tile by tile. Float32; memory is of
+order length + heads x cells^2.
 """
 
 from collections.abc import Mapping

@@ -11,8 +11,17 @@ from headscape.attention.native import adapter
 from headscape.encodings import build
 from headscape.types import Positions, Visible
 
-ENCODINGS = ("nope", "alibi", "cable", "fire", "dape+kerple", "dapev2+kerple")
-"""One encoding for every kind of bias and mixing that the kernels have code for."""
+ENCODINGS = (
+    "nope",
+    "alibi",
+    "cable",
+    "fire",
+    "kerple-weight",
+    "stick-breaking",
+    "dape+kerple",
+    "dapev2+kerple",
+)
+"""One encoding for every kind of bias, mixing and weights that the kernels have code for."""
 LENGTH, HEADS, HEAD_DIM = 70, 4, 16
 TOLERANCE = 1e-4
 """Largest allowed error, relative to the largest output or gradient."""

@@ -1,0 +1,42 @@
+"""Weights that break a stick, as data for the kernels.
+
+    w_ij = sigmoid(S_ij) prod_{j < t} (1 - sigmoid(S_it))
+    rest_i = 1 - sum_j w_ij
+
+j and t are the keys that take part, in their order. `weights` is the dense definition. Products are
+sums of log(1 - sigmoid), at least in float32.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sticks:
+    """A query's keys, from the last to the first, each take a part of what the later ones left."""
+
+    takes_current: bool
+    """The query's own key, the last that it sees, takes part."""
+    keeps_rest: bool
+    """What is left goes to the query's own value."""
+
+    def weights(
+        self, scores: Float[Tensor, "b h t s"], visible: Bool[Tensor, "#b 1 t s"]
+    ) -> Float[Tensor, "b h t s"]:
+        """Return the weights; 0 where hidden, and in a row that sees no key."""
+        work = torch.promote_types(scores.dtype, torch.float32)
+        a = scores.to(work)
+        own = visible & (visible.flip(-1).cumsum(dim=-1).flip(-1) == 1)
+        taking = visible if self.takes_current else visible & ~own
+        left = F.logsigmoid(-a).masked_fill(~taking, 0.0)
+        # What the nearer keys leave: the sum over all later columns that take part.
+        nearer = left.flip(-1).cumsum(dim=-1).flip(-1) - left
+        weights = (F.logsigmoid(a) + nearer).exp().masked_fill(~taking, 0.0)
+        if self.keeps_rest:
+            rest = left.sum(dim=-1, keepdim=True).exp()
+            weights = weights + rest * own
+        return weights.to(scores.dtype)
