@@ -100,7 +100,7 @@ class TransformerXL(Encoding):
             # A causal basis starts at distance 0 and only grows, so a cache can keep it.
             basis = heads.keep("basis", far, lambda n: self.basis(0, n))
         r = heads.scale * (heads.q + self.position[:, None])
-        constant = heads.scale * (heads.keys() @ self.content[:, :, None])
+        constant = (heads.keys() * (heads.scale * self.content[:, None])).sum(-1, keepdim=True)
         flat = basis.new_ones(1, 1, 1).expand(-1, -1, basis.shape[-1])
         return Sheared(r, basis, zero, (constant, flat))
 
@@ -123,11 +123,12 @@ class TransformerXL(Encoding):
 
     def split(self) -> tuple[Float[Tensor, "h m e"], Float[Tensor, "h m e"]]:
         """Return what W_R makes of sines and what it makes of cosines, per head."""
-        weight = self.project.weight.reshape(self.shape.heads, -1, self.shape.width).mT
-        if self.config.layout == "interleaved":
-            return weight[:, ::2], weight[:, 1::2]
-        half = self.shape.width // 2
-        return weight[:, :half], weight[:, half:]
+        heads, half = self.shape.heads, self.shape.width // 2
+        if self.config.layout == "halves":
+            sine, cosine = self.project.weight.reshape(heads, -1, 2, half).unbind(2)
+        else:
+            sine, cosine = self.project.weight.reshape(heads, -1, half, 2).unbind(3)
+        return sine.mT, cosine.mT
 
     def sinusoids(self, count: int) -> tuple[Float[Tensor, "n m"], Float[Tensor, "n m"]]:
         """Return the sines and the cosines in R of distances 0, 1, 2 ...

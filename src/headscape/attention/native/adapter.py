@@ -210,7 +210,8 @@ def _values(
     distance = torch.arange(low, max(most, low) + margin + 1)
     if isinstance(bias, Sheared):
         tensors = [bias.r, bias.basis.mT, *_by_key(bias)]
-        return "sheared", [x.float() for x in tensors], low
+        # In the kernels' layout here, so that the backward pass does not copy them again.
+        return "sheared", [x.float().contiguous() for x in tensors], low
     if isinstance(bias, Toeplitz):
         column = (distance + bias.zero).clamp(0, bias.table.shape[1] - 1)
         return "toeplitz", [bias.table.index_select(1, column).float()], low

@@ -190,12 +190,21 @@ struct Room {
     }
 };
 
+// The positions of the keys that a query tile sees, from the first to the last.
+struct Reach {
+    int64_t first = kEverything, last = -kEverything;
+    void add(const Tile &k) {
+        first = smaller(first, k.position), last = greater(last, k.position + k.count - 1);
+    }
+};
+
 // The sheared bias of a query tile. Rows of r, u and the bases are `wide` floats long, zeros behind
 // their rank.
 struct Sheared {
     const Problem &p;
     int64_t head, row, wide, key_wide;
     const Tile &q;
+    const Reach reach;
     float *turned, *block, *piece;
     Ring curves, grads;
 
@@ -205,8 +214,8 @@ struct Sheared {
         return rounded_up(p.rank, 16) * kQueryTile + 2 * kRing * kRingLd + block + piece + block;
     }
     Sheared(const Problem &problem, int64_t row_, int64_t head_, const Tile &q_, int64_t padded,
-            Room &room, bool learns)
-        : p(problem), head(head_), row(row_), q(q_) {
+            const Reach &reach_, Room &room, bool learns)
+        : p(problem), head(head_), row(row_), q(q_), reach(reach_) {
         if (!p.r) return;
         wide = rounded_up(p.rank, 16), key_wide = rounded_up(p.key_rank, 16);
         turned = room.take(wide * kQueryTile), block = room.take(kKeyBlock * kKeyLd);
@@ -258,6 +267,10 @@ struct Sheared {
             return choose((Lanes)(lane_index() < (int32_t)rows), permute(x, last), V{});
         }
     };
+    // Which rows of curves from distance d on a query needs: at both ends not all do.
+    Band needed(int64_t d) const {
+        return {q.position - reach.last - d, q.position - reach.first - d};
+    }
     const float *keys(int64_t j) const {
         return p.u + row * p.u_stride + (head * p.keys + j) * key_wide;
     }
@@ -270,7 +283,7 @@ struct Sheared {
             pieces(from, from + all, kPiece, [&](int64_t d, int64_t count, int64_t at, int64_t rows) {
                 float *to = rows == count ? curves.row(d) : piece;
                 along_queries(rows, padded, p.rank, basis(at), wide, turned, kQueryTile, to, kRingLd,
-                              kAll);
+                              rows == count ? needed(d) : kAll);
                 for (int64_t n = 0; rows < count && n < count; n++)
                     memcpy(curves.row(d + n), piece + (source(d + n) - at) * kRingLd,
                            padded * sizeof(float));
@@ -392,10 +405,11 @@ struct Sheared {
                         }
                 }
                 const float *sums = rows < count ? piece : ds;
+                Band band = rows < count ? kAll : needed(d);
                 over_keys<Into::kAdd>(q.count, wide, rows, sums, kRingLd, basis(at), wide, d_r, wide,
-                                      nullptr, kAll);
+                                      nullptr, band);
                 over_queries(rows, wide, q.count, sums, kRingLd, queries(), wide, d_basis + at * wide,
-                             wide, kAll);
+                             wide, band);
                 memset(ds, 0, count * kRingLd * sizeof(float));
             });
         });
