@@ -241,15 +241,16 @@ struct Sheared {
             run(d, next - d, source(d), source(next - 1) - source(d) + 1);
         }
     }
-    // How W distances from d on share rows of the basis, those before `end`: lane l has row
-    // row(d) + from[l].
+    // How W distances from d on share rows of the basis, those before `end`: the row of lane l is
+    // from[l] rows after that of lane 0.
     struct Shared {
         Lanes from, last, same[4];  // last: for each of the rows, the last lane that has it
         int64_t rows, steps = 0;
         Shared(const Sheared &s, int64_t d, int64_t end) {
             int32_t row[W], lane[W] = {};
             int64_t most = smaller(W, end - d), first = s.source(d);
-            for (int64_t l = 0; l < W; l++) row[l] = (int32_t)(s.source(d + smaller(l, most - 1)) - first);
+            for (int64_t l = 0; l < W; l++)
+                row[l] = (int32_t)(s.source(d + smaller(l, most - 1)) - first);
             for (int32_t l = 0; l < most; l++) lane[row[l]] = l;
             memcpy(&from, row, sizeof from);
             memcpy(&last, lane, sizeof last);
@@ -383,8 +384,8 @@ struct Sheared {
         for (int64_t n = 0; n < count; n += W) {
             Shared shared(*this, d + n, d + count);
             float *to = piece + source(d + n) - at;
-            for (int64_t j = 0; j < keys; j++)
-                store(to + j * kKeyLd, load(to + j * kKeyLd) + shared.sums(load(ds + j * kKeyLd + n)));
+            for (int64_t j = 0; j < keys; j++, to += kKeyLd)
+                store(to, load(to) + shared.sums(load(ds + j * kKeyLd + n)));
         }
         return piece;
     }
