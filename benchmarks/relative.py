@@ -100,8 +100,11 @@ def deberta(length: int) -> Layer:
     def heads(linear: nn.Module, x: Tensor) -> Tensor:
         return linear(x).unflatten(-1, (HEADS, HEAD_DIM)).transpose(-2, -3)
 
+    def project_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+        return heads(peer.query_proj, x), heads(peer.key_proj, x)
+
     def project(x: Tensor) -> Heads:
-        return heads(peer.query_proj, x), heads(peer.key_proj, x), heads(peer.value_proj, x)
+        return *project_rows(x), heads(peer.value_proj, x)
 
     def theirs(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = q[0], k[0], v[0]
@@ -111,23 +114,23 @@ def deberta(length: int) -> Layer:
 
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return adapter.attend(
-            prepare(
-                encoding, q, k, v, None, Positions.span(length), project=lambda x: project(x)[:2]
-            )
+            prepare(encoding, q, k, v, None, Positions.span(length), project=project_rows)
         )
 
     return Layer(project, theirs, ours, list(peer.parameters()))
 
 
 class Projection(nn.Module):
-    """XLNet's projection of sinusoids, [d h e]."""
+    """XLNet's projection of sinusoids, [d h e], as the weight of a linear layer."""
 
     def __init__(self, r: nn.Parameter) -> None:
         super().__init__()
         self.r = r
 
-    def forward(self, waves: Tensor) -> Tensor:
-        return waves @ self.r.flatten(1)
+    @property
+    def weight(self) -> Tensor:
+        """[h e, d]."""
+        return self.r.flatten(1).T
 
 
 def xlnet(length: int) -> Layer:

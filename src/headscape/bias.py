@@ -96,7 +96,9 @@ class Sheared:
     zero: int
     """The column of both bases for distance 0; with `column`, its entry for distance 0."""
     key: tuple[Float[Tensor, "#b h s c2"], Float[Tensor, "#h c2 n"]] | None = None
-    """u and its basis, which add u_j . basis[i - j]: DeBERTa's position-to-content term."""
+    """u and its basis, which add u_j . basis[i - j]: DeBERTa's position-to-content term.
+
+    If the basis is one column, expanded, the kernels add one number per key."""
     column: Int[Tensor, " m"] | None = None
     """The columns of both bases for distances from -zero on, where some share one: buckets."""
 

@@ -22,8 +22,8 @@ from headscape.types import Positions, Visible
 
 BIASES = [
     "none", "toeplitz", "slope", "weighted slope", "pieces", "sheared", "sheared by key",
-    "sheared in buckets, by key", "factor", "sticks", "sticks, current", "sticks, dropped",
-    "sticks, current, dropped",
+    "sheared in buckets, by key", "sheared, constant by key", "factor", "sticks",
+    "sticks, current", "sticks, dropped", "sticks, current, dropped",
 ]  # fmt: skip
 LENGTHS = [1, 2, 7, 15, 16, 17, 31, 63, 64, 65, 100, 127, 128, 129, 140, 200, 257]
 
@@ -67,11 +67,10 @@ class Call:
             mlp = (x["in_weight"], x["in_bias"], x["out_weight"], x["out_bias"])
             return Perceptron(x["near"], self.zero, x["far"], *mlp, 0.1)
         if "sheared" in self.kind:
-            key = (x["u"], x["key_basis"]) if "u" in x else None
-            column = None
+            n, column = x["basis"].shape[-1], None
+            key = (x["u"], x["key_basis"].expand(-1, -1, n)) if "u" in x else None
             if "buckets" in self.kind:
                 # Distances that share a column, that follow each other, and that leave one out.
-                n = x["basis"].shape[-1]
                 column = (torch.arange(2 * n) * 7 % 5 // 2).cumsum(0).clamp(max=n - 1)
             return Sheared(x["r"], x["basis"], self.zero, key, column)
         return None
@@ -190,6 +189,7 @@ def _bias(draw: random.Random, kind: str, b: int, h: int, t: int, s: int) -> dic
         c, c2, heads = draw.choice([1, 3, 6, 16, 40]), draw.choice([1, 5, 24]), draw.choice([1, h])
         found = {"r": _some(rows, h, t, c) / c**0.5, "basis": _some(heads, c, n)}
         if "key" in kind:
-            found |= {"u": _some(rows, h, s, c2) / c2**0.5, "key_basis": _some(heads, c2, n)}
+            columns = 1 if "constant" in kind else n
+            found |= {"u": _some(rows, h, s, c2) / c2**0.5, "key_basis": _some(heads, c2, columns)}
         return found
     return {}

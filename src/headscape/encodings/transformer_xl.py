@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.bias import Sheared
@@ -90,44 +90,58 @@ class TransformerXL(Encoding):
     ) -> Sheared:
         """Return (q_i + w) . W_R R(i - j) by query, and u . k_j by key, both scaled."""
         heads = need_heads(self.title, positions, heads)
-        distance, _ = self.distances(positions, self.content.device)
+        distance, zero = self.distances(positions, self.content.device)
+        far = len(distance) - 1 - zero
         if self.config.clamp is not None:
-            distance = distance[distance.abs() <= self.config.clamp]
-        zero = -int(distance[0])
+            zero = min(zero, self.config.clamp)
         if zero:
-            basis = self.basis(distance)
+            basis = self.basis(zero, far)
         else:
             # A causal basis starts at distance 0 and only grows, so a cache can keep it.
-            device = distance.device
-            basis = heads.keep(
-                "basis", len(distance), lambda n: self.basis(torch.arange(n, device=device))
-            )
+            basis = heads.keep("basis", far, lambda n: self.basis(0, n))
         r = heads.scale * (heads.q + self.position[:, None])
-        constant = heads.scale * (heads.keys() @ self.content[:, :, None])
-        flat = torch.ones_like(basis[:1, :1])
+        constant = (heads.keys() * (heads.scale * self.content[:, None])).sum(-1, keepdim=True)
+        flat = basis.new_ones(1, 1, 1).expand(-1, -1, basis.shape[-1])
         return Sheared(r, basis, zero, (constant, flat))
 
-    def basis(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "h e m"]:
-        """Return W_R R of consecutive distances, up to the clamp."""
-        if self.config.clamp is not None:
-            distance = distance[distance.abs() <= self.config.clamp]
-        found: Tensor = self.project(self.sinusoids(distance))
-        return found.reshape(len(distance), self.shape.heads, -1).permute(1, 2, 0)
+    def basis(self, left: int, right: int) -> Float[Tensor, "h e m"]:
+        """Return W_R R of the distances from -left to right, both up to the clamp.
 
-    def sinusoids(self, distance: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
-        """Return R of consecutive distances.
+        R(-d) is R(d) with its sines negated, so only distances from 0 on are projected, sines and
+        cosines apart.
+        """
+        if self.config.clamp is not None:
+            left, right = min(left, self.config.clamp), min(right, self.config.clamp)
+        waves = self.sinusoids(max(left, right) + 1)
+        # [h n e], which the kernels read as it is.
+        sine, cosine = (x @ w for x, w in zip(waves, self.split(), strict=True))
+        by_right = (cosine + sine)[:, : right + 1]
+        if not left:
+            return by_right.mT
+        by_left = (cosine - sine)[:, 1 : left + 1]
+        return torch.cat([by_left.flip(1), by_right], dim=1).mT
+
+    def split(self) -> tuple[Float[Tensor, "h m e"], Float[Tensor, "h m e"]]:
+        """Return what W_R makes of sines and what it makes of cosines, per head."""
+        heads, half = self.shape.heads, self.shape.width // 2
+        if self.config.layout == "halves":
+            sine, cosine = self.project.weight.reshape(heads, -1, 2, half).unbind(2)
+        else:
+            sine, cosine = self.project.weight.reshape(heads, -1, half, 2).unbind(3)
+        return sine.mT, cosine.mT
+
+    def sinusoids(self, count: int) -> tuple[Float[Tensor, "n m"], Float[Tensor, "n m"]]:
+        """Return the sines and the cosines in R of distances 0, 1, 2 ...
 
         exp(i (a + b) w) = exp(i a w) exp(i b w): every 64th distance and 64 steps need a sine, with
         angles in float64; the rest are products.
         """
-        width, dtype = self.shape.width, self.content.dtype
-        m = torch.arange(0, width, 2, dtype=torch.float64, device=distance.device)
+        width, dtype, device = self.shape.width, self.content.dtype, self.content.device
+        m = torch.arange(0, width, 2, dtype=torch.float64, device=device)
         speed = self.config.base ** (-m / width)
-        steps = distance[::STEP, None], torch.arange(STEP, device=distance.device)[:, None]
         exact = dtype if dtype == torch.float64 else torch.float32
-        coarse, fine = (torch.polar(torch.ones_like(x * speed), x * speed) for x in steps)
-        turns = coarse.to(exact.to_complex())[:, None] * fine.to(exact.to_complex())
-        turns = turns.flatten(0, 1)[: len(distance)]
-        if self.config.layout == "halves":
-            return torch.cat([turns.imag, turns.real], dim=1).to(dtype)
-        return torch.stack([turns.imag, turns.real], dim=2).flatten(1).to(dtype)
+        steps = torch.arange(0, count, STEP, device=device), torch.arange(STEP, device=device)
+        angles = [x[:, None] * speed for x in steps]
+        coarse, fine = (torch.polar(torch.ones_like(x), x).to(exact.to_complex()) for x in angles)
+        turns = (coarse[:, None] * fine).flatten(0, 1)[:count]
+        return turns.imag.to(dtype).contiguous(), turns.real.to(dtype).contiguous()

@@ -241,9 +241,9 @@ def _values(
     low = (max(least, 0) if causal else least) - margin
     distance = torch.arange(low, max(most, low) + margin + 1)
     if isinstance(bias, Sheared):
-        pairs = [(bias.r, bias.basis), *([] if bias.key is None else [bias.key])]
-        tensors = [x for r, basis in pairs for x in (r, basis.mT)]
-        return "sheared", [x.float() for x in tensors], low
+        tensors = [bias.r, bias.basis.mT, *_by_key(bias)]
+        # In the kernels' layout here, so that the backward pass does not copy them again.
+        return "sheared", [x.float().contiguous() for x in tensors], low
     if isinstance(bias, Toeplitz):
         column = (distance + bias.zero).clamp(0, bias.table.shape[1] - 1)
         return "toeplitz", [bias.table.index_select(1, column).float()], low
@@ -251,6 +251,16 @@ def _values(
     column = (distance + bias.zero).clamp(0, bias.near.shape[0] - 1)
     near = bias.near.index_select(0, column).float()
     return "pieces", [near, (1 / bias.far.double()).float(), *pieces(bias)], low
+
+
+def _by_key(bias: Sheared) -> list[Tensor]:
+    """Return u and its basis, or one number per key if its basis is constant."""
+    if bias.key is None:
+        return []
+    u, basis = bias.key
+    if basis.shape[-1] == 1 or basis.stride(-1) == 0:
+        return [(u * basis[:, None, :, 0]).sum(-1)]
+    return [u, basis.mT]
 
 
 def pieces(mlp: Perceptron) -> tuple[Tensor, Tensor, Tensor]:

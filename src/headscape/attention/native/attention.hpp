@@ -34,6 +34,13 @@ inline bool sees(const Problem &p, const Tile &q, const Tile &k) {
            k.position + k.count > q.position - wide;
 }
 
+inline Reach reach_of(const Problem &p, const Plan &plan, int64_t row, const Tile &q) {
+    Reach reach;
+    for (int64_t t = plan.k_begin[row]; t < plan.k_begin[row + 1]; t++)
+        if (sees(p, q, plan.k[t])) reach.add(plan.k[t]);
+    return reach;
+}
+
 // Which keys of the pair the queries i ... i + W - 1 see: any of them [first, end), all of them
 // [whole, rest), and rows of zeros on either side from `above` and up to `below`.
 struct Seen {
@@ -141,7 +148,7 @@ inline void forward_tile(const Problem &p, const Plan &plan, const Unit &unit, f
     float *factor = room.take(kQueryTile);
     float *k_room = room.take(halves * kKeyTile * e), *v_room = room.take(halves * kKeyTile * ev);
     float *own = room.take(kQueryTile * greater(e, ev));
-    Sheared sheared(p, unit.row, unit.head, q, padded, room, false);
+    Sheared sheared(p, unit.row, unit.head, q, padded, reach_of(p, plan, unit.row, q), room, false);
     int64_t at = head * p.queries + q.start;
     Rows into = Rows::per_query(p, unit.row, unit.head, q, ev);
     transpose(Rows::of_q(p, unit.row, unit.head, q).gather(p, p.q, own), q.count, e, padded,
@@ -241,7 +248,7 @@ inline void backward_tile(const Problem &p, const Plan &plan, int64_t row, int64
     float *k_room = room.take(halves * kKeyTile * e), *v_room = room.take(halves * kKeyTile * ev);
     float *q_room = room.take(kQueryTile * e), *d_room = room.take(kQueryTile * ev);
     float *own = room.take(kQueryTile * greater(e, ev));
-    Sheared sheared(p, row, head_index, q, padded, room, kLearns);
+    Sheared sheared(p, row, head_index, q, padded, reach_of(p, plan, row, q), room, kLearns);
     Bend bend(p, row, head_index, q);
     Rows from_out = Rows::per_query(p, row, head_index, q, ev);
     Rows into = Rows::per_query(p, row, head_index, q, e);

@@ -126,7 +126,7 @@ inline void cells_tile(const Problem &p, const Cells &cells, const Plan &plan, i
     float *s = room.take(kScores) + W, *content = room.take(kScores) + W;
     float *turned = room.take(e * kQueryTile), *raw = room.take(e * kQueryTile);
     float *lse = room.take(kQueryTile);
-    Sheared sheared(p, 0, head, q, padded, room, false);
+    Sheared sheared(p, 0, head, q, padded, reach_of(p, plan, 0, q), room, false);
     transpose((const float *)p.q + at * e, q.count, e, padded, (float)p.scale, turned, kQueryTile);
     if (cells.raw_q)
         transpose(cells.raw_q + at * e, q.count, e, padded, (float)p.scale, raw, kQueryTile);

@@ -45,6 +45,8 @@ def buffers(
         wide = _wide(bias[2])
         found["d_u"] = q.new_zeros(parts, b, h, k.shape[2], wide)
         found["d_key_basis"] = q.new_zeros(parts, b, h, length, wide)
+    if kind == "sheared" and len(bias) == 3:
+        found["d_constant"] = q.new_zeros(parts, b, h, k.shape[2])
     for name, x in zip(("in_weight", "in_bias", "out_weight", "out_bias"), mixers):  # noqa: B905
         found[f"d_{name}"] = q.new_zeros(parts, b, *x.shape, dtype=double)
     return found
@@ -52,16 +54,17 @@ def buffers(
 
 def padded(x: Tensor) -> Tensor:
     """The same with zeros up to the length of rows that the kernels want for r, u and bases."""
-    return F.pad(x, (0, _wide(x) - x.shape[-1])).contiguous()
+    more = _wide(x) - x.shape[-1]
+    return F.pad(x, (0, more)).contiguous() if more else x
 
 
 def _wide(x: Tensor) -> int:
     return -(-x.shape[-1] // 16) * 16
 
 
-def total(x: Tensor) -> Tensor:
-    """The sum over parts."""
-    return x[0] if x.shape[0] == 1 else x.sum(0)
+def total(x: Tensor, axes: int = 1) -> Tensor:
+    """The sum over parts, or over the first axes."""
+    return x.flatten(0, axes - 1).sum(0) if x.shape[:axes].numel() > 1 else x[(0,) * axes]
 
 
 def gather(kind: str, bias: list[Tensor], learned: dict[str, Tensor]) -> list[Tensor]:
@@ -75,9 +78,11 @@ def gather(kind: str, bias: list[Tensor], learned: dict[str, Tensor]) -> list[Te
         found += [learned["d_weight"]] if len(bias) == 3 else []
         return [d.sum_to_size(x.shape) for d, x in zip(found, bias, strict=True)]
     if kind == "sheared":
-        found = [learned["d_r"], learned["d_basis"].sum((0, 1))]
+        found = [learned["d_r"], total(learned["d_basis"], 2)]
         if len(bias) == 4:
-            found += [learned["d_u"].sum(0), learned["d_key_basis"].sum((0, 1))]
+            found += [total(learned["d_u"]), total(learned["d_key_basis"], 2)]
+        if len(bias) == 3:
+            found += [total(learned["d_constant"])]
         found = [d[..., : x.shape[-1]] for d, x in zip(found, bias, strict=True)]
         return [d.sum_to_size(x.shape).contiguous() for d, x in zip(found, bias, strict=True)]
     return [

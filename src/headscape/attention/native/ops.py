@@ -10,7 +10,8 @@
     factor    table [h n], which multiplies the scores
     slope     row [#b h t] and col [#b h s] in float64, and optionally weight [#b h t]
     pieces    near [n], 1 / far [#b t], slopes [h p], offsets [h p], knots [p - 1]
-    sheared   r [#b h t c], basis [#h n c], and optionally u [#b h s c2], its basis [#h n c2]
+    sheared   r [#b h t c], basis [#h n c], and optionally u [#b h s c2], its basis [#h n c2] or
+              one number per key for all distances, [#b h s]
 
 and `mixing` says what DAPE or DAPEv2 does with them (empty: the scores are not mixed); its tensors
 are in_weight [m c k], in_bias [m], out_weight [h m k], out_bias [h]. A table to be mixed is
@@ -122,6 +123,8 @@ def _sheared(bias: list[Tensor]) -> Fields:
     if len(bias) == 4:
         tensors["key_turned"] = F.pad(bias[3].mT, (0, SPARE))
         fields["turned_length"] = bias[3].shape[1] + SPARE
+    if len(bias) == 3:
+        tensors["constant"] = bias[2]
     for name, x in tensors.items():
         fields |= {name: x, f"{name}_stride": 0 if x.shape[0] == 1 else x[0].numel()}
     return fields

@@ -59,9 +59,10 @@ struct Problem {
     const float *r, *basis;          // [#b h t wide], [#h basis_rows wide]
     const float *u, *key_basis;      // [#b h s wide], [#h basis_rows wide]
     const float *key_turned;         // [#h key_rank turned_length], at least 16 columns more
+    const float *constant;           // [#b h s] or null: by key, the same at every distance
     const int64_t *source;           // the row of both bases for distance basis_low, the next ...
     int64_t rank, key_rank;
-    int64_t r_stride, u_stride;      // from one batch row to the next; 0: shared
+    int64_t r_stride, u_stride, constant_stride;  // from one batch row to the next; 0: shared
     int64_t basis_stride, key_basis_stride, key_turned_stride;  // between heads; 0: shared
     int64_t basis_low, basis_rows, turned_length;
 
@@ -86,6 +87,7 @@ struct Problem {
     float *d_slopes, *d_offsets;  // pieces: [parts b h pieces] or null
     float *d_r, *d_basis;       // [b h t wide], [parts b h basis_rows wide] or null
     float *d_u, *d_key_basis;   // [parts b h s wide], [parts b h basis_rows wide] or null
+    float *d_constant;          // [parts b h s] or null
     float *d_fold;              // [parts b 1+taps hidden length]
     double *d_in_weight, *d_in_bias;    // [parts b hidden c taps], [parts b hidden]
     double *d_out_weight, *d_out_bias;  // [parts b h hidden taps], [parts b h]

@@ -93,7 +93,9 @@ inline void sheared_blocks(const Pair &pair, int64_t i, const Rows &rows) {
     for (; end > first; end -= W) rows(greater(first, end - W), end, pair.gap() + i - end + 1);
 }
 
-inline void add_curves(const Pair &pair, const Ring &ring, int64_t padded, float *s, int64_t ld) {
+// `constant` is a number per key, or null.
+inline void add_curves(const Pair &pair, const Ring &ring, int64_t padded, const float *constant,
+                       float *s, int64_t ld) {
     for (int64_t i = 0; i < padded; i += W)
         sheared_blocks(pair, i, [&](int64_t first, int64_t end, int64_t at) {
             V x[2 * W - 1];
@@ -101,6 +103,9 @@ inline void add_curves(const Pair &pair, const Ring &ring, int64_t padded, float
             for (int64_t r = 0; r < 2 * W - 1; r++) x[r] = load(ring.row(at + r) + i);
             shear<1>(x);
             float *to = s + i + (end - 1) * ld;
+            if (constant)
+#pragma GCC unroll 16
+                for (int64_t r = 0; r < W; r++) x[r] += splat(constant[greater(first, end - 1 - r)]);
             if (end - first == W) {
 #pragma GCC unroll 16
                 for (int64_t r = 0; r < W; r++) store(to - r * ld, load(to - r * ld) + x[r]);
@@ -127,6 +132,27 @@ inline void gather_curves(const Pair &pair, const Ring &ring, int64_t padded, co
                 store(to, load(to) + x[r]);
             }
         });
+}
+
+inline float sum_of(const float *x, int64_t count) {
+    V all = V{};
+    int64_t n = 0;
+    for (; n + W <= count; n += W) all += load(x + n);
+    float total = sum(all);
+    for (; n < count; n++) total += x[n];
+    return total;
+}
+
+// total[j] += the sum of row j of a tile's gradients.
+inline void add_rows(const Pair &pair, const float *d, int64_t ld, float *total) {
+    Band band = pair.band();
+    for (int64_t j = 0; j < pair.k.count; j++) {
+        int64_t i = clamp(j - band.high, 0, pair.q.count) / W * W;
+        int64_t end = clamp(j - band.low + 1, 0, pair.q.count);
+        V all = V{};
+        for (; i < end; i += W) all += load(d + j * ld + i);
+        total[j] += sum(all);
+    }
 }
 
 // Keys of one block and the queries that see some of them: query i of key j is in column
@@ -164,12 +190,21 @@ struct Room {
     }
 };
 
+// The positions of the keys that a query tile sees, from the first to the last.
+struct Reach {
+    int64_t first = kEverything, last = -kEverything;
+    void add(const Tile &k) {
+        first = smaller(first, k.position), last = greater(last, k.position + k.count - 1);
+    }
+};
+
 // The sheared bias of a query tile. Rows of r, u and the bases are `wide` floats long, zeros behind
 // their rank.
 struct Sheared {
     const Problem &p;
     int64_t head, row, wide, key_wide;
     const Tile &q;
+    const Reach reach;
     float *turned, *block, *piece;
     Ring curves, grads;
 
@@ -179,8 +214,8 @@ struct Sheared {
         return rounded_up(p.rank, 16) * kQueryTile + 2 * kRing * kRingLd + block + piece + block;
     }
     Sheared(const Problem &problem, int64_t row_, int64_t head_, const Tile &q_, int64_t padded,
-            Room &room, bool learns)
-        : p(problem), head(head_), row(row_), q(q_) {
+            const Reach &reach_, Room &room, bool learns)
+        : p(problem), head(head_), row(row_), q(q_), reach(reach_) {
         if (!p.r) return;
         wide = rounded_up(p.rank, 16), key_wide = rounded_up(p.key_rank, 16);
         turned = room.take(wide * kQueryTile), block = room.take(kKeyBlock * kKeyLd);
@@ -206,17 +241,37 @@ struct Sheared {
             run(d, next - d, source(d), source(next - 1) - source(d) + 1);
         }
     }
-    // Runs of distances that share a row of the basis. Of the distances d ... d + distances - 1, those
-    // from index at[r] to at[r + 1] - 1 have row first + r; at[count] is `distances`.
-    struct Runs {
-        int32_t at[kKeyLd + 1];
-        int64_t count = 0;
-        Runs(const Sheared &s, int64_t d, int64_t distances, int64_t first) {
-            for (int64_t n = 0; n < distances; n++)
-                if (s.source(d + n) - first == count) at[count++] = (int32_t)n;
-            at[count] = (int32_t)distances;
+    // How W distances from d on share rows of the basis, those before `end`: the row of lane l is
+    // from[l] rows after that of lane 0.
+    struct Shared {
+        Lanes from, last, same[4];  // last: for each of the rows, the last lane that has it
+        int64_t rows, steps = 0;
+        Shared(const Sheared &s, int64_t d, int64_t end) {
+            int32_t row[W], lane[W] = {};
+            int64_t most = smaller(W, end - d), first = s.source(d);
+            for (int64_t l = 0; l < W; l++)
+                row[l] = (int32_t)(s.source(d + smaller(l, most - 1)) - first);
+            for (int32_t l = 0; l < most; l++) lane[row[l]] = l;
+            memcpy(&from, row, sizeof from);
+            memcpy(&last, lane, sizeof last);
+            rows = row[most - 1] + 1;
+            // same[n]: the lanes that have the row of the lane 2^n before them.
+            for (int64_t by = 1; by < W; by *= 2, steps++) {
+                for (int64_t l = 0; l < W; l++) same[steps][l] = -(l >= by && row[l] == row[l - by]);
+                if (!any(same[steps])) break;
+            }
+        }
+        // The sum over the lanes of each row, in the lane of its number.
+        V sums(V x) const {
+            for (int64_t n = 0; n < steps; n++)
+                x += from_bits(bits(permute(x, lane_index() - (1 << n))) & same[n]);
+            return choose((Lanes)(lane_index() < (int32_t)rows), permute(x, last), V{});
         }
     };
+    // Which rows of curves from distance d on a query needs: at both ends not all do.
+    Band needed(int64_t d) const {
+        return {q.position - reach.last - d, q.position - reach.first - d};
+    }
     const float *keys(int64_t j) const {
         return p.u + row * p.u_stride + (head * p.keys + j) * key_wide;
     }
@@ -229,7 +284,7 @@ struct Sheared {
             pieces(from, from + all, kPiece, [&](int64_t d, int64_t count, int64_t at, int64_t rows) {
                 float *to = rows == count ? curves.row(d) : piece;
                 along_queries(rows, padded, p.rank, basis(at), wide, turned, kQueryTile, to, kRingLd,
-                              kAll);
+                              rows == count ? needed(d) : kAll);
                 for (int64_t n = 0; rows < count && n < count; n++)
                     memcpy(curves.row(d + n), piece + (source(d + n) - at) * kRingLd,
                            padded * sizeof(float));
@@ -237,7 +292,10 @@ struct Sheared {
         });
         curves.low = smaller(curves.low, span.low);
         curves.high = smaller(curves.high, curves.low + kRing);
-        add_curves(pair, curves, padded, s, kLd);
+        const float *constant = nullptr;
+        if (p.constant)
+            constant = p.constant + row * p.constant_stride + head * p.keys + pair.k.start;
+        add_curves(pair, curves, padded, constant, s, kLd);
         for (int64_t j = 0; p.u && j < pair.k.count; j += kKeyBlock) {
             KeyBlock b(pair, j, padded);
             if (b.from >= b.end) continue;
@@ -264,6 +322,8 @@ struct Sheared {
         flush(pair, span.high);
         grads.low = smaller(grads.low, span.low);
         gather_curves(pair, grads, padded, d, kLd);
+        if (p.d_constant)
+            add_rows(pair, d, kLd, p.d_constant + pair.of_part() * p.keys + pair.k.start);
         for (int64_t j = 0; p.u && j < pair.k.count; j += kKeyBlock) {
             KeyBlock b(pair, j, padded);
             if (b.from >= b.end) continue;
@@ -277,7 +337,7 @@ struct Sheared {
                 const float *by = p.key_basis + head * p.key_basis_stride + at * key_wide;
                 float *d_by = p.d_key_basis + (part * p.basis_rows + at) * key_wide;
                 const float *ds = block + d - b.at;
-                if (rows < count) ds = collect(d, count, at, b.count, ds);
+                if (rows < count) ds = collect(d, count, at, rows, b.count, ds);
                 if (p.key_rank == 1) return learn_one(b, pair, at, rows, ds, d_u, d_by);
                 over_queries(b.count, key_wide, rows, ds, kKeyLd, by, key_wide, d_u, key_wide, kAll);
                 over_keys<Into::kAdd>(rows, key_wide, b.count, ds, kKeyLd, keys(pair.k.start + j),
@@ -303,33 +363,30 @@ struct Sheared {
         }
         for (int64_t n = 0; n < rows; n++) d_by[n * key_wide] += sums[n / W][n % W];
     }
-    // `spread` copies E of every row of the basis, in `piece`, to the distances of its run; `collect`
-    // is the reverse. Runs are consecutive, so the next run overwrites what a vector store writes past
-    // the end of one.
+    // `spread` copies E of every row of the basis, in `piece`, to its distances; `collect` is the
+    // reverse. What a vector store writes past the end of a piece, the next one overwrites.
     void spread(int64_t d, int64_t count, int64_t at, int64_t keys, float *to) const {
-        Runs runs(*this, d, count, at);
-        for (int64_t j = 0; j < keys; j++)
-            for (int64_t r = 0; r < runs.count; r++) {
-                V value = splat(piece[j * kKeyLd + r]);
-                for (int64_t n = runs.at[r]; n < runs.at[r + 1]; n += W)
-                    store(to + j * kKeyLd + n, value);
-            }
+        for (int64_t n = 0; n < count; n += W) {
+            Shared shared(*this, d + n, d + count);
+            const float *e = piece + source(d + n) - at;
+            for (int64_t j = 0; j < keys; j++)
+                store(to + j * kKeyLd + n, permute(load(e + j * kKeyLd), shared.from));
+        }
     }
-    const float *collect(int64_t d, int64_t count, int64_t at, int64_t keys, const float *ds) const {
-        Runs runs(*this, d, count, at);
+    const float *collect(int64_t d, int64_t count, int64_t at, int64_t rows, int64_t keys,
+                         const float *ds) const {
+        if (rows == 1) {
+            for (int64_t j = 0; j < keys; j++) piece[j * kKeyLd] = sum_of(ds + j * kKeyLd, count);
+            return piece;
+        }
         for (int64_t j = 0; j < keys; j++)
-            for (int64_t r = 0; r < runs.count; r++) {
-                const float *from = ds + j * kKeyLd;
-                int64_t n = runs.at[r], end = runs.at[r + 1];
-                float total = 0;
-                if (end - n >= W) {
-                    V many = V{};
-                    for (; n + W <= end; n += W) many += load(from + n);
-                    total = sum(many);
-                }
-                for (; n < end; n++) total += from[n];
-                piece[j * kKeyLd + r] = total;
-            }
+            memset(piece + j * kKeyLd, 0, (rows + W) * sizeof(float));
+        for (int64_t n = 0; n < count; n += W) {
+            Shared shared(*this, d + n, d + count);
+            float *to = piece + source(d + n) - at;
+            for (int64_t j = 0; j < keys; j++, to += kKeyLd)
+                store(to, load(to) + shared.sums(load(ds + j * kKeyLd + n)));
+        }
         return piece;
     }
     // Hands on the gradients of curves at distances of at least `from`, which no later key has.
@@ -349,10 +406,11 @@ struct Sheared {
                         }
                 }
                 const float *sums = rows < count ? piece : ds;
+                Band band = rows < count ? kAll : needed(d);
                 over_keys<Into::kAdd>(q.count, wide, rows, sums, kRingLd, basis(at), wide, d_r, wide,
-                                      nullptr, kAll);
+                                      nullptr, band);
                 over_queries(rows, wide, q.count, sums, kRingLd, queries(), wide, d_basis + at * wide,
-                             wide, kAll);
+                             wide, band);
                 memset(ds, 0, count * kRingLd * sizeof(float));
             });
         });

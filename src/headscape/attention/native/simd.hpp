@@ -94,6 +94,19 @@ inline V choose(Lanes mask, V yes, V no) {
     return from_bits((bits(yes) & mask) | (bits(no) & ~mask));
 }
 
+// x[from[l]] in lane l; only the last bits of `from` count.
+inline V permute(V x, Lanes from) {
+#if defined(__AVX512F__)
+    return _mm512_permutexvar_ps((__m512i)from, x);
+#elif defined(__AVX2__)
+    return _mm256_permutevar8x32_ps(x, (__m256i)from);
+#else
+    V found;
+    for (int64_t l = 0; l < W; l++) found[l] = x[from[l] & (W - 1)];
+    return found;
+#endif
+}
+
 inline bool any(Lanes mask) {
 #if defined(__AVX512F__)
     return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
