@@ -92,7 +92,9 @@ def test_proportional_frequencies_are_those_of_the_whole_head(
     assert turning == 0 or not torch.equal(turned, x)
 
 
-@pytest.mark.parametrize(("near", "far"), [(8, 20), (16, 17), (256, 512), (32, 128)])
+@pytest.mark.parametrize(
+    ("near", "far"), [(8, 20), (16, 17), (256, 512), (32, 128), (2, 9), (5, 30), (7, 30)]
+)
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_deberta_buckets_up_to_far_beyond_the_maximum(near: int, far: int) -> None:
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position

@@ -5,8 +5,8 @@
 as v2 and v3 compute it. Both terms read the same b; the paper writes delta(j, i) for the second,
 which is not what runs. 3 is one more than the number of terms, so with one of them it is 2.
 
-    bucket(d) = d                                                     for |d| <= n/2
-              = sign(d) (ceil(ln(2|d|/n) / ln(2(M-1)/n) (n/2 - 1)) + n/2)   beyond
+    bucket(d) = d                                                       for |d| <= m
+              = sign(d) (ceil(ln(|d|/m) / ln((M-1)/m) (m - 1)) + m)     beyond, m = floor(n/2)
 
 with n buckets a side and M the largest distance; b is clipped to 0 .. 2n - 1. DeBERTa v1, and v2 if
 its position_buckets is -1, have no buckets (bucketing="none"): bucket(d) = d. K_r and Q_r are
@@ -55,8 +55,7 @@ class DeBERTaConfig(Config):
         at_least(1, buckets=self.buckets)
         if self.bucketing == "none":
             return
-        if self.buckets < 4 or self.buckets % 2:
-            raise InputError(f"buckets must be even and at least 4, got {self.buckets}.")
+        at_least(2, buckets=self.buckets)
         if self.max_distance - 1 <= self.buckets // 2:
             raise InputError(
                 f"max_distance must be above buckets / 2 + 1 = {self.buckets // 2 + 1}, got "
