@@ -1,4 +1,4 @@
-"""Stick-breaking by the native kernels where sticks last, are used up at once, or are not a number."""
+"""Stick-breaking by the native kernels where sticks last, are used up, or are not a number."""
 
 import pytest
 import torch

@@ -286,7 +286,8 @@ inline void sticks_backward_tile(const Problem &p, const Plan &plan, int64_t row
         const float *key = rows_of(p, p.k, from * e, k.count * e, k_room);
         const float *value = rows_of(p, p.v, from * ev, k.count * ev, v_room);
         // The first pass ended with the scores of the farthest tile.
-        if (t > farthest) along_queries(k.count, padded, e, key, e, q_turned, kQueryTile, s, kLd, band);
+        if (t > farthest)
+            along_queries(k.count, padded, e, key, e, q_turned, kQueryTile, s, kLd, band);
         along_queries(k.count, padded, ev, value, ev, d_turned, kQueryTile, d, kLd, band);
         memcpy(sticks.left, borders + (t - begin) * kQueryTile, sizeof sticks.left);
         sticks.differentiate(pair, bend, s, d, yields, columns);
