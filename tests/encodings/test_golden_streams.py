@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float
 from second_wave import TIGHT, encoding, inputs, load, same_scores
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from headscape.encodings import Encoding, Stream
 from headscape.encodings.decay import Decay
 from headscape.encodings.reflections import Reflections
 from headscape.encodings.rotation import powers
+from headscape.encodings.stream import Transition
 from headscape.types import Positions, Visible
 
 
@@ -157,17 +160,25 @@ def test_path_and_its_gradients(gated: bool) -> None:
         same(found.transpose(1, 2), z[f"grad_{name}"])
 
 
+def scores_of(
+    transition: Transition, q: Tensor, k: Tensor, rows: slice = slice(None)
+) -> Float[Tensor, "b h r s"]:
+    """The scores with every key; 0 for keys after the last block of queries."""
+    found = transition.through(q, k).scores(rows)
+    return F.pad(found, (0, k.shape[2] - found.shape[3]))
+
+
 def test_cached_keys_go_through_the_reflections() -> None:
     z, config = load("path_fla_h6")
     w, beta = (z[name].transpose(1, 2) for name in ("w", "beta"))
-    scores = Reflections(w, beta).scores(z["q"], z["k"])
+    scores = scores_of(Reflections(w, beta), z["q"], z["k"])
     for old in (1, 13, 29):
         kept = Reflections(w[:, :, :old], beta[:, :, :old]).advance(z["k"][:, :, :old])
         keys = torch.cat([kept, z["k"][:, :, old:]], dim=2)
-        new = Reflections(w[:, :, old:], beta[:, :, old:]).scores(z["q"][:, :, old:], keys)
+        new = scores_of(Reflections(w[:, :, old:], beta[:, :, old:]), z["q"][:, :, old:], keys)
         seen = torch.ones(config["L"], config["L"]).tril().bool()[old:]
         same(new[:, :, seen], scores[:, :, old:][:, :, seen])
-        part = Reflections(w, beta).scores(z["q"], z["k"], slice(old, old + 3))
+        part = scores_of(Reflections(w, beta), z["q"], z["k"], slice(old, old + 3))
         below = torch.ones(config["L"], config["L"]).tril().bool()[old : old + 3]
         same(part[:, :, below], scores[:, :, old : old + 3][:, :, below])
 
@@ -186,12 +197,15 @@ def test_reflections_over_many_blocks_are_a_product_of_matrices() -> None:
             back = back - beta[0, 0, j] * (back @ w[0, 0, j]) * w[0, 0, j]
     new = Reflections(w[:, :, old:], beta[:, :, old:])
     for rows in (slice(None), slice(60, 70), slice(149, 150)):
-        found = new.scores(q[:, :, old:], k, rows)[0, 0]
+        found = scores_of(new, q[:, :, old:], k, rows)[0, 0]
         same(
             found.tril(old + (rows.start or 0)), expected[old:][rows].tril(old + (rows.start or 0))
         )
+    for fewer in (1, 30, 64, 130):  # queries than reflections
+        found = scores_of(new, q[:, :, -fewer:], k)[0, 0]
+        same(found.tril(n + old - fewer), expected[-fewer:].tril(n + old - fewer))
     moved = new.advance(k)
-    same((q[0, 0, -1] * moved[0, 0]).sum(-1), (new.scores(q[:, :, old:], k))[0, 0, -1])
+    same((q[0, 0, -1] * moved[0, 0]).sum(-1), expected[-1])
 
 
 def wall_call(
@@ -233,5 +247,5 @@ def test_gates_that_leave_the_range_of_floats() -> None:
     gap = total[:, :, :, None] - total[:, :, None]
     gap = gap.masked_fill(~seen[..., None], -torch.inf)
     expected = (q[:, :, :, None] * k[:, :, None] * gap.exp()).sum(-1)
-    found = Decay(gate).scores(q, k).double()
+    found = scores_of(Decay(gate), q, k).double()
     torch.testing.assert_close(found[:, :, seen], expected[:, :, seen], rtol=1e-5, atol=1e-5)
