@@ -32,13 +32,6 @@ SCHEDULES = (
     "rope:temperature=ssmax",
     "rope:window=128,nope:temperature=ssmax",
 )
-SHAPING = (
-    "rope:sink=true",
-    "rope:softcap=50.0",
-    "rope:temperature=ministral:temperature_start=512",
-    "rope,nope:temperature=llama4:temperature_start=512",
-    "nope:temperature=ssmax",
-)
 ENCODINGS = (
     "inkling",
     "shaw",
@@ -70,6 +63,15 @@ def growth(table: Table) -> str:
         cells = [f"`{name}`", str(base.count), f"{base.mean:.2f}", *texts, verdict(ratios[3])]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def by_verdict(table: Table) -> str:
+    """Return which methods hold, degrade and break at 8 times the training length."""
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(row.method for row in table.rows):
+        groups.setdefault(verdict(grown(table, name, 8)), []).append(name)
+    parts = (f"{', '.join(names)} ({word})" for word, names in sorted(groups.items()))
+    return f"At 8 times the training length: {'; '.join(parts)}."
 
 
 def grown(table: Table, name: str, times: int) -> float | None:
@@ -106,8 +108,8 @@ def part(rows: dict[str, list[Row]], args: argparse.Namespace) -> str:
         found = [row for name in methods for row in rows.get(name, ())]
         return Table.of(found) if found else None
 
-    others = [name for name in rows if name not in (*SHAPING, *ENCODINGS)]
-    schedules, shaping, encodings = (table(each) for each in (others, SHAPING, ENCODINGS))
+    others = [name for name in rows if name not in ENCODINGS]
+    schedules, encodings = table(others), table(ENCODINGS)
     absent = [name for name in ENCODINGS if name not in rows]
     run = preset("nano")
     command = " ".join(["python -m benchmarks.second_results", *sys.argv[1:]])
@@ -131,17 +133,8 @@ no position and sees all.
         if len(schedules.methods) == len(SCHEDULES):
             text += f"\n\n{answer(schedules)}"
         text += f"\n\n{schedules.to_markdown()}"
-    if shaping is not None:
-        text += f"""
-
-## Sinks, caps and growing temperatures
-
-The temperatures `ministral` and `llama4` are 1 until the training length, where they begin to grow
-with the logarithm of the position: training does not see them grow.
-
-{growth(shaping)}"""
     if encodings is not None:
-        text += f"\n\n## Newer encodings\n\n{growth(encodings)}"
+        text += f"\n\n## Newer encodings\n\n{growth(encodings)}\n\n{by_verdict(encodings)}"
         if absent:
             text += f"\n\nNot measured: {', '.join(f'`{name}`' for name in absent)}."
     return text
@@ -167,7 +160,7 @@ def measured(method: str, seed: int, folder: Path, args: argparse.Namespace) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--methods", nargs="+", default=(*SCHEDULES, *SHAPING, *ENCODINGS))
+    parser.add_argument("--methods", nargs="+", default=(*SCHEDULES, *ENCODINGS))
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--steps", type=int, default=540)
     parser.add_argument("--finished", action="store_true", help="Train nothing.")
