@@ -90,7 +90,6 @@ def test_one_encoding_lists_its_fields(call) -> None:
         assert word in text
     assert text.count("  softcap = ") == 1
     assert "softcap tanh(s / softcap)" in text, "the notes of inherited fields are missing"
-    assert "Cohere 2, a schedule of layers: rope:window" in call("encodings", "cohere2").output
 
 
 def test_a_schedule_lists_its_layers(call) -> None:
