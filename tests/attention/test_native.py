@@ -311,7 +311,7 @@ def short(n: int, e: int = 8) -> Tensor:
         ({"visible": Visible(True, torch.zeros(1, 5).long(), torch.zeros(1, 4).long())}, "k_group"),
         ({"encoding": encoding("cope", head_dim=8)}, "CoPE"),
         ({"encoding": encoding("dape+kerple", head_dim=8)}, "channels"),
-        ({"encoding": encoding("kerple-weight", head_dim=8)}, "table by distance only"),
+        ({"encoding": encoding("kerple-weight", head_dim=8)}, "only by a Toeplitz bias"),
         (
             {"encoding": encoding("stick-breaking", head_dim=8), "sink": torch.zeros(HEADS)},
             "without a sink",
