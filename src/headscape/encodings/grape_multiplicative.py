@@ -40,11 +40,11 @@ class GRAPEMultiplicativeConfig(Config):
     increments: Literal["sigmoid", "softplus"] = "sigmoid"
     """What a token adds to the phase."""
     per_head: bool = False
-    """Whether every head has a phase of its own."""
+    """Whether every head has its own phase."""
     per_head_frequencies: bool = False
-    """Whether every head has frequencies of its own."""
+    """Whether every head has its own frequencies."""
     scale: float = 16.0
-    """What f is stored times (index), or the logit of a step is divided by (contextual)."""
+    """The constant of the formulas: it divides a token's logit, or in the index form f."""
     base: float = 10_000.0
     """Base of the frequencies that f starts at."""
 
