@@ -324,11 +324,11 @@ class Encoding(nn.Module):
         With temperature_on="content" the queries are multiplied by the temperature instead, and the
         second is None.
         """
-        seen = None
         if self.ssmax is not None and visible.q_group is not None:
             # Padding sees no key, and ln 0 is not finite.
-            seen = visible.count(positions).clamp(min=1)
-        temperature = self.temperature(positions.q, seen)
+            temperature = self.temperature(positions.q, visible.count(positions).clamp(min=1))
+        else:
+            temperature = self.temperature(positions.q)
         if temperature is None or self.config.temperature_on == "scores":
             return q, temperature
         return q * temperature[..., None].to(q.dtype), None
