@@ -88,7 +88,7 @@ def _table() -> None:
         "T Toeplitz, P pointwise, C context-dependent. dape and dapev2 wrap any additive "
         "encoding, nope or rope: dapev2+cable.\n`headscape encodings NAME` lists the fields. "
         "Layers may differ: rope:window=128*3,nope, or by a model's name, "
-        f"{', '.join(SHIPPED)}.\n`headscape encodings cohere2` shows which layer has what.",
+        f"{', '.join(SHIPPED)}.\n`headscape encodings cohere2` lists the layers.",
         highlight=False,
     )
 
@@ -103,7 +103,7 @@ def _layers(source: str) -> None:
 
 
 def _schedule(pattern: str) -> None:
-    """Print which layer has what, equal neighbours in one line, until the pattern repeats."""
+    """Print the layers of a schedule's pattern, equal neighbours in one line."""
     from headscape.encodings import encodings as rows
     from headscape.encodings.shipped_schedules import NOTE, SHIPPED
 
