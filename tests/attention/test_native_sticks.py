@@ -101,7 +101,7 @@ def test_keys_beyond_the_end_of_a_stick_are_not_read() -> None:
     assert poisoned[:, :, :64].isnan().all()
 
 
-def test_not_a_number_is_not_hidden() -> None:
+def test_nan_reaches_the_output() -> None:
     call = shifted(plain_call("sticks", 300, 16), -6.0)
     leaves = {name: x.float() for name, x in call.leaves.items()}
     leaves["k"][:, 0, 7] = torch.nan

@@ -22,6 +22,7 @@ from headscape.errors import InputError, unknown
 
 EXAMPLE = "write it like 'rope:window=512*3,nope'"
 MOST_LAYERS = 100_000
+"""A longer pattern is a typing error, and its list of layers would fill the memory."""
 
 
 @dataclass(frozen=True)
