@@ -1,4 +1,4 @@
-"""What windows, sinks, caps, temperatures, other biases and weights, grouped heads, bfloat16 cost.
+"""The cost of windows, sinks, softcaps, temperatures, biases, weights, grouped heads and bfloat16.
 
     python -m benchmarks.variants [--lengths 4096] [--rounds 5] [--out benchmarks/results]
 
@@ -7,8 +7,8 @@ causal scaled_dot_product_attention on the same tensors in the same process (ben
 `bfloat16` is forward alone, against SDPA in bfloat16. With --cpu the clock is the process's own
 time, which neighbours on a busy machine disturb less; use it with one thread (OMP_NUM_THREADS=1).
 
-Random scores use up a stick within some hundred keys, and the kernel reads no others (`sticks`).
-With scores around -7, sticks last for all keys (`sticks that last`).
+With random scores a stick is used up after a few hundred keys, and the kernel reads no farther ones
+(`sticks`). With scores around -7 it lasts for all keys (`sticks that last`).
 """
 
 import argparse

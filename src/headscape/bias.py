@@ -98,7 +98,7 @@ class Sheared:
     key: tuple[Float[Tensor, "#b h s c2"], Float[Tensor, "#h c2 n"]] | None = None
     """u and its basis, which add u_j . basis[i - j]: DeBERTa's position-to-content term.
 
-    If the basis is one column, expanded, the kernels add one number per key."""
+    For a basis that is one expanded column, the kernels add one number per key."""
     column: Int[Tensor, " m"] | None = None
     """The columns of both bases for distances from -zero on, where some share one: buckets."""
 

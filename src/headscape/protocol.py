@@ -34,7 +34,7 @@ class LayerSpec:
     claims: Mapping[str, bool]
     """What the encoding says of itself: shift_invariant, toeplitz, pointwise, context_dependent."""
     shows: str = "bias"
-    """The quantity that shows what position does in this layer: bias, or final."""
+    """The quantity that shows what position does in this layer: bias or final."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +80,11 @@ class Spec:
     def conventions_of(self, layers: Sequence[int]) -> dict[str, object]:
         """The conventions of some layers, counted from 0.
 
-        In a model whose layers differ: encoding and conventions by the layer's number.
+        If layers differ: encoding and conventions by the layer's number.
         """
-        each = {str(number): self.layers[number] for number in layers}
         if not self.layers_differ:
             return dict(self.layers[0].conventions)
+        each = {str(number): self.layers[number] for number in layers}
         return {
             number: {"encoding": layer.encoding, **layer.conventions}
             for number, layer in each.items()

@@ -237,7 +237,7 @@ def test_mistakes_are_told() -> None:
     part = slice(0, 4)
     with pytest.raises(InputError, match="unknown quantity 'scores'"):
         factors.tile("scores", [0], part, part)
-    with pytest.raises(InputError, match="keys 0:76 are not within the length, 75"):
+    with pytest.raises(InputError, match="keys 0:76 are outside the sequence of length 75"):
         factors.tile("final", [0], part, slice(0, 76))
     with pytest.raises(InputError, match="head 4 is not stored"):
         factors.tile("final", [4], part, part)

@@ -1,6 +1,7 @@
 """Random calls of attention with everything that may act on scores, for paths to be compared on.
 
-What multiplies scores and what breaks a stick count as kinds of bias: neither is for others.
+A table that multiplies scores ("factor") and stick-breaking ("sticks") are kinds of bias here, as
+the kernels combine neither with a second bias.
 
 `Call` holds leaves in float64 and makes AttentionInputs of any dtype from them, so that one call
 can be run by every path and differentiated. `random_call(seed)` draws lengths around tile borders,

@@ -109,12 +109,12 @@ def check(path: str, found: Encoding, where: Place) -> None:
 
 
 ADDITIVE = ["nope", "alibi", "t5", "kerple", "cable", "cable-nw", "fox", "fire"]
-OTHER = ["kerple-weight", "stick-breaking"]
+NOT_ADDITIVE = ["kerple-weight", "stick-breaking"]
 MIXING = ["dape+nope", "dape+fire", "dapev2+kerple", "dapev2+cable", "dapev2+nope"]
 
 
 @built
-@pytest.mark.parametrize("name", [*ADDITIVE, *OTHER, *MIXING])
+@pytest.mark.parametrize("name", [*ADDITIVE, *NOT_ADDITIVE, *MIXING])
 @pytest.mark.parametrize("kind", ["causal", "offset", "packed", "left padding"])
 def test_native_equals_the_definition(name: str, kind: str) -> None:
     check("native", encoding(name), place(kind, 137))
@@ -128,7 +128,7 @@ def test_native_without_a_causal_mask(name: str, kind: str) -> None:
 
 
 @built
-@pytest.mark.parametrize("name", ["kerple", "cable", "fire", "dapev2+kerple", *OTHER])
+@pytest.mark.parametrize("name", ["kerple", "cable", "fire", "dapev2+kerple", *NOT_ADDITIVE])
 @pytest.mark.parametrize("length", [1, 63, 65, 127, 300])
 def test_native_at_odd_lengths(name: str, length: int) -> None:
     check("native", encoding(name), place("causal", length))
@@ -153,13 +153,13 @@ def test_native_mixing_of_many_heads(
 
 
 @built
-@pytest.mark.parametrize("name", ["nope", "kerple", "cable", "fire", *OTHER])
+@pytest.mark.parametrize("name", ["nope", "kerple", "cable", "fire", *NOT_ADDITIVE])
 def test_native_at_a_thousand(name: str) -> None:
     check("native", encoding(name, head_dim=8), place("causal", 1000))
 
 
 @built
-@pytest.mark.parametrize("name", ["kerple", *OTHER])
+@pytest.mark.parametrize("name", ["kerple", *NOT_ADDITIVE])
 @pytest.mark.parametrize("head_dim", [8, 24, 48, 64, 80])
 def test_native_head_dims(name: str, head_dim: int) -> None:
     check("native", encoding(name, head_dim=head_dim), place("causal", 70))
@@ -197,7 +197,7 @@ def test_native_with_more_threads_than_heads() -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(8)
     try:
-        for name in ("cable", *OTHER):
+        for name in ("cable", *NOT_ADDITIVE):
             check("native", encoding(name), place("causal", 300))
         check("native", encoding("dapev2+kerple"), place("causal", 150))
     finally:
@@ -205,7 +205,7 @@ def test_native_with_more_threads_than_heads() -> None:
 
 
 @built
-@pytest.mark.parametrize("name", ["dapev2+kerple", *OTHER])
+@pytest.mark.parametrize("name", ["dapev2+kerple", *NOT_ADDITIVE])
 def test_native_is_deterministic(name: str) -> None:
     found, where = encoding(name), place("causal", 150)
     given = tensors(where, 16)
@@ -214,7 +214,7 @@ def test_native_is_deterministic(name: str) -> None:
 
 
 @built
-@pytest.mark.parametrize("name", ["kerple", *OTHER])
+@pytest.mark.parametrize("name", ["kerple", *NOT_ADDITIVE])
 def test_irregular_positions(name: str) -> None:
     at = torch.tensor([[0, 1, 2, 5, 6, 9, 3, 4]])
     check("native", encoding(name), Place(Positions(at, at), Visible()))
@@ -274,7 +274,7 @@ def test_the_operator_is_registered_in_full() -> None:
 
 
 class OwnWeights(Encoding):
-    """An encoding whose weights are described by no data."""
+    """An encoding with its own weights, but without `sticks` to describe them."""
 
     weighs = True
 
@@ -311,7 +311,7 @@ def short(n: int, e: int = 8) -> Tensor:
         ({"visible": Visible(True, torch.zeros(1, 5).long(), torch.zeros(1, 4).long())}, "k_group"),
         ({"encoding": encoding("cope", head_dim=8)}, "CoPE"),
         ({"encoding": encoding("dape+kerple", head_dim=8)}, "channels"),
-        ({"encoding": encoding("kerple-weight", head_dim=8)}, "table by distance only"),
+        ({"encoding": encoding("kerple-weight", head_dim=8)}, "only by a Toeplitz bias"),
         (
             {"encoding": encoding("stick-breaking", head_dim=8), "sink": torch.zeros(HEADS)},
             "without a sink",

@@ -1,4 +1,4 @@
-"""Stick-breaking by the native kernels where sticks last, are used up, or are not a number."""
+"""Stick-breaking by the native kernels: sticks that last, that are used up, and NaN."""
 
 import pytest
 import torch
@@ -75,9 +75,8 @@ def test_scores_of_any_size(size: float) -> None:
 @pytest.mark.parametrize("queries", [1, 40, 129])
 def test_queries_after_a_cache(kind: str, queries: int) -> None:
     call = shifted(plain_call(kind, 270, 16), -3.0)
-    for some in (call.leaves, vars(call)):
-        name = "q" if some is call.leaves else "upstream"
-        some[name] = some[name][:, :, -queries:]
+    call.leaves["q"] = call.leaves["q"][:, :, -queries:]
+    call.upstream = call.upstream[:, :, -queries:]
     call.positions = Positions.span(queries, 270)
     agree(call, adapter.attend)
     # The own key is the last that a query sees, wherever that is.
@@ -102,7 +101,7 @@ def test_keys_beyond_the_end_of_a_stick_are_not_read() -> None:
     assert poisoned[:, :, :64].isnan().all()
 
 
-def test_not_a_number_is_not_hidden() -> None:
+def test_nan_reaches_the_output() -> None:
     call = shifted(plain_call("sticks", 300, 16), -6.0)
     leaves = {name: x.float() for name, x in call.leaves.items()}
     leaves["k"][:, 0, 7] = torch.nan
@@ -133,7 +132,7 @@ def test_half_precision_loses_nothing_over_many_keys(kind: str, dtype: torch.dty
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sticks", "sticks, current, dropped", "factor"])
 def test_gradients_at_16384_tokens(kind: str) -> None:
-    """Of an output whose gradient is 0 but in a few rows, which the definition computes alone."""
+    """Only the last 64 rows of the output have a gradient; the reference computes only those."""
     length, rows = 16_384, slice(16_384 - 64, 16_384)
     call = plain_call(kind, length, 8)
     if kind == "factor":

@@ -124,7 +124,7 @@ def test_fused_paths_refuse_keys_that_change(name: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"), [("stick-breaking", "softmax"), ("kerple-weight", "mixes whole rows")]
 )
-def test_flex_refuses_what_is_no_softmax_of_sums(name: str, reason: str) -> None:
+def test_flex_refuses_all_but_a_softmax_of_sums(name: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         attend.run(layer_call(name), "flex")
 

@@ -165,9 +165,6 @@ def test_a_slider_over_training_steps(open_page: Open) -> None:
     assert opened.state().get("capture", "p0") == "p0"
 
 
-# Search, notes, what to take away
-
-
 def test_pairs_outside_a_window_are_hatched_too(open_page: Open) -> None:
     opened = open_page([capture("alibi", fields={"window": 20})], HEAD)
     opened.settle()

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,6 @@ def test_one_encoding_lists_its_fields(call) -> None:
         assert word in text
     assert text.count("  softcap = ") == 1
     assert "softcap tanh(s / softcap)" in text, "the notes of inherited fields are missing"
-    assert "Cohere 2, a schedule of layers: rope:window" in call("encodings", "cohere2").output
 
 
 def test_a_schedule_lists_its_layers(call) -> None:
@@ -113,8 +113,9 @@ def test_every_shipped_schedule_is_described(call, name: str) -> None:
     period = hs.encodings(name)
     assert [row.name for row in period] == [entry.name for entry in parse(name)]
     for row, entry in zip(period, parse(name), strict=True):
-        assert row.fields.items() <= entry.fields.items()
-        assert row.fields.keys() >= entry.fields.keys() - {"base"}
+        defaults = {item.name: item.default for item in fields(row.kind.config_type)}
+        changed = {key: value for key, value in entry.fields.items() if value != defaults[key]}
+        assert row.fields == changed
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ NEAR_MIMO = f"{HALVES}:base=1e4:rotary_fraction=0.334:window=5:sink=true"
 class Family:
     """A peer's classes and config, and the same as our schedule and model fields.
 
-    `norms` are the peer's names of its QK-norms.
+    `norms` are the peer's names of the QK-norms of queries and keys.
     """
 
     module: str
@@ -69,7 +69,7 @@ class Family:
     config: dict[str, Any]
     pattern: str
     fields: dict[str, Any] = field(default_factory=dict)
-    norms: str = "{}_norm"
+    norms: tuple[str, str] = ("q_norm", "k_norm")
 
 
 FAMILIES = {
@@ -169,7 +169,7 @@ FAMILIES = {
     "hunyuan": Family(
         "hunyuan_v1_dense", ("HunYuanDenseV1Config", "HunYuanDenseV1Model"),
         {"head_dim": DIM, "eod_token_id": 1, "eos_token_id": 2, "bos_token_id": 1}, HALVES,
-        {"qk_norm": "after", "norm_epsilon": 1e-5}, "{}_layernorm",
+        {"qk_norm": "after", "norm_epsilon": 1e-5}, ("query_layernorm", "key_layernorm"),
     ),
     "nanochat": Family(
         "nanochat", ("NanoChatConfig", "NanoChatModel"), {"bos_token_id": 1, "eos_token_id": 2},
@@ -247,9 +247,8 @@ def test_every_layer_is_the_peers(name: str, monkeypatch: pytest.MonkeyPatch) ->
         }
         z["k"] = z["k"].repeat_interleave(HEADS // z["k"].shape[1], dim=1)
         z["v"] = theirs.v.double()
-        for role, whole in (("q", "query"), ("k", "key")):
-            name_of_norm = family.norms.format(role if family.norms == "{}_norm" else whole)
-            norm = getattr(theirs.layer, name_of_norm, None)
+        for role, norm_name in zip("qk", family.norms, strict=True):
+            norm = getattr(theirs.layer, norm_name, None)
             if getattr(norm, "weight", None) is not None:
                 z[f"{role}_norm_weight"] = norm.weight.detach().double()
         config = {

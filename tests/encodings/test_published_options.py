@@ -215,7 +215,7 @@ def test_a_temperature_on_the_content_is_part_of_the_positional_scores() -> None
         ("grape-m", {"scale": 0.0}, "scale must be positive and finite, got 0.0"),
         ("grape", {"gate": "query", "unit_key": False}, "no effect with gate='query'"),
         ("path", {"convolution": False, "convolution_bias": True}, "without the convolution"),
-        ("repo", {"position_map": "linear", "hidden": 4}, "hidden has no effect"),
+        ("repo", {"position_map": "linear", "hidden": 4}, "hidden=4 has no effect"),
         ("alibi", {"temperature_on": "content"}, "no effect without a temperature"),
         ("rope", {"direction": "left"}, "is not one of 'forward', 'backward'"),
     ],

@@ -70,8 +70,8 @@ def cells(seed: int) -> None:
 def mixing(seed: int) -> None:
     """DAPE and DAPEv2 over a bias: output and gradients of q, k, v and all parameters.
 
-    Only the output where rounding may move a hidden unit across its kink: the unit's pair of tokens
-    then has a different gradient in every head.
+    Gradients are not compared if rounding may move a hidden unit across its kink, which changes the
+    gradient of the unit's pair of tokens in every head.
     """
     draw = random.Random(seed)  # noqa: S311
     torch.manual_seed(seed)

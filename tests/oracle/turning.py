@@ -50,8 +50,8 @@ def selective_angles(
 ) -> np.ndarray:
     """The angles of Selective RoPE.
 
-    maps are W1, W2, or one matrix [h c m] over the slices of the heads, whose columns get the
-    lengths [h] in the second. Without taps the token before is subtracted.
+    `maps` are W1 and W2, or a matrix per head [h c m] and the lengths [h] that its columns get.
+    Without `taps`, phi of the token before is subtracted.
     """
     b, s, d = x.shape
     unit = x.reshape(b, s, heads, d // heads)
@@ -86,7 +86,7 @@ def carope_angles(
 def repo_angles(
     x: np.ndarray, Wf: np.ndarray, theta: np.ndarray, maps: tuple[np.ndarray, np.ndarray] | None
 ) -> np.ndarray:
-    """The angles of RePo; maps are W_g and W_c, without which z is x W_f^T."""
+    """The angles of RePo; `maps` are W_g and W_c, and without them z is x W_f^T."""
     if maps is not None:
         gate = x @ maps[0].T
         x = gate * sigmoid(gate) * (x @ maps[1].T)

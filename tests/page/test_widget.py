@@ -54,7 +54,7 @@ def test_selection_is_read_and_set(widget: Any) -> None:
         ({"layer": 9}, "layer 9 is not in this capture"),
         ({"head": 9}, "head 9 is not in this capture"),
         ({"quantity": "speed"}, "unknown quantity 'speed'"),
-        ({"query": 60}, "query 60 is not within the length, 60"),
+        ({"query": 60}, "query 60 is outside the sequence of length 60"),
         ({"token": 3}, "a selection has no 'token'"),
     ],
 )

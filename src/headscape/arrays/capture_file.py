@@ -66,14 +66,13 @@ class CaptureData:
     encoding: str
     """Name in the table of encodings."""
     conventions: Mapping[str, Any]
-    """Every field of the encoding: slopes, scale, boundary and the like; of a model whose layers
-    differ, encoding and fields by the layer's number."""
+    """Every field of the encoding: slopes, scale, boundary and the like; if layers differ, encoding
+    and fields by the layer's number."""
     claims: Mapping[str, bool]
     """What the encoding says of itself: context_dependent, toeplitz, shift_invariant, pointwise."""
     model: Mapping[str, Any]
     """name, shows (the quantity that shows its position), preset, layers, heads, width,
-    train_length; of a model whose layers differ, `schedule`: title, shows and claims by the layer's
-    number."""
+    train_length; if layers differ, `schedule`: title, shows and claims by the layer's number."""
     layers: tuple[int, ...]
     """Layers held here, counted from 0."""
     heads: tuple[int, ...]
@@ -116,7 +115,7 @@ class CaptureData:
 
     @property
     def unit(self) -> str:
-        """What the sequence is counted in: tokens, or frames where a model read sound."""
+        """What `length` counts: tokens, or frames of sound."""
         return "frames" if "sound" in self.sequence else "tokens"
 
     @property

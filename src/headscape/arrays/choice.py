@@ -41,17 +41,17 @@ def choose_quantity(
     """Return `quantity`, or by default what one figure of these captures shows.
 
     That is what their layers show (`bias`, or `final` where nothing is added to the scores), and
-    `final` where they differ. `layers` has one layer of each capture; by default all captured ones.
+    `final` where they differ. `layers` has the layer drawn of each capture; by default all count.
     """
     if quantity is not None:
         if quantity not in QUANTITIES:
             raise unknown("quantity", str(quantity), QUANTITIES)
         return quantity
-    each_layers = [each.layers for each in captures] if layers is None else [[n] for n in layers]
+    drawn = [each.layers for each in captures] if layers is None else [[n] for n in layers]
     shown = {
         each.about(layer)["shows"]
-        for each, chosen in zip(captures, each_layers, strict=True)
-        for layer in chosen
+        for each, numbers in zip(captures, drawn, strict=True)
+        for layer in numbers
     }
     wanted = shown.pop() if len(shown) == 1 else "final"
     common = [name for name in QUANTITIES if all(name in each.quantities for each in captures)]

@@ -239,7 +239,8 @@ class LayerFactors:
         for name, part in (("queries", rows), ("keys", cols)):
             if not 0 <= part.start <= part.stop <= self.length:
                 raise InputError(
-                    f"{name} {part.start}:{part.stop} are not within the length, {self.length}."
+                    f"{name} {part.start}:{part.stop} are outside the sequence of length "
+                    f"{self.length}."
                 )
         for head in heads:
             if not 0 <= head < self.heads:

@@ -1,7 +1,7 @@
-"""What is known of one captured layer, and what a title says of it.
+"""What a capture says of one layer, and the note that titles add to the layer's number.
 
-A title names what only some layers or models have: in a schedule the layer's encoding, and wherever
-there is one a window, chunk, temperature, softcap or sink.
+The note names the layer's encoding if layers differ, and its window, chunk, temperature, softcap
+and sink if it has them.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ OFF: Final[Mapping[str, Any]] = {
     "softcap": None,
     "sink": False,
 }
-"""Fields of every encoding, and their values where they are switched off."""
+"""Fields of every encoding that a note names, and the value of each that switches it off."""
 
 
 def about_layer(described: Mapping[str, Any], layer: int) -> dict[str, Any]:
     """Return the conventions, `shows` and `claims` of a layer, counted from 0.
 
-    `described` has a capture's model, conventions and claims. In a model whose layers differ, the
-    layer also has a `title`, that of its encoding.
+    `described` has a capture's model, conventions and claims. If layers differ, the `title` of the
+    layer's encoding is returned too.
     """
     model, conventions = described["model"], described["conventions"]
     return {
@@ -33,15 +33,14 @@ def about_layer(described: Mapping[str, Any], layer: int) -> dict[str, Any]:
 
 
 def layer_note(about: Mapping[str, Any]) -> str:
-    """Return what a title adds to a layer's number: RoPE, window 64; empty if there is nothing."""
-    on = about["conventions"]
-    noted = [about["title"]] if "title" in about else []
-    noted += [
-        name if on[name] is True else f"{name} {_plain(on[name])}"
-        for name, off in OFF.items()
-        if on.get(name, off) != off
-    ]
-    return ", ".join(noted)
+    """Return the note of a layer, such as "RoPE, window 64"; it may be empty."""
+    conventions = about["conventions"]
+    parts = [about["title"]] if "title" in about else []
+    for name, off in OFF.items():
+        value = conventions.get(name, off)
+        if value != off:
+            parts.append(name if value is True else f"{name} {_plain(value)}")
+    return ", ".join(parts)
 
 
 def _plain(value: object) -> str:

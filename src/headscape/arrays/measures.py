@@ -4,7 +4,7 @@
                     map's variance i - j explains. Exactly 1.0 for a Toeplitz map.
 `effective_reach`   the least distance that contains 90% of a query's attention weight; per head the
                     median and the mean over queries. Both sides count where attention looks ahead.
-`head_similarity`   Pearson correlation between the heads' maps; 0 with a constant one, which has no
+`head_similarity`   Pearson correlation between the heads' maps; 0 for a constant map, which has no
                     most similar head.
 
 Context-dependence, which needs many sequences, is in `context.py`. All work on [h t s] arrays with
@@ -66,10 +66,10 @@ class LayerMeasures:
         return rows
 
     def _most_similar(self) -> list[int | None]:
-        """Return the row of the head that correlates most with each; None where none has to."""
+        """Return for each head the index of the most similar one; None if its map is constant."""
         others = np.array(self.similarity)
         np.fill_diagonal(others, 0)
-        # A map of one value correlates exactly 0 with every other; a map of several does not.
+        # Only a constant map has a correlation of exactly 0 with every other.
         constant = ~others.any(axis=1)
         others[constant], others[:, constant] = -np.inf, -np.inf
         np.fill_diagonal(others, -np.inf)
@@ -267,7 +267,7 @@ def head_similarity(maps: Float[np.ndarray, "h t s"]) -> Float[np.ndarray, "h h"
     """Return the correlation of every pair of heads over visible entries."""
     entries = maps[:, np.isfinite(maps).all(axis=0)].astype(np.float64)
     entries = entries - entries.mean(axis=1, keepdims=True)
-    # Rounding of the mean must not give a constant map a direction.
+    # A rounded mean leaves a constant map with residuals that would correlate.
     entries[entries.min(axis=1) == entries.max(axis=1)] = 0
     size = np.sqrt((entries**2).sum(axis=1))
     unit = entries / np.where(size > 0, size, 1.0)[:, None]

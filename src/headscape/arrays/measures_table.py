@@ -25,11 +25,11 @@ COLUMNS: Final[Mapping[str, str]] = {
     "high": "Upper end of the same interval.",
     "shift_invariance": "Share of the variance of one map that the distance query - key explains: "
     "1 if equal distances always have equal values.",
-    "reach_median": "Distance in tokens (of sound: in frames) that contains 90% of a query's "
+    "reach_median": "Distance in tokens (frames for sound) that contains 90% of a query's "
     "attention weight, median over queries.",
     "reach_mean": "The same distance, mean over queries.",
     "most_similar_head": "The other head of the layer whose map correlates most with this one; "
-    "none for a map of one value, such as a bias of 0.",
+    "none for a constant map, such as a bias of 0.",
     "similarity": "Pearson correlation with that head's map, from -1 to 1.",
 }
 """What each column means, in one sentence."""
@@ -92,7 +92,7 @@ def to_frame(rows: Sequence[Record]) -> Any:
 
 
 def measured(rows: Sequence[Record]) -> list[str]:
-    """Return the columns with at least one number, and the most similar of several heads."""
+    """Return the columns with at least one number, and most_similar_head if there are several."""
     several = {"most_similar_head"} if len({row["head"] for row in rows}) > 1 else set()
     return [
         name for name in COLUMNS if name in several or any(row[name] is not None for row in rows)

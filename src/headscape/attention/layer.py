@@ -97,10 +97,10 @@ def prepare(
     )
     heads = [Heads(*rotated, scale, project)] if encoding.reads_heads else []
     visible = replace(visible, window=encoding.window, chunk=encoding.chunk)
-    hot, temperature = encoding.heated(rotated[0], positions, visible)
-    changed = encoding.rotates or hot is not rotated[0]
+    scaled_q, temperature = encoding.apply_temperature(rotated[0], positions, visible)
+    changed = encoding.rotates or scaled_q is not rotated[0]
     return AttentionInputs(
-        hot,
+        scaled_q,
         rotated[1],
         v,
         encoding,

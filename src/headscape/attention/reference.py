@@ -121,9 +121,9 @@ def weigh(
     added: Float[Tensor, "#b h r s"] | None,
     rows: slice = ALL,
 ) -> tuple[Bool[Tensor, "#b 1 r s"], Float[Tensor, "b h r s"], Float[Tensor, "b h r s"]]:
-    """Return what the queries in `rows` see, their final scores and their weights.
+    """Return the mask, the final scores and the weights of the queries in `rows`.
 
-    `rotated` is their scaled R(q) . R(k) and `added` their bias.
+    `rotated` is their scaled R(q) . R(k), `added` their bias.
     """
     seen = inputs.visible.block(rows).dense(inputs.positions.block(rows))
     final = inputs.encoding.mix(rotated, added, seen, inputs.q[:, :, rows])

@@ -62,7 +62,7 @@ def _general(inputs: AttentionInputs) -> Tensor:
     size = max(1, min(BLOCK, 2**25 // (inputs.k.shape[2] * h * b)))
     if inputs.visible.window is not None or inputs.visible.chunk is not None:
         size = BLOCK
-    size = 2 ** (size.bit_length() - 1)  # a part of a transition's block
+    size = 2 ** (size.bit_length() - 1)  # divides BLOCK, so rows lie in one block of a transition
     blocks = []
     for at in range(0, t, size):
         rows = slice(at, min(at + size, t))
@@ -79,7 +79,10 @@ def _general(inputs: AttentionInputs) -> Tensor:
 def _rows(
     part: AttentionInputs, q: Tensor, k: Tensor, v: Tensor, moved: Moved | None, rows: slice
 ) -> Float[Tensor, "b h r ev"]:
-    """Return the attention of a block of queries; q, k and v are those of `part`."""
+    """Return the attention of the queries in `rows`.
+
+    q, k and v are those of `part`: checkpoint only sees tensors that are arguments.
+    """
     heads, keys = q.shape[1], k.shape[2]
     if moved is None:
         product = q[:, :, rows] @ reference.shared(k, heads).mT
@@ -108,7 +111,7 @@ def _seen(inputs: AttentionInputs, rows: slice) -> AttentionInputs:
     some = near.any(0).nonzero()
     cols = slice(int(some[0]), int(some[-1]) + 1) if len(some) else slice(0, 1)
     if inputs.transition is not None:
-        cols = slice(0, cols.stop)
+        cols = slice(0, cols.stop)  # its scores begin at the first key
     if bias is not None:
         whole = bias
         bias = Pairwise(lambda some, _: dense(whole, at, some, cols))

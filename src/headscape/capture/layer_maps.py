@@ -131,4 +131,6 @@ def cells_of(length: int, request: Request) -> int | None:
 def _check_window(window: tuple[slice, slice], length: int) -> None:
     for part in window:
         if not 0 <= part.start < part.stop <= length:
-            raise InputError(f"window {part.start}:{part.stop} is outside the length, {length}.")
+            raise InputError(
+                f"window {part.start}:{part.stop} is outside the sequence of length {length}."
+            )

@@ -130,15 +130,17 @@ def indices(
 
 
 def _schedule(spec: Spec, layers: Sequence[int]) -> dict[str, dict[str, object]]:
-    """What is different in each of some layers, by its number."""
-    return {
-        str(number): {
-            "title": title(layer.encoding) if layer.encoding != "unknown" else "not recognised",
+    """Return title, shows and claims of some layers by number, for a model whose layers differ."""
+    found: dict[str, dict[str, object]] = {}
+    for number in layers:
+        layer = spec.layers[number]
+        known = layer.encoding != "unknown"
+        found[str(number)] = {
+            "title": title(layer.encoding) if known else "not recognised",
             "shows": layer.shows,
             "claims": dict(layer.claims),
         }
-        for number, layer in ((number, spec.layers[number]) for number in layers)
-    }
+    return found
 
 
 def _described(model: Model, chosen: Tokens, request: Request, kept: _Kept) -> Capture:

@@ -1,4 +1,4 @@
-"""`headscape encodings`: the table of encodings, or one of them in full."""
+"""`headscape encodings`: the table of encodings, one of them in full, or a schedule of layers."""
 
 import ast
 import inspect
@@ -88,7 +88,7 @@ def _table() -> None:
         "T Toeplitz, P pointwise, C context-dependent. dape and dapev2 wrap any additive "
         "encoding, nope or rope: dapev2+cable.\n`headscape encodings NAME` lists the fields. "
         "Layers may differ: rope:window=128*3,nope, or by a model's name, "
-        f"{', '.join(SHIPPED)}.\n`headscape encodings cohere2` shows which layer has what.",
+        f"{', '.join(SHIPPED)}.\n`headscape encodings cohere2` lists the layers.",
         highlight=False,
     )
 
@@ -103,30 +103,27 @@ def _layers(source: str) -> None:
 
 
 def _schedule(pattern: str) -> None:
-    """Print which layer has what, equal neighbours in one line, until the pattern repeats."""
+    """Print the layers of a schedule's pattern, equal neighbours in one line."""
     from headscape.encodings import encodings as rows
-    from headscape.encodings import shipped_schedules
+    from headscape.encodings.shipped_schedules import NOTE, SHIPPED
 
     period = rows(pattern)
-    shipped = shipped_schedules.SHIPPED.get(pattern.partition(":")[0])
+    shipped = SHIPPED.get(pattern.partition(":")[0])
     typer.echo(pattern if shipped is None else f"{pattern}  {shipped.title}")
     if shipped is not None:
         typer.echo(f"pattern: {shipped.pattern}")
-        notes = " ".join((shipped_schedules.__doc__ or "").split("\n\n")[1].split())
-        before, mark, after = notes.partition("Numbers are")
-        typer.echo(f"{mark}{after}" if mark else before)
+        typer.echo(NOTE)
     count = len(period)
     if count > 1:
         typer.echo(f"{count} layers, repeated: a model's layers must be a multiple of {count}.")
     typer.echo()
-    numbered = enumerate(period, start=1)
-    for (name, _), same in groupby(numbered, key=lambda pair: (pair[1].name, pair[1].fields)):
-        layers = [(number, row) for number, row in same]
-        first, last = layers[0][0], layers[-1][0]
+    last = 0
+    for (name, fields), same in groupby(period, key=lambda row: (row.name, row.fields)):
+        first, last = last + 1, last + len(list(same))
         span = f"layer {first}" if first == last else f"layers {first}-{last}"
         span = "every layer" if count == 1 else span
-        fields = ", ".join(f"{key} = {value!r}" for key, value in layers[0][1].fields.items())
-        typer.echo(f"  {span:<12} {name:<10} {fields}".rstrip())
+        listed = ", ".join(f"{key} = {value!r}" for key, value in fields.items())
+        typer.echo(f"  {span:<12} {name:<10} {listed}".rstrip())
     names = ", ".join(
         f"`headscape encodings {name}`" for name in dict.fromkeys(row.name for row in period)
     )
@@ -138,11 +135,7 @@ def _one(name: str) -> None:
 
     from headscape.encodings import encoding_type
     from headscape.encodings.base import SHARED
-    from headscape.encodings.shipped_schedules import SHIPPED
 
-    if name in SHIPPED:
-        typer.echo(f"{SHIPPED[name].title}, a schedule of layers: {SHIPPED[name].pattern}")
-        return
     encoding = _small(name)
     console = Console(highlight=False)
     console.print(f"[bold]{name}[/]  {encoding.paper}", soft_wrap=True)

@@ -36,7 +36,7 @@ class BAMConfig(Config):
     train_loc: bool = False
     """Learn where each head's prior is centred; otherwise it is centred on the query."""
     shape_stored: Literal["logarithm", "as-is"] = "logarithm"
-    """What is learned: the logarithm of shape, or shape itself, which may become negative."""
+    """Which parameter is learned: ln(shape), or shape itself, which may become negative."""
 
 
 class BAM(Encoding):
@@ -64,8 +64,8 @@ class BAM(Encoding):
             return value
         if not (value > 0).all():
             raise InputError(
-                f"BAM stores the logarithm of shape, but the smallest is {value.min().item():g}: "
-                f"use shape_stored='as-is'."
+                f"BAM stores the logarithm of shape, which must be positive, but the smallest is "
+                f"{value.min().item():g}: use shape_stored='as-is'."
             )
         return value.log()
 

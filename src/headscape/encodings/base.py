@@ -38,7 +38,8 @@ from headscape.io.typecheck import check_types
 from headscape.types import Positions, Visible
 
 Role = Literal["query", "key"]
-LARGEST = 2**31 - 1
+LARGEST_INT = 2**31 - 1
+"""The largest integer of a config; kernels and torch's indices take no larger window."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ class Config:
     def __post_init__(self) -> None:
         check_types(self)
         for item in fields(self):
-            self._check_range(item.name, getattr(self, item.name))
+            _check_range(item.name, getattr(self, item.name))
         at_least(1, window=self.window, chunk=self.chunk)
         at_least(1, temperature_start=self.temperature_start)
         if self.window is not None and self.chunk is not None:
@@ -94,17 +95,20 @@ class Config:
                 f"window={self.window} and chunk={self.chunk} exclude each other: choose one."
             )
         if self.temperature == "none" and self.temperature_on != "scores":
-            raise InputError("temperature_on='content' has no effect without a temperature.")
+            raise InputError(
+                "temperature_on='content' has no effect without a temperature: set temperature too."
+            )
         if self.softcap is not None and not 0 < self.softcap < math.inf:
             raise InputError(f"softcap must be positive and finite, got {self.softcap}.")
 
-    def _check_range(self, name: str, value: object) -> None:
-        """Refuse a number that is not finite, and a whole one that kernels cannot represent."""
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
-                raise InputError(f"{name} must be finite, got {number}.")
-            if isinstance(number, int) and abs(number) > LARGEST:
-                raise InputError(f"{name} must be at most {LARGEST:,}, got {number:,}.")
+
+def _check_range(name: str, value: object) -> None:
+    """Refuse numbers that are not finite and integers beyond LARGEST_INT, also inside a tuple."""
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, float) and not math.isfinite(number):
+            raise InputError(f"{name} must be finite, got {number}.")
+        if isinstance(number, int) and abs(number) > LARGEST_INT:
+            raise InputError(f"{name} must be at most {LARGEST_INT:,}, got {number:,}.")
 
 
 SHARED = frozenset(item.name for item in fields(Config))
@@ -296,7 +300,8 @@ class Encoding(nn.Module):
     ) -> Float[Tensor, "#b #h t"] | None:
         """Return what the scores of the queries at these positions are multiplied by.
 
-        `seen` is how many keys each query sees; if left out, all up to its position.
+        `seen` is how many keys each query sees, which SSMax needs. By default these are all keys
+        up to its position, within the window or chunk.
         """
         config = self.config
         if self.ssmax is not None:
@@ -311,18 +316,22 @@ class Encoding(nn.Module):
         grows = TEMPERATURES[config.temperature]
         return grows(at.double(), config.temperature_rate, start)[:, None]
 
-    def heated(
+    def apply_temperature(
         self, q: Float[Tensor, "b h t e"], positions: Positions, visible: Visible
     ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "#b #h t"] | None]:
-        """Return the queries, and the temperature of their scores unless it is already in them."""
+        """Return the queries and the temperature of their scores.
+
+        With temperature_on="content" the queries are multiplied by the temperature instead, and the
+        second is None.
+        """
         if self.ssmax is not None and visible.q_group is not None:
             # Padding sees no key, and ln 0 is not finite.
-            heat = self.temperature(positions.q, visible.count(positions).clamp(min=1))
+            temperature = self.temperature(positions.q, visible.count(positions).clamp(min=1))
         else:
-            heat = self.temperature(positions.q)
-        if heat is None or self.config.temperature_on == "scores":
-            return q, heat
-        return q * heat[..., None].to(q.dtype), None
+            temperature = self.temperature(positions.q)
+        if temperature is None or self.config.temperature_on == "scores":
+            return q, temperature
+        return q * temperature[..., None].to(q.dtype), None
 
     def sink(self) -> Float[Tensor, " h"] | None:
         """Return the score per head of a key without a value."""

@@ -39,12 +39,12 @@ class EncodingRow:
     kind: type[Encoding] = field(repr=False)
     """The class; of a wrapped encoding, the wrapper's."""
     fields: Mapping[str, object] = field(default_factory=dict)
-    """Fields of the config that a schedule sets to different values than the defaults."""
+    """Fields that a schedule sets to values other than the defaults."""
 
     def __repr__(self) -> str:
-        set_to = "".join(f":{name}={value}" for name, value in self.fields.items())
+        options = "".join(f":{name}={value}" for name, value in self.fields.items())
         return (
-            f"{self.name}{set_to}: {self.title}, {self.paper}; {self.formula}; "
+            f"{self.name}{options}: {self.title}, {self.paper}; {self.formula}; "
             f"{self.letters}; {self.parameters:,} parameters"
         )
 
@@ -64,8 +64,8 @@ def encodings(
 ) -> list[EncodingRow]:
     """Return a row for every encoding, with the parameter count for a model of this shape.
 
-    With a `schedule` ("rope*3,nope", "cohere2") there is a row per layer instead, until the pattern
-    repeats. The default shape is GPT-2 Small's at a context length of 512. Wrappers are listed
+    With a `schedule` ("rope*3,nope", "cohere2") there is instead a row per layer of its
+    pattern. The default shape is GPT-2 Small's at a context length of 512. Wrappers are listed
     around Kerple. Encodings of plugins and installed packages are included.
 
     Example:
@@ -87,7 +87,7 @@ def describe(name: str, shape: Shape, options: Mapping[str, object] | None = Non
     """Return the row of one encoding; `options` are fields of its config."""
     made = make(name, shape, options or {})
     kind, values = type(made), made.conventions()
-    plain = make(name, shape, {}).conventions() if options else values
+    defaults = make(name, shape, {}).conventions() if options else values
     return EncodingRow(
         name=name,
         title=title(name),
@@ -98,7 +98,7 @@ def describe(name: str, shape: Shape, options: Mapping[str, object] | None = Non
         shows=made.shows,
         file=_file(kind),
         kind=kind,
-        fields={field: values[field] for field in options or {} if values[field] != plain[field]},
+        fields={key: values[key] for key in options or {} if values[key] != defaults[key]},
     )
 
 

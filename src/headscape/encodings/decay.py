@@ -39,7 +39,7 @@ class Decay:
         return {"gate": (b, h, n, e)}
 
     def through(self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"]) -> "Decayed":
-        """Return what the scores of the queries, which are the last t keys, are made from."""
+        """Return queries and keys with the sums for their scores; queries are the last t keys."""
         dtype = torch.promote_types(q.dtype, torch.float32)
         strongest = float(self.gate.detach().abs().max())
         size = max(1, min(BLOCK, int(LARGEST_EXPONENT / max(strongest, 1e-9))))
@@ -65,14 +65,15 @@ class Decayed:
     total: Float[Tensor, "b h n e"]
     """P of the last n keys."""
     before: Float[Tensor, "b h s e"]
-    """P of every key; 0 for those that already contain their decay."""
+    """P of every key; 0 for cached keys, which already contain their decay."""
     size: int
     """How many queries share an anchor."""
 
-    def scores(self, rows: slice) -> Float[Tensor, "b h r n"]:
-        """Return sum_c q_ic k_jc exp(P_ic - P_jc) of some of the queries with the keys up to them.
+    def scores(self, rows: slice) -> Float[Tensor, "b h r seen"]:
+        """Return sum_c q_ic k_jc exp(P_ic - P_jc) of the queries in `rows`.
 
-        Keys after a block of queries have score 0.
+        The last axis ends at the key of the last of these queries. Keys after a block of queries
+        have score 0.
         """
         count, dtype = self.total.shape[2], self.queries.dtype
         own = range(count - self.queries.shape[2], count)[rows]

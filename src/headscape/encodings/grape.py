@@ -57,7 +57,9 @@ class GRAPEConfig(Config):
             raise InputError(f"path_dim belongs to gate='path', got gate={self.gate!r}.")
         for name, used in (("unit_key", ("key", "both")), ("unit_query", ("query", "both"))):
             if not getattr(self, name) and self.gate not in used:
-                raise InputError(f"{name} has no effect with gate={self.gate!r}: leave it out.")
+                raise InputError(
+                    f"{name}=False has no effect with gate={self.gate!r}: leave it out."
+                )
 
 
 class GRAPE(Encoding):

@@ -5,10 +5,10 @@
 
 for the pairs (m, m + e/2). The rotation is by the negative angle, opposite to Llama's. The sum
 leaves the token itself out. f starts at RoPE's frequencies; the authors store it times `scale` (16)
-in the index form, which makes its learning rate larger. The phase is one for all heads, or one per
-head (`per_head`), and so are the frequencies (`per_head_frequencies`). An earlier version of the
-code has softplus(x_t w + b) (`increments`). The bias starts at softplus^-1(1e-3), a step of 0.39
-through the sigmoid. Sums and angles are float64.
+in the index form, which makes its learning rate larger. All heads share the phase and the
+frequencies unless `per_head` and `per_head_frequencies` are set. An earlier version of the code has
+softplus(x_t w + b) (`increments`). The bias starts at softplus^-1(1e-3), a step of 0.39 through the
+sigmoid. Sums and angles are float64.
 
 The authors norm queries and keys after the rotation, with a weight; that is the model's `qk_norm`.
 """
@@ -40,11 +40,11 @@ class GRAPEMultiplicativeConfig(Config):
     increments: Literal["sigmoid", "softplus"] = "sigmoid"
     """What a token adds to the phase."""
     per_head: bool = False
-    """Whether every head has a phase of its own."""
+    """Whether every head has its own phase."""
     per_head_frequencies: bool = False
-    """Whether every head has frequencies of its own."""
+    """Whether every head has its own frequencies."""
     scale: float = 16.0
-    """What f is stored times (index), or the logit of a step is divided by (contextual)."""
+    """The constant of the formulas: it divides a token's logit, or in the index form f."""
     base: float = 10_000.0
     """Base of the frequencies that f starts at."""
 

@@ -22,6 +22,7 @@ from headscape.errors import InputError, unknown
 
 EXAMPLE = "write it like 'rope:window=512*3,nope'"
 MOST_LAYERS = 100_000
+"""A longer pattern is a typing error, and its list of layers would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def parse(pattern: str) -> list[Entry]:
     """Return one period of a pattern."""
     name, *changes = pattern.split(":")
     if name in SHIPPED and not {",", "*"} & set(pattern):
-        return _changed(pattern, parse(SHIPPED[name].pattern), _given(pattern, changes))
+        return _changed(pattern, parse(SHIPPED[name].pattern), _parse_fields(pattern, changes))
     found: list[Entry] = []
     for part in re.split(COMMA, pattern):
         body, star, times = part.strip().rpartition("*")
@@ -58,7 +59,9 @@ def parse(pattern: str) -> list[Entry]:
                 f"{EXAMPLE}."
             )
         if len(found) + int(times) > MOST_LAYERS:
-            raise InputError(f"the schedule {pattern!r} has more than {MOST_LAYERS:,} layers.")
+            raise InputError(
+                f"the schedule {pattern!r} has more than {MOST_LAYERS:,} layers: repeat less."
+            )
         name, *options = body.split(":")
         if not name:
             raise InputError(f"the schedule {pattern!r} has an entry without a name: {EXAMPLE}.")
@@ -68,7 +71,7 @@ def parse(pattern: str) -> list[Entry]:
                 f"its pattern out, {SHIPPED[name].pattern!r}."
             )
         encoding_type(name)
-        found += [Entry(name, _given(pattern, options))] * int(times)
+        found += [Entry(name, _parse_fields(pattern, options))] * int(times)
     if any(entry.at_input for entry in found) and len({entry.name for entry in found}) > 1:
         name = next(entry.name for entry in found if entry.at_input)
         raise InputError(
@@ -78,8 +81,8 @@ def parse(pattern: str) -> list[Entry]:
     return found
 
 
-def _given(pattern: str, options: list[str]) -> dict[str, object]:
-    """Return the fields NAME=VALUE of an entry, each of which is set once."""
+def _parse_fields(pattern: str, options: list[str]) -> dict[str, object]:
+    """Return the NAME=VALUE fields of an entry; refuse a field that is set twice."""
     found: dict[str, object] = {}
     for field, value in map(parse_field, options):
         if field in found:

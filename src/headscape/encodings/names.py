@@ -47,7 +47,7 @@ from headscape.io.file_name import file_name
 
 GROUP = "headscape.encodings"
 COMMA = r",(?![^\[]*\])"
-"""A comma between the entries of a schedule, not one between the numbers of a field."""
+"""Matches a comma between entries of a schedule, but not one inside the brackets of a list."""
 
 ENCODINGS: dict[str, type[Encoding]] = {
     "nope": NoPE,

@@ -3,8 +3,8 @@
     S_ij = q_i^T H_i H_{i-1} ... H_{j+1} k_j / sqrt(e),    H_t = I - beta_t w_t w_t^T
 
 w_t is the unit vector of silu(causal convolution of W2 W1 x_t), one per head, and beta_t is
-2 sigmoid(x_t u + b), so that H_t may also reflect. The authors' layer has the options of one full
-matrix in place of W2 W1 (low_rank=false) and of no convolution, then also without silu. With `gate`
+2 sigmoid(x_t u + b), so that H_t may also reflect. Options of the authors' layer: one full matrix
+in place of W2 W1 (`low_rank`), and no convolution, then also no silu (`convolution`). With `gate`
 the score is (q_i^T ... k_j + sum_{j < t <= i} ln sigmoid(x_t g + c)) / sqrt(e): the sum is divided
 too.
 
@@ -41,7 +41,7 @@ class PaTHConfig(Config):
     rank: int = 32
     """Rank of the projection that w is made from."""
     low_rank: bool = True
-    """Whether the projection is W2 W1 of that rank, or one matrix."""
+    """Whether the projection is W2 W1 of that rank; otherwise it is one matrix."""
     convolution: bool = True
     """Whether a convolution and silu follow the projection."""
     kernel: int = 3
@@ -55,7 +55,9 @@ class PaTHConfig(Config):
         super().__post_init__()
         at_least(1, rank=self.rank, kernel=self.kernel)
         if self.convolution_bias and not self.convolution:
-            raise InputError("convolution_bias=True has no effect without the convolution.")
+            raise InputError(
+                "convolution_bias=True has no effect without the convolution: leave it out."
+            )
 
 
 class PaTH(Encoding):

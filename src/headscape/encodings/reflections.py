@@ -15,8 +15,7 @@ triangular. Tokens are split into blocks, and one triangular solve per block giv
     Q K^T - tril(Q W^T) T tril(W K^T, -1)         the scores within the block
 
 The scores of a block of queries with an earlier block of keys are Q' times the P of the blocks
-between, times K'^T: a product as in attention without reflections. Apart from the scores, no matrix
-is tokens x tokens.
+between, times K'^T. Apart from the scores, no matrix is tokens x tokens.
 
 A cached key k_j is stored as H_last ... H_{j+1} k_j, so older tokens' reflections are not needed
 again. At least float32 throughout.
@@ -50,13 +49,13 @@ class Reflections:
         return {"w": (b, h, n, e), "beta": (b, h, n)}
 
     def through(self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"]) -> "Reflected":
-        """Return what the scores of the queries, which are the last t keys, are made from."""
+        """Return queries and keys in blocks, for their scores; queries are the last t keys."""
         q, k, w, beta = self._work(q, k)
         count, queries = w.shape[2], q.shape[2]
         old, front = k.shape[2] - count, (queries - count) % BLOCK
 
         def blocks(x: Tensor) -> Tensor:
-            # Without effect before the first token and after the last; the queries begin a block.
+            # Zeros reflect nothing. Those in front make the first query the first of a block.
             return _blocks(F.pad(x, (0, 0, front, -(front + count) % BLOCK)))
 
         w, strength, keys = blocks(w), blocks(beta[..., None]), blocks(k[:, :, old:])
@@ -105,21 +104,21 @@ class Reflections:
 
 @dataclass(frozen=True)
 class Reflected:
-    """Queries and keys in blocks of m tokens, through the reflections of their own block.
+    """Queries and keys in n blocks of m tokens, through the reflections of their own block.
 
-    The queries are those of the last blocks.
+    The queries are those of the last nq blocks.
     """
 
     queries: Float[Tensor, "b h nq m e"]
-    """Through the reflections of their block up to their own."""
+    """Q': through the reflections of their block up to their own."""
     within: Float[Tensor, "b h nq m m"]
     """Scores with the keys of the same block."""
     keys: Float[Tensor, "b h n m e"]
-    """Through the reflections of the later tokens of their block."""
+    """K': through the reflections of the later tokens of their block."""
     whole: Float[Tensor, "b h n e e"]
-    """The product of all reflections of a block."""
+    """P: the product of all reflections of a block."""
     old: Float[Tensor, "b h s e"]
-    """Keys before the first block."""
+    """Cached keys, before the first block."""
     front: int
     """How many tokens of the first block are padding."""
     length: int
@@ -127,8 +126,8 @@ class Reflected:
     count: int
     """How many tokens there are without padding."""
 
-    def scores(self, rows: slice) -> Float[Tensor, "b h r n"]:
-        """Return the scores of some of the queries with the keys up to the end of their block."""
+    def scores(self, rows: slice) -> Float[Tensor, "b h r seen"]:
+        """Return the scores of the queries in `rows`, with keys up to the end of the last block."""
         tokens = range(self.length)[rows]
         last = self.keys.shape[2] - self.queries.shape[2] + tokens[-1] // BLOCK
         width = self.old.shape[2] + min((last + 1) * BLOCK - self.front, self.count)
@@ -142,8 +141,8 @@ class Reflected:
             start = stop
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
-    def _in_block(self, block: int, rows: slice) -> Float[Tensor, "b h r n"]:
-        """Return the scores of some of the queries of one block."""
+    def _in_block(self, block: int, rows: slice) -> Float[Tensor, "b h r seen"]:
+        """Return the scores of the queries in `rows` of one block."""
         x, found = self.queries[:, :, block, rows], [self.within[:, :, block, rows]]
         for n in range(self.keys.shape[2] - self.queries.shape[2] + block - 1, -1, -1):
             found.append(x @ self.keys[:, :, n].mT)

@@ -6,7 +6,7 @@ with RoPE's rotation R, pairs (m, m + e/2), w_m = base^(-2m/e), and z of every h
 sum enters: order is seen through the causal mask and through layers with ordinary RoPE. The authors
 use it from layer 5 on and RoPE below, which a schedule writes as "rope*5,repo*11". They read x
 before the layer's norm; ours reads what the layer's projections read. W_g and W_c have width/8
-rows. Their code has two plainer forms, one linear map of x (`position_map`) and one z for all heads
+rows. Options of their code: z as one linear map of x (`position_map`), and one z for all heads
 (`per_head`). In training they mix z with the index, which is absent here. Angles are float64.
 """
 
@@ -30,7 +30,7 @@ class RePoConfig(Config):
     base: float = 500_000.0
     """Base of the frequencies."""
     position_map: Literal["swiglu", "linear"] = "swiglu"
-    """What z is of x: W_f (silu(W_g x) * W_c x), or one linear map."""
+    """How z is computed from x: W_f (silu(W_g x) * W_c x), or W_f x."""
     per_head: bool = True
     """Whether every head has a position of its own."""
     hidden: int | None = None
@@ -44,7 +44,9 @@ class RePoConfig(Config):
             raise InputError(f"base must be above 1, got {self.base}.")
         at_least(1, hidden=self.hidden)
         if self.hidden is not None and self.position_map == "linear":
-            raise InputError("hidden has no effect with position_map='linear': leave it out.")
+            raise InputError(
+                f"hidden={self.hidden} has no effect with position_map='linear': leave it out."
+            )
 
 
 class RePo(Encoding):

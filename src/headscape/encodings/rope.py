@@ -5,8 +5,8 @@
 for the m-th pair of the first R = rotary_fraction * e dims; the rest pass through. Pairs are
 (2m, 2m+1) if interleaved (RoFormer, GPT-J, x-transformers, the CABLE code: our default) or
 (m, m + R/2) if halves (Llama, GPT-NeoX). The two agree only after permuting weights, so it is a
-field and is recorded. `scaling` stretches the frequencies, see rope_scaling.py. nanochat turns by
--i w_m (direction="backward"), as if the two dims of every pair were exchanged.
+field and is recorded. `scaling` stretches the frequencies, see rope_scaling.py. nanochat rotates by
+-i w_m (direction="backward").
 
 Angles are float64 and cos, sin are cast: bfloat16 positions are wrong past 256.
 
@@ -37,7 +37,7 @@ class RoPEConfig(Config):
     pairing: Literal["interleaved", "halves"] = "interleaved"
     """Which dims form a pair."""
     direction: Literal["forward", "backward"] = "forward"
-    """The sign of the angle: the position (Llama) or minus the position (nanochat)."""
+    """The sign of the angle: i w_m (Llama) or -i w_m (nanochat)."""
     rotary_fraction: float = 1.0
     """The fraction of the head dim that is rotated."""
     base: float = 10_000.0
@@ -96,8 +96,11 @@ class RoPEConfig(Config):
             raise InputError("mscale_scores needs scaling='yarn' and mscale_all_dim.")
         if self.attention_factor is not None and self.attention_factor <= 0:
             raise InputError(f"attention_factor must be positive, got {self.attention_factor}.")
-        if min(self.short_factor + self.long_factor, default=1.0) <= 0:
-            raise InputError("short_factor and long_factor must contain positive numbers only.")
+        smallest = min(self.short_factor + self.long_factor, default=1.0)
+        if smallest <= 0:
+            raise InputError(
+                f"short_factor and long_factor must contain positive numbers only, got {smallest}."
+            )
         if self.low_freq_factor >= self.high_freq_factor:
             raise InputError(
                 f"low_freq_factor ({self.low_freq_factor}) must be below "

@@ -8,8 +8,9 @@ bias and activation; phi may have either sign. W1 has `rank` rows: 16 in the aut
 their configs. The gate g and the bias b are options and absent by default. Sums and angles are
 float64. A cache keeps the sum and the last inputs of the convolution.
 
-skip_conv has phi_t - phi_{t-1} in place of the convolution, so the sum is phi_t itself. The
-authors' cache forgets phi_{t-1} in that form; ours keeps it, so decoding equals the full pass.
+With skip_conv, phi_t - phi_{t-1} replaces the convolution, so that the sum without a gate is phi_t
+itself. The authors' cache drops phi_{t-1} in that form; ours keeps it, so decoding equals the full
+pass.
 
 Their QK-norm after the rotation is a field of the model (`qk_norm`).
 """
@@ -38,7 +39,7 @@ class SelectiveRoPEConfig(Config):
     """Options of Selective RoPE."""
 
     base: float = 500_000.0
-    """Base of the factors w of the angles; with rates="rfa" the share of pi where they end."""
+    """Base of w; with rates="rfa" the largest of the angles a as a fraction of pi."""
     rank: int = 16
     """Rank of the projection of x."""
     kernel: int = 4
@@ -46,17 +47,17 @@ class SelectiveRoPEConfig(Config):
     pairing: Literal["interleaved", "halves"] = "halves"
     """Which dims form a pair."""
     projection: Literal["low-rank", "per-head"] = "low-rank"
-    """W2 W1, or for every head a matrix over its slice of x with columns of one learned length."""
+    """W2 W1, or a matrix per head over its slice of x, its columns of one learned length."""
     skip_conv: bool = False
-    """Take the difference to the token before instead of the convolution."""
+    """Whether phi_t - phi_{t-1} replaces the convolution."""
     activation: Literal["none", "silu"] = "none"
     """What follows the convolution."""
     gate: Literal["none", "head", "head-low-rank", "pair"] = "none"
-    """g = sigmoid(x^ U + c): one per head, the same with a U of rank gate_rank, or one per pair."""
+    """g = sigmoid(x^ U + c): one per head, one per head with a low-rank U, or one per pair."""
     gate_rank: int = 16
-    """Rank of U, for "head-low-rank" and "pair"."""
+    """Rank of U for "head-low-rank" and "pair"."""
     bias: bool = False
-    """Whether exp(b) is added, which starts at 1."""
+    """Whether exp(b), which starts at 1, is added to phi."""
     rates: Literal["rope", "rfa"] = "rope"
     """w: powers of the base, or tan(a/2) of equally spaced angles a, the largest scaled to 1."""
     rate_max: float = 1.0
@@ -71,7 +72,9 @@ class SelectiveRoPEConfig(Config):
         if self.rates == "rfa" and not 0 < self.base < 1:
             raise InputError(f"base must be between 0 and 1 for rates='rfa', got {self.base}.")
         if self.skip_conv and self.activation != "none":
-            raise InputError(f"activation={self.activation!r} has no effect with skip_conv.")
+            raise InputError(
+                f"activation={self.activation!r} has no effect with skip_conv: leave it out."
+            )
         at_least(1, rank=self.rank, kernel=self.kernel, gate_rank=self.gate_rank)
 
 
@@ -166,8 +169,8 @@ class SelectiveRoPE(Encoding):
         phi = phi if self.bias_log is None else phi + self.bias_log.exp()[:, None]
         if self.gate is not None:
             flat = unit.flatten(-2)
-            open_ = self.gate(flat if self.gate_down is None else self.gate_down(flat)).sigmoid()
-            phi = phi * open_.unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
+            gate = self.gate(flat if self.gate_down is None else self.gate_down(flat)).sigmoid()
+            phi = phi * gate.unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
         total = running_sum(phi, before, starts)
         rate = self._fixed_rate() if self.learned_rate is None else self.learned_rate.double()
         left = torch.cat([total[:, :, -1:], tail.double()], dim=2)

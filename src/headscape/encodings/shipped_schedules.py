@@ -1,18 +1,25 @@
 """The layer schedules of shipped models by name, as patterns (layer_schedule.py).
 
-"cohere2" stands for its pattern, and "cohere2:window=64" for the same with every window 64. Numbers
-are the defaults of transformers' configs; OLMo 3's are those of its published long-context models.
-What belongs to the whole model is not in a pattern: QK-norm (AFMoE, EXAONE 4, Gemma 3 and later,
-Llama 4, OLMo 3; the model's `qk_norm`) and the scale of the scores.
+"cohere2" stands for its pattern, and "cohere2:window=64" for the same with every window 64. `NOTE`
+says where the numbers are from and what is not in a pattern. AFMoE, EXAONE 4, Gemma 3 and later,
+Llama 4 and OLMo 3 have QK-norm, the model's `qk_norm`.
 
 SmolLM3 with a window has it on the layers without RoPE, the opposite of Cohere 2: write it out. A
 pattern must divide the layers, which Gemma 3's does not in a model of 26: write the last two out.
-Gemma 4's last layer is always full, which its pattern gives where it divides. ModernBERT is
-bidirectional and sees 64 keys on either side. MiMo-V2-Flash has its full layers at 0, 5, 11, 17 and
-so on, which does not repeat: write all layers out.
+Gemma 4's last layer always has full attention, which the pattern gives if it divides the layers.
+ModernBERT is bidirectional and sees 64 keys on either side. MiMo-V2-Flash has full attention at
+layers 0, 5, 11, 17 and so on, which is not a repeating pattern: write all layers out.
 """
 
 from dataclasses import dataclass
+from typing import Final
+
+NOTE: Final = (
+    "Numbers are the defaults of transformers' configs; OLMo 3's are those of its published "
+    "long-context models. QK-norm and the scale of the scores belong to the model, not to the "
+    "pattern."
+)
+"""Where the numbers of a pattern are from, and what is not in it."""
 
 
 @dataclass(frozen=True)

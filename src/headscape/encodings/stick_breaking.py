@@ -47,7 +47,7 @@ class StickBreaking(Encoding):
 
     @property
     def sticks(self) -> Sticks:
-        """How the stick is broken."""
+        """Which keys take part, and where the rest goes."""
         config = self.config
         return Sticks(config.current == "attended", config.remainder == "own")
 

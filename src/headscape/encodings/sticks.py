@@ -1,10 +1,10 @@
-"""Weights that break a stick, as data for the kernels.
+"""Stick-breaking weights, as data for the kernels.
 
     w_ij = sigmoid(S_ij) prod_{j < t} (1 - sigmoid(S_it))
     rest_i = 1 - sum_j w_ij
 
-j and t are the keys that take part, in their order. `weights` is the dense definition. Products are
-sums of log(1 - sigmoid), at least in float32.
+over the keys j and t that take part, in order of position. `weights` is the dense definition.
+Products are computed as sums of log(1 - sigmoid), at least in float32.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Sticks:
-    """A query's keys, from the last to the first, each take a part of what the later ones left."""
+    """From the last key to the first, each takes a part of what later keys have left."""
 
-    takes_current: bool
+    takes_own: bool
     """The query's own key, the last that it sees, takes part."""
     keeps_rest: bool
     """What is left goes to the query's own value."""
@@ -31,7 +31,7 @@ class Sticks:
         work = torch.promote_types(scores.dtype, torch.float32)
         a = scores.to(work)
         own = visible & (visible.flip(-1).cumsum(dim=-1).flip(-1) == 1)
-        taking = visible if self.takes_current else visible & ~own
+        taking = visible if self.takes_own else visible & ~own
         left = F.logsigmoid(-a).masked_fill(~taking, 0.0)
         # What the nearer keys leave: the sum over all later columns that take part.
         nearer = left.flip(-1).cumsum(dim=-1).flip(-1) - left

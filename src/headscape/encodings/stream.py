@@ -11,7 +11,7 @@ from headscape.encodings.reflections import Reflected, Reflections
 Transition = Reflections | Decay
 """How a key changes on its way to a query."""
 Moved = Reflected | Decayed
-"""Queries and keys prepared for the scores between them."""
+"""Queries and keys, prepared for the scores under a transition."""
 
 
 @dataclass(frozen=True)

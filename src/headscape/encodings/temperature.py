@@ -7,10 +7,10 @@
 
 i counts from 0, so llama4 steps at i = n0 - 1 and ministral at i = n0. n_i is the number of keys
 that query i sees: i + 1, or the window. s_h is learned and starts at 1; the first query has n = 1,
-which makes its only score 0 and changes nothing. With documents packed, SSMax counts the keys of
-the query's own. Positions are those handed in, so a document of a packed batch counts from its own
-start; Llama 4 and Inkling count places in the cache instead, which
-differs for left padding only.
+which makes its only score 0 and changes nothing. In a packed batch SSMax counts the keys of the
+query's own document. The others take the positions handed in, so a packed document counts from its
+own start; Llama 4 and Inkling count places in the cache instead, which differs for left padding
+only.
 """
 
 from collections.abc import Callable

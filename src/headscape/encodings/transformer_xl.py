@@ -107,13 +107,13 @@ class TransformerXL(Encoding):
     def basis(self, left: int, right: int) -> Float[Tensor, "h e m"]:
         """Return W_R R of the distances from -left to right, both up to the clamp.
 
-        R(-d) is R(d) with its sines negated, so only distances from 0 on are projected, sines and
-        cosines apart.
+        R(-d) is R(d) with its sines negated, so sines and cosines are projected separately, and
+        only for distances from 0 on.
         """
         if self.config.clamp is not None:
             left, right = min(left, self.config.clamp), min(right, self.config.clamp)
         waves = self.sinusoids(max(left, right) + 1)
-        # [h n e], which the kernels read as it is.
+        # [h n e] is the kernels' layout, so they need no copy.
         sine, cosine = (x @ w for x, w in zip(waves, self.split(), strict=True))
         by_right = (cosine + sine)[:, : right + 1]
         if not left:
@@ -122,7 +122,7 @@ class TransformerXL(Encoding):
         return torch.cat([by_left.flip(1), by_right], dim=1).mT
 
     def split(self) -> tuple[Float[Tensor, "h m e"], Float[Tensor, "h m e"]]:
-        """Return what W_R makes of sines and what it makes of cosines, per head."""
+        """Return the columns of W_R for sines and those for cosines, per head."""
         heads, half = self.shape.heads, self.shape.width // 2
         if self.config.layout == "halves":
             sine, cosine = self.project.weight.reshape(heads, -1, 2, half).unbind(2)

@@ -7,8 +7,8 @@ A figure has one colour map:
     SIGNED     if in every panel each sign takes at least a fifth of the range. Zero is grey, and
                each side of it uses its half of the map in full (two slopes).
 
-A panel that has one value everywhere, such as the 0 of NoPE or of a dead head, is grey, and so is
-its bar, which carries that value alone.
+A panel that has one value everywhere, such as the 0 of NoPE or of a dead head, is grey. So is its
+bar, which has that value as its only label.
 
 Both maps get steadily lighter, so their order survives in grey print, and neither sets red against
 green. SIGNED runs navy, blue, grey, amber, yellow: its middle is not white because invisible
@@ -104,8 +104,8 @@ def range_label(values: Float[np.ndarray, "..."]) -> str:
 def scales(ranges: Iterable[tuple[float, float]], colormap: str | None = None) -> list[Scale]:
     """Return a scale per range, all with one colour map.
 
-    A range of one value has a scale of its own. A named `colormap` runs evenly from the lowest to
-    the highest value.
+    A range of one value gets `Scale.single`. A named `colormap` runs evenly from the lowest to the
+    highest value.
     """
     ranges = list(ranges)
     signed = colormap is None and _both_signs([each for each in ranges if each[0] < each[1]])
@@ -115,6 +115,11 @@ def scales(ranges: Iterable[tuple[float, float]], colormap: str | None = None) -
         Scale(low=low, high=high, colormap=chosen, kind=kind) if low < high else Scale.single(low)
         for low, high in ranges
     ]
+
+
+def with_range(every: Sequence[Scale]) -> Scale:
+    """Return the first scale that is not of a single value, if there is one."""
+    return next((scale for scale in every if scale.kind != "single"), every[0])
 
 
 def named(colormap: str | None) -> Colormap:
@@ -132,6 +137,6 @@ def _both_signs(ranges: Sequence[tuple[float, float]]) -> bool:
 
 
 def number(value: float) -> str:
-    """Return a value as it is printed beside a panel."""
+    """Return a value as text for a label beside a panel."""
     text = f"{value:,.0f}" if abs(value) >= 100 else f"{value + 0.0:.2g}"
     return text.replace("-", "\N{MINUS SIGN}")

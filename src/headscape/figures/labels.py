@@ -21,8 +21,9 @@ _QUANTITIES: Final[Mapping[str, str]] = {
 
 def shown_conventions(conventions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the conventions without what is switched off, such as windows and sinks."""
-    quiet = {**OFF, "direction": "forward"}
-    off = {name for name, value in quiet.items() if conventions.get(name, value) == value}
+    # RoPE's direction is a convention only where it is the unusual one.
+    unsaid = {**OFF, "direction": "forward"}
+    off = {name for name, value in unsaid.items() if conventions.get(name, value) == value}
     if "temperature" in off:
         off |= {"temperature_rate", "temperature_start", "temperature_on"}
     return {name: value for name, value in conventions.items() if name not in off}
@@ -48,11 +49,7 @@ def method(capture: CaptureData) -> str:
 
 
 def layer_words(capture: CaptureData, layer: int) -> str:
-    """Return a layer, counted from 1, with what only some layers or models have.
-
-    For example: layer 1 (RoPE, window 64). In a schedule that is its encoding; a window, chunk,
-    softcap, temperature or sink is named wherever there is one.
-    """
+    """Return the number of a layer, from 1, and its note: layer 1 (RoPE, window 64)."""
     note = layer_note(capture.about(layer))
     return f"layer {layer + 1} ({note})" if note else f"layer {layer + 1}"
 
@@ -63,7 +60,7 @@ def heading(capture: CaptureData, layer: int, quantity: str) -> str:
 
 
 def position_label(role: str, unit: str) -> str:
-    """Return the label of an axis of queries or keys: Key position, or Key frame of sound."""
+    """Return the label of an axis: Key position, or Key frame if positions count frames."""
     return f"{role} frame" if unit == "frames" else f"{role} position"
 
 
@@ -101,9 +98,9 @@ def default_name(
 
 
 def _name(capture: CaptureData) -> str:
-    """The key of the encoding; of a model whose layers differ its name, which has the pattern."""
-    named = encoding_name(capture) if "schedule" in capture.model else capture.encoding
-    return file_name(named)
+    """Return the encoding as part of a file name; of a schedule, its whole pattern."""
+    name = encoding_name(capture) if "schedule" in capture.model else capture.encoding
+    return file_name(name)
 
 
 def _slug(capture: CaptureData) -> str:

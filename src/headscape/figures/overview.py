@@ -45,7 +45,7 @@ class Overview(Coloured):
     maps: tuple[Float[np.ndarray, "h _ _"], ...]
     """One [h t s] array per layer."""
     encodings: tuple[str, ...] | None = None
-    """What each layer has, where layers differ."""
+    """The encoding of each layer; None if all layers have the same."""
 
     @classmethod
     def of(
@@ -153,9 +153,9 @@ class Overview(Coloured):
 
 
 def _encodings(capture: CaptureData) -> tuple[str, ...] | None:
-    """Return the encoding of every layer, short enough to stand beside its maps."""
-    titles = [capture.about(layer).get("title") for layer in capture.layers]
-    if None in titles:
+    """Return the encoding of every layer, cut to fit left of its maps; None if all are the same."""
+    abouts = [capture.about(layer) for layer in capture.layers]
+    titles = [str(about["title"]) for about in abouts if "title" in about]
+    if len(titles) < len(abouts):
         return None
-    shorter = (str(title) for title in titles)
-    return tuple(title if len(title) <= 9 else f"{title[:8]}…" for title in shorter)
+    return tuple(title if len(title) <= 9 else f"{title[:8]}…" for title in titles)

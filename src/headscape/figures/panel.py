@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from headscape.figures.colour import Scale, number
+from headscape.figures.colour import Scale, number, with_range
 from headscape.figures.style import INK
 
 _STEPS: Final = [1, 2, 2.5, 5, 10]
@@ -92,7 +92,7 @@ def draw_bar(figure: Figure, image: AxesImage, scale: Scale, axes: Axes) -> Colo
 
 def draw_relative_bar(figure: Figure, every: Sequence[Scale], axes: Axes, each: str) -> Colorbar:
     """Draw the bar of panels that each have a range of their own: from lowest to highest."""
-    scale = next((one for one in every if one.kind != "single"), every[0])
+    scale = with_range(every)
     mappable = ScalarMappable(Normalize(0, 1), scale.colormap)
     bar = figure.colorbar(mappable, cax=axes)
     if scale.kind == "diverging":

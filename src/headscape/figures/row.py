@@ -24,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.errors import InputError
-from headscape.figures.colour import GREY, Scale, range_label
+from headscape.figures.colour import GREY, Scale, range_label, with_range
 from headscape.figures.coloured import Coloured
 from headscape.figures.labels import default_name, head_titles, heading, position_label
 from headscape.figures.panel import Box, draw_bar, draw_relative_bar
@@ -194,7 +194,7 @@ class Row(Coloured):
                 axes.axhspan(head - 0.5, head + 0.5, color=GREY, linewidth=0)
         image = axes.imshow(
             values,
-            cmap=next((one for one in every if one.kind != "single"), every[0]).colormap,
+            cmap=with_range(every).colormap,
             norm=None if self._own else every[0].norm,
             extent=(start - 0.5, stop - 0.5, len(values) - 0.5, -0.5),
             aspect="auto",

@@ -95,9 +95,9 @@ class Attention(nn.Module):
                 positions = positions.block(ALL, slice(first, None))
                 visible = visible.block(ALL, slice(first, None))
             k, v, keys = self._remember(raw_k, v, stream, positions, cache, first)
-        hot, temperature = encoding.heated(q, positions, visible)
+        scaled_q, temperature = encoding.apply_temperature(q, positions, visible)
         unrotated = None
-        if (encoding.rotates or hot is not q) and cache is None:
+        if (encoding.rotates or scaled_q is not q) and cache is None:
             unrotated = (raw_q, raw_k)
             if self.norm_after:
                 unrotated = (self.q_norm(raw_q), self.k_norm(raw_k))
@@ -113,7 +113,7 @@ class Attention(nn.Module):
             if cache is not None:
                 cache.forget(self.layer)
         return AttentionInputs(
-            hot,
+            scaled_q,
             k,
             v,
             encoding,

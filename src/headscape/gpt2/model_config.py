@@ -59,9 +59,9 @@ class ModelConfig:
     qk_norm_layers: Literal["all", "rotating"] = "all"
     """Which layers have it: all, or those whose encoding rotates (Llama 4)."""
     qk_norm_per_head: bool = False
-    """Whether every head has weights of its own (Cohere); with qk_norm_over="all" it always has."""
+    """Whether every head has its own weights (Cohere); always so with qk_norm_over="all"."""
     qk_norm_scale: float | None = None
-    """What q.k is multiplied by in place of `scale`: 10 in x-transformers' L2 norm."""
+    """Factor on q.k in place of `scale`: 10 in x-transformers' L2 norm."""
 
     def __post_init__(self) -> None:
         check_types(self, skip=("encoding_fields",))
@@ -81,7 +81,9 @@ class ModelConfig:
                         f"set qk_norm to 'before' or 'after'."
                     )
         if self.qk_norm_per_head and not self.qk_norm_weight:
-            raise InputError("qk_norm_per_head=True has no effect without qk_norm_weight.")
+            raise InputError(
+                "qk_norm_per_head=True has no effect without qk_norm_weight: leave it out."
+            )
         if self.qk_norm_scale is not None and not 0 < self.qk_norm_scale < math.inf:
             raise InputError(
                 f"qk_norm_scale must be positive and finite, got {self.qk_norm_scale}."

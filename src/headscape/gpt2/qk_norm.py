@@ -1,7 +1,7 @@
 """The norm of queries and keys, before or after their rotation.
 
     rms      x / sqrt(mean(x^2) + eps) * weight      means over a head's dims, or over all heads'
-    layer    the same of x - mean(x)
+    layer    RMS norm of x - mean(x)
     l2       x / |x| * weight
 
 RMS before the rotation: Qwen 3, EXAONE 4, Gemma 3 (whose stored weight is ours minus 1), OLMo 3

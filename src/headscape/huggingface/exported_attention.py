@@ -94,9 +94,9 @@ class HeadscapeAttention(nn.Module):
         positions = Positions(at, k_at)
         scale = self.scaling if encoding.content_scale is None else encoding.content_scale
         heads = [Heads(q, k, scale, self._project)] if encoding.reads_heads else []
-        hot, temperature = encoding.heated(q, positions, visible)
+        scaled_q, temperature = encoding.apply_temperature(q, positions, visible)
         return AttentionInputs(
-            hot,
+            scaled_q,
             k,
             v,
             encoding,

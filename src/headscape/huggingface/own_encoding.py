@@ -131,9 +131,9 @@ def encoded_inputs(
     heads = [Heads(q, k, scale)] if encoding.reads_heads else []
     windows = [w for w in (visible.window, encoding.window) if w is not None]
     visible = replace(visible, window=min(windows) if windows else None, chunk=encoding.chunk)
-    hot, temperature = encoding.heated(q, positions, visible)
+    scaled_q, temperature = encoding.apply_temperature(q, positions, visible)
     return AttentionInputs(
-        hot,
+        scaled_q,
         k,
         v,
         encoding,

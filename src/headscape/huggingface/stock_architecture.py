@@ -123,7 +123,7 @@ def rope_parameters(encoding: RoPE) -> Settings | str:
     if config.attention_factor is not None and config.scaling != "yarn":
         return "it has an attention_factor"
     if config.direction != "forward":
-        return "it rotates by negative positions"
+        return "its direction is backward"
     if config.mscale_scores:
         return "mscale scales all of its scores"
     plain = {"rope_type": "default", "rope_theta": config.base, "partial_rotary_factor": share}

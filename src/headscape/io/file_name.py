@@ -5,13 +5,13 @@ import re
 from typing import Final
 
 MOST: Final = 80
-"""Characters of a name; file systems allow 255 bytes, and endings are added to it."""
+"""Most characters of a name; file systems allow 255 bytes, and callers add endings."""
 
 
 def file_name(text: str, most: int = MOST) -> str:
-    """Return text in lower-case letters, digits, dots and dashes.
+    """Return text as a file name of lower-case letters, digits, dots and dashes.
 
-    A long one is cut, and ends in a hash of the whole.
+    A name longer than `most` is cut and ends in a hash of the text.
     """
     name = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
     if len(name) <= most:

@@ -31,7 +31,7 @@ def check_values(config: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(name: str, value: Any, hint: Any) -> Any:
-    """Return the value, int as float and list as tuple where `hint` is one; refuse other types."""
+    """Return the value, with int to float and list to tuple as `hint` says; refuse other types."""
     if get_origin(hint) is Literal:
         options = get_args(hint)
         if value not in options:
@@ -41,9 +41,9 @@ def checked(name: str, value: Any, hint: Any) -> Any:
     kinds = tuple(get_origin(option) or option for option in options)
     if tuple in kinds and isinstance(value, list | tuple):
         each = get_args(options[kinds.index(tuple)])
-        # Only tuples of any length have one type of content.
-        whole = len(each) == 2 and each[1] is Ellipsis
-        return tuple(checked(name, x, each[0]) for x in value) if whole else tuple(value)
+        # tuple[X, ...] says one type for all; the contents of other tuples are not checked.
+        alike = len(each) == 2 and each[1] is Ellipsis
+        return tuple(checked(name, x, each[0]) for x in value) if alike else tuple(value)
     if float in kinds and type(value) is int:
         try:
             return float(value)
@@ -55,7 +55,7 @@ def checked(name: str, value: Any, hint: Any) -> Any:
 
 
 def as_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with every list as a tuple; JSON and TOML have lists only."""
+    """Return the values with lists as tuples, because JSON and TOML only have lists."""
     return {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
 
 

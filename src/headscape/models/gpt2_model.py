@@ -148,12 +148,15 @@ def shaping(config: ModelConfig, encoding: Encoding) -> dict[str, object]:
 
 
 def claims_of(gpt2: GPT2, layer: int) -> dict[str, bool]:
-    """Return the claims of a layer; after a rotation, some norms see absolute positions."""
+    """Return the claims of a layer.
+
+    After a rotation, a norm with a weight and LayerNorm make scores depend on absolute positions.
+    """
     encoding, config = gpt2.encoding(layer), gpt2.config
-    sees = config.qk_norm_weight or config.qk_norm_kind == "layer"
-    after = config.qk_norm == "after" and sees and encoding.rotates
+    commutes = config.qk_norm_kind != "layer" and not config.qk_norm_weight
+    absolute = config.qk_norm == "after" and encoding.rotates and not commutes
     claims = encoding.claims()
-    return claims | {"shift_invariant": claims["shift_invariant"] and not after}
+    return claims | {"shift_invariant": claims["shift_invariant"] and not absolute}
 
 
 def spec_of(gpt2: GPT2, **about: Any) -> Spec:

@@ -100,7 +100,7 @@ def _checked(answers: Answers, value: dict[str, Any]) -> dict[str, Any]:
     for name in ("query", "key"):
         token = full[name]
         if token is not None and not 0 <= token < pack.length:
-            raise InputError(f"{name} {token} is not within the length, {pack.length}.")
+            raise InputError(f"{name} {token} is outside the sequence of length {pack.length}.")
     return full
 
 

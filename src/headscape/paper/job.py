@@ -137,7 +137,7 @@ def _write_page(job: Job, entries: list[Entry]) -> Path:
         "models": "as initialised" if job.untrained else f"preset {job.preset}, seed {job.seed}",
     }
     places = {figure.name: place for place, figure in enumerate(job.figures())}
-    # Figures are made in a different order; those of earlier jobs stay in front.
+    # Figures finish in any order. Those of earlier jobs come first.
     shown = sorted(
         merge(read_entries(job.drawing.out), entries),
         key=lambda each: (each.number is None, each.number or 0, places.get(each.name, -1)),

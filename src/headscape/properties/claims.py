@@ -126,7 +126,7 @@ def flags(factory: Factory, heads: int, length: int) -> None:
     }
     if encoding.sticks is not None and encoding.weighs:
         described = torch.equal(weights, encoding.sticks.weights(scores, seen))
-        require(described, "weigh is not what sticks describes")
+        require(described, "the weights of weigh differ from those of sticks")
     for flag, does in done.items():
         said = bool(getattr(encoding, flag))
         # One token at position 0 is not rotated, gets all weight by any rule, and a bias may be 0

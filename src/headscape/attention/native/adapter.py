@@ -3,8 +3,8 @@
 Serves every bias of bias.py but Pairwise, causal or not, with any positions, groups, windows and
 chunks, a temperature, a softcap and sinks, and heads that share keys. Half precision is converted a
 tile at a time and summed in float32. A table by distance may multiply the scores (Kerple's weight
-form), and weights may break a stick instead of a softmax (stick-breaking), then without a bias or
-sink. Encodings that mix whole rows (DAPE, DAPEv2) are served without windows, temperature, softcap,
+form). Weights may be those of stick-breaking instead of a softmax, then without a bias or sink.
+Encodings that mix whole rows (DAPE, DAPEv2) are served without windows, temperature, softcap,
 sinks and shared keys. A perceptron (FIRE) goes in as its linear pieces,
 
     mlp(u) = slope_m u + offset_m      between its sorted knots -in_bias / in_weight,
@@ -72,24 +72,21 @@ def refuses(inputs: AttentionInputs) -> str | None:
 def _refuses_weights(inputs: AttentionInputs) -> str | None:
     if inputs.encoding.sticks is None:
         return (
-            f"the native kernels compute a softmax or break a stick, not the weights of "
+            f"the native kernels compute a softmax or stick-breaking, not the weights of "
             f"{inputs.encoding.title}"
         )
     if inputs.bias is not None or inputs.encoding.mixes:
-        return "the native kernels break a stick of scores without a bias"
-    # The definition takes the softmax where a sink is given.
-    return None if inputs.sink is None else "the native kernels break a stick without a sink"
+        return "the native kernels compute stick-breaking only without a bias"
+    # The reference computes a softmax if there is a sink.
+    return None if inputs.sink is None else "the native kernels take stick-breaking without a sink"
 
 
 def _refuses_mixing(inputs: AttentionInputs) -> str | None:
     encoding = inputs.encoding
     if encoding.scales_scores:
-        by_distance = isinstance(inputs.bias, Toeplitz)
-        return (
-            None
-            if by_distance
-            else "the native kernels multiply scores by a table by distance only"
-        )
+        if isinstance(inputs.bias, Toeplitz):
+            return None
+        return "the native kernels multiply scores only by a Toeplitz bias"
     if not isinstance(encoding, DAPE | DAPEv2):
         return f"the native kernels do not mix scores as {type(encoding).__name__} does"
     if isinstance(encoding, DAPEv2) and encoding.config.kernel > MOST_TAPS:
@@ -190,11 +187,11 @@ def _mixer(encoding: Encoding) -> tuple[str, list[Tensor]]:
 
 
 def _sticks(encoding: Encoding) -> str:
-    """How weights break a stick, in the words of ops.py; empty if they are a softmax."""
+    """Return the argument `sticks` of ops.py; empty if the weights are a softmax."""
     found = encoding.sticks
     if found is None or not encoding.weighs:
         return ""
-    parts = {"sticks": True, "current": found.takes_current, "rest": found.keeps_rest}
+    parts = {"sticks": True, "own": found.takes_own, "rest": found.keeps_rest}
     return " ".join(name for name, holds in parts.items() if holds)
 
 
@@ -254,7 +251,7 @@ def _values(
 
 
 def _by_key(bias: Sheared) -> list[Tensor]:
-    """Return u and its basis, or one number per key if its basis is constant."""
+    """Return u and its basis, or u . basis as one number per key if the basis is constant."""
     if bias.key is None:
         return []
     u, basis = bias.key

@@ -283,8 +283,8 @@ inline void backward_tile(const Problem &p, const Plan &plan, int64_t row, int64
     if (d_q == own) into.scatter(own, p.d_q);
 }
 
-// run(head, query tile) for all query tiles of the heads that share one head of keys, or every
-// `parts`-th of them; each adds to d_k and d_v.
+// Calls run(head, query tile), which adds to d_k and d_v, for all query tiles of the heads that share
+// one head of keys, or for every `parts`-th of them.
 template <class Run>
 inline void over_tiles(const Problem &p, const Plan &plan, int64_t row, int64_t key_head,
                        int64_t part, const Run &run) {

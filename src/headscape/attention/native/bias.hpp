@@ -111,9 +111,9 @@ struct Factor : Toeplitz {
         const float *at;
         int64_t i;
     };
-    float *by_table;  // like ds: gradients by distance
+    float *by_table;  // [key, query] like ds: the gradients of table entries
 
-    // scratch: a tile like that of ds, where gradients are computed.
+    // scratch: a tile of by_table; not used in the forward pass.
     Factor(const Problem &p, float *scratch) : Toeplitz(p, scratch), by_table(scratch + W) {}
     Column column(int64_t i) { return {table + i, i}; }
     V value(Column &c, int64_t j) { return load(c.at - j); }

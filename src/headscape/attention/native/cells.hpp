@@ -69,7 +69,7 @@ inline void settle_cells(const Pair &pair, const Cells &c, int64_t b, const Tall
 }
 
 // One pair of tiles; s holds the scores without what `bias` adds, `content` those before rotation.
-// weight(i, j, final) is the weight of key j and queries i ... i + W - 1.
+// weight(i, j, final) returns the weights of key j for queries i ... i + W - 1.
 template <class Bias, class Bend, class Weight>
 inline void tally(const Pair &pair, const Cells &cells, Bias &bias, const Bend &bend, const float *s,
                   const float *content, int64_t ld, const Weight &weight, Tally *tallies) {

@@ -63,7 +63,7 @@ def _wide(x: Tensor) -> int:
 
 
 def total(x: Tensor, axes: int = 1) -> Tensor:
-    """The sum over parts, or over the first axes."""
+    """Return the sum over parts, the first axis; with `axes`, over that many first axes."""
     return x.flatten(0, axes - 1).sum(0) if x.shape[:axes].numel() > 1 else x[(0,) * axes]
 
 

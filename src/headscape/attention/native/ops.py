@@ -16,9 +16,9 @@
 and `mixing` says what DAPE or DAPEv2 does with them (empty: the scores are not mixed); its tensors
 are in_weight [m c k], in_bias [m], out_weight [h m k], out_bias [h]. A table to be mixed is
 followed by its fold [k+1 m n] (see fold.py): in_weight then has the scores' half alone, and the
-bias's half and in_bias are in the fold. `sticks` is empty for a softmax; otherwise weights break a
-stick, "current" in it says that the query's own key takes part and "rest" that its own value gets
-what is left.
+bias's half and in_bias are in the fold. `sticks` is empty for a softmax. For stick-breaking it
+starts with "sticks", followed by "own" if the query's own key takes part and by "rest" if the
+query's own value gets what is left.
 
 `at` has the positions of queries and keys, where there are groups those of both and, of a sheared
 bias, the row of its bases for every distance [1 n]. `low` is the distance in column 0 of a table,
@@ -80,7 +80,7 @@ def fields_of(
         "sink": None if sink is None else sink.contiguous(), "parts": 1, "kind": KINDS[kind],
         "q": q.data_ptr(), "q_batch": q.stride(0), "q_head": q.stride(1), "q_row": q.stride(2),
         "k": k, "v": v, "by_token": int(not mixing), "sticks": int(bool(sticks)),
-        "takes_own": int("current" in sticks), "keeps_rest": int("rest" in sticks),
+        "takes_own": int("own" in sticks.split()), "keeps_rest": int("rest" in sticks.split()),
         "q_stride": 0 if rows == 1 else t, "k_stride": 0 if rows == 1 else k.shape[2],
     }  # fmt: skip
     for name, x in zip(("q_at", "k_at", "q_group", "k_group"), at, strict=False):

@@ -241,8 +241,8 @@ struct Sheared {
             run(d, next - d, source(d), source(next - 1) - source(d) + 1);
         }
     }
-    // How W distances from d on share rows of the basis, those before `end`: the row of lane l is
-    // from[l] rows after that of lane 0.
+    // Which rows of the basis the W distances from d on have; only those before `end` count. The row
+    // of lane l is from[l] rows after that of lane 0.
     struct Shared {
         Lanes from, last, same[4];  // last: for each of the rows, the last lane that has it
         int64_t rows, steps = 0;
@@ -268,7 +268,7 @@ struct Sheared {
             return choose((Lanes)(lane_index() < (int32_t)rows), permute(x, last), V{});
         }
     };
-    // Which rows of curves from distance d on a query needs: at both ends not all do.
+    // Which rows of curves from distance d on each query needs: at the ends of `reach`, not all.
     Band needed(int64_t d) const {
         return {q.position - reach.last - d, q.position - reach.first - d};
     }
@@ -363,8 +363,8 @@ struct Sheared {
         }
         for (int64_t n = 0; n < rows; n++) d_by[n * key_wide] += sums[n / W][n % W];
     }
-    // `spread` copies E of every row of the basis, in `piece`, to its distances; `collect` is the
-    // reverse. What a vector store writes past the end of a piece, the next one overwrites.
+    // `spread` copies E of every row of the basis, in `piece`, to its distances; `collect` sums the
+    // other way. What a vector store writes past the end of a piece, the next one overwrites.
     void spread(int64_t d, int64_t count, int64_t at, int64_t keys, float *to) const {
         for (int64_t n = 0; n < count; n += W) {
             Shared shared(*this, d + n, d + count);

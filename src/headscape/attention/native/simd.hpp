@@ -94,7 +94,7 @@ inline V choose(Lanes mask, V yes, V no) {
     return from_bits((bits(yes) & mask) | (bits(no) & ~mask));
 }
 
-// x[from[l]] in lane l; only the last bits of `from` count.
+// x[from[l]] in lane l; only the low bits of `from` count.
 inline V permute(V x, Lanes from) {
 #if defined(__AVX512F__)
     return _mm512_permutexvar_ps((__m512i)from, x);

@@ -6,14 +6,14 @@
 //                dS_j = w_j (1 - s_j) (g_j - U);  U <- U + s_j (g_j - U)     from the first key on
 //                dV_j += w_j dO, and left dO for the own key
 //
-// U is what the rest of the stick yields per unit, a mean of g, so nothing cancels. (The sum of all
-// w g minus those of nearer keys is the same without a second pass, but leaves the rounding of that
-// sum at every far key.) U needs the keys in the reverse order of `left`, so backward goes through
-// the key tiles twice: once for what is left at their borders, which is one number per query and
-// tile, and once for the gradients.
+// U is the mean of g over the rest of the stick, so nothing cancels. (The sum of all w g minus that
+// of nearer keys would need no second pass, but would add the rounding of the whole sum to every far
+// key.) U needs the keys in the reverse order of `left`, so backward goes through the key tiles
+// twice: once for what is left at their borders, one number per query and tile, and once for the
+// gradients.
 //
-// Where less than kUsedUp of a stick is left, none is. Once that is so for all queries of a tile,
-// farther keys are not read.
+// A rest below kUsedUp counts as 0. Once it is 0 for all queries of a tile, farther keys are not
+// read.
 #pragma once
 
 #include "attention.hpp"
@@ -23,8 +23,8 @@ namespace HEADSCAPE_ISA {
 
 constexpr float kUsedUp = 1.6e-28f;  // e^-64, see `exponential`
 
-// sigmoid(x) and 1 - sigmoid(x), both with a relative error of a few roundings. If x is negative,
-// `rounded` is what the second has lost to rounding.
+// sigmoid(x) and 1 - sigmoid(x), both with a relative error of a few roundings. `rounded` is what the
+// second has lost to rounding, if x is negative.
 struct Share {
     V taken, passed, rounded;
     explicit Share(V x) {
@@ -36,8 +36,8 @@ struct Share {
     }
 };
 
-// What is left of W sticks. Thousands of keys may each take a little, so what rounding loses in a
-// key tile is kept beside it.
+// What is left of W sticks. Thousands of keys may each take a little, so the rounding errors within a
+// key tile are summed in `lost`.
 struct Left {
     V whole, lost = V{};
     V total() const { return whole + lost; }
@@ -79,14 +79,15 @@ struct Sticks {
             limit[i] = own[i] >= 0 && !p.takes_own ? (int32_t)own[i] : INT32_MAX;
         }
     }
-    // Whether anything is left for farther keys. What is not a number is not used up.
+    // Whether anything is left for farther keys. NaN counts as left, so that it reaches the output.
     bool lasts() const {
         Lanes some = bits(V{});
         for (int64_t i = 0; i < kQueryTile; i += W) some |= (Lanes)(load(left + i) != V{});
         return any(some);
     }
-    // use(j, share, weight) for queries i ... i + W - 1 and the keys that some of them see, from the
-    // last to the first. Both are 0 where a key takes no part.
+    // Calls use(j, share, weight) for queries i ... i + W - 1 and each key that one of them sees,
+    // from the last to the first, and updates `left`. Share and weight are 0 where a key takes no
+    // part.
     template <class Column, class Use>
     void spend(const Pair &pair, const Seen &seen, Column &bent, int64_t i, const float *s,
                const Use &use) {
@@ -117,7 +118,7 @@ struct Sticks {
         for (int64_t j = smaller(seen.whole, seen.end) - 1; j >= seen.first; j--) some(j);
         store(left + i, rest.total());
     }
-    // Scores to what they leave.
+    // Updates `left` by a tile of scores.
     template <class Bend>
     void pass(const Pair &pair, const Bend &bend, const float *s) {
         for (int64_t i = 0; i < q.count; i += W) {
@@ -125,7 +126,7 @@ struct Sticks {
             spend(pair, Seen(pair, i), bent, i, s, [](int64_t, V, V) {});
         }
     }
-    // Scores to weights.
+    // Replaces a tile of scores by weights.
     template <class Bend>
     void weigh(const Pair &pair, const Bend &bend, float *s) {
         for (int64_t i = 0; i < q.count; i += W) {
@@ -151,7 +152,7 @@ struct Sticks {
             V yield = load(yields + i);
             for (int64_t j = seen.first; j < seen.end; j++) {
                 V share = load(shares + j * W), weight = load(weights + j * W);
-                // Hidden scores and values may be anything.
+                // Hidden scores and gradients may be NaN.
                 Lanes takes = (Lanes)(share != V{});
                 V raw = choose(takes, load(s + j * kLd + i), V{});
                 V gap = choose(takes, load(d + j * kLd + i) - yield, V{});
@@ -166,7 +167,7 @@ struct Sticks {
             bend.finish(bent, i);
         }
     }
-    // use(i, own key) for every query that sees a key.
+    // Calls use(i, row of the own key) for every query that sees a key.
     template <class Use>
     void own_keys(const Use &use) const {
         int64_t first = (row * p.key_heads + head * p.key_heads / p.heads) * p.keys;

@@ -47,7 +47,7 @@ class TrainConfig:
     qk_norm: Literal["none", "before", "after"] = "none"
     """Norm of queries and keys, before or after their rotation."""
     qk_norm_kind: Literal["rms", "layer", "l2"] = "rms"
-    """That norm: RMS norm, LayerNorm without bias, or division by the length."""
+    """Which norm: RMS norm, LayerNorm without bias, or L2 norm (division by the length)."""
     qk_norm_over: Literal["head", "all"] = "head"
     """What that norm's mean is over: the dims of each head, or of all heads."""
     qk_norm_weight: bool = True
@@ -55,7 +55,7 @@ class TrainConfig:
     qk_norm_layers: Literal["all", "rotating"] = "all"
     """Which layers have that norm: all, or those whose encoding rotates."""
     qk_norm_per_head: bool = False
-    """Whether every head has weights of its own in that norm."""
+    """Whether every head has its own weights in that norm."""
     qk_norm_scale: float | None = None
     """Factor on q.k with that norm, in place of `scale`."""
 
