@@ -89,6 +89,16 @@ def test_an_encoding_without_parameters_goes_by_name() -> None:
     )
 
 
+def test_a_name_may_have_fields() -> None:
+    q, k, v, _ = tensors()
+    made = build(
+        "alibi", heads=HEADS, head_dim=DIM, width=WIDTH, train_length=8, window=4, softcap=2.0
+    )
+    found = attention(q, k, v, encoding="alibi:window=4:softcap=2.0")
+    assert torch.equal(found, attention(q, k, v, encoding=made))
+    assert not torch.allclose(found, attention(q, k, v, encoding="alibi"))
+
+
 def test_it_is_a_model_layer() -> None:
     model = GPT2(
         ModelConfig(
@@ -119,6 +129,9 @@ def test_gradients_reach_everything() -> None:
     ("changes", "sentence"),
     [
         ({"encoding": "alib"}, "unknown encoding 'alib': did you mean 'alibi'"),
+        ({"encoding": "rope,nope"}, "a schedule of 2 layers, .* of one, 'rope' or 'nope', with"),
+        ({"encoding": "cohere2"}, "'cohere2' is a schedule of 4 layers, but this is one layer"),
+        ({"encoding": "rope:windw=3"}, "unknown field of 'rope' 'windw': did you mean 'window'"),
         ({"encoding": "cable"}, "'cable' has learned parameters: build it once"),
         ({"encoding": "sinusoidal"}, "Sinusoidal acts on the token embeddings"),
         ({"encoding": "xpos", "causal": False}, "xPos has no bidirectional form"),

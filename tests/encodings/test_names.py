@@ -52,7 +52,7 @@ def test_every_class_has_its_own_title_paper_and_formula() -> None:
         assert kind.title
         assert kind.paper
         assert kind.formula
-        assert kind.shows in {"bias", "final", None}
+        assert kind.shows in {"bias", "final", "weights", None}
     assert len({kind.title for kind in kinds}) == len(kinds)
     assert len({kind.formula for kind in kinds}) == len(kinds)
     assert Mine.title == "Mine", "not the parent's"

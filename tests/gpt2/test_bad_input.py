@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from headscape.encodings import ENCODINGS, build
+from headscape.encodings.shipped_schedules import SHIPPED
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig, preset
 
@@ -37,7 +38,7 @@ def test_an_unknown_encoding_names_the_nearest(wrong: str, nearest: str) -> None
     with pytest.raises(InputError, match="there are nope, ") as error:
         build("zzz", **SHAPE)
     listed = sentence(error).rpartition("there are ")[2].partition(";")[0]
-    assert listed.split(", ") == list(ENCODINGS)
+    assert listed.split(", ") == [*ENCODINGS, *SHIPPED]
 
 
 def test_an_unknown_wrapper() -> None:

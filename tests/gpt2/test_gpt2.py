@@ -137,6 +137,7 @@ def test_conventions_are_written_out() -> None:
         "temperature": "none",
         "temperature_rate": 0.1,
         "temperature_start": None,
+        "temperature_on": "scores",
         "softcap": None,
         "sink": False,
     }

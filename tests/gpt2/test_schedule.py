@@ -114,6 +114,20 @@ def test_decoding_past_the_window_keeps_only_the_window(prompt: int) -> None:
     assert cache.layers[3].room >= 60
 
 
+def test_a_wide_window_takes_memory_as_it_fills() -> None:
+    made, cache, rooms = model("rope:window=30,nope"), Cache(capacity=8), []
+    text = torch.randint(11, (1, 80), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        whole = made(text, path="reference")
+        parts = []
+        for at in range(0, 80, 4):
+            parts.append(made(text[:, at : at + 4], cache=cache))
+            rooms.append(cache.layers[0].room)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=1e-10, atol=1e-10)
+    assert rooms[:4] == [8, 8, 16, 16]
+    assert max(rooms) == 30 - 1 + 16
+
+
 @pytest.mark.parametrize(
     "pattern", ["rope:window=7,path:window=7", "alibi:chunk=7", "cohere2:window=7"]
 )
@@ -328,3 +342,10 @@ def test_a_list_of_numbers_in_a_pattern_and_in_a_checkpoint(tmp_path: Path) -> N
         again = GPT2.from_pretrained(tmp_path)
         assert again.config == each.config
         assert again.conventions() == each.conventions()
+
+
+def test_stick_breaking_shows_its_weights() -> None:
+    cap = hs.load(model("stick-breaking").float()).capture(list(range(9)))
+    assert cap.grid().stem.endswith("-weights-grid")
+    text = caption(cap, 3, "weights")
+    assert "Stick-breaking adds no bias: position acts on the weights." in text

@@ -1,7 +1,10 @@
 """What our attention and set_encoding cannot do is refused in one sentence, or passed on once."""
 
 import json
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,3 +164,16 @@ def test_load_takes_only_what_was_saved_with_an_encoding(tmp_path: Any) -> None:
     build("llama").save_pretrained(tmp_path)
     with pytest.raises(InputError, match="load it with from_pretrained"):
         load(tmp_path)
+
+
+def test_without_transformers_a_sentence_says_what_to_install(tmp_path: Path) -> None:
+    block = "import sys; sys.modules['transformers'] = None; from headscape.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", block, "export", "run", "--out", str(tmp_path / "out")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "need transformers: pip install 'headscape[transformers]'" in " ".join(
+        done.stderr.split()
+    )
+    assert "Traceback" not in done.stderr

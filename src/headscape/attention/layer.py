@@ -35,11 +35,12 @@ def attention(
 ) -> Float[Tensor, "b h t e"]:
     """Return attention with a position encoding, from q and k before rotation.
 
-    The queries are the last t of the s tokens; t is usually s. `encoding` is an Encoding, or the
-    name of one without parameters. `x` is the layer's input for every key; only encodings that sum
-    over tokens (CABLE, FoX) read it. `positions` default to 0, 1, 2 ...; `groups` keeps packed
-    documents apart, a negative group is padding. `scale` defaults to the encoding's own, for most
-    1/sqrt(e).
+    The queries are the last t of the s tokens; t is usually s. `encoding` is an Encoding (`build`
+    makes one, with a window, temperature, softcap or sink), or the name of one without parameters,
+    such as "rope:window=64". `x` is the layer's input for every key; only encodings with a stream
+    (CABLE, FoX, Inkling, PaTH and others) read it. `positions` default to 0, 1, 2 ...; `groups`
+    keeps packed documents apart, a negative group is padding. `scale` defaults to the encoding's
+    own, for most 1/sqrt(e).
 
     Example:
         >>> import headscape as hs, torch

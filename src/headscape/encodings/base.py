@@ -138,7 +138,7 @@ class Encoding(nn.Module):
     """Authors, year and arXiv number."""
     formula: ClassVar[str] = ""
     """The score in one line of ASCII: A is the scaled q.k, i the query, j the key, h the head."""
-    shows: ClassVar[Literal["bias", "final"] | None] = "bias"
+    shows: ClassVar[Literal["bias", "final", "weights"] | None] = "bias"
     """The quantity its figure shows; None if there is nothing to draw in the scores."""
     slug: ClassVar[str] = ""
     """How its figure's file name ends, if not with its name."""

@@ -2,6 +2,7 @@
 
     build("alibi", heads=12, head_dim=64, width=768, train_length=512, slopes="fairseq")
     build("dapev2+kerple", heads=12, head_dim=64, width=768, train_length=512, kernel=5)
+    build("rope:window=64:sink=true", heads=12, head_dim=64, width=768, train_length=512)
 
 The fields of a wrapped encoding go to whichever of the two classes has them.
 """
@@ -10,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from headscape.encodings.base import SHARED, Config, Encoding, Shape
+from headscape.encodings.layer_schedule import is_schedule, parse
 from headscape.encodings.names import encoding_type
-from headscape.errors import unknown
+from headscape.errors import InputError, unknown
 from headscape.io.typecheck import check_values
 
 
@@ -27,6 +29,8 @@ def build(
 ) -> Encoding:
     """Return a new encoding by name; `options` are the fields of its config.
 
+    The name may have fields too, as in a schedule of layers: "rope:window=64".
+
     Example:
         >>> import headscape as hs
         >>> from headscape.bias import dense
@@ -38,7 +42,19 @@ def build(
     shape = Shape(
         heads=heads, head_dim=head_dim, width=width, train_length=train_length, causal=causal
     )
-    return make(name, shape, options)
+    if not is_schedule(name):
+        return make(name, shape, options)
+    period = parse(name)
+    if len(period) > 1:
+        layers = " or ".join(dict.fromkeys(repr(entry.name) for entry in period))
+        raise InputError(
+            f"{name!r} is a schedule of {len(period)} layers, but this is one layer: choose the "
+            f"encoding of one, {layers}, with its fields."
+        )
+    (entry,) = period
+    if twice := sorted(entry.fields.keys() & options.keys()):
+        raise InputError(f"{twice[0]!r} is in {name!r} and given again: leave one of them out.")
+    return make(entry.name, shape, {**entry.fields, **options})
 
 
 def make(name: str, shape: Shape, options: Mapping[str, object]) -> Encoding:

@@ -39,7 +39,7 @@ class StickBreaking(Encoding):
     title = "Stick-breaking"
     paper = "Tan et al. 2025, arXiv:2410.17980"
     formula = "w = s(A_ij) prod_{j<t<i} (1 - s(A_it)), the rest to v_i"
-    shows = "final"
+    shows = "weights"
     no_bidirectional_form = "it breaks the stick from the query backwards"
     weighs = True
     config_type = StickBreakingConfig

@@ -98,7 +98,7 @@ class TransformerXL(Encoding):
             basis = self.basis(zero, far)
         else:
             # A causal basis starts at distance 0 and only grows, so a cache can keep it.
-            basis = heads.keep("basis", far, lambda n: self.basis(0, n))
+            basis = heads.keep("basis", far + 1, lambda n: self.basis(0, n - 1))
         r = heads.scale * (heads.q + self.position[:, None])
         constant = (heads.keys() * (heads.scale * self.content[:, None])).sum(-1, keepdim=True)
         flat = basis.new_ones(1, 1, 1).expand(-1, -1, basis.shape[-1])

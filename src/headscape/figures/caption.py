@@ -17,7 +17,7 @@ _SHOWN: Final[Mapping[str, str]] = {
     "content": "content scores (scaled q·k before any position)",
     "bias": "positional bias (final score minus scaled q·k)",
     "final": "final attention scores (pre-softmax)",
-    "weights": "attention weights (softmax)",
+    "weights": "attention weights",
 }
 
 
@@ -40,6 +40,8 @@ def caption(
             if quantity == "final"
             else f"{about.get('title', name)} adds no bias: shown is what it changed in the scores."
         )
+    if about["shows"] == quantity == "weights":
+        parts.append(f"{about.get('title', name)} adds no bias: position acts on the weights.")
     parts.append(_sequence(capture))
     if capture.resolution is not None:
         parts.append(f"Each cell is the mean of its entries, {capture.resolution} cells a side.")

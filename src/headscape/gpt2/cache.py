@@ -108,7 +108,9 @@ class Cache:
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (k, total)):
             raise InputError("a cache is for decoding: call the model inside torch.no_grad().")
         if layer not in self.layers:
-            room = self.capacity if reach is None else reach - 1 + max(new, _spare(reach))
+            room = self.capacity
+            if reach is not None:  # a wide window is filled by and by
+                room = min(room, reach - 1 + max(new, _spare(reach)))
             rooms: list[Any] = [_room(x, room) for x in (k, v, total, vector)]
             self.layers[layer] = LayerCache(*rooms)
             self.layers[layer].reach, self.layers[layer].start = reach, self.length
@@ -119,7 +121,8 @@ class Cache:
             )
         if reach is not None and end - store.start > store.room:
             most = max(reach - 1, self.length - first)
-            store.resize(first, self.length, most + max(new, _spare(reach)))
+            room = min(self.capacity, most + max(new, _spare(reach)))
+            store.resize(first, self.length, room)
         old, last = self.length - store.start, end - store.start
         store.passing = stream
         stores = (store.k, store.v, store.total, store.vector)

@@ -11,6 +11,16 @@ Importing this package registers the classes of exported models, so that
 `AutoModelForCausalLM.from_pretrained` opens every folder that `headscape.export` wrote.
 """
 
+from headscape.errors import InputError
+
+try:
+    import transformers  # noqa: F401
+except ImportError as error:
+    raise InputError(
+        "headscape.huggingface and export need transformers: pip install "
+        "'headscape[transformers]', or pip install '.[transformers]' in a clone."
+    ) from error
+
 from headscape.huggingface.attention_function import register, set_attention
 from headscape.huggingface.exported_auto import register_exported
 from headscape.huggingface.load_encoded import load

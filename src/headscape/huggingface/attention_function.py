@@ -40,12 +40,8 @@ def register() -> None:
         >>> import headscape.huggingface
         >>> headscape.huggingface.register()
     """
-    try:
-        from transformers import AttentionInterface, AttentionMaskInterface
-    except ImportError as error:
-        raise InputError(
-            "headscape.huggingface needs transformers: pip install 'headscape[transformers]'."
-        ) from error
+    from transformers import AttentionInterface, AttentionMaskInterface
+
     strict, lenient = NAMES
     # Compiled models leave the graph here: what a mask says is read from its integers.
     eager: Any = torch.compiler.disable

@@ -31,7 +31,11 @@ def write_picture(model: GPT2Model, part: Path) -> str:
         random = np.random.default_rng(0).integers(model.spec.vocabulary, size=length)
         captured = model.capture(random)
     captured.grid().save(part / PICTURE)
-    quantity = {"bias": "positional bias", "final": "scores before the softmax"}
+    quantity = {
+        "bias": "positional bias",
+        "final": "scores before the softmax",
+        "weights": "attention weights",
+    }
     shown = quantity[model.spec.shows]
     return f"Every head of the last layer: {shown} on {length} tokens ({what})."
 

@@ -71,7 +71,6 @@ def export(
         raise InputError(f"export writes to hf (Hugging Face transformers), got {to!r}.")
     out = Path(out)
     atomic.empty_target(out)
-    _need_transformers()
     opened = _ours(load(model, step=step) if isinstance(model, str | Path) else load(model))
     gpt2 = opened.gpt2
     if not gpt2.config.causal:
@@ -166,12 +165,3 @@ def _positions(gpt2: GPT2, asked: int | None) -> int:
         longest = max(longest, round(trained * encoding.config.factor))
     at_least(1, max_positions=asked)
     return longest if asked is None else asked
-
-
-def _need_transformers() -> None:
-    try:
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "export needs transformers: pip install 'headscape[transformers]'."
-        ) from error

@@ -65,12 +65,11 @@ def draw(figure: PaperFigure, model: LoadedModel, drawing: Drawing, command: str
     wanted = [measures_path, capture_path, *_pictures(figure, drawing)]
     if _read(stamp_path) != stamp or not all(path.is_file() for path in wanted):
         stamp_path.unlink(missing_ok=True)
-        capture = model.capture(
-            length=drawing.length, seed=drawing.seed, quantities=(figure.quantity, "weights")
-        )
+        both = list(dict.fromkeys((figure.quantity, "weights")))
+        capture = model.capture(length=drawing.length, seed=drawing.seed, quantities=both)
         context = _context(figure, model, drawing, capture)
         measures = capture.measures(figure.quantity, context=context)
-        shown = _without_weights(capture, figure.quantity)
+        shown = _only(capture, figure.quantity)
         shown.save(capture_path)
         atomic.write_text(measures_path, measures.to_json())
         _draw(figure, shown, drawing)
@@ -95,9 +94,13 @@ def _context(
     return context_dependence(maps())
 
 
-def _without_weights(capture: Capture, quantity: str) -> Capture:
-    """What a figure is drawn from; the weights only serve its measures."""
-    kept = {name: value for name, value in capture.maps.items() if ".weights" not in name}
+def _only(capture: Capture, quantity: str) -> Capture:
+    """What a figure is drawn from; other weights only serve its measures."""
+    kept = {
+        name: value
+        for name, value in capture.maps.items()
+        if quantity == "weights" or ".weights" not in name
+    }
     return replace(capture, maps=kept, shown=(quantity,))
 
 
