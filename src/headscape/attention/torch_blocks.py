@@ -66,8 +66,7 @@ def _general(inputs: AttentionInputs) -> Tensor:
     blocks = []
     for at in range(0, t, size):
         rows = slice(at, min(at + size, t))
-        part = _seen(inputs, rows)
-        given = part, inputs.q, part.k, part.v, moved, rows
+        given = _seen(inputs, rows), moved, rows
         if torch.is_grad_enabled():
             found = checkpoint(_rows, *given, use_reentrant=False, preserve_rng_state=False)
         else:  # checkpoint imports torch's compiler, which takes a second
@@ -76,13 +75,9 @@ def _general(inputs: AttentionInputs) -> Tensor:
     return torch.cat(blocks, dim=2)
 
 
-def _rows(
-    part: AttentionInputs, q: Tensor, k: Tensor, v: Tensor, moved: Moved | None, rows: slice
-) -> Float[Tensor, "b h r ev"]:
-    """Return the attention of the queries in `rows`.
-
-    q, k and v are those of `part`: checkpoint only sees tensors that are arguments.
-    """
+def _rows(part: AttentionInputs, moved: Moved | None, rows: slice) -> Float[Tensor, "b h r ev"]:
+    """Return the attention of the queries in `rows`."""
+    q, k, v = part.q, part.k, part.v
     heads, keys = q.shape[1], k.shape[2]
     if moved is None:
         product = q[:, :, rows] @ reference.shared(k, heads).mT
@@ -92,7 +87,6 @@ def _rows(
     added = None
     if part.bias is not None:
         added = dense(part.bias, part.positions, rows).to(q.dtype)
-    part = replace(part, q=q, k=k, v=v)
     _, _, weights = reference.weigh(part, part.scale * product, added, rows)
     return weights.to(v.dtype) @ reference.shared(v, heads)
 
