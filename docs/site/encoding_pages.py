@@ -12,6 +12,7 @@ from sphinx.pycode import ModuleAnalyzer
 from docs.site.pictures import draw_curves, draw_maps, shown
 from headscape.encodings import ENCODINGS, WRAPPERS, Encoding, build
 from headscape.encodings.base import SHARED
+from headscape.encodings.tested_against import TESTED
 
 WRAPPED = "kerple"
 """What a wrapper's page shows it around."""
@@ -38,6 +39,7 @@ def write(folder: Path, docs: Path, panels: int) -> list[str]:
             f"`{name}`, {ARXIV.sub(LINKED, encoding.paper)}",
             f"```text\n{encoding.formula}\n```",
             source_notes(encoding),
+            TESTED[page].sentence,
             pictures(encoding, page, folder, panels),
             conventions(type(encoding)),
             claims(encoding),

@@ -19,7 +19,7 @@ LEARNED = [*ENCODINGS, *(f"{wrapper}+kerple" for wrapper in WRAPPERS)]
 
 
 UNPUBLISHED = ("carope", "wall")
-"""Encodings without public code."""
+"""Encodings without public code, or whose public code has no learned tensors."""
 LARGEST: dict[str, tuple[Any, ...]] = {
     "sinusoidal": ("sinusoidal", {"learned_scale": True}),
     "k-cable": ("k-cable", {"weights": "inside"}),

@@ -12,6 +12,7 @@ from headscape.encodings.base import Encoding, Shape
 from headscape.encodings.building import make
 from headscape.encodings.layer_schedule import parse
 from headscape.encodings.names import ENCODINGS, WRAPPERS, load_all_installed, title
+from headscape.encodings.tested_against import TESTED, Evidence
 from headscape.errors import InputError
 
 LETTERS = {"shift_invariant": "S", "toeplitz": "T", "pointwise": "P", "context_dependent": "C"}
@@ -112,7 +113,7 @@ def _file(kind: type[Encoding]) -> str:
 
 def markdown(folder: str = "src/headscape/encodings") -> str:
     """Return the table of the package's own encodings as Markdown, with links into `folder`."""
-    lines = ["| name | title | paper | score | file |", "|---|---|---|---|---|"]
+    lines = ["| name | title | paper | score | tested | file |", "|---|---|---|---|---|---|"]
     own = [row for row in encodings() if row.kind.__module__.startswith(f"{__package__}.")]
     for row in own:
         wrapped = row.name.removesuffix("+kerple")
@@ -121,7 +122,8 @@ def markdown(folder: str = "src/headscape/encodings") -> str:
         )
         formula = row.formula.replace("|", "\\|")
         link = f"[{row.file}]({folder}/{row.file})"
-        lines.append(f"| `{name}` | {label} | {row.paper} | `{formula}` | {link} |")
+        tested = TESTED.get(wrapped, Evidence()).words
+        lines.append(f"| `{name}` | {label} | {row.paper} | `{formula}` | {tested} | {link} |")
     return "\n".join(lines)
 
 
