@@ -4,17 +4,29 @@
     python -m benchmarks.second_results --finished    writes what is finished, trains nothing
     python -m benchmarks.second_results --seeds 0 --methods rope bam --steps 50 --docs /tmp/part.md
 
-Every method is trained with the settings of the preset nano, so all cost the same number of tokens.
+Every method is trained with the settings of the preset nano for --steps steps, so all cost the same
+number of tokens.
 Stop it at any time; the same command goes on where it was. The part of the page is written from the
 measurements alone, its sentences too.
 """
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.results import CLOSE, LENGTH, OPEN, START, TIMES, second_part, verdict
+from benchmarks.results import (
+    BREAKS,
+    CLOSE,
+    HOLDS,
+    LENGTH,
+    OPEN,
+    START,
+    TIMES,
+    second_part,
+    verdict,
+)
 from headscape.evaluate.evaluate import evaluate
 from headscape.evaluate.table import Table
 from headscape.evaluate.table.table_row import Row
@@ -101,6 +113,19 @@ Does a temperature help? {told("RoPE:temperature=ssmax")};
 {told("RoPE:window=128,NoPE:temperature=ssmax")}."""
 
 
+def settings(steps: int) -> str:
+    """Return how the models of this part were trained, and how that differs from the first part."""
+    run = preset("nano")
+    text = f"""The same model, text and protocol as above, trained differently: the settings of the
+preset `nano` ({run.optimizer}, {run.tokens_per_step:,} tokens per step) for {steps:,} steps (the
+preset has {run.steps:,}). Every method costs the same number of training tokens. *holds*,
+*degrades* and *breaks* follow the rule of the first part: growth at 8 times the length, below
+{HOLDS}, below {BREAKS:.0f}, from {BREAKS:.0f} on. Growth depends on the training, so a method may
+break in one part and degrade in the other: compare methods within a part. The tables have the
+perplexity at {LENGTH} tokens and what it is multiplied by at longer lengths."""
+    return textwrap.fill(text, 100)
+
+
 def part(rows: dict[str, list[Row]], args: argparse.Namespace) -> str:
     """Return the part of docs/results.md, without its markers."""
 
@@ -111,7 +136,6 @@ def part(rows: dict[str, list[Row]], args: argparse.Namespace) -> str:
     others = [name for name in rows if name not in ENCODINGS]
     schedules, encodings = table(others), table(ENCODINGS)
     absent = [name for name in ENCODINGS if name not in rows]
-    run = preset("nano")
     command = " ".join(["python -m benchmarks.second_results", *sys.argv[1:]])
     text = f"""## Windows, layers without position, temperatures
 
@@ -119,10 +143,7 @@ Made by
 
     {command}
 
-The same model, text and protocol, trained with the settings of the preset `nano`: {args.steps:,}
-steps of {run.optimizer} on {run.tokens_per_step:,} tokens each. Every method costs the same number
-of training tokens. Perplexity at {LENGTH} tokens, and what it is multiplied by at longer lengths;
-the last column is about 8 times the length."""
+{settings(args.steps)}"""
     if schedules is not None:
         text += f"""
 

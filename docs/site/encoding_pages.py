@@ -24,13 +24,18 @@ CLAIMS = {
     "pointwise": "A pair's score depends on no other pair.",
     "context_dependent": "The bias depends on the tokens.",
 }
+STICKS = """These are random scores, which use up the stick after a few hundred keys; the kernel
+reads no farther. With scores that leave some of it at every key the ratio is {ratio:.2f} at 4,096 tokens."""
 
 
 def write(folder: Path, docs: Path, panels: int) -> list[str]:
     """Write every page and its pictures, maps of `panels` heads; return the names of the pages."""
     folder.mkdir()
     costs = json.loads((docs / "data/costs.json").read_text())
-    results = extrapolation((docs / "results.md").read_text())
+    sticks = json.loads((docs / "data/variants.json").read_text())["ratios"]["sticks that last"]
+    notes = {"stick-breaking": STICKS.format(ratio=sticks)}
+    page_of_results = (docs / "results.md").read_text()
+    results, later = extrapolation(page_of_results), growth(page_of_results)
     names = {name: name for name in ENCODINGS} | {name: f"{name}+{WRAPPED}" for name in WRAPPERS}
     for page, name in names.items():
         encoding = build(name, heads=12, head_dim=16, width=192, train_length=512)
@@ -44,7 +49,8 @@ def write(folder: Path, docs: Path, panels: int) -> list[str]:
             conventions(type(encoding)),
             claims(encoding),
             cost("nope" if encoding.at_input else name, costs),
-            extrapolates(encoding.title, results),
+            *([notes[page]] if page in notes else []),
+            extrapolates(encoding.title, results, later),
         ]
         (folder / f"{page}.md").write_text("\n\n".join(parts) + "\n")
     return list(names)
@@ -143,11 +149,43 @@ def extrapolation(page: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def extrapolates(title: str, results: dict[str, dict[str, str]]) -> str:
-    """Return the encoding's perplexities past its training length, wrapped forms included."""
+def growth(page: str) -> dict[str, list[str]]:
+    """Read the tables of growth in the second part of docs/results.md: the cells by method."""
+    second = page.partition("<!-- second table -->")[2]
+    rows = re.findall(r"^\| `(.+?)` \| (.*) \|$", second, re.MULTILINE)
+    return {method: cells.split(" | ") for method, cells in rows}
+
+
+def extrapolates(
+    title: str, results: dict[str, dict[str, str]], later: dict[str, list[str]]
+) -> str:
+    """Return what the results say of the encoding past its training length."""
+    parts = [*perplexities(title, results), *grown(title, later)]
+    if not parts:
+        parts = ["Not among the methods of [the results](../results.md)."]
+    return "\n\n".join(["## Length extrapolation", *parts])
+
+
+def grown(title: str, later: dict[str, list[str]]) -> list[str]:
+    """Return the encoding's row of the results' second part."""
+    if title not in later:
+        return []
+    return [
+        f"""Perplexity of nano models trained at 512 tokens for fewer steps, with Muon, and what it
+is multiplied by at longer lengths. [How, and what holds, degrades and breaks
+mean](../results.md#windows-layers-without-position-temperatures).
+
+| seeds | 512 | 2x | 4x | 8x | 16x | |
+|---:|---:|---:|---:|---:|---:|---|
+| {" | ".join(later[title])} |"""
+    ]
+
+
+def perplexities(title: str, results: dict[str, dict[str, str]]) -> list[str]:
+    """Return the encoding's perplexities by length, wrapped forms included."""
     methods = {m: row for m, row in results.items() if title in (m, m.split("+")[0])}
     if not methods:
-        return "## Length extrapolation\n\nNot among the methods of [the results](../results.md)."
+        return []
     lengths = list(next(iter(methods.values())))
     rows = [
         f"| {method} | {' | '.join(row[length] for length in lengths)} |"
@@ -156,9 +194,9 @@ def extrapolates(title: str, results: dict[str, dict[str, str]]) -> str:
     table = "\n".join(
         [f"| method | {' | '.join(lengths)} |", f"|---|{'---:|' * len(lengths)}", *rows]
     )
-    return f"""## Length extrapolation
-
-Perplexity of nano models trained at 512 tokens, by tested length; mean ± standard deviation over
-seeds. [All methods, and how they were measured](../results.md).
+    return [
+        f"""Perplexity of nano models trained at 512 tokens, by tested length; mean ± standard
+deviation over seeds. [All methods, and how they were measured](../results.md).
 
 {table}"""
+    ]

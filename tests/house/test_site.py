@@ -92,6 +92,7 @@ def test_every_encoding_has_a_whole_page(site: Path, name: str) -> None:
     page = (site / f"encodings/{name}.html").read_text()
     for section in ("Pictures", "Conventions", "Claims", "Cost", "Length extrapolation"):
         assert f"<h2>{section}<" in page, section
+    assert "Tested against" in page
     kind = (ENCODINGS | WRAPPERS)[name]
     assert kind.paper.partition(",")[0].replace("&", "&amp;") in page
     for field in kind.config_type.__dataclass_fields__:

@@ -1,0 +1,149 @@
+"""A number that stands on several pages is the same on all of them.
+
+Measured numbers come from docs/data or from the tables of docs/results.md and docs/attention.md.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.second_results import settings
+
+from docs.site import encoding_pages
+from headscape.evaluate.protocols import parse
+from headscape.train import preset
+
+ROOT = Path(__file__).parents[2]
+
+
+def page(name: str) -> str:
+    """Return a page with every run of white space as one space."""
+    return " ".join((ROOT / name).read_text().split())
+
+
+def data(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / f"docs/data/{name}.json").read_text())
+
+
+def rows(text: str, heading: str) -> dict[str, list[str]]:
+    """Return the first table below a line that starts with `heading`: cells by first cell."""
+    lines = text[text.index(f"\n{heading}") + 1 :].splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    found = {}
+    for line in lines[first + 2 :]:
+        if not line.startswith("|"):
+            return found
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        found[name] = cells
+    return found
+
+
+def test_the_readmes_growth_is_that_of_the_results() -> None:
+    results = (ROOT / "docs/results.md").read_text()
+    grown = rows(results, "## Growth past the training length")
+    whole = rows(results, "## On all of the held-out text")
+    rope, cable, alibi = (grown[name][3] for name in ("RoPE", "CABLE", "ALiBi"))
+    readme = page("README.md")
+    assert f"RoPE's perplexity is {rope} times its value at 512;" in readme
+    assert f"CABLE's and ALiBi's do not move ({cable} and {alibi})" in readme
+    assert f"4,096 tokens {whole['RoPE'][2]} times, against {whole['RoPE'][3]} on its" in readme
+
+
+def test_the_readmes_speed_is_that_of_the_attention_page() -> None:
+    attention = (ROOT / "docs/attention.md").read_text()
+    readme = page("README.md")
+    last = {}
+    for heading, column in (("The native path on two idle", 3), ("The same machine with our", 2)):
+        table = rows(attention, heading)
+        cells = {name: cells[column].split()[0] for name, cells in table.items()}
+        last[heading] = cells.pop("dapev2+kerple")
+        least, most = min(cells.values()), max(cells.values())
+        assert f"{least} to {most}" in readme, heading
+    wide, narrow = last.values()
+    assert f"takes {wide}, and {narrow} with AVX2" in readme
+
+
+def test_a_long_captures_memory_is_that_of_its_data() -> None:
+    captures = data("captures")["rows"]
+    table = rows((ROOT / "docs/attention.md").read_text(), "All four quantities in 512 x 512")
+    assert table == {
+        name: [str(row["seconds"]), str(row["cpu"]), str(row["megabytes"])]
+        for name, row in captures.items()
+    }
+    figures = page("docs/figures.md")
+    said = re.findall(r"(\d+) MB (?:above the model's own memory )?with ([\w+]+)", figures)
+    assert said
+    for megabytes, name in said:
+        assert captures[name.lower()]["megabytes"] == int(megabytes), name
+
+
+def test_a_biased_models_step_is_that_of_its_data() -> None:
+    steps = data("biased_models")
+    attention = (ROOT / "docs/attention.md").read_text()
+    section = attention[attention.index("### Models with a bias against") :]
+    seconds, memory = (rows(section, head) for head in ("| seconds |", "| MB of live tensors"))
+    huggingface = page("docs/huggingface.md")
+    for name, row in steps["seconds"].items():
+        times = [f"{row[key]:.1f}" for key in ("eager", "ours", "no attention")]
+        sizes = [str(value) for value in steps["megabytes"][name].values()]
+        assert seconds[name][:3] == times
+        assert seconds[name][5] == f"{row['faster']:.1f}"
+        assert memory[name][:3] == sizes
+        if name in ("t5", "bloom"):
+            layers = "2 + 2" if name == "t5" else "2"
+            cells = [*times[:2], f"{row['faster']:.1f} x", *sizes[:2]]
+            line = (
+                f"| {name.upper()} type, training step of {layers} layers | {' | '.join(cells)} |"
+            )
+            assert line in huggingface
+    assert len(re.findall(r"T5's step|step of T5|steps of BLOOM and T5", huggingface)) == 0
+
+
+def test_costs_on_the_attention_page_are_those_of_the_data() -> None:
+    attention, costs = (ROOT / "docs/attention.md").read_text(), data("costs")["ratios"]
+    heading = re.search(r"^\| tokens \| pope .*$", attention, re.MULTILINE)
+    assert heading
+    names = [name.strip() for name in heading[0].strip("|").split("|")][1:]
+    for length, cells in rows(attention, "| tokens | pope").items():
+        assert cells == [f"{costs[name][length]:.2f}" for name in names]
+    variants = data("variants")["ratios"]
+    ours = {"".join(f"| {value:.2f} " for value in variants.values()) + "|"}
+    assert ours <= set(attention.splitlines())
+    sticks, all_text = costs["stick-breaking"], page("docs/attention.md")
+    assert f"{sticks['512']:.2f} at 512 tokens and {sticks['2048']:.2f} at 2,048" in all_text
+    assert f"at every key: {variants['sticks that last']:.2f} at 4,096" in all_text
+
+
+def test_the_second_results_say_how_they_were_trained() -> None:
+    assert page("docs/results.md").count(" ".join(settings(540).split())) == 1
+    assert f"(the preset has {preset('nano').steps})" in settings(540).replace("\n", " ")
+
+
+def test_every_measured_encoding_has_its_results_on_its_page() -> None:
+    results = (ROOT / "docs/results.md").read_text()
+    later, first = encoding_pages.growth(results), encoding_pages.extrapolation(results)
+    assert len(rows(results, "## Newer encodings")) == 14
+    for title in [name.strip("`") for name in rows(results, "## Newer encodings")]:
+        section = encoding_pages.extrapolates(title, first, later)
+        assert "Not among" not in section, title
+        assert " | ".join(later[title]) in section
+
+
+def test_the_changelog_counts_the_protocols_of_the_evaluation_page() -> None:
+    table = rows((ROOT / "docs/evaluation.md").read_text(), "A window of length L reads")
+    names = [name.strip("`") for name in table]
+    for name in names:
+        parse(name.replace("K", "4"))
+    assert f"by {['no', 'one', 'two', 'three', 'four'][len(names)]} protocols" in page(
+        "CHANGELOG.md"
+    )
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/pretrained.md"])
+def test_published_models_are_placeholders_on_the_command_line(name: str) -> None:
+    """A command with the name of a model looks as if it fetched it."""
+    commands = re.findall(r"^ *headscape .*?hf:(\S+)", (ROOT / name).read_text(), re.MULTILINE)
+    assert commands
+    assert {model for model in commands if not model.endswith(".gguf")} <= {"FOLDER", "wavlm-base"}
