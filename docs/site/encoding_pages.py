@@ -25,7 +25,8 @@ CLAIMS = {
     "context_dependent": "The bias depends on the tokens.",
 }
 STICKS = """These are random scores, which use up the stick after a few hundred keys; the kernel
-reads no farther. With scores that leave some of it at every key the ratio is {ratio:.2f} at 4,096 tokens."""
+reads no farther. With scores that leave some of it at every key the ratio is {ratio:.2f} at 4,096
+tokens."""
 
 
 def write(folder: Path, docs: Path, panels: int) -> list[str]:
