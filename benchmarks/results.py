@@ -163,9 +163,9 @@ wrappers at 512).
 
 {reading}
 
-What may move a method at this scale, none of it measured here: {args.steps:,} steps leave a nano
-model little use of far tokens, so it loses little by reading them wrongly; two layers for twelve;
-windows that were short at first; and source code, which repeats itself at short range and so
+Four things may explain the differences; none was measured. After {args.steps:,} steps a nano model uses far
+tokens little, so it loses little when it reads them wrongly. It has two layers, the paper's twelve.
+Its first windows are shorter than 512 tokens. Source code repeats itself at short range, which
 favours biases that decay fast.
 
 ## On all of the held-out text

@@ -1,4 +1,4 @@
-"""The authors' weights of a golden file, loaded into the package's modules.
+"""The weights of a golden file, loaded into the package's modules.
 
 `encoding(name, z)` builds the encoding of a file in float64 with the file's conventions; `scale`
 is what that code multiplies q.k by.

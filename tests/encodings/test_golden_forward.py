@@ -1,4 +1,4 @@
-"""The package against values that the authors' own code gave, file by file.
+"""The package against values that public code gave, file by file (tests/golden/INDEX.md: whose).
 
 Tolerance: 1e-6 relative where the peer ran in float64, 1e-4 where in float32. Every array that is
 neither input nor gradient is compared, hidden pairs aside, about which peers disagree.
@@ -183,7 +183,7 @@ SYMMETRIC = {"alibi_xtransformers_h12"}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_forward_values_are_the_authors(name: str) -> None:
+def test_forward_values_are_those_of_public_code(name: str) -> None:
     z = load(name)
     compared = set()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The package's gradients against those of the authors' autograd.
+"""The package's gradients against those that public code computed by autograd.
 
 Kerple's p and a have a different parametrisation here, so their gradients follow by the chain rule:
 dL/dp = dL/draw / (dp/draw), with dp/draw = p for the exponential and p (1 - p/2) for the scaled
