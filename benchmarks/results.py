@@ -165,8 +165,8 @@ wrappers at 512).
 
 Four things may explain the differences; none was measured. After {args.steps:,} steps a nano model
 uses far tokens little, so it loses little when it reads them wrongly. It has two layers, the
-paper's twelve. Its first windows are shorter than 512 tokens. Source code repeats itself at short range, which
-favours biases that decay fast.
+paper's twelve. Its first windows are shorter than 512 tokens. Source code repeats itself at short
+range, which favours biases that decay fast.
 
 ## On all of the held-out text
 
