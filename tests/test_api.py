@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import pydoc
 import re
 import subprocess
 import sys
@@ -49,6 +50,13 @@ def test_a_name_is_documented_and_its_example_runs(
     ENCODINGS.pop("nothing", None)  # registered by the example of `register`
     assert examples, f"{name} has no example"
     assert runner.summarize(verbose=False).failed == 0
+
+
+def test_help_shows_what_a_model_can_do() -> None:
+    for name in ("capture", "measures", "generate", "save", "observe", "losses"):
+        assert name in pydoc.render_doc(getattr(hs.Model, name))
+    model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+    assert isinstance(model, hs.Model)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "losses": set(),
     "text": set(),
     "tasks": set(),
-    "train": {"attention", "gpt2", "tasks", "text"},
+    "train": {"attention", "encodings", "gpt2", "tasks", "text"},
     "arrays": set(),
     "figures": {"arrays"},
     "protocol": {"attention", "text"},

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from headscape.figures.grid import Grid
     from headscape.gpt2 import GPT2
     from headscape.huggingface.export import export
+    from headscape.loaded import LoadedModel as Model
     from headscape.models.load import load, stretch
     from headscape.paper.job import figures
-    from headscape.protocol import Model
     from headscape.train.trainer import train
     from headscape.types import Positions
     from headscape.viewer import view
@@ -69,7 +69,7 @@ API = {
     "build": "headscape.encodings",
     "encodings": "headscape.encodings",
     "register": "headscape.encodings",
-    "Model": "headscape.protocol",
+    "Model": "headscape.loaded:LoadedModel",
     "Capture": "headscape.capture.capture",
     "Measures": "headscape.arrays.measures",
     "Table": "headscape.evaluate.table",
@@ -80,7 +80,7 @@ API = {
     "Positions": "headscape.types",
     "InputError": "headscape.errors",
 }
-"""Public names, and the module that defines each."""
+"""Public names, and the module that defines each; after a colon, its name there."""
 
 __all__ = [
     "GPT2",
@@ -114,7 +114,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in API:
         raise AttributeError(f"module 'headscape' has no attribute {name!r}")
-    value = getattr(importlib.import_module(API[name]), name)
+    module, _, own_name = API[name].partition(":")
+    value = getattr(importlib.import_module(module), own_name or name)
     globals()[name] = value
     return value
 

@@ -18,6 +18,7 @@ from headscape import __version__
 from headscape.commands import REGISTER
 from headscape.errors import InputError
 from headscape.io.lost_interrupt import repeat_lost_interrupts
+from headscape.io.system_errors import memory_sentence, out_of_memory
 
 app = typer.Typer(
     name="headscape",
@@ -66,6 +67,11 @@ def main() -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _say("error: ", "red", f"{where}{error.strerror or error}.")
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        _say("error: ", "red", memory_sentence(error))
         sys.exit(2)
     except SystemExit as stop:
         # Typer turns Ctrl-C into exit code 130 and prints nothing.

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from headscape.capture.capture import Capture
 from headscape.capture.record import capture
@@ -18,6 +19,20 @@ from headscape.protocol import Model
 
 if TYPE_CHECKING:
     from headscape.heads.head_measures import HeadMeasures
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module in eval mode and, on exit, every one of its modules back in its own mode."""
+    training = [each for each in module.modules() if each.training]
+    # The flag alone: a class may do more than set it in its own `train`.
+    for each in training:
+        each.training = False
+    try:
+        yield
+    finally:
+        for each in training:
+            each.training = True
 
 
 class LoadedModel(Model, ABC):

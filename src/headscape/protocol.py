@@ -105,8 +105,9 @@ class Model(Protocol):
 
     Example:
         >>> import headscape as hs
+        >>> from headscape.protocol import Model
         >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
-        >>> isinstance(model, hs.Model)
+        >>> isinstance(model, Model)
         True
     """
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from figures.synthetic import alibi, cable, capture, causal, scores, softmax
+from headscape.arrays import factors
 from headscape.arrays.context import context_dependence
 from headscape.arrays.measures import (
     Measures,
@@ -28,6 +29,36 @@ def test_toeplitz_is_exactly_shift_invariant():
     places = np.arange(64)
     assert shift_invariance(causal(table[None, np.abs(places[:, None] - places)]))[0] == 1.0
     assert shift_invariance(np.zeros((1, 8, 8), np.float32))[0] == 1.0
+
+
+@pytest.mark.parametrize("hidden", [np.nan, np.inf, -np.inf, 0.0])
+def test_hidden_entries_of_given_weights_do_not_count(hidden):
+    weights = softmax(alibi(3, 12))
+    ahead = np.triu(np.ones((12, 12), dtype=bool), 1)
+    expected = effective_reach(np.where(ahead, 0.0, weights))
+    assert expected[0].min() > 0
+    found = effective_reach(np.where(ahead, hidden, weights))
+    assert (np.array(found) == np.array(expected)).all()
+
+
+def test_hidden_entries_of_a_given_capture_do_not_count():
+    cap = capture(alibi(3, 12))
+    plain = Measures.of(cap)
+    ahead = np.triu(np.ones((12, 12), dtype=bool), 1)
+    for hidden in (np.nan, 7.0):
+        given = {name: np.where(ahead, np.float32(hidden), each) for name, each in cap.maps.items()}
+        assert Measures.of(replace(cap, maps=given)) == plain
+
+
+def test_rows_in_blocks_measure_as_whole_maps(monkeypatch):
+    maps = causal(np.random.default_rng(3).normal(size=(3, 40, 40)))
+    weights = softmax(maps)
+    whole = shift_invariance(maps), head_similarity(maps), *effective_reach(weights)
+    monkeypatch.setattr(factors, "WHOLE_PAIRS", 3 * 40 * 7)
+    parts = shift_invariance(maps), head_similarity(maps), *effective_reach(weights)
+    for one, other in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    assert (shift_invariance(alibi(3, 40)) == 1.0).all()
 
 
 def test_shift_invariance_equals_the_share_of_diagonal_means():

@@ -17,6 +17,7 @@ from headscape.arrays import capture_file
 from headscape.encodings import ENCODINGS
 from headscape.encodings.layer_schedule import parse
 from headscape.encodings.shipped_schedules import SHIPPED
+from headscape.errors import InputError
 
 COMMANDS = (
     "figures", "encodings", "train", "generate", "capture", "draw", "measure", "view",
@@ -282,6 +283,19 @@ def _use_plugin(call, small_run: Path, tmp_path: Path) -> None:
     result = call("capture", tmp_path / "run", "--plugin", plugin, "--out", tmp_path / "c")
     assert result.exit_code == 0, result.output
     assert capture_file.load(tmp_path / "c").encoding == "half-alibi"
+    weights = headscape.load(tmp_path / "run").save(tmp_path / "saved")
+    del ENCODINGS["half-alibi"]
+    result = call("capture", tmp_path / "run", "--out", tmp_path / "d")
+    assert str(result.exception) == (
+        f"{tmp_path / 'run'} uses the encoding 'half-alibi', which is not registered; it was "
+        f"trained with the plugin {plugin}: give --plugin {plugin}, or in Python call "
+        f"headscape.encodings.load_plugin first."
+    )
+    with pytest.raises(InputError, match=r"saved uses the encoding 'half-alibi', .*: give --plug"):
+        headscape.load(weights)
+    (tmp_path / "run" / "provenance.json").unlink()
+    with pytest.raises(InputError, match="which is not registered: give --plugin FILE, or in Pyth"):
+        headscape.load(tmp_path / "run")
 
 
 def test_the_version_is_printed(call) -> None:

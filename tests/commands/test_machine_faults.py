@@ -12,8 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+import headscape as hs
+from headscape.cli import main
 from headscape.train import Run
 
 TRAIN = ["--encoding", "cable", "--tokenizer", "bytes", "--context-length", 32, "--batch-size", 2]
@@ -75,6 +79,36 @@ def test_a_disk_that_fills_up_in_an_evaluation(
             assert data == whole[name.removeprefix("out/")], name
     assert call(*words).exit_code == 0
     assert contents(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize(
+    ("allocate", "asked"),
+    [
+        (lambda *_, **__: np.empty(1 << 48, dtype=np.uint8), "256 TiB"),
+        (lambda *_, **__: torch.empty(1 << 48, dtype=torch.uint8), "2.62e+05 GiB"),
+    ],
+)
+def test_too_little_memory_is_one_sentence(
+    allocate, asked: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hs, "load", allocate)
+    monkeypatch.setattr("sys.argv", ["headscape", "evaluate", "run"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    [said] = capfd.readouterr().err.splitlines()
+    assert said.startswith("error: not enough memory is free (")
+    assert asked in said
+
+
+def test_another_runtime_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(hs, "load", fail)
+    monkeypatch.setattr("sys.argv", ["headscape", "evaluate", "run"])
+    with pytest.raises(RuntimeError, match="a defect"):
+        main()
 
 
 def test_a_clock_that_jumps(call, small_run: Path, tmp_path: Path, monkeypatch) -> None:

@@ -9,6 +9,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.ticker import MaxNLocator
 
 from figures.synthetic import alibi, cable, capture, scores
+from headscape.arrays import capture_file
 from headscape.arrays.pyramid import Reducer
 from headscape.errors import InputError
 from headscape.figures.colour import GREY
@@ -257,3 +258,15 @@ def test_widths_that_cannot_be_drawn():
         Grid.of(made, width=-1).draw()
     with pytest.raises(InputError, match="columns must be at least 1, got 0"):
         Grid.of(made, columns=0)
+
+
+def test_a_long_capture_is_drawn_from_cell_means(monkeypatch):
+    cap = capture(cable(3, 40, seed=1))
+    whole = cap.head(0, "bias", 2)
+    monkeypatch.setattr(capture_file, "DRAWN_LENGTH", 39)
+    monkeypatch.setattr(capture_file, "DRAWN_CELLS", 20)
+    grid = Grid.of(cap, heads=[2])
+    assert grid.maps.shape == (1, 20, 20)
+    assert grid.edges[-1] == 40
+    np.testing.assert_allclose(grid.maps[0, 9, 3], whole[18:20, 6:8].mean(), rtol=1e-6)
+    assert np.isnan(grid.maps[0, 3, 9])

@@ -8,6 +8,7 @@ from headscape.encodings import ENCODINGS, build
 from headscape.encodings.shipped_schedules import SHIPPED
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig, preset
+from headscape.train import TrainConfig
 
 SHAPE = {"heads": 2, "head_dim": 4, "width": 8, "train_length": 16}
 
@@ -39,6 +40,16 @@ def test_an_unknown_encoding_names_the_nearest(wrong: str, nearest: str) -> None
         build("zzz", **SHAPE)
     listed = sentence(error).rpartition("there are ")[2].partition(";")[0]
     assert listed.split(", ") == [*ENCODINGS, *SHIPPED]
+
+
+@pytest.mark.parametrize("encoding", ["pope", "nope,pope", "dape+pope"])
+def test_a_weighted_norm_after_a_rotation_that_widens(encoding: str) -> None:
+    fields = {"layers": 2, "heads": 2, "width": 8, "encoding": encoding, "qk_norm": "after"}
+    for built in (lambda: GPT2(ModelConfig(**fields)), lambda: TrainConfig(**fields)):
+        with pytest.raises(InputError, match="PE makes queries and keys wider: use") as error:
+            built()
+        sentence(error)
+    GPT2(ModelConfig(**fields, qk_norm_weight=False))(torch.zeros(1, 3, dtype=torch.long))
 
 
 def test_an_unknown_wrapper() -> None:

@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
@@ -80,6 +82,66 @@ def test_hugging_face_gpt2_weights_bring_their_tokenizer(tmp_path: Path) -> None
     model = load(tmp_path)
     assert model.tokenizer.end_of_text == 7
     assert model.capture("the cat sat").sequence["pieces"][0] == "the"
+
+
+def modes(module: nn.Module) -> list[bool]:
+    return [each.training for each in module.modules()]
+
+
+def hooks(module: nn.Module) -> int:
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+    return sum(len(getattr(each, kind)) for each in module.modules() for kind in kinds)
+
+
+def failing(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_model_in_memory_keeps_its_mode_hooks_and_attention(ours: bool) -> None:
+    if ours:
+        theirs: Any = tiny()
+        inner = theirs.blocks[0].norm1
+    else:
+        transformers = pytest.importorskip("transformers")
+        sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+        config = transformers.LlamaConfig(
+            **sizes, num_attention_heads=2, vocab_size=67, attention_dropout=0.5,
+            attn_implementation="eager",
+        )  # fmt: skip
+        theirs = transformers.LlamaForCausalLM(config)
+        inner = theirs.model.layers[0].self_attn
+    theirs.train()
+    theirs.get_submodule("norm" if ours else "model.norm").eval()
+    seen: list[bool] = []
+    inner.register_forward_hook(lambda module, *_: seen.append(module.training))
+    before = modes(theirs), hooks(theirs), set(vars(inner))
+    model: Any = load(theirs)
+    tokens = torch.arange(9)[None]
+
+    def unchanged() -> bool:
+        same = (modes(theirs), hooks(theirs), set(vars(inner))) == before
+        return same and (ours or theirs.config._attn_implementation == "eager")
+
+    assert unchanged()
+    model.capture(range(9))
+    assert unchanged()
+    with pytest.raises(ZeroDivisionError):
+        model.observe(tokens, [0, 1], failing)
+    assert unchanged()
+    model.predictions(tokens, torch.ones(1, 9, dtype=torch.bool))
+    assert torch.equal(model.losses(tokens, 0), model.losses(tokens, 0))
+    for _ in model.continuation(tokens, length=2):
+        assert unchanged()
+    edits = [lambda _, result: 0 * result, failing]
+    losses = model.edited_losses(tokens, 0, 1, edits)
+    assert next(losses).shape == (1, 8)
+    assert unchanged()
+    with pytest.raises(ZeroDivisionError):
+        next(losses)
+    assert unchanged()
+    assert seen
+    assert not any(seen)
 
 
 def test_observe_computes_nothing_after_the_last_layer_asked_for() -> None:

@@ -80,6 +80,28 @@ def test_different_encodings_are_refused_at_once():
         stretch(GPT2Model(tiny("alibi")), "yarn")
 
 
+@pytest.mark.parametrize(
+    ("extension", "factor"), [("yarn", 3.0), ("linear:2", 2.0), ("ntk", 3.0), ("dynamic", 1.0)]
+)
+def test_a_capture_says_how_the_model_is_stretched(extension, factor):
+    model = stretch(GPT2Model(tiny("rope"), seed=2), extension)
+    kind = extension.partition(":")[0]
+    cap = model.capture(stream(48).astype(np.int64))
+    assert (cap.conventions["scaling"], cap.conventions["factor"]) == (kind, factor)
+    assert cap.model["name"] == model.spec.name == f"RoPE, {model.extension.title}"
+    assert model.spec.seed == 2
+    assert model.spec.layers[0].conventions["scaling"] == kind
+    assert model.fingerprint == model.at(16).fingerprint != model.base.fingerprint
+
+
+def test_measures_are_of_the_model_at_their_length():
+    model = stretch(GPT2Model(tiny("rope")), "yarn")
+    about = model.measures(stream(300).astype(np.int64), length=32, sequences=2).about
+    assert about["model"] == "RoPE, YaRN"
+    assert about["fingerprint"] == model.at(32).fingerprint != model.fingerprint
+    assert any("scaling='yarn', factor=2.0" in line for line in about["recognised"])
+
+
 def test_a_row_is_named_after_the_extension():
     side = SimpleNamespace(tokens=stream(200))
     data = Dataset(

@@ -91,6 +91,23 @@ def test_evaluate(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "small" in (tmp_path / "table" / "evaluation.md").read_text()
 
 
+def test_a_stretched_model_has_its_own_column(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADSCAPE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text(TEXT)
+    corpus = ["--corpus", tmp_path / "text.txt", "--lengths", 96, "--limit", 97]
+    call("evaluate", f"hf:{folder}", "--extend", "yarn:2", "--extend", "ntk:2", *corpus,
+         "--out", tmp_path / "all")  # fmt: skip
+    rows = json.loads((tmp_path / "all" / "evaluation.json").read_text())["measurements"]
+    assert [row["method"] for row in rows] == ["small", "small, YaRN x2", "small, NTK x2"]
+    assert len({row["model"] for row in rows}) == len({row["loss"] for row in rows}) == 3
+    for suffix in ("md", "csv"):
+        assert "small, YaRN x2" in (tmp_path / "all" / f"evaluation.{suffix}").read_text()
+    call("compare", tmp_path / "all", "--out", tmp_path / "compared")
+    assert "small, NTK x2" in (tmp_path / "compared" / "evaluation.md").read_text()
+
+
 def test_a_length_past_a_learned_table_is_a_dash(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

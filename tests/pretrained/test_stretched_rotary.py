@@ -44,8 +44,24 @@ def test_a_larger_base_is_ours() -> None:
     model: Any = stretch(load(theirs), "ntk:4").at(16)
     layer = model.spec.layers[0]
     assert layer.encoding == "rope"
-    dims = model.spec.head_dim
-    assert layer.conventions["base"] == pytest.approx(10_000 * 4 ** (dims / (dims - 2)))
+    kept = {name: layer.conventions[name] for name in ("base", "scaling", "factor")}
+    assert kept == {"base": 10_000.0, "scaling": "ntk", "factor": 4.0}
+    assert model.model.config.rope_parameters["rope_theta"] == 10_000 * 4 ** (8 / 6)
+
+
+@pytest.mark.parametrize(
+    ("extension", "factor"), [("yarn:2", 2.0), ("linear", 1.5), ("ntk:3", 3.0), ("dynamic", 1.0)]
+)
+def test_a_capture_says_how_the_model_is_stretched(extension: str, factor: float) -> None:
+    base = load(FAMILIES["llama"].build())
+    model = stretch(base, extension)
+    cap = model.capture(windows(96)[0].numpy())
+    assert cap.conventions["scaling"] == extension.partition(":")[0]
+    assert cap.conventions["factor"] == factor
+    assert cap.model["name"] == model.spec.name == f"LlamaForCausalLM, {model.extension.title}"
+    assert model.spec.layers[0].conventions["scaling"] == extension.partition(":")[0]
+    assert model.fingerprint != base.fingerprint
+    assert not (cap.final() == base.capture(windows(96)[0].numpy()).final()).all()
 
 
 def test_weights_are_shared_and_the_model_is_unchanged() -> None:
@@ -62,12 +78,15 @@ def test_weights_are_shared_and_the_model_is_unchanged() -> None:
     [
         ("bloom", "stretches RoPE, and this model's encoding is 'alibi'"),
         ("llama-yarn", r"stretches its frequencies already \(yarn\)"),
+        ("modernbert", "whose rotary frequencies cannot be stretched"),
         ("gptj", "whose rotary frequencies cannot be stretched"),
     ],
 )
 def test_what_cannot_be_stretched_says_why(name: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        stretch(load(FAMILIES[name].build()), "yarn:2").losses(windows(9), 0)
+    base = load(FAMILIES[name].build())
+    for extension in ("yarn:2", "ntk:2"):
+        with pytest.raises(InputError, match=message):
+            stretch(base, extension).losses(windows(9), 0)
 
 
 def test_a_rotary_width_of_two_has_no_larger_base() -> None:

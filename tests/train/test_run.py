@@ -244,6 +244,19 @@ def test_a_non_finite_loss_stops_and_says_where_it_began(
     assert len(metrics.read(tmp_path)) == 6
 
 
+def test_cope_that_diverges_says_so(
+    make: Make, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poison(learner: Learner) -> None:
+        learner.model.get_parameter("blocks.0.attention.qkv.weight").data.fill_(1e25)
+
+    with (
+        at_step(monkeypatch, 2, poison),
+        pytest.raises(NonFiniteError, match=r"a loss of nan.* the output of blocks\.0\.attention,"),
+    ):
+        train(make(encoding="cope"), out=tmp_path, cache=cache, quiet=True)
+
+
 def test_a_parameter_that_is_not_finite_is_named(
     make: Make, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

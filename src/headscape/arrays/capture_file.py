@@ -27,13 +27,13 @@ purpose: the model's weights and anything pickled.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Bool, Float32, Int64
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -48,15 +48,20 @@ from headscape.arrays.capture_checks import (
     require,
 )
 from headscape.arrays.choice import QUANTITIES, choose_heads, choose_layer
-from headscape.arrays.factors import LayerFactors
+from headscape.arrays.factors import LayerFactors, rows_at_once
 from headscape.arrays.layer_arrays import layer_from, write_layer
 from headscape.arrays.layer_notes import about_layer
 from headscape.arrays.pack import Pack, pack_header, without_factors
+from headscape.arrays.pyramid import Reducer, cell_edges
 from headscape.errors import InputError
 from headscape.io.atomic import replacing, utf8
 
 KEPT_BYTES: Final = 1 << 29
 """Computed maps that are kept for the next time; the last one always is."""
+DRAWN_LENGTH: Final = 4096
+"""Tokens up to which figures show every pair."""
+DRAWN_CELLS: Final = 2048
+"""Cells a side that figures of longer captures show."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -179,14 +184,79 @@ class CaptureData:
     ) -> Float32[np.ndarray, "h _ _"]:
         """The same values with NaN at every invisible entry, of the weights too."""
         values = self.values(layer, quantity, reduction)
-        if quantity != "weights" or self.resolution is not None:
+        if self.resolution is not None or not self._may_show_hidden(layer, quantity):
             return values
         every = slice(0, self.length)
-        if layer in self.factors:
-            seen = self.factors[layer].visible(every, every)
+        return np.where(self._seen(layer, every, every), values, np.float32(np.nan))
+
+    def block(
+        self, layer: int, quantity: str, heads: Sequence[int], rows: slice, cols: slice
+    ) -> Float32[np.ndarray, "n r c"]:
+        """Some queries and keys of some heads; NaN where invisible, of the weights too.
+
+        Heads are the model's, counted from 0. Nothing else of a map that is not stored is computed.
+        """
+        require("head", heads, self.heads)
+        places = [self.heads.index(head) for head in heads]
+        if self._stored(layer, quantity) or layer not in self.factors:
+            found = self.values(layer, quantity)[places, rows, cols]
         else:
-            seen = np.tri(self.length, dtype=bool) if self.causal else np.ones((), dtype=bool)
-        return np.where(seen, values, np.float32(np.nan))
+            found = self.factors[layer].tile(quantity, places, rows, cols).astype(np.float32)
+        if self._may_show_hidden(layer, quantity):
+            found = np.where(self._seen(layer, rows, cols), found, np.float32(np.nan))
+        return found
+
+    def row_blocks(
+        self, layer: int, quantity: str, heads: Sequence[int]
+    ) -> Iterator[tuple[slice, Float32[np.ndarray, "n r c"]]]:
+        """Yield all rows of some heads, a few at a time, from key 0 on, as `block` gives them.
+
+        Keys that no query of a causal block sees are left out.
+        """
+        mixed = layer in self.factors and self.factors[layer].mix is not None
+        # Heads that are mixed are computed together, however few are asked for.
+        together = len(self.heads) if mixed else len(heads)
+        for rows in rows_at_once(together, self.length):
+            cols = slice(0, rows.stop if self.causal else self.length)
+            yield rows, self.block(layer, quantity, heads, rows, cols)
+
+    def drawn(
+        self, layer: int, quantity: str, heads: Sequence[int]
+    ) -> Float32[np.ndarray, "n _ _"]:
+        """The maps of some heads as figures show them; `drawn_edges` are their cells, if any.
+
+        Of more than DRAWN_LENGTH tokens, the mean of each cell is computed from a few rows at a
+        time, so memory does not grow with the square of the length.
+        """
+        if self.drawn_edges is self.edges:
+            return np.stack([self.head(layer, quantity, head) for head in heads])
+        reducer = Reducer(
+            heads=len(heads), length=self.length, resolution=DRAWN_CELLS, causal=self.causal
+        )
+        for rows, block in self.row_blocks(layer, quantity, heads):
+            reducer.add(rows, block)
+        return reducer.result()["mean"]
+
+    @property
+    def drawn_edges(self) -> Int64[np.ndarray, " edges"] | None:
+        """Boundaries of the cells of `drawn`; None if its maps are whole."""
+        if self.resolution is not None or self.length <= DRAWN_LENGTH:
+            return self.edges
+        return cell_edges(self.length, DRAWN_CELLS)
+
+    def _may_show_hidden(self, layer: int, quantity: str) -> bool:
+        """Whether invisible entries may be numbers: in weights, and in maps that were given."""
+        return quantity == "weights" or self._stored(layer, quantity)
+
+    def _stored(self, layer: int, quantity: str) -> bool:
+        return f"layer.{layer}.{quantity}" in self.maps
+
+    def _seen(self, layer: int, rows: slice, cols: slice) -> Bool[np.ndarray, "r c"]:
+        """Where a query sees a key."""
+        if layer in self.factors:
+            return self.factors[layer].visible(rows, cols)
+        queries, keys = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
+        return keys <= queries if self.causal else np.ones((len(queries), len(keys)), dtype=bool)
 
     def head(
         self, layer: int, quantity: str, head: int, reduction: str = "mean"

@@ -13,7 +13,7 @@ they are stored. Arrays may stay in their file; a tile reads only the rows it ne
 positions are consecutive, so a distance is i - j.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -28,7 +28,7 @@ from headscape.errors import InputError
 Quantity = Literal["content", "bias", "final", "weights"]
 QUANTITIES: Final[tuple[Quantity, ...]] = ("content", "bias", "final", "weights")
 WHOLE_PAIRS: Final = 1 << 20
-"""Pairs of all heads that are computed at once for a whole map."""
+"""Pairs of all heads that are computed or measured at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,9 +225,7 @@ class LayerFactors:
         length = self.length
         blank = 0.0 if quantity == "weights" else np.nan
         out = np.full((self.heads, length, length), blank, dtype=np.float32)
-        step = max(1, WHOLE_PAIRS // (self.heads * length))
-        for start in range(0, length, step):
-            rows = slice(start, min(length, start + step))
+        for rows in rows_at_once(self.heads, length):
             cols = slice(0, rows.stop if self.causal else length)
             out[:, rows, cols] = self.tile(quantity, range(self.heads), rows, cols)
         return out
@@ -248,3 +246,9 @@ class LayerFactors:
         values = self.blocks(quantity, heads, rows, cols)
         blank = 0.0 if quantity == "weights" else np.nan
         return np.where(self.visible(rows, cols), values, blank)
+
+
+def rows_at_once(heads: int, length: int) -> Iterator[slice]:
+    """Cut the rows of maps into parts that are computed or measured at once."""
+    step = max(1, WHOLE_PAIRS // (heads * length))
+    return (slice(start, min(length, start + step)) for start in range(0, length, step))

@@ -8,24 +8,56 @@
                     most similar head.
 
 Context-dependence, which needs many sequences, is in `context.py`. All work on [h t s] arrays with
-NaN where a key is invisible (0 in weights). `Measures` puts them together for one or more layers;
+NaN where a key is invisible (NaN or 0 in weights), or on blocks of their rows, so that the maps of
+a long capture are never whole in memory. `Measures` puts them together for one or more layers;
 how it is written as CSV, HTML and so on is in `measures_table.py`.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Float64, Int64
 
 from headscape.arrays import measures_table
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_layer, choose_quantity
 from headscape.arrays.context import ContextDependence
+from headscape.arrays.factors import rows_at_once
 from headscape.arrays.measures_table import Record
 from headscape.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class RowBlocks:
+    """Maps of one layer that are read a few rows at a time, as often as needed."""
+
+    heads: int
+    length: int
+    read: Callable[[], Iterable[tuple[slice, Float[np.ndarray, "h r c"]]]]
+    """Yields rows and their values from key 0 on; NaN where a key is invisible."""
+
+    @classmethod
+    def of(cls, maps: "Float[np.ndarray, 'h t t'] | RowBlocks") -> "RowBlocks":
+        """Return the blocks of maps in memory."""
+        if isinstance(maps, RowBlocks):
+            return maps
+        heads, length, _ = maps.shape
+
+        def read() -> Iterator[tuple[slice, np.ndarray]]:
+            return ((rows, maps[:, rows]) for rows in rows_at_once(heads, length))
+
+        return cls(heads, length, read)
+
+    def entries(self) -> Iterator[tuple[Int64[np.ndarray, " n"], Float64[np.ndarray, "h n"]]]:
+        """Yield diagonals, numbered from the last key's on, and values of visible entries."""
+        for rows, block in self.read():
+            queries, keys = np.nonzero(np.isfinite(block).all(axis=0))
+            if len(keys):
+                diagonal = queries + rows.start - keys + self.length - 1
+                yield diagonal, block[:, queries, keys].astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +161,8 @@ class Measures:
                 measure_layer(
                     layer=layer,
                     heads=capture.heads,
-                    maps=capture.visible(layer, quantity),
-                    weights=capture.values(layer, "weights") if has_weights else None,
+                    maps=_blocks(capture, layer, quantity),
+                    weights=_blocks(capture, layer, "weights") if has_weights else None,
                     context=(context or {}).get(layer),
                 )
                 for layer in chosen
@@ -203,77 +235,112 @@ def written(files: Mapping[str, Measures], form: str) -> str:
     raise InputError(f"measures cannot be written as {form!r}; choose csv, json or md.")
 
 
+def _blocks(capture: CaptureData, layer: int, quantity: str) -> RowBlocks:
+    def read() -> Iterator[tuple[slice, np.ndarray]]:
+        return capture.row_blocks(layer, quantity, capture.heads)
+
+    return RowBlocks(len(capture.heads), capture.length, read)
+
+
 def measure_layer(
     *,
     layer: int,
     heads: tuple[int, ...],
-    maps: Float[np.ndarray, "h t t"],
-    weights: Float[np.ndarray, "h t t"] | None = None,
+    maps: Float[np.ndarray, "h t t"] | RowBlocks,
+    weights: Float[np.ndarray, "h t t"] | RowBlocks | None = None,
     context: ContextDependence | None = None,
 ) -> LayerMeasures:
     """Return the measures of one sequence's maps, with `context` from many sequences."""
     median, mean = (None, None) if weights is None else effective_reach(weights)
+    shift, similarity = _compare_entries(RowBlocks.of(maps))
     return LayerMeasures(
         layer=layer,
         heads=heads,
         context=context,
-        shift=tuple(shift_invariance(maps).tolist()),
+        shift=tuple(shift.tolist()),
         reach_median=None if median is None else tuple(median.tolist()),
         reach_mean=None if mean is None else tuple(mean.tolist()),
-        similarity=tuple(tuple(row) for row in head_similarity(maps).tolist()),
+        similarity=tuple(tuple(row) for row in similarity.tolist()),
     )
 
 
-def shift_invariance(maps: Float[np.ndarray, "h t t"]) -> Float[np.ndarray, " h"]:
+def shift_invariance(maps: Float[np.ndarray, "h t t"] | RowBlocks) -> Float[np.ndarray, " h"]:
     """Return the share of each map's variance over visible entries that i - j explains."""
-    visible = np.isfinite(maps).all(axis=0)
-    queries, keys = np.nonzero(visible)
-    distance = queries - keys
-    distance -= distance.min()
-    entries = maps[:, queries, keys].astype(np.float64)
-    count = np.maximum(np.bincount(distance), 1)
-    _, first = np.unique(distance, return_index=True)
-    origin = np.zeros(len(count), dtype=np.int64)
-    origin[distance[first]] = first
-    shares = np.ones(len(maps))
-    for head, values in enumerate(entries):
-        # Relative to one entry of the same diagonal, so that equal entries leave exactly 0.
-        left = values - values[origin[distance]]
-        within = np.bincount(distance, left**2) - np.bincount(distance, left) ** 2 / count
-        total = ((values - values.mean()) ** 2).sum()
-        if total > 0:
-            shares[head] = 1 - max(within.sum(), 0.0) / total
-    return np.maximum(shares, 0.0)
+    return _compare_entries(RowBlocks.of(maps))[0]
+
+
+def head_similarity(maps: Float[np.ndarray, "h t t"] | RowBlocks) -> Float[np.ndarray, "h h"]:
+    """Return the correlation of every pair of heads over visible entries."""
+    return _compare_entries(RowBlocks.of(maps))[1]
 
 
 def effective_reach(
-    weights: Float[np.ndarray, "h t t"], share: float = 0.9
+    weights: Float[np.ndarray, "h t t"] | RowBlocks, share: float = 0.9
 ) -> tuple[Float[np.ndarray, " h"], Float[np.ndarray, " h"]]:
-    """Return median and mean over queries of the distance that contains `share` of the weight."""
-    heads, length, _ = weights.shape
-    reach = np.empty((heads, length))
-    for query in range(length):
-        behind = weights[:, query, query::-1].astype(np.float64)
-        ahead = weights[:, query, query + 1 :].astype(np.float64)
-        near = np.zeros((heads, length))
-        near[:, : query + 1] += behind
-        near[:, 1 : length - query] += ahead
-        within = near.cumsum(axis=1)
-        reach[:, query] = (within < share * within[:, -1:]).sum(axis=1)
-    return np.median(reach, axis=1), reach.mean(axis=1)
+    """Return median and mean over queries of the distance that contains `share` of the weight.
+
+    An entry that is not finite is invisible, and a query without any weight does not count.
+    """
+    blocks = RowBlocks.of(weights)
+    reach = np.full((blocks.heads, blocks.length), np.nan)
+    for rows, block in blocks.read():
+        visible = np.where(np.isfinite(block), block, 0.0).astype(np.float64)
+        for query in range(rows.start, rows.stop):
+            values = visible[:, query - rows.start]
+            ahead = values[:, query + 1 :]
+            near = np.zeros((blocks.heads, max(query, ahead.shape[1]) + 1))
+            near[:, : query + 1] += values[:, query::-1]
+            near[:, 1 : ahead.shape[1] + 1] += ahead
+            within = near.cumsum(axis=1)
+            distance = (within < share * within[:, -1:]).sum(axis=1)
+            reach[:, query] = np.where(within[:, -1] > 0, distance, np.nan)
+    if np.isnan(reach).all(axis=1).any():
+        raise InputError("a head has no finite attention weight, so its reach cannot be measured.")
+    return np.nanmedian(reach, axis=1), np.nanmean(reach, axis=1)
 
 
-def head_similarity(maps: Float[np.ndarray, "h t s"]) -> Float[np.ndarray, "h h"]:
-    """Return the correlation of every pair of heads over visible entries."""
-    entries = maps[:, np.isfinite(maps).all(axis=0)].astype(np.float64)
-    entries = entries - entries.mean(axis=1, keepdims=True)
+def _compare_entries(
+    blocks: RowBlocks,
+) -> tuple[Float[np.ndarray, " h"], Float[np.ndarray, "h h"]]:
+    """Return shift-invariance and similarity of heads, from two passes over their rows.
+
+    The first pass finds every head's mean and the first entry of every diagonal; the second sums
+    squares and products of what differs from them.
+    """
+    diagonals = 2 * blocks.length - 1
+    origin = np.zeros((blocks.heads, diagonals))
+    count = np.zeros(diagonals, dtype=np.int64)
+    total = np.zeros(blocks.heads)
+    low, high = np.full(blocks.heads, np.inf), np.full(blocks.heads, -np.inf)
+    for diagonal, values in blocks.entries():
+        found, first = np.unique(diagonal, return_index=True)
+        fresh = count[found] == 0
+        origin[:, found[fresh]] = values[:, first[fresh]]
+        count += np.bincount(diagonal, minlength=diagonals)
+        total += values.sum(axis=1)
+        low, high = np.minimum(low, values.min(axis=1)), np.maximum(high, values.max(axis=1))
+    if not count.any():
+        raise InputError("a head has no finite score, so it cannot be measured.")
+    mean = total / count.sum()
+    left, squares = np.zeros((2, blocks.heads, diagonals))
+    products = np.zeros((blocks.heads, blocks.heads))
+    for diagonal, values in blocks.entries():
+        for head, each in enumerate(values):
+            # Relative to one entry of the same diagonal, so that equal entries leave exactly 0.
+            off = each - origin[head, diagonal]
+            left[head] += np.bincount(diagonal, off, minlength=diagonals)
+            squares[head] += np.bincount(diagonal, off**2, minlength=diagonals)
+        centred = values - mean[:, None]
+        products += centred @ centred.T
+    within = np.maximum((squares - left**2 / np.maximum(count, 1)).sum(axis=1), 0.0)
+    variance = np.diag(products).copy()
     # A rounded mean leaves a constant map with residuals that would correlate.
-    entries[entries.min(axis=1) == entries.max(axis=1)] = 0
-    size = np.sqrt((entries**2).sum(axis=1))
-    unit = entries / np.where(size > 0, size, 1.0)[:, None]
-    similarity: np.ndarray = np.clip(unit @ unit.T, -1, 1)
+    constant = low == high
+    shift = np.where(constant, 1.0, 1 - within / np.where(constant, 1.0, variance))
+    size = np.where(constant | (variance == 0), np.inf, np.sqrt(variance))
+    similarity = np.clip(products / size / size[:, None], -1, 1)
     np.fill_diagonal(similarity, 1.0)
-    return similarity
+    return np.maximum(shift, 0.0), similarity
 
 
 def _tuples(value: Any) -> Any:

@@ -125,9 +125,11 @@ class CopeFactor:
         count = np.minimum(count, last)
         queries = parts.queries(rows)
         z = queries @ self.table.astype(queries.dtype)
-        below = np.floor(count)
+        # A count that is not a number has no index; (count - below) makes its score NaN.
+        index = np.nan_to_num(count)
+        below = np.floor(index)
         lower = np.take_along_axis(z, below.astype(np.int64), axis=-1)
-        upper = np.take_along_axis(z, np.ceil(count).astype(np.int64), axis=-1)
+        upper = np.take_along_axis(z, np.ceil(index).astype(np.int64), axis=-1)
         term = lower + (count - below) * (upper - lower)
         found: np.ndarray = a + (
             term / self.table.shape[0] ** 0.5 if self.divide == "sum" else term

@@ -62,6 +62,7 @@ def capture(
         if isinstance(text, Tokens)
         else choose_tokens(model, text, length=length, seed=seed, document=document)
     )
+    model = model.at(len(chosen.tokens))
     reason = model.cannot(len(chosen.tokens))
     if reason is not None:
         raise InputError(reason)

@@ -151,6 +151,8 @@ class Encoding(nn.Module):
     """`embed` acts on the embeddings, once per model; the layers then use NoPE."""
     rotates: bool = False
     """`rotate` changes queries and keys."""
+    widens: bool = False
+    """`rotate` returns queries and keys wider than the head dim."""
     streams: bool = False
     """`stream` returns a value, so attention needs the layer's input."""
     adds_bias: bool = False

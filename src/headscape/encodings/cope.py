@@ -71,9 +71,11 @@ class CoPE(Encoding):
         gates = scores.to(work).sigmoid() * visible
         count = gates.flip(-1).cumsum(dim=-1).flip(-1).clamp(max=self.config.positions - 1)
         z = queries.to(work) @ self.table.to(work)
-        below = count.floor()
+        # A count that is not a number has no index; the last line makes its score NaN.
+        index = count.nan_to_num(nan=0.0)
+        below = index.floor()
         lower = z.gather(-1, below.long())
-        upper = z.gather(-1, count.ceil().long())
+        upper = z.gather(-1, index.ceil().long())
         term = lower + (count - below) * (upper - lower)
         if self.config.divide == "sum":
             term = term / self.shape.head_dim**0.5

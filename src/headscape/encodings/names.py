@@ -7,6 +7,7 @@ names of encodings. Such an entry is imported when its name is first asked for.
 
 import re
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 from headscape.encodings.alibi import ALiBi
 from headscape.encodings.bam import BAM
@@ -92,6 +93,23 @@ WRAPPERS: dict[str, type[Wrapper]] = {
 }
 
 
+class UnknownEncodingError(InputError):
+    """A name that is not in the table of encodings."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        advice = "; load a file of your own with --plugin"
+        super().__init__(str(unknown("encoding", name, [*ENCODINGS, *SHIPPED], advice)))
+
+    def in_folder(self, folder: Path, file: str | None = None) -> InputError:
+        """Return the error for a model on disk; `file` defined its encoding when it was trained."""
+        known = "" if file is None else f"; it was trained with the plugin {file}"
+        return InputError(
+            f"{folder} uses the encoding {self.name!r}, which is not registered{known}: give "
+            f"--plugin {file or 'FILE'}, or in Python call headscape.encodings.load_plugin first."
+        )
+
+
 def register(name: str, kind: type[Encoding]) -> None:
     """Add an encoding, or a wrapper of encodings, to the table under a new name.
 
@@ -135,9 +153,7 @@ def encoding_type(name: str) -> tuple[type[Wrapper] | None, type[Encoding]]:
     if base in WRAPPERS:
         raise InputError(f"{base!r} wraps an encoding: write {base + '+kerple'!r}, for example.")
     if base not in ENCODINGS:
-        raise unknown(
-            "encoding", base, [*ENCODINGS, *SHIPPED], "; load a file of your own with --plugin"
-        )
+        raise UnknownEncodingError(base)
     if plus and wrapper not in WRAPPERS:
         raise unknown("wrapper", wrapper, WRAPPERS)
     return WRAPPERS[wrapper] if plus else None, ENCODINGS[base]

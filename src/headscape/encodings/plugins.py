@@ -7,7 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 from headscape.encodings.base import Encoding
-from headscape.encodings.names import ENCODINGS, WRAPPERS, check_entry, register
+from headscape.encodings.layer_schedule import parse
+from headscape.encodings.names import ENCODINGS, WRAPPERS, check_entry, encoding_type, register
 from headscape.errors import InputError
 
 PREFIX = "headscape_plugin_"
@@ -56,6 +57,24 @@ def loaded_plugins() -> list[Path]:
     """Return the files of all loaded plugins, for a process that has to load them too."""
     modules = [module for name, module in sys.modules.items() if name.startswith(PREFIX)]
     return [Path(str(module.__file__)) for module in modules]
+
+
+def defining_files(pattern: str) -> dict[str, str]:
+    """Return the files that define the encodings of a schedule, without those of Headscape.
+
+    An encoding that was typed into a notebook has no file.
+    """
+    files = {}
+    for entry in parse(pattern):
+        for name, kind in zip(entry.name.split("+"), _kinds(entry.name), strict=True):
+            file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+            if file is not None and not kind.__module__.startswith("headscape."):
+                files[name] = str(Path(file).resolve())
+    return files
+
+
+def _kinds(name: str) -> list[type[Encoding]]:
+    return [kind for kind in encoding_type(name) if kind is not None]
 
 
 def _import(path: Path, module_name: str) -> ModuleType:

@@ -45,6 +45,7 @@ class PoPE(Encoding):
     toeplitz = False
     context_dependent = True
     rotates = True
+    widens = True
     config_type = PoPEConfig
     config: PoPEConfig
 

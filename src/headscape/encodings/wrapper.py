@@ -32,6 +32,7 @@ class Wrapper(Encoding):
         self.base = base
         self.adds_bias = base.adds_bias
         self.rotates = base.rotates
+        self.widens = base.widens
         self.streams = base.streams
         self.moves_keys = base.moves_keys
         self.reads_heads = base.reads_heads

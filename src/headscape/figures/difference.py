@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.figures.colour import Scale
@@ -44,8 +42,7 @@ class Difference(Maps):
         quantity = choose_quantity(quantity, *pair, layers=layers)
         heads = choose_heads(heads, first.heads)
         one, other = (
-            np.stack([each.head(where, quantity, head) for head in heads])
-            for each, where in zip(pair, layers, strict=True)
+            each.drawn(where, quantity, heads) for each, where in zip(pair, layers, strict=True)
         )
         names = [method(each) for each in pair]
         where = [layer_words(each, at) for each, at in zip(pair, layers, strict=True)]
@@ -63,7 +60,11 @@ class Difference(Maps):
             **options,
         }
         return cls(
-            maps=one - other, titles=head_titles(heads), edges=first.edges, unit=first.unit, **shown
+            maps=one - other,
+            titles=head_titles(heads),
+            edges=first.drawn_edges,
+            unit=first.unit,
+            **shown,
         )
 
     def scales(self) -> list[Scale]:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.choice import choose_heads, choose_layer, choose_quantity
 from headscape.figures.labels import default_name, head_titles, heading
@@ -51,9 +49,9 @@ class Grid(Maps):
             **options,
         }
         return cls(
-            maps=np.stack([capture.head(layer, quantity, head) for head in heads]),
+            maps=capture.drawn(layer, quantity, heads),
             titles=head_titles(heads),
-            edges=capture.edges,
+            edges=capture.drawn_edges,
             unit=capture.unit,
             weights=quantity == "weights",
             **shown,

@@ -70,10 +70,7 @@ class Overview(Coloured):
             layers=capture.layers,
             encodings=_encodings(capture),
             heads=heads,
-            maps=tuple(
-                np.stack([capture.head(layer, quantity, head) for head in heads])
-                for layer in capture.layers
-            ),
+            maps=tuple(capture.drawn(layer, quantity, heads) for layer in capture.layers),
             weights=quantity == "weights",
             **shown,
         )

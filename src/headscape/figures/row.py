@@ -102,7 +102,7 @@ class Row(Coloured):
             **options,
         }
         return cls(
-            values=np.stack([capture.head(layer, quantity, head)[query] for head in heads]),
+            values=_row(capture, layer, quantity, heads, query),
             titles=head_titles(heads),
             pieces=tuple(pieces),
             query=query,
@@ -219,3 +219,13 @@ def readable(piece: str) -> str:
     shown = piece.replace(" ", "␣").replace("\n", "↵")
     shown = "".join(x if font.get_char_index(ord(x)) and x.isprintable() else "�" for x in shown)
     return shown if len(shown) <= 12 else f"{shown[:11]}…"
+
+
+def _row(
+    capture: CaptureData, layer: int, quantity: str, heads: Sequence[int], query: int
+) -> Float[np.ndarray, "h s"]:
+    """Return one query's value for every key, NaN where it does not see the key."""
+    seen = slice(0, query + 1 if capture.causal else capture.length)
+    row = np.full((len(heads), capture.length), np.nan, dtype=np.float32)
+    row[:, seen] = capture.block(layer, quantity, heads, slice(query, query + 1), seen)[:, 0]
+    return row

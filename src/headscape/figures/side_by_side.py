@@ -82,9 +82,11 @@ class SideBySide(Maps):
             **options,
         }
         return cls(
-            maps=np.stack([each.head(where, quantity, which) for each, where, which in places]),
+            maps=np.concatenate(
+                [each.drawn(where, quantity, [which]) for each, where, which in places]
+            ),
             titles=tuple(panels),
-            edges=captures[0].edges,
+            edges=captures[0].drawn_edges,
             unit=captures[0].unit,
             weights=quantity == "weights",
             **shown,

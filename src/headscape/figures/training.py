@@ -81,12 +81,12 @@ class Training(View):
             "stem": default_name("training", captures, quantity=quantity, layer=layer, heads=heads),
             **options,
         }
-        maps = [[each.head(layer, quantity, head) for head in heads] for each in captures]
+        maps = [each.drawn(layer, quantity, heads) for each in captures]
         return cls(
             steps=tuple(_step(each) for each in captures),
             titles=head_titles(heads),
             maps=np.array(maps),
-            edges=first.edges,
+            edges=first.drawn_edges,
             unit=first.unit,
             weights=quantity == "weights",
             **shown,

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from headscape.attention import attend
 from headscape.encodings import Encoding
 from headscape.encodings.layer_schedule import Entry, is_schedule, shared_fields
+from headscape.encodings.names import UnknownEncodingError
 from headscape.errors import InputError
 from headscape.gpt2 import exported_weights, published, weights
 from headscape.gpt2.block import Block, Watch
@@ -161,7 +162,10 @@ class GPT2(nn.Module):
             config, tensors = exported_weights.read(folder)
         else:
             config, tensors = published.read(folder)
-        model = cls(config)
+        try:
+            model = cls(config)
+        except UnknownEncodingError as error:
+            raise error.in_folder(folder) from error
         model.load_tensors(tensors, source=str(folder))
         return model
 

@@ -112,7 +112,13 @@ class ModelConfig:
             train_length=self.train_length,
             causal=self.causal,
         )
-        return make(entry.name, shape, entry.fields)
+        encoding = make(entry.name, shape, entry.fields)
+        if encoding.widens and self.qk_norm == "after" and self.qk_norm_weight:
+            raise InputError(
+                f"qk_norm='after' has weights for {self.head_dim} dims, but {encoding.title} makes "
+                f"queries and keys wider: use qk_norm='before', or qk_norm_weight=False."
+            )
+        return encoding
 
     def to_json(self) -> dict[str, Any]:
         """Every field, for a checkpoint."""

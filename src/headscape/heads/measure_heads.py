@@ -78,20 +78,23 @@ def measure_heads(
     stream = open_stream(model, text, corpus)
     windows = stream.windows(sequences, plan.length)
     long = _long_windows(model, stream, plan)
+    # Probes and effects read a few tokens less than the windows; a model that is stretched to what
+    # it reads must stay the same model for all of them.
+    fitted = model.at(plan.length)
     with SlowBar("measuring", plan.work(model)) as bar:
-        layers = _statistics(model, windows, bar.advance)
+        layers = _statistics(fitted, windows, bar.advance)
         values = _estimates(layers, Rows(plan.length, model.spec.causal))
-        values |= _probes(model, windows, plan, bar.advance)
+        values |= _probes(fitted, windows, plan, bar.advance)
         at_lengths = {
             multiple: None if each is None else measures_at(model, each, bar.advance)
             for multiple, each in long.items()
         }
         if plan.effects:
-            values |= _effects(model, windows[: plan.effects], layers, bar.advance)
+            values |= _effects(fitted, windows[: plan.effects], layers, bar.advance)
     drifted = length_drift(at_lengths)
     if drifted is not None:
         values["length_drift"] = np.stack([drifted, *[np.full_like(drifted, np.nan)] * 2])
-    spec = model.spec
+    spec = fitted.spec
     about = {
         "model": spec.name,
         "recognised": recognised(spec),
@@ -103,7 +106,7 @@ def measure_heads(
         "sequences": sequences,
         "length": plan.length,
         "effects": plan.effects,
-        "fingerprint": model.fingerprint,
+        "fingerprint": fitted.fingerprint,
         "provenance": {"headscape": headscape.__version__, **spec.provenance},
     }
     return HeadMeasures(

@@ -1,6 +1,7 @@
 """What the operating system reports about a file, as a sentence for the user."""
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,29 @@ def reporting(action: str, path: Path | str) -> Iterator[None]:
         raise InputError(f"cannot {action} {path}: {reason(error)}.") from error
     except SafetensorError as error:
         raise InputError(f"cannot {action} {path}: {error}.") from error
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether memory could not be allocated; on a CPU torch raises a plain RuntimeError."""
+    said = str(error)
+    torchs = isinstance(error, RuntimeError) and (
+        "allocate memory" in said or "out of memory" in said
+    )
+    return isinstance(error, MemoryError) or torchs
+
+
+def memory_sentence(error: BaseException) -> str:
+    """Return what to say where `out_of_memory`, with the size where the error has it."""
+    size = re.search(r"allocate ([\d.]+) ?([KMGT]i?B|bytes)", str(error))
+    asked = ""
+    if size is not None:
+        number, unit = float(size[1]), size[2]
+        shown = f"{number / 2**30:.3g} GiB" if unit == "bytes" else f"{number:g} {unit}"
+        asked = f" ({shown} more were asked for)"
+    return (
+        f"not enough memory is free{asked}: choose a shorter text, fewer layers or heads, a "
+        f"smaller batch or a smaller model."
+    )
 
 
 def reason(error: OSError) -> str:

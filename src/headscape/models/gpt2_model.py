@@ -17,7 +17,7 @@ from headscape.gpt2.edited import edited_hidden
 from headscape.gpt2.generate import stream
 from headscape.gpt2.model_config import ModelConfig
 from headscape.io import atomic
-from headscape.loaded import LoadedModel
+from headscape.loaded import LoadedModel, eval_mode
 from headscape.losses import BLOCK, digest, losses_in_blocks
 from headscape.protocol import Edit, LayerSpec, Spec, Watch
 from headscape.text.dataset import Dataset
@@ -36,8 +36,11 @@ class GPT2Model(LoadedModel):
         folder: Path | None = None,
         **about: Any,
     ) -> None:
-        """`dataset` is called when it is first needed; `about` are fields of `Spec`."""
-        self.gpt2 = gpt2.eval()
+        """`dataset` is called when it is first needed; `about` are fields of `Spec`.
+
+        The GPT2 stays in its mode, training or eval, and runs in eval mode.
+        """
+        self.gpt2 = gpt2
         self.folder = folder
         """The run that it was opened from."""
         self._tokenizer = tokenizer
@@ -67,14 +70,16 @@ class GPT2Model(LoadedModel):
     @torch.no_grad()
     def observe(self, tokens: Int[Tensor, "b t"], layers: Sequence[int], watch: Watch) -> None:
         """Run tokens and call `watch` for each of `layers`; stop after the last of them."""
-        self.gpt2.observe(self._here(tokens), layers, watch)
+        with eval_mode(self.gpt2):
+            self.gpt2.observe(self._here(tokens), layers, watch)
 
     @torch.inference_mode()
     def losses(self, windows: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
         """Nats of predictions first, first + 1 ... of each window, in float64."""
         windows = self._here(windows)
-        hidden = self.gpt2.hidden(windows[:, :-1])[:, first:]
-        return losses_in_blocks(hidden, windows[:, 1 + first :], self.gpt2.logits).cpu()
+        with eval_mode(self.gpt2):
+            hidden = self.gpt2.hidden(windows[:, :-1])[:, first:]
+            return losses_in_blocks(hidden, windows[:, 1 + first :], self.gpt2.logits).cpu()
 
     @torch.inference_mode()
     def edited_losses(
@@ -83,25 +88,40 @@ class GPT2Model(LoadedModel):
         """Yield `losses` for each edit of a layer, counted from 0; earlier layers run once."""
         windows = self._here(windows)
         target = windows[:, 1 + first :]
-        for hidden in edited_hidden(self.gpt2, windows[:, :-1], layer, edits):
-            yield losses_in_blocks(hidden[:, first:], target, self.gpt2.logits).cpu()
+        runs = edited_hidden(self.gpt2, windows[:, :-1], layer, edits)
+        for _ in edits:
+            with eval_mode(self.gpt2):
+                losses = losses_in_blocks(next(runs)[:, first:], target, self.gpt2.logits).cpu()
+            yield losses
 
     @torch.inference_mode()
     def predictions(
         self, tokens: Int[Tensor, "b t"], where: Bool[Tensor, "b t"]
     ) -> Int[Tensor, " n"]:
         """The likeliest next token after each token that `where` selects, in row order."""
-        hidden = self.gpt2.hidden(self._here(tokens))[self._here(where)]
-        found = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
-        for rows, out in zip(torch.split(hidden, BLOCK), torch.split(found, BLOCK), strict=True):
-            out.copy_(self.gpt2.logits(rows).argmax(dim=-1))
+        with eval_mode(self.gpt2):
+            hidden = self.gpt2.hidden(self._here(tokens))[self._here(where)]
+            found = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
+            blocks = zip(torch.split(hidden, BLOCK), torch.split(found, BLOCK), strict=True)
+            for rows, out in blocks:
+                out.copy_(self.gpt2.logits(rows).argmax(dim=-1))
         return found.cpu()
 
     def continuation(
         self, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
     ) -> Iterator[Int[Tensor, "b 1"]]:
         """New tokens, one at a time."""
-        return stream(self.gpt2, self._here(tokens), length=length, **sampling)
+        steps = stream(self.gpt2, self._here(tokens), length=length, **sampling)
+
+        def in_eval_mode() -> Iterator[Int[Tensor, "b 1"]]:
+            while True:
+                with eval_mode(self.gpt2):
+                    step = next(steps, None)
+                if step is None:
+                    return
+                yield step
+
+        return in_eval_mode()
 
     def save(self, folder: Path | str) -> Path:
         """Write weights, conventions and tokenizer to a folder that `load` opens."""

@@ -100,7 +100,7 @@ def _open_weights(folder: Path, tokenizer: Tokenizer | None) -> GPT2Model:
             f"{folder} is not a model: it has no config.toml (a training run), headscape.json "
             f"(our weights) or config.json (Hugging Face weights)."
         )
-    gpt2 = GPT2.from_pretrained(folder)
+    gpt2 = GPT2.from_pretrained(folder).eval()
     about: dict[str, Any] = {"provenance": {"folder": folder.name}}
     if exported_weights.is_exported(folder):
         entry = exported_weights.read_entry(folder)
@@ -120,7 +120,7 @@ def _exported_in_memory(model: Any, tokenizer: Tokenizer | None) -> GPT2Model | 
     gpt2 = GPT2(found.model)
     tensors = exported_weights.ours(found, model.state_dict())
     gpt2.load_tensors(tensors, source=name)
-    return GPT2Model(gpt2, tokenizer=tokenizer, provenance={"architecture": name})
+    return GPT2Model(gpt2.eval(), tokenizer=tokenizer, provenance={"architecture": name})
 
 
 def _tokenizer_of(folder: Path, gpt2: GPT2) -> Tokenizer | None:

@@ -12,7 +12,6 @@ length; dynamic needs no number, because it follows the length by itself.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
@@ -103,6 +102,7 @@ class StretchedModel(LoadedModel):
         self.base = base
         self.extension = extension
         self.trained = base.spec.train_length
+        self._name = f"{base.spec.name}, {extension.title}"
         self._by_length: dict[int, GPT2Model | PublishedModel] = {}
 
     def at(self, length: int) -> Model:
@@ -117,20 +117,22 @@ class StretchedModel(LoadedModel):
     def _made(self, length: int) -> GPT2Model | PublishedModel:
         if isinstance(self.base, PublishedModel):
             factor = self.extension.factor_at(length, self.trained)
-            return stretched_published(self.base, self.extension.kind, factor, self.trained)
+            return stretched_published(
+                self.base, self._name, self.extension.kind, factor, self.trained
+            )
         base = self.base
         return GPT2Model(
             stretched_gpt2(base.gpt2, self.extension, length),
             tokenizer=base.tokenizer,
             dataset=lambda: base.dataset,
-            **{name: getattr(self.spec, name) for name in _KEPT},
+            name=self._name,
+            **{name: getattr(base.spec, name) for name in _KEPT},
         )
 
-    @cached_property
+    @property
     def spec(self) -> Spec:
-        """The base's, under the name of the extension."""
-        spec = self.base.spec
-        return replace(spec, name=f"{spec.name}, {self.extension.title}")
+        """That of the model at its trained length, as the fingerprint is."""
+        return self._at(self.trained).spec
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -182,7 +184,7 @@ class StretchedModel(LoadedModel):
         return self.base.cost(length)
 
 
-_KEPT = ("name", "preset", "trained", "task", "seed", "recipe", "provenance")
+_KEPT = ("preset", "trained", "task", "seed", "recipe", "provenance")
 
 
 def stretched_gpt2(model: GPT2, extension: Extension, length: int) -> GPT2:
@@ -194,7 +196,7 @@ def stretched_gpt2(model: GPT2, extension: Extension, length: int) -> GPT2:
     with torch.device("meta"):
         twin = GPT2(stretched)
     twin.load_state_dict(model.state_dict(), assign=True)
-    return twin
+    return twin.train(model.training)
 
 
 def _factor(number: str, text: str) -> float:

@@ -81,5 +81,8 @@ def _record(stack: ExitStack, block: nn.Module, saved: dict[int, Any], number: i
 
 
 def _return(stack: ExitStack, block: nn.Module, result: Any) -> None:
+    # A block may have a forward of its own already, such as accelerate's.
+    before = {name: vars(block)[name] for name in ("forward",) if name in vars(block)}
     vars(block)["forward"] = lambda *_, **__: result
+    stack.callback(vars(block).update, before)
     stack.callback(vars(block).pop, "forward")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headscape.errors import InputError
 from headscape.gpt2.generate import sample
-from headscape.loaded import LoadedModel
+from headscape.loaded import LoadedModel, eval_mode
 from headscape.losses import digest, losses_in_blocks
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.attention_watch import AttentionWatch
@@ -35,14 +35,17 @@ class PublishedModel(LoadedModel):
     def __init__(
         self, model: Any, name: str, tokenizer: Tokenizer | None, *, trained: bool = True
     ) -> None:
-        self.model = model.eval()
+        self.model = model
         self._name = name
         self._tokenizer = tokenizer
         self._trained = trained
         self._config = model.config.get_text_config(decoder=False)
         self._body = body_of(model)
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._reading = read_model(name, self._body, self._config, self._run, self._check_input())
+        with eval_mode(model):
+            self._reading = read_model(
+                name, self._body, self._config, self._run, self._check_input()
+            )
 
     @cached_property
     def spec(self) -> Spec:
@@ -134,7 +137,7 @@ class PublishedModel(LoadedModel):
         given = {"attention_mask": None if real is None else real.long(), "position_ids": positions}
         more = {name: value for name, value in given.items() if value is not None}
         try:
-            with AttentionWatch(self._body, on_call, layers=set(layers)):
+            with eval_mode(self.model), AttentionWatch(self._body, on_call, layers=set(layers)):
                 self._run(self._batch(tokens), **more)
         except _Done:
             return
@@ -146,7 +149,8 @@ class PublishedModel(LoadedModel):
         windows = windows.to(self.model.device)
         target = windows[:, 1 + first :]
         keep = {"logits_to_keep": target.shape[1]} if self._keeps else {}
-        logits = self.model(windows[:, :-1], use_cache=False, **keep).logits
+        with eval_mode(self.model):
+            logits = self.model(windows[:, :-1], use_cache=False, **keep).logits
         return losses_in_blocks(logits[:, -target.shape[1] :], target, lambda block: block).cpu()
 
     def edited_losses(
@@ -162,7 +166,8 @@ class PublishedModel(LoadedModel):
     ) -> Int[Tensor, " n"]:
         """The likeliest next token after each token that `where` selects, in row order."""
         self._need_next_token()
-        logits: Tensor = self.model(tokens.to(self.model.device), use_cache=False).logits
+        with eval_mode(self.model):
+            logits: Tensor = self.model(tokens.to(self.model.device), use_cache=False).logits
         return logits[where.to(logits.device)].argmax(dim=-1).cpu()
 
     def continuation(
@@ -174,7 +179,8 @@ class PublishedModel(LoadedModel):
 
         def next_logits(step: Int[Tensor, "b n"]) -> Float[Tensor, "b v"]:
             nonlocal past
-            out = self.model(step.to(self.model.device), past_key_values=past, use_cache=True)
+            with eval_mode(self.model):
+                out = self.model(step.to(self.model.device), past_key_values=past, use_cache=True)
             past = out.past_key_values
             last: Tensor = out.logits[:, -1]
             return last

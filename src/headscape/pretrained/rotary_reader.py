@@ -27,6 +27,8 @@ SCALINGS = {
 """transformers' name of a scaling -> ours."""
 NUMBERS = ("factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor", "truncate")
 LISTS = ("short_factor", "long_factor")
+NTK = "headscape_ntk"
+"""Entry of the RoPE parameters of a model that stretched_rotary.py gave a larger base."""
 
 
 def rotates(call: AttentionCall) -> bool:
@@ -60,6 +62,7 @@ def read_rotary(
         fields["trained_length"] = int(original)
     if scaling == "longrope" and "factor" not in fields and original:
         fields["factor"] = config.max_position_embeddings / original
+    fields |= {"scaling": "ntk", **parameters[NTK]} if NTK in parameters else {}
     for fraction in _fractions(call, config, parameters):
         for pairing in ("halves", "interleaved"):
             found = _try(call, shape, {**fields, "rotary_fraction": fraction, "pairing": pairing})

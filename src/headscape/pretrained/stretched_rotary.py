@@ -9,17 +9,20 @@ from typing import Any
 
 from headscape.errors import InputError
 from headscape.pretrained.published_model import PublishedModel
-from headscape.pretrained.rotary_reader import rope_parameters
+from headscape.pretrained.rotary_reader import NTK, rope_parameters
 
 
 def stretched_published(
-    model: PublishedModel, kind: str, factor: float, trained: int
+    model: PublishedModel, name: str, kind: str, factor: float, trained: int
 ) -> PublishedModel:
-    """Return the model with `kind` (linear, ntk, dynamic, yarn) of a factor applied."""
+    """Return the model, called `name`, with `kind` (linear, ntk, dynamic, yarn) applied."""
     shared = {id(weight): weight for weight in model.model.parameters()}
     twin = copy.deepcopy(model.model, shared)
     config = twin.config.get_text_config(decoder=False)
     plain = rope_parameters(config, 0)
+    # transformers keeps one set of parameters, or one per layer type under the type's name.
+    if "rope_theta" not in (getattr(config, "rope_parameters", None) or {}):
+        raise _refusal(model)
     if plain.get("rope_type", "default") != "default":
         raise InputError(
             f"{model.spec.name} stretches its frequencies already ({plain['rope_type']}): leave "
@@ -34,11 +37,15 @@ def stretched_published(
         )
     config.rope_parameters = {**plain, **_changes(kind, factor, trained, dims, plain)}
     if not _renew(twin, config):
-        raise InputError(
-            f"{model.spec.name} is a {type(model.model).__name__}, whose rotary frequencies "
-            f"cannot be stretched."
-        )
-    return PublishedModel(twin, model.spec.name, model.tokenizer, trained=model.spec.trained)
+        raise _refusal(model)
+    return PublishedModel(twin, name, model.tokenizer, trained=model.spec.trained)
+
+
+def _refusal(model: PublishedModel) -> InputError:
+    return InputError(
+        f"{model.spec.name} is a {type(model.model).__name__}, whose rotary frequencies "
+        f"cannot be stretched."
+    )
 
 
 def _changes(
@@ -46,8 +53,10 @@ def _changes(
 ) -> dict[str, Any]:
     """The RoPE parameters of an extension, in transformers' names."""
     if kind == "ntk":
-        # transformers has no name for it: it is a larger base.
-        return {"rope_theta": plain["rope_theta"] * factor ** (dims / (dims - 2))}
+        # transformers has no name for it: it is a larger base. The reader gets both numbers back.
+        base = plain["rope_theta"]
+        larger = base * factor ** (dims / (dims - 2))
+        return {"rope_theta": larger, NTK: {"base": base, "factor": factor}}
     original = {"original_max_position_embeddings": trained} if kind == "yarn" else {}
     return {"rope_type": kind, "factor": factor, **original}
 

@@ -14,6 +14,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from headscape.encodings.names import UnknownEncodingError
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.io.json_file import read_json
@@ -115,7 +116,11 @@ def read_config(folder: Path) -> TrainConfig:
     """Return the configuration of a run."""
     if not (folder / CONFIG).is_file():
         raise InputError(f"{folder} is not a run: it has no {CONFIG}.")
-    return config_file.read(folder / CONFIG)
+    try:
+        return config_file.read(folder / CONFIG)
+    except UnknownEncodingError as error:
+        file = provenance.plugin_of(folder, error.name)
+        raise error.in_folder(folder, file) from error
 
 
 def _choose(folder: Path, step: int | None) -> Checkpoint:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headscape.errors import InputError, unknown
+from headscape.io.system_errors import out_of_memory
 from headscape.io.typecheck import as_tuples, check_types
 
 if TYPE_CHECKING:
@@ -65,11 +66,8 @@ def allocating(what: str) -> Iterator[None]:
     """Raise an InputError where memory for `what` cannot be allocated."""
     try:
         yield
-    except MemoryError as error:
-        raise InputError(f"{what} does not fit in memory: choose a smaller model.") from error
-    except RuntimeError as error:
-        # torch has no class of its own for this on a CPU.
-        if "allocate memory" not in str(error) and "out of memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
             raise
         raise InputError(f"{what} does not fit in memory: choose a smaller model.") from error
 

@@ -1,8 +1,9 @@
 """provenance.json: what a run was made with, beyond its configuration.
 
 One entry per start, oldest first: versions, machine, threads, processes, commit of the source tree,
-objective, fingerprints of text and tokenizer, attention path, and the step it started at. Resuming
-reads back only the fingerprints of text and tokenizer.
+objective, fingerprints of text and tokenizer, files of encodings that are not Headscape's,
+attention path, and the step it started at. Resuming reads back only the fingerprints of text and
+tokenizer; opening a run whose encoding is not registered names its file.
 """
 
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from headscape.encodings.plugins import defining_files
 from headscape.errors import InputError
 from headscape.io import atomic
 from headscape.io.json_file import parse_json
@@ -45,6 +47,7 @@ def record(
         "objective": data.objective.description,
         "corpus": {"name": config.corpus} | _corpus(data),
         "tokenizer": {"name": config.tokenizer, "fingerprint": data.tokenizer.fingerprint},
+        "plugins": defining_files(config.encoding),
         "attention": {"requested": config.path} | attention,
         "processes": world.size,
         "threads": torch.get_num_threads(),
@@ -71,6 +74,15 @@ def changed(run: Path, data: Data) -> str | None:
 def text_of(run: Path) -> str | None:
     """Return the fingerprint of the text at the last start of a run."""
     return _last(run, "corpus")
+
+
+def plugin_of(run: Path, encoding: str) -> str | None:
+    """Return the file that defined an encoding at the last start of a run, if it is recorded."""
+    for entry in read(run)[-1:]:
+        plugins = entry.get("plugins")
+        if isinstance(plugins, dict) and isinstance(plugins.get(encoding), str):
+            return str(plugins[encoding])
+    return None
 
 
 def _last(run: Path, key: str) -> str | None:
