@@ -1,6 +1,8 @@
 """The command line: what it prints, what it writes, and how it refuses."""
 
 import csv
+import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 
 import headscape
 import headscape as hs
+from headscape import cli
 from headscape.arrays import capture_file
 from headscape.encodings import ENCODINGS
 from headscape.encodings.layer_schedule import parse
@@ -62,6 +65,38 @@ def test_help_needs_no_torch() -> None:
     assert result.returncode == 0, result.stderr
     for command in COMMANDS:
         assert command in result.stdout
+
+
+def test_openmp_threads_sleep_soon() -> None:
+    """torch's libgomp prints the settings it has read when it is loaded."""
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    found = [*Path(str(spec.origin)).parent.glob("lib/libgomp*")]
+    if not found:
+        pytest.skip("this torch brings no libgomp")
+    code = "import ctypes, sys\nfrom headscape.cli import main\n"
+    code += "sys.argv = ['headscape', '--version']\n"
+    code += f"try:\n    main()\nexcept SystemExit:\n    ctypes.CDLL({str(found[0])!r})\n"
+    chosen = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
+    env = {name: value for name, value in os.environ.items() if name not in chosen}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env | {"OMP_DISPLAY_ENV": "VERBOSE"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"GOMP_SPINCOUNT = '{cli.SPIN_COUNT}'" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"])
+def test_a_users_openmp_settings_stay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, "ACTIVE" if name == "OMP_WAIT_POLICY" else "7")
+    before = dict(os.environ)
+    cli._limit_spinning()
+    assert dict(os.environ) == before
 
 
 def test_every_option_says_what_it_does(call) -> None:

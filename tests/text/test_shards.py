@@ -1,3 +1,4 @@
+import errno
 import json
 import logging
 import os
@@ -60,6 +61,19 @@ def test_processes_write_the_same_bytes(corpus, tmp_path, monkeypatch):
     assert one.train.header == two.train.header
     assert one.validation.header == two.validation.header
     np.testing.assert_array_equal(one.train.tokens, two.train.tokens)
+
+
+def test_without_semaphores_one_process_writes_the_same_bytes(corpus, tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    tokenizer = open_tokenizer("bytes", corpus)
+    plain = open_shards(corpus, tokenizer, tmp_path / "plain")
+    monkeypatch.setattr(workers, "MIN_JOBS", 1)
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", refused)
+    with pytest.warns(UserWarning, match="in one process, .* /dev/shm, .*: Read-only file system"):
+        alone = open_shards(corpus, tokenizer, tmp_path / "alone", workers=2)
+    assert alone.train.tokens.tolist() == plain.train.tokens.tolist()
 
 
 def test_reused_until_text_or_tokenizer_changes(corpus, tokenizer, tmp_path, monkeypatch):

@@ -2,8 +2,10 @@
 
 import errno
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from headscape.train import TrainConfig
 from headscape.train.distributed.world import World
 from headscape.train.loop.optim import Optimizer
 from headscape.train.storage import checkpoint, checkpoint_tensors
-from headscape.train.storage.checkpoint import State
+from headscape.train.storage.checkpoint import DamagedError, State
 
 FILES = ["model.safetensors", "headscape.json", "optimizer.safetensors", "state.json"]
 
@@ -32,19 +34,22 @@ def trained(updates: int = 2) -> tuple[GPT2, Optimizer]:
 
 def saved(run: Path, *steps: int) -> list[Path]:
     return [
-        checkpoint_tensors.write(run, *trained(), State(step=step, tokens=9, seconds=1.5), World())
+        checkpoint_tensors.write(
+            run, *trained(), State(step=step, tokens=9, seconds=1.5), World(), {"tokenizer": "abc"}
+        )
         for step in steps
     ]
 
 
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
     model, optimiser = trained()
-    folder = checkpoint_tensors.write(tmp_path, model, optimiser, State(step=2, tokens=9), World())
+    state = State(step=2, tokens=9)
+    folder = checkpoint_tensors.write(tmp_path, model, optimiser, state, World(), {"corpus": "abc"})
     assert folder == tmp_path / "checkpoints" / "step-000002"
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     other, memory = trained(0)
     verified = checkpoint.verify(folder)
-    assert verified.state == State(step=2, tokens=9)
+    assert (verified.state, verified.made_with) == (state, {"corpus": "abc"})
     checkpoint_tensors.load(verified, other, memory)
     for ours, theirs in (
         (model.tensors(), other.tensors()),
@@ -108,7 +113,7 @@ def test_the_newest_and_the_multiples_stay(tmp_path: Path) -> None:
 def test_a_step_is_replaced(tmp_path: Path) -> None:
     saved(tmp_path, 4)
     model, optimiser = trained(5)
-    folder = checkpoint_tensors.write(tmp_path, model, optimiser, State(step=4), World())
+    folder = checkpoint_tensors.write(tmp_path, model, optimiser, State(step=4), World(), {})
     assert torch.equal(
         checkpoint_tensors.load_model(checkpoint.verify(folder))[0].tokens.weight,
         model.tokens.weight,
@@ -170,3 +175,83 @@ def test_a_full_disk_is_a_sentence_and_leaves_the_last_good_one(
         saved(tmp_path, 4)
     assert checkpoint.newest_good(tmp_path) == (checkpoint.verify(good), [])
     assert [path.name for path in good.parent.iterdir()] == [good.name]
+
+
+def names(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_what_cannot_be_read_is_not_damaged(
+    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, newest = saved(tmp_path, 3, 4)
+    plain = Path.open
+
+    def failing(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if self == newest / name:
+            raise OSError(number, os.strerror(number), str(self))
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", failing)
+    with pytest.raises(InputError, match=f"cannot read .*{name}.*{os.strerror(number)}") as caught:
+        checkpoint.newest_good(tmp_path)
+    assert not isinstance(caught.value, DamagedError)
+    assert [step for step, _ in checkpoint.steps(tmp_path)] == [3, 4]
+
+
+def test_a_newer_format_is_not_damaged(tmp_path: Path) -> None:
+    _, newest = saved(tmp_path, 3, 4)
+    facts = json.loads((newest / "state.json").read_text())
+    (newest / "state.json").write_text(json.dumps(facts | {"format": 2}))
+    with pytest.raises(InputError, match=r"has format 2, .*: use a headscape") as caught:
+        checkpoint.newest_good(tmp_path)
+    assert not isinstance(caught.value, DamagedError)
+
+
+def test_a_link_that_leads_nowhere_is_not_damaged(tmp_path: Path) -> None:
+    _, newest = saved(tmp_path, 3, 4)
+    disk = tmp_path / "disk"
+    newest.rename(disk)
+    newest.symlink_to(disk)
+    assert checkpoint.newest_good(tmp_path)[1] == []
+    disk.rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"nothing where the symbolic link .*step-000004 leads"):
+        checkpoint.newest_good(tmp_path)
+
+
+def test_a_folder_that_cannot_be_listed_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    saved(tmp_path, 3)
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(InputError, match=r"cannot read .*checkpoints: Permission denied"):
+        checkpoint.has_any(tmp_path)
+
+
+def test_what_was_set_aside_stays(tmp_path: Path) -> None:
+    for _ in range(3):
+        _, bad = saved(tmp_path, 3, 4)
+        flip(bad / "model.safetensors")
+        checkpoint.set_aside(tmp_path, 3)
+    kept = ["damaged-step-000004", "damaged-step-000004-2", "damaged-step-000004-3", "step-000003"]
+    assert names(tmp_path) == kept
+
+
+def test_a_renamed_checkpoint_is_the_step_it_records(tmp_path: Path) -> None:
+    first, _, last = saved(tmp_path, 3, 4, 5)
+    best = last.rename(last.with_name("best"))
+    (last.parent / "notes").mkdir()
+    assert checkpoint.steps(tmp_path)[-1] == (5, best)
+    assert checkpoint.newest_good(tmp_path) == (checkpoint.verify(best), [])
+    checkpoint.refuse_wrong_names(tmp_path)
+    checkpoint.set_aside(tmp_path, 5)
+    checkpoint.prune(tmp_path, 1, 0)
+    assert names(tmp_path) == ["best", "notes", "step-000004"]
+    best.rename(first)
+    with pytest.raises(InputError, match=r"step-000003 contains .* step 5: rename it"):
+        checkpoint.refuse_wrong_names(tmp_path)

@@ -1,5 +1,6 @@
 """Runs that are stopped, resumed, damaged and refused."""
 
+import errno
 import json
 import os
 import resource
@@ -17,10 +18,12 @@ import torch
 
 from headscape.errors import InputError
 from headscape.gpt2.weights import read_tensors
+from headscape.io.file_name import is_utf8
+from headscape.models.load import load
 from headscape.train import Run, read_config, train
 from headscape.train.data import open_data
 from headscape.train.distributed.world import World
-from headscape.train.loop import metrics
+from headscape.train.loop import loop, metrics
 from headscape.train.loop.interrupt import Interrupt
 from headscape.train.loop.nonfinite import NonFiniteError
 from headscape.train.loop.step import Learner
@@ -384,3 +387,130 @@ def test_another_text_is_not_resumed_on(
     with pytest.raises(InputError, match="a different text"):
         train(None, out=out, cache=cache, resume=True, quiet=True)
     assert (out / "tokenizer.json").read_bytes() == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_a_checkpoint_that_cannot_be_read_stops_a_resumed_run(
+    make: Make, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(make(steps=4, checkpoint_every=2), out=tmp_path, cache=cache, quiet=True)
+    before = contents(tmp_path)
+    plain = Path.open
+
+    def failing(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if "checkpoints" in self.parts:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return plain(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", failing)
+        for act in (Run.open, lambda run: train(None, out=run, cache=cache, resume=True)):
+            with pytest.raises(InputError, match=r"cannot read .*state\.json: Permission denied"):
+                act(tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_folder_without_a_run_is_resumed_only_with_a_config(
+    make: Make, cache: Path, tmp_path: Path
+) -> None:
+    new = tmp_path / "new"
+    for settings in ({}, {"corpus": make().corpus, "checkpoint_every": 2}):
+        with pytest.raises(InputError, match=f"{new} contains no run to resume"):
+            train(None, out=new, cache=cache, resume=True, **settings)
+    assert not new.exists()
+    assert train(make(steps=1), out=new, cache=cache, resume=True, quiet=True).finished
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_an_edited_config_is_not_resumed(
+    recorded: bool, make: Make, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not recorded:  # as an older version wrote it
+        monkeypatch.setattr(loop, "made_with", lambda *_: {})
+    train(make(encoding="alibi", steps=2), out=tmp_path, cache=cache, quiet=True)
+    path = tmp_path / "config.toml"
+    plain = path.read_text()
+    edited = plain.replace('encoding = "alibi"', 'encoding = "rope"')
+    path.write_text(edited.replace("lr = 0.003", "lr = 0.004").replace("steps = 2", "steps = 4"))
+    before = contents(tmp_path)
+    said = "trained with encoding='alibi', and config.toml has 'rope'"
+    said += "; steps=2, .*; lr=0.003, and config.toml has 0.004" if recorded else ""
+    for act in (Run.open, lambda run: train(None, out=run, cache=cache, resume=True)):
+        with pytest.raises(InputError, match=f"{said}.*: restore .*config.toml"):
+            act(tmp_path)
+    assert contents(tmp_path) == before
+    path.write_text(plain.replace("checkpoint_every = 4", "checkpoint_every = 1"))
+    assert Run.open(tmp_path).config.checkpoint_every == 1
+
+
+def test_a_text_that_moved_is_resumed_on(
+    make: Make, text: Path, cache: Path, tmp_path: Path
+) -> None:
+    old, new, out = tmp_path / "old.txt", tmp_path / "deep" / "old.txt", tmp_path / "run"
+    new.parent.mkdir()
+    old.write_text(text.read_text())
+    train(make(corpus=str(old), steps=2), out=out, cache=cache, quiet=True)
+    old.rename(new)
+    path = out / "config.toml"
+    path.write_text(path.read_text().replace(str(old), str(new)))
+    assert train(None, out=out, cache=cache, resume=True, quiet=True).step == 2
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_changed_tokenizer_is_refused(
+    recorded: bool, make: Make, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not recorded:  # as an older version wrote it
+        monkeypatch.setattr(loop, "made_with", lambda *_: {})
+    train(make(tokenizer="bpe:300", steps=1), out=tmp_path, cache=cache, quiet=True)
+    path = tmp_path / "tokenizer.json"
+    plain = path.read_text()
+    described = json.loads(plain)
+    bpe = json.loads(described["json"])
+    ids = bpe["model"]["vocab"]
+    ids["a"], ids["b"] = ids["b"], ids["a"]
+    path.write_text(json.dumps(described | {"json": json.dumps(bpe)}))
+    for act in (Run.open, load, lambda run: train(None, out=run, cache=cache, resume=True)):
+        with pytest.raises(InputError, match=r"tokenizer\.json is not the tokenizer that the run"):
+            act(tmp_path)
+    path.unlink()
+    assert train(None, out=tmp_path, cache=cache, resume=True, quiet=True).finished
+    assert path.read_text() == plain
+
+
+def test_a_text_rewritten_with_its_old_time_is_a_different_text(
+    make: Make, text: Path, cache: Path, tmp_path: Path
+) -> None:
+    own, out = tmp_path / "own.txt", tmp_path / "run"
+    own.write_text(text.read_text())
+    train(make(corpus=str(own), steps=1), out=out, cache=cache, quiet=True)
+    status = own.stat()
+    own.write_text(text.read_text().upper())
+    os.utime(own, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert own.stat().st_size == status.st_size
+    with pytest.raises(InputError, match="a different text"):
+        train(None, out=out, cache=cache, resume=True, quiet=True)
+
+
+def test_names_that_are_not_utf8_are_refused_before_training(
+    make: Make, text: Path, cache: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / os.fsdecode(b"r\xff")
+    with pytest.raises(InputError, match="a name that is not UTF-8"):
+        train(make(), out=bad, cache=cache, quiet=True)
+    assert not bad.exists()
+    bad.write_text(text.read_text())
+    with pytest.raises(InputError, match=r"corpus=.* is not UTF-8"):
+        train(make(), corpus=str(bad), out=tmp_path / "run", cache=cache, quiet=True)
+    assert not (tmp_path / "run").exists()
+    train(make(steps=1), out=tmp_path / "run", cache=cache, quiet=True)
+    bad.unlink()
+    (tmp_path / "run").rename(bad)
+    with pytest.raises(InputError, match="a name that is not UTF-8"):
+        Run.open(bad)
+    # The bytes of this one are UTF-8, as read where the locale is not.
+    assert is_utf8("caf\udcc3\udca9")

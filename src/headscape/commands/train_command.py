@@ -86,7 +86,11 @@ def train(
         Path | None, typer.Option(help="A config.toml to repeat, instead of a preset.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out, or start it there.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue the run in --out; with --preset or --config, start it if there is none.",
+        ),
     ] = False,
     plugin: Plugin = None,
 ) -> None:

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from headscape.errors import InputError
 from headscape.gpt2.model_config import ModelConfig
 from headscape.io import atomic
+from headscape.io.file_name import require_utf8
 from headscape.io.json_file import read_json
 
 FORMAT = 1
@@ -86,6 +87,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     # A safetensors header is JSON behind eight bytes of length, and these may be any.
     if start[8:] != b"{" and (start[:2] == b"PK" or start[:1] == b"\x80"):
         raise InputError(f"{path} is a pickle named safetensors; convert it to real safetensors.")
+    require_utf8(path)
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

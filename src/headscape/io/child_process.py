@@ -35,6 +35,13 @@ def handling(number: signal.Signals, handler: Any) -> Iterator[None]:
         signal.signal(number, old)
 
 
+def no_semaphores(error: OSError) -> str:
+    """Return why a queue between processes cannot be made; Python's own error names no path."""
+    # On Linux semaphores are files in /dev/shm.
+    reason = error.strerror or error
+    return f"worker processes need semaphores in /dev/shm, which cannot be written: {reason}"
+
+
 def usable_cores() -> int:
     """The cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):

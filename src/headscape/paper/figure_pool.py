@@ -25,7 +25,7 @@ from typing import Any
 from headscape.encodings.plugins import load_plugin, loaded_plugins
 from headscape.errors import InputError
 from headscape.figures.gallery import Entry
-from headscape.io.child_process import end_with_parent, handling
+from headscape.io.child_process import end_with_parent, handling, no_semaphores
 from headscape.io.lost_interrupt import repeat_lost_interrupts
 from headscape.paper.figure_job import Job, Progress, make
 from headscape.paper.paper_figures import PaperFigure
@@ -43,7 +43,10 @@ def make_all(
             yield make(job, figure, _progress(figure, update))
         return
     context = get_context("spawn")
-    tasks, results = context.Queue(), context.Queue()
+    try:
+        tasks, results = context.Queue(), context.Queue()
+    except OSError as error:
+        raise InputError(f"{no_semaphores(error)}: use one process.") from error
     count = min(processes, len(figures))
     for task in [*figures, *[None] * count]:
         tasks.put(task)

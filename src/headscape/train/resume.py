@@ -1,21 +1,42 @@
 """Whether a folder can be trained into, and where a resumed run continues.
 
 Resuming continues from the newest undamaged checkpoint, or starts at the beginning if there is
-none, so the same command with `resume` can be repeated until the run is done. A run without any
-checkpoint, for example because it diverged early, can be started over in the same
-folder with any configuration.
+none, so the same command with `resume` can be repeated until the run is done. It stops at a
+checkpoint that cannot be read, which may be good. A run without any checkpoint, for example because
+it diverged early, can be started over in the same folder with any configuration.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 
 from headscape.errors import InputError
+from headscape.io.file_name import require_utf8
 from headscape.io.folder_lock import FolderLock
+from headscape.io.system_errors import reporting
 from headscape.train.config.train_config import NAMES, TrainConfig
+from headscape.train.data import Data
 from headscape.train.distributed.world import World
-from headscape.train.run import CHANGEABLE, CONFIG, read_config
-from headscape.train.storage import checkpoint
+from headscape.train.run import (
+    CHANGEABLE,
+    CONFIG,
+    TOKENIZER,
+    check_config,
+    read_config,
+    read_tokenizer,
+)
+from headscape.train.storage import checkpoint, provenance
 from headscape.train.storage.checkpoint import Checkpoint
+
+
+def require_run(out: Path) -> None:
+    """Refuse to resume where there is no run: the folder is probably misspelled."""
+    with reporting("read", out):
+        if (out / CONFIG).is_file():
+            return
+    raise InputError(
+        f"{out} contains no run to resume: check the folder, or give a preset or a config to start "
+        f"a new run there."
+    )
 
 
 def check_folder(config: TrainConfig, out: Path, lock: FolderLock, *, resume: bool) -> None:
@@ -23,6 +44,7 @@ def check_folder(config: TrainConfig, out: Path, lock: FolderLock, *, resume: bo
 
     Takes the lock if the folder contains a run.
     """
+    require_utf8(out)
     if not (out / CONFIG).is_file():
         if out.exists() and not (out.is_dir() and _has_only_hidden_files(out)):
             raise InputError(f"{out} exists and is not a run: choose a different folder.")
@@ -45,11 +67,19 @@ def check_folder(config: TrainConfig, out: Path, lock: FolderLock, *, resume: bo
             )
 
 
-def newest_checkpoint(run: Path, world: World, message: Callable[[str], None]) -> Checkpoint | None:
-    """Return the checkpoint to continue from; report damaged newer ones and set them aside."""
+def newest_checkpoint(
+    run: Path, config: TrainConfig, world: World, message: Callable[[str], None]
+) -> Checkpoint | None:
+    """Return the checkpoint to continue from; report damaged newer ones and set them aside.
+
+    Nothing is renamed if a checkpoint cannot be read or was trained with a different config.
+    """
 
     def choose() -> tuple[Checkpoint | None, list[str]]:
+        checkpoint.refuse_wrong_names(run)
         good, problems = checkpoint.newest_good(run)
+        if good is not None:
+            check_config(run, config, good)
         checkpoint.set_aside(run, good.state.step if good else -1)
         return good, problems
 
@@ -58,6 +88,22 @@ def newest_checkpoint(run: Path, world: World, message: Callable[[str], None]) -
     for problem in problems:
         message(f"{problem} {instead}")
     return good
+
+
+def check_data(config: TrainConfig, run: Path, data: Data) -> None:
+    """Refuse a text or tokenizer that the checkpoints of a run were not trained with."""
+    if not checkpoint.has_any(run):
+        return
+    if (run / TOKENIZER).exists():
+        read_tokenizer(run)
+    now = {"text": data.fingerprint, "tokenizer": data.tokenizer.fingerprint}
+    trained = {"text": provenance.text_of(run), "tokenizer": provenance.tokenizer_of(run)}
+    for name, recorded in trained.items():
+        if recorded is not None and recorded != now[name]:
+            raise InputError(
+                f"{run} was trained with a different {name} than {config.corpus} has now: restore "
+                f"it to resume, or choose a different folder."
+            )
 
 
 def _has_only_hidden_files(folder: Path) -> bool:

@@ -11,12 +11,14 @@ checkpoints/       step-000400 and so on             (storage/checkpoint.py)
 import hashlib
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headscape.encodings.names import UnknownEncodingError
 from headscape.errors import InputError
-from headscape.gpt2 import GPT2
+from headscape.gpt2 import GPT2, weights
 from headscape.io.json_file import read_json
 from headscape.text.dataset import Dataset, open_dataset
 from headscape.text.tokenize.tokenizer import Tokenizer, load_tokenizer
@@ -68,11 +70,13 @@ class Run:
     def open(cls, folder: Path | str, step: int | None = None) -> "Run":
         """Open the checkpoint of a step, by default the newest undamaged one.
 
-        Every file is hashed once. Warns if a newer checkpoint is damaged.
+        Every file is hashed once. Warns if a newer checkpoint is damaged; refuses a config.toml or
+        tokenizer.json that is not the one the checkpoint was trained with.
         """
         folder = Path(folder)
         config = read_config(folder)
         chosen = _choose(folder, step)
+        check_config(folder, config, chosen)
         model, digest = load_model(chosen)
         return cls(
             folder=folder,
@@ -81,7 +85,7 @@ class Run:
             checkpoint=chosen.folder,
             checkpoint_hash=digest,
             model=model.eval(),
-            tokenizer=load_tokenizer(read_json(folder / TOKENIZER)),
+            tokenizer=read_tokenizer(folder),
         )
 
     def __repr__(self) -> str:
@@ -121,6 +125,51 @@ def read_config(folder: Path) -> TrainConfig:
     except UnknownEncodingError as error:
         file = provenance.plugin_of(folder, error.name)
         raise error.in_folder(folder, file) from error
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Return the tokenizer of a run; refuse one that the run was not trained with."""
+    path = folder / TOKENIZER
+    tokenizer = load_tokenizer(read_json(path))
+    recorded = provenance.tokenizer_of(folder)
+    if recorded is not None and tokenizer.fingerprint != recorded:
+        raise InputError(
+            f"{path} is not the tokenizer that the run was trained with: restore it, or delete it "
+            f"and resume the run, which writes it again."
+        )
+    return tokenizer
+
+
+def check_config(folder: Path, config: TrainConfig, trained: Checkpoint) -> None:
+    """Refuse the config of a run if a checkpoint of it was trained with a different one.
+
+    A text may move, so `corpus` is left to the comparison of fingerprints.
+    """
+    recorded, now = _config_of(trained), config_file.to_dict(config)
+    different = [
+        f"{name}={recorded[name]!r}, and {CONFIG} has {now[name]!r}"
+        for name in NAMES
+        if name in recorded.keys() - CHANGEABLE - {"corpus"}
+        and _canonical(recorded[name]) != _canonical(now[name])
+    ]
+    if different:
+        raise InputError(
+            f"{trained.folder} was trained with {'; '.join(different)}: restore {folder / CONFIG}."
+        )
+
+
+def _config_of(trained: Checkpoint) -> Mapping[str, Any]:
+    """Return the fields of TrainConfig that a checkpoint records."""
+    recorded = trained.made_with.get("config")
+    if isinstance(recorded, dict):
+        return recorded
+    # An older version wrote it, which recorded the model alone.
+    model = weights.read_header(trained.folder)[0].to_json()
+    return model | {"context_length": model["train_length"]}
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _choose(folder: Path, step: int | None) -> Checkpoint:

@@ -26,10 +26,10 @@ from headscape.train.loop.loop import Loop, progress_of
 from headscape.train.loop.optim import Optimizer
 from headscape.train.loop.step import Learner
 from headscape.train.loop.tensorboard import require_tensorboard
-from headscape.train.resume import check_folder, newest_checkpoint
+from headscape.train.resume import check_data, check_folder, newest_checkpoint, require_run
 from headscape.train.run import CONFIG, TOKENIZER, read_config
 from headscape.train.storage import checkpoint, provenance
-from headscape.train.storage.checkpoint import State
+from headscape.train.storage.checkpoint import Checkpoint, State
 from headscape.train.storage.checkpoint_tensors import load
 
 
@@ -77,10 +77,11 @@ def train(
     preset nano, or when resuming the run's own configuration. `settings` are fields of TrainConfig
     to change, such as encoding="cable", corpus="book.txt", steps=400, lr=1e-3.
 
-    With `resume` a run in `out` continues from its newest checkpoint. Tokens of the text are
-    stored in `cache` (see `default_cache`). Progress goes to stderr unless `quiet`; `report` is
-    called after every step with its metrics and the share of the run that is done. Under torchrun
-    every process calls this; processes restarted after a failure resume.
+    With `resume` a run in `out` continues from its newest checkpoint; where there is no run, one
+    starts only if `config` is given. Tokens of the text are stored in `cache` (see
+    `default_cache`). Progress goes to stderr unless `quiet`; `report` is called after every step
+    with its metrics and the share of the run that is done. Under torchrun every process calls this;
+    processes restarted after a failure resume.
 
     Example:
         >>> import headscape as hs
@@ -98,6 +99,8 @@ def train(
     out = Path(out)
     cache = default_cache() if cache is None else Path(cache)
     with joined() as world, FolderLock(out) as lock:
+        if resume and config is None:
+            world.first(lambda: require_run(out))
         resume = resume or restarted()
         chosen = world.first(lambda: requested_config(config, settings, out, resume=resume))
         # In a separate function, so that everything that holds the process group is freed before
@@ -142,9 +145,11 @@ def _train(
         loop = _prepare(config, out, cache, world, live)
         windows = loop.data.rows(config, 0, config.context_length, world)
         attention = loop.learner.attention_path(windows)
-        # Written only now, so that a text, model or path that fails leaves no folder behind.
-        world.first(lambda: _write_run(loop, config, lock, resume=resume))
-        state = _starting_state(loop, config)
+        # Locked only now, so that a text, model or path that fails leaves no folder behind.
+        world.first(lambda: _lock(config, out, lock, resume=resume))
+        newest = newest_checkpoint(out, config, world, live.message)
+        world.first(lambda: _write_run(loop, config))
+        state = _starting_state(loop, config, newest)
         world.first(lambda: provenance.record(out, config, loop.data, world, attention, state.step))
         finished = True
         if progress_of(config, state) < 1:
@@ -166,25 +171,22 @@ def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, live: Li
     return Loop(run=out, data=data, learner=learner, optimizer=Optimizer(model, config), live=live)
 
 
-def _write_run(loop: Loop, config: TrainConfig, lock: FolderLock, *, resume: bool) -> None:
-    """Lock the folder and write configuration and tokenizer; refuse a text that has changed."""
-    out, data = loop.run, loop.data
+def _lock(config: TrainConfig, out: Path, lock: FolderLock, *, resume: bool) -> None:
     lock.acquire()
     # Again, because a different process may have used the folder before it was locked.
     check_folder(config, out, lock, resume=resume)
-    changed = provenance.changed(out, data) if checkpoint.has_any(out) else None
-    if changed is not None:
-        raise InputError(
-            f"{out} was trained with a different {changed} than {config.corpus} has now: restore "
-            f"it to resume, or choose a different folder."
-        )
-    config_file.write(out / CONFIG, config)
-    atomic.write_text(out / TOKENIZER, json.dumps(data.tokenizer.describe()) + "\n")
 
 
-def _starting_state(loop: Loop, config: TrainConfig) -> State:
+def _write_run(loop: Loop, config: TrainConfig) -> None:
+    """Write configuration and tokenizer; refuse a text or tokenizer that has changed."""
+    check_data(config, loop.run, loop.data)
+    config_file.write(loop.run / CONFIG, config)
+    described = json.dumps(loop.data.tokenizer.describe())
+    atomic.write_text(loop.run / TOKENIZER, described + "\n")
+
+
+def _starting_state(loop: Loop, config: TrainConfig, newest: Checkpoint | None) -> State:
     """Load the checkpoint to continue from, if there is one."""
-    newest = newest_checkpoint(loop.run, loop.learner.world, loop.live.message)
     if newest is None:
         return State()
     load(newest, loop.learner.model, loop.optimizer)

@@ -37,12 +37,16 @@ class Files:
     """False: a file can change under the same name."""
 
     def stamp(self) -> str:
-        """Return a hash of every file's name, size and modification time."""
-        facts: list[tuple[str, int, int]] = []
+        """Return a hash of every file's name, size, inode and times of modification and change.
+
+        The modification time can be set back; the change time and the inode then still differ.
+        """
+        facts: list[tuple[str, int, int, int, int]] = []
         for name in self.names:
             with reporting("read", self.root / name):
                 status = (self.root / name).stat()
-            facts.append((name, status.st_size, status.st_mtime_ns))
+            times = status.st_mtime_ns, status.st_ctime_ns
+            facts.append((name, status.st_size, status.st_ino, *times))
         listing = json.dumps([str(self.root), facts])
         return hashlib.sha256(listing.encode()).hexdigest()
 

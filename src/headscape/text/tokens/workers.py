@@ -1,12 +1,14 @@
 """Encoding jobs in spawned processes, in order.
 
 Results come in the order of the jobs for any number of workers. At most two jobs per worker are in
-memory. Fewer than MIN_JOBS jobs are encoded in this process, because starting workers takes longer.
+memory. Fewer than MIN_JOBS jobs are encoded in this process, because starting workers takes longer;
+so is every job, with a warning, where the system refuses the semaphores of a pool.
 A script that calls this needs `if __name__ == "__main__"`, or workers=1.
 """
 
 import os
 import signal
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer, UInt
 
-from headscape.io.child_process import end_with_parent, usable_cores
+from headscape.io.child_process import end_with_parent, no_semaphores, usable_cores
 from headscape.text.corpus.document import Split
 from headscape.text.tokenize.tokenizer import Tokenizer, load_tokenizer
 from headscape.text.tokens.pieces import Job
@@ -54,12 +56,10 @@ def encode_all(
     count = usable_cores() if workers is None else workers
     work = iter(work)
     first = list(islice(work, MIN_JOBS))
-    if count < 2 or len(first) < MIN_JOBS:
+    pool = None if count < 2 or len(first) < MIN_JOBS else _pool(count, tokenizer)
+    if pool is None:
         yield from (encode_job(job, tokenizer) for job in chain(first, work))
         return
-    pool = ProcessPoolExecutor(
-        count, get_context("spawn"), initializer=_start_worker, initargs=(tokenizer.describe(),)
-    )
     waiting: deque[Future[Encoded]] = deque()
     try:
         for job in chain(first, work):
@@ -70,6 +70,19 @@ def encode_all(
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _pool(count: int, tokenizer: Tokenizer) -> ProcessPoolExecutor | None:
+    """Return a pool of worker processes; warn and return None where they cannot be started."""
+    try:
+        return ProcessPoolExecutor(
+            count, get_context("spawn"), initializer=_start_worker, initargs=(tokenizer.describe(),)
+        )
+    except OSError as error:
+        warnings.warn(
+            f"the text is encoded in one process, because {no_semaphores(error)}.", stacklevel=2
+        )
+        return None
 
 
 def encode_job(job: Job, tokenizer: Tokenizer) -> Encoded:

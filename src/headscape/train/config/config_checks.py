@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headscape.errors import InputError, unknown
+from headscape.io.file_name import is_utf8
 from headscape.io.system_errors import out_of_memory
 from headscape.io.typecheck import as_tuples, check_types
 
@@ -38,6 +39,9 @@ ABOVE_ZERO = {"lr": 1e3, "muon_lr": 1e3, "eps": 1.0, "minutes": 1e7}
 def check(config: "TrainConfig") -> None:
     """Refuse a configuration with a wrong type, a value out of range or a contradiction."""
     check_types(config, skip=("curriculum", "encoding_fields"))
+    for name, value in vars(config).items():
+        if isinstance(value, str) and not is_utf8(value):
+            raise InputError(f"{name}={value!r} is not UTF-8, as config.toml must be: rename it.")
     lengths = config.curriculum
     if not isinstance(lengths, tuple) or not all(type(item) is int for item in lengths):
         raise InputError(f"curriculum={lengths!r} is not a list of window lengths.")

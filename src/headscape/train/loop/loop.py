@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from headscape.errors import InputError
 from headscape.train.config.train_config import TrainConfig
 from headscape.train.data import Data
 from headscape.train.distributed.parallel import clip_gradients
@@ -32,6 +33,7 @@ from headscape.train.loop.step import Learner
 from headscape.train.loop.tensorboard import Events
 from headscape.train.storage import checkpoint, checkpoint_tensors
 from headscape.train.storage.checkpoint import State
+from headscape.train.storage.provenance import made_with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,14 @@ class Loop:
         for sink in sinks:
             if isinstance(sink, Metrics):
                 sink.flush()
-        checkpoint_tensors.write(self.run, learner.model, self.optimizer, state, learner.world)
+        checkpoint_tensors.write(
+            self.run,
+            learner.model,
+            self.optimizer,
+            state,
+            learner.world,
+            made_with(config, self.data),
+        )
         learner.world.first(lambda: checkpoint.prune(self.run, config.keep_last, config.keep_every))
 
     def _not_finite(
@@ -143,12 +152,7 @@ class Loop:
         count = learner.config.tokens_per_step // length
         starts = self.data.batches.starts(step, count, length).tolist()
         shown = ", ".join(map(str, starts[:8])) + (" ..." if count > 8 else "")
-        good, _ = checkpoint.newest_good(self.run)
-        advice = (
-            f"the last good checkpoint is {good.folder}"
-            if good
-            else "there is no checkpoint, so the same folder can be used again with a lower lr"
-        )
+        advice = _advice(self.run)
         problem = "a gradient that is not finite" if math.isfinite(loss) else f"a loss of {loss}"
         return NonFiniteError(
             f"training stopped at step {step + 1} with {problem}: it began in {where}, on "
@@ -163,6 +167,17 @@ def progress_of(config: TrainConfig, state: State) -> float:
         return state.step / config.steps
     assert config.minutes is not None
     return state.seconds / (60 * config.minutes)
+
+
+def _advice(run: Path) -> str:
+    """Return what a run that stopped can be continued from."""
+    try:
+        good, _ = checkpoint.newest_good(run)
+    except InputError as error:
+        return str(error).removesuffix(".")
+    if good is not None:
+        return f"the last good checkpoint is {good.folder}"
+    return "there is no checkpoint, so the same folder can be used again with a lower lr"
 
 
 def _due(step: int, every: int) -> bool:

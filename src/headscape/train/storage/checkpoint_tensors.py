@@ -4,6 +4,7 @@ A whole checkpoint can be loaded into a sharded model and a sharded one into a w
 """
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors.torch import save_file
@@ -16,14 +17,31 @@ from headscape.train.distributed.parallel import assign, is_sharded
 from headscape.train.distributed.world import World
 from headscape.train.loop.optim import Optimizer
 from headscape.train.storage import sharded_tensors
-from headscape.train.storage.checkpoint import FOLDER, Checkpoint, State, part_folder, seal
+from headscape.train.storage.checkpoint import (
+    FOLDER,
+    Checkpoint,
+    State,
+    folder_name,
+    part_folder,
+    seal,
+)
 
 OPTIMIZER = "optimizer.safetensors"
 
 
-def write(run: Path, model: GPT2, optimizer: Optimizer, state: State, world: World) -> Path:
-    """Write a checkpoint and return its folder; every process of the run calls this."""
-    final = run / FOLDER / f"step-{state.step:06d}"
+def write(
+    run: Path,
+    model: GPT2,
+    optimizer: Optimizer,
+    state: State,
+    world: World,
+    made_with: Mapping[str, object],
+) -> Path:
+    """Write a checkpoint and return its folder; every process of the run calls this.
+
+    `made_with` is recorded in state.json (see `Checkpoint`).
+    """
+    final = run / FOLDER / folder_name(state.step)
     part = part_folder(final)
     world.first(lambda: _make_empty(part))
     means = optimizer.state()
@@ -38,7 +56,7 @@ def write(run: Path, model: GPT2, optimizer: Optimizer, state: State, world: Wor
                 model.save_pretrained(part)
                 with atomic.replacing(part / OPTIMIZER) as file:
                     save_file({name: value.contiguous() for name, value in means.items()}, file)
-            seal(part, final, state)
+            seal(part, final, state, made_with)
 
     try:
         world.first(finish)

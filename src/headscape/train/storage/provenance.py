@@ -2,8 +2,9 @@
 
 One entry per start, oldest first: versions, machine, threads, processes, commit of the source tree,
 objective, fingerprints of text and tokenizer, files of encodings that are not Headscape's,
-attention path, and the step it started at. Resuming reads back only the fingerprints of text and
-tokenizer; opening a run whose encoding is not registered names its file.
+attention path, and the step it started at. The fingerprints are read back only where a checkpoint of
+an older version has not recorded them; opening a run whose encoding is not registered names its
+file.
 """
 
 import json
@@ -21,9 +22,12 @@ from headscape.encodings.plugins import defining_files
 from headscape.errors import InputError
 from headscape.io import atomic
 from headscape.io.json_file import parse_json
+from headscape.io.system_errors import reporting
+from headscape.train.config import config_file
 from headscape.train.config.train_config import TrainConfig
 from headscape.train.data import Data
 from headscape.train.distributed.world import World
+from headscape.train.storage import checkpoint
 
 NAME = "provenance.json"
 PACKAGES = ("headscape", "torch", "numpy", "safetensors", "tokenizers")
@@ -62,18 +66,29 @@ def record(
     atomic.write_text(run / NAME, json.dumps([*read(run), entry], indent=1) + "\n")
 
 
-def changed(run: Path, data: Data) -> str | None:
-    """Return whether "text" or "tokenizer" changed since the last start, or None."""
-    now = {"corpus": data.fingerprint, "tokenizer": data.tokenizer.fingerprint}
-    names = {"corpus": "text", "tokenizer": "tokenizer"}
-    if not read(run):
-        return None
-    return next((names[key] for key in now if _last(run, key) != now[key]), None)
+def made_with(config: TrainConfig, data: Data) -> dict[str, object]:
+    """Return what every checkpoint records: the config, fingerprints of text and tokenizer."""
+    return {
+        "config": config_file.to_dict(config),
+        "corpus": data.fingerprint,
+        "tokenizer": data.tokenizer.fingerprint,
+    }
 
 
 def text_of(run: Path) -> str | None:
-    """Return the fingerprint of the text at the last start of a run."""
-    return _last(run, "corpus")
+    """Return the fingerprint of the text of a run, if it is recorded."""
+    return _recorded(run, "corpus")
+
+
+def tokenizer_of(run: Path) -> str | None:
+    """Return the fingerprint of the tokenizer of a run, if it is recorded."""
+    return _recorded(run, "tokenizer")
+
+
+def _recorded(run: Path, key: str) -> str | None:
+    """Return what the newest checkpoint recorded, or else the last start."""
+    value = checkpoint.made_with(run).get(key)
+    return value if isinstance(value, str) else _last(run, key)
 
 
 def plugin_of(run: Path, encoding: str) -> str | None:
@@ -95,10 +110,16 @@ def _last(run: Path, key: str) -> str | None:
 
 
 def read(run: Path) -> list[dict[str, object]]:
-    """Return every entry; none if the file is missing or damaged."""
+    """Return every entry; none if the file is missing or not JSON."""
+    path = run / NAME
+    with reporting("read", path):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return []
     try:
-        entries = parse_json((run / NAME).read_bytes(), run / NAME)
-    except (OSError, InputError):
+        entries = parse_json(data, path)
+    except InputError:
         return []
     return [item for item in entries if isinstance(item, dict)] if type(entries) is list else []
 
