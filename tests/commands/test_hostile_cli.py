@@ -107,6 +107,55 @@ def test_a_capture_replaces_nothing_that_is_not_one(
     assert all(path.read_text() == "mine" for path in tmp_path.iterdir() if path.is_file())
 
 
+TABLE = "| layer | head | reach |\n| --- | --- | --- |\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["view", "CAP", "--html", "CAP"], "exists and is not a page of headscape"),
+        (["view", "CAP", "--html", "RUN/config.toml"], "exists and is not a page of headscape"),
+        (["measure", "RUN", "--text", "notes.md", "--out", "notes.md"], "it is an input"),
+        (["measure", "RUN", "--corpus", ".", "--out", "notes.md"], "it is an input"),
+        (["measure", "CAP", "--out", "own.md"], "exists and is not a Markdown table"),
+        (["measure", "RUN", "--out", "RUN/tokenizer.json"], "exists and is not a JSON file"),
+        (["capture", "RUN", "--text", "notes.md", "--out", "notes.md", "--overwrite"],
+         "it is an input"),
+        (["draw", "CAP", "--out", "own.png"], "exists and is not a PNG picture"),
+        (["atlas", "RUN", "--out", "site"], "exists and is not a CSV table of headscape"),
+        (["evaluate", "RUN", "--out", "site"], "exists and is not a LaTeX table of headscape"),
+        (["figures", "--untrained", "--out", "site"], "exists and is not a page of headscape"),
+        (["compare", "old", "--out", "old"], "it is an input"),
+        (["train", "--corpus", "notes.md", "--out", "site"], "config.toml"),
+    ],
+)  # fmt: skip
+def test_no_command_replaces_a_foreign_file_or_its_own_input(
+    refused: Refuses,
+    captured: Path,
+    small_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {"notes.md": TABLE, "own.md": "my notes", "own.png": "my notes"}
+    files |= {"old/evaluation.json": '{"format": 2, "measurements": []}'}
+    names = ("heads.csv", "evaluation.tex", "index.html", "config.toml")
+    files |= {f"site/{name}": "a = 'site'" for name in names}
+    for name, text in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    run = [captured.read_bytes(), *((small_run / name).read_bytes() for name in OF_A_RUN)]
+    spelled = {"CAP": str(captured), "RUN": str(small_run)}
+    refused(message, *[spelled.get(word, word.replace("RUN", str(small_run))) for word in words])
+    assert {name: Path(name).read_text() for name in files} == files
+    assert [captured.read_bytes(), *((small_run / name).read_bytes() for name in OF_A_RUN)] == run
+
+
+OF_A_RUN = ("config.toml", "tokenizer.json")
+
+
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
 def test_a_capture_does_not_replace_a_device(
     refused: Refuses, small_run: Path, device: str

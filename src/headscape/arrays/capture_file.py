@@ -54,6 +54,7 @@ from headscape.arrays.layer_notes import about_layer
 from headscape.arrays.pack import Pack, pack_header, without_factors
 from headscape.errors import InputError
 from headscape.io.atomic import replacing, utf8
+from headscape.io.output_file import FileKind, check_output
 
 KEPT_BYTES: Final = 1 << 29
 """Computed maps that are kept for the next time; the last one always is."""
@@ -208,8 +209,14 @@ class CaptureData:
             arrays |= {f"layer.{layer}.{name}": value for name, value in mine.items()}
         return Pack(header, arrays)
 
-    def save(self, path: Path) -> None:
-        """Write the capture to `path`, whole or not at all."""
+    def save(self, path: Path | str, *, overwrite: bool = False) -> None:
+        """Write the capture to `path`, whole or not at all.
+
+        An existing file is replaced if it is a capture; with `overwrite`, whatever it is.
+        """
+        path = Path(path)
+        if not overwrite:
+            check_output(path, CAPTURE, advice="choose a different name, or pass overwrite=True")
         arrays = {"tokens": self.tokens, "positions": self.positions, **self.maps}
         arrays |= {name: value for name in _OPTIONAL if (value := getattr(self, name)) is not None}
         described: dict[str, Any] = {"format": FORMAT, "kind": "capture", "factors": {}}
@@ -312,3 +319,7 @@ def is_capture(path: Path) -> bool:
     except (SafetensorError, OSError, ValueError, RecursionError):
         return False
     return isinstance(described, dict) and described.get("kind") == "capture"
+
+
+CAPTURE: Final = FileKind("a capture", is_capture)
+"""What may be replaced by a capture."""

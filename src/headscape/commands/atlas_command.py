@@ -69,7 +69,9 @@ def atlas(
         headscape atlas runs/cable --out atlas --effects 8
     """
     import headscape as hs
+    from headscape.atlas.write_atlas import check_folder
 
+    check_folder(out, reads=[path for path in (text, corpus) if path is not None])
     hs.atlas(
         model,
         out,

@@ -93,7 +93,7 @@ def capture(
     from headscape.capture.target import check_target
 
     target = out or Path("" if model.startswith("hf:") else model) / "capture.safetensors"
-    check_target(target, overwrite=overwrite)
+    check_target(target, overwrite=overwrite, reads=[] if text is None else [text])
     opened = hs.load(model, step=step, tokenizer=tokenizer)
     cap = opened.capture(
         _text(prompt, text),
@@ -106,7 +106,7 @@ def capture(
         resolution=resolution,
         window=None if window is None else _window(window),
     )
-    cap.save(target)
+    cap.save(target, overwrite=overwrite)
     typer.echo(
         f"draw it: headscape draw {target}; walk through it: headscape view {target}", err=True
     )

@@ -80,7 +80,9 @@ def evaluate(
     The same command resumes an interrupted evaluation.
     """
     import headscape as hs
+    from headscape.evaluate.table.table import check_folder
 
+    check_folder(out, reads=[corpus] if corpus else [])
     table = hs.evaluate(
         _stretched([hs.load(source) for source in sources], extend or []),
         lengths=lengths or None,
@@ -113,7 +115,9 @@ def compare(
     Methods go across; several seeds of a method become mean and standard deviation.
     """
     import headscape as hs
+    from headscape.evaluate.table.table import check_folder
 
+    check_folder(out, reads=evaluations)
     _finish(hs.Table.read(*evaluations, quantity=quantity), out)
 
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 
 from headscape.errors import InputError
-from headscape.io.atomic import write_bytes
+from headscape.io.output_file import KINDS, check_output, write_output
 
 FORMATS: Final = ("png", "svg", "pdf")
 DPI: Final = 200
@@ -108,5 +108,7 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[P
     check_formats(formats)
     paths = [stem.with_name(f"{stem.name}.{name}") for name in formats]
     for path, name in zip(paths, formats, strict=True):
-        write_bytes(path, encode(figure, name))
+        check_output(path, KINDS[name])
+    for path, name in zip(paths, formats, strict=True):
+        write_output(path, encode(figure, name), KINDS[name])
     return paths

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from headscape.errors import InputError
 from headscape.figures.style import FORMATS, encode
-from headscape.io.atomic import write_bytes
+from headscape.io.output_file import KINDS, check_output, write_output
 
 _SCREEN_DPI: Final = 110
 
@@ -38,13 +38,17 @@ class View(ABC):
         """Return the figure as a new matplotlib figure."""
 
     def save(self, path: str | Path) -> Path:
-        """Write the figure to `path` atomically, in the format of its suffix, and return `path`."""
+        """Write the figure to `path` atomically, in the format of its suffix, and return `path`.
+
+        An existing file is replaced if it is a picture of the same format.
+        """
         path = Path(path)
         suffix = path.suffix.removeprefix(".").lower()
         if suffix not in self.formats:
             endings = ", ".join(f".{name}" for name in self.formats)
             raise InputError(f"cannot tell the format of {str(path)!r}; end its name in {endings}.")
-        write_bytes(path, self.encode(suffix))
+        check_output(path, KINDS[suffix])
+        write_output(path, self.encode(suffix), KINDS[suffix])
         return path
 
     def encode(self, name: str) -> bytes:
