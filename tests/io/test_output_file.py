@@ -91,7 +91,7 @@ def test_measures_of_a_model_and_its_atlas_are_recognised(tmp_path: Path) -> Non
     for path in tmp_path.iterdir():
         check_output(path, KINDS[path.suffix[1:]])
     (tmp_path / "heads.csv").write_text(MINE)
-    with pytest.raises(InputError, match="heads.csv exists and is not a CSV table of headscape"):
+    with pytest.raises(InputError, match=r"heads\.csv exists and is not a CSV table of headscape"):
         hs.atlas(model, tmp_path, tokens, length=32, sequences=2)
 
 

@@ -26,6 +26,7 @@ from headscape.arrays.choice import choose_layer, choose_quantity
 from headscape.arrays.context import ContextDependence
 from headscape.arrays.measures_table import Record
 from headscape.errors import InputError
+from headscape.io.table_text import markdown_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +194,7 @@ def written(files: Mapping[str, Measures], form: str) -> str:
         parts = [(name, each.rows()) for name, each in files.items()]
         return measures_table.to_csv(parts[0][1], 1) if alone else measures_table.join_csv(parts, 1)
     if form == "md":
-        heads = {name: "" if alone else f"## {name}\n\n" for name in files}
+        heads = {name: "" if alone else f"## {markdown_text(name)}\n\n" for name in files}
         return "\n".join(heads[name] + each.to_markdown() for name, each in files.items())
     if form == "json":
         if alone:
@@ -227,6 +228,8 @@ def measure_layer(
 def shift_invariance(maps: Float[np.ndarray, "h t t"]) -> Float[np.ndarray, " h"]:
     """Return the share of each map's variance over visible entries that i - j explains."""
     visible = np.isfinite(maps).all(axis=0)
+    if not visible.any():
+        raise InputError("no pair of tokens has a finite value in every head to be measured.")
     queries, keys = np.nonzero(visible)
     distance = queries - keys
     distance -= distance.min()

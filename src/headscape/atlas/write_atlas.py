@@ -42,7 +42,7 @@ def atlas(
     numbers), of a `corpus`, or of the validation text of a run. `drift` lists multiples of the
     trained length to measure again at; `effects` is the number of sequences on which each head is
     changed in turn. With `viewer`, the page links each head to a viewer of one short sequence.
-    Files of an earlier atlas are replaced; a file of a different kind with the same name is refused.
+    Files of an earlier atlas are replaced; a file of a different kind is refused.
 
     Example:
         >>> import headscape as hs

@@ -11,7 +11,6 @@ from headscape.io.atomic import writable_target
 from headscape.io.output_file import FileKind, check_output
 from headscape.io.system_errors import reporting
 
-
 ANY_FILE: Final = FileKind("a file", lambda _: True)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from headscape.commands.parsing import Command, Plugin, as_text, from_zero, read_text
+from headscape.io.terminal import say
 
 
 def register(app: typer.Typer) -> None:
@@ -107,10 +108,8 @@ def capture(
         window=None if window is None else _window(window),
     )
     cap.save(target, overwrite=overwrite)
-    typer.echo(
-        f"draw it: headscape draw {target}; walk through it: headscape view {target}", err=True
-    )
-    typer.echo(target)
+    say(f"draw it: headscape draw {target}; walk through it: headscape view {target}", err=True)
+    say(target)
 
 
 def _text(prompt: str | None, file: str | None) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headscape.commands.parsing import Command, Plugin
+from headscape.io.terminal import say
 
 if TYPE_CHECKING:
     from headscape.evaluate.table import Table
@@ -124,9 +125,9 @@ def compare(
 def _finish(table: "Table", out: Path) -> None:
     """Save a table; show it on stderr and its files on stdout."""
     paths = table.save(out)
-    typer.echo(table.to_markdown(), err=True)
+    say(table.to_markdown(), err=True)
     for path in paths:
-        typer.echo(path)
+        say(path)
 
 
 def _stretched(models: "Sequence[LoadedModel]", extend: Sequence[str]) -> "list[LoadedModel]":

@@ -17,6 +17,7 @@ from headscape.commands.atlas_command import (
 from headscape.commands.parsing import Command, Plugin, read_text, refuse_unused
 from headscape.errors import InputError
 from headscape.io.output_file import KINDS, check_output, write_output
+from headscape.io.terminal import say
 
 FORMS = ("csv", "json", "md")
 OF_A_MODEL = ("text", "corpus", "sequences", "length", "drift", "effects")
@@ -88,10 +89,10 @@ def measure(
         refuse_unused(context, (), OF_A_MODEL, "measuring captures")
         table = _of_captures(sources, form, quantity)
     if out is None:
-        typer.echo(table, nl=False)
+        say(table, nl=False)
     else:
         write_output(out, table, KINDS[form])
-        typer.echo(out)
+        say(out)
 
 
 def _of_captures(paths: list[str], form: str, quantity: str | None) -> str:

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from matplotlib.figure import Figure
 
 from headscape.errors import InputError
-from headscape.figures.style import FORMATS, encode
+from headscape.figures.style import FORMATS, check_width, encode
 from headscape.io.output_file import KINDS, check_output, write_output
 
 _SCREEN_DPI: Final = 110
@@ -32,6 +32,9 @@ class View(ABC):
 
     formats: ClassVar[tuple[str, ...]] = FORMATS
     """Suffixes that `save` writes, without the dot."""
+
+    def __post_init__(self) -> None:
+        check_width(getattr(self, "width", None))
 
     @abstractmethod
     def draw(self) -> Figure:

@@ -12,8 +12,6 @@ maps, which belong to one model each, `passkey-RUN.json`, `.csv`, `.png`, `.svg`
 file is written atomically, and equal rows give equal bytes.
 """
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,7 +30,8 @@ from headscape.figures.depths import Depths
 from headscape.figures.lengths import Lengths
 from headscape.figures.style import save as save_figure
 from headscape.io.output_file import KINDS, check_output, write_output
-
+from headscape.io.table_text import csv_text
+from headscape.io.terminal import printable
 
 STEMS = ("evaluation", "tasks", "positions", "passkey", "needle")
 """How the names of a table's files begin."""
@@ -77,7 +76,7 @@ class Table:
     def __repr__(self) -> str:
         lengths = self.lengths
         span = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-        return f"Table({self.quantity} of {', '.join(self.methods)} at length {span})"
+        return f"Table({self.quantity} of {printable(', '.join(self.methods))} at length {span})"
 
     @property
     def methods(self) -> list[str]:
@@ -118,12 +117,8 @@ class Table:
 
     def to_csv(self) -> str:
         """Every row, with the quantity and its interval."""
-        out = io.StringIO()
         records = self._records()
-        writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-        return out.getvalue()
+        return csv_text(list(records[0]), records)
 
     def to_frame(self) -> Any:
         """Every row as a pandas DataFrame, with the columns of `to_csv`."""
