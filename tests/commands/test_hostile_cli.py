@@ -1,5 +1,6 @@
 """Bad input and a bad machine: a sentence and exit code 2, or a right result; no traceback."""
 
+import errno
 import json
 import os
 import resource
@@ -14,7 +15,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from headscape.arrays import capture_file, pack
+from headscape.arrays.capture_checks import digest_of
 from headscape.arrays.capture_file import load
+from headscape.capture.capture import Capture
 from headscape.cli import main
 from headscape.io.folder_lock import FolderLock
 
@@ -225,10 +229,28 @@ def test_a_full_disk_in_export(refused: Refuses, small_run: Path, tmp_path: Path
         (["figures", "--processes", "0"], "processes must be at least 1, got 0"),
         (["train", "--corpus", "LOOP", "--out", "OUT"], "cannot read the corpus"),
         (["train", "--optimizer", "sgd", "--out", "OUT"], "optimizer='sgd' is not one of"),
+        *[
+            (["draw", "CAP", "--as", view, "--width", width], "width must be a number of inches")
+            for view in ("grid", "row", "overview")
+            for width in ("nan", "inf", "0", "-1", "1e9")
+        ],
+        (["train", "--lr", "nan", "--out", "OUT"], "lr must be"),
+        (["train", "--minutes", "inf", "--out", "OUT"], "minutes must be"),
+        (["train", "--field", "base=nan", "--out", "OUT"], "base must be finite, got nan"),
+        (["generate", "RUN", "--temperature", "nan"], "temperature must be 0 or at least"),
+        (["generate", "RUN", "--top-p", "nan"], "top_p must be above 0 and at most 1"),
+        (["evaluate", "RUN", "--task", "needle", "--depths", "nan"], "a depth must be between"),
+        (["draw", "CAP", "--heads", "0"], "heads '0': heads count from 1"),
+        (["draw", "CAP", "--heads", "0-3"], "heads '0-3': heads count from 1"),
+        (["draw", "CAP", "--layer", "0"], "layers '0': layers count from 1"),
+        (["draw", "CAP", "CAP", "--as", "compare", "--head", "0"], "heads count from 1"),
+        (["capture", "RUN", "--layers", "0"], "layers '0': layers count from 1"),
+        (["draw", "CAP", "--as", "row", "--query", "99"], "choose one from 0 to 31"),
     ],
 )
 def test_a_value_out_of_range_is_refused_at_once(
     refused: Refuses,
+    captured: Path,
     small_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -237,7 +259,12 @@ def test_a_value_out_of_range_is_refused_at_once(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "loop").symlink_to("loop")
-    names = {"RUN": str(small_run), "LOOP": str(tmp_path / "loop"), "OUT": "out"}
+    names = {
+        "RUN": str(small_run),
+        "CAP": str(captured),
+        "LOOP": str(tmp_path / "loop"),
+        "OUT": "out",
+    }
     refused(message, *[names.get(word, word) for word in words])
     assert [path.name for path in tmp_path.iterdir()] == ["loop"]
 
@@ -268,6 +295,97 @@ def test_a_damaged_capture_is_not_shown(
     command: str,
 ) -> None:
     refused(message, command, damage(captured, tmp_path / "bad.safetensors"))
+
+
+def sealed(path: Path, out: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A capture with a changed description and the right checksum."""
+
+    def with_sum(described: dict[str, Any]) -> None:
+        change(described)
+        described["sha256"]["description"] = digest_of(described)
+
+    return changed(path, out, with_sum)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("provenance.step", "many"),
+        ("provenance.step", -1),
+        ("provenance", []),
+        ("model", "gpt2"),
+        ("model.name", {"a": 1}),
+        ("model.shows", "everything"),
+        ("model.schedule", {"1": {"title": 3}}),
+        ("conventions", [1, 2]),
+        ("conventions.0", "rope"),
+        ("sequence", None),
+        ("sequence.pieces", {"a": 1}),
+        ("sequence.pieces", ["a"]),
+        ("sequence.pieces", [1] * 32),
+        ("sequence.corpus", "\ud800"),
+        ("claims", {"toeplitz": "yes"}),
+        ("trained", 1),
+        ("encoding", "x" * 100_000),
+        ("length", 0),
+        ("length", 10**30),
+        ("resolution", 2.5),
+        ("layers", [1, 1]),
+        ("heads", []),
+        ("shown", ["bias", []]),
+        ("factors", {"1": []}),
+        ("factors.1.scale", "1"),
+        ("factors.1.scale", float("nan")),
+        ("factors.1.group", None),
+        ("factors.1.bias", {"kind": []}),
+        ("factors.1.window", 10**400),
+    ],
+)
+def test_a_field_of_the_wrong_type_or_size_is_named(
+    refused: Refuses, captured: Path, tmp_path: Path, field: str, value: object
+) -> None:
+    *groups, name = field.split(".")
+
+    def change(described: dict[str, Any]) -> None:
+        for group in groups:
+            described = described[group]
+        described[name] = value
+
+    path = sealed(captured, tmp_path / "forged.safetensors", change)
+    for command in ("measure", "draw"):
+        refused(f"{path} is", command, path)
+    refused(f"{path} is", "view", path, "--html", tmp_path / "a.html")
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_escapes_in_a_capture_do_not_reach_the_terminal(
+    captured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = changed(captured, tmp_path / "a", lambda d: d.update(kind="\x1b]0;owned\x07\n=1"))
+    monkeypatch.setattr(sys, "argv", ["headscape", "measure", str(path)])
+    with pytest.raises(SystemExit):
+        main()
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert said.strip().isprintable()
+    named = sealed(captured, tmp_path / "b", lambda d: d["model"].update(name="a\x1b[31m$x$"))
+    assert repr(Capture.load(named)).isprintable()
+    Capture.load(named).grid(heads=[0]).save(tmp_path / "a.svg")
+    assert "a\x1b" not in (tmp_path / "a.svg").read_text()
+
+
+def test_an_unreadable_capture_says_why(
+    refused: Refuses, captured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(captured))
+
+    for module in (capture_file, pack):
+        monkeypatch.setattr(module, "safe_open", denied)
+    message = f"cannot read {captured}: Permission denied: check its permissions."
+    refused(message, "measure", captured)
+    refused(message, "view", captured, "--html", captured.with_name("a.html"))
 
 
 def test_nested_json_is_refused(

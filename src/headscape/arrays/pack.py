@@ -50,7 +50,7 @@ CHECKED_BYTES: Final = 1 << 28
 those that do not stay in the file."""
 DESCRIBED: Final = (
     "encoding", "conventions", "claims", "model", "layers", "heads", "length", "resolution",
-    "causal", "sequence", "provenance", "shown", "refused",
+    "causal", "sequence", "provenance", "trained", "shown", "refused",
 )  # fmt: skip
 """What a pack's header is made from."""
 DTYPES: Final = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I64": "<i8", "I32": "<i4", "U8": "u1"}

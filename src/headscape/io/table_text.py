@@ -17,7 +17,7 @@ _LATEX: Final[Mapping[str, str]] = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
 }
 _MARKDOWN: Final = re.compile(r"[\\`*\[\]<|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-_FORMULA: Final = re.compile(r"\s*[=+\-@]|[\t\r]")
+_FORMULA: Final = re.compile(r"\s*[=+\-@]|\t")
 
 
 def one_line(text: str) -> str:
@@ -49,7 +49,11 @@ def csv_text(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
 
 
 def _cell(value: object) -> object:
-    if not isinstance(value, str) or not _FORMULA.match(value):
+    if not isinstance(value, str):
+        return value
+    # The writer does not quote a bare carriage return, which would end the row.
+    value = value.replace("\r\n", "\n").replace("\r", "\n")
+    if not _FORMULA.match(value):
         return value
     try:
         float(value)
