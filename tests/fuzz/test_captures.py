@@ -7,7 +7,8 @@ import pytest
 from fuzz.captures import bases, one
 
 
-@pytest.mark.parametrize("seed", range(len(bases())))
+# The last one is reduced, and its two commands take whole maps only.
+@pytest.mark.parametrize("seed", range(len(bases()) - 1))
 def test_whole_captures_give_a_result(seed: int, tmp_path: Path) -> None:
     assert one(seed, tmp_path) == "result"
 
