@@ -20,6 +20,8 @@ from headscape.commands import REGISTER
 from headscape.errors import InputError
 from headscape.io.lost_interrupt import repeat_lost_interrupts
 from headscape.io.system_errors import memory_sentence, out_of_memory
+from headscape.io.table_text import one_line
+from headscape.io.terminal import say
 
 app = typer.Typer(
     name="headscape",
@@ -68,11 +70,11 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        _say("error: ", "red", str(error))
+        _say("error: ", "red", one_line(str(error)))
         sys.exit(2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _say("error: ", "red", f"{where}{error.strerror or error}.")
+        _say("error: ", "red", one_line(f"{where}{error.strerror or error}."))
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
@@ -118,7 +120,7 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 def _say(label: str, colour: str, text: str) -> None:
     typer.secho(label, fg=colour, bold=True, err=True, nl=False)
-    typer.echo(text, err=True)
+    say(text, err=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from headscape.capture.capture import Capture
 from headscape.capture.record import capture
 from headscape.errors import InputError
+from headscape.io.terminal import printable
 from headscape.protocol import Model
 
 if TYPE_CHECKING:
@@ -171,8 +172,8 @@ class LoadedModel(Model, ABC):
         spec = self.spec
         trained = "" if spec.trained else ", untrained"
         return (
-            f"<{spec.name}: {len(spec.layers)} layers x {spec.heads} heads, width {spec.width}, "
-            f"context {spec.train_length}{trained}>"
+            f"<{printable(spec.name)}: {len(spec.layers)} layers x {spec.heads} heads, "
+            f"width {spec.width}, context {spec.train_length}{trained}>"
         )
 
     def _repr_html_(self) -> str:

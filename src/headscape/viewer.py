@@ -9,6 +9,7 @@ from headscape.arrays.pack_bytes import Precision
 from headscape.capture.record import capture
 from headscape.capture.sequences import Tokens, choose_tokens
 from headscape.errors import InputError
+from headscape.io.output_file import KINDS, check_output
 from headscape.page.viewer_answers import Run
 from headscape.page.viewing import show
 from headscape.protocol import Model
@@ -23,7 +24,8 @@ def view(
 ) -> Any:
     """Show captures, training runs or models.
 
-    With `html`, write one self-contained file and return its path. In a notebook, return a widget.
+    With `html`, write one self-contained file, which replaces nothing but an earlier page, and
+    return its path. In a notebook, return a widget.
     Otherwise serve on this computer, open the browser, and return when Ctrl-C ends it. A page keeps
     queries and keys in float16 where they are many; `precision` decides otherwise.
 
@@ -35,6 +37,8 @@ def view(
     """
     if not sources:
         raise InputError("view needs at least one capture, run or model.")
+    if html is not None:
+        check_output(html, KINDS["html"])
     opened = [open_source(source) for source in sources]
     packs, runs = [pack for pack, _ in opened], [run for _, run in opened]
     return show(packs, runs, html=html, port=port, open_browser=open_browser, precision=precision)

@@ -1,5 +1,6 @@
 """Bad input and a bad machine: a sentence and exit code 2, or a right result; no traceback."""
 
+import errno
 import json
 import os
 import resource
@@ -14,7 +15,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from headscape.arrays import capture_file, pack
+from headscape.arrays.capture_checks import digest_of
 from headscape.arrays.capture_file import load
+from headscape.capture.capture import Capture
 from headscape.cli import main
 from headscape.io.folder_lock import FolderLock
 
@@ -107,6 +111,55 @@ def test_a_capture_replaces_nothing_that_is_not_one(
     assert all(path.read_text() == "mine" for path in tmp_path.iterdir() if path.is_file())
 
 
+TABLE = "| layer | head | reach |\n| --- | --- | --- |\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["view", "CAP", "--html", "CAP"], "exists and is not a page of headscape"),
+        (["view", "CAP", "--html", "RUN/config.toml"], "exists and is not a page of headscape"),
+        (["measure", "RUN", "--text", "notes.md", "--out", "notes.md"], "it is an input"),
+        (["measure", "RUN", "--corpus", ".", "--out", "notes.md"], "it is an input"),
+        (["measure", "CAP", "--out", "own.md"], "exists and is not a Markdown table"),
+        (["measure", "RUN", "--out", "RUN/tokenizer.json"], "exists and is not a JSON file"),
+        (["capture", "RUN", "--text", "notes.md", "--out", "notes.md", "--overwrite"],
+         "it is an input"),
+        (["draw", "CAP", "--out", "own.png"], "exists and is not a PNG picture"),
+        (["atlas", "RUN", "--out", "site"], "exists and is not a CSV table of headscape"),
+        (["evaluate", "RUN", "--out", "site"], "exists and is not a LaTeX table of headscape"),
+        (["figures", "--untrained", "--out", "site"], "exists and is not a page of headscape"),
+        (["compare", "old", "--out", "old"], "it is an input"),
+        (["train", "--corpus", "notes.md", "--out", "site"], "config.toml"),
+    ],
+)  # fmt: skip
+def test_no_command_replaces_a_foreign_file_or_its_own_input(
+    refused: Refuses,
+    captured: Path,
+    small_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {"notes.md": TABLE, "own.md": "my notes", "own.png": "my notes"}
+    files |= {"old/evaluation.json": '{"format": 2, "measurements": []}'}
+    names = ("heads.csv", "evaluation.tex", "index.html", "config.toml")
+    files |= {f"site/{name}": "a = 'site'" for name in names}
+    for name, text in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    run = [captured.read_bytes(), *((small_run / name).read_bytes() for name in OF_A_RUN)]
+    spelled = {"CAP": str(captured), "RUN": str(small_run)}
+    refused(message, *[spelled.get(word, word.replace("RUN", str(small_run))) for word in words])
+    assert {name: Path(name).read_text() for name in files} == files
+    assert [captured.read_bytes(), *((small_run / name).read_bytes() for name in OF_A_RUN)] == run
+
+
+OF_A_RUN = ("config.toml", "tokenizer.json")
+
+
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
 def test_a_capture_does_not_replace_a_device(
     refused: Refuses, small_run: Path, device: str
@@ -176,10 +229,28 @@ def test_a_full_disk_in_export(refused: Refuses, small_run: Path, tmp_path: Path
         (["figures", "--processes", "0"], "processes must be at least 1, got 0"),
         (["train", "--corpus", "LOOP", "--out", "OUT"], "cannot read the corpus"),
         (["train", "--optimizer", "sgd", "--out", "OUT"], "optimizer='sgd' is not one of"),
+        *[
+            (["draw", "CAP", "--as", view, "--width", width], "width must be a number of inches")
+            for view in ("grid", "row", "overview")
+            for width in ("nan", "inf", "0", "-1", "1e9")
+        ],
+        (["train", "--lr", "nan", "--out", "OUT"], "lr must be"),
+        (["train", "--minutes", "inf", "--out", "OUT"], "minutes must be"),
+        (["train", "--field", "base=nan", "--out", "OUT"], "base must be finite, got nan"),
+        (["generate", "RUN", "--temperature", "nan"], "temperature must be 0 or at least"),
+        (["generate", "RUN", "--top-p", "nan"], "top_p must be above 0 and at most 1"),
+        (["evaluate", "RUN", "--task", "needle", "--depths", "nan"], "a depth must be between"),
+        (["draw", "CAP", "--heads", "0"], "heads '0': heads count from 1"),
+        (["draw", "CAP", "--heads", "0-3"], "heads '0-3': heads count from 1"),
+        (["draw", "CAP", "--layer", "0"], "layers '0': layers count from 1"),
+        (["draw", "CAP", "CAP", "--as", "compare", "--head", "0"], "heads count from 1"),
+        (["capture", "RUN", "--layers", "0"], "layers '0': layers count from 1"),
+        (["draw", "CAP", "--as", "row", "--query", "99"], "choose one from 0 to 31"),
     ],
 )
 def test_a_value_out_of_range_is_refused_at_once(
     refused: Refuses,
+    captured: Path,
     small_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -188,7 +259,12 @@ def test_a_value_out_of_range_is_refused_at_once(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "loop").symlink_to("loop")
-    names = {"RUN": str(small_run), "LOOP": str(tmp_path / "loop"), "OUT": "out"}
+    names = {
+        "RUN": str(small_run),
+        "CAP": str(captured),
+        "LOOP": str(tmp_path / "loop"),
+        "OUT": "out",
+    }
     refused(message, *[names.get(word, word) for word in words])
     assert [path.name for path in tmp_path.iterdir()] == ["loop"]
 
@@ -219,6 +295,97 @@ def test_a_damaged_capture_is_not_shown(
     command: str,
 ) -> None:
     refused(message, command, damage(captured, tmp_path / "bad.safetensors"))
+
+
+def sealed(path: Path, out: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A capture with a changed description and the right checksum."""
+
+    def with_sum(described: dict[str, Any]) -> None:
+        change(described)
+        described["sha256"]["description"] = digest_of(described)
+
+    return changed(path, out, with_sum)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("provenance.step", "many"),
+        ("provenance.step", -1),
+        ("provenance", []),
+        ("model", "gpt2"),
+        ("model.name", {"a": 1}),
+        ("model.shows", "everything"),
+        ("model.schedule", {"1": {"title": 3}}),
+        ("conventions", [1, 2]),
+        ("conventions.0", "rope"),
+        ("sequence", None),
+        ("sequence.pieces", {"a": 1}),
+        ("sequence.pieces", ["a"]),
+        ("sequence.pieces", [1] * 32),
+        ("sequence.corpus", "\ud800"),
+        ("claims", {"toeplitz": "yes"}),
+        ("trained", 1),
+        ("encoding", "x" * 100_000),
+        ("length", 0),
+        ("length", 10**30),
+        ("resolution", 2.5),
+        ("layers", [1, 1]),
+        ("heads", []),
+        ("shown", ["bias", []]),
+        ("factors", {"1": []}),
+        ("factors.1.scale", "1"),
+        ("factors.1.scale", float("nan")),
+        ("factors.1.group", None),
+        ("factors.1.bias", {"kind": []}),
+        ("factors.1.window", 10**400),
+    ],
+)
+def test_a_field_of_the_wrong_type_or_size_is_named(
+    refused: Refuses, captured: Path, tmp_path: Path, field: str, value: object
+) -> None:
+    *groups, name = field.split(".")
+
+    def change(described: dict[str, Any]) -> None:
+        for group in groups:
+            described = described[group]
+        described[name] = value
+
+    path = sealed(captured, tmp_path / "forged.safetensors", change)
+    for command in ("measure", "draw"):
+        refused(f"{path} is", command, path)
+    refused(f"{path} is", "view", path, "--html", tmp_path / "a.html")
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_escapes_in_a_capture_do_not_reach_the_terminal(
+    captured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = changed(captured, tmp_path / "a", lambda d: d.update(kind="\x1b]0;owned\x07\n=1"))
+    monkeypatch.setattr(sys, "argv", ["headscape", "measure", str(path)])
+    with pytest.raises(SystemExit):
+        main()
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert said.strip().isprintable()
+    named = sealed(captured, tmp_path / "b", lambda d: d["model"].update(name="a\x1b[31m$x$"))
+    assert repr(Capture.load(named)).isprintable()
+    Capture.load(named).grid(heads=[0]).save(tmp_path / "a.svg")
+    assert "a\x1b" not in (tmp_path / "a.svg").read_text()
+
+
+def test_an_unreadable_capture_says_why(
+    refused: Refuses, captured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(captured))
+
+    for module in (capture_file, pack):
+        monkeypatch.setattr(module, "safe_open", denied)
+    message = f"cannot read {captured}: Permission denied: check its permissions."
+    refused(message, "measure", captured)
+    refused(message, "view", captured, "--html", captured.with_name("a.html"))
 
 
 def test_nested_json_is_refused(

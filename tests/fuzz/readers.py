@@ -62,7 +62,7 @@ def _object(text: bytes) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
-def _checked(path: Path, described: dict[str, object], arrays: dict[str, np.ndarray]) -> None:
+def write_checked(path: Path, described: dict[str, object], arrays: dict[str, np.ndarray]) -> None:
     """Write a capture with right checksums."""
     sums: dict[str, object] = {
         name: hashlib.sha256(value.tobytes()).hexdigest() for name, value in arrays.items()
@@ -83,7 +83,7 @@ def capture(data: bytes, folder: Path) -> object:
         text = data[1:].decode("utf-8", "replace")
         save_file(CAPTURED, path, metadata={"headscape": text})
     else:
-        _checked(path, described, CAPTURED)
+        write_checked(path, described, CAPTURED)
     read = capture_file.load(path)
     if all(layer in read.factors for layer in read.layers):
         pack = open_pack(path)
@@ -104,7 +104,7 @@ def factors(data: bytes, folder: Path) -> object:
             legal = name.encode("utf-8", "replace").decode()
             arrays[f"factors.1.{legal}"] = np.ones(sizes, dtype)
     path = folder / "a.safetensors"
-    _checked(path, DESCRIBED | {"layers": [1], "factors": {"1": given.get("layer")}}, arrays)
+    write_checked(path, DESCRIBED | {"layers": [1], "factors": {"1": given.get("layer")}}, arrays)
     pack = open_pack(path)
     with np.errstate(all="ignore"):
         return [pack.layer(1).whole(name) for name in capture_file.QUANTITIES]
@@ -286,7 +286,7 @@ _LAYERS: list[tuple[dict[str, object], dict[str, list[int]]]] = [
         {"bias.table": [2, 3], **_MIXED, "mix.inner.weight": [5, 4, 3],
          "mix.outer.weight": [2, 5, 3]},
     ),
-    ({**_PLAIN, "mix": {"kind": "cope", "divide": True}}, {"mix.table": [4, 5]}),
+    ({**_PLAIN, "mix": {"kind": "cope", "divide": "sum"}}, {"mix.table": [4, 5]}),
     ({**_PLAIN}, {"temperature": [2, 3], "sink": [2]}),
 ]  # fmt: skip
 SEEDS: dict[str, list[bytes | str]] = {

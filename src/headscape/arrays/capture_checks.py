@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from headscape.arrays.capture_fields import check_fields
+from headscape.arrays.choice import QUANTITIES
 from headscape.errors import InputError
 
 FORMAT: Final = 4
@@ -20,16 +22,16 @@ def describe(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the description, which has all of `names`, and the checksum of every tensor."""
     try:
-        described = json.loads(metadata["headscape"])
+        described = json.loads(metadata["headscape"], parse_constant=_no_number)
         kind, version = described["kind"], described["format"]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is a safetensors file but not a headscape capture.") from error
     if kind != "capture":
-        raise InputError(f"{path} is a headscape {kind}, not a capture.")
-    if not isinstance(version, int) or version != FORMAT:
+        raise InputError(f"{path} is a headscape {ascii(kind)[:40]}, not a capture.")
+    if type(version) is not int or version != FORMAT:
         raise InputError(
-            f"{path} has capture format {version!r} and this version reads {FORMAT}: capture it "
-            f"again, or upgrade headscape."
+            f"{path} has capture format {ascii(version)[:40]} and this version reads {FORMAT}: "
+            f"capture it again, or upgrade headscape."
         )
     sums = described.get("sha256")
     missing = [name for name in (*names, "factors") if name not in described]
@@ -38,30 +40,63 @@ def describe(
     if sums.get(DESCRIPTION) != digest_of(described):
         raise InputError(f"{path} is damaged: its description does not match its checksum.")
     kept = {name: described[name] for name in (*names, "factors")}
-    for name in ("layers", "heads"):
-        if not _whole_numbers(kept[name]):
-            raise InputError(f"{path} is damaged: its {name} are not a list of whole numbers.")
+    check_fields(path, kept)
+    for name in ("layers", "heads", "shown"):
         kept[name] = tuple(kept[name])
-    if not _whole_numbers([kept["length"], kept["resolution"] or 1]):
-        raise InputError(f"{path} is damaged: its length is not a whole number.")
-    shown = kept["shown"]
-    named = isinstance(shown, list) and all(isinstance(name, str) for name in shown)
-    if not named or not isinstance(kept["factors"], dict):
-        raise InputError(f"{path} is damaged: it does not say what it shows.")
-    kept["shown"] = tuple(shown)
     return kept, sums
 
 
+def check_names(path: Path, described: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a file without tokens, and maps whose names are not of this capture."""
+    names = set(names)
+    for name in ("tokens", "positions"):
+        if name not in names:
+            raise InputError(f"{path} is damaged: it has no {name}.")
+    for name in names:
+        if not name.startswith("layer."):
+            continue
+        _, layer, quantity, *reduction = name.split(".")[:4] + [""] * (2 - name.count("."))
+        known = layer in map(str, described["layers"]) and quantity in QUANTITIES
+        reduced = ["mean", "min", "max", "exact"] if described["resolution"] else []
+        if not known or name.count(".") > 3 or (reduction and reduction[0] not in reduced):
+            raise InputError(f"{path} is damaged: {ascii(name)[:60]} is not a map of this capture.")
+
+
 def check_shapes(path: Path, described: Mapping[str, Any], maps: Mapping[str, np.ndarray]) -> None:
-    """Refuse maps whose shape is not what the description says."""
-    cells = described["resolution"] or described["length"]
+    """Refuse maps, tokens and edges whose shape or dtype is not what the description says."""
+    heads, length = len(described["heads"]), described["length"]
+    cells = described["resolution"]
+    window = maps.get("window")
     for name, value in maps.items():
-        size = value.shape[1:] if name.endswith(".exact") else (cells, cells)
-        if value.shape != (len(described["heads"]), *size):
+        if name in {"tokens", "positions"}:
+            wanted, dtype = (length,), np.int64
+        elif name in {"edges", "window"}:
+            wanted, dtype = ((cells or 0) + 1,) if name == "edges" else (4,), np.int64
+        elif name.endswith(".exact"):
+            spans = value.shape[1:] if window is None else (window[1::2] - window[::2]).tolist()
+            wanted, dtype = (heads, *spans), np.float32
+        else:
+            side = cells if cells and name.count(".") == 3 else length
+            wanted, dtype = (heads, side, side), np.float32
+        if value.shape != wanted or value.dtype != dtype:
             raise InputError(
-                f"{path} is damaged: {name} has shape {value.shape}, not "
-                f"{(len(described['heads']), *size)}."
+                f"{path} is damaged: {name} is {value.dtype} {list(value.shape)}, not "
+                f"{np.dtype(dtype)} {list(wanted)}."
             )
+    _check_places(path, maps, length)
+
+
+def _check_places(path: Path, maps: Mapping[str, np.ndarray], length: int) -> None:
+    """Refuse edges and windows that are not within the sequence."""
+    edges, window = maps.get("edges"), maps.get("window")
+    if edges is not None and (
+        edges[0] != 0 or edges[-1] != length or (edges[1:] <= edges[:-1]).any()
+    ):
+        raise InputError(f"{path} is damaged: its edges do not go up from 0 to {length}.")
+    if window is not None and not (
+        0 <= window[0] < window[1] <= length and 0 <= window[2] < window[3] <= length
+    ):
+        raise InputError(f"{path} is damaged: its window is not within its {length} tokens.")
 
 
 def check_sum(path: Path, name: str, value: np.ndarray, sums: Mapping[str, str]) -> None:
@@ -90,5 +125,5 @@ def require(what: str, asked: Iterable[object], held: Iterable[object]) -> None:
             raise InputError(f"{what} {each} is not in this capture, which contains {names}.")
 
 
-def _whole_numbers(found: object) -> bool:
-    return isinstance(found, list) and all(type(item) is int and item >= 0 for item in found)
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

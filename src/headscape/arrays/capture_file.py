@@ -40,6 +40,7 @@ from safetensors.numpy import save_file
 from headscape.arrays.capture_checks import (
     DESCRIPTION,
     FORMAT,
+    check_names,
     check_shapes,
     check_sum,
     describe,
@@ -55,6 +56,8 @@ from headscape.arrays.pack import Pack, pack_header, without_factors
 from headscape.arrays.pyramid import Reducer, cell_edges
 from headscape.errors import InputError
 from headscape.io.atomic import replacing, utf8
+from headscape.io.output_file import FileKind, check_output
+from headscape.io.system_errors import reason
 
 KEPT_BYTES: Final = 1 << 29
 """Computed maps that are kept for the next time; the last one always is."""
@@ -278,8 +281,14 @@ class CaptureData:
             arrays |= {f"layer.{layer}.{name}": value for name, value in mine.items()}
         return Pack(header, arrays)
 
-    def save(self, path: Path) -> None:
-        """Write the capture to `path`, whole or not at all."""
+    def save(self, path: Path | str, *, overwrite: bool = False) -> None:
+        """Write the capture to `path`, whole or not at all.
+
+        An existing file is replaced if it is a capture; with `overwrite`, whatever it is.
+        """
+        path = Path(path)
+        if not overwrite:
+            check_output(path, CAPTURE, advice="choose a different name, or pass overwrite=True")
         arrays = {"tokens": self.tokens, "positions": self.positions, **self.maps}
         arrays |= {name: value for name in _OPTIONAL if (value := getattr(self, name)) is not None}
         described: dict[str, Any] = {"format": FORMAT, "kind": "capture", "factors": {}}
@@ -328,6 +337,7 @@ def load(
         with safe_open(path, framework="numpy") as file:
             described, sums = describe(path, file.metadata() or {}, _DESCRIBED)
             names = list(file.keys())
+            check_names(path, described, names)
             kinds: dict[str, Any] = described.pop("factors")
             maps = [name for name in names if name.startswith("layer.")]
             if layers is not None:
@@ -362,9 +372,12 @@ def load(
                 for name in ("tokens", "positions", *(each for each in _OPTIONAL if each in names))
             }
             kept = {name: read(name) for name in maps}
-            check_shapes(path, described, kept)
+            check_shapes(path, described, arrays | kept)
             return kind(**described, **arrays, maps=kept, factors=factors)
-    except (SafetensorError, OSError) as error:
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {reason(error)}.") from error
+    except (SafetensorError, TypeError) as error:
+        # numpy has no bfloat16 and float8, which safetensors reports as a TypeError.
         raise InputError(
             f"{path} is not a whole safetensors file ({error}); capture it again."
         ) from error
@@ -382,3 +395,7 @@ def is_capture(path: Path) -> bool:
     except (SafetensorError, OSError, ValueError, RecursionError):
         return False
     return isinstance(described, dict) and described.get("kind") == "capture"
+
+
+CAPTURE: Final = FileKind("a capture", is_capture)
+"""What may be replaced by a capture."""

@@ -1,6 +1,6 @@
 """A layer's factors as named arrays and a short description, and back; names are in `pack`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,6 +68,61 @@ def _mix_fits(layer: LayerFactors) -> bool:
     return True
 
 
+def _number(value: object) -> bool:
+    return type(value) in (int, float) and abs(float(value)) < LARGEST  # type: ignore[arg-type]
+
+
+def _whole(value: object) -> bool:
+    return type(value) is int and abs(value) < LARGEST
+
+
+def _flag(value: object) -> bool:
+    return type(value) is bool
+
+
+_DESCRIBED: Final[Mapping[str, Mapping[str, Callable[[Any], bool]]]] = {
+    "layer": {
+        "scale": _number,
+        "group": _whole,
+        "window": lambda value: value is None or (_whole(value) and value > 0),
+        "softcap": lambda value: value is None or (_number(value) and value > 0),
+        "bias": lambda value: value is None or _part_fits("bias", value),
+        "mix": lambda value: value is None or _part_fits("mix", value),
+        "pairing": lambda value: value in (None, "halves", "interleaved"),
+    },
+    "bias toeplitz": {"zero": _whole},
+    "bias slope": {"weighted": _flag},
+    "bias perceptron": {"zero": _whole, "leak": _number},
+    "bias dense": {},
+    "mix dape": {"added": _flag},
+    "mix dapev2": {
+        "kernel": _whole,
+        "boundary": lambda value: value in ("masked", "released"),
+    },
+    "mix cope": {"divide": lambda value: value in ("scores", "sum")},
+}
+"""What describes a layer, its bias and what mixes its scores: the type of every field."""
+
+
+def _kind_fits(kind: object) -> bool:
+    """Whether the description of a layer has the fields it should, each of its type."""
+    return isinstance(kind, Mapping) and _fields_fit("layer", {"pairing": None, **kind})
+
+
+def _part_fits(part: str, kind: object) -> bool:
+    if not isinstance(kind, Mapping) or not isinstance(kind.get("kind"), str):
+        return False
+    fields = {name: value for name, value in kind.items() if name != "kind"}
+    # An unknown kind is refused with advice when it is read.
+    name = f"{part} {kind['kind']}"
+    return name not in _DESCRIBED or _fields_fit(name, fields)
+
+
+def _fields_fit(name: str, fields: Mapping[str, Any]) -> bool:
+    checks = _DESCRIBED[name]
+    return checks.keys() == fields.keys() and all(checks[key](fields[key]) for key in checks)
+
+
 def write_layer(layer: LayerFactors) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What describes a layer, and its arrays by name."""
     arrays: dict[str, np.ndarray] = {"q": layer.q, "k": layer.k}
@@ -126,6 +181,11 @@ def layer_from(
     arrays: Mapping[str, np.ndarray],
 ) -> LayerFactors:
     """A layer of a file; refuse arrays that are missing or whose shapes disagree."""
+    if not _kind_fits(kind):
+        raise InputError(f"{path} is damaged: the description of layer {number} is wrong.")
+    for name, value in arrays.items():
+        if value.dtype not in (np.float32, np.float64):
+            raise InputError(f"{path} is damaged: {name} of layer {number} is {value.dtype}.")
     try:
         layer = read_layer(kind, arrays, causal=bool(described["causal"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -140,6 +200,9 @@ def layer_from(
         and layer.k.shape[1:] == layer.q.shape[1:]
         and layer.k.shape[0] > 0
         and heads % layer.k.shape[0] == 0
+        and kind["group"] == heads // layer.k.shape[0]
+        and (layer.turn is None or layer.turn.q.ndim == 3)
+        and layer.q.shape[2] > 0
         and (layer.lse is None or layer.lse.shape == (heads, length))
         and (layer.temperature is None or layer.temperature.shape == (heads, length))
         and (layer.sink is None or layer.sink.shape == (heads,))
@@ -190,7 +253,7 @@ def _read_bias(kind: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Bia
             return PerceptronFactor(**parts, zero=int(kind["zero"]), leak=float(kind["leak"]))
         case "dense":
             return DenseFactor(arrays["bias.map"])
-    raise InputError(f"unknown kind of bias {kind['kind']!r}: upgrade headscape.")
+    raise InputError(f"unknown kind of bias {ascii(kind['kind'])[:40]}: upgrade headscape.")
 
 
 def _read_mix(kind: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> MixFactor:
@@ -201,7 +264,7 @@ def _read_mix(kind: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> MixF
             return DapeV2Factor(**_weights(arrays), boundary=kind["boundary"])
         case "cope":
             return CopeFactor(arrays["mix.table"], kind["divide"])
-    raise InputError(f"unknown kind of mixing {kind['kind']!r}: upgrade headscape.")
+    raise InputError(f"unknown kind of mixing {ascii(kind['kind'])[:40]}: upgrade headscape.")
 
 
 def _weights(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:

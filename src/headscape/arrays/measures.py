@@ -28,6 +28,7 @@ from headscape.arrays.context import ContextDependence
 from headscape.arrays.factors import rows_at_once
 from headscape.arrays.measures_table import Record
 from headscape.errors import InputError
+from headscape.io.table_text import markdown_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +226,7 @@ def written(files: Mapping[str, Measures], form: str) -> str:
         parts = [(name, each.rows()) for name, each in files.items()]
         return measures_table.to_csv(parts[0][1], 1) if alone else measures_table.join_csv(parts, 1)
     if form == "md":
-        heads = {name: "" if alone else f"## {name}\n\n" for name in files}
+        heads = {name: "" if alone else f"## {markdown_text(name)}\n\n" for name in files}
         return "\n".join(heads[name] + each.to_markdown() for name, each in files.items())
     if form == "json":
         if alone:

@@ -4,15 +4,14 @@ A record has every column of COLUMNS, with numbers or None. Tables leave out the
 None in every record; CSV and DataFrame keep them, empty.
 """
 
-import csv
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from io import StringIO
 from math import nan
 from typing import Any, Final
 
 from headscape.errors import InputError
+from headscape.io.table_text import csv_text
 
 Record = dict[str, int | float | None]
 
@@ -48,13 +47,13 @@ _FORMATS: Final[Mapping[str, str]] = {
 
 def to_csv(rows: Sequence[Record], first: int) -> str:
     """Return CSV text with a header line; layers and heads count from `first`."""
-    return _csv(list(COLUMNS), [_counted(row, first) for row in rows])
+    return csv_text(list(COLUMNS), [_counted(row, first) for row in rows])
 
 
 def join_csv(parts: Sequence[tuple[str, Sequence[Record]]], first: int) -> str:
     """Return CSV text of several captures, with their names in a first column `capture`."""
     rows = [{"capture": name} | _counted(row, first) for name, rows in parts for row in rows]
-    return _csv(["capture", *COLUMNS], rows)
+    return csv_text(["capture", *COLUMNS], rows)
 
 
 def to_markdown(rows: Sequence[Record], first: int) -> str:
@@ -97,14 +96,6 @@ def measured(rows: Sequence[Record]) -> list[str]:
     return [
         name for name in COLUMNS if name in several or any(row[name] is not None for row in rows)
     ]
-
-
-def _csv(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    text = StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _counted(row: Record, first: int) -> Record:

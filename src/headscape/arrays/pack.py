@@ -40,6 +40,7 @@ from headscape.arrays.file_array import FileArray, OpenFile
 from headscape.arrays.layer_arrays import layer_from, read_layer, write_layer
 from headscape.arrays.layer_notes import about_layer, layer_note
 from headscape.errors import InputError
+from headscape.io.system_errors import reason
 
 FORMAT: Final = 1
 LAZY_BYTES: Final = 1 << 20
@@ -49,7 +50,7 @@ CHECKED_BYTES: Final = 1 << 28
 those that do not stay in the file."""
 DESCRIBED: Final = (
     "encoding", "conventions", "claims", "model", "layers", "heads", "length", "resolution",
-    "causal", "sequence", "provenance", "shown", "refused",
+    "causal", "sequence", "provenance", "trained", "shown", "refused",
 )  # fmt: skip
 """What a pack's header is made from."""
 DTYPES: Final = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I64": "<i8", "I32": "<i4", "U8": "u1"}
@@ -165,7 +166,9 @@ def open_pack(path: Path) -> Pack:
             size = int.from_bytes(raw.read(8), "little")
             directory = json.loads(raw.read(size))
         opened = OpenFile(path)
-    except (SafetensorError, OSError, ValueError) as error:
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {reason(error)}.") from error
+    except (SafetensorError, ValueError) as error:
         raise InputError(
             f"{path} is not a whole safetensors file ({error}); capture it again."
         ) from error

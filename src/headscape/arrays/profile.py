@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int64
 
+from headscape.errors import InputError
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Profile:
@@ -41,6 +43,8 @@ class Profile:
             first = entries[:, :1]
             mean = (first + (entries - first).mean(axis=1, keepdims=True))[:, 0]
             curves.append((mean, entries.min(axis=1), entries.max(axis=1), low, high))
+        if not curves:
+            raise InputError("no distance has a finite value in every head to be drawn.")
         mean, minimum, maximum, low, high = np.array(curves).transpose(1, 2, 0)
         return cls(
             distance=np.array(distances, dtype=np.int64),

@@ -16,6 +16,7 @@ from jaxtyping import Float
 
 from headscape.heads.head_definitions import KINDS, MEASURES
 from headscape.heads.head_measures import HeadMeasures
+from headscape.io.output_file import GENERATOR
 from headscape.page.build import static_text
 
 POINTS: Final = 48
@@ -29,6 +30,7 @@ PAGE: Final = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
+{generator}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Atlas of {title}</title>
 <style>{style}</style>
@@ -89,6 +91,7 @@ def atlas_page(found: HeadMeasures, links: Mapping[tuple[int, int], str] | None 
     ranks = MEASURES[found.importance]
     return PAGE.format(
         policy=POLICY.format(script=_digest(script), style=_digest(style)),
+        generator=GENERATOR,
         title=escape(about["model"]),
         style=style,
         measured=escape(_measured(about)),

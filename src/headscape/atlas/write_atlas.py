@@ -1,6 +1,6 @@
 """`atlas`: every head of a model measured and shown in a folder that opens in a browser."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ import numpy as np
 from headscape.atlas.atlas_page import atlas_page
 from headscape.errors import InputError
 from headscape.heads.head_measures import HeadMeasures
-from headscape.io import atomic
+from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.io.system_errors import reporting
 from headscape.page.build import link, write_page
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PAGE = "atlas.html"
 VIEWER = "viewer.html"
+FILES = ("heads.json", "heads.csv", PAGE, VIEWER)
 VIEWED = 128
 """Tokens of the sequence that the viewer shows."""
 
@@ -41,6 +42,7 @@ def atlas(
     numbers), of a `corpus`, or of the validation text of a run. `drift` lists multiples of the
     trained length to measure again at; `effects` is the number of sequences on which each head is
     changed in turn. With `viewer`, the page links each head to a viewer of one short sequence.
+    Files of an earlier atlas are replaced; a file of a different kind is refused.
 
     Example:
         >>> import headscape as hs
@@ -52,7 +54,9 @@ def atlas(
     from headscape.heads.measure_heads import measure_heads
     from headscape.heads.windows_of_text import open_stream
 
-    opened, folder = _opened(model), Path(out)
+    folder = Path(out)
+    check_folder(folder, reads=() if corpus is None else (corpus,))
+    opened = _opened(model)
     with reporting("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
     links: dict[tuple[int, int], str] = {}
@@ -69,10 +73,16 @@ def atlas(
         drift=drift,
         effects=effects,
     )
-    atomic.write_text(folder / "heads.json", found.to_json())
-    atomic.write_text(folder / "heads.csv", found.to_csv(first=1))
-    atomic.write_text(folder / PAGE, atlas_page(found, links))
+    write_output(folder / "heads.json", found.to_json(), KINDS["json"])
+    write_output(folder / "heads.csv", found.to_csv(first=1), KINDS["csv"])
+    write_output(folder / PAGE, atlas_page(found, links), KINDS["html"])
     return found
+
+
+def check_folder(folder: Path, reads: Iterable[Path | str] = ()) -> None:
+    """Refuse a folder where an atlas would replace a file of a different kind, or one it reads."""
+    for name in FILES:
+        check_output(folder / name, KINDS[Path(name).suffix[1:]], reads=reads)
 
 
 def _opened(model: "Model | str | Path") -> "Model":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headscape.arrays import capture_file
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.measures import Measures
+from headscape.io.terminal import printable
 
 if TYPE_CHECKING:
     from headscape.figures.curves import Curves
@@ -96,8 +97,8 @@ class Capture(CaptureData):
         layers = ", ".join(map(str, self.layers))
         cells = "" if self.resolution is None else f" reduced to {self.resolution} cells"
         return (
-            f"<capture of {method(self)}: {self.length} {self.unit}{cells}, layers {layers}, "
-            f"{len(self.heads)} heads; {', '.join(self.quantities)}>"
+            f"<capture of {printable(method(self))}: {self.length} {self.unit}{cells}, "
+            f"layers {layers}, {len(self.heads)} heads; {', '.join(self.quantities)}>"
         )
 
     def _repr_html_(self) -> str:

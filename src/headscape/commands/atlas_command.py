@@ -7,6 +7,7 @@ import typer
 
 from headscape.commands.parsing import Command, Plugin, read_text
 from headscape.errors import InputError
+from headscape.io.terminal import say
 
 Text = Annotated[str | None, typer.Option(help="Measure on a text file; - reads standard input.")]
 Corpus = Annotated[
@@ -69,7 +70,9 @@ def atlas(
         headscape atlas runs/cable --out atlas --effects 8
     """
     import headscape as hs
+    from headscape.atlas.write_atlas import check_folder
 
+    check_folder(out, reads=[path for path in (text, corpus) if path is not None])
     hs.atlas(
         model,
         out,
@@ -81,7 +84,7 @@ def atlas(
         effects=effects,
         viewer=viewer,
     )
-    typer.echo(out / "atlas.html")
+    say(out / "atlas.html")
 
 
 def multiples(words: list[str] | None) -> list[int]:

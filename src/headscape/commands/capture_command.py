@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from headscape.commands.parsing import Command, Plugin, as_text, from_zero, read_text
+from headscape.io.terminal import say
 
 
 def register(app: typer.Typer) -> None:
@@ -93,7 +94,7 @@ def capture(
     from headscape.capture.target import check_target
 
     target = out or Path("" if model.startswith("hf:") else model) / "capture.safetensors"
-    check_target(target, overwrite=overwrite)
+    check_target(target, overwrite=overwrite, reads=[] if text is None else [text])
     opened = hs.load(model, step=step, tokenizer=tokenizer)
     cap = opened.capture(
         _text(prompt, text),
@@ -106,11 +107,9 @@ def capture(
         resolution=resolution,
         window=None if window is None else _window(window),
     )
-    cap.save(target)
-    typer.echo(
-        f"draw it: headscape draw {target}; walk through it: headscape view {target}", err=True
-    )
-    typer.echo(target)
+    cap.save(target, overwrite=overwrite)
+    say(f"draw it: headscape draw {target}; walk through it: headscape view {target}", err=True)
+    say(target)
 
 
 def _text(prompt: str | None, file: str | None) -> str | None:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from headscape.commands.parsing import Command, Plugin
+from headscape.io.terminal import say
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +34,7 @@ def check(
     for name in names:
         for result in check_properties(name):
             mark = "passed" if result.passed else "FAILED"
-            typer.echo(f"{mark}  {name}: {result.property}{_because(result.detail)}")
+            say(f"{mark}  {name}: {result.property}{_because(result.detail)}")
             failed += not result.passed
     if failed:
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscape.commands.parsing import MOST, Command, Plugin, given, numbers, refuse_unused
+from headscape.io.terminal import say
 
 if TYPE_CHECKING:
     from headscape.capture.capture import Capture
@@ -123,7 +124,7 @@ def draw(
         options["head"] = from_captured([str(head)], loaded[0].heads, "head")[0]
     view = _view(kind, loaded, quantity, options)
     for path in targets(view, out, formats, captures[0].parent):
-        typer.echo(view.save(path))
+        say(view.save(path))
 
 
 def _check_count(kind: Kind, count: int) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from headscape.commands.parsing import Command, Plugin
 from headscape.errors import InputError
+from headscape.io.terminal import say
 
 if TYPE_CHECKING:
     from headscape.encodings import Encoding
@@ -99,7 +100,7 @@ def _layers(source: str) -> None:
     from headscape.heads.recognised import recognised
 
     for line in recognised(headscape.load(source).spec):
-        typer.echo(line)
+        say(line)
 
 
 def _schedule(pattern: str) -> None:
@@ -109,25 +110,25 @@ def _schedule(pattern: str) -> None:
 
     period = rows(pattern)
     shipped = SHIPPED.get(pattern.partition(":")[0])
-    typer.echo(pattern if shipped is None else f"{pattern}  {shipped.title}")
+    say(pattern if shipped is None else f"{pattern}  {shipped.title}")
     if shipped is not None:
-        typer.echo(f"pattern: {shipped.pattern}")
-        typer.echo(NOTE)
+        say(f"pattern: {shipped.pattern}")
+        say(NOTE)
     count = len(period)
     if count > 1:
-        typer.echo(f"{count} layers, repeated: a model's layers must be a multiple of {count}.")
-    typer.echo()
+        say(f"{count} layers, repeated: a model's layers must be a multiple of {count}.")
+    say()
     last = 0
     for (name, fields), same in groupby(period, key=lambda row: (row.name, row.fields)):
         first, last = last + 1, last + len(list(same))
         span = f"layer {first}" if first == last else f"layers {first}-{last}"
         span = "every layer" if count == 1 else span
         listed = ", ".join(f"{key} = {value!r}" for key, value in fields.items())
-        typer.echo(f"  {span:<12} {name:<10} {listed}".rstrip())
+        say(f"  {span:<12} {name:<10} {listed}".rstrip())
     names = ", ".join(
         f"`headscape encodings {name}`" for name in dict.fromkeys(row.name for row in period)
     )
-    typer.echo(f"\nFields that are not listed have their defaults; see {names}.")
+    say(f"\nFields that are not listed have their defaults; see {names}.")
 
 
 def _one(name: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headscape.commands.parsing import Command, Plugin
+from headscape.io.terminal import say
 
 if TYPE_CHECKING:
     from headscape.evaluate.table import Table
@@ -80,7 +81,9 @@ def evaluate(
     The same command resumes an interrupted evaluation.
     """
     import headscape as hs
+    from headscape.evaluate.table.table import check_folder
 
+    check_folder(out, reads=[corpus] if corpus else [])
     table = hs.evaluate(
         _stretched([hs.load(source) for source in sources], extend or []),
         lengths=lengths or None,
@@ -113,16 +116,18 @@ def compare(
     Methods go across; several seeds of a method become mean and standard deviation.
     """
     import headscape as hs
+    from headscape.evaluate.table.table import check_folder
 
+    check_folder(out, reads=evaluations)
     _finish(hs.Table.read(*evaluations, quantity=quantity), out)
 
 
 def _finish(table: "Table", out: Path) -> None:
     """Save a table; show it on stderr and its files on stdout."""
     paths = table.save(out)
-    typer.echo(table.to_markdown(), err=True)
+    say(table.to_markdown(), err=True)
     for path in paths:
-        typer.echo(path)
+        say(path)
 
 
 def _stretched(models: "Sequence[LoadedModel]", extend: Sequence[str]) -> "list[LoadedModel]":

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from headscape.commands.parsing import Command, Plugin
+from headscape.io.terminal import say
 
 
 def register(app: typer.Typer) -> None:
@@ -64,4 +65,4 @@ def export(
         evaluation=evaluation,
         step=step,
     )
-    typer.echo(folder)
+    say(folder)

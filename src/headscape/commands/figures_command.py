@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headscape.commands.parsing import Command, Plugin
+from headscape.io.terminal import say
 
 
 def register(app: typer.Typer) -> None:
@@ -83,7 +84,7 @@ def figures(
         processes=processes,
         command=shlex.join(["headscape", *sys.argv[1:]]),
     )
-    typer.echo(page)
+    say(page)
 
 
 def _pair(text: str) -> tuple[str, str]:

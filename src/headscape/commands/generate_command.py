@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from headscape.commands.parsing import Command, Plugin, as_text
+from headscape.io.terminal import say
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +38,7 @@ def generate(
     parts = hs.load(model, step=step).write(
         prompt, length=length, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
     )
-    typer.echo(prompt, nl=False)
+    say(prompt, nl=False)
     for part in parts:
-        typer.echo(part, nl=False)
-    typer.echo()
+        say(part, nl=False)
+    say()

@@ -15,7 +15,11 @@ from headscape.commands.atlas_command import (
     multiples,
 )
 from headscape.commands.parsing import Command, Plugin, read_text, refuse_unused
+from headscape.errors import InputError
+from headscape.io.output_file import KINDS, check_output, write_output
+from headscape.io.terminal import say
 
+FORMS = ("csv", "json", "md")
 OF_A_MODEL = ("text", "corpus", "sequences", "length", "drift", "effects")
 
 
@@ -61,8 +65,15 @@ def measure(
         headscape measure runs/cable --effects 8 --out heads.csv
     """
     form = out.suffix[1:] if out is not None else "csv" if csv else "md"
+    if form not in FORMS:
+        raise InputError(f"measures cannot be written as {form!r}; choose csv, json or md.")
     first = Path(sources[0])
-    if len(sources) == 1 and first.suffix != ".safetensors" and not first.is_file():
+    of_model = len(sources) == 1 and first.suffix != ".safetensors" and not first.is_file()
+    if out is not None:
+        # A table may lie in a run's folder, but it must not replace a text or a capture.
+        read = (text, corpus) if of_model else sources
+        check_output(out, KINDS[form], reads=[path for path in read if path is not None])
+    if of_model:
         refuse_unused(context, (), ("quantity",), "measuring a model")
         table = _of_model(
             sources[0],
@@ -78,12 +89,10 @@ def measure(
         refuse_unused(context, (), OF_A_MODEL, "measuring captures")
         table = _of_captures(sources, form, quantity)
     if out is None:
-        typer.echo(table, nl=False)
+        say(table, nl=False)
     else:
-        from headscape.io import atomic
-
-        atomic.write_text(out, table)
-        typer.echo(out)
+        write_output(out, table, KINDS[form])
+        say(out)
 
 
 def _of_captures(paths: list[str], form: str, quantity: str | None) -> str:
@@ -95,10 +104,7 @@ def _of_captures(paths: list[str], form: str, quantity: str | None) -> str:
 
 def _of_model(source: str, form: str, text: str | None, **options: object) -> str:
     import headscape as hs
-    from headscape.errors import InputError
 
-    if form not in {"csv", "json", "md"}:
-        raise InputError(f"measures cannot be written as {form!r}; choose csv, json or md.")
     found = hs.load(source).measures(text, **options)
     if form == "md":
         return found.to_markdown()

@@ -89,6 +89,8 @@ def numbers(words: "list[str] | None", what: str) -> "str | list[int]":
         if not _is_count(low) or (dash and not _is_count(high)):
             raise InputError(f"{what}s {word!r}: write all, last, or numbers such as 1,3,5-8.")
         first, last = int(low), int(high or low)
+        if first == 0:
+            raise InputError(f"{what}s {word!r}: {what}s count from 1 on the command line.")
         if not 1 <= first <= last <= MOST:
             raise InputError(f"{what}s {word!r}: a range must go up, within 1 to {MOST}.")
         found += range(first, last + 1)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headscape.commands.parsing import Command, Plugin
+from headscape.io.terminal import say
 
 
 def register(app: typer.Typer) -> None:
@@ -137,4 +138,4 @@ def train(
         raise typer.Exit(130)
     # Under torchrun every process gets here.
     if os.environ.get("RANK", "0") == "0":
-        typer.echo(result.folder)
+        say(result.folder)

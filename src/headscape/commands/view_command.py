@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from headscape.commands.parsing import Command, Plugin
+from headscape.io.terminal import say
 
 
 def register(app: typer.Typer) -> None:
@@ -39,4 +40,4 @@ def view(
 
     path = hs.view(*sources, html=html, port=port, open_browser=not no_browser)
     if path is not None:
-        typer.echo(path)
+        say(path)

@@ -48,6 +48,7 @@ class Curves(View):
     """Width of the figure in inches; by default plots of 2.5 inches."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least(1, columns=self.columns)
 
     @classmethod

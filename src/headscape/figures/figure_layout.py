@@ -97,8 +97,6 @@ class Layout:
         """Return the figure that `paint` makes, with measured gaps if a width was given."""
         layout = self
         if self.width is not None:
-            if not isinstance(self.width, int | float) or self.width <= 0:
-                raise InputError(f"width must be a number of inches above 0, got {self.width!r}.")
             layout = self.with_panel((self.width - self.left - self.right) / self.columns * 0.6)
             for _ in range(3):
                 with context(layout.font):

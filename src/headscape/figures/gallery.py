@@ -18,7 +18,7 @@ from headscape.arrays.measures import Measures
 from headscape.arrays.measures_table import COLUMNS, label, measured
 from headscape.errors import InputError
 from headscape.figures.gallery_style import STYLE
-from headscape.io.atomic import write_text
+from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
 
 PAGE: Final = "index.html"
 ENTRIES: Final = "entries.json"
@@ -53,10 +53,18 @@ def write_gallery(
 ) -> Path:
     """Write the page and its entries into `folder` and return the page's path."""
     stored = [asdict(each) for each in entries]
-    write_text(folder / ENTRIES, json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
     path = folder / PAGE
-    write_text(path, _page(entries, title, provenance))
+    check_gallery(folder)
+    text = json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
+    write_output(folder / ENTRIES, text, KINDS["json"])
+    write_output(path, _page(entries, title, provenance), KINDS["html"])
     return path
+
+
+def check_gallery(folder: Path) -> None:
+    """Refuse a folder whose index.html or entries.json is not a gallery's."""
+    check_output(folder / ENTRIES, KINDS["json"])
+    check_output(folder / PAGE, KINDS["html"])
 
 
 def read_entries(folder: Path) -> list[Entry]:
@@ -90,6 +98,7 @@ def _page(entries: Sequence[Entry], title: str, provenance: Mapping[str, str]) -
     )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"{GENERATOR}\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"

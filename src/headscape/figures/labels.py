@@ -10,6 +10,8 @@ from typing import Any, Final
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.layer_notes import OFF, layer_note
 from headscape.io.file_name import file_name
+from headscape.io.table_text import one_line
+from headscape.io.terminal import printable
 
 _QUANTITIES: Final[Mapping[str, str]] = {
     "content": "content scores",
@@ -36,7 +38,7 @@ def quantity_words(quantity: str) -> str:
 
 def encoding_name(capture: CaptureData) -> str:
     """Return the model's name, or else the key of its encoding."""
-    return str(capture.model.get("name", capture.encoding))
+    return printable(one_line(str(capture.model.get("name", capture.encoding))))
 
 
 def method(capture: CaptureData) -> str:
@@ -50,7 +52,7 @@ def method(capture: CaptureData) -> str:
 
 def layer_words(capture: CaptureData, layer: int) -> str:
     """Return the number of a layer, from 1, and its note: layer 1 (RoPE, window 64)."""
-    note = layer_note(capture.about(layer))
+    note = printable(one_line(layer_note(capture.about(layer))))
     return f"layer {layer + 1} ({note})" if note else f"layer {layer + 1}"
 
 

@@ -34,6 +34,7 @@ class Maps(Coloured):
     """Lowest and highest value per panel, for figures that are to be compared."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least(1, columns=self.columns)
 
     def scales(self) -> list[Scale]:

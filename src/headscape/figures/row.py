@@ -120,6 +120,8 @@ class Row(Coloured):
         There is no `all-keys` if the close-up shows every key.
         """
         visible = np.flatnonzero(np.isfinite(self.values).any(axis=0))
+        if not len(visible):
+            raise InputError(f"query {self.query} has no finite value to draw: choose another.")
         start, stop = int(visible[0]), int(visible[-1]) + 1
         small = self.width is not None and self.width < 5
         font = 6 if small else FONT

@@ -12,17 +12,22 @@ from textwrap import fill
 from typing import Any, Final
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 
 from headscape.errors import InputError
-from headscape.io.atomic import write_bytes
+from headscape.io.output_file import KINDS, check_output, write_output
 
 FORMATS: Final = ("png", "svg", "pdf")
 DPI: Final = 200
 PRINT_DPI: Final = 300
 """Of figures made to a given width, which are smaller."""
+MAX_WIDTH: Final = 100
+"""Widest figure in inches."""
+MAX_PIXELS: Final = 1 << 16
+"""Pixels of a canvas in either direction, which matplotlib wants to be fewer."""
 FONT: Final = 8.0
 """Size of labels in points; panel titles are one point larger."""
 RANGE_FONT: Final = 6.0
@@ -46,6 +51,8 @@ _SETTINGS: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "headscape",
     "pdf.fonttype": 42,
+    # A name with two dollar signs is no formula.
+    "text.parse_math": False,
 }
 # By default each backend writes the time or its version into the file.
 _METADATA: Final[dict[str, dict[str, None]]] = {
@@ -68,6 +75,11 @@ def context(font: float = FONT) -> Iterator[None]:
 
 def blank(width: float, height: float, dpi: int = DPI) -> Figure:
     """Return an empty figure of this size in inches, with a canvas of its own."""
+    if max(width, height) * dpi >= MAX_PIXELS:
+        raise InputError(
+            f"a figure of {width:.0f} x {height:.0f} inches is too large: choose fewer heads or a "
+            f"smaller width."
+        )
     figure = Figure(figsize=(width, height), dpi=dpi, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
@@ -94,6 +106,16 @@ def check_formats(formats: Sequence[str]) -> None:
             raise InputError(f"{name!r} is not a figure format; choose from {', '.join(FORMATS)}.")
 
 
+def check_width(width: object) -> None:
+    """Refuse a width that is not None or a number of inches above 0 and up to MAX_WIDTH."""
+    number = isinstance(width, int | float | np.number) and not isinstance(width, bool)
+    # NaN is not in the range either.
+    if width is not None and not (number and 0 < float(width) <= MAX_WIDTH):
+        raise InputError(
+            f"width must be a number of inches above 0 and at most {MAX_WIDTH}, got {width!r}."
+        )
+
+
 def encode(figure: Figure, name: str, dpi: float | None = None) -> bytes:
     """Return the bytes of a file in the format `name`: png, svg or pdf."""
     check_formats([name])
@@ -108,5 +130,7 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[P
     check_formats(formats)
     paths = [stem.with_name(f"{stem.name}.{name}") for name in formats]
     for path, name in zip(paths, formats, strict=True):
-        write_bytes(path, encode(figure, name))
+        check_output(path, KINDS[name])
+    for path, name in zip(paths, formats, strict=True):
+        write_output(path, encode(figure, name), KINDS[name])
     return paths

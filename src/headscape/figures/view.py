@@ -15,8 +15,8 @@ from typing import ClassVar, Final
 from matplotlib.figure import Figure
 
 from headscape.errors import InputError
-from headscape.figures.style import FORMATS, encode
-from headscape.io.atomic import write_bytes
+from headscape.figures.style import FORMATS, check_width, encode
+from headscape.io.output_file import KINDS, check_output, write_output
 
 _SCREEN_DPI: Final = 110
 
@@ -33,18 +33,25 @@ class View(ABC):
     formats: ClassVar[tuple[str, ...]] = FORMATS
     """Suffixes that `save` writes, without the dot."""
 
+    def __post_init__(self) -> None:
+        check_width(getattr(self, "width", None))
+
     @abstractmethod
     def draw(self) -> Figure:
         """Return the figure as a new matplotlib figure."""
 
     def save(self, path: str | Path) -> Path:
-        """Write the figure to `path` atomically, in the format of its suffix, and return `path`."""
+        """Write the figure to `path` atomically, in the format of its suffix, and return `path`.
+
+        An existing file is replaced if it is a picture of the same format.
+        """
         path = Path(path)
         suffix = path.suffix.removeprefix(".").lower()
         if suffix not in self.formats:
             endings = ", ".join(f".{name}" for name in self.formats)
             raise InputError(f"cannot tell the format of {str(path)!r}; end its name in {endings}.")
-        write_bytes(path, self.encode(suffix))
+        check_output(path, KINDS[suffix])
+        write_output(path, self.encode(suffix), KINDS[suffix])
         return path
 
     def encode(self, name: str) -> bytes:

@@ -18,6 +18,7 @@ from headscape.gpt2.model_config import ModelConfig
 from headscape.io import atomic
 from headscape.io.file_name import require_utf8
 from headscape.io.json_file import read_json
+from headscape.io.output_file import FileKind, check_output
 
 FORMAT = 1
 WEIGHTS = "model.safetensors"
@@ -29,13 +30,21 @@ def is_ours(folder: Path) -> bool:
     return (folder / HEADER).is_file()
 
 
+OURS = FileKind("a checkpoint of headscape", lambda path: is_ours(path.parent))
+"""What may be replaced by weights."""
+
+
 def write(
     folder: Path,
     config: ModelConfig,
     conventions: Mapping[str, object],
     tensors: Mapping[str, torch.Tensor],
 ) -> None:
-    """Write weights first and the header last: a folder with a header is whole."""
+    """Write weights first and the header last: a folder with a header is whole.
+
+    Weights of a different library in the folder are not replaced.
+    """
+    check_output(folder / WEIGHTS, OURS)
     with atomic.replacing(folder / WEIGHTS) as part:
         save_file({name: value.contiguous() for name, value in tensors.items()}, part)
         digest = sha256(part)

@@ -1,7 +1,5 @@
 """The measures of every head: rows, tables, JSON, and the heads that stand out."""
 
-import csv
-import io
 import json
 from dataclasses import dataclass
 from html import escape
@@ -12,6 +10,8 @@ from jaxtyping import Float
 
 from headscape.errors import InputError
 from headscape.heads.head_definitions import DRIFTING, MEASURES, kinds_of
+from headscape.io.table_text import csv_text
+from headscape.io.terminal import printable
 
 Row = dict[str, Any]
 MAIN = (
@@ -118,13 +118,12 @@ class HeadMeasures:
     def to_csv(self, first: int = 0) -> str:
         """Return every column as CSV; layers and heads count from `first`."""
         rows = self.rows()
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            counted = {"layer": row["layer"] + first, "head": row["head"] + first}
-            writer.writerow({**row, **counted, "kinds": "; ".join(row["kinds"])})
-        return text.getvalue()
+        counted = (
+            {**row, "layer": row["layer"] + first, "head": row["head"] + first}
+            | {"kinds": "; ".join(row["kinds"])}
+            for row in rows
+        )
+        return csv_text(list(rows[0]), counted)
 
     def to_markdown(self, first: int = 1) -> str:
         """Return a table of the main measures; layers and heads count from `first`."""
@@ -145,7 +144,7 @@ class HeadMeasures:
 
     def __repr__(self) -> str:
         layers, heads = self.kernel.shape[:2]
-        return f"<measures of {self.about['model']}: {layers} layers x {heads} heads>"
+        return f"<measures of {printable(self.about['model'])}: {layers} layers x {heads} heads>"
 
     def _repr_html_(self) -> str:
         names = [name for name in MAIN if name in self.values]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headscape.encodings import encoding_type
 from headscape.evaluate.table import Table
 from headscape.huggingface.stock_architecture import CLASSES
+from headscape.io.table_text import markdown_text
 from headscape.loaded import LoadedModel
 from headscape.protocol import LayerSpec
 from headscape.train.config.train_config import TrainConfig
@@ -149,4 +150,4 @@ def _span(numbers: Sequence[int]) -> str:
 def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return str(value).replace("|", "\\|")
+    return markdown_text(str(value))

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from headscape.encodings import Encoding, title
 from headscape.errors import InputError
-from headscape.gpt2 import GPT2
+from headscape.gpt2 import GPT2, weights
 from headscape.gpt2.edited import edited_hidden
 from headscape.gpt2.generate import stream
 from headscape.gpt2.model_config import ModelConfig
 from headscape.io import atomic
+from headscape.io.output_file import check_output
 from headscape.loaded import LoadedModel, eval_mode
 from headscape.losses import BLOCK, digest, losses_in_blocks
 from headscape.protocol import Edit, LayerSpec, Spec, Watch
@@ -126,6 +127,9 @@ class GPT2Model(LoadedModel):
     def save(self, folder: Path | str) -> Path:
         """Write weights, conventions and tokenizer to a folder that `load` opens."""
         folder = Path(folder)
+        # A folder with weights of a different library keeps its tokenizer too.
+        for name in (weights.WEIGHTS, "tokenizer.json"):
+            check_output(folder / name, weights.OURS)
         if self._tokenizer is not None:
             described = json.dumps(self._tokenizer.describe())
             atomic.write_text(folder / "tokenizer.json", described + "\n")

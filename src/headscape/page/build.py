@@ -20,7 +20,7 @@ from urllib.parse import quote
 from headscape.arrays.pack import Pack
 from headscape.arrays.pack_bytes import Precision, pack_bytes
 from headscape.errors import InputError
-from headscape.io.atomic import replacing
+from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
 
 MODULE: Final = "viewer.js"
 POLICY: Final = (
@@ -32,6 +32,7 @@ PAGE: Final = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
+{generator}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 </head>
@@ -51,10 +52,10 @@ PACK: Final = (
 def write_page(
     path: Path, packs: Sequence[Pack], *, precision: Precision = "float16", title: str | None = None
 ) -> int:
-    """Write the page and return its size in bytes."""
+    """Write the page and return its size in bytes; replace nothing but a page of ours."""
+    check_output(path, KINDS["html"])
     data = build_page(packs, precision=precision, title=title).encode()
-    with replacing(Path(path)) as part:
-        part.write_bytes(data)
+    write_output(Path(path), data, KINDS["html"])
     return len(data)
 
 
@@ -74,6 +75,7 @@ def build_page(
     ]
     return PAGE.format(
         policy=POLICY.format(hash=f"sha256-{digest}"),
+        generator=GENERATOR,
         title=escape(title or ", ".join(pack.title for pack in packs)),
         packs="\n".join(blocks),
         script=script,

@@ -14,6 +14,7 @@ import numpy as np
 
 import headscape
 from headscape.arrays.capture_checks import FORMAT
+from headscape.arrays.capture_file import CAPTURE
 from headscape.arrays.context import ContextDependence, context_dependence
 from headscape.arrays.measures import Measures
 from headscape.capture.capture import Capture
@@ -24,6 +25,7 @@ from headscape.figures.curves import Curves
 from headscape.figures.gallery import Entry
 from headscape.figures.grid import Grid
 from headscape.io import atomic
+from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.loaded import LoadedModel
 from headscape.paper.paper_figures import PaperFigure
 
@@ -71,12 +73,20 @@ def draw(figure: PaperFigure, model: LoadedModel, drawing: Drawing, command: str
         measures = capture.measures(figure.quantity, context=context)
         shown = _only(capture, figure.quantity)
         shown.save(capture_path)
-        atomic.write_text(measures_path, measures.to_json())
+        write_output(measures_path, measures.to_json(), KINDS["json"])
         _draw(figure, shown, drawing)
         atomic.write_text(stamp_path, stamp)
     capture = Capture.load(capture_path, quantities=())
     measures = Measures.from_json(measures_path.read_text(encoding="utf-8"))
     return _entry(figure, model, drawing, capture, measures, command)
+
+
+def check_files(figure: PaperFigure, drawing: Drawing) -> None:
+    """Refuse a folder where a figure would replace a file of a different kind."""
+    data = drawing.out / "data"
+    check_output(data / f"{figure.name}.safetensors", CAPTURE)
+    for path in (data / f"{figure.name}.json", *_pictures(figure, drawing)):
+        check_output(path, KINDS[path.suffix[1:]])
 
 
 def _context(

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headscape.errors import InputError
-from headscape.figures.gallery import Entry
+from headscape.figures.gallery import Entry, check_gallery
+from headscape.io.output_file import KINDS, check_output
 from headscape.loaded import LoadedModel
 from headscape.paper import figure_models
-from headscape.paper.figure_files import Drawing, draw
+from headscape.paper.figure_files import Drawing, check_files, draw
+from headscape.paper.figure_viewer import PAGE as VIEWER
 from headscape.paper.paper_figures import FIGURES, PaperFigure, figure_of
 from headscape.train.loop.metrics import Line
 from headscape.train.trainer import train
@@ -58,8 +60,11 @@ class Job:
         return figures
 
     def check(self) -> None:
-        """Refuse runs that cannot be drawn, before anything is trained."""
+        """Refuse runs that cannot be drawn and files in the way, before anything is trained."""
+        check_gallery(self.drawing.out)
+        check_output(self.drawing.out / VIEWER, KINDS["html"])
         for figure in self.figures():
+            check_files(figure, self.drawing)
             if self.run_of(figure) is None:
                 figure_models.settings(figure, self.preset, self.seed, self.settings)
         for name, folder in self.own_runs.items():

@@ -51,6 +51,8 @@ def check_folder(config: TrainConfig, out: Path, lock: FolderLock, *, resume: bo
         return
     lock.acquire()
     if not checkpoint.has_any(out):
+        # A config.toml of something else must not be replaced.
+        read_config(out)
         return
     if not resume:
         raise InputError(

@@ -6,10 +6,11 @@ A cell is the mean over seeds, with the sample standard deviation after it where
 
 import html
 import math
-import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+from headscape.io.table_text import latex_text, markdown_text, one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,19 +52,19 @@ class Layout:
     def markdown(self) -> str:
         """A Markdown table and its note."""
         lines = [
-            "| length | " + " | ".join(self.columns) + " |",
+            "| length | " + " | ".join(map(markdown_text, self.columns)) + " |",
             "|---:|" + "---:|" * len(self.columns),
         ]
         for length in self.cells:
             cells = self._row(length, "**{}**".format, " ± ")
             lines.append(f"| {length} | " + " | ".join(cells) + " |")
-        return "\n".join([*lines, "", self.note, ""])
+        return "\n".join([*lines, "", markdown_text(self.note), ""])
 
     def latex(self) -> str:
         """A LaTeX tabular for the package booktabs, with its note as a comment."""
-        heads = [re.sub(r"([&%$#_{}])", r"\\\1", column) for column in self.columns]
+        heads = [latex_text(column) for column in self.columns]
         lines = [
-            f"% {self.note}",
+            f"% {one_line(self.note)}",
             rf"\begin{{tabular}}{{r{'r' * len(heads)}}}",
             r"\toprule",
             " & ".join(["Length", *heads]) + r" \\",

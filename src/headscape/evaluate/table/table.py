@@ -12,8 +12,6 @@ maps, which belong to one model each, `passkey-RUN.json`, `.csv`, `.png`, `.svg`
 file is written atomically, and equal rows give equal bytes.
 """
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,7 +29,12 @@ from headscape.evaluate.table.table_row import Quantity, Row, known_quantity
 from headscape.figures.depths import Depths
 from headscape.figures.lengths import Lengths
 from headscape.figures.style import save as save_figure
-from headscape.io import atomic
+from headscape.io.output_file import KINDS, check_output, write_output
+from headscape.io.table_text import csv_text
+from headscape.io.terminal import printable
+
+STEMS = ("evaluation", "tasks", "positions", "passkey", "needle")
+"""How the names of a table's files begin."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -73,7 +76,7 @@ class Table:
     def __repr__(self) -> str:
         lengths = self.lengths
         span = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-        return f"Table({self.quantity} of {', '.join(self.methods)} at length {span})"
+        return f"Table({self.quantity} of {printable(', '.join(self.methods))} at length {span})"
 
     @property
     def methods(self) -> list[str]:
@@ -114,12 +117,8 @@ class Table:
 
     def to_csv(self) -> str:
         """Every row, with the quantity and its interval."""
-        out = io.StringIO()
         records = self._records()
-        writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-        return out.getvalue()
+        return csv_text(list(records[0]), records)
 
     def to_frame(self) -> Any:
         """Every row as a pandas DataFrame, with the columns of `to_csv`."""
@@ -151,8 +150,12 @@ class Table:
         return heat_map(self.rows, shown) if maps else against_length(self.rows, shown)
 
     def save(self, folder: Path | str) -> list[Path]:
-        """Write the table's files into a folder; return their paths."""
+        """Write the table's files into a folder; return their paths.
+
+        Files of an earlier table are replaced; a file of a different kind is refused.
+        """
         folder = Path(folder)
+        check_folder(folder)
         paths = []
         for label, table in self.maps().items():
             stem = folder / f"{table.rows[0].task}-{label}"
@@ -198,6 +201,14 @@ class Table:
         ]
 
 
+def check_folder(folder: Path, reads: Iterable[Path | str] = ()) -> None:
+    """Refuse a folder where a table would replace a file of a different kind, or one it reads."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        kind = KINDS.get(path.suffix[1:])
+        if kind is not None and path.stem.split("-")[0] in STEMS:
+            check_output(path, kind, reads=reads)
+
+
 def _map_layout(table: Table) -> Layout:
     """One model's heat map: lengths down, depths across."""
     cells = {(row.length, row.depth): row for row in table.rows}
@@ -224,5 +235,5 @@ def format_number(value: float, quantity: Quantity = "perplexity") -> str:
 def _write(stem: Path, texts: Mapping[str, str]) -> list[Path]:
     paths = {stem.with_name(f"{stem.name}.{suffix}"): text for suffix, text in texts.items()}
     for path, text in paths.items():
-        atomic.write_text(path, text)
+        write_output(path, text, KINDS[path.suffix[1:]])
     return list(paths)
