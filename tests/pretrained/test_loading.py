@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from headscape.attention.reference import scores
 from headscape.errors import InputError
@@ -14,6 +15,11 @@ from pretrained.families import FAMILIES, GROUPED, SIZES
 from pretrained.test_families import observed, tokens
 
 transformers = pytest.importorskip("transformers")
+
+
+def one_tensor(folder: Path) -> None:
+    """Write weights of a single tensor."""
+    save_file({"x": torch.zeros(1)}, folder / "model.safetensors")
 
 
 def test_a_folder_opens_as_the_model_in_memory(tmp_path: Path) -> None:
@@ -172,6 +178,9 @@ def test_bad_folders_are_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no config\.json"):
         load(f"hf:{tmp_path}")
     (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"has neither model\.safetensors nor"):
+        load(f"hf:{tmp_path}")
+    one_tensor(tmp_path)
     with pytest.raises(InputError, match="is not a model that transformers loads"):
         load(f"hf:{tmp_path}")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "nothing-known"}))
@@ -201,8 +210,6 @@ def test_an_encoder_without_the_head_that_its_config_names_is_read(tmp_path: Pat
 
 
 def test_missing_weights_are_not_replaced_by_random_ones(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     FAMILIES["llama"].build().save_pretrained(tmp_path)
     every = load_file(tmp_path / "model.safetensors")
     # A packed matrix under a name of its own, as quantised weights are stored.
@@ -219,17 +226,23 @@ def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
     theirs = FAMILIES["llama"].build()
     theirs.config.save_pretrained(tmp_path)
     torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match="is not a model that transformers loads"):
+    with pytest.raises(InputError, match=r"pytorch_model\.bin is a pickle, which can run code"):
         load(f"hf:{tmp_path}")
 
 
-def test_code_in_a_folder_is_not_run(tmp_path: Path) -> None:
+def test_code_in_a_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = tmp_path / "ran"
     (tmp_path / "modeling.py").write_text(f"open({str(ran)!r}, 'w')\n")
     described = {"model_type": "own", "auto_map": {"AutoConfig": "modeling.Config",
                  "AutoModelForCausalLM": "modeling.Model"}}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(described))
-    with pytest.raises(InputError, match="is not a model that transformers loads"):
+    one_tensor(tmp_path)
+
+    def answer(question: str) -> str:
+        raise AssertionError(f"asked {question!r}")
+
+    monkeypatch.setattr("builtins.input", answer)
+    with pytest.raises(InputError, match="is not a model that transformers loads: The repository"):
         load(f"hf:{tmp_path}")
     assert not ran.exists()
 
@@ -336,6 +349,33 @@ def test_attention_in_two_parts_is_refused() -> None:
     theirs = transformers.DiffLlamaForCausalLM(transformers.DiffLlamaConfig(**GROUPED))
     with pytest.raises(InputError, match="more than once per layer"):
         load(theirs)
+
+
+RECURRENT = {"hidden_size": 48, "num_hidden_layers": 2, "vocab_size": 67}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("MambaForCausalLM", RECURRENT),
+        ("FalconMambaForCausalLM", RECURRENT),
+        ("RwkvForCausalLM", RECURRENT),
+        ("FNetModel", RECURRENT),
+        ("FNetModel", SIZES),
+    ],
+)
+def test_models_without_attention_heads_are_refused(kind: str, sizes: dict[str, Any]) -> None:
+    made = getattr(transformers, kind)
+    with pytest.raises(InputError, match=r"model, which has no attention heads: Headscape reads"):
+        load(made(made.config_class(**sizes)).eval())
+
+
+@pytest.mark.parametrize("name", ["llama", "llama4", "gptj", "roformer"])
+def test_one_token_of_a_rotating_model_is_captured(name: str) -> None:
+    cap = load(FAMILIES[name].build()).capture([5], layers="all")
+    assert cap.length == 1
+    assert cap.weights(layer=0, head=0) == pytest.approx(1.0)
+    assert cap.bias(layer=0, head=0) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_two_models_are_not_observed_at_once() -> None:

@@ -58,6 +58,7 @@ def read_model(
     finally:
         table.close()
     if not calls:
+        _need_heads(name, body, config)
         return None
     at_input = read_input(table, config, shape_of(calls[0], config))
     layers = []
@@ -72,6 +73,17 @@ def read_model(
         layers.append(reading)
     every = [calls[layer] for layer in sorted(calls)]
     return ModelReading(layers, every, at_input, convolves=table.convolves)
+
+
+def _need_heads(name: str, body: nn.Module, config: Any) -> None:
+    """Raise InputError for a model without attention heads: Mamba, RWKV, FNet."""
+    # RWKV calls its time mixing attention, and FNet's config may contain a number of heads.
+    attends = any("ttention" in type(module).__name__ for module in body.modules())
+    if not attends or getattr(config, "num_attention_heads", None) is None:
+        raise InputError(
+            f"{name} is a {config.model_type!r} model, which has no attention heads: Headscape "
+            f"reads models with attention."
+        )
 
 
 def check_layer(
