@@ -7,10 +7,12 @@ and vocabularies, all inside the model's own folder. `explained` turns what a li
 them into a sentence.
 """
 
+import math
 import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,22 +38,42 @@ SIZES: Final = (
     "encoder_attention_heads", "decoder_attention_heads", "num_key_value_heads", "head_dim",
     "vocab_size",
 )  # fmt: skip
+MAX_CAUSE: Final = 240
+"""Characters of a library's message in ours."""
 LIBRARIES: Final = ("headscape", "transformers")
 
 
+@dataclass(frozen=True)
+class ModelFiles:
+    """The checked files of a model."""
+
+    view: Path
+    """A folder with a link to each of them."""
+    numbers: int
+    """Numbers in all stored tensors."""
+
+
 @contextmanager
-def checked_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder with links to the checked files of a model, for as long as the context is open.
+def checked_folder(folder: Path) -> Iterator[ModelFiles]:
+    """Yield the checked files of a model, which exist for as long as the context is open.
 
     Raises InputError for a file that is too large, nested too deeply, of a wrong type or outside
     the folder, and for a config that does not fit the weights.
     """
     config = read_json(folder / "config.json")
+    if (folder / "adapter_config.json").is_file():
+        raise InputError(
+            f"{folder} has an adapter beside its weights (adapter_config.json): merge it into them "
+            f"with peft's merge_and_unload and save the result."
+        )
     files = {"config.json": folder / "config.json", **_weights(folder, config)}
-    tensors = sum(
-        _count_tensors(path) for name, path in files.items() if name.endswith(".safetensors")
-    )
-    _check_config(folder / "config.json", config, tensors)
+    sizes = [
+        size
+        for name, path in files.items()
+        if name.endswith(".safetensors")
+        for size in _tensor_sizes(path)
+    ]
+    _check_config(folder / "config.json", config, len(sizes))
     for name in JSON:
         if (folder / name).is_file():
             read_json(folder / name)
@@ -64,12 +86,12 @@ def checked_folder(folder: Path) -> Iterator[Path]:
     inside = _inside(folder)
     targets = {name: _target(path, inside) for name, path in files.items()}
     with _links(targets) as view:
-        yield view
+        yield ModelFiles(view, sum(sizes))
 
 
 @contextmanager
-def checked_gguf(path: Path) -> Iterator[Path]:
-    """Yield a folder with a link to a GGUF file that states no more layers than it has tensors."""
+def checked_gguf(path: Path) -> Iterator[ModelFiles]:
+    """Yield a GGUF file, which may state no more layers than it has tensors."""
     from gguf import GGUFReader
 
     with explained(path, "is not a GGUF file that can be read"):
@@ -82,7 +104,7 @@ def checked_gguf(path: Path) -> Iterator[Path]:
     for stated in layers:
         _check_layers(path, "block_count", stated, len(reader.tensors))
     with _links({path.name: path.resolve()}) as view:
-        yield view
+        yield ModelFiles(view, sum(int(tensor.n_elements) for tensor in reader.tensors))
 
 
 @contextmanager
@@ -149,12 +171,12 @@ def _named(folder: Path, name: Any, source: Path) -> Path:
     return folder / name
 
 
-def _count_tensors(path: Path) -> int:
+def _tensor_sizes(path: Path) -> list[int]:
     with (
         explained(path, "is truncated or damaged"),
         safe_open(path, framework="numpy") as file,
     ):
-        return len(file.keys())
+        return [math.prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
 
 
 def _check_config(path: Path, config: dict[str, Any], tensors: int) -> None:
@@ -169,7 +191,7 @@ def _check_config(path: Path, config: dict[str, Any], tensors: int) -> None:
         part = parts.pop()
         parts += [value for value in part.values() if isinstance(value, dict)]
         for name, value in part.items():
-            if name in SIZES and isinstance(value, int) and value < 1:
+            if name in (*SIZES, *LAYERS[:4]) and isinstance(value, int) and value < 1:
                 raise InputError(f"{path}: {name} must be at least 1, got {value}.")
             if name in LAYERS and isinstance(value, int):
                 _check_layers(path, name, value, tensors)
@@ -231,6 +253,8 @@ def _cause(error: BaseException) -> str:
     """Return the first line of a library's message, in printable characters."""
     said = str(error.__cause__ or error).strip()
     first = said.splitlines()[0] if said else ""
-    first = re.sub(r"\s+", " ", "".join(x if x.isprintable() else " " for x in first)).strip(" .:")
-    told = isinstance(error, (OSError, ValueError, ImportError, RuntimeError)) and first
-    return first if told else f"{type(error).__name__} {first}".strip()
+    first = re.sub(r"\s+", " ", "".join(x if x.isprintable() else " " for x in first)).strip(" .:!")
+    if len(first) > MAX_CAUSE:
+        first = f"{first[:MAX_CAUSE].rstrip()} ..."
+    terse = isinstance(error, LookupError | AttributeError | TypeError | AssertionError)
+    return f"{type(error).__name__} {first}".strip() if terse or not first else first

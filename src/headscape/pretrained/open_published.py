@@ -3,6 +3,7 @@
 `transformers` is optional. No pickle is opened and no code of a model's folder is run.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from headscape.errors import InputError
-from headscape.pretrained.memory_check import check_memory
+from headscape.pretrained.memory_check import check_size
 from headscape.pretrained.model_folder import checked_folder, checked_gguf, explained
 from headscape.pretrained.published_model import PublishedModel, body_of
 from headscape.pretrained.readable_attention import ENCODING
@@ -65,7 +66,8 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
     transformers = _transformers()
     _need_files(folder)
     opened = checked_gguf if folder.suffix == ".gguf" else checked_folder
-    with opened(folder) as view, _quiet(transformers):
+    with opened(folder) as files, _quiet(transformers):
+        view = files.view
         # transformers would prefer a GGUF file of this name in the current folder to a relative one.
         gguf = {"gguf_file": str(view / folder.name)} if folder.suffix == ".gguf" else {}
         given = {"local_files_only": True, "trust_remote_code": False, **gguf}
@@ -74,12 +76,14 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
             _refuse_own(folder, config)
             kind = _class(transformers, config)
             _refuse_flash(folder, kind, config)
-            check_memory(folder.name, kind, config)
+            check_size(folder.name, kind, config, files.numbers)
             model, found = kind.from_pretrained(
                 view, use_safetensors=not gguf, dtype=torch.float32, output_loading_info=True,
-                **given,
+                ignore_mismatched_sizes=True, **given,
             )  # fmt: skip
+        _need_shapes(folder, found["mismatched_keys"])
         _need_weights(folder, model, found["missing_keys"])
+        _need_layers(folder, model, found["unexpected_keys"])
         model.name_or_path = model.config.name_or_path = str(folder.parent if gguf else folder)
         name = folder.stem if gguf else folder.resolve().name
 
@@ -140,6 +144,15 @@ def _refuse_flash(folder: Path, kind: Any, config: Any) -> None:
         )
 
 
+def _need_shapes(folder: Path, mismatched: Collection[tuple[str, Any, Any]]) -> None:
+    """Raise InputError if weights have other shapes than the config: they would be random."""
+    for name, stored, needed in sorted(mismatched, key=lambda each: each[0])[:1]:
+        raise InputError(
+            f"{folder} has {name} of shape {tuple(stored)}, and its config needs {tuple(needed)}: "
+            f"config and weights do not belong together."
+        )
+
+
 def _need_weights(folder: Path, model: Any, missing: Collection[str]) -> None:
     """Raise InputError if weights are missing: transformers fills them with random numbers.
 
@@ -160,6 +173,17 @@ def _need_weights(folder: Path, model: Any, missing: Collection[str]) -> None:
             f"{folder} lacks {len(names)} weights of its model, the first of them {names[0]}: they "
             f"are missing or stored in a form that transformers does not read."
         )
+
+
+def _need_layers(folder: Path, model: Any, unexpected: Collection[str]) -> None:
+    """Raise InputError if weights of more layers are stored than the config states."""
+    read = {re.sub(r"\d+", "N", name) for name in model.state_dict()}
+    for name in sorted(unexpected):
+        if re.search(r"\.\d+\.", name) and re.sub(r"\d+", "N", name) in read:
+            raise InputError(
+                f"{folder} has {name}, a weight of a layer that its config leaves out: config and "
+                f"weights do not belong together."
+            )
 
 
 def _class(transformers: Any, config: Any) -> Any:

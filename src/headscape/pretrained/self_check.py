@@ -90,6 +90,12 @@ def check_layer(
     name: str, layer: int, reading: LayerReading, call: AttentionCall, result: Tensor
 ) -> None:
     """Raise InputError if the layer computed from what was read is not the model's own."""
+    if not bool(result.isfinite().all()):
+        raise InputError(
+            f"{name} computes values that are not finite: in layer {layer} (counted from 0) its "
+            f"attention has NaN or infinity on a short random sequence, so its weights or its "
+            f"config are wrong."
+        )
     inputs = reading.inputs(call, layer)
     differs = (attend(inputs) - result).abs()
     allowed = allowance(result.dtype) * output_rounding(inputs)
