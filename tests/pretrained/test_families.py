@@ -46,7 +46,9 @@ def own_weights(model: Any, given: torch.Tensor, wavlm: bool) -> list[torch.Tens
         found = model(given, output_attentions=True).attentions
     # It repeats that mean, now the weights of every head, once per head.
     length = given.shape[1]
-    return [own[:, 0] if wavlm else own if own.ndim == 4 else unblocked(own, length) for own in found]
+    return [
+        own[:, 0] if wavlm else own if own.ndim == 4 else unblocked(own, length) for own in found
+    ]
 
 
 def unblocked(weights: torch.Tensor, length: int) -> torch.Tensor:

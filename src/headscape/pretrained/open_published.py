@@ -114,7 +114,10 @@ def _need_files(source: Path) -> None:
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
     """Silence progress bars and warnings of transformers: what matters of them is checked here."""
-    said, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
+    said, bars = (
+        transformers.logging.get_verbosity(),
+        transformers.logging.is_progress_bar_enabled(),
+    )
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
