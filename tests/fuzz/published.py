@@ -34,7 +34,6 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import tokenizers
-import torch
 import transformers
 
 import headscape as hs
@@ -87,14 +86,20 @@ def vary(draw: random.Random, name: str, family: Family) -> Family:
         config["rope_parameters"]["rope_theta"] = 10 ** draw.uniform(1, 6)
     elif name in PLAIN_ROPE:
         config["rope_parameters"] = _rope(draw, config)
-    for key in ("rotary_pct", "partial_rotary_factor"):
-        if key in config:
-            config[key] = draw.choice([0.25, 0.5, 1.0])
+    return replace(family, config=config | _shares(draw, name, config))
+
+
+def _shares(draw: random.Random, name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return random rotary shares and bucket counts, where a family has them."""
+    found: dict[str, Any] = {
+        key: draw.choice([0.25, 0.5, 1.0])
+        for key in ("rotary_pct", "partial_rotary_factor")
+        if key in config
+    }
     if name in {"t5", "umt5", "longt5-local"}:
-        config["relative_attention_num_buckets"] = draw.choice([4, 8, 16, 32])
-    if name in {"t5", "umt5", "longt5-local"}:
-        config["relative_attention_max_distance"] = draw.choice([20, 64, 128])
-    return replace(family, config=config)
+        found["relative_attention_num_buckets"] = draw.choice([4, 8, 16, 32])
+        found["relative_attention_max_distance"] = draw.choice([20, 64, 128])
+    return found
 
 
 def _rope(draw: random.Random, config: dict[str, Any]) -> dict[str, Any]:
@@ -147,8 +152,8 @@ def attention(seed: int) -> str:
 
 
 SAVED = ("llama3", "gemma3", "gpt2", "t5", "bloom", "mpnet", "gpt-oss", "wavlm", "deberta-v3")
-JSON_FILES = ("config.json", "config.json", "config.json", "tokenizer_config.json", "tokenizer.json",
-              "generation_config.json", "model.safetensors.index.json")  # fmt: skip
+JSON_FILES = ("config.json", "config.json", "config.json", "tokenizer_config.json",
+              "tokenizer.json", "generation_config.json", "model.safetensors.index.json")  # fmt: skip
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2, 7, 64, 10**6, 10**12, 10**30, -(10**12), 0.0, 0.5, -1.5, 1e308,
     float("nan"), float("inf"), "", "x", "\ud800", "\x1b[31m", "../x", "/etc/passwd", "pipeline",
@@ -157,14 +162,18 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+def _changed_bytes(draw: random.Random, text: str) -> bytes:
+    data = bytearray(text.encode())
+    for _ in range(draw.randint(1, 4)):
+        at = draw.randrange(len(data))
+        data[at : at + draw.randint(0, 3)] = draw.randbytes(draw.randint(0, 3))
+    return bytes(data)
+
+
 def mutated(draw: random.Random, text: str) -> bytes:
     """Return JSON with some of its values replaced, removed or moved, or some bytes changed."""
     if draw.random() < 0.1:
-        data = bytearray(text.encode())
-        for _ in range(draw.randint(1, 4)):
-            at = draw.randrange(len(data))
-            data[at : at + draw.randint(0, 3)] = draw.randbytes(draw.randint(0, 3))
-        return bytes(data)
+        return _changed_bytes(draw, text)
     value = json.loads(text)
     for _ in range(draw.choice([1, 1, 1, 2, 4])):
         places = [(value, key) for key in value]
@@ -199,7 +208,8 @@ def saved() -> Path:
     atexit.register(shutil.rmtree, home)
     words = tokenizers.models.WordLevel({chr(97 + n): n for n in range(26)}, unk_token="a")  # noqa: S106
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizers.Tokenizer(words), eos_token="b"
+        tokenizer_object=tokenizers.Tokenizer(words),
+        eos_token="b",  # noqa: S106
     )
     for name in SAVED:
         model = FAMILIES[name].build().float()

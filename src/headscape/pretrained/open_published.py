@@ -68,7 +68,7 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
     opened = checked_gguf if folder.suffix == ".gguf" else checked_folder
     with opened(folder) as files, _quiet(transformers):
         view = files.view
-        # transformers would prefer a GGUF file of this name in the current folder to a relative one.
+        # By name alone, transformers would prefer a GGUF file in the current folder.
         gguf = {"gguf_file": str(view / folder.name)} if folder.suffix == ".gguf" else {}
         given = {"local_files_only": True, "trust_remote_code": False, **gguf}
         with explained(folder, "is not a model that transformers loads", view):
