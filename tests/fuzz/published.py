@@ -153,7 +153,8 @@ def attention(seed: int) -> str:
 
 SAVED = ("llama3", "gemma3", "gpt2", "t5", "bloom", "mpnet", "gpt-oss", "wavlm", "deberta-v3")
 JSON_FILES = ("config.json", "config.json", "config.json", "tokenizer_config.json",
-              "tokenizer.json", "generation_config.json", "model.safetensors.index.json")  # fmt: skip
+              "tokenizer.json", "generation_config.json",
+              "model.safetensors.index.json")  # fmt: skip
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2, 7, 64, 10**6, 10**12, 10**30, -(10**12), 0.0, 0.5, -1.5, 1e308,
     float("nan"), float("inf"), "", "x", "\ud800", "\x1b[31m", "../x", "/etc/passwd", "pipeline",
