@@ -45,17 +45,20 @@ def own_weights(model: Any, given: torch.Tensor, wavlm: bool) -> list[torch.Tens
             patch.setattr(functions, "multi_head_attention_forward", apart)
         found = model(given, output_attentions=True).attentions
     # It repeats that mean, now the weights of every head, once per head.
-    return [own[:, 0] if wavlm else own if own.ndim == 4 else unblocked(own) for own in found]
+    length = given.shape[1]
+    return [
+        own[:, 0] if wavlm else own if own.ndim == 4 else unblocked(own, length) for own in found
+    ]
 
 
-def unblocked(weights: torch.Tensor) -> torch.Tensor:
+def unblocked(weights: torch.Tensor, length: int) -> torch.Tensor:
     """LongT5's weights [b blocks h r 3r] as a whole map."""
     _, blocks, heads, size, _ = weights.shape
     whole = torch.zeros(1, heads, blocks * size, (blocks + 2) * size, dtype=weights.dtype)
     for block in range(blocks):
         rows = slice(block * size, (block + 1) * size)
         whole[:, :, rows, block * size : (block + 3) * size] = weights[:, block]
-    return whole[:, :, :LENGTH, size : size + LENGTH]
+    return whole[:, :, :length, size : size + length]
 
 
 @pytest.fixture(params=FAMILIES)

@@ -1,11 +1,13 @@
 """What loading refuses, what it cannot recognise, and that a wrong reading is caught."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from headscape.attention.reference import scores
 from headscape.errors import InputError
@@ -14,6 +16,11 @@ from pretrained.families import FAMILIES, GROUPED, SIZES
 from pretrained.test_families import observed, tokens
 
 transformers = pytest.importorskip("transformers")
+
+
+def one_tensor(folder: Path) -> None:
+    """Write weights of a single tensor."""
+    save_file({"x": torch.zeros(1)}, folder / "model.safetensors")
 
 
 def test_a_folder_opens_as_the_model_in_memory(tmp_path: Path) -> None:
@@ -172,6 +179,9 @@ def test_bad_folders_are_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no config\.json"):
         load(f"hf:{tmp_path}")
     (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"has neither model\.safetensors nor"):
+        load(f"hf:{tmp_path}")
+    one_tensor(tmp_path)
     with pytest.raises(InputError, match="is not a model that transformers loads"):
         load(f"hf:{tmp_path}")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "nothing-known"}))
@@ -200,9 +210,110 @@ def test_an_encoder_without_the_head_that_its_config_names_is_read(tmp_path: Pat
     assert load(f"hf:{tmp_path}").spec.encoding == "t5"
 
 
-def test_missing_weights_are_not_replaced_by_random_ones(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "small"
+    FAMILIES["llama"].build().float().save_pretrained(folder)
+    return folder
 
+
+def changed(source: Path, folder: Path, **fields: Any) -> Path:
+    """A copy of a model's folder with other values in its config."""
+    copied = shutil.copytree(source, folder / "copied")
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps({**config, **fields}))
+    return copied
+
+
+@pytest.mark.parametrize(
+    "named", ["weights.bin", "../x.safetensors", "/x.safetensors", ["x"], "missing.safetensors"]
+)
+def test_an_index_names_safetensors_of_its_folder_only(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: object
+) -> None:
+    folder = changed(small, tmp_path)
+    every = load_file(folder / "model.safetensors")
+    torch.save(every, folder / "weights.bin")
+    (folder / "model.safetensors").rename(tmp_path / "x.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(every, named)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    def opened(*_: Any, **__: Any) -> None:
+        raise AssertionError("torch.load was called")
+
+    monkeypatch.setattr(torch, "load", opened)
+    with pytest.raises(InputError, match=r"index\.json names .*(must be|missing)"):
+        load(f"hf:{folder}")
+
+
+def test_a_link_out_of_the_folder_is_refused_and_one_into_the_hub_cache_is_read(
+    small: Path, tmp_path: Path
+) -> None:
+    folder = changed(small, tmp_path)
+    (folder / "model.safetensors").rename(tmp_path / "x.safetensors")
+    (folder / "model.safetensors").symlink_to(tmp_path / "x.safetensors")
+    with pytest.raises(InputError, match=r"is a link to .*, outside the model's folder"):
+        load(f"hf:{folder}")
+    cache = tmp_path / "models--a--b"
+    shutil.copytree(small, cache / "blobs")
+    snapshot = cache / "snapshots" / "0f"
+    snapshot.mkdir(parents=True)
+    for path in (cache / "blobs").iterdir():
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+    assert load(f"hf:{snapshot}").spec.encoding == "rope"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_hidden_layers": 100_000}, "num_hidden_layers is 100000, but the weights have 30"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1, got 0"),
+        ({"num_hidden_layers": 2}, "a weight of a layer that its config leaves out"),
+        ({"hidden_size": -4}, "hidden_size must be at least 1, got -4"),
+        ({"intermediate_size": 10**7}, "weights, and its config describes"),
+        ({"vocab_size": 60}, r"of shape \(67, 48\), and its config needs \(60, 48\)"),
+        ({"model_type": []}, r"model_type must be a string, got \[\]"),
+        ({"architectures": [3]}, "architectures must be a list of strings"),
+        ({"attn_implementation": "a/b"}, "is code from the Hub, which is not run"),
+        ({"transformers_weights": "adapter_model.bin"}, "names the file 'adapter_model.bin'"),
+        ({"rope_parameters": {"rope_type": "zzz"}}, "transformers loads: KeyError 'zzz'"),
+    ],
+)
+def test_a_config_that_cannot_be_right_is_refused(
+    small: Path, tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        load(f"hf:{changed(small, tmp_path, **fields)}")
+
+
+def test_a_function_of_transformers_is_no_architecture(small: Path, tmp_path: Path) -> None:
+    assert load(f"hf:{changed(small, tmp_path, architectures=['pipeline'])}").spec.heads == 6
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "tokenizer.json"])
+def test_deep_json_is_refused(small: Path, tmp_path: Path, name: str) -> None:
+    folder = changed(small, tmp_path)
+    for depth in (100, 100_000):
+        (folder / name).write_text(f'{{"a": {"[" * depth}{"]" * depth}}}')
+        with pytest.raises(InputError, match=f"{name} is JSON nested too deeply"):
+            load(f"hf:{folder}")
+
+
+def test_a_gguf_file_is_opened_with_its_prefix_and_its_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(InputError, match=r"is opened as hf:.*x\.gguf, .*headscape\[gguf\]"):
+        load(path)
+    monkeypatch.setattr("headscape.pretrained.open_published.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"needs .* gguf and accelerate: .*headscape\[gguf\]"):
+        load(f"hf:{path}")
+    with pytest.raises(InputError, match="`hf download NAME --local-dir FOLDER` wrote"):
+        load("hf:a-name/on-the-hub")
+
+
+def test_missing_weights_are_not_replaced_by_random_ones(tmp_path: Path) -> None:
     FAMILIES["llama"].build().save_pretrained(tmp_path)
     every = load_file(tmp_path / "model.safetensors")
     # A packed matrix under a name of its own, as quantised weights are stored.
@@ -219,17 +330,23 @@ def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
     theirs = FAMILIES["llama"].build()
     theirs.config.save_pretrained(tmp_path)
     torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match="is not a model that transformers loads"):
+    with pytest.raises(InputError, match=r"pytorch_model\.bin is a pickle, which can run code"):
         load(f"hf:{tmp_path}")
 
 
-def test_code_in_a_folder_is_not_run(tmp_path: Path) -> None:
+def test_code_in_a_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = tmp_path / "ran"
     (tmp_path / "modeling.py").write_text(f"open({str(ran)!r}, 'w')\n")
     described = {"model_type": "own", "auto_map": {"AutoConfig": "modeling.Config",
                  "AutoModelForCausalLM": "modeling.Model"}}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(described))
-    with pytest.raises(InputError, match="is not a model that transformers loads"):
+    one_tensor(tmp_path)
+
+    def answer(question: str) -> str:
+        raise AssertionError(f"asked {question!r}")
+
+    monkeypatch.setattr("builtins.input", answer)
+    with pytest.raises(InputError, match="is not a model that transformers loads: The repository"):
         load(f"hf:{tmp_path}")
     assert not ran.exists()
 
@@ -336,6 +453,33 @@ def test_attention_in_two_parts_is_refused() -> None:
     theirs = transformers.DiffLlamaForCausalLM(transformers.DiffLlamaConfig(**GROUPED))
     with pytest.raises(InputError, match="more than once per layer"):
         load(theirs)
+
+
+RECURRENT = {"hidden_size": 48, "num_hidden_layers": 2, "vocab_size": 67}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("MambaForCausalLM", RECURRENT),
+        ("FalconMambaForCausalLM", RECURRENT),
+        ("RwkvForCausalLM", RECURRENT),
+        ("FNetModel", RECURRENT),
+        ("FNetModel", SIZES),
+    ],
+)
+def test_models_without_attention_heads_are_refused(kind: str, sizes: dict[str, Any]) -> None:
+    made = getattr(transformers, kind)
+    with pytest.raises(InputError, match=r"model, which has no attention heads: Headscape reads"):
+        load(made(made.config_class(**sizes)).eval())
+
+
+@pytest.mark.parametrize("name", ["llama", "llama4", "gptj", "roformer"])
+def test_one_token_of_a_rotating_model_is_captured(name: str) -> None:
+    cap = load(FAMILIES[name].build()).capture([5], layers="all")
+    assert cap.length == 1
+    assert cap.weights(layer=0, head=0) == pytest.approx(1.0)
+    assert cap.bias(layer=0, head=0) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_two_models_are_not_observed_at_once() -> None:

@@ -163,10 +163,29 @@ class GPT2(nn.Module):
         else:
             config, tensors = published.read(folder)
         try:
-            model = cls(config)
+            return cls.from_tensors(config, tensors, source=str(folder))
         except UnknownEncodingError as error:
             raise error.in_folder(folder) from error
-        model.load_tensors(tensors, source=str(folder))
+
+    @classmethod
+    def from_tensors(
+        cls, config: ModelConfig, tensors: dict[str, Tensor], *, source: str
+    ) -> "GPT2":
+        """Return a model with these tensors; memory is used only for a config that fits them."""
+        if config.layers > len(tensors):
+            raise InputError(
+                f"{source} has {len(tensors)} tensors, too few for the {config.layers} layers of "
+                f"its config."
+            )
+        try:
+            with torch.device("meta"):
+                cls(config).check_tensors(tensors, source=source)
+        except (RuntimeError, OverflowError, TypeError, MemoryError) as error:
+            raise InputError(
+                f"{source} has a config whose sizes cannot be built: {str(error).splitlines()[0]}."
+            ) from error
+        model = cls(config)
+        model.load_tensors(tensors, source=source)
         return model
 
     def save_pretrained(self, folder: FilePath | str) -> None:
@@ -180,6 +199,12 @@ class GPT2(nn.Module):
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor], *, source: str) -> None:
         """Copy every learned tensor by name; refuse missing, unknown and wrongly shaped ones."""
+        self.check_tensors(tensors, source=source)
+        for name, value in self.tensors().items():
+            value.copy_(tensors[name])
+
+    def check_tensors(self, tensors: dict[str, Tensor], *, source: str) -> None:
+        """Raise InputError for missing, unknown and wrongly shaped tensors."""
         mine = self.tensors()
         for name, value in mine.items():
             if name not in tensors:
@@ -192,8 +217,6 @@ class GPT2(nn.Module):
         surplus = sorted(set(tensors) - set(mine))
         if surplus:
             raise InputError(f"{source} has the tensor {surplus[0]!r}, which this model does not.")
-        for name, value in mine.items():
-            value.copy_(tensors[name])
 
     def conventions(self) -> dict[str, object]:
         """Every convention of the encoding, defaults written out; of a schedule, per layer."""

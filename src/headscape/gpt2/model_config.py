@@ -65,6 +65,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_types(self, skip=("encoding_fields",))
+        if not isinstance(self.encoding_fields, Mapping):
+            raise InputError(
+                f"encoding_fields must be an object of names and values, got "
+                f"{type(self.encoding_fields).__name__}."
+            )
         object.__setattr__(self, "encoding_fields", as_tuples(self.encoding_fields))
         at_least(1, layers=self.layers, heads=self.heads, width=self.width)
         at_least(1, vocabulary=self.vocabulary, train_length=self.train_length)

@@ -119,18 +119,20 @@ class AttentionWatch:
             run = original(name, default)
 
             def attention(
-                module: nn.Module, q: Any, k: Any, v: Any, mask: Any, *rest: Any, **more: Any
+                module: nn.Module, q: Any, k: Any, v: Any, *rest: Any, **more: Any
             ) -> Any:
                 if id(module) not in ours:
-                    return run(module, q, k, v, mask, *rest, **more)
+                    return run(module, q, k, v, *rest, **more)
                 if self.probe.running:
                     raise Captured(q, k)
                 given = self._given(module)
                 if crosses(given, q, k):
-                    return run(module, q, k, v, mask, *rest, **more)
+                    return run(module, q, k, v, *rest, **more)
                 if self._wanted():
+                    # AFMoE names its mask; most families pass it by place.
+                    mask = rest[0] if rest else more.get("attention_mask")
                     self._report(module, given, q, k, v, mask, more)
-                result = run(module, q, k, v, mask, *rest, **more)
+                result = run(module, q, k, v, *rest, **more)
                 changed = self._finish(result[0].transpose(1, 2))
                 return result if changed is None else (changed.transpose(1, 2), *result[1:])
 

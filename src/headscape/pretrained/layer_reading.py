@@ -53,7 +53,9 @@ class LayerReading:
         if at is not None:
             positions = Positions(at, at)
         factor = self.encoding.temperature(positions.q)
-        q, unrotated = call.q, call.unrotated if rotates(call) else None
+        # Position 0 rotates nothing, so a sequence of one token is equal before and after.
+        turned = self.encoding.rotates or rotates(call)
+        q, unrotated = call.q, call.unrotated if turned else None
         if factor is not None:
             # The model's queries contain the factor; here it is part of position, so divide it out.
             shrink = (1 / factor)[..., None].to(q.dtype)

@@ -3,15 +3,18 @@
 `transformers` is optional. No pickle is opened and no code of a model's folder is run.
 """
 
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from headscape.errors import InputError
-from headscape.pretrained.memory_check import check_memory
+from headscape.pretrained.memory_check import check_size
+from headscape.pretrained.model_folder import checked_folder, checked_gguf, explained
 from headscape.pretrained.published_model import PublishedModel, body_of
 from headscape.pretrained.readable_attention import ENCODING
 from headscape.pretrained.sound_input import sound_input
@@ -20,6 +23,11 @@ from headscape.text.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.text.tokenize.tokenizer import Tokenizer
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+HOW = (
+    "hf: takes a folder on this machine that save_pretrained or `hf download NAME --local-dir "
+    "FOLDER` wrote, or a GGUF file, and downloads nothing itself"
+)
+"""How to get a model, for messages."""
 
 
 def is_published(given: object) -> bool:
@@ -56,38 +64,68 @@ def _wrapped(
 def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> PublishedModel:
     """Load a model from a folder of safetensors or from a GGUF file, in float32."""
     transformers = _transformers()
-    gguf = {"gguf_file": folder.name} if folder.suffix == ".gguf" else {}
-    home = folder.parent if gguf else folder
-    if not home.is_dir():
-        raise InputError(f"there is no folder {home}: give the folder of a downloaded model.")
-    if not gguf and not (home / "config.json").is_file():
-        raise InputError(f"{home} has no config.json: give the folder of a downloaded model.")
-    if gguf and not folder.is_file():
-        raise InputError(f"there is no file {folder}.")
-    bars = transformers.logging.is_progress_bar_enabled()
+    _need_files(folder)
+    opened = checked_gguf if folder.suffix == ".gguf" else checked_folder
+    with opened(folder) as files, _quiet(transformers):
+        view = files.view
+        # By name alone, transformers would prefer a GGUF file in the current folder.
+        gguf = {"gguf_file": str(view / folder.name)} if folder.suffix == ".gguf" else {}
+        given = {"local_files_only": True, "trust_remote_code": False, **gguf}
+        with explained(folder, "is not a model that transformers loads", view):
+            config = transformers.AutoConfig.from_pretrained(view, **given)
+            _refuse_own(folder, config)
+            kind = _class(transformers, config)
+            _refuse_flash(folder, kind, config)
+            check_size(folder.name, kind, config, files.numbers)
+            model, found = kind.from_pretrained(
+                view, use_safetensors=not gguf, dtype=torch.float32, output_loading_info=True,
+                ignore_mismatched_sizes=True, **given,
+            )  # fmt: skip
+        _need_shapes(folder, found["mismatched_keys"])
+        _need_weights(folder, model, found["missing_keys"])
+        _need_layers(folder, model, found["unexpected_keys"])
+        model.name_or_path = model.config.name_or_path = str(folder.parent if gguf else folder)
+        name = folder.stem if gguf else folder.resolve().name
+
+        def beside() -> PublishedTokenizer | None:
+            return _open_tokenizer(transformers, folder, view, given)
+
+        with explained(folder, "loads, but does not run", view, runs_ours=True):
+            return _wrapped(model, name, tokenizer, beside)
+
+
+def _need_files(source: Path) -> None:
+    """Raise InputError if there is no model, saying how to get one."""
+    if source.suffix == ".gguf":
+        if not source.is_file():
+            raise InputError(f"there is no file {source}: {HOW}.")
+        if not (find_spec("gguf") and find_spec("accelerate")):
+            raise InputError(
+                f"{source} needs the packages gguf and accelerate: pip install 'headscape[gguf]', "
+                f"or pip install '.[gguf]' in a clone."
+            )
+        return
+    if not source.is_dir():
+        raise InputError(f"there is no folder {source}: {HOW}.")
+    if not (source / "config.json").is_file():
+        raise InputError(f"{source} has no config.json: {HOW}.")
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Silence progress bars and warnings of transformers: what matters of them is checked here."""
+    said, bars = (
+        transformers.logging.get_verbosity(),
+        transformers.logging.is_progress_bar_enabled(),
+    )
+    transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        config = transformers.AutoConfig.from_pretrained(home, local_files_only=True, **gguf)
-        _refuse_own(folder, config)
-        kind = _class(transformers, config)
-        _refuse_flash(folder, kind, config)
-        check_memory(folder.name, kind, config)
-        model, found = kind.from_pretrained(
-            home, local_files_only=True, use_safetensors=not gguf, dtype=torch.float32,
-            output_loading_info=True, **gguf,
-        )  # fmt: skip
-    except (
-        OSError, ValueError, ImportError, KeyError, SafetensorError, _invalid_config()
-    ) as error:  # fmt: skip
-        raise InputError(
-            f"{folder} is not a model that transformers loads: {_first_line(error)}"
-        ) from error
+        yield
     finally:
+        transformers.logging.set_verbosity(said)
         if bars:
             transformers.logging.enable_progress_bar()
-    _need_weights(folder, model, found["missing_keys"])
-    name = folder.stem if gguf else folder.resolve().name
-    return _wrapped(model, name, tokenizer, lambda: _open_tokenizer(transformers, home, gguf))
 
 
 def _refuse_own(folder: Path, config: Any) -> None:
@@ -106,6 +144,15 @@ def _refuse_flash(folder: Path, kind: Any, config: Any) -> None:
         raise InputError(
             f"{folder} asks for {asked}, which {kind.__name__} cannot use: set attn_implementation "
             f"to sdpa or eager in its config.json."
+        )
+
+
+def _need_shapes(folder: Path, mismatched: Collection[tuple[str, Any, Any]]) -> None:
+    """Raise InputError if weights have other shapes than the config: they would be random."""
+    for name, stored, needed in sorted(mismatched, key=lambda each: each[0])[:1]:
+        raise InputError(
+            f"{folder} has {name} of shape {tuple(stored)}, and its config needs {tuple(needed)}: "
+            f"config and weights do not belong together."
         )
 
 
@@ -131,41 +178,36 @@ def _need_weights(folder: Path, model: Any, missing: Collection[str]) -> None:
         )
 
 
+def _need_layers(folder: Path, model: Any, unexpected: Collection[str]) -> None:
+    """Raise InputError if weights of more layers are stored than the config states."""
+    read = {re.sub(r"\d+", "N", name) for name in model.state_dict()}
+    for name in sorted(unexpected):
+        if re.search(r"\.\d+\.", name) and re.sub(r"\d+", "N", name) in read:
+            raise InputError(
+                f"{folder} has {name}, a weight of a layer that its config leaves out: config and "
+                f"weights do not belong together."
+            )
+
+
 def _class(transformers: Any, config: Any) -> Any:
     """The class of transformers that the config names; a causal language model if it names none."""
     for name in config.architectures or []:
         found = getattr(transformers, name, None)
-        if found is not None:
+        # The name of a function or of a different family's class is no architecture of this config.
+        if isinstance(found, type) and getattr(found, "config_class", None) is type(config):
             return found
     mapping = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     return transformers.AutoModelForCausalLM if type(config) in mapping else transformers.AutoModel
 
 
 def _open_tokenizer(
-    transformers: Any, folder: Path, gguf: dict[str, str]
+    transformers: Any, folder: Path, view: Path, given: dict[str, Any]
 ) -> PublishedTokenizer | None:
     """The tokenizer beside a model; None where there is none."""
-    if not gguf and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+    if "gguf_file" not in given and not any((view / name).is_file() for name in TOKENIZER_FILES):
         return None
-    try:
-        theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **gguf)
-        return wrap_tokenizer(theirs)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise InputError(
-            f"the tokenizer in {folder} cannot be read: {_first_line(error)}"
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    """Return why transformers failed; a config's validator says it in the error's cause."""
-    said = str(error.__cause__ or error).strip()
-    return said.splitlines()[0] if said else type(error).__name__
-
-
-def _invalid_config() -> type[Exception]:
-    from huggingface_hub.errors import StrictDataclassError
-
-    return StrictDataclassError
+    with explained(folder, "has a tokenizer that cannot be read", view):
+        return wrap_tokenizer(transformers.AutoTokenizer.from_pretrained(view, **given))
 
 
 def _transformers() -> Any:

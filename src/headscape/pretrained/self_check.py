@@ -58,6 +58,7 @@ def read_model(
     finally:
         table.close()
     if not calls:
+        _need_heads(name, body, config)
         return None
     at_input = read_input(table, config, shape_of(calls[0], config))
     layers = []
@@ -74,10 +75,27 @@ def read_model(
     return ModelReading(layers, every, at_input, convolves=table.convolves)
 
 
+def _need_heads(name: str, body: nn.Module, config: Any) -> None:
+    """Raise InputError for a model without attention heads: Mamba, RWKV, FNet."""
+    # RWKV calls its time mixing attention, and FNet's config may contain a number of heads.
+    attends = any("ttention" in type(module).__name__ for module in body.modules())
+    if not attends or getattr(config, "num_attention_heads", None) is None:
+        raise InputError(
+            f"{name} is a {config.model_type!r} model, which has no attention heads: Headscape "
+            f"reads models with attention."
+        )
+
+
 def check_layer(
     name: str, layer: int, reading: LayerReading, call: AttentionCall, result: Tensor
 ) -> None:
     """Raise InputError if the layer computed from what was read is not the model's own."""
+    if not bool(result.isfinite().all()):
+        raise InputError(
+            f"{name} computes values that are not finite: in layer {layer} (counted from 0) its "
+            f"attention has NaN or infinity on a short random sequence, so its weights or its "
+            f"config are wrong."
+        )
     inputs = reading.inputs(call, layer)
     differs = (attend(inputs) - result).abs()
     allowed = allowance(result.dtype) * output_rounding(inputs)
