@@ -220,7 +220,7 @@ def short_model(**fields: object) -> GPT2:
 def test_a_model_refuses_a_table_that_does_not_cover_its_distances(path: attend.Path) -> None:
     model = short_model()
     assert model(torch.zeros(1, 9, dtype=torch.long)).shape == (1, 9, 9)
-    with pytest.raises(InputError, match="ShortTable covers distances 0 to 8, .* have 0 to 11"):
+    with pytest.raises(InputError, match=r"ShortTable covers distances 0 to 8, .* have 0 to 11"):
         model(torch.zeros(1, 12, dtype=torch.long), path=path)
 
 
@@ -230,7 +230,7 @@ def test_a_cache_refuses_a_table_that_does_not_cover_its_distances() -> None:
     tokens = torch.arange(9)[None]
     parts = [model(tokens[:, at : at + 1], cache=cache) for at in range(9)]
     torch.testing.assert_close(torch.cat(parts, 1), model(tokens))
-    with pytest.raises(InputError, match="ShortTable covers distances 0 to 8, .* have 0 to 9"):
+    with pytest.raises(InputError, match=r"ShortTable covers distances 0 to 8, .* have 0 to 9"):
         model(tokens[:, :1], cache=cache)
 
 

@@ -20,6 +20,9 @@ from headscape.bias import Bias, Perceptron, Slope, Toeplitz, covered_distances
 FRESH = 64
 """Tokens for which sums stay relative to the same one: few, so that near keys stay near 0."""
 
+GROWTH = 16.0
+"""The same for scores: a base from which they have changed by more is replaced sooner."""
+
 
 class Nothing:
     """Where nothing can be kept: no bias, or one that is new for every token."""
@@ -68,7 +71,7 @@ class BySum:
     def row(self, count: int, bias: Bias | None) -> Slope:
         """The same slope, its sums relative to the base."""
         assert isinstance(bias, Slope)
-        if self.last != count - 1 or count > self.first + FRESH:
+        if self.last != count - 1 or count > self.first + FRESH or self._grown(bias) > GROWTH:
             self.base, self.first = bias.col[..., -1:].clone(), count
             b, h = self.base.shape[:2]
             self.relative = self.base.new_empty(b, h, self.capacity, dtype=self.dtype)
@@ -77,6 +80,11 @@ class BySum:
         torch.sub(bias.row, self.base, out=own)
         self.last = count
         return Slope(bias.weight, own, self.relative.narrow(2, 0, count))
+
+    def _grown(self, bias: Slope) -> float:
+        """Return by how much scores have changed since the base, which is what rounding is of."""
+        since = bias.row - self.base
+        return float((since if bias.weight is None else since * bias.weight).abs().max())
 
 
 Rows = ByDistance | ByPosition | BySum | Nothing
