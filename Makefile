@@ -81,6 +81,7 @@ fuzz: setup
 	$(PIP) $(call listed,['optional-dependencies']['fuzz'])
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run
 	PYTHONPATH=tests $(BIN)/python -m fuzz.kernels
+	PYTHONPATH=tests $(BIN)/python -m fuzz.models
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
