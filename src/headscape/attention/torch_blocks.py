@@ -29,7 +29,6 @@ from headscape.encodings.reflections import BLOCK
 from headscape.encodings.stream import Moved
 from headscape.types import ALL, Positions
 
-
 LARGEST_ROUNDING = 2.0**-15
 """Rounding of a score that the regular form may add to a slope's: in float32, growth up to 256."""
 
