@@ -83,6 +83,7 @@ fuzz: $(VENV)/.tested
 	PYTHONPATH=tests $(BIN)/python -m fuzz.kernels
 	PYTHONPATH=tests $(BIN)/python -m fuzz.captures
 	PYTHONPATH=tests $(BIN)/python -m fuzz.published
+	PYTHONPATH=tests $(BIN)/python -m fuzz.models
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

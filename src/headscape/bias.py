@@ -169,6 +169,15 @@ class Pairwise:
 Bias = Toeplitz | Slope | Perceptron | Sheared | Pairwise
 
 
+def covered_distances(bias: Bias) -> tuple[int, int] | None:
+    """Return the smallest and largest distance in a bias's table; None if it takes any distance."""
+    if isinstance(bias, Toeplitz):
+        return -bias.zero, bias.table.shape[-1] - 1 - bias.zero
+    if isinstance(bias, Perceptron):
+        return -bias.zero, bias.near.shape[-1] - 1 - bias.zero
+    return None
+
+
 def dense(
     bias: Bias, positions: Positions, rows: slice = ALL, cols: slice = ALL
 ) -> Float[Tensor, "#b h t s"]:

@@ -19,6 +19,8 @@ from torch import bool as bool_
 from headscape.errors import InputError, at_least
 
 ALL = slice(None)
+FARTHEST = 2**31 - 1
+"""The largest range of distances; tables and kernels index by distance."""
 ROWS = 1024
 """Queries whose keys are counted at a time."""
 
@@ -47,6 +49,11 @@ class Positions:
         if self.bounds[0] > self.bounds[1]:
             low = int(self.q.min()) - int(self.k.max())
             high = int(self.q.max()) - int(self.k.min())
+            if high - low > FARTHEST:
+                raise InputError(
+                    f"positions must be at most {FARTHEST:,} apart, got distances from {low:,} to "
+                    f"{high:,}."
+                )
             object.__setattr__(self, "bounds", (low, high))
 
     @classmethod

@@ -132,6 +132,7 @@ def random_call(seed: int, kinds: list[str] | None = None) -> Call:
     call = Call(kind, leaves, positions, visible, draw.choice([None, None, 0.7, 5.0]))
     call.zero = draw.choice([0, 3, s])
     call.upstream = _some(b, h, t, ev)
+    _cover(call)
     return call
 
 
@@ -144,7 +145,19 @@ def plain_call(kind: str, length: int, head_dim: int = 24, keys: int = 2) -> Cal
     } | _bias(random.Random(3), kind, 1, 4, length, length)  # fmt: skip  # noqa: S311
     call = Call(kind, leaves, Positions.span(length), Visible(), zero=length)
     call.upstream = _some(1, 4, length, head_dim)
+    _cover(call)
     return call
+
+
+def _cover(call: Call) -> None:
+    """Lengthen a table to the distances of the call's positions and of as many consecutive ones."""
+    (low, high), keys = call.positions.bounds, call.leaves["k"].shape[2]
+    for name in call.leaves.keys() & {"table", "near"}:
+        if not call.visible.causal:
+            call.zero = max(call.zero, -low)
+        table = call.leaves[name]
+        missing = call.zero + max(high + 1, keys) - table.shape[-1]
+        call.leaves[name] = torch.cat([table, _some(*table.shape[:-1], max(missing, 0))], dim=-1)
 
 
 def _some(*shape: int) -> Tensor:

@@ -9,10 +9,11 @@ import torch
 from headscape.attention import attend
 from headscape.attention.layer import attention, prepare
 from headscape.attention.reference import AttentionInputs
-from headscape.bias import Slope, dense
+from headscape.bias import Slope, Toeplitz, dense
 from headscape.encodings import Encoding, Stream, build
+from headscape.encodings.alibi import ALiBi
 from headscape.errors import InputError
-from headscape.gpt2 import GPT2, ModelConfig
+from headscape.gpt2 import GPT2, Cache, ModelConfig
 from headscape.properties.probe import draw, randomise
 from headscape.types import Positions, Visible
 
@@ -102,9 +103,9 @@ MISTAKES: list[tuple[str, Callable[[AttentionInputs], AttentionInputs], str]] = 
 def test_a_contradiction_is_refused_on_every_path(
     name: str, mistake: Callable[..., AttentionInputs], sentence: str, path: attend.Path
 ) -> None:
-    wrong = mistake(call(name, path))
+    right = call(name, path)
     with pytest.raises(InputError, match=sentence) as error:
-        attend.attend(**vars(wrong), path=path)
+        attend.attend(**vars(mistake(right)), path=path)
     assert str(error.value).count(". ") == 0, "one sentence"
 
 
@@ -194,6 +195,48 @@ def test_a_model_runs_without_these_checks(monkeypatch: pytest.MonkeyPatch) -> N
         ModelConfig(layers=1, heads=2, width=16, vocabulary=9, train_length=8, encoding="fire")
     )
     model(torch.zeros(1, 8, dtype=torch.long))
+
+
+class ShortTable(ALiBi):
+    """ALiBi for at most nine distances."""
+
+    def bias(self, positions: Positions, *_: object) -> Toeplitz:
+        right = super().bias(positions)
+        return Toeplitz(right.table[:, : right.zero + 9], right.zero)
+
+
+def short_model(**fields: object) -> GPT2:
+    config = ModelConfig(
+        layers=1, heads=2, width=16, vocabulary=9, train_length=8, encoding="alibi",
+        encoding_fields=fields,
+    )  # fmt: skip
+    model = GPT2(config)
+    right = model.blocks[0].attention.encoding
+    model.blocks[0].attention.encoding = ShortTable(right.shape, right.config)
+    return model
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "decode"])
+def test_a_model_refuses_a_table_that_does_not_cover_its_distances(path: attend.Path) -> None:
+    model = short_model()
+    assert model(torch.zeros(1, 9, dtype=torch.long)).shape == (1, 9, 9)
+    with pytest.raises(InputError, match=r"ShortTable covers distances 0 to 8, .* have 0 to 11"):
+        model(torch.zeros(1, 12, dtype=torch.long), path=path)
+
+
+@torch.no_grad()
+def test_a_cache_refuses_a_table_that_does_not_cover_its_distances() -> None:
+    model, cache = short_model(), Cache()
+    tokens = torch.arange(9)[None]
+    parts = [model(tokens[:, at : at + 1], cache=cache) for at in range(9)]
+    torch.testing.assert_close(torch.cat(parts, 1), model(tokens))
+    with pytest.raises(InputError, match=r"ShortTable covers distances 0 to 8, .* have 0 to 9"):
+        model(tokens[:, :1], cache=cache)
+
+
+def test_a_window_asks_for_no_distance_that_it_hides() -> None:
+    model = short_model(window=9)
+    assert model(torch.zeros(1, 30, dtype=torch.long)).shape == (1, 30, 9)
 
 
 def test_the_bias_of_a_causal_table_would_be_wrong_to_the_right() -> None:

@@ -160,3 +160,11 @@ def test_a_wrong_argument_is_refused_with_a_sentence(
     given = {"q": q, "k": k, "v": v, "encoding": "alibi"} | changes
     with pytest.raises(InputError, match=sentence):
         attention(**given)
+
+
+def test_a_missing_encoding_and_positions_too_far_apart_are_refused() -> None:
+    q = torch.zeros(1, 2, 3, 8)
+    with pytest.raises(InputError, match="must be an Encoding or the name of one, got None"):
+        attention(q, q, q, encoding=None)
+    with pytest.raises(InputError, match="positions must be at most 2,147,483,647 apart"):
+        attention(q, q, q, encoding="alibi", positions=torch.tensor([[0, 1, 2**61]]))

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from headscape.attention import reference, torch_blocks
+from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs
 from headscape.encodings import build
 from headscape.errors import InputError
@@ -94,3 +95,15 @@ def test_an_empty_input_is_refused() -> None:
         torch_blocks.attend(
             AttentionInputs(q, q, q, found, None, Positions.span(1), Visible(), 1.0)
         )
+
+
+@pytest.mark.parametrize("name", ["wall", "path"])
+def test_a_transition_is_not_computed_in_half_precision_by_autocast(name: str) -> None:
+    torch.manual_seed(0)
+    made = build(name, heads=2, head_dim=8, width=16, train_length=64)
+    q, k, v = torch.randn(3, 1, 2, 150, 8).unbind()
+    inputs = prepare(made, q, k, v, torch.randn(1, 150, 16), Positions.span(150))
+    expected = torch_blocks.attend(inputs)
+    with torch.autocast("cpu", dtype=torch.float16):
+        found = torch_blocks.attend(inputs)
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=5e-3)

@@ -201,3 +201,31 @@ def test_gradients_of_running_sums_do_not_drift(name: str) -> None:
     # Scores are rounded at the size that the sums reach within a block of queries.
     for ours, wanted in zip(*found, strict=True):
         assert (ours - wanted).abs().max() < 2e-4 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("size", [1.0, 10.0, 1e3, 1e5])
+def test_sums_that_jump_are_not_rounded_by_their_size(size: float, weighted: bool) -> None:
+    """Half of the tokens change a sum by up to `size`, the others by little."""
+    h, t, e = 2, 150, 8
+    torch.manual_seed(0)
+    leaves = list(torch.randn(3, 1, h, t, e, dtype=torch.float64).unbind())
+    steps = -size * torch.rand(1, h, t, dtype=torch.float64)
+    leaves.append(torch.where(torch.rand(1, h, t) < 0.5, steps, steps / 1e3 / size).cumsum(-1))
+    leaves += [torch.rand(1, h, t, dtype=torch.float64)] if weighted else []
+    upstream = torch.randn(1, h, t, e, dtype=torch.float64)
+    made = build("fox", heads=h, head_dim=e, width=8, train_length=t)
+
+    def outcome(path: object, dtype: torch.dtype) -> list[Tensor]:
+        q, k, v, total, *weight = given = [
+            x.to(torch.float64 if n == 3 else dtype).requires_grad_() for n, x in enumerate(leaves)
+        ]
+        bias = Slope(weight[0] if weight else None, total, total)
+        at = Positions.span(t)
+        out = path(AttentionInputs(q, k, v, made, bias, at, Visible(), e**-0.5))
+        return [out.detach(), *torch.autograd.grad(out, given, upstream.to(dtype))]
+
+    exact = outcome(reference.attend, torch.float64)
+    for ours, theirs in zip(outcome(torch_blocks.attend, torch.float32), exact, strict=True):
+        most = 2e-5 * max(1.0, float(theirs.abs().max()))
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=most)

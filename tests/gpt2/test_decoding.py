@@ -208,3 +208,18 @@ def test_what_is_made_of_parameters_alone_is_made_for_many_tokens(
     torch.testing.assert_close(torch.cat(parts, dim=1), whole)
     # Transformer-XL computes its basis for 4, 10, 22 and 46 distances.
     assert len(calls) == 2 * (4 if encoding == "transformer-xl" else 1)
+
+
+@torch.no_grad()
+def test_sums_that_jump_are_not_rounded_by_their_size() -> None:
+    torch.manual_seed(0)
+    shape = {"layers": 1, "heads": 2, "width": 16, "vocabulary": 50, "train_length": 64}
+    model = GPT2(ModelConfig(**shape, encoding="cable-nw"))
+    for value in model.parameters():
+        value.normal_(std=0.5)
+    for value in model.blocks[0].attention.encoding.parameters():
+        value.mul_(30)
+    tokens, cache = torch.randint(50, (1, 80)), Cache()
+    found = torch.cat([model(tokens[:, at : at + 1], cache=cache) for at in range(80)], dim=1)
+    expected = model.double()(tokens, path="reference")
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=3e-6)

@@ -37,6 +37,24 @@ class OffByOne(Plain):
         return Toeplitz(right.table + step, right.zero)
 
 
+class ShortTable(Plain):
+    """A table of fixed length, whose last value every larger distance would get."""
+
+    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
+        right = super().bias(positions)
+        return Toeplitz(right.table[:, :8192], right.zero)
+
+
+class ShortRotation(RoPE):
+    """Angles from a table of fixed length, whose last row every larger position gets."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, RoPEConfig())
+
+    def rotate(self, x: Tensor, at: Tensor, role: str, stream: Stream | None = None) -> Tensor:
+        return super().rotate(x, at.clamp(max=4095), role, stream)
+
+
 class WrongSlopes(Plain):
     """Slopes of a different rule than the config's."""
 

@@ -18,7 +18,7 @@ from headscape.properties import PROPERTIES, Result, check
 from headscape.properties.agreement import agreement
 from headscape.properties.batching import packing, padding
 from headscape.properties.cases import HEADS, LENGTHS, QUICK, SUBJECTS, factory
-from headscape.properties.claims import claims
+from headscape.properties.claims import claims, distant
 from headscape.properties.order import decoding
 
 PATHS = get_args(attend.Path)
@@ -29,7 +29,7 @@ NOW = [(name, heads) for name in SUBJECTS for heads in QUICK if name in ENCODING
 """What runs by default: encodings with every number of heads, their variants with one."""
 few = settings(max_examples=5)
 by_property = pytest.mark.parametrize(
-    "property_", [name for name in PROPERTIES if name != "agreement"]
+    "property_", [name for name in PROPERTIES if name not in ("agreement", "distant")]
 )
 
 
@@ -47,6 +47,11 @@ def test_property(name: str, heads: int, property_: str) -> None:
 def test_property_at_every_length(name: str, heads: int, property_: str) -> None:
     for length in set(LENGTHS) - set(QUICK[heads] if (name, heads) in NOW else ()):
         PROPERTIES[property_](factory(name), heads, length)
+
+
+@every  # at one size, since it takes a few tokens of two heads from any
+def test_distant_positions_are_encoded_or_refused(name: str) -> None:
+    distant(factory(name), 2, 3)
 
 
 same_factory = cache(factory)

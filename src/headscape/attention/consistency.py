@@ -1,8 +1,8 @@
 """Checks that encoding, bias, positions and mask of an attention call belong together.
 
 Without these checks such a call would silently return a wrong result: a table built for causal
-attention gives every key to the right the value of distance 0, and one that is too short gives far
-keys its last value.
+attention gives every key to the right the value of distance 0. That a table is long enough is
+checked where the call is put together (AttentionInputs), for models too.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from headscape.attention.reference import AttentionInputs
+from headscape.attention.reference import AttentionInputs, check_direction
 from headscape.bias import Bias, Pairwise, Perceptron, Sheared, Slope, Toeplitz
 from headscape.errors import InputError
 from headscape.types import Positions
@@ -20,7 +20,7 @@ REBUILD = "build it with encoding.bias(positions, ...) for this call"
 
 def check_consistency(inputs: AttentionInputs) -> None:
     """Raise InputError if the encoding, bias, positions and mask contradict one another."""
-    _check_direction(inputs)
+    check_direction(inputs)
     encoding, bias = inputs.encoding, inputs.bias
     if bias is None:
         if encoding.adds_bias:
@@ -35,31 +35,11 @@ def check_consistency(inputs: AttentionInputs) -> None:
                 f"bias.{name} has shape {tuple(found.shape)}, but this call needs {shape}: "
                 f"{REBUILD}."
             )
-    if isinstance(bias, Toeplitz):
-        _check_span(bias.zero, bias.table.shape[1], inputs)
-    if isinstance(bias, Perceptron):
-        _check_span(bias.zero, bias.near.shape[0], inputs)
-        if bias.at is not None and not _equal(bias.at, inputs.positions.q):
+    if isinstance(bias, Perceptron) and bias.at is not None:
+        if not _equal(bias.at, inputs.positions.q):
             raise InputError(f"the bias was built for different query positions: {REBUILD}.")
     if isinstance(bias, Pairwise) and bias.positions is not None:
         _check_positions(bias.positions, inputs.positions)
-
-
-def _check_direction(inputs: AttentionInputs) -> None:
-    """A causal encoding is valid under a bidirectional mask only if no key follows its query."""
-    encoding = inputs.encoding
-    if inputs.visible.causal or not encoding.shape.causal or inputs.positions.bounds[0] >= 0:
-        return
-    if encoding.no_bidirectional_form:
-        raise InputError(
-            f"{encoding.title} has no bidirectional form, because "
-            f"{encoding.no_bidirectional_form}: use a causal mask."
-        )
-    if encoding.adds_bias:
-        raise InputError(
-            f"{encoding.title} was built for causal attention, but the mask is bidirectional: "
-            f"build it with causal=False."
-        )
 
 
 def _shapes(bias: Bias, inputs: AttentionInputs) -> Mapping[str, tuple[Tensor, tuple[int, ...]]]:
@@ -80,17 +60,6 @@ def _shapes(bias: Bias, inputs: AttentionInputs) -> Mapping[str, tuple[Tensor, t
         u = bias.key[0]
         return per_query | {"key[0]": (u, (b, h, inputs.k.shape[2], u.shape[-1]))}
     return {}
-
-
-def _check_span(zero: int, columns: int, inputs: AttentionInputs) -> None:
-    low, high = inputs.positions.bounds
-    if inputs.visible.causal:
-        low = max(low, 0)
-    if low <= high and not (low + zero >= 0 and high + zero < columns):
-        raise InputError(
-            f"the bias covers distances {-zero} to {columns - 1 - zero}, but the positions have "
-            f"{low} to {high}: {REBUILD}."
-        )
 
 
 def _check_positions(built: Positions, used: Positions) -> None:

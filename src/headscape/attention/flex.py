@@ -49,7 +49,7 @@ def refuses(inputs: AttentionInputs) -> str | None:
 
 def attend(inputs: AttentionInputs, *, compiled: bool = True) -> Float[Tensor, "b h t e"]:
     """Return attention by torch's fused kernel, or by its dense eager form."""
-    return _function(compiled=compiled)(
+    return _function(compiled=compiled, fixed=inputs.q.device.type == "cpu")(
         inputs.q,
         inputs.k,
         inputs.v,
@@ -134,9 +134,10 @@ def _per_row(values: Tensor, inputs: AttentionInputs) -> Tensor:
     return values.expand(inputs.q.shape[0], *values.shape[1:])
 
 
-@lru_cache(maxsize=2)
-def _function(*, compiled: bool) -> Callable[..., Tensor]:
+@lru_cache(maxsize=4)
+def _function(*, compiled: bool, fixed: bool) -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
     function: Callable[..., Tensor] = flex_attention
-    return torch.compile(function) if compiled else function
+    # torch's CPU kernel does not compile for a length that may vary, so each length has its own.
+    return torch.compile(function, dynamic=False if fixed else None) if compiled else function

@@ -137,6 +137,11 @@ def _resolve(
                 f"{name!r} has learned parameters: build it once with headscape.build() "
                 f"and pass the object."
             )
+    if not isinstance(encoding, Encoding):
+        raise InputError(
+            f"encoding must be an Encoding or the name of one, got {encoding!r}: pass 'nope' for "
+            f"attention without position."
+        )
     if encoding.at_input:
         raise InputError(
             f"{encoding.title} acts on the token embeddings, not in attention: call its embed() "

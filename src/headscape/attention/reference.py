@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, inf
 
-from headscape.bias import Bias, dense
+from headscape.bias import Bias, covered_distances, dense
 from headscape.encodings import Encoding
 from headscape.encodings.stream import Transition
 from headscape.errors import InputError
@@ -66,11 +66,50 @@ class AttentionInputs:
                 f"{self.encoding.title} needs the transition of its stream: pass transition= or "
                 f"call attention()."
             )
+        if self.bias is not None:
+            self._check_distances(self.bias)
+
+    def _check_distances(self, bias: Bias) -> None:
+        """Raise InputError unless the bias's table has every distance that the mask may show.
+
+        Every path reads the table by a clamped index, since hidden pairs may lie outside of it, so
+        a visible pair outside of it would silently get the value of a nearer one.
+        """
+        covered, (low, high) = covered_distances(bias), self.positions.bounds
+        reach = self.visible.chunk if self.visible.window is None else self.visible.window
+        if reach is not None:
+            low, high = max(low, 1 - reach), min(high, reach - 1)
+        if self.visible.causal:
+            low = max(low, 0)
+        if covered is not None and low <= high and not covered[0] <= low <= high <= covered[1]:
+            check_direction(self)
+            raise InputError(
+                f"the bias of {self.encoding.title} covers distances {covered[0]} to {covered[1]}, "
+                f"but the positions have {low} to {high}: build it for this call with "
+                f"encoding.bias(positions, ...), whose table must cover every distance."
+            )
 
     @property
     def bends(self) -> bool:
         """Whether something acts on scores after the bias: a temperature or a softcap."""
         return self.temperature is not None or self.softcap is not None
+
+
+def check_direction(inputs: AttentionInputs) -> None:
+    """Raise InputError for a causal encoding under a bidirectional mask, if a key follows its query."""
+    encoding = inputs.encoding
+    if inputs.visible.causal or not encoding.shape.causal or inputs.positions.bounds[0] >= 0:
+        return
+    if encoding.no_bidirectional_form:
+        raise InputError(
+            f"{encoding.title} has no bidirectional form, because "
+            f"{encoding.no_bidirectional_form}: use a causal mask."
+        )
+    if encoding.adds_bias:
+        raise InputError(
+            f"{encoding.title} was built for causal attention, but the mask is bidirectional: "
+            f"build it with causal=False."
+        )
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
     regular   no bias, Toeplitz or Slope at consecutive positions: tiles with a backward pass of
               their own (torch_regular.py)
-    general   every other bias, every encoding that mixes scores or makes its own weights, windows,
-              chunks, temperature, softcap, sinks and transitions: the reference on a block of rows
-              and the keys that they see, under activation checkpointing
+    general   every other bias, a slope that changes much from token to token, every encoding that
+              mixes scores or makes its own weights, windows, chunks, temperature, softcap, sinks and
+              transitions: the reference on a block of rows and the keys that they see, under
+              activation checkpointing
 
 Both recompute the scores in backward. For half precision the regular form computes in float32, the
 general form in the input's dtype, as the reference does.
@@ -22,11 +23,14 @@ from headscape.attention import reference
 from headscape.attention.check import check
 from headscape.attention.operands import Rule
 from headscape.attention.reference import AttentionInputs
-from headscape.attention.torch_regular import Regular
+from headscape.attention.torch_regular import BACKWARD, Regular
 from headscape.bias import Pairwise, Slope, Toeplitz, dense
 from headscape.encodings.reflections import BLOCK
 from headscape.encodings.stream import Moved
 from headscape.types import ALL, Positions
+
+LARGEST_ROUNDING = 2.0**-15
+"""Rounding of a score that the regular form may add to a slope's: in float32, growth up to 256."""
 
 
 def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
@@ -37,7 +41,29 @@ def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
         return _general(inputs)
     if inputs.encoding.weighs or inputs.transition is not None or inputs.visible.chunk is not None:
         return _general(inputs)
-    return _general(inputs) if gap is None else _regular(inputs, gap)
+    if gap is None:
+        return _general(inputs)
+    work = torch.promote_types(inputs.q.dtype, torch.float32)
+    if isinstance(inputs.bias, Slope) and _steep(inputs.bias, work):
+        q, k, v = (x.to(work) for x in (inputs.q, inputs.k, inputs.v))
+        return _general(replace(inputs, q=q, k=k, v=v, unrotated=None)).to(inputs.q.dtype)
+    return _regular(inputs, gap)
+
+
+def _steep(bias: Slope, dtype: torch.dtype) -> bool:
+    """Return whether a slope changes too much within a tile of queries for the regular form.
+
+    It adds and subtracts what a query's sum has grown by since the start of its tile, so it rounds
+    scores near 0 as if they were that large. The general form subtracts sums in float64.
+    """
+    with torch.no_grad():
+        size = min(BACKWARD, bias.row.shape[-1])
+        # Tiles are counted from the last query.
+        tiles = bias.row.flip(-1).split(size, dim=-1)
+        growth = torch.stack([x.amax(-1) - x.amin(-1) for x in tiles]).amax(0)
+        if bias.weight is not None:
+            growth = growth * bias.weight.abs().amax(-1)
+        return not bool((growth * torch.finfo(dtype).eps <= LARGEST_ROUNDING).all())
 
 
 def _gap(inputs: AttentionInputs) -> int | None:

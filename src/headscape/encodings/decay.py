@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from headscape.encodings.full_precision import full_precision
+
 BLOCK = 64
 """Largest number of queries that share an anchor."""
 LARGEST_EXPONENT = 40.0
@@ -38,6 +40,7 @@ class Decay:
         """Return the shape that each tensor needs, by name."""
         return {"gate": (b, h, n, e)}
 
+    @full_precision
     def through(self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"]) -> "Decayed":
         """Return queries and keys with the sums for their scores; queries are the last t keys."""
         dtype = torch.promote_types(q.dtype, torch.float32)
@@ -45,6 +48,7 @@ class Decay:
         size = max(1, min(BLOCK, int(LARGEST_EXPONENT / max(strongest, 1e-9))))
         return Decayed(q.to(dtype), k.to(dtype), *self._sums(k.shape[2]), size)
 
+    @full_precision
     def advance(self, k: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h s e"]:
         """Return every key after the decays of all later tokens."""
         total, before = self._sums(k.shape[2])
@@ -69,6 +73,7 @@ class Decayed:
     size: int
     """How many queries share an anchor."""
 
+    @full_precision
     def scores(self, rows: slice) -> Float[Tensor, "b h r seen"]:
         """Return sum_c q_ic k_jc exp(P_ic - P_jc) of the queries in `rows`.
 

@@ -28,6 +28,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from headscape.encodings.full_precision import full_precision
+
 BLOCK = 64
 """Tokens per triangular solve."""
 
@@ -48,6 +50,7 @@ class Reflections:
         """Return the shape that each tensor needs, by name."""
         return {"w": (b, h, n, e), "beta": (b, h, n)}
 
+    @full_precision
     def through(self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"]) -> "Reflected":
         """Return queries and keys in blocks, for their scores; queries are the last t keys."""
         q, k, w, beta = self._work(q, k)
@@ -78,6 +81,7 @@ class Reflections:
             count=count,
         )
 
+    @full_precision
     def advance(self, k: Float[Tensor, "b h s e"]) -> Float[Tensor, "b h s e"]:
         """Return every key after the reflections of all later tokens."""
         _, moved, w, beta = self._work(k, k)
@@ -126,6 +130,7 @@ class Reflected:
     count: int
     """How many tokens there are without padding."""
 
+    @full_precision
     def scores(self, rows: slice) -> Float[Tensor, "b h r seen"]:
         """Return the scores of the queries in `rows`, with keys up to the end of the last block."""
         tokens = range(self.length)[rows]

@@ -15,10 +15,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.bias import Bias, Perceptron, Slope, Toeplitz
+from headscape.bias import Bias, Perceptron, Slope, Toeplitz, covered_distances
 
 FRESH = 64
 """Tokens for which sums stay relative to the same one: few, so that near keys stay near 0."""
+
+GROWTH = 16.0
+"""The same for scores: a base from which they have changed by more is replaced sooner."""
 
 
 class Nothing:
@@ -68,7 +71,7 @@ class BySum:
     def row(self, count: int, bias: Bias | None) -> Slope:
         """The same slope, its sums relative to the base."""
         assert isinstance(bias, Slope)
-        if self.last != count - 1 or count > self.first + FRESH:
+        if self.last != count - 1 or count > self.first + FRESH or self._grown(bias) > GROWTH:
             self.base, self.first = bias.col[..., -1:].clone(), count
             b, h = self.base.shape[:2]
             self.relative = self.base.new_empty(b, h, self.capacity, dtype=self.dtype)
@@ -78,12 +81,23 @@ class BySum:
         self.last = count
         return Slope(bias.weight, own, self.relative.narrow(2, 0, count))
 
+    def _grown(self, bias: Slope) -> float:
+        """Return by how much scores have changed since the base, which is what rounding is of."""
+        since = bias.row - self.base
+        return float((since if bias.weight is None else since * bias.weight).abs().max())
+
 
 Rows = ByDistance | ByPosition | BySum | Nothing
 
 
 def keep(bias: Bias | None, capacity: int, dtype: torch.dtype, *, mixes: bool) -> Rows:
-    """What can be kept of a bias that was made for `capacity` consecutive positions."""
+    """What can be kept of a bias that was made for `capacity` consecutive positions.
+
+    Nothing of a table that is shorter: each token then asks for its own bias, which is checked.
+    """
+    covered = None if bias is None else covered_distances(bias)
+    if covered is not None and covered[1] < capacity - 1:
+        return Nothing()
     if isinstance(bias, Toeplitz):
         return ByDistance(bias, dtype)
     if isinstance(bias, Perceptron):

@@ -10,7 +10,7 @@ from headscape.encodings import ENCODINGS, Encoding, Shape, make
 from headscape.encodings.layer_schedule import parse
 from headscape.properties.agreement import agreement
 from headscape.properties.batching import packing, padding, rows
-from headscape.properties.claims import claims, flags
+from headscape.properties.claims import claims, distant, flags
 from headscape.properties.order import causality, decoding, prefix
 from headscape.properties.probe import TRAINED, Factory
 from headscape.properties.state import learned_only, no_memory, no_side_effects, round_trip
@@ -32,6 +32,7 @@ PROPERTIES: dict[str, Property] = {
         round_trip,
         no_side_effects,
         claims,
+        distant,
         flags,
         agreement,
     )

@@ -6,8 +6,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from headscape.attention import reference
+from headscape.attention.layer import prepare
 from headscape.bias import dense
 from headscape.encodings import Encoding, Heads
+from headscape.errors import InputError
 from headscape.properties.probe import (
     HEAD_DIM,
     TRAINED,
@@ -22,6 +25,8 @@ from headscape.properties.probe import (
 from headscape.properties.tolerance import close, require
 from headscape.types import Positions
 
+FAR = 2**17
+"""Positions that no table is likely to have been written for."""
 SHORT = 7
 """Fewer tokens than this need not contain a counterexample."""
 
@@ -134,3 +139,39 @@ def flags(factory: Factory, heads: int, length: int) -> None:
         unclear = length == 1 and flag in {"rotates", "reads_heads", "weighs"}
         if said != does and not unclear:
             require(holds=False, sentence=f"{flag} is {said}, but should be {does}")
+
+
+@torch.no_grad()
+def distant(factory: Factory, heads: int, length: int) -> None:
+    """Positions farther apart than a table may have been written for are encoded or refused.
+
+    A few tokens at either end need no long sequence, and two heads no large table. A refusal is an
+    InputError of the encoding, such as that of a learned table. Scores of a `shift_invariant`
+    encoding are the same far out.
+    """
+    heads, count = min(heads, 2), min(length, 3)
+    encoding = factory(shape(heads)).double()
+    randomise(encoding)
+    near = torch.arange(count)[None]
+    far, ends = near + FAR, torch.cat([near, near + FAR], dim=1)
+    x = draw(1, 2 * count, heads * HEAD_DIM, seed=1)
+    q, k = (draw(1, heads, 2 * count, HEAD_DIM, seed=seed) for seed in (2, 3))
+    given = [Heads(q, k, 1.0)] if encoding.reads_heads else []
+    try:
+        stream = encoding.stream(x)
+        encoding.embed(x, ends)
+        encoding.rotate(q, ends, "query", stream)
+        encoding.bias(Positions(ends, ends), stream, stream, *given)
+    except InputError:
+        return
+    # Where the call is put together, it is checked that the bias has every distance.
+    _final(encoding, q, k, x, ends)
+    if encoding.claims()["shift_invariant"]:
+        first = [y[..., :count, :] for y in (q, k, x)]
+        ours, theirs = (_final(encoding, *first, at).tril() for at in (far, near))
+        require(close(ours, theirs), f"shift_invariant=True does not hold at position {FAR:,}")
+
+
+def _final(encoding: Encoding, q: Tensor, k: Tensor, x: Tensor, at: Tensor) -> Tensor:
+    """Return the scores of tokens at some positions."""
+    return reference.scores(prepare(encoding, q, k, q, x, Positions(at, at))).final

@@ -281,10 +281,14 @@ def attention_backward(
 
 @attention_backward.register_fake
 def _(_, q, k, v, *rest):  # type: ignore[no-untyped-def]
-    values, temperature, sink, learns = rest[3], *rest[-3:]
+    values, mixing, temperature, sink, learns = rest[3], rest[5], *rest[-3:]
     given = [x for x in (temperature, sink) if x is not None]
     inputs = [q, k, v, *given, *(values if learns else [])]
-    return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in inputs]
+    found = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in inputs]
+    if not mixing:  # the gradient of q is laid out by token
+        b, h, t, e = q.shape
+        found[0] = q.new_empty((b, t, h, e)).transpose(1, 2)
+    return found
 
 
 def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
