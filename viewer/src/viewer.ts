@@ -61,7 +61,7 @@ export class Viewer implements App {
     worker: string,
     wasm: Uint8Array<ArrayBuffer>,
   ) {
-    const fail = (message: string) => this.fail(message),
+    const fail = (message: string, again = false) => this.fail(message, again),
       changed = () => this.draw();
     this.store = new Store(complete({ ...this.fromSelection(), ...(host.model.get("state") as object | undefined) }));
     this.engine = new Engine(worker, wasm, Math.max(1, Math.min(4, navigator.hardwareConcurrency || 2)), fail);
@@ -144,12 +144,22 @@ export class Viewer implements App {
     if (Object.keys(patch).length) this.store.set(patch);
   }
 
-  fail(message: string): void {
+  fail(message: string, again = false): void {
     this.alert.replaceChildren(
       h("span", {}, message),
+      ...(again ? [button("Try again", () => this.retry())] : []),
       button("Close", () => (this.alert.hidden = true)),
     );
     this.alert.hidden = false;
+  }
+
+  /** Ask again for what failed. */
+  private retry(): void {
+    this.alert.hidden = true;
+    this.tiles.retry();
+    this.profiles.retry();
+    this.rows.retry();
+    this.draw();
   }
 
   draw(): void {
