@@ -77,10 +77,12 @@ results: setup
 sanitize: $(VENV)/.tested
 	benchmarks/sanitize.sh $(BIN)/python
 
-fuzz: setup
+fuzz: $(VENV)/.tested
 	$(PIP) $(call listed,['optional-dependencies']['fuzz'])
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run
 	PYTHONPATH=tests $(BIN)/python -m fuzz.kernels
+	PYTHONPATH=tests $(BIN)/python -m fuzz.viewer_messages
+	if command -v npm; then npm --prefix viewer ci --ignore-scripts && npm --prefix viewer run fuzz; fi
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -34,7 +34,7 @@ export interface Tile {
   used: number;
   bytes: number;
   /** Not exact, or not yet: how far the host is, and which of mean, min and max are exact all the same. */
-  preview: { done: number | null; left: number | null; exact: string[] } | null;
+  preview: { done: number | null; left: number | null; exact: string[]; note: string } | null;
   /** Ask the host again. */
   stale: boolean;
   /** Coloured pictures by what they show. */
@@ -237,12 +237,14 @@ export class Tiles {
       });
       const arrays = buffers.map((buffer) => new Float32Array(asBytes(buffer).slice().buffer));
       tile.heads[0] = tile.level && arrays.length === 1 ? [arrays[0], arrays[0], arrays[0]] : arrays;
-      const progress = content["progress"] as { done?: number; left_seconds?: number | null } | undefined;
+      const progress = content["progress"] as
+        { done?: number; left_seconds?: number | null; note?: string } | undefined;
       tile.preview =
         content["preview"] === true
           ? {
               done: progress?.done ?? null,
               left: progress?.left_seconds ?? null,
+              note: progress?.note ?? "",
               exact: (content["exact"] as string[] | undefined) ?? [],
             }
           : null;

@@ -6,7 +6,7 @@ import { type Host } from "./host.ts";
 import { checkHeader, type Header, readPack } from "./pack.ts";
 import { Profiles } from "./profiles.ts";
 import { Rows } from "./rows.ts";
-import { complete, difference, type State, Store } from "./state.ts";
+import { DEFAULT, difference, readState, type State, Store } from "./state.ts";
 import { Tiles } from "./tiles.ts";
 import { Controls } from "./ui/controls.ts";
 import { button, h, say } from "./ui/dom.ts";
@@ -53,6 +53,8 @@ export class Viewer implements App {
   ];
   private asked = false;
   private saving = 0;
+  /** What the state given by the host asks for and the viewer cannot show; told once. */
+  private dropped: string[] = [];
   private closed = false;
 
   constructor(
@@ -63,7 +65,9 @@ export class Viewer implements App {
   ) {
     const fail = (message: string, again = false) => this.fail(message, again),
       changed = () => this.draw();
-    this.store = new Store(complete({ ...this.fromSelection(), ...(host.model.get("state") as object | undefined) }));
+    const { state, patch, dropped } = readState(host.model.get("state"));
+    this.store = new Store({ ...state, ...this.fromSelection(), ...patch });
+    this.dropped = dropped;
     this.engine = new Engine(worker, wasm, Math.max(1, Math.min(4, navigator.hardwareConcurrency || 2)), fail);
     this.profiles = new Profiles(this.engine, host, changed, fail);
     this.tiles = new Tiles(this.engine, host, this.profiles, changed, fail);
@@ -99,7 +103,7 @@ export class Viewer implements App {
     const entries = (this.host.model.get("packs") as PackEntry[] | undefined) ?? [];
     for (const entry of entries) if (!this.captures.has(entry.id)) await this.add(entry);
     if (!this.captures.size) this.fail(entries.length ? "No capture could be read." : "There is no capture to show.");
-    this.settle();
+    this.settle(true);
     this.draw();
   }
 
@@ -129,8 +133,9 @@ export class Viewer implements App {
     this.store.set({ capture: id, view: null, locked: null });
   }
 
-  /** Make the state fit the captures: one that is there, a layer and head that it has. */
-  private settle(): void {
+  /** Make the state fit the captures: one that is there, a layer and head that it has. With `tell`, say what of a
+   *  state that somebody gave could not be kept. */
+  private settle(tell = false): void {
     const { state } = this.store,
       capture = this.captures.get(state.capture) ?? this.captures.values().next().value;
     if (!capture) return;
@@ -141,7 +146,22 @@ export class Viewer implements App {
     if (!heads.includes(state.head)) patch.head = heads[0];
     if (state.locked && (state.locked.query >= capture.length || state.locked.key >= capture.length))
       patch.locked = null;
+    if (!this.captures.has(state.other) && state.other) Object.assign(patch, { other: "", compare: "off" });
+    if (tell) {
+      const asked = Object.keys(patch).filter(
+        (name) => JSON.stringify(state[name as keyof State]) !== JSON.stringify(DEFAULT[name as keyof State]),
+      );
+      const missing = asked.map((name) => `${name} = ${JSON.stringify(state[name as keyof State])}`);
+      this.tellDropped([...this.dropped.splice(0), ...missing]);
+    }
     if (Object.keys(patch).length) this.store.set(patch);
+  }
+
+  private tellDropped(parts: string[]): void {
+    if (!parts.length) return;
+    const some = parts.slice(0, 5).join("; "),
+      more = parts.length > 5 ? ` and ${parts.length - 5} more` : "";
+    this.fail(`This link asks for what the viewer does not have, so it was left out: ${some}${more}.`);
   }
 
   fail(message: string, again = false): void {
@@ -256,24 +276,20 @@ export class Viewer implements App {
     if (!given || !Object.keys(given).length) return {};
     const { capture, layer, head, quantity, query, key } = given as Partial<Record<string, never>>;
     const pair = query != null && key != null ? { locked: { query, key } } : {};
-    return Object.fromEntries(
-      Object.entries({ capture, layer, head, quantity, ...pair }).filter(
-        ([, value]) => value !== undefined && value !== null,
-      ),
-    ) as Partial<State>;
+    const known = Object.entries({ capture, layer, head, quantity, ...pair }).filter(
+      ([, value]) => value !== undefined && value !== null,
+    );
+    return readState(Object.fromEntries(known)).patch;
   }
 
   private receiveState(): void {
     const given = this.host.model.get("state");
     if (JSON.stringify(given) === JSON.stringify(difference(this.store.state))) return;
-    this.store.set(
-      complete({
-        capture: this.store.state.capture,
-        layer: this.store.state.layer,
-        head: this.store.state.head,
-        ...(given as object),
-      }),
-    );
+    const { capture, layer, head } = this.store.state,
+      { state, patch, dropped } = readState(given);
+    this.dropped = dropped;
+    this.store.set({ ...state, capture, layer, head, ...patch });
+    this.settle(true);
   }
 
   private receiveSelection(): void {

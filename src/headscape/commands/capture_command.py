@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headscape.commands.parsing import Command, Plugin, as_text, from_zero, read_text
+from headscape.commands.parsing import Command, Plugin, Prompt, TextFile, chosen_text, from_zero
 
 
 def register(app: typer.Typer) -> None:
@@ -31,10 +31,8 @@ def capture(
             "weights (after it). [default: all four]"
         ),
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="Capture this text.")] = None,
-    text: Annotated[
-        str | None, typer.Option(help="Capture a text file; - reads standard input.")
-    ] = None,
+    prompt: Prompt = None,
+    text: TextFile = None,
     document: Annotated[
         int | None, typer.Option(help="Capture validation document N, counted from 0.")
     ] = None,
@@ -96,7 +94,7 @@ def capture(
     check_target(target, overwrite=overwrite)
     opened = hs.load(model, step=step, tokenizer=tokenizer)
     cap = opened.capture(
-        _text(prompt, text),
+        chosen_text(prompt, text),
         length=length,
         seed=seed,
         document=document,
@@ -111,14 +109,6 @@ def capture(
         f"draw it: headscape draw {target}; walk through it: headscape view {target}", err=True
     )
     typer.echo(target)
-
-
-def _text(prompt: str | None, file: str | None) -> str | None:
-    from headscape.errors import InputError
-
-    if prompt is not None and file is not None:
-        raise InputError(f"give --prompt or --text {file}, not both.")
-    return read_text(file) if prompt is None else as_text(prompt)
 
 
 def _window(text: str) -> tuple[slice, slice]:
