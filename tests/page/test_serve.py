@@ -483,16 +483,35 @@ def test_a_missing_extra_is_told(missing: str, monkeypatch: pytest.MonkeyPatch) 
         Server(Answers.of([made(20)]))
 
 
-def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+PROGRAM = """
+import sys, threading
+import headscape.page.serve as s
+from headscape.errors import InputError
+from headscape.page.viewer_answers import Answers
+from page.packs import MODULE, made
+
+class Run:
+    ended = threading.Event()
+
+    def __call__(self, text):
+        print("running", file=sys.stderr, flush=True)
+        self.ended.wait(60)
+        raise InputError("cancelled.")
+
+    def cancel(self):
+        self.ended.set()
+
+s.static_text = lambda _: MODULE
+s.secrets.token_urlsafe = lambda size: "x" * size
+s.serve(Answers.of([made(20)], [Run()]), open_browser=False)
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_ctrl_c_ends_it(tmp_path: Path, busy: bool) -> None:
     program = tmp_path / "program.py"
-    program.write_text(
-        "import headscape.page.serve as s\n"
-        "from page.packs import MODULE, made\n"
-        "from headscape.page.viewer_answers import Answers\n"
-        "s.static_text = lambda _: MODULE\n"
-        "s.serve(Answers.of([made(20)]), open_browser=False)\n"
-        "print('ended')\n"
-    )
+    program.write_text(PROGRAM)
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
     process = subprocess.Popen(
         [sys.executable, str(program)],
@@ -503,9 +522,22 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     )
     assert process.stderr is not None
     line = process.stderr.readline()
-    assert re.fullmatch(r"open http://127\.0\.0\.1:\d+/open/[\w-]{32} within a minute; .*\n", line)
-    time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    out, rest = process.communicate(timeout=20)
+    found = re.fullmatch(r"open http://127\.0\.0\.1:(\d+)/open/x{24} within a minute; .*\n", line)
+    assert found is not None
+    with contextlib.ExitStack() as stack:
+        if busy:
+            body = json.dumps({"type": "run", "id": "p0", "text": "a"})
+            link = stack.enter_context(socket.create_connection(("127.0.0.1", int(found[1]))))
+            link.sendall(
+                f"POST /api/message HTTP/1.1\r\nHost: 127.0.0.1:{found[1]}\r\n"
+                f"Content-Type: application/json\r\nX-Headscape-Token: {'x' * 32}\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+            )
+            while process.stderr.readline() != "running\n":
+                pass
+        else:
+            time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        out, rest = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, "ended\n")
     assert "Traceback" not in rest

@@ -52,7 +52,8 @@ def write_page(
     path: Path, packs: Sequence[Pack], *, precision: Precision = "float16", title: str | None = None
 ) -> int:
     """Write the page and return its size in bytes."""
-    data = build_page(packs, precision=precision, title=title).encode()
+    page = build_page(packs, precision=precision, title=title)
+    data = page.encode("utf-8", "replace")  # half of a surrogate pair, in a title, becomes "?"
     with replacing(Path(path)) as part:
         part.write_bytes(data)
     return len(data)
