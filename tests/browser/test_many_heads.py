@@ -44,6 +44,7 @@ def check_every_head(opened: Opened, pack: Pack) -> None:
     )
     opened.page.locator(".card").last.click()
     opened.settle()
+    assert opened.page.evaluate("scrollY") < 20
     layer, head = pack.header["layers"][-1], pack.header["heads"][-1]
     rows = slice(0, pack.length)
     expected = pack.layer(layer).tile("weights", [head], rows, rows)[0]

@@ -198,6 +198,7 @@ export class Viewer implements App {
       single = state.screen === "head";
     if (state.theme === "auto") delete this.root.dataset["theme"];
     else this.root.dataset["theme"] = state.theme;
+    const opened = single && this.root.dataset["screen"] === "overview";
     this.root.dataset["screen"] = state.screen;
     this.overview.element.hidden = single;
     this.screen.element.hidden = !single;
@@ -212,6 +213,8 @@ export class Viewer implements App {
       this.overview.draw();
       this.tiles.want("overview", this.overview.wanted());
     }
+    // A head opened from far down the overview starts at its top.
+    if (opened && this.root.getBoundingClientRect().top < 0) this.root.scrollIntoView();
     this.tellHover();
     this.root.dataset["pending"] = String(this.engine.pending + this.host.waiting);
   }
