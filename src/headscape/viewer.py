@@ -15,7 +15,6 @@ from headscape.page.viewer_answers import Run
 from headscape.page.viewing import show
 from headscape.protocol import Model, Watch
 
-
 MOST_TOKENS: Final = 4096
 """Tokens of a typed text: the model reads it while somebody waits."""
 

@@ -1,4 +1,4 @@
-"""Whole models: every head of 12 x 12 and of 30 x 9 is computed, in the page and from the server."""
+"""Whole models: every head of 12 x 12 and 30 x 9 is computed, from the page and the server."""
 
 import numpy as np
 import pytest

@@ -97,10 +97,10 @@ class Application:
         }  # fmt: skip
         sent: list[dict[str, Any]] = []
 
-        async def receive() -> dict[str, Any]:  # noqa: RUF029
+        async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": body, "more_body": False}
 
-        async def send(event: dict[str, Any]) -> None:  # noqa: RUF029
+        async def send(event: dict[str, Any]) -> None:
             sent.append(event)
 
         await self._app(scope, receive, send)

@@ -195,9 +195,7 @@ def test_port_80_is_not_in_the_host(client: Client) -> None:
         client.server.port = port
 
 
-def test_idle_connections_lock_nobody_out(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_connections_lock_nobody_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     address = ("127.0.0.1", client.server.port)
     with contextlib.ExitStack() as stack:
         for number in range(300):

@@ -24,12 +24,12 @@ def protocol() -> Any:
         def connection_made(self, transport: asyncio.Transport) -> None:
             """Make room where there is none, and start watching."""
             super().connection_made(transport)
-            self._since = time.monotonic()
+            self.since = time.monotonic()
             self._seen: tuple[object, int] = (None, 0)
             others = [each for each in self.connections if each is not self]
             if len(others) >= MOST_CONNECTIONS:
                 idle = [each for each in others if each.idle]
-                chosen = min(idle, key=lambda each: each._since, default=self)
+                chosen = min(idle, key=lambda each: each.since, default=self)
                 # Removed at once: closing ends in a later turn of the loop.
                 self.connections.discard(chosen)
                 chosen.transport.abort()
@@ -42,7 +42,7 @@ def protocol() -> Any:
 
         def on_response_complete(self) -> None:
             """Idle from now on."""
-            self._since = time.monotonic()
+            self.since = time.monotonic()
             super().on_response_complete()
 
         @property
@@ -54,7 +54,7 @@ def protocol() -> Any:
             waiting = self.transport.get_write_buffer_size()
             before, self._seen = self._seen, (self.cycle, waiting)
             stuck = waiting > 0 and before == self._seen
-            if (self.idle and time.monotonic() - self._since >= 0.9 * IDLE_SECONDS) or stuck:
+            if (self.idle and time.monotonic() - self.since >= 0.9 * IDLE_SECONDS) or stuck:
                 self.transport.abort()
             else:
                 self._timer = self.loop.call_later(IDLE_SECONDS, self._look)

@@ -319,7 +319,7 @@ def encode_answer(content: dict[str, Any], buffers: list[bytes]) -> bytes:
 
 
 def serve(answers: Answers, *, port: int | None = None, open_browser: bool = True) -> None:
-    """Show captures in the browser until Ctrl-C; print the address where no browser can be opened."""
+    """Show captures until Ctrl-C; print the address where no browser can be opened."""
     server = Server(answers, port=port, say=_print)
     missing = _no_browser() if open_browser else None
     if open_browser and missing is None:
