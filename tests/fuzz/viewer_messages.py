@@ -100,7 +100,7 @@ class Application:
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": body, "more_body": False}
 
-        async def send(event: dict[str, Any]) -> None:
+        async def send(event: Any) -> None:
             sent.append(event)
 
         await self._app(scope, receive, send)

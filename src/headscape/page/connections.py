@@ -6,7 +6,6 @@ MOST_CONNECTIONS the one that has been idle longest makes room for a new one. Id
 therefore not lock anybody out.
 """
 
-import asyncio
 import time
 from typing import Any, Final
 
@@ -18,15 +17,15 @@ def protocol() -> Any:
     """Uvicorn's HTTP protocol with these limits; needs the extra `view`."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    class Connection(H11Protocol):  # type: ignore[misc]
+    class Connection(H11Protocol):
         """One connection."""
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
+        def connection_made(self, transport: Any) -> None:
             """Make room where there is none, and start watching."""
             super().connection_made(transport)
             self.since = time.monotonic()
             self._seen: tuple[object, int] = (None, 0)
-            others = [each for each in self.connections if each is not self]
+            others: list[Any] = [each for each in self.connections if each is not self]
             if len(others) >= MOST_CONNECTIONS:
                 idle = [each for each in others if each.idle]
                 chosen = min(idle, key=lambda each: each.since, default=self)

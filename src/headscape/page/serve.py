@@ -173,7 +173,7 @@ class Server:
 
         answers = self.answers
 
-        class Stopping(uvicorn.Server):  # type: ignore[misc]
+        class Stopping(uvicorn.Server):
             """Cancels running models when asked to end, so that nothing has to be waited for."""
 
             def handle_exit(self, sig: int, frame: Any) -> None:
