@@ -84,6 +84,8 @@ fuzz: $(VENV)/.tested
 	PYTHONPATH=tests $(BIN)/python -m fuzz.captures
 	PYTHONPATH=tests $(BIN)/python -m fuzz.published
 	PYTHONPATH=tests $(BIN)/python -m fuzz.models
+	PYTHONPATH=tests $(BIN)/python -m fuzz.viewer_messages
+	if command -v npm; then npm --prefix viewer ci --ignore-scripts && npm --prefix viewer run fuzz; fi
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -9,11 +9,11 @@ import torch
 import headscape
 from headscape.arrays.pack import open_pack
 from headscape.attention.reference import AttentionInputs, scores
-from headscape.capture.record import capture
+from headscape.capture.record import _Kept, capture
 from headscape.errors import InputError
 from headscape.page.viewer_answers import Answers
 from headscape.protocol import Model
-from headscape.viewer import open_source
+from headscape.viewer import TypedText, open_source
 
 
 def nano(encoding: str = "cable") -> Model:
@@ -91,3 +91,28 @@ def test_a_text_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     long = "x" * 2000
     content, _ = answers.answer({"type": "run", "id": "p0", "text": long, "request": 1})
     assert content["type"] in {"run", "error"}
+
+
+def test_a_model_reads_the_text_given() -> None:
+    pack, run = open_source(nano(), "Hello")
+    assert pack.header["pieces"] == ["H", "e", "l", "l", "o"]
+    assert run is not None
+    with pytest.raises(InputError, match="only captures are shown, and no model"):
+        headscape.view(pack, text="Hello", html="a.html")
+
+
+def test_a_typed_text_is_limited_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, run = open_source(nano(), "Hello")
+    assert isinstance(run, TypedText)
+    with pytest.raises(InputError, match="at most 4,096 tokens, got 4,097: capture a longer"):
+        run("x" * 4097)
+    seen: list[int] = []
+
+    def cancelled(*args: object, **_: object) -> None:
+        seen.append(1)
+        run.cancel()
+
+    monkeypatch.setattr(_Kept, "add", cancelled)
+    with pytest.raises(InputError, match="not read to its end"):
+        run("Hello")
+    assert seen == [1]  # of two layers

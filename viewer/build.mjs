@@ -60,7 +60,9 @@ async function tests() {
   const folder = join(HERE, "build");
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(folder);
-  const names = readdirSync(join(HERE, "test")).filter((name) => name.endsWith(".test.ts") || name === "speed.ts");
+  const names = readdirSync(join(HERE, "test")).filter(
+    (name) => name.endsWith(".test.ts") || ["speed.ts", "states.ts"].includes(name),
+  );
   const plugins = [embed("")];
   for (const name of names) {
     const result = await build({ ...common, platform: "node", entryPoints: [join(HERE, "test", name)], plugins });

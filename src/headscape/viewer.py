@@ -1,7 +1,9 @@
 """`view`: show captures, training runs and models; what can be shown, and how it is opened."""
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from headscape.arrays.capture_file import CaptureData
 from headscape.arrays.pack import Pack, open_pack
@@ -12,17 +14,23 @@ from headscape.errors import InputError
 from headscape.io.output_file import KINDS, check_output
 from headscape.page.viewer_answers import Run
 from headscape.page.viewing import show
-from headscape.protocol import Model
+from headscape.protocol import Model, Watch
+
+MOST_TOKENS: Final = 4096
+"""Tokens of a typed text: the model reads it while somebody waits."""
 
 
 def view(
     *sources: object,
+    text: str | None = None,
     html: str | Path | None = None,
     port: int | None = None,
     open_browser: bool = True,
     precision: Precision | None = None,
 ) -> Any:
     """Show captures, training runs or models.
+
+    Models read `text`; without one, runs read a part of their validation text.
 
     With `html`, write one self-contained file, which replaces nothing but an earlier page, and
     return its path. In a notebook, return a widget.
@@ -37,14 +45,16 @@ def view(
     """
     if not sources:
         raise InputError("view needs at least one capture, run or model.")
+    if text is not None and all(_is_capture(source) for source in sources):
+        raise InputError("only captures are shown, and no model to read the text: leave it out.")
     if html is not None:
         check_output(html, KINDS["html"])
-    opened = [open_source(source) for source in sources]
+    opened = [open_source(source, text) for source in sources]
     packs, runs = [pack for pack, _ in opened], [run for _, run in opened]
     return show(packs, runs, html=html, port=port, open_browser=open_browser, precision=precision)
 
 
-def open_source(source: object) -> tuple[Pack, Run | None]:
+def open_source(source: object, text: str | None = None) -> tuple[Pack, Run | None]:
     """A pack to show, and what runs its model on a new text, where there is one."""
     if isinstance(source, Pack):
         return source, None
@@ -53,21 +63,67 @@ def open_source(source: object) -> tuple[Pack, Run | None]:
     if isinstance(source, str | Path) and Path(source).is_file():
         return open_pack(Path(source)), None
     if isinstance(source, Model):
-        return _captured(source)
+        return _captured(source, text)
     if isinstance(source, str | Path):
         from headscape.models.load import load
 
-        return _captured(load(source))
+        return _captured(load(source), text)
     raise InputError(f"cannot view a {type(source).__name__}: give a capture, a run or a model.")
 
 
-def _captured(model: Model) -> tuple[Pack, Run | None]:
-    """A model's capture of its validation text, and what captures any other text."""
-    first = _pack(model, choose_tokens(model))
-    if model.tokenizer is None:
-        return first, None
-    return first, lambda text: _pack(model, choose_tokens(model, text, name="typed text"))
+def _is_capture(source: object) -> bool:
+    """Whether a source has been captured already."""
+    is_file = isinstance(source, str | Path) and Path(source).is_file()
+    return is_file or isinstance(source, Pack | CaptureData)
 
 
-def _pack(model: Model, tokens: Tokens) -> Pack:
+def _captured(model: Model, text: str | None) -> tuple[Pack, Run | None]:
+    """A model's capture of a text, or of its validation text, and what captures any other text."""
+    first = _pack(model, choose_tokens(model, text))
+    return first, None if model.tokenizer is None else TypedText(model)
+
+
+class TypedText:
+    """Captures what somebody types; `cancel` ends it at the next layer."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._cancelled = threading.Event()
+
+    def __call__(self, text: str) -> Pack:
+        """The text's capture."""
+        self._cancelled.clear()
+        tokens = choose_tokens(self._model, text, name="typed text")
+        if len(tokens.tokens) > MOST_TOKENS:
+            raise InputError(
+                f"a typed text may have at most {MOST_TOKENS:,} tokens, got "
+                f"{len(tokens.tokens):,}: capture a longer one with `headscape capture --text` and "
+                f"view the file."
+            )
+        return _pack(_Cancellable(self._model, self._cancelled), tokens)
+
+    def cancel(self) -> None:
+        """End the capture that runs, if one does."""
+        self._cancelled.set()
+
+
+class _Cancellable:
+    """A model whose pass ends with an InputError at the next layer after an event is set."""
+
+    def __init__(self, model: Model, cancelled: threading.Event) -> None:
+        self._model, self._cancelled = model, cancelled
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def observe(self, tokens: Any, layers: Sequence[int], watch: Watch) -> None:
+        def checked(layer: int, inputs: Any) -> None:
+            if self._cancelled.is_set():
+                raise InputError("the text was not read to its end: the viewer was stopped.")
+            watch(layer, inputs)
+
+        self._model.observe(tokens, layers, checked)
+
+
+def _pack(model: Any, tokens: Tokens) -> Pack:
     return capture(model, tokens, layers="all", quantities=("weights",)).pack()

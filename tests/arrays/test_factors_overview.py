@@ -1,6 +1,7 @@
 """The overview of long captures: computed by processes, checked against numpy, resumed, stale."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -136,3 +137,51 @@ def test_65536_tokens_against_numpy(tmp_path: Path) -> None:
     job.wait()
     assert job.progress().finished
     check(job, open_pack(path).layer(0), 1024, 13)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "long.safetensors"
+    write(long_pack(256), path)
+    (tmp_path / "long.safetensors.overview").write_text("a file where the folder would be")
+    job = OverviewJob(path, 0, 5, level=5, processes=1)
+    job.start()
+    job.wait(120)
+    state = job.progress()
+    assert state.finished
+    assert "long.safetensors.overview cannot be written" in str(state.note)
+    assert job.result() is not None
+    job.stop()
+    assert not job.folder.exists()
+
+
+def test_two_jobs_on_one_capture_share_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headscape.arrays.overview_file.POLL_SECONDS", 0.05)
+    pack, path = long_pack(512), tmp_path / "long.safetensors"
+    write(pack, path)
+    jobs = [OverviewJob(path, 0, 5, level=5, processes=1) for _ in range(2)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.wait(120)
+        assert job.progress().error is None
+        check(job, pack.layer(0), 16, 1)
+    assert sorted(len(job._running) for job in jobs) == [0, 1]
+    assert [entry.name for entry in jobs[0].folder.iterdir()] == ["layer-0-head-5.safetensors"]
+
+
+def test_a_job_takes_over_from_one_that_ends_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headscape.arrays.overview_file.POLL_SECONDS", 0.05)
+    pack, path = long_pack(512), tmp_path / "long.safetensors"
+    write(pack, path)
+    first, second = (OverviewJob(path, 0, 5, level=5, processes=1) for _ in range(2))
+    first.start()
+    while not first._running:
+        time.sleep(0.01)
+    second.start()
+    first.stop()
+    second.wait(120)
+    check(second, pack.layer(0), 16, 1)

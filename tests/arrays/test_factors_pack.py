@@ -15,7 +15,7 @@ from headscape.arrays.capture_file import load
 from headscape.arrays.factors import QUANTITIES
 from headscape.arrays.file_array import FileArray, OpenFile
 from headscape.arrays.pack import Pack, make_pack, open_pack
-from headscape.arrays.pack_bytes import pack_bytes
+from headscape.arrays.pack_bytes import Precision, pack_bytes
 from headscape.capture.factors_of import factors_of
 from headscape.errors import InputError
 from pack_files import write
@@ -208,3 +208,23 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
         packed().layer(0)
     with pytest.raises(InputError, match="head 9 is not in this capture"):
         packed().head_index(9)
+
+
+@pytest.mark.parametrize("precision", ["float16", "float32"])
+def test_arrays_that_stay_in_the_file_are_packed(
+    precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = packed("cable")
+    write(pack, tmp_path / "a.safetensors")
+    expected = pack_bytes(open_pack(tmp_path / "a.safetensors"), precision)
+    monkeypatch.setattr("headscape.arrays.pack.LAZY_BYTES", 0)
+    lazy = open_pack(tmp_path / "a.safetensors")
+    assert isinstance(lazy.arrays["layer.3.q"], FileArray)
+    assert pack_bytes(lazy, precision) == expected
+
+
+def test_half_of_a_surrogate_pair_survives() -> None:
+    pack = packed()
+    odd = Pack({**pack.header, "pieces": ["\ud800", "é"], "title": "\udfff"}, pack.arrays)
+    header, _ = read_bytes(pack_bytes(odd))
+    assert header["pieces"] == ["\ud800", "é"]

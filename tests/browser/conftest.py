@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -164,7 +165,7 @@ def open_page(chromium: Any, tmp_path: Path) -> Iterator[Open]:
             path = tmp_path / f"page{len(opened)}.html"
             write_page(path, packs, precision=precision)
             target = path.as_uri()
-        one = Opened(page, target.split("?")[0].split("#")[0])
+        one = Opened(page, re.sub(r"(/open/[\w-]+)?[?#].*|/open/[\w-]+$", "", target))
         one.length = packs[0].length
         opened.append((context, one))
         page.goto(target + ("#" + quote(json.dumps(state)) if state else ""))

@@ -26,7 +26,7 @@ def served(open_page: Open, answers: Answers, state: dict[str, Any]) -> Iterator
 
     with Server(answers) as server:
         packs = [one.tiles.pack for one in answers.served.values()]
-        opened = open_page(packs, url=f"{server.url}#{quote(json.dumps(state))}")
+        opened = open_page(packs, url=f"{server.invite()}#{quote(json.dumps(state))}")
         yield opened
         opened.check()
         opened.page.goto("about:blank")
@@ -105,7 +105,7 @@ def test_a_server_that_ends_is_told(open_page: Open, monkeypatch: pytest.MonkeyP
     server = Server(Answers.of([capture("cable")]))
     server.start()
     opened = open_page(
-        [capture("cable")], url=f"{server.url}#{quote(json.dumps({'screen': 'head'}))}"
+        [capture("cable")], url=f"{server.invite()}#{quote(json.dumps({'screen': 'head'}))}"
     )
     opened.settle()
     server.stop()
@@ -113,3 +113,26 @@ def test_a_server_that_ends_is_told(open_page: Open, monkeypatch: pytest.MonkeyP
     opened.page.wait_for_selector("[role=alert]:not([hidden])")
     assert "could not be computed" in opened.page.locator("[role=alert]").inner_text()
     opened.complaints.clear()  # the browser itself reports that it cannot connect
+
+
+def test_the_address_is_clean_and_a_second_tab_opens_it(open_page: Open) -> None:
+    pytest.importorskip("starlette", reason="the server's extra is missing")
+    from headscape.page.serve import Server
+
+    with Server(Answers.of([capture("cable", title="Cable's capture")])) as server:
+        opened = open_page([capture("cable")], url=server.invite())
+        opened.settle()
+        assert opened.page.url.split("#")[0] == server.url
+        assert opened.page.title() == "Cable's capture"
+        assert server.token not in opened.page.content()
+        opened.page.reload()
+        opened.settle()
+        second = opened.page.context.new_page()
+        second.goto(f"{server.url}#{quote(json.dumps({'screen': 'head', 'head': 2}))}")
+        second.wait_for_selector('.panel[data-complete="true"]')
+        stranger = opened.page.context.browser.new_context().new_page()
+        stranger.goto(server.url)
+        stranger.wait_for_selector("text=open the newest address in the terminal")
+        stranger.context.close()
+        opened.check()
+        opened.page.goto("about:blank")

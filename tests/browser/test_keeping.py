@@ -124,3 +124,19 @@ def test_all_keys_are_listed(open_page: Open) -> None:
     assert not dialog.is_visible()
     opened.page.get_by_role("button", name="? Keys").click()
     assert dialog.is_visible()
+
+
+def test_a_hostile_link_is_told_and_copies_no_code(open_page: Open) -> None:
+    evil = 'weights"); __import__("os").system("true") #'
+    state = {"screen": "head", "quantity": evil, "colour": None, "notes": [None], "layer": 99}
+    opened = open_page([capture("cable")], state)
+    opened.settle()
+    said = opened.page.locator("[role=alert]").inner_text()
+    for part in ("quantity =", "colour = null", "notes[0] = null", "layer = 99"):
+        assert part in said
+    opened.page.locator(".takeaway").get_by_role("button", name="Python", exact=True).click()
+    line = opened.page.get_by_label("Text to copy").input_value()
+    assert "__import__" not in line
+    assert '"weights", "nothing"' in line
+    opened.page.evaluate("location.hash = '#%7Bhalf'")
+    opened.page.wait_for_selector("text=the state = ")

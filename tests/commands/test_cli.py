@@ -375,6 +375,17 @@ def test_a_text_file_and_a_document_are_captured(call, small_run: Path, tmp_path
     assert result.exit_code == 0, result.output
 
 
+def test_a_model_is_viewed_with_a_text(call, small_run: Path, tmp_path: Path) -> None:
+    out, note = tmp_path / "a.html", tmp_path / "note.txt"
+    note.write_text("from a file")
+    for words in (["--prompt", "Hi there"], ["--text", note]):
+        result = call("view", small_run, *words, "--html", out)
+        assert result.exit_code == 0, result.output
+        assert out.is_file()
+    result = call("view", small_run, "--prompt", "Hi", "--text", note, "--html", out)
+    assert "give --prompt or --text" in str(result.exception)
+
+
 def test_a_long_capture_is_reduced(call, small_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "long.safetensors"
     words = ["capture", small_run, "--length", 300, "--resolution", 10, "--window", "280:290,0:50"]

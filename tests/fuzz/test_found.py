@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from fuzz.readers import READERS, read, seeds
+from fuzz.viewer_messages import application, check
+from page.packs import module as module  # noqa: PLC0414 - a fixture
 
 FOUND = sorted(Path(__file__).with_name("found").iterdir())
 MUTATIONS = 100
@@ -35,3 +37,11 @@ def test_mutations_end_in_a_sentence_or_a_read(name: str, tmp_path: Path) -> Non
         folder = tmp_path / str(number)
         folder.mkdir()
         read(name, bytes(data), folder)
+
+
+@pytest.mark.usefixtures("module")
+def test_viewer_messages_get_an_answer_or_a_sentence() -> None:
+    pytest.importorskip("starlette", reason="the server's extra is missing")
+    with application() as app:
+        kinds = {check(app, seed) for seed in range(MUTATIONS)}
+    assert {"refused", "not JSON", "tile", "values", "profile", "pack", "run"} <= kinds

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,10 +114,11 @@ def alive(client: Client) -> None:
 
 
 def test_the_page_and_its_answers(client: Client) -> None:
-    status, headers, body = client.ask("GET", f"/?token={client.server.token}")
+    status, headers, body = client.ask("GET", "/")
     assert status == 200
     assert headers["content-type"].startswith("text/html")
-    assert f'data-token="{client.server.token.lower()}"' in body.decode().lower()
+    assert b"ALiBi" not in body  # anybody on this computer can read the page
+    assert client.server.token.encode() not in body
     for name, value in HEADERS.items():
         assert headers[name.lower()] == value.lower()
     policy = HEADERS["Content-Security-Policy"]
@@ -139,7 +141,96 @@ def test_it_listens_on_loopback_alone(client: Client) -> None:
     assert client.server._socket.getsockname()[0] == "127.0.0.1"
 
 
-@pytest.mark.parametrize("path", ["/", "/api/packs", "/api/message"])
+def enter(client: Client, address: str) -> tuple[int, bytes]:
+    """What a page does with the address that lets it in."""
+    path = address.removeprefix(client.server.url.rstrip("/"))
+    assert client.ask("GET", path)[0] == 200  # only looking, as a browser's prefetch does
+    body = json.dumps({"code": path.rpartition("/")[2]}).encode()
+    status, _, said = client.ask("POST", "/api/enter", {"Content-Type": "application/json"}, body)
+    return status, said
+
+
+def test_a_code_lets_one_browser_in(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, said = client.server, list[str]()
+    monkeypatch.setattr(server, "_say", said.append)
+    address = server.invite()
+    assert server.token not in address
+    assert server.url == f"http://127.0.0.1:{server.port}/"
+    status, body = enter(client, address)
+    assert (status, json.loads(body)) == (200, {"token": server.token})
+    alive(client)
+    assert said == []
+    # The same code again: somebody else has read it, so whoever came first is shut out too.
+    before = server.token
+    status, body = enter(client, address)
+    assert (status, server.token == before) == (403, False)
+    assert before.encode() not in body
+    assert client.message(TILE, X_Headscape_Token=before)[0] == 403
+    assert "used twice" in said[0]
+    newest = re.search(r"open (\S+) within", said[1])
+    assert newest is not None
+    assert enter(client, newest[1])[0] == 200
+
+
+def test_a_code_lasts_a_minute(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headscape.page.serve.CODE_SECONDS", -1.0)
+    assert enter(client, client.server.invite())[0] == 403
+    monkeypatch.undo()
+    for code in ("", "x" * 32, None, 3, [], "\ud800"):
+        body = json.dumps({"code": code}).encode()
+        kind = {"Content-Type": "application/json"}
+        assert client.ask("POST", "/api/enter", kind, body)[0] == 403
+    assert enter(client, client.server.invite())[0] == 200
+
+
+def test_port_80_is_not_in_the_host(client: Client) -> None:
+    client.server.port, port = 80, client.server.port
+    try:
+        assert client.server.url == "http://127.0.0.1/"
+        lines = "GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", port)) as link:
+            link.sendall(lines.format("127.0.0.1").encode())
+            assert link.recv(100).startswith(b"HTTP/1.1 200")
+    finally:
+        client.server.port = port
+
+
+def test_idle_connections_lock_nobody_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = ("127.0.0.1", client.server.port)
+    with contextlib.ExitStack() as stack:
+        for number in range(300):
+            link = stack.enter_context(socket.create_connection(address))
+            if number % 2:
+                link.sendall(b"POST /api/message HTTP/1.1\r\n")
+        alive(client)
+    monkeypatch.setattr("headscape.page.connections.IDLE_SECONDS", 0.2)
+    with socket.create_connection(address, timeout=5) as link:
+        link.sendall(b"GET / HTTP/1.1\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert link.recv(1) == b""
+    monkeypatch.setattr("headscape.page.serve.BODY_SECONDS", 0.2)
+    late = f"POST /api/enter HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
+    late += "Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+    assert client.raw(late.encode())[0] == 408
+
+
+def test_a_client_that_leaves_and_odd_text(
+    client: Client, capfd: pytest.CaptureFixture[str]
+) -> None:
+    head = f"POST /api/enter HTTP/1.1\r\nHost: 127.0.0.1:{client.server.port}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", client.server.port)) as half:
+            half.sendall(head.encode())
+            time.sleep(0.05)
+    status, body = client.message(b'{"type": "tile", "request": "\\ud800"}')
+    assert status == 200
+    assert decoded(body)[0]["request"] == "\ud800"
+    alive(client)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("path", ["/api/packs", "/api/message"])
 @pytest.mark.parametrize(
     "token", ["", "wrong", "x" * 43, "é"], ids=["none", "wrong", "as long", "not ascii"]
 )
@@ -180,8 +271,7 @@ def test_strangers_are_refused(
     known = {"X-Headscape-Token": client.server.token, "Content-Type": "application/json"}
     method = "POST" if path == "/api/message" else "GET"
     body = json.dumps(TILE).encode() if method == "POST" else b""
-    where = f"{path}?token={client.server.token}"
-    status, found, said = client.ask(method, where, {**known, **headers}, body)
+    status, found, said = client.ask(method, path, {**known, **headers}, body)
     assert status == expected
     assert len(said) < 100
     assert "access-control-allow-origin" not in found
@@ -331,9 +421,8 @@ def test_a_capture_replaced_while_it_is_served(tmp_path: Path) -> None:
 def test_script_in_a_title_is_text() -> None:
     hostile = made(20, title="</title><script>alert(1)</script>", pieces=["<script>"] * 20)
     with Server(Answers.of([hostile])) as server:
-        _, _, body = Client(server).ask("GET", f"/?token={server.token}")
-    assert b"<script>alert" not in body
-    assert b"&lt;script&gt;alert" in body
+        _, _, body = Client(server).ask("GET", "/")
+    assert b"alert" not in body
 
 
 def test_a_port_in_use_is_told() -> None:
@@ -347,12 +436,42 @@ def test_a_port_in_use_is_told() -> None:
         Server(Answers.of([made(20)]), port=70000)
 
 
-def test_no_display_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_display_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
-    with pytest.raises(InputError, match=r"no display to open a browser on: use --no-browser"):
-        serve(Answers.of([made(20)]))
+    monkeypatch.setattr(Server, "run", Server.stop)
+    serve(Answers.of([made(20)]))
+    said = capsys.readouterr().err
+    assert re.match(r"there is no display to open a browser on: open http://127\S+ within a", said)
+    monkeypatch.setenv("BROWSER", "no-such-browser")
+    monkeypatch.setattr("webbrowser.get", raising(webbrowser.Error()))
+    serve(Answers.of([made(20)]))
+    assert capsys.readouterr().err.startswith("no browser was found: open http://127")
+
+
+def raising(error: Exception) -> Any:
+    def function() -> None:
+        raise error
+
+    return function
+
+
+def test_the_browser_gets_a_code_and_never_the_token(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    tokens: list[str] = []
+    monkeypatch.setattr("headscape.page.serve._no_browser", lambda: None)
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr(Server, "run", lambda self: (tokens.append(self.token), self.stop()))
+    serve(Answers.of([made(20)]))
+    while not opened:
+        time.sleep(0.01)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/open/[\w-]{32}", opened[0])
+    assert tokens[0] not in opened[0] + capsys.readouterr().err
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
@@ -362,16 +481,35 @@ def test_a_missing_extra_is_told(missing: str, monkeypatch: pytest.MonkeyPatch) 
         Server(Answers.of([made(20)]))
 
 
-def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+PROGRAM = """
+import sys, threading
+import headscape.page.serve as s
+from headscape.errors import InputError
+from headscape.page.viewer_answers import Answers
+from page.packs import MODULE, made
+
+class Run:
+    ended = threading.Event()
+
+    def __call__(self, text):
+        print("running", file=sys.stderr, flush=True)
+        self.ended.wait(60)
+        raise InputError("cancelled.")
+
+    def cancel(self):
+        self.ended.set()
+
+s.static_text = lambda _: MODULE
+s.secrets.token_urlsafe = lambda size: "x" * size
+s.serve(Answers.of([made(20)], [Run()]), open_browser=False)
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_ctrl_c_ends_it(tmp_path: Path, busy: bool) -> None:
     program = tmp_path / "program.py"
-    program.write_text(
-        "import headscape.page.serve as s\n"
-        "from page.packs import MODULE, made\n"
-        "from headscape.page.viewer_answers import Answers\n"
-        "s.static_text = lambda _: MODULE\n"
-        "s.serve(Answers.of([made(20)]), open_browser=False)\n"
-        "print('ended')\n"
-    )
+    program.write_text(PROGRAM)
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
     process = subprocess.Popen(
         [sys.executable, str(program)],
@@ -382,9 +520,22 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     )
     assert process.stderr is not None
     line = process.stderr.readline()
-    assert re.fullmatch(r"viewer at http://127\.0\.0\.1:\d+/\?token=[\w-]{43}\n", line)
-    time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    out, rest = process.communicate(timeout=20)
+    found = re.fullmatch(r"open http://127\.0\.0\.1:(\d+)/open/x{24} within a minute; .*\n", line)
+    assert found is not None
+    with contextlib.ExitStack() as stack:
+        if busy:
+            body = json.dumps({"type": "run", "id": "p0", "text": "a"})
+            link = stack.enter_context(socket.create_connection(("127.0.0.1", int(found[1]))))
+            link.sendall(
+                f"POST /api/message HTTP/1.1\r\nHost: 127.0.0.1:{found[1]}\r\n"
+                f"Content-Type: application/json\r\nX-Headscape-Token: {'x' * 32}\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+            )
+            while process.stderr.readline() != "running\n":
+                pass
+        else:
+            time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        out, rest = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, "ended\n")
     assert "Traceback" not in rest

@@ -178,11 +178,30 @@ def test_a_text_is_run() -> None:
     assert content["pack"]["title"] == "hello"
     assert [each["id"] for each in answers.packs()] == ["p0", "p1", "p2"]
     assert ask(answers, type="run", text="bad")[0]["message"] == "too long."
-    for wrong in ("", " \n", None, 5, "x" * 200_001):
+    for wrong in ("", " \n", None, 5, "x" * 20_001, "\ud800"):
         assert ask(answers, type="run", text=wrong)[0]["type"] == "error"
+    said = ask(answers, type="run", text="x" * 20_001)[0]["message"]
+    assert said.startswith("a typed text may have at most 20,000 characters, got 20,001: capture")
     assert texts == ["hello", "bad"]
     content, _ = answers.answer({"type": "run", "id": "p1", "text": "hello"})
     assert "no model" in content["message"]
+
+
+def test_one_text_at_a_time_and_failures_are_told(capfd: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+
+    def run(text: str) -> Any:
+        if text == "again":
+            said.append(ask(answers, type="run", text="inner")[0]["message"])
+            return made(10)
+        raise RuntimeError("the kernel is broken")
+
+    answers = Answers.of([made(60)], [run])
+    assert ask(answers, type="run", text="again")[0]["type"] == "run"
+    assert said == ["the model is reading a text already: wait until it is done."]
+    failed = ask(answers, type="run", text="other")[0]["message"]
+    assert failed.startswith("the viewer failed (RuntimeError: the kernel is broken)")
+    assert "Traceback" in capfd.readouterr().err
 
 
 WRONG: list[Any] = [

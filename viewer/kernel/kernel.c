@@ -3,14 +3,15 @@
 //   content_ij = scale q_i.k_j    final = mix(scale R q_i.R k_j, B_ij)    bias = final - content
 //   weights_ij = exp(final_ij - lse_i)    a temperature and a softcap act on what `mix` gives
 //
-// One instance is one layer, or one head of a layer that does not mix heads. `rows` writes values, NaN where a
+// The globals are one layer, or one head of a layer that does not mix heads; the loader keeps a copy of them for each
+// and puts it back (src/engine/kernel.ts). `rows` writes values, NaN where a
 // key is hidden or does not exist; `shift` and `subtract` change them in place; `pool` and `profile` reduce them.
 #include "mix.h"
 
 extern unsigned char __heap_base;
 static unsigned long heap;
 
-// Memory that lives as long as the instance, 16-byte aligned, zeroed (fresh pages are).
+// 16-byte aligned space at the end of the heap. The viewer asks once, where the heap starts, and shares it out itself.
 EXPORT(allocate) void *allocate(unsigned long bytes) {
   if (!heap) heap = ((unsigned long)&__heap_base + 15) & ~15ul;
   const unsigned long at = heap, end = (at + bytes + 15) & ~15ul, have = __builtin_wasm_memory_size(0) << 16;

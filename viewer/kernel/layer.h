@@ -1,4 +1,4 @@
-// One layer's factors. A module instance is one layer, so they are plain globals that the loader sets.
+// One layer's factors: plain globals that the loader sets, and copies to change from one layer to another.
 #pragma once
 #include "simd.h"
 

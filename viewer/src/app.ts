@@ -35,7 +35,8 @@ export interface App {
   searched: { text: string; capture: string; found: Set<number> };
   /** Draw again in the next frame. */
   draw(): void;
-  fail(message: string): void;
+  /** Say what went wrong; `again` offers to compute again what failed. */
+  fail(message: string, again?: boolean): void;
 }
 
 /** The pair looked at: the locked one, otherwise the one hovered. */

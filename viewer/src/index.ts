@@ -36,10 +36,10 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
 
 /** Show the packs in this page, or those of the server that `el` names. */
 export async function openPage(el: HTMLElement): Promise<void> {
-  const { server, token } = el.dataset;
+  const { server } = el.dataset;
   try {
     let model: PageModel;
-    if (server !== undefined) model = await serverModel(server, token ?? "");
+    if (server !== undefined) model = await serverModel(server);
     else {
       model = new PageModel(async (message) => {
         throw new Error(`a page without a server cannot answer ${String(message["type"])}`);

@@ -30,7 +30,7 @@ export class Profiles {
     private readonly engine: Engine,
     private readonly host: Host,
     private readonly changed: () => void,
-    private readonly fail: (message: string) => void,
+    private readonly fail: (message: string, again: boolean) => void,
   ) {}
 
   static key(capture: Capture, layer: number, head: number, quantity: Quantity): string {
@@ -53,11 +53,16 @@ export class Profiles {
           (profile) => (this.done.set(key, profile), this.changed()),
           (error) =>
             error instanceof Dropped ||
-            (this.failed.add(key), this.fail(`The distance profile could not be computed: ${error.message}`)),
+            (this.failed.add(key), this.fail(`The distance profile could not be computed: ${error.message}`, true)),
         )
         .finally(() => this.started.delete(key));
     } else if (before !== undefined) this.started.set(key, Math.min(before, priority));
     return null;
+  }
+
+  /** Compute again what failed. */
+  retry(): void {
+    this.failed.clear();
   }
 
   private async compute(

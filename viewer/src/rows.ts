@@ -29,12 +29,13 @@ export class Rows {
   private readonly rows = new Map<string, Row>();
   private readonly columns = new Map<string, Part>();
   private readonly asked = new Set<string>();
+  private readonly failed = new Set<string>();
 
   constructor(
     private readonly engine: Engine,
     private readonly host: Host,
     private readonly changed: () => void,
-    private readonly fail: (message: string) => void,
+    private readonly fail: (message: string, again: boolean) => void,
   ) {}
 
   /** All quantities of a query with every key, or with those around `near`; null while the host is asked. */
@@ -53,6 +54,11 @@ export class Rows {
     return row;
   }
 
+  /** Ask again for what failed. */
+  retry(): void {
+    this.failed.clear();
+  }
+
   private exact(capture: Capture, layer: number, head: number): Exact {
     const name = factorsName(capture, layer, head);
     let exact = this.exacts.get(name);
@@ -68,7 +74,7 @@ export class Rows {
     keys: number[],
     name: string,
   ): Promise<void> {
-    if (this.asked.has(name) || this.asked.size >= AT_ONCE) return;
+    if (this.failed.has(name) || this.asked.has(name) || this.asked.size >= AT_ONCE) return;
     this.asked.add(name);
     try {
       const row: Partial<Row> = { first: keys[0] };
@@ -89,7 +95,8 @@ export class Rows {
       );
       keep(this.rows, name, row as Row);
     } catch (error) {
-      this.fail(`The values of query ${query} could not be read: ${(error as Error).message}`);
+      this.failed.add(name);
+      this.fail(`The values of query ${query} could not be read: ${(error as Error).message}`, true);
     } finally {
       this.asked.delete(name);
       this.changed();
@@ -111,9 +118,13 @@ export class Rows {
         return { first, values };
       }
     }
-    if (this.asked.has(name) || this.asked.size >= AT_ONCE) return null;
+    if (this.failed.has(name) || this.asked.has(name) || this.asked.size >= AT_ONCE) return null;
     this.asked.add(name);
     const done = (values: ArrayLike<number>) => keep(this.columns, name, { first, values }),
+      not = (error: Error) => {
+        this.failed.add(name);
+        this.fail(`The values of key ${key} could not be computed: ${error.message}`, true);
+      },
       end = () => (this.asked.delete(name), this.changed());
     if (capture.arrays) {
       const index = capture.together(layer) ? capture.header.heads.indexOf(head) : 0;
@@ -123,10 +134,7 @@ export class Rows {
           job: { type: "values", part, other: null, query: 0, rows: capture.length, key, keys: 1 },
           priority: () => 3,
         })
-        .then(
-          (result) => done(result[0]),
-          (error) => this.fail(`The values of key ${key} could not be computed: ${error.message}`),
-        )
+        .then((result) => done(result[0]), not)
         .finally(end);
     } else {
       this.host
@@ -140,10 +148,7 @@ export class Rows {
           queries: [first, last],
           keys: [key, key + 1],
         })
-        .then(
-          ({ buffers }) => done(new Float64Array(asBytes(buffers[0]).slice().buffer)),
-          (error) => this.fail(`The values of key ${key} could not be read: ${error.message}`),
-        )
+        .then(({ buffers }) => done(new Float64Array(asBytes(buffers[0]).slice().buffer)), not)
         .finally(end);
     }
     return null;

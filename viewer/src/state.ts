@@ -1,5 +1,6 @@
 // The whole view as one plain object: what a link restores, and what a notebook reads and sets.
-import { type Quantity } from "./pack.ts";
+import { MAPS } from "./colour.ts";
+import { QUANTITIES, type Quantity } from "./pack.ts";
 
 export type Minus = "nothing" | "row" | "distance";
 export type Pooling = "auto" | "mean" | "least" | "greatest";
@@ -82,18 +83,128 @@ export function difference(state: State): Partial<State> {
   return out as Partial<State>;
 }
 
-/** A whole state from some fields; unknown fields and fields of a wrong type are left out. */
+/** A check of one value: whether a state may contain it. */
+type Check = (value: unknown) => boolean;
+type Fields = Record<string, Check>;
+
+const MOST_TEXT = 10_000,
+  MOST_NUMBER = 1e9;
+const among =
+  (...values: string[]): Check =>
+  (value) =>
+    values.includes(value as string);
+const finite: Check = (value) => typeof value === "number" && Math.abs(value) <= MOST_NUMBER;
+const limit: Check = (value) => typeof value === "number" && Number.isFinite(value);
+const index: Check = (value) => Number.isInteger(value) && (value as number) >= 0 && finite(value);
+const text: Check = (value) => typeof value === "string" && value.length <= MOST_TEXT;
+const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+const object =
+  (fields: Fields): Check =>
+  (value) =>
+    isObject(value) &&
+    Object.keys(value).length === Object.keys(fields).length &&
+    Object.entries(fields).every(([name, check]) => Object.hasOwn(value, name) && check(value[name]));
+const orNull =
+  (check: Check): Check =>
+  (value) =>
+    value === null || check(value);
+
+const MINUS = ["nothing", "row", "distance"];
+const NAMES = QUANTITIES.flatMap((quantity) =>
+  MINUS.flatMap((minus) => ["", "difference"].map((less) => `${quantity}|${minus}|${less}`)),
+);
+const limits: Check = (value) =>
+  Array.isArray(value) && value.length === 2 && value.every(limit) && value[0] < value[1];
+
+const COLOUR: Fields = {
+  map: (value) => typeof value === "string" && (value === "auto" || Object.hasOwn(MAPS, value)),
+  scope: among("head", "shared"),
+  range: among("auto", "symmetric", "full"),
+  scale: among("auto", "linear", "log"),
+  clip: (value) => finite(value) && (value as number) >= 0 && (value as number) < 50,
+};
+const OVERVIEW: Fields = {
+  measure: text,
+  order: among("model", "rising", "falling", "similar"),
+  least: orNull(limit),
+  greatest: orNull(limit),
+};
+const NOTE = object({ capture: text, layer: index, head: index, query: index, key: index, text });
+
+/** Fields that are right or wrong as a whole; `colour`, `overview` and `notes` are read part by part. */
+const WHOLE: Fields = {
+  screen: among("overview", "head"),
+  capture: text,
+  other: text,
+  compare: among("off", "side", "difference", "triangles"),
+  layer: index,
+  head: index,
+  quantity: among(...QUANTITIES),
+  minus: among(...MINUS),
+  four: (value) => typeof value === "boolean",
+  pooling: among("auto", "mean", "least", "greatest"),
+  view: orNull(object({ query: finite, key: finite, span: (value) => finite(value) && (value as number) > 0 })),
+  locked: orNull(object({ query: index, key: index })),
+  profile: among("bias", "shown"),
+  search: text,
+  theme: among("auto", "light", "dark"),
+};
+
+/** What a link or a notebook gives: a whole state, the fields of it that were given, and in words what was left out. */
+export function readState(given: unknown): { state: State; patch: Partial<State>; dropped: string[] } {
+  const state = structuredClone(DEFAULT),
+    dropped: string[] = [];
+  /** Give the entries of an object that pass, and note the others. */
+  const passing = (value: unknown, fields: (name: string) => Check | undefined, where: string) => {
+    if (!isObject(value)) {
+      dropped.push(`${where || "the state"} = ${shortened(value)}`);
+      return [];
+    }
+    return Object.entries(value).filter(([name, each]) => {
+      const right = fields(name)?.(each) === true;
+      if (!right) dropped.push(`${where && `${where}.`}${shortened(name, false)} = ${shortened(each)}`);
+      return right;
+    });
+  };
+  const own = (fields: Fields) => (name: string) => (Object.hasOwn(fields, name) ? fields[name] : undefined);
+  const parts: Record<string, (value: unknown) => void> = {
+    colour(value) {
+      const fields = (name: string) => (name === "limits" ? () => true : own(COLOUR)(name));
+      for (const [name, each] of passing(value, fields, "colour"))
+        if (name !== "limits") Object.assign(state.colour, { [name]: each });
+        else
+          state.colour.limits = Object.fromEntries(
+            passing(each, (key) => (NAMES.includes(key) ? limits : undefined), "colour.limits"),
+          ) as State["colour"]["limits"];
+    },
+    overview: (value) => Object.assign(state.overview, Object.fromEntries(passing(value, own(OVERVIEW), "overview"))),
+    notes(value) {
+      if (!Array.isArray(value)) dropped.push(`notes = ${shortened(value)}`);
+      else
+        state.notes = value.filter((note, n): note is Note => {
+          if (!NOTE(note)) dropped.push(`notes[${n}] = ${shortened(note)}`);
+          return NOTE(note);
+        });
+    },
+  };
+  const fields = (name: string) => (Object.hasOwn(parts, name) ? () => true : own(WHOLE)(name));
+  const kept = passing(given ?? {}, fields, "");
+  for (const [name, value] of kept)
+    if (Object.hasOwn(parts, name)) parts[name](value);
+    else Object.assign(state, { [name]: structuredClone(value) });
+  const patch = Object.fromEntries(kept.map(([name]) => [name, state[name as keyof State]]));
+  return { state, patch: patch as Partial<State>, dropped };
+}
+
+/** The state alone. */
 export function complete(given: unknown): State {
-  const state = structuredClone(DEFAULT) as unknown as Record<string, unknown>;
-  if (typeof given !== "object" || given === null) return state as unknown as State;
-  for (const [name, value] of Object.entries(given)) {
-    const known = state[name];
-    if (known === undefined || value === undefined) continue;
-    if (known !== null && value !== null && !Array.isArray(known) && typeof known === "object")
-      state[name] = { ...known, ...(value as object) };
-    else if (known === null || value === null || typeof value === typeof known) state[name] = value;
-  }
-  return state as unknown as State;
+  return readState(given).state;
+}
+
+function shortened(value: unknown, quoted = true): string {
+  const shown = quoted ? (JSON.stringify(value) ?? String(value)) : String(value);
+  return shown.length > 40 ? `${shown.slice(0, 40)}…` : shown;
 }
 
 /** Holds the state and says when it changed. */

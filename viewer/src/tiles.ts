@@ -28,11 +28,13 @@ export interface Tile {
   /** Bands not yet computed, as first rows. */
   todo: number[];
   running: number;
+  /** Bands that could not be computed, as first rows. */
+  failed: number[];
   version: number;
   used: number;
   bytes: number;
   /** Not exact, or not yet: how far the host is, and which of mean, min and max are exact all the same. */
-  preview: { done: number | null; left: number | null; exact: string[] } | null;
+  preview: { done: number | null; left: number | null; exact: string[]; note: string } | null;
   /** Ask the host again. */
   stale: boolean;
   /** Coloured pictures by what they show. */
@@ -55,7 +57,7 @@ export class Tiles {
     private readonly host: Host,
     private readonly profiles: Profiles,
     private readonly changed: () => void,
-    private readonly fail: (message: string) => void,
+    private readonly fail: (message: string, again: boolean) => void,
   ) {}
 
   static key(source: Source, level: number, row: number, column: number): string {
@@ -81,7 +83,7 @@ export class Tiles {
 
   /** Whether a tile has every band. */
   static whole(tile: Tile | undefined): boolean {
-    return tile !== undefined && tile.todo.length === 0 && tile.running === 0;
+    return tile !== undefined && tile.todo.length + tile.failed.length + tile.running === 0;
   }
 
   /** Say what a viewer of tiles wants now; what nobody wants any more is not computed. */
@@ -100,6 +102,11 @@ export class Tiles {
     for (const wanted of this.wanted.values())
       for (const key of wanted.keys()) if (!Tiles.whole(this.cache.get(key))) count++;
     return count;
+  }
+
+  /** Whether a part of a map could not be computed. */
+  get anyFailed(): boolean {
+    return [...this.cache.values()].some((tile) => tile.failed.length > 0);
   }
 
   private priority(key: string): number {
@@ -131,6 +138,7 @@ export class Tiles {
         step,
         todo,
         running: 0,
+        failed: [],
         version: 0,
         used: ++this.clock,
         bytes: 4 * TILE * TILE * copies * heads,
@@ -199,7 +207,7 @@ export class Tiles {
             );
             tile.version++;
           },
-          (error) => (error instanceof Dropped ? tile.todo.push(first) : this.report(error)),
+          (error) => (error instanceof Dropped ? tile.todo.push(first) : (tile.failed.push(first), this.report(error))),
         )
         .finally(() => {
           tile.running--;
@@ -229,26 +237,35 @@ export class Tiles {
       });
       const arrays = buffers.map((buffer) => new Float32Array(asBytes(buffer).slice().buffer));
       tile.heads[0] = tile.level && arrays.length === 1 ? [arrays[0], arrays[0], arrays[0]] : arrays;
-      const progress = content["progress"] as { done?: number; left_seconds?: number | null } | undefined;
+      const progress = content["progress"] as
+        { done?: number; left_seconds?: number | null; note?: string } | undefined;
       tile.preview =
         content["preview"] === true
           ? {
               done: progress?.done ?? null,
               left: progress?.left_seconds ?? null,
+              note: progress?.note ?? "",
               exact: (content["exact"] as string[] | undefined) ?? [],
             }
           : null;
       tile.version++;
       if (progress) setTimeout(() => ((tile.stale = true), this.changed()), AGAIN);
     } catch (error) {
+      tile.failed = [0];
       this.report(error as Error);
     }
     tile.running = 0;
     this.changed();
   }
 
+  /** Compute again what failed. */
+  retry(): void {
+    this.failure = "";
+    for (const tile of this.cache.values()) tile.todo.push(...tile.failed.splice(0));
+  }
+
   private report(error: Error): void {
-    if (error.message !== this.failure) this.fail(`A part of the map could not be computed: ${error.message}`);
+    if (error.message !== this.failure) this.fail(`A part of the map could not be computed: ${error.message}`, true);
     this.failure = error.message;
   }
 

@@ -6,7 +6,7 @@ import { type Host } from "./host.ts";
 import { checkHeader, type Header, readPack } from "./pack.ts";
 import { Profiles } from "./profiles.ts";
 import { Rows } from "./rows.ts";
-import { complete, difference, type State, Store } from "./state.ts";
+import { DEFAULT, difference, readState, type State, Store } from "./state.ts";
 import { Tiles } from "./tiles.ts";
 import { Controls } from "./ui/controls.ts";
 import { button, h, say } from "./ui/dom.ts";
@@ -53,6 +53,8 @@ export class Viewer implements App {
   ];
   private asked = false;
   private saving = 0;
+  /** What the state given by the host asks for and the viewer cannot show; told once. */
+  private dropped: string[] = [];
   private closed = false;
 
   constructor(
@@ -61,9 +63,11 @@ export class Viewer implements App {
     worker: string,
     wasm: Uint8Array<ArrayBuffer>,
   ) {
-    const fail = (message: string) => this.fail(message),
+    const fail = (message: string, again = false) => this.fail(message, again),
       changed = () => this.draw();
-    this.store = new Store(complete({ ...this.fromSelection(), ...(host.model.get("state") as object | undefined) }));
+    const { state, patch, dropped } = readState(host.model.get("state"));
+    this.store = new Store({ ...state, ...this.fromSelection(), ...patch });
+    this.dropped = dropped;
     this.engine = new Engine(worker, wasm, Math.max(1, Math.min(4, navigator.hardwareConcurrency || 2)), fail);
     this.profiles = new Profiles(this.engine, host, changed, fail);
     this.tiles = new Tiles(this.engine, host, this.profiles, changed, fail);
@@ -99,7 +103,7 @@ export class Viewer implements App {
     const entries = (this.host.model.get("packs") as PackEntry[] | undefined) ?? [];
     for (const entry of entries) if (!this.captures.has(entry.id)) await this.add(entry);
     if (!this.captures.size) this.fail(entries.length ? "No capture could be read." : "There is no capture to show.");
-    this.settle();
+    this.settle(true);
     this.draw();
   }
 
@@ -129,8 +133,9 @@ export class Viewer implements App {
     this.store.set({ capture: id, view: null, locked: null });
   }
 
-  /** Make the state fit the captures: one that is there, a layer and head that it has. */
-  private settle(): void {
+  /** Make the state fit the captures: one that is there, a layer and head that it has. With `tell`, say what of a
+   *  state that somebody gave could not be kept. */
+  private settle(tell = false): void {
     const { state } = this.store,
       capture = this.captures.get(state.capture) ?? this.captures.values().next().value;
     if (!capture) return;
@@ -141,15 +146,40 @@ export class Viewer implements App {
     if (!heads.includes(state.head)) patch.head = heads[0];
     if (state.locked && (state.locked.query >= capture.length || state.locked.key >= capture.length))
       patch.locked = null;
+    if (!this.captures.has(state.other) && state.other) Object.assign(patch, { other: "", compare: "off" });
+    if (tell) {
+      const asked = Object.keys(patch).filter(
+        (name) => JSON.stringify(state[name as keyof State]) !== JSON.stringify(DEFAULT[name as keyof State]),
+      );
+      const missing = asked.map((name) => `${name} = ${JSON.stringify(state[name as keyof State])}`);
+      this.tellDropped([...this.dropped.splice(0), ...missing]);
+    }
     if (Object.keys(patch).length) this.store.set(patch);
   }
 
-  fail(message: string): void {
+  private tellDropped(parts: string[]): void {
+    if (!parts.length) return;
+    const some = parts.slice(0, 5).join("; "),
+      more = parts.length > 5 ? ` and ${parts.length - 5} more` : "";
+    this.fail(`This link asks for what the viewer does not have, so it was left out: ${some}${more}.`);
+  }
+
+  fail(message: string, again = false): void {
     this.alert.replaceChildren(
       h("span", {}, message),
+      ...(again ? [button("Try again", () => this.retry())] : []),
       button("Close", () => (this.alert.hidden = true)),
     );
     this.alert.hidden = false;
+  }
+
+  /** Ask again for what failed. */
+  private retry(): void {
+    this.alert.hidden = true;
+    this.tiles.retry();
+    this.profiles.retry();
+    this.rows.retry();
+    this.draw();
   }
 
   draw(): void {
@@ -168,6 +198,7 @@ export class Viewer implements App {
       single = state.screen === "head";
     if (state.theme === "auto") delete this.root.dataset["theme"];
     else this.root.dataset["theme"] = state.theme;
+    const opened = single && this.root.dataset["screen"] === "overview";
     this.root.dataset["screen"] = state.screen;
     this.overview.element.hidden = single;
     this.screen.element.hidden = !single;
@@ -182,6 +213,8 @@ export class Viewer implements App {
       this.overview.draw();
       this.tiles.want("overview", this.overview.wanted());
     }
+    // A head opened from far down the overview starts at its top.
+    if (opened && this.root.getBoundingClientRect().top < 0) this.root.scrollIntoView();
     this.tellHover();
     this.root.dataset["pending"] = String(this.engine.pending + this.host.waiting);
   }
@@ -246,24 +279,20 @@ export class Viewer implements App {
     if (!given || !Object.keys(given).length) return {};
     const { capture, layer, head, quantity, query, key } = given as Partial<Record<string, never>>;
     const pair = query != null && key != null ? { locked: { query, key } } : {};
-    return Object.fromEntries(
-      Object.entries({ capture, layer, head, quantity, ...pair }).filter(
-        ([, value]) => value !== undefined && value !== null,
-      ),
-    ) as Partial<State>;
+    const known = Object.entries({ capture, layer, head, quantity, ...pair }).filter(
+      ([, value]) => value !== undefined && value !== null,
+    );
+    return readState(Object.fromEntries(known)).patch;
   }
 
   private receiveState(): void {
     const given = this.host.model.get("state");
     if (JSON.stringify(given) === JSON.stringify(difference(this.store.state))) return;
-    this.store.set(
-      complete({
-        capture: this.store.state.capture,
-        layer: this.store.state.layer,
-        head: this.store.state.head,
-        ...(given as object),
-      }),
-    );
+    const { capture, layer, head } = this.store.state,
+      { state, patch, dropped } = readState(given);
+    this.dropped = dropped;
+    this.store.set({ ...state, capture, layer, head, ...patch });
+    this.settle(true);
   }
 
   private receiveSelection(): void {

@@ -4,6 +4,7 @@ import { test } from "node:test";
 import kernel from "embed:kernel";
 import { compute } from "../src/engine/compute.ts";
 import { Instance } from "../src/engine/instance.ts";
+import { Kernel } from "../src/engine/kernel.ts";
 import { PROFILE, TILE } from "../src/engine/messages.ts";
 import { Exact } from "../src/exact.ts";
 import { QUANTITIES, type Quantity, widen } from "../src/pack.ts";
@@ -41,7 +42,7 @@ const close = (got: number, want: number, message: string) => {
 for (const [name, options] of Object.entries(KINDS)) {
   test(`tiles of ${name} are exact at every level`, () => {
     const { factors, value } = reference(options),
-      instance = new Instance(module, factors);
+      instance = new Instance(new Kernel(module), factors);
     for (const quantity of QUANTITIES)
       for (let h = 0; h < factors.heads; h++)
         for (const level of [0, 1, 3]) {
@@ -85,7 +86,7 @@ for (const [name, options] of Object.entries(KINDS)) {
 
   test(`windows of ${name} away from the origin are exact`, () => {
     const { factors, value } = reference(options),
-      instance = new Instance(module, factors);
+      instance = new Instance(new Kernel(module), factors);
     for (const quantity of QUANTITIES) {
       const [got] = compute(
         {
@@ -107,7 +108,7 @@ for (const [name, options] of Object.entries(KINDS)) {
 
 test("all heads of a mixing layer come out of one pass", () => {
   const { factors, value } = reference(KINDS["dapev2, masked"]),
-    instance = new Instance(module, factors);
+    instance = new Instance(new Kernel(module), factors);
   const tile = compute(
     {
       type: "tile",
@@ -136,8 +137,8 @@ test("a difference is pooled after the pairs are subtracted", () => {
   const a = reference(KINDS["toeplitz"]),
     b = reference({ ...KINDS["slope"], length: 40 });
   const instances: Record<string, Instance> = {
-    a: new Instance(module, a.factors),
-    b: new Instance(module, b.factors),
+    a: new Instance(new Kernel(module), a.factors),
+    b: new Instance(new Kernel(module), b.factors),
   };
   const part = { factors: "a", head: 0, quantity: "bias" as const, minus: null };
   const tile = compute(
@@ -157,7 +158,7 @@ test("a difference is pooled after the pairs are subtracted", () => {
 
 test("profiles give the sums by distance, by row and by key, band by band", () => {
   const { factors, value } = reference(KINDS["rope, interleaved"]),
-    instance = new Instance(module, factors),
+    instance = new Instance(new Kernel(module), factors),
     t = factors.length;
   const bands = [
     [0, 20],
@@ -204,7 +205,7 @@ test("profiles give the sums by distance, by row and by key, band by band", () =
 
 test("row constants and distance means are subtracted before pooling", () => {
   const { factors, value } = reference(KINDS["slope, weighted"]),
-    instance = new Instance(module, factors),
+    instance = new Instance(new Kernel(module), factors),
     t = factors.length;
   const rows = Float64Array.from({ length: t }, (_, i) => i * 0.7),
     distances = Float64Array.from({ length: 2 * t - 1 }, (_, n) => (n - t + 1) ** 2);
@@ -251,7 +252,7 @@ test("float16 factors are widened exactly", () => {
   const factors = makeFactors({ length: 64, dim: 1024, heads: 1 });
   factors.arrays["q"] = every;
   factors.arrays["k"] = Float32Array.from({ length: 65536 }, (_, n) => (n % 1024 === Math.floor(n / 1024) ? 1 : 0));
-  const instance = new Instance(module, { ...factors, causal: false, kind: { ...factors.kind, scale: 1 } });
+  const instance = new Instance(new Kernel(module), { ...factors, causal: false, kind: { ...factors.kind, scale: 1 } });
   const [got] = compute(
     {
       type: "values",
@@ -265,4 +266,40 @@ test("float16 factors are widened exactly", () => {
     () => instance,
   );
   for (let i = 0; i < 31; i++) for (let j = 0; j < 64; j++) assert.equal(got[i * 64 + j], wide[i * 1024 + j]);
+});
+
+test("heads of every kind share one memory, and what is dropped is used again", () => {
+  const kernel = new Kernel(module),
+    every = Object.values(KINDS).map((options) => reference(options)),
+    check = (instance: Instance, n: number) => {
+      const { factors, value } = every[n],
+        part = { factors: "", head: 1, quantity: "final" as const, minus: null },
+        rows = factors.length;
+      const [got] = compute({ type: "values", part, other: null, query: 0, rows, key: 0, keys: rows }, () => instance);
+      for (let i = 0; i < rows; i++)
+        for (let j = 0; j < rows; j++) close(got[i * rows + j], value(1, "final", i, j), `kind ${n} ${i},${j}`);
+    };
+  const loaded = every.map(({ factors }) => new Instance(kernel, factors));
+  for (let round = 0; round < 2; round++) loaded.forEach(check);
+  loaded.forEach((instance, n) => n % 2 && instance.free());
+  for (let n = 1; n < every.length; n += 2) loaded[n] = new Instance(kernel, every[n].factors);
+  loaded.toReversed().forEach((instance, n) => check(instance, every.length - 1 - n));
+  loaded.forEach((instance) => instance.free());
+  const { factors } = every[0];
+  new Instance(kernel, factors).free();
+  const before = kernel.bytes;
+  for (let n = 0; n < 500; n++) new Instance(kernel, factors).free();
+  assert.equal(kernel.bytes, before);
+});
+
+test("space that is released is joined and given out again, zeroed", () => {
+  const kernel = new Kernel(module),
+    spaces = Array.from({ length: 8 }, () => kernel.reserve(100_000)),
+    before = kernel.bytes;
+  new Uint8Array(kernel.call.memory.buffer, spaces[0], 100_000).fill(7);
+  for (const n of [0, 2, 4, 6, 1, 3, 7, 5]) kernel.release(spaces[n]);
+  const at = kernel.reserve(700_000);
+  assert.equal(kernel.bytes, before);
+  assert.ok(new Uint8Array(kernel.call.memory.buffer, at, 700_000).every((byte) => byte === 0));
+  assert.throws(() => kernel.release(at + 16), /nothing is reserved/);
 });

@@ -10,11 +10,12 @@ import { measuresOf } from "../src/measures.ts";
 import { type Header, readPack } from "../src/pack.ts";
 import { rank } from "../src/rows.ts";
 import { type Source } from "../src/source.ts";
-import { complete, DEFAULT, difference } from "../src/state.ts";
+import { complete, DEFAULT, difference, readState } from "../src/state.ts";
 import { number, roundStep, visible } from "../src/text.ts";
 import { levelFor } from "../src/ui/draw.ts";
 import { reduceCurve } from "../src/ui/plots.ts";
 import { type Whole } from "../src/whole.ts";
+import { checkState } from "./states.ts";
 
 test("a state survives the way through a link", () => {
   const state = complete({
@@ -51,6 +52,50 @@ test("a layer is named with its note, and sound is made of frames", () => {
   assert.equal(capture.unit, "token");
   const sound = new Capture("p1", "b", { ...header, unit: "frame" }, null);
   assert.ok(measuresOf(sound).every(({ title }) => !title.includes("token")));
+});
+
+test("every field of a state is checked by value, and what is left out is named", () => {
+  const evil = 'weights"); import os; os.system("x") #';
+  const wrong = {
+    quantity: evil,
+    screen: "heads",
+    layer: -1,
+    head: 1.5,
+    view: { query: 0, key: 0, span: 0 },
+    locked: { query: 1 },
+    four: "yes",
+    colour: null,
+    overview: [],
+    notes: [null],
+    theme: null,
+    search: 3,
+    capture: "x".repeat(20_000),
+    unknown: 1,
+    __proto__: { polluted: true },
+  };
+  const read = readState(JSON.parse(`{"__proto__": {"polluted": true}, ${JSON.stringify(wrong).slice(1)}`));
+  assert.deepEqual(read.state, DEFAULT);
+  assert.equal(read.dropped.length, 15);
+  assert.ok(read.dropped.some((each) => each.startsWith('quantity = "weights')));
+  assert.ok(read.dropped.every((each) => each.length < 100));
+  assert.equal((DEFAULT as unknown as Record<string, unknown>)["polluted"], undefined);
+  const part = readState({
+    colour: { map: "toString", clip: 99, limits: { x: [0, 1], "bias|row|": [1, 0], "bias||": [0, 1] }, scale: "log" },
+    notes: [{ capture: "p0", layer: 0, head: 0, query: 1, key: 0, text: "good" }, 7],
+    overview: { least: "low", greatest: 2 },
+  });
+  assert.deepEqual(part.state.colour, { ...DEFAULT.colour, scale: "log" });
+  assert.equal(part.state.notes.length, 1);
+  assert.equal(part.state.overview.greatest, 2);
+  assert.equal(part.dropped.length, 7);
+  assert.deepEqual(readState({ head: 0 }).patch, { head: 0 });
+  assert.equal(readState("half a link").dropped.length, 1);
+  assert.deepEqual(readState(undefined).dropped, []);
+});
+
+test("random link states are read without an error, and what is left is right", () => {
+  const kinds = new Set(Array.from({ length: 300 }, (_, seed) => checkState(seed)));
+  assert.deepEqual([...kinds].sort(), ["not JSON", "part", "whole"]);
 });
 
 test("a damaged state falls back field by field", () => {
@@ -197,4 +242,5 @@ test("ranks, texts and fields", () => {
   assert.deepEqual([0.3, 1, 1.2, 4, 7, 60].map(roundStep), [0.5, 1, 2, 5, 10, 100]);
   assert.equal(field('=1+"x"'), `"'=1+""x"""`);
   assert.equal(literal('a"b\\'), '"a\\"b\\\\"');
+  assert.equal(literal("é\n\u202e😀\ud800"), '"\\u00e9\\n\\u202e\\U0001f600\\ud800"');
 });

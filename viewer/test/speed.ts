@@ -2,6 +2,7 @@
 import kernel from "embed:kernel";
 import { compute } from "../src/engine/compute.ts";
 import { Instance } from "../src/engine/instance.ts";
+import { Kernel } from "../src/engine/kernel.ts";
 import { makeFactors, type Options } from "./factors.ts";
 
 declare const process: { cpuUsage(since?: object): { user: number; system: number } };
@@ -10,7 +11,7 @@ const module = new WebAssembly.Module(Uint8Array.from(atob(kernel), (letter) => 
 function time(name: string, options: Options, heads: number): void {
   const factors = makeFactors({ length: 4096, dim: 64, heads, ...options });
   factors.arrays["lse"] = new Float64Array(heads * 4096).fill(8);
-  const instance = new Instance(module, factors),
+  const instance = new Instance(new Kernel(module), factors),
     all = heads > 1 ? -1 : 0;
   for (const quantity of ["content", "bias", "final", "weights"] as const)
     for (const level of [0, 2]) {

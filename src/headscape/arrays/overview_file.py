@@ -7,14 +7,19 @@ they become one safetensors file with `sum`, `min`, `max`, `count` [r r] and `ls
     capture.safetensors.overview/layer-0-head-3.safetensors
 
 It names the capture's size and time of change and is ignored when the capture has been replaced.
+One process at a time computes a head: a second server waits for the first one's overview, and takes
+over if that ends early. Where the folder of the capture cannot be written, the overview is kept in
+a temporary folder until the job is stopped, and `Progress.note` says so.
 """
 
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,10 +30,15 @@ from safetensors.numpy import save_file
 
 from headscape.arrays.pack import open_pack
 from headscape.arrays.row_pass import WeightCells, weight_cells
+from headscape.errors import InputError
 from headscape.io.atomic import replacing
+from headscape.io.folder_lock import NAME, FolderLock
+from headscape.io.system_errors import reason
 
 CELLS: Final = 1024
 """Cells a side at most."""
+POLL_SECONDS: Final = 1.0
+"""How often a job that waits for a different process looks again."""
 _FIELDS: Final = ("sum", "min", "max", "count", "lse")
 
 
@@ -53,6 +63,8 @@ class Progress:
     """Estimate of the time left; None before the first part is done."""
     finished: bool
     error: str | None = None
+    note: str | None = None
+    """Where the overview is kept, if not beside its capture."""
 
 
 class OverviewJob:
@@ -81,19 +93,65 @@ class OverviewJob:
         self._before = 0.0
         self._error: str | None = None
         self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._kept: tempfile.TemporaryDirectory[str] | None = None
+        self._note: str | None = None
 
     def result(self) -> WeightCells | None:
         """The overview, where it has been computed for this very capture."""
         return read_overview(self.path, self._stamp)
 
     def start(self) -> None:
-        """Start the processes, unless they run or have finished."""
+        """Start in the background, unless the job runs or has finished."""
         with self._lock:
             if self._begun is not None or (self.path.is_file() and self.result() is not None):
                 return
+            self._choose_folder()
             self._begun = time.monotonic()
-            self._parts.mkdir(parents=True, exist_ok=True)
             self._before = self._share()
+            self._thread = threading.Thread(target=self._work, daemon=True)
+            self._thread.start()
+
+    def _choose_folder(self) -> None:
+        """Keep the overview in a temporary folder where that of the capture cannot be written."""
+        try:
+            self._parts.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._parts):
+                return
+        except OSError as error:
+            self._note = (
+                f"{self.folder} cannot be written ({reason(error)}), so the overview is kept only "
+                f"until the viewer ends."
+            )
+        self._kept = tempfile.TemporaryDirectory(prefix="headscape-overview-")
+        self.folder = Path(self._kept.name)
+        self.path, self._parts = self.folder / self.path.name, self.folder / self._parts.name
+        self._parts.mkdir()
+
+    def _work(self) -> None:
+        """Compute the overview, or wait while a different process does."""
+        try:
+            while self.result() is None and not self._ended.is_set():
+                with FolderLock(self._parts) as lock:
+                    try:
+                        lock.acquire()
+                    except InputError:
+                        self._ended.wait(POLL_SECONDS)
+                        continue
+                    if self.result() is None:
+                        self._compute()
+                    if self._error is None:
+                        (self._parts / NAME).unlink(missing_ok=True)
+                    break
+            with suppress(OSError):  # a second process may have just created its lock
+                self._parts.rmdir()
+        except (OSError, InputError) as error:
+            self._error = str(error).rstrip(".")
+
+    def _compute(self) -> None:
+        with self._lock:
+            if self._ended.is_set():
+                return
             environment = os.environ | dict.fromkeys(
                 ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
             )
@@ -110,19 +168,18 @@ class OverviewJob:
                         stderr=subprocess.PIPE,
                     )
                 )
-            self._thread = threading.Thread(target=self._finish, daemon=True)
-            self._thread.start()
+        self._finish()
 
     def progress(self) -> Progress:
         """How far the job is, and how long it will still take."""
         if self.result() is not None:
-            return Progress(1.0, 0.0, finished=True)
+            return Progress(1.0, 0.0, finished=True, note=self._note)
         done = self._share()
         gained = done - self._before
         left = None
         if self._begun is not None and gained > 0:
             left = (time.monotonic() - self._begun) * (1 - done) / gained
-        return Progress(done, left, finished=False, error=self._error)
+        return Progress(done, left, finished=False, error=self._error, note=self._note)
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until the job has ended."""
@@ -131,10 +188,14 @@ class OverviewJob:
 
     def stop(self) -> None:
         """End the processes; what they have done is kept."""
-        for process in self._running:
-            if process.poll() is None:
-                process.terminate()
+        self._ended.set()
+        with self._lock:
+            for process in self._running:
+                if process.poll() is None:
+                    process.terminate()
         self.wait(10)
+        if self._kept is not None:
+            self._kept.cleanup()
 
     def _share(self) -> float:
         """Share of the pairs in the part files; row of cells r has about r + 1/2 cells."""
@@ -159,7 +220,6 @@ class OverviewJob:
             save_file(arrays, whole, metadata={"capture": self._stamp, "level": str(self.level)})
         for part in parts:
             part.unlink(missing_ok=True)
-        self._parts.rmdir()
 
 
 def read_overview(path: Path, expected: str) -> WeightCells | None:

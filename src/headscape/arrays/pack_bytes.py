@@ -50,7 +50,7 @@ def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:
         for name, value in little.items()
     }
     # Offsets depend on the header's length and the header on the offsets, so reserve their digits.
-    size = 4096 + 400 * len(little) + len(json.dumps(header, ensure_ascii=False).encode())
+    size = 4096 + 400 * len(little) + len(json.dumps(header))
     start = -(-(len(MAGIC) + 4 + size) // ALIGN) * ALIGN
     size = start - len(MAGIC) - 4
     directory, offset = [], start
@@ -65,7 +65,8 @@ def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:
             offset += -(-value.nbytes // ALIGN) * ALIGN
         entry = {"name": name, "dtype": value.dtype.name, "shape": list(value.shape)}
         directory.append({**entry, "offset": places[name], "bytes": value.nbytes})
-    text = json.dumps({**header, "arrays": directory}, allow_nan=False, ensure_ascii=False).encode()
+    # Escaped to ASCII: a token's text may contain half of a surrogate pair, which UTF-8 cannot.
+    text = json.dumps({**header, "arrays": directory}, allow_nan=False).encode()
     parts = [MAGIC, size.to_bytes(4, "little"), text.ljust(size)]
     for value in written.values():
         parts += [value.tobytes(), bytes(-value.nbytes % ALIGN)]
@@ -88,7 +89,7 @@ def _halved(pack: Pack) -> dict[str, np.ndarray]:
     for number in pack.header["layers"]:
         layer, prefix = pack.layer(number), f"layer.{number}."
         for name in ("q", "k"):
-            value = arrays[prefix + name]
+            value = np.asarray(arrays[prefix + name])  # a long one is still in its file
             if np.abs(value).max(initial=0.0) > HALF_LIMIT:
                 raise InputError(
                     f"{name} of layer {number} exceeds float16's {HALF_LIMIT:g}: "

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headscape.commands.parsing import Command, Plugin, as_text, from_zero, read_text
+from headscape.commands.parsing import Command, Plugin, Prompt, TextFile, chosen_text, from_zero
 from headscape.io.terminal import say
 
 
@@ -32,10 +32,8 @@ def capture(
             "weights (after it). [default: all four]"
         ),
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="Capture this text.")] = None,
-    text: Annotated[
-        str | None, typer.Option(help="Capture a text file; - reads standard input.")
-    ] = None,
+    prompt: Prompt = None,
+    text: TextFile = None,
     document: Annotated[
         int | None, typer.Option(help="Capture validation document N, counted from 0.")
     ] = None,
@@ -97,7 +95,7 @@ def capture(
     check_target(target, overwrite=overwrite, reads=[] if text is None else [text])
     opened = hs.load(model, step=step, tokenizer=tokenizer)
     cap = opened.capture(
-        _text(prompt, text),
+        chosen_text(prompt, text),
         length=length,
         seed=seed,
         document=document,
@@ -110,14 +108,6 @@ def capture(
     cap.save(target, overwrite=overwrite)
     say(f"draw it: headscape draw {target}; walk through it: headscape view {target}", err=True)
     say(target)
-
-
-def _text(prompt: str | None, file: str | None) -> str | None:
-    from headscape.errors import InputError
-
-    if prompt is not None and file is not None:
-        raise InputError(f"give --prompt or --text {file}, not both.")
-    return read_text(file) if prompt is None else as_text(prompt)
 
 
 def _window(text: str) -> tuple[slice, slice]:

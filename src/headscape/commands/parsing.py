@@ -115,6 +115,13 @@ def read_text(file: str | None) -> str | None:
     return "".join(part.text for part in read_documents(Path(file), Path(file).name))
 
 
+def chosen_text(prompt: str | None, file: str | None) -> str | None:
+    """Return the text of --prompt or --text; None where neither is given."""
+    if prompt is not None and file is not None:
+        raise InputError(f"give --prompt or --text {file}, not both.")
+    return read_text(file) if prompt is None else as_text(prompt)
+
+
 def from_zero(words: "list[str] | None", count: int, what: str) -> "tuple[int, ...]":
     """Indices from 0 of layers or heads that the command line counts from 1."""
     from headscape.capture.record import indices
@@ -159,6 +166,10 @@ def _load(paths: "list[Path] | None") -> "list[Path] | None":
     return paths
 
 
+Prompt = Annotated[str | None, typer.Option("--prompt", help="Read this text.")]
+TextFile = Annotated[
+    str | None, typer.Option("--text", help="Read a text file; - is standard input.")
+]
 Plugin = Annotated[
     list[Path] | None,
     typer.Option(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headscape.commands.parsing import Command, Plugin
+from headscape.commands.parsing import Command, Plugin, Prompt, TextFile, chosen_text
 from headscape.io.terminal import say
 
 
@@ -19,6 +19,8 @@ def view(
         list[str],
         typer.Argument(help="Captures, runs, folders of weights, or hf:FOLDER.", metavar="SOURCE"),
     ],
+    prompt: Prompt = None,
+    text: TextFile = None,
     html: Annotated[
         Path | None, typer.Option(help="Write one self-contained file instead of serving.")
     ] = None,
@@ -34,10 +36,14 @@ def view(
 
     Bias, scores and weights of captures or models, down to a single pair of tokens.
 
+    Runs show a part of their validation text unless --prompt or --text gives one; hf: models need
+    one.
+
     Without --html, serves on this computer only until Ctrl-C.
     """
     import headscape as hs
 
-    path = hs.view(*sources, html=html, port=port, open_browser=not no_browser)
+    words = chosen_text(prompt, text)
+    path = hs.view(*sources, text=words, html=html, port=port, open_browser=not no_browser)
     if path is not None:
         say(path)

@@ -54,7 +54,8 @@ def write_page(
 ) -> int:
     """Write the page and return its size in bytes; replace nothing but a page of ours."""
     check_output(path, KINDS["html"])
-    data = build_page(packs, precision=precision, title=title).encode()
+    page = build_page(packs, precision=precision, title=title)
+    data = page.encode("utf-8", "replace")  # half of a surrogate pair, in a title, becomes "?"
     write_output(Path(path), data, KINDS["html"])
     return len(data)
 

@@ -16,6 +16,7 @@ Hidden pairs are NaN. Layers and heads count from 0.
 """
 
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,11 +36,11 @@ MOST_VALUES: Final = 1 << 22
 """Values in one answer."""
 WHOLE_BYTES: Final = 160_000_000
 """Packs up to this size are sent whole; longer ones are served in tiles."""
-MOST_TEXT: Final = 200_000
+MOST_TEXT: Final = 20_000
 """Characters of a text to run."""
 
 Run = Callable[[str], Pack]
-"""Runs a model on a text."""
+"""Runs a model on a text. One with a method `cancel` can be ended from a different thread."""
 Answer = tuple[dict[str, Any], list[bytes]]
 
 
@@ -76,6 +77,7 @@ class Answers:
 
     served: dict[str, Served] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _running: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @classmethod
     def of(cls, packs: Sequence[Pack], runs: Sequence[Run | None] | None = None) -> "Answers":
@@ -121,10 +123,22 @@ class Answers:
             content, buffers = kinds[kind](message)
         except InputError as error:
             return {"type": "error", "request": known, "message": str(error)}, []
+        except Exception as error:  # noqa: BLE001 - the viewer goes on; the terminal has the rest
+            traceback.print_exc()
+            said = f"the viewer failed ({type(error).__name__}: {error}); its terminal says where."
+            return {"type": "error", "request": known, "message": said}, []
         return {"type": kind, "request": known, **content}, buffers
+
+    def cancel(self) -> None:
+        """End models that run, where they can be ended; what waits for them gets an error."""
+        for each in list(self.served.values()):
+            cancel = getattr(each.run, "cancel", None)
+            if cancel is not None:
+                cancel()
 
     def stop(self) -> None:
         """End what runs in the background."""
+        self.cancel()
         for each in self.served.values():
             each.tiles.stop()
 
@@ -165,6 +179,8 @@ class Answers:
         if found.progress is not None:
             state = found.progress
             content["progress"] = {"done": state.done, "left_seconds": state.left_seconds}
+            if state.note is not None:
+                content["progress"]["note"] = state.note
             if state.error is not None:
                 raise InputError(f"the overview could not be computed: {state.error}.")
         kept = REDUCTIONS[:1] if where[0] == 0 else REDUCTIONS
@@ -193,8 +209,20 @@ class Answers:
         if not isinstance(text, str) or not text.strip():
             raise InputError("type a text to run.")
         if len(text) > MOST_TEXT:
-            raise InputError(f"a text may have at most {MOST_TEXT} characters, got {len(text)}.")
-        made = self.add(one.run(text), one.run)
+            raise InputError(
+                f"a typed text may have at most {MOST_TEXT:,} characters, got {len(text):,}: "
+                f"capture a longer one with `headscape capture --text` and view the file."
+            )
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise InputError(
+                "the text contains half of a surrogate pair, which is no character: type it again."
+            )
+        if not self._running.acquire(blocking=False):
+            raise InputError("the model is reading a text already: wait until it is done.")
+        try:
+            made = self.add(one.run(text), one.run)
+        finally:
+            self._running.release()
         return {"id": made.id, "pack": made.listed()}, []
 
 

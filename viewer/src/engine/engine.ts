@@ -4,6 +4,8 @@ import { type FromWorker, type Job, type Part, type ToWorker } from "./messages.
 
 /** Memory of factors a worker may use. */
 const BUDGET = 400e6;
+/** How often a job that failed is given to a new worker. */
+const RETRIES = 2;
 
 export interface Task {
   job: Job;
@@ -12,12 +14,14 @@ export interface Task {
 }
 
 interface Waiting extends Task {
+  retries: number;
   resolve: (result: Float32Array[] | Float64Array[]) => void;
   reject: (error: Error) => void;
 }
 
 interface Member {
   worker: Worker;
+  started: boolean;
   running: Waiting | null;
   held: Map<string, number>;
   constants: Set<string>;
@@ -35,7 +39,11 @@ export class Engine {
   private readonly waiting: Waiting[] = [];
   private readonly sources = new Map<string, () => Factors>();
   private readonly constants = new Map<string, Float64Array>();
-  private ready = false;
+  private readonly url: string;
+  private module: WebAssembly.Module | null = null;
+  private closed = false;
+  /** Why nothing can be computed any more. */
+  private end: string | null = null;
   /** Time the workers spent on jobs, for measurements. */
   milliseconds = 0;
   jobs = 0;
@@ -46,21 +54,26 @@ export class Engine {
     size: number,
     private readonly fail: (message: string) => void,
   ) {
-    const url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
-    for (let n = 0; n < size; n++) {
-      const member: Member = { worker: new Worker(url), running: null, held: new Map(), constants: new Set() };
-      member.worker.onmessage = (event: MessageEvent<FromWorker>) => this.done(member, event.data);
-      member.worker.onerror = (event) => this.fail(`A worker stopped: ${event.message}`);
-      this.members.push(member);
-    }
+    this.url = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
     WebAssembly.compile(wasm).then(
       (module) => {
-        for (const { worker } of this.members) worker.postMessage({ type: "start", module } satisfies ToWorker);
-        this.ready = true;
-        this.pump();
+        this.module = module;
+        for (let n = 0; n < size && !this.closed; n++) this.members.push(this.member());
       },
       (error) => this.fail(`This browser cannot run the kernel (WebAssembly SIMD): ${error}`),
     );
+  }
+
+  private member(): Member {
+    const worker = new Worker(this.url),
+      member: Member = { worker, started: false, running: null, held: new Map(), constants: new Set() };
+    worker.onmessage = (event: MessageEvent<FromWorker>) => this.receive(member, event.data);
+    worker.onerror = (event) => {
+      event.preventDefault();
+      this.lost(member, event.message || "the worker stopped", false);
+    };
+    worker.postMessage({ type: "start", module: this.module! } satisfies ToWorker);
+    return member;
   }
 
   /** Make a head's factors known by name; they are sent to a worker when it first needs them. */
@@ -81,7 +94,8 @@ export class Engine {
 
   run(task: Task): Promise<Float32Array[] | Float64Array[]> {
     return new Promise((resolve, reject) => {
-      this.waiting.push({ ...task, resolve, reject });
+      if (this.end !== null) return reject(new Error(this.end));
+      this.waiting.push({ ...task, retries: RETRIES, resolve, reject });
       this.pump();
     });
   }
@@ -92,13 +106,15 @@ export class Engine {
   }
 
   close(): void {
+    this.closed = true;
     for (const { worker } of this.members) worker.terminate();
     this.waiting.length = 0;
+    URL.revokeObjectURL(this.url);
   }
 
   private pump(): void {
-    if (!this.ready) return;
     for (const member of this.members) {
+      if (!member.started) continue;
       while (!member.running) {
         const next = this.take();
         if (!next) return;
@@ -110,7 +126,7 @@ export class Engine {
           continue;
         }
         member.running = next;
-        member.worker.postMessage({ type: "job", id: 0, job: next.job } satisfies ToWorker);
+        member.worker.postMessage({ type: "job", job: next.job } satisfies ToWorker);
       }
     }
   }
@@ -166,16 +182,43 @@ export class Engine {
     member.worker.postMessage({ type: "drop", name } satisfies ToWorker);
   }
 
-  private done(member: Member, answer: FromWorker): void {
-    const task = member.running!;
-    member.running = null;
-    if ("error" in answer) task.reject(new Error(answer.error));
+  private receive(member: Member, answer: FromWorker): void {
+    if (answer.type === "not started") this.retire(member, answer.error);
+    else if (answer.type === "failed") this.lost(member, answer.error, answer.final);
     else {
-      this.milliseconds += answer.milliseconds;
-      this.jobs++;
-      task.resolve(answer.result);
+      if (answer.type === "done") {
+        this.milliseconds += answer.milliseconds;
+        this.jobs++;
+        member.running!.resolve(answer.result);
+        member.running = null;
+      }
+      member.started = true;
+      this.pump();
+    }
+  }
+
+  /** A job failed. Unless it cannot be done at all, a new worker with an empty memory takes it up. */
+  private lost(member: Member, error: string, final: boolean): void {
+    const task = member.running;
+    member.running = null;
+    if (task && (final || task.retries === 0)) task.reject(new Error(error));
+    else if (task) this.waiting.push({ ...task, retries: task.retries - 1 });
+    if (!final && !this.closed) {
+      member.worker.terminate();
+      // A worker that fails before its first job would fail for ever.
+      if (member.started) this.members[this.members.indexOf(member)] = this.member();
+      else this.retire(member, error);
     }
     this.pump();
+  }
+
+  /** Go on without a worker that cannot start; the others do its work. */
+  private retire(member: Member, error: string): void {
+    member.worker.terminate();
+    this.members.splice(this.members.indexOf(member), 1);
+    if (this.members.length) return;
+    this.end = `no worker can start (${error}); close other viewers or tabs and reload this page.`;
+    for (const task of this.waiting.splice(0)) task.reject(new Error(this.end));
   }
 }
 

@@ -1,64 +1,61 @@
-// One layer inside the kernel: loads factors into a WebAssembly instance and computes parts of its maps.
+// One head in the kernel, or all heads of a layer that mixes them: loads factors and computes parts of their maps.
 import { type Factors } from "../capture.ts";
 import { type Numbers, type Quantity, QUANTITIES } from "../pack.ts";
+import { type Kernel } from "./kernel.ts";
 import { PROFILE, TILE } from "./messages.ts";
-
-type Call = (...numbers: number[]) => number;
-interface Kernel {
-  memory: WebAssembly.Memory;
-  allocate: Call;
-  widen: Call;
-  turn: Call;
-  rows: Call;
-  subtract: Call;
-  shift: Call;
-  pool: Call;
-  profile: Call;
-  set_layer: Call;
-  set_bend: Call;
-  set_table: Call;
-  set_slope: Call;
-  set_perceptron: Call;
-  set_dape: Call;
-  set_cope: Call;
-}
 
 const CHUNK = 256;
 const TABLE = { toeplitz: 1, dense: 4 };
 const up4 = (n: number) => (n + 3) & ~3;
 
+/** A job that a different worker could not carry out either. */
+export class Refused extends Error {}
+
 export class Instance {
-  private readonly kernel: Kernel;
   private readonly constants = new Map<string, number>();
-  private readonly scratch: number;
-  private raw = { at: 0, size: 0 };
-  private sums: number[] | null = null;
+  private readonly reserved: number[] = [];
+  private readonly globals: Uint8Array;
+  private raw = 0;
 
   constructor(
-    module: WebAssembly.Module,
+    private readonly kernel: Kernel,
     readonly factors: Factors,
   ) {
-    this.kernel = new WebAssembly.Instance(module, {}).exports as unknown as Kernel;
-    this.scratch = this.reserve(4 * 4 * 4096);
-    this.load();
+    try {
+      kernel.clear();
+      this.load();
+      this.globals = kernel.snapshot();
+    } catch (error) {
+      this.free();
+      throw error;
+    }
+  }
+
+  /** Give the memory back; the instance is not used any more. */
+  free(): void {
+    for (const at of this.reserved.splice(0)) this.kernel.release(at);
   }
 
   private reserve(bytes: number): number {
-    const at = this.kernel.allocate(bytes);
-    if (!at) throw new Error(`the browser has no memory left for ${Math.round(bytes / 1e6)} MB of factors`);
+    const at = this.kernel.reserve(bytes);
+    this.reserved.push(at);
     return at;
+  }
+
+  private get memory(): ArrayBuffer {
+    return this.kernel.call.memory.buffer;
   }
 
   private put(values: Numbers, Type: typeof Float32Array | typeof Float64Array | typeof Int32Array, extra = 0): number {
     if (values instanceof Uint16Array && Type === Float32Array) {
-      const from = this.reserve(values.byteLength),
-        to = this.reserve(4 * (values.length + extra));
-      new Uint16Array(this.kernel.memory.buffer, from, values.length).set(values);
-      this.kernel.widen(from, to, values.length);
+      const to = this.reserve(4 * (values.length + extra)),
+        from = this.kernel.scratch("copied", values.byteLength);
+      new Uint16Array(this.memory, from, values.length).set(values);
+      this.kernel.call.widen(from, to, values.length);
       return to;
     }
     const at = this.reserve(Type.BYTES_PER_ELEMENT * (values.length + extra));
-    new Type(this.kernel.memory.buffer, at, values.length).set(values as Float32Array);
+    new Type(this.memory, at, values.length).set(values as Float32Array);
     return at;
   }
 
@@ -70,7 +67,7 @@ export class Instance {
     let plain = this.put(arrays[name], Float32Array, 4 * wide);
     if (wide !== dim) {
       const padded = this.reserve(4 * (count + 4) * wide),
-        floats = new Float32Array(this.kernel.memory.buffer);
+        floats = new Float32Array(this.memory);
       for (let n = 0; n < count; n++)
         floats.copyWithin(padded / 4 + n * wide, plain / 4 + n * dim, plain / 4 + (n + 1) * dim);
       plain = padded;
@@ -78,7 +75,7 @@ export class Instance {
     const angles = arrays[`turn.${name}`];
     if (!angles) return { plain, turned: plain };
     const turned = this.reserve(4 * (count + 4) * wide);
-    this.kernel.turn(
+    this.kernel.call.turn(
       plain,
       turned,
       count / length,
@@ -92,7 +89,8 @@ export class Instance {
   }
 
   private load(): void {
-    const { factors, kernel } = this,
+    const { factors } = this,
+      kernel = this.kernel.call,
       { arrays, kind, heads, length, dim } = factors;
     const q = this.vectors("q"),
       k = this.vectors("k");
@@ -172,7 +170,7 @@ export class Instance {
     const scratch = [channels, wide, outputs].map((rows) => this.reserve(4 * rows * columns));
     const added = mix.kind !== "dape" || mix.added,
       released = mix.kind === "dapev2" && mix.boundary === "released";
-    this.kernel.set_dape(
+    this.kernel.call.set_dape(
       channels,
       wide,
       outputs,
@@ -191,7 +189,7 @@ export class Instance {
   keep(name: string, values: Float64Array): void {
     const margin = this.factors.length + 8192,
       at = this.reserve(8 * (values.length + 2 * margin));
-    new Float64Array(this.kernel.memory.buffer, at + 8 * margin, values.length).set(values);
+    new Float64Array(this.memory, at + 8 * margin, values.length).set(values);
     this.constants.set(name, at + 8 * margin);
   }
 
@@ -206,62 +204,51 @@ export class Instance {
     columns: number,
   ): number {
     if (quantity === "weights" && !this.factors.arrays["lse"])
-      throw new Error("this capture has no log-sum-exp, so its weights are not known");
+      throw new Refused("this capture has no log-sum-exp, so its weights are not known");
     const { kernel } = this,
+      { rows, shift } = kernel.call,
       heads = head < 0 ? this.factors.heads : 1,
-      size = 4 * heads * count * columns;
-    if (size > this.raw.size) this.raw = { at: this.reserve(size), size };
-    kernel.rows(head, QUANTITIES.indexOf(quantity), query, count, key, columns, this.raw.at, this.scratch);
+      space = kernel.scratch("row", 4 * 4 * Math.max(4096, columns + 4));
+    this.raw = kernel.scratch("block", 4 * heads * count * columns);
+    kernel.restore(this, this.globals);
+    rows(head, QUANTITIES.indexOf(quantity), query, count, key, columns, this.raw, space);
     if (minus) {
       const at = this.constants.get(minus.name);
       if (at === undefined) throw new Error(`constants ${minus.name} were not loaded`);
       const first = query - key - columns + 1 + this.factors.length - 1;
-      if (minus.kind === "row") kernel.shift(this.raw.at, count, columns, at + 8 * query, 0);
-      else kernel.shift(this.raw.at, count, columns, 0, at + 8 * first);
+      if (minus.kind === "row") shift(this.raw, count, columns, at + 8 * query, 0);
+      else shift(this.raw, count, columns, 0, at + 8 * first);
     }
-    return this.raw.at;
+    return this.raw;
   }
 
   floats(at: number, count: number): Float32Array {
-    return new Float32Array(this.kernel.memory.buffer, at, count);
+    return new Float32Array(this.memory, at, count);
   }
 
   /** Subtract another instance's block from the one just computed. */
   less(other: Float32Array): void {
-    const at = this.reserveSpare(other.byteLength);
+    const at = this.kernel.scratch("other", other.byteLength);
     this.floats(at, other.length).set(other);
-    this.kernel.subtract(this.raw.at, at, other.length);
-  }
-
-  private spare = { at: 0, size: 0 };
-  private reserveSpare(size: number): number {
-    if (size > this.spare.size) this.spare = { at: this.reserve(size), size };
-    return this.spare.at;
+    this.kernel.call.subtract(this.raw, at, other.length);
   }
 
   /** Pool one row of cells (the block just computed, one head of it) to mean, least and greatest. */
   pool(head: number, cell: number, cells: number, out: Float32Array[], at: number): void {
-    const scratch = this.pooled(cell * cells),
+    const scratch = this.kernel.scratch("pool", 4 * 4 * cell * cells + 3 * 4 * TILE),
       result = scratch + 4 * 4 * cell * cells;
-    const raw = this.raw.at + 4 * head * cell * cell * cells;
-    this.kernel.pool(raw, cell, cells, result, result + 4 * cells, result + 8 * cells, scratch);
+    const raw = this.raw + 4 * head * cell * cell * cells;
+    this.kernel.call.pool(raw, cell, cells, result, result + 4 * cells, result + 8 * cells, scratch);
     const floats = this.floats(result, 3 * cells);
     for (let n = 0; n < 3; n++) out[n].set(floats.subarray(n * cells, (n + 1) * cells), at);
-  }
-
-  private pooling = { at: 0, size: 0 };
-  private pooled(columns: number): number {
-    const size = 4 * 4 * columns + 3 * 4 * TILE;
-    if (size > this.pooling.size) this.pooling = { at: this.reserve(size), size };
-    return this.pooling.at;
   }
 
   /** Sums of some rows of a head over all visible keys; arrays as in PROFILE. */
   profile(head: number, quantity: Quantity, query: number, count: number): Float64Array[] {
     const t = this.factors.length,
       size = 4 * t + 2 * CHUNK;
-    this.sums ??= Array.from({ length: 7 }, () => this.reserve(8 * size));
-    const arrays = this.sums.map((at) => new Float64Array(this.kernel.memory.buffer, at, size));
+    const sums = Array.from({ length: 7 }, (_, n) => this.kernel.scratch(`profile ${n}`, 8 * size));
+    const arrays = sums.map((at) => new Float64Array(this.memory, at, size));
     arrays.forEach((array, n) => array.fill(n === PROFILE.least ? Infinity : n === PROFILE.greatest ? -Infinity : 0));
     const last = Math.min(t, query + count),
       stop = this.factors.causal ? last : t;
@@ -273,8 +260,8 @@ export class Instance {
         if (this.factors.causal && key > row + rows - 1) continue;
         const raw = this.block(head, quantity, null, row, rows, key, CHUNK);
         const d = 8 * (row - key - CHUNK + 1 + t - 1 + CHUNK); // distances start CHUNK entries in
-        const [number, sum, square, least, greatest, rowSum, column] = this.sums;
-        this.kernel.profile(
+        const [number, sum, square, least, greatest, rowSum, column] = sums;
+        this.kernel.call.profile(
           raw,
           rows,
           CHUNK,
@@ -287,8 +274,8 @@ export class Instance {
           column + 8 * key,
         );
       }
-    return this.sums.map((at, n) => {
-      const array = new Float64Array(this.kernel.memory.buffer, at, size);
+    return sums.map((at, n) => {
+      const array = new Float64Array(this.memory, at, size);
       return n < 5 ? array.slice(CHUNK, CHUNK + 2 * t - 1) : array.slice(0, t);
     });
   }

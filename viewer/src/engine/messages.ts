@@ -51,10 +51,14 @@ export type ToWorker =
   | { type: "load"; name: string; factors: Factors }
   | { type: "constants"; factors: string; name: string; values: Float64Array }
   | { type: "drop"; name: string }
-  | { type: "job"; id: number; job: Job };
+  | { type: "job"; job: Job };
 
 export type FromWorker =
-  { id: number; result: Float32Array[] | Float64Array[]; milliseconds: number } | { id: number; error: string };
+  | { type: "started" }
+  | { type: "not started"; error: string }
+  | { type: "done"; result: Float32Array[] | Float64Array[]; milliseconds: number }
+  /** `final`: the job cannot be done, here or in a different worker. */
+  | { type: "failed"; error: string; final: boolean };
 
 /** Distance d of a map of length t is entry d + t - 1 of a profile. */
 export const PROFILE = { count: 0, sum: 1, square: 2, least: 3, greatest: 4, row: 5, column: 6 } as const;

@@ -57,12 +57,13 @@ export class PageModel implements Model {
   }
 }
 
-/** The state in the address, or nothing where it cannot be read. */
+/** The state in the address; its text where it cannot be read. */
 function fromAddress(): unknown {
+  const text = location.hash.slice(1);
   try {
-    return location.hash.length > 1 ? JSON.parse(decodeURIComponent(location.hash.slice(1))) : {};
+    return text ? JSON.parse(decodeURIComponent(text)) : {};
   } catch {
-    return {};
+    return text;
   }
 }
 

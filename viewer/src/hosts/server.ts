@@ -1,25 +1,66 @@
 // The host of the loopback server: every message is one POST, answered with JSON and buffers.
 import { PageModel } from "./page.ts";
 
-export async function serverModel(server: string, token: string): Promise<PageModel> {
-  const headers = { "X-Headscape-Token": token };
+const STORED = "headscape-token";
+/** Milliseconds before a request that did not reach the server is sent again. */
+const AGAIN = [200, 1000];
+
+/** Ask the server; asked again where it cannot be reached or is busy, refusals are errors. */
+async function ask(address: string, options: RequestInit): Promise<Response> {
+  for (let tries = 0; ; tries++) {
+    try {
+      const answer = await fetch(address, options);
+      if (answer.ok) return answer;
+      if (answer.status !== 503 || tries >= AGAIN.length)
+        throw new Refusal(`the server answered ${answer.status}: ${await answer.text()}`);
+    } catch (error) {
+      if (error instanceof Refusal || tries >= AGAIN.length) throw error;
+    }
+    await new Promise((done) => setTimeout(done, AGAIN[tries]));
+  }
+}
+
+class Refusal extends Error {}
+
+/** The token: exchanged for the code in this address, which then disappears from it, or kept from an earlier one. */
+async function enter(server: string): Promise<string> {
+  const code = /^\/open\/([\w-]+)$/.exec(location.pathname)?.[1];
+  if (code === undefined) return storage()?.getItem(STORED) ?? "";
+  const headers = { "Content-Type": "application/json" };
+  const answer = await ask(`${server}/enter`, { method: "POST", headers, body: JSON.stringify({ code }) });
+  const { token } = (await answer.json()) as { token: string };
+  storage()?.setItem(STORED, token);
+  history.replaceState(null, "", `/${location.hash}`);
+  return token;
+}
+
+/** Storage of this address and port; absent where the browser has none or forbids it. */
+function storage(): Storage | null {
+  try {
+    return localStorage;
+  } catch {
+    return null;
+  }
+}
+
+export async function serverModel(server: string): Promise<PageModel> {
+  const headers = { "X-Headscape-Token": await enter(server) };
   const list = async () => {
-    const answer = await fetch(`${server}/packs`, { headers });
-    if (!answer.ok) throw new Error(`the server answered ${answer.status}: ${await answer.text()}`);
-    return (await answer.json()) as { packs: unknown[]; can_run: boolean };
+    const answer = await ask(`${server}/packs`, { headers });
+    return (await answer.json()) as { packs: { title: string }[]; can_run: boolean };
   };
   const model = new PageModel(async (message) => {
-    const answer = await fetch(`${server}/message`, {
+    const answer = await ask(`${server}/message`, {
       method: "POST",
       headers: { ...headers, "Content-Type": "application/json" },
       body: JSON.stringify(message),
     });
-    if (!answer.ok) throw new Error(`the server answered ${answer.status}: ${await answer.text()}`);
     const reply = decode(await answer.arrayBuffer());
     if (message["type"] === "run") model.set("packs", (await list()).packs);
     return reply;
   });
   const { packs, can_run } = await list();
+  document.title = packs.map(({ title }) => title).join(", ");
   model.set("packs", packs);
   model.set("can_run", can_run);
   return model;

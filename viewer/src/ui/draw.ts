@@ -182,5 +182,5 @@ export function previewText(tiles: Tiles, source: Source, frame: Frame, what: "m
     return ` This is a preview from some pairs of every cell; the ${found.exact.join(", ")} is exact.`;
   const done = found.done === null ? "" : `: ${Math.floor(100 * found.done)}% done`,
     minutes = found.left === null ? "" : `, ${Math.ceil(found.left / 60)} min left`;
-  return ` This is a preview from some whole rows; the exact map is being computed${done}${minutes}.`;
+  return ` This is a preview from some whole rows; the exact map is being computed${done}${minutes}. ${found.note}`.trimEnd();
 }

@@ -132,9 +132,10 @@ export class MapPanel {
     this.strips();
     const cell = 2 ** level,
       preview = previewText(app.tiles, source, frame, what);
+    const computing = app.engine.pending || !app.tiles.anyFailed ? "Computing …" : "A part could not be computed.";
     say(
       this.status,
-      (complete ? (cell > 1 ? `A cell is ${cell} × ${cell} pairs: ${what}.` : "Every pair is shown.") : "Computing …") +
+      (complete ? (cell > 1 ? `A cell is ${cell} × ${cell} pairs: ${what}.` : "Every pair is shown.") : computing) +
         preview,
     );
     this.element.dataset["complete"] = String(complete);
