@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.bias import Bias, Perceptron, Slope, Toeplitz
+from headscape.bias import Bias, Perceptron, Slope, Toeplitz, covered_distances
 
 FRESH = 64
 """Tokens for which sums stay relative to the same one: few, so that near keys stay near 0."""
@@ -83,7 +83,13 @@ Rows = ByDistance | ByPosition | BySum | Nothing
 
 
 def keep(bias: Bias | None, capacity: int, dtype: torch.dtype, *, mixes: bool) -> Rows:
-    """What can be kept of a bias that was made for `capacity` consecutive positions."""
+    """What can be kept of a bias that was made for `capacity` consecutive positions.
+
+    Nothing of a table that is shorter: each token then asks for its own bias, which is checked.
+    """
+    covered = None if bias is None else covered_distances(bias)
+    if covered is not None and covered[1] < capacity - 1:
+        return Nothing()
     if isinstance(bias, Toeplitz):
         return ByDistance(bias, dtype)
     if isinstance(bias, Perceptron):
