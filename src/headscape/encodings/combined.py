@@ -11,6 +11,7 @@ sink, temperature ...) belong to the combination; a part has only its own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -74,6 +75,11 @@ class Combined(Encoding):
         reasons = [part.no_bidirectional_form for part in parts if part.no_bidirectional_form]
         self.no_bidirectional_form = reasons[0] if reasons else ""
 
+    @property
+    def members(self) -> list[Encoding]:
+        """The parts, in the order of the name."""
+        return cast("list[Encoding]", list(self.parts))
+
     def _check(self, parts: Sequence[Encoding]) -> None:
         """Refuse parts that cannot meet, by name."""
         for part in parts:
@@ -106,24 +112,24 @@ class Combined(Encoding):
 
     def turn(self, side: Side) -> Turn | None:
         """Return the rotation of the part that has one."""
-        found = [part.turn(side) for part in self.parts]
+        found = [part.turn(side) for part in self.members]
         return next((turn for turn in found if turn is not None), None)
 
     def rotate(self, x: Float[Tensor, "b h t e"], side: Side) -> Float[Tensor, "b h t wide"]:
         """Return the queries or keys, rotated by the part that rotates."""
-        for part in self.parts:
+        for part in self.members:
             x = part.rotate(x, side)
         return x
 
     def stream(self, read: LayerInput) -> Stream | None:
         """Return what all parts read; if several do, the carry has an entry per part."""
         if self.reader is not None:
-            alone: Encoding = self.parts[self.reader]
+            alone = self.members[self.reader]
             return alone.stream(read)
-        carries = read.carry or (None,) * len(self.parts)
+        carries = read.carry or (None,) * len(self.members)
         streams = [
             part.stream(LayerInput(read.x, carry, read.starts))
-            for part, carry in zip(self.parts, carries, strict=True)
+            for part, carry in zip(self.members, carries, strict=True)
         ]
         if all(stream is None for stream in streams):
             return None
@@ -137,22 +143,22 @@ class Combined(Encoding):
 
     def bias(self, layer: LayerContext) -> Bias | None:
         """Return the sum of the parts' biases."""
-        return total([part.bias(layer) for part in self.parts], layer.positions)
+        return total([part.bias(layer) for part in self.members], layer.positions)
 
     def mixing(self, layer: LayerContext) -> Mixing | None:
         """Return the mixing of the part that has one."""
-        found = [part.mixing(layer) for part in self.parts]
+        found = [part.mixing(layer) for part in self.members]
         return next((mixing for mixing in found if mixing is not None), None)
 
     @property
     def weighting(self) -> Weighting | None:
         """The weights of the part that makes its own; None is the softmax."""
-        return next((part.weighting for part in self.parts if part.weighs), None)
+        return next((part.weighting for part in self.members if part.weighs), None)
 
     @property
     def content_scale(self) -> float | None:
         """The factor of q.k of the part that prescribes one."""
-        scales = (part.content_scale for part in self.parts)
+        scales = (part.content_scale for part in self.members)
         return next((scale for scale in scales if scale is not None), None)
 
     def temperature(
@@ -160,7 +166,7 @@ class Combined(Encoding):
     ) -> Float[Tensor, "#b #h t"] | None:
         """Return the temperature of the config times that of the parts."""
         found = super().temperature(at, seen)
-        for part in self.parts:
+        for part in self.members:
             own = part.temperature(at, seen)
             if own is not None:
                 found = own if found is None else found * own
@@ -174,19 +180,19 @@ class Combined(Encoding):
         prefix: str = "",
     ) -> None:
         """Copy the authors' tensors into every part that learns any."""
-        for part in self.parts:
+        for part in self.members:
             if next(part.parameters(), None) is not None:
                 part.load_published(tensors, source=source, prefix=prefix)
 
     def initialise(self) -> None:
         """Set every part's initial values."""
-        for part in self.parts:
+        for part in self.members:
             part.initialise()
 
     def conventions(self) -> dict[str, object]:
         """Return the fields of all parts and those of every config."""
         found: dict[str, object] = {}
-        for part in self.parts:
+        for part in self.members:
             found |= part.conventions()
         return found | super().conventions()
 
