@@ -33,7 +33,7 @@ from headscape.attention import reference, torch_blocks
 from headscape.attention.native import adapter, library
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Slope
-from headscape.encodings import Encoding, build
+from headscape.encodings import Encoding, LayerContext, LayerInput, build
 from headscape.types import Positions, Visible
 
 HEADS, HEAD_DIM = 12, 64
@@ -54,7 +54,7 @@ def contender(
 ) -> Contender:
     """A call that runs attention forward, and everything its backward must reach."""
     where = Positions.span(q.shape[2])
-    stream = found.stream(torch.randn(1, q.shape[2], found.shape.width))
+    stream = found.stream(LayerInput(torch.randn(1, q.shape[2], found.shape.width)))
     leaves = list(found.parameters())
     fixed = None
     if stream is not None:
@@ -64,8 +64,10 @@ def contender(
         leaves = [total] if weight is None else [total, weight]
 
     def run() -> Tensor:
-        bias = fixed or found.bias(where)
-        return path(AttentionInputs(q, k, v, found, bias, where, Visible(), HEAD_DIM**-0.5))
+        layer = LayerContext(where)
+        bias = fixed or found.bias(layer)
+        mixing = found.mixing(layer)
+        return path(AttentionInputs(q, k, v, bias, where, Visible(), HEAD_DIM**-0.5, mixing=mixing))
 
     return run, [q, k, v, *leaves]
 

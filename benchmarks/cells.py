@@ -13,10 +13,11 @@ import numpy as np
 import torch
 
 from benchmarks.timing import peak_megabytes
+from headscape.attention.assemble import assemble
 from headscape.attention.native import library
 from headscape.attention.native.score_cells import reduce_scores
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings import build
+from headscape.encodings import LayerInput, build
 from headscape.types import Positions, Visible
 
 HEADS, HEAD_DIM = 12, 64
@@ -27,12 +28,8 @@ def inputs_of(name: str, length: int) -> AttentionInputs:
     encoding = build(name, heads=HEADS, head_dim=HEAD_DIM, width=HEADS * HEAD_DIM, train_length=512)
     q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM) for _ in range(3))
     where = Positions.span(length)
-    stream = encoding.stream(torch.randn(1, length, HEADS * HEAD_DIM))
-    return AttentionInputs(
-        encoding.rotate(q, where.q, "query"), encoding.rotate(k, where.k, "key"), v, encoding,
-        encoding.bias(where, stream, stream), where, Visible(), HEAD_DIM**-0.5,
-        (q, k) if encoding.rotates else None,
-    )  # fmt: skip
+    stream = encoding.stream(LayerInput(torch.randn(1, length, HEADS * HEAD_DIM)))
+    return assemble(encoding, q, k, v, where, Visible(), streams=(stream, stream), observed=True)
 
 
 def main() -> None:

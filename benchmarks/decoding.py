@@ -28,7 +28,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.timing import Step, ratios, times
 from headscape.attention import attend
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings import Stream, build
+from headscape.encodings import LayerContext, LayerInput, Side, Stream, build
 from headscape.gpt2.cache import Cache
 from headscape.types import Positions, Visible
 
@@ -47,7 +47,7 @@ def contender(name: str, q: Tensor, caches: list[Pair], context: int, tokens: in
         build(name, heads=HEADS, head_dim=HEAD_DIM, width=HEADS * HEAD_DIM, train_length=512)
         for _ in caches
     ]
-    streams = [layer.stream(torch.randn(1, room, HEADS * HEAD_DIM)) for layer in layers]
+    streams = [layer.stream(LayerInput(torch.randn(1, room, HEADS * HEAD_DIM))) for layer in layers]
     last = [of_each_token(stream, context - 1, tokens) for stream in streams]
     kept = Cache(room)
     kept.length = context - 1
@@ -56,14 +56,17 @@ def contender(name: str, q: Tensor, caches: list[Pair], context: int, tokens: in
         count = kept.length + 1
         where = Positions.span(1, count)
         for n, (layer, (k, v)) in enumerate(zip(layers, caches, strict=True)):
-            turned = layer.rotate(q, where.q, "query")
+            turned = layer.rotate(q, Side(where.q, "query"))
             stream = streams[n]
             seen = None if stream is None else Stream(stream.sums[:, :, :count])
-            bias = kept.bias(n, layer, where, last[n][count - context], seen, q.dtype)
+            context_of_layer = LayerContext(where, last[n][count - context], seen)
+            bias = kept.bias(n, layer, q.dtype, context_of_layer)
             pair = k[:, :, :count], v[:, :, :count]
-            attend.run(
-                AttentionInputs(turned, *pair, layer, bias, where, Visible(), HEAD_DIM**-0.5)
-            )
+            call = AttentionInputs(
+                turned, *pair, bias, where, Visible(), HEAD_DIM**-0.5,
+                mixing=layer.mixing(context_of_layer),
+            )  # fmt: skip
+            attend.run(call)
         kept.advance(1)
 
     return step

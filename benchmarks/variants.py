@@ -25,7 +25,8 @@ from benchmarks.timing import Step, ratios, times
 from headscape.attention.native import adapter, library
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Sheared, Toeplitz
-from headscape.encodings import Encoding, build
+from headscape.encodings.sticks import Sticks
+from headscape.mixing import Product
 from headscape.types import Positions, Visible
 
 HEADS, HEAD_DIM, GROUPS = 12, 64, 3
@@ -39,10 +40,7 @@ def steps_of(length: int) -> dict[str, Step]:
     q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM, requires_grad=True) for _ in range(3))
     few = [x[:, :GROUPS].detach().clone().requires_grad_() for x in (k, v)]
     upstream, where = torch.randn(1, HEADS, length, HEAD_DIM), Positions.span(length)
-    nope, weight, sticks = (
-        build(name, heads=HEADS, head_dim=HEAD_DIM, width=8, train_length=512)
-        for name in ("nope", "kerple-weight", "stick-breaking")
-    )
+    sticks = Sticks(takes_own=False, keeps_rest=True)
     low = [x.detach().clone() for x in (q, k)]
     low[0][..., 0], low[1][..., 0] = LOW, -LOW
     low = [x.requires_grad_() for x in low]
@@ -52,14 +50,13 @@ def steps_of(length: int) -> dict[str, Step]:
 
     def ours(
         bias: object = None, visible: Visible | None = None, leaves: tuple[Tensor, ...] = (),
-        keys: list[Tensor] | None = None, query: Tensor = q, encoding: Encoding = nope,
-        **given: object,
+        keys: list[Tensor] | None = None, query: Tensor = q, **given: object,
     ) -> Step:  # fmt: skip
         own = [k, v] if keys is None else keys
 
         def step() -> object:
             inputs = AttentionInputs(
-                query, *own, encoding, bias, where, visible or Visible(), HEAD_DIM**-0.5, **given
+                query, *own, bias, where, visible or Visible(), HEAD_DIM**-0.5, **given
             )  # fmt: skip
             out = adapter.attend(inputs)
             return torch.autograd.grad(out, [query, *own, *leaves], upstream)
@@ -85,9 +82,9 @@ def steps_of(length: int) -> dict[str, Step]:
         "temperature": ours(temperature=temperature),
         "toeplitz": ours(Toeplitz(table, 0), leaves=(table,)),
         "toeplitz, temperature": ours(Toeplitz(table, 0), leaves=(table,), temperature=temperature),
-        "table that multiplies": ours(Toeplitz(table, 0), leaves=(table,), encoding=weight),
-        "sticks": ours(encoding=sticks),
-        "sticks that last": ours(query=low[0], keys=[low[1], v], encoding=sticks),
+        "table that multiplies": ours(mixing=Product(Toeplitz(table, 0)), leaves=(table,)),
+        "sticks": ours(weighting=sticks),
+        "sticks that last": ours(query=low[0], keys=[low[1], v], weighting=sticks),
         "sheared, rank 16": sheared(16),
         "sheared, rank 64": sheared(64),
         f"{HEADS} heads on {GROUPS}": ours(keys=few),
@@ -97,9 +94,8 @@ def steps_of(length: int) -> dict[str, Step]:
 def half_steps(length: int) -> dict[str, Step]:
     """bfloat16, forward alone."""
     q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM).bfloat16() for _ in range(3))
-    nope = build("nope", heads=HEADS, head_dim=HEAD_DIM, width=8, train_length=512)
     inputs = AttentionInputs(
-        q, k, v, nope, None, Positions.span(length), Visible(), HEAD_DIM**-0.5
+        q, k, v, None, Positions.span(length), Visible(), HEAD_DIM**-0.5
     )  # fmt: skip
     return {
         "sdpa, bfloat16": lambda: scaled_dot_product_attention(q, k, v, is_causal=True),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headscape.bias import dense
-from headscape.encodings import Encoding, build
+from headscape.encodings import Encoding, LayerContext, Side, build
 from headscape.encodings.alibi import SLOPES
 from headscape.gpt2 import GPT2, Cache
 from headscape.properties.probe import draw
@@ -19,7 +19,7 @@ FLOAT32 = 2e-6
 def bias(encoding: Encoding, queries: int, keys: int | None = None) -> torch.Tensor:
     at = Positions.span(queries, keys)
     with torch.no_grad():
-        return dense(encoding.bias(at), at)[0]
+        return dense(encoding.bias(LayerContext(at)), at)[0]
 
 
 def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
@@ -77,7 +77,7 @@ def test_bloom_alibi_also_behind_left_padding(heads: int) -> None:
         theirs = build_alibi_tensor(mask, heads, torch.float32).view(heads, 40)[:, pads:]
         at = (mask.cumsum(-1) - 1).clamp(min=0)[:, pads:]
         where = Positions(at, at)
-        last = dense(ours.bias(where), where)[0, :, -1]
+        last = dense(ours.bias(LayerContext(where)), where)[0, :, -1]
         # Theirs is m j, ours -m (i - j): equal up to a constant per row.
         close(last - last[:, :1], theirs - theirs[:, :1])
 
@@ -185,7 +185,7 @@ def test_llama_rotary_and_its_scalings(
         **fields,
     )
     for mine, other, role in zip((q, k), theirs, ("query", "key"), strict=True):
-        gap = ours.rotate(mine, at, role) - other
+        gap = ours.rotate(mine, Side(at, role)) - other
         # A float32 angle near 150 is off by 150 * 2^-24 at most, and the frequency by as much.
         assert gap.abs().max() < 4 * length * 2**-24 * other.abs().max()
 
@@ -203,7 +203,7 @@ def test_gptj_rotary_turns_part_of_each_head_in_neighbouring_pairs() -> None:
     turned = apply_rotary_pos_emb(x.transpose(1, 2)[..., :8], sin[None], cos[None])
     theirs = torch.cat([turned.transpose(1, 2), x[..., 8:]], dim=-1)
     ours = build("rope", heads=2, head_dim=16, width=32, train_length=64, rotary_fraction=0.5)
-    gap = ours.rotate(x, torch.arange(60)[None], "query") - theirs
+    gap = ours.rotate(x, Side(torch.arange(60)[None], "query")) - theirs
     assert gap.abs().max() < 4 * 60 * 2**-24 * x.abs().max()
 
 

@@ -6,7 +6,7 @@ import torch
 from headscape.attention import reference
 from headscape.attention.layer import prepare
 from headscape.bias import dense
-from headscape.encodings import Encoding, build
+from headscape.encodings import Encoding, LayerContext, LayerInput, Side, build
 from headscape.properties.probe import draw, randomise
 from headscape.types import Positions
 
@@ -24,7 +24,7 @@ def made(name: str, heads: int, head_dim: int = 8, **fields: object) -> Encoding
 def bias(encoding: Encoding, queries: int, keys: int) -> torch.Tensor:
     at = Positions.span(queries, keys)
     with torch.no_grad():
-        return dense(encoding.bias(at), at)[0]
+        return dense(encoding.bias(LayerContext(at)), at)[0]
 
 
 @pytest.mark.parametrize("heads", [1, 8, 12, 25])
@@ -74,7 +74,9 @@ def test_rope_plain_interpolated_and_ntk(
     angles, _ = peer(torch.arange(60))
     x = draw(2, 3, 60, 16, seed=1)
     ours = made("rope", 3, 16, rotary_fraction=fraction, **fields)
-    gap = ours.rotate(x, torch.arange(60)[None], "key") - apply_rotary_pos_emb(x, angles.double())
+    gap = ours.rotate(x, Side(torch.arange(60)[None], "key")) - apply_rotary_pos_emb(
+        x, angles.double()
+    )
     # Their angles are float32: off by 60 * 2^-24 at most, and the frequencies by as much.
     assert gap.abs().max() < 4 * 60 * 2**-24 * x.abs().max()
 
@@ -88,7 +90,7 @@ def test_xpos_scores() -> None:
     theirs = apply_rotary_pos_emb(q, angles, scale) @ apply_rotary_pos_emb(k, angles, 1 / scale).mT
     ours = made("xpos", 3, 16, scale_base=64.0)
     at = torch.arange(50)[None]
-    scores = ours.rotate(q, at, "query") @ ours.rotate(k, at, "key").mT
+    scores = ours.rotate(q, Side(at, "query")) @ ours.rotate(k, Side(at, "key")).mT
     seen = torch.ones(50, 50).tril().bool()
     gap = (scores - theirs)[..., seen]
     assert gap.abs().max() < 8 * 50 * 2**-24 * theirs[..., seen].abs().max()
@@ -106,8 +108,8 @@ def test_forget_gates(causal: bool) -> None:
     x = draw(2, 30, 24, seed=1)
     at = Positions.span(30)
     with torch.no_grad():
-        stream = ours.stream(x)
-        mine = dense(ours.bias(at, stream, stream), at)
+        stream = ours.stream(LayerInput(x))
+        mine = dense(ours.bias(LayerContext(at, stream, stream)), at)
         theirs = peer(x)
     seen = torch.ones(30, 30).tril().bool() if causal else torch.ones(30, 30).bool()
     torch.testing.assert_close(mine[..., seen], theirs[..., seen], rtol=1e-10, atol=1e-10)
@@ -141,5 +143,5 @@ def test_polar_embedding() -> None:
     angles, phase = peer(torch.arange(40))
     theirs = apply_polar_pos_emb(q, angles) @ apply_polar_pos_emb(k, angles + phase).mT
     at = torch.arange(40)[None]
-    scores = ours.rotate(q, at, "query") @ ours.rotate(k, at, "key").mT
+    scores = ours.rotate(q, Side(at, "query")) @ ours.rotate(k, Side(at, "key")).mT
     torch.testing.assert_close(scores.detach(), theirs.detach(), rtol=1e-4, atol=1e-4)

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from headscape.arrays.profile import Profile
 from headscape.attention.layer import prepare
 from headscape.attention.reference import scores
-from headscape.encodings import Encoding
+from headscape.encodings import Encoding, Side
 from headscape.figures.grid import Grid
 from headscape.types import Positions, Visible
 
@@ -56,7 +56,10 @@ def shown(encoding: Encoding) -> Shown:
         size = (1, shape.heads, LENGTH, shape.head_dim)
         if encoding.rotates and not encoding.mixes and not encoding.streams:
             one = torch.full(size, shape.head_dim**-0.5)
-            q, k = encoding.rotate(one, where.q, "query"), encoding.rotate(one, where.k, "key")
+            q, k = (
+                encoding.rotate(one, Side(where.q, "query")),
+                encoding.rotate(one, Side(where.k, "key")),
+            )
             note = "The score of one fixed pair, q = k = (1, ..., 1) / sqrt(e), by position."
             return Shown(hidden((q @ k.mT)[0, :1]), note)
         q, k = (torch.randn(size, generator=generator) for _ in range(2))

@@ -14,7 +14,7 @@ Values keep the dtype they were computed in (a running sum is float64 even in a 
 that adds a bias to scores casts the sum, not the parts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -183,3 +183,29 @@ def dense(
 ) -> Float[Tensor, "#b h t s"]:
     """Return the bias as a matrix, for all queries and keys or for a block of them."""
     return bias.block(positions, rows, cols)
+
+
+def total(biases: Sequence[Bias | None], positions: Positions) -> Bias | None:
+    """Return the sum of biases that were all made for the same positions.
+
+    Tables by distance stay one table; any other sum is computed a block at a time.
+    """
+    given = [bias for bias in biases if bias is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+    tables = [bias for bias in given if isinstance(bias, Toeplitz)]
+    spans = {(bias.zero, bias.table.shape[1]) for bias in tables}
+    if len(tables) == len(given) and len(spans) == 1:
+        work = tables[0].table
+        for each in tables[1:]:
+            work = work + each.table
+        return Toeplitz(work, tables[0].zero)
+
+    def fn(rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
+        blocks = [bias.block(positions, rows, cols) for bias in given]
+        work = blocks[0]
+        for each in blocks[1:]:
+            work = work + each
+        return work
+
+    return Pairwise(fn, positions)

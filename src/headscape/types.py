@@ -11,6 +11,7 @@ and decoding one token need no special case.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from jaxtyping import Bool, Int
 from torch import Tensor, arange, cat, device, ones_like
@@ -63,7 +64,16 @@ class Positions:
         """Return keys at 0, 1, 2 ... and queries at the last `queries` of these positions."""
         keys = queries if keys is None else keys
         at = arange(keys, device=on)[None]
-        return cls(at[:, keys - queries :], at, (1 - queries, keys - 1))
+        made = cls(at[:, keys - queries :], at, (1 - queries, keys - 1))
+        vars(made)["consecutive"] = True  # known, so it is not read off the device
+        return made
+
+    @cached_property
+    def consecutive(self) -> bool:
+        """Whether queries and keys of all sequences are at the same, consecutive positions."""
+        if self.q.shape[0] > 1 or self.k.shape[0] > 1:
+            return False
+        return not bool((self.q.diff() != 1).any()) and not bool((self.k.diff() != 1).any())
 
     def block(self, rows: slice, cols: slice = ALL) -> "Positions":
         """Return the positions of some of the queries and keys."""

@@ -13,13 +13,13 @@ from headscape.arrays.profile_factors import Minus, profile
 from headscape.arrays.row_pass import log_sum_exp, weight_cells
 from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs, scores
+from headscape.bias import Pairwise
 from headscape.capture.factors_of import NoFactorsError, factors_of
 from headscape.encodings import ENCODINGS, build
-from headscape.encodings.alibi import ALiBi
 from headscape.errors import InputError
 from headscape.properties.cases import FIELDS, WRAPPED
 from headscape.properties.probe import draw, randomise
-from headscape.types import Positions, Visible
+from headscape.types import Positions
 
 LENGTH, HEADS, DIM = 75, 4, 8
 STREAMS = ("selective-rope", "carope", "repo", "grape-m", "path", "stick-breaking", "wall")
@@ -215,7 +215,7 @@ def test_some_heads_are_those_heads() -> None:
         np.testing.assert_array_equal(
             some.tile(quantity, [0, 1], part, part), every.tile(quantity, [2, 0], part, part)
         )
-    with pytest.raises(NoFactorsError, match="DAPEv2 mixes heads"):
+    with pytest.raises(NoFactorsError, match="scores of all heads are mixed"):
         factors_of(made("dapev2+kerple"), [2])
 
 
@@ -243,19 +243,13 @@ def test_mistakes_are_told() -> None:
         factors.tile("final", [4], part, part)
     with pytest.raises(InputError, match="no log-sum-exp"):
         factors_of(made("alibi"), lse=False).tile("weights", [0], part, part)
-    inputs = made("rope")
-    bare = AttentionInputs(
-        inputs.q, inputs.k, inputs.v, inputs.encoding, None, inputs.positions, Visible(), 1.0
-    )
-    with pytest.raises(InputError, match="before rotation"):
-        factors_of(bare)
 
 
 @pytest.mark.parametrize(
     ("name", "fields", "causal", "message"),
     [
-        ("pope", {}, True, "PoPE widens queries and keys"),
-        ("kerple-weight", {}, True, "mixes scores in a way of its own"),
+        ("pope", {}, True, "queries and keys are not turned in pairs of dims"),
+        ("kerple-weight", {}, True, "scores are mixed in a way of its own"),
         ("alibi", {"window": 9}, False, "the window has two sides"),
         ("cope", {"window": 9}, True, "scores are mixed within a window"),
     ],
@@ -268,22 +262,15 @@ def test_what_has_no_factors_is_told(
 
 
 def test_what_is_more_than_its_factors_is_told() -> None:
-    class Louder(ALiBi):
-        title = "Louder"
-
-        def mix(self, scores, bias, visible, queries):  # type: ignore[no-untyped-def]
-            return 1.1 * super().mix(scores, bias, visible, queries)
-
-    inputs = made("alibi")
-    inputs.encoding.__class__ = Louder
-    assert not inputs.encoding.mixes
-    with pytest.raises(NoFactorsError, match="Louder is more than its factors"):
-        factors_of(inputs)
+    inputs = replace(made("alibi"), turns=None, unrotated=None)
+    hidden = Pairwise(lambda rows, cols: torch.randn(1, 4, 75, 75)[:, :, rows, cols])
+    with pytest.raises(NoFactorsError, match="stored arrays do not reproduce its scores"):
+        factors_of(replace(inputs, bias=hidden))
 
 
 def test_a_rotation_that_is_not_by_position_is_told() -> None:
     inputs = made("rope")
-    with pytest.raises(NoFactorsError, match="does not rotate pairs of dims by position alone"):
+    with pytest.raises(NoFactorsError, match="not turned by position alone"):
         factors_of(replace(inputs, q=inputs.q.flip(2)))
 
 

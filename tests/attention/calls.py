@@ -18,7 +18,8 @@ from torch import Tensor
 from headscape.attention import reference
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Perceptron, Sheared, Slope, Toeplitz
-from headscape.encodings import build
+from headscape.encodings.sticks import Sticks
+from headscape.mixing import Product
 from headscape.types import Positions, Visible
 
 BIASES = [
@@ -43,24 +44,19 @@ class Call:
 
     def inputs(self, leaves: dict[str, Tensor]) -> AttentionInputs:
         q = leaves["q"]
-        name, fields = "nope", {}
+        mixing = weighting = None
         if self.kind == "factor":
-            name = "kerple-weight"
+            mixing = Product(Toeplitz(leaves["table"], self.zero))
         if "sticks" in self.kind:
-            name = "stick-breaking"
-            fields["current"] = "attended" if "current" in self.kind else "excluded"
-            fields["remainder"] = "dropped" if "dropped" in self.kind else "own"
-        encoding = build(
-            name, heads=q.shape[1], head_dim=q.shape[3], width=8, train_length=8, **fields
-        )  # fmt: skip
+            weighting = Sticks("current" in self.kind, "dropped" not in self.kind)
         return AttentionInputs(
-            q, leaves["k"], leaves["v"], encoding, self.bias(leaves), self.positions, self.visible,
+            q, leaves["k"], leaves["v"], self.bias(leaves), self.positions, self.visible,
             q.shape[3] ** -0.5, temperature=leaves.get("temperature"), softcap=self.softcap,
-            sink=leaves.get("sink"),
+            sink=leaves.get("sink"), mixing=mixing, weighting=weighting,
         )  # fmt: skip
 
     def bias(self, x: dict[str, Tensor]) -> Bias | None:
-        if self.kind in ("toeplitz", "factor"):
+        if self.kind == "toeplitz":
             return Toeplitz(x["table"], self.zero)
         if "slope" in self.kind:
             return Slope(x.get("weight"), x["row"].double(), x["col"].double())

@@ -1,11 +1,13 @@
 """Which path is taken, that it says why, and that decode and flex equal the definition."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from headscape.attention import attend, decode, flex, reference
+from headscape.attention.assemble import assemble
 from headscape.attention.layer import prepare
 from headscape.attention.native import adapter
 from headscape.bias import Sheared
@@ -154,7 +156,7 @@ def test_one_query_of_keys_out_of_order_equals_the_definition() -> None:
 def test_a_choice_says_why() -> None:
     choice = attend.choose(inputs(subject("k-cable")))
     assert choice.path == "torch"
-    assert set(choice.passed_over) == {"decode", "native", "flex"}
+    assert set(choice.passed_over) == {"decode", "native", "sdpa"}
     assert "48" in choice.passed_over["decode"]
     assert attend.choose(inputs(subject("alibi"), queries=1)).path == "decode"
 
@@ -170,31 +172,63 @@ def test_a_path_asked_for_never_falls_back() -> None:
 def test_a_tap_is_shown_every_score_by_the_reference_alone() -> None:
     whole = inputs(subject("cable"))
     seen: list[reference.Scores] = []
-    out = attend.attend(
-        whole.q,
-        whole.k,
-        whole.v,
-        whole.encoding,
-        whole.bias,
-        whole.positions,
-        Visible(),
-        whole.scale,
-        tap=seen.append,
-    )
+    out = attend.run(whole, tap=seen.append)
     torch.testing.assert_close(out, reference.attend(whole))
     torch.testing.assert_close(seen[0].content + seen[0].bias, seen[0].final)
     with pytest.raises(InputError, match="a tap needs the reference path"):
         attend.run(whole, "torch", tap=seen.append)
 
 
-@pytest.mark.parametrize("path", ["auto", "torch", "reference"])
-def test_every_path_is_asked_through_the_same_check(path: attend.Path) -> None:
-    given = vars(inputs(subject("alibi", torch.float32), dtype=torch.float32))
+def test_a_call_is_checked_where_it_is_assembled() -> None:
+    encoding = subject("alibi", torch.float32)
+    given = inputs(encoding, dtype=torch.float32)
     half = torch.zeros(2, HEADS, LENGTH, DIM, dtype=torch.float16)
     with pytest.raises(InputError, match=r"v is torch\.float16"):
-        attend.attend(**(given | {"v": half}), path=path)
+        assemble(encoding, given.q, given.k, half, given.positions, Visible())
     with pytest.raises(InputError, match=r"positions\.q"):
-        attend.attend(**(given | {"positions": Positions.span(5)}), path=path)
+        assemble(encoding, given.q, given.k, given.v, Positions.span(5), Visible())
+
+
+@pytest.mark.parametrize("keys", [LENGTH, LENGTH + 5])
+@pytest.mark.parametrize("name", ["nope", "rope"])
+def test_sdpa_serves_calls_without_a_bias(name: str, keys: int) -> None:
+    encoding = build(name, heads=HEADS, head_dim=DIM, width=HEADS * DIM, train_length=LENGTH)
+    q = draw(2, HEADS, LENGTH, DIM, seed=1)
+    k, v = (draw(2, 1, keys, DIM, seed=seed) for seed in (2, 3))  # shared by all heads
+    for causal in (True, False):
+        call = assemble(encoding, q, k, v, Positions.span(LENGTH, keys), Visible(causal))
+        torch.testing.assert_close(attend.run(call, "sdpa"), reference.attend(call))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "reason"),
+    [
+        ("alibi", {}, "a bias"),
+        ("cope", {}, "a mixing"),
+        ("stick-breaking", {}, "a weighting"),
+        ("path", {}, "a transition"),
+        ("nope", {"softcap": 2.0}, "a softcap"),
+        ("nope", {"sink": True}, "a sink"),
+        ("nope", {"temperature": "llama4"}, "a temperature"),
+        ("nope", {"window": 3}, "a window"),
+        ("nope", {"chunk": 3}, "a chunk"),
+    ],
+)
+def test_sdpa_refuses_by_name(name: str, fields: dict[str, object], reason: str) -> None:
+    shape = {"heads": HEADS, "head_dim": DIM, "width": HEADS * DIM, "train_length": LENGTH}
+    encoding = build(name, **shape, **fields)
+    call = inputs(encoding, dtype=torch.float32)
+    with pytest.raises(InputError, match=f"it does not take {reason}"):
+        attend.run(call, "sdpa")
+
+
+def test_on_a_gpu_auto_takes_sdpa_without_a_bias_and_torch_with_one() -> None:
+    """A meta tensor stands for a device that is not the CPU."""
+    for name, path in (("rope", "sdpa"), ("alibi", "torch"), ("dapev2+kerple", "torch")):
+        encoding = subject(name, torch.float32)
+        call = inputs(encoding, dtype=torch.float32)
+        away = replace(call, **{part: getattr(call, part).to("meta") for part in "qkv"})
+        assert attend.choose(away).path == path
 
 
 def test_no_positions_are_refused() -> None:

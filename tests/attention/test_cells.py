@@ -1,7 +1,6 @@
 """Scores reduced natively equal the definition's, reduced by hand."""
 
-import copy
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -26,11 +25,20 @@ def edges_of(length: int, count: int) -> np.ndarray:
     return np.arange(count + 1, dtype=np.int64) * length // count
 
 
+def doubled(value: object) -> object:
+    """A dataclass of tensors, and of such dataclasses, in float64."""
+    if isinstance(value, torch.Tensor):
+        return value.double()
+    if not is_dataclass(value):
+        return value
+    return replace(value, **{name: doubled(part) for name, part in vars(value).items()})
+
+
 def check(inputs: AttentionInputs, edges: np.ndarray) -> None:
     """Every cell of every quantity against the definition in float64."""
     found = cells.reduce_scores(inputs, edges)
     wide = {name: getattr(inputs, name).double() for name in "qkv"}
-    wide["encoding"] = copy.deepcopy(inputs.encoding).double()
+    wide["mixing"] = doubled(inputs.mixing)
     raw = inputs.unrotated
     wide["unrotated"] = None if raw is None else (raw[0].double(), raw[1].double())
     with torch.no_grad():

@@ -10,7 +10,7 @@ from headscape.attention import reference, torch_blocks
 from headscape.attention.native import adapter
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Slope
-from headscape.encodings import build
+from headscape.encodings import LayerContext, LayerInput, build
 from headscape.types import Positions, Visible
 
 LENGTH, HEADS, HEAD_DIM = 16_384, 12, 64
@@ -45,19 +45,17 @@ def test_long_contexts_keep_their_precision(path: str, name: str, budget: float)
         q[..., 0], k[..., 0] = 7.5, -7.5
     where = Positions.span(LENGTH)
     with torch.no_grad():
-        stream = encoding.stream(torch.randn(1, LENGTH, HEADS * HEAD_DIM))
-        bias = encoding.bias(where, stream, stream)
-        ours = PATHS[path](
-            AttentionInputs(q, k, v, encoding, bias, where, Visible(), HEAD_DIM**-0.5)
-        )
+        stream = encoding.stream(LayerInput(torch.randn(1, LENGTH, HEADS * HEAD_DIM)))
+        layer = LayerContext(where, stream, stream)
+        bias, rest = encoding.bias(layer), (where, Visible(), HEAD_DIM**-0.5)
+        given = {"mixing": encoding.mixing(layer), "weighting": encoding.weighting}
+        ours = PATHS[path](AttentionInputs(q, k, v, bias, *rest, **given))
         exact_encoding = encoding.double()
         exact_bias = bias
         if not isinstance(bias, Slope):
-            exact_bias = exact_encoding.bias(where)
-        double = (x.double() for x in (q, k, v))
-        exact = AttentionInputs(
-            *double, exact_encoding, exact_bias, where, Visible(), HEAD_DIM**-0.5
-        )
+            exact_bias = exact_encoding.bias(LayerContext(where))
+        given["mixing"] = exact_encoding.mixing(LayerContext(where))
+        exact = AttentionInputs(*(x.double() for x in (q, k, v)), exact_bias, *rest, **given)
         for rows in ROWS:
             wanted = reference.scores(exact, rows).weights @ exact.v
             assert (ours[:, :, rows].double() - wanted).abs().max() <= budget

@@ -14,11 +14,15 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from headscape.attention import reference, torch_blocks
+from headscape.attention.attend import run
+from headscape.attention.check import check as checked
 from headscape.attention.native import adapter, ops
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Pairwise, Toeplitz
-from headscape.encodings import Encoding, build
+from headscape.encodings import Encoding, LayerContext, LayerInput, build
+from headscape.encodings.sticks import Sticks
 from headscape.errors import InputError
+from headscape.mixing import CountedTable, PairPerceptron, Product
 from headscape.types import Positions, Visible
 
 PATHS = {"native": adapter.attend, "torch": torch_blocks.attend}
@@ -77,19 +81,18 @@ def tensors(where: Place, head_dim: int) -> list[Tensor]:
 def outcome(path: object, found: Encoding, where: Place, given: list[Tensor]) -> list[Tensor]:
     """The output and every gradient."""
     q, k, v, x = (a.clone().requires_grad_() for a in given[:4])
-    keys = found.stream(x)
+    keys = found.stream(LayerInput(x))
     count = where.positions.q.shape[1]
     queries = None
     if keys is not None:
         weight = None if keys.weight is None else keys.weight[..., -count:]
         queries = type(keys)(keys.total[..., -count:], weight)
-    bias = found.bias(where.positions, queries, keys)
-    arguments = (q, k, v, found, bias, where.positions, where.visible, q.shape[-1] ** -0.5)
-    out = (
-        reference.attend(AttentionInputs(*arguments))
-        if path is None
-        else path(AttentionInputs(*arguments))
-    )
+    layer = LayerContext(where.positions, queries, keys)
+    call = AttentionInputs(
+        q, k, v, found.bias(layer), where.positions, where.visible, q.shape[-1] ** -0.5,
+        mixing=found.mixing(layer), weighting=found.weighting,
+    )  # fmt: skip
+    out = reference.attend(call) if path is None else path(call)
     wanted = [q, k, v, x, *found.parameters()]
     grads = torch.autograd.grad(out, wanted, given[4], allow_unused=True)
     return [out.detach(), *(torch.zeros(1) if g is None else g for g in grads)]
@@ -225,9 +228,7 @@ def test_not_a_number_is_not_hidden() -> None:
     q = torch.randn(1, HEADS, 40, 16)
     k = q.clone()
     k[0, 1, 7] = torch.nan
-    out = adapter.attend(
-        AttentionInputs(q, k, q, encoding("alibi"), None, Positions.span(40), Visible(), 0.25)
-    )
+    out = adapter.attend(AttentionInputs(q, k, q, None, Positions.span(40), Visible(), 0.25))
     assert out[0, 1, 7:].isnan().all()
     assert out[0, 0].isfinite().all()
 
@@ -237,11 +238,11 @@ def test_long_sums_keep_their_precision() -> None:
     length, rows = 4096, slice(4000, 4096)
     found = build("cable-nw", heads=1, head_dim=8, width=4, train_length=64)
     q, k, v = (torch.randn(1, 1, length, 8) for _ in range(3))
-    stream = found.stream(torch.randn(1, length, 4))
+    stream = found.stream(LayerInput(torch.randn(1, length, 4)))
     where = Positions.span(length)
-    bias = found.bias(where, stream, stream)
-    out = adapter.attend(AttentionInputs(q, k, v, found, bias, where, Visible(), 1.0))
-    wide = AttentionInputs(q.double(), k.double(), v.double(), found, bias, where, Visible(), 1.0)
+    bias = found.bias(LayerContext(where, stream, stream))
+    out = adapter.attend(AttentionInputs(q, k, v, bias, where, Visible(), 1.0))
+    wide = AttentionInputs(q.double(), k.double(), v.double(), bias, where, Visible(), 1.0)
     exact = reference.scores(wide, rows).weights @ v.double()
     assert float((out[:, :, rows] - exact).detach().abs().max()) <= 1.5e-5
 
@@ -273,20 +274,21 @@ def test_the_operator_is_registered_in_full() -> None:
     torch.library.opcheck(ops.attention, (*sticks, 4, 2.0, temperature, None, True))
 
 
-class OwnWeights(Encoding):
-    """An encoding with its own weights, but without `sticks` to describe them."""
+class Halves:
+    """Weights of its own."""
 
-    weighs = True
+    def weights(self, scores: Tensor, visible: Tensor) -> Tensor:
+        return 0.5 * reference.softmax(scores, visible)
 
-    def __init__(self, like: Encoding) -> None:
-        super().__init__(like.shape, like.config)
+
+def table(columns: int = 5, heads: int = HEADS) -> Toeplitz:
+    return Toeplitz(torch.zeros(heads, columns), 0)
 
 
 def wrong(**changes: object) -> dict[str, object]:
     q = torch.randn(1, HEADS, 5, 8)
-    found = encoding("nope", head_dim=8)
     return {
-        "q": q, "k": q, "v": q, "encoding": found, "bias": None,
+        "q": q, "k": q, "v": q, "bias": None,
         "positions": Positions.span(5), "visible": Visible(), "scale": 1.0,
     } | changes  # fmt: skip
 
@@ -306,29 +308,26 @@ def short(n: int, e: int = 8) -> Tensor:
         ({"q": short(5, 6), "k": short(5, 6), "v": short(5, 6)}, "multiples of 8"),
         ({"positions": Positions.span(4)}, "positions.q"),
         ({"bias": Toeplitz(torch.full((HEADS, 5), torch.nan), 0)}, "bias"),
-        ({"bias": Toeplitz(torch.zeros(HEADS + 1, 5), 0)}, "bias"),
+        ({"bias": table(heads=HEADS + 1)}, "bias"),
+        ({"bias": table(4)}, "covers distances 0 to 3"),
         ({"bias": Pairwise(lambda _rows, _cols: torch.zeros(1))}, "function"),
         ({"visible": Visible(True, torch.zeros(1, 5).long(), torch.zeros(1, 4).long())}, "k_group"),
-        ({"encoding": encoding("cope", head_dim=8)}, "CoPE"),
-        ({"encoding": encoding("dape+kerple", head_dim=8)}, "channels"),
-        ({"encoding": encoding("kerple-weight", head_dim=8)}, "only by a Toeplitz bias"),
-        (
-            {"encoding": encoding("stick-breaking", head_dim=8), "sink": torch.zeros(HEADS)},
-            "without a sink",
-        ),
-        (
-            {
-                "encoding": encoding("stick-breaking", head_dim=8),
-                "bias": Toeplitz(torch.zeros(HEADS, 5), 0),
-            },
-            "without a bias",
-        ),
-        ({"encoding": OwnWeights(encoding("nope"))}, "not the weights of OwnWeights"),
+        ({"mixing": CountedTable(torch.zeros(8, 4))}, "CountedTable"),
+        ({"mixing": PairPerceptron(*(torch.zeros(4, 4) for _ in range(4)))}, "channels"),
+        ({"mixing": Product(table()), "bias": table()}, "only without a bias"),
+        ({"mixing": Product(table(4))}, "covers distances 0 to 3"),
+        ({"weighting": Sticks(False, True), "sink": torch.zeros(HEADS)}, "without a sink"),
+        ({"weighting": Sticks(False, True), "bias": table()}, "without a bias"),
+        ({"weighting": Halves()}, "not Halves"),
     ],
 )
 def test_bad_input_is_refused_by_name(changes: dict[str, object], named: str) -> None:
+    def checked_and_run(call: AttentionInputs) -> None:
+        checked(call)
+        run(call, "native")
+
     with pytest.raises(InputError, match=named):
-        adapter.attend(AttentionInputs(**wrong(**changes)))
+        checked_and_run(AttentionInputs(**wrong(**changes)))
 
 
 @built

@@ -10,8 +10,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attention.calls import BIASES, Call, agree, plain_call, random_call
 from headscape.attention import reference
+from headscape.attention.attend import run
+from headscape.attention.layer import prepare
 from headscape.attention.native import adapter
-from headscape.attention.reference import AttentionInputs
 from headscape.encodings import build
 from headscape.errors import InputError
 from headscape.types import Positions, Visible
@@ -123,8 +124,8 @@ def test_rows_without_keys_beside_a_sink() -> None:
 def test_mixing_refuses_by_name(changes: dict[str, object], named: str) -> None:
     found = build("dape+nope", heads=2, head_dim=8, width=8, train_length=8)
     q = torch.randn(1, 2, 9, 8)
-    inputs = AttentionInputs(q, q, q, found, None, Positions.span(9), Visible(), 1.0)
+    inputs = prepare(found, q, q, q, None, Positions.span(9))
     inputs = replace(inputs, **changes)
     with pytest.raises(InputError, match=f"mix scores without a {named}"):
-        adapter.attend(inputs)
+        run(inputs, "native")
     assert reference.attend(inputs).shape == q.shape

@@ -9,7 +9,7 @@ from headscape.attention import attend, reference
 from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs, Scores
 from headscape.bias import Pairwise, Perceptron, Slope, Toeplitz, dense
-from headscape.encodings import build
+from headscape.encodings import LayerInput, build
 from headscape.properties.probe import draw, randomise
 from headscape.types import Positions, Visible
 
@@ -31,26 +31,13 @@ def test_output_is_the_oracles() -> None:
     scores = oracle.content_scores(inputs.q.numpy(), inputs.k.numpy()) + bias
     expected = oracle.attend(scores, inputs.v.numpy(), seen)
     np.testing.assert_allclose(reference.attend(inputs).numpy(), expected, rtol=1e-12, atol=1e-12)
-    by_parts = attend.attend(
-        inputs.q,
-        inputs.k,
-        inputs.v,
-        inputs.encoding,
-        inputs.bias,
-        inputs.positions,
-        inputs.visible,
-        inputs.scale,
-        path="reference",
-    )
-    assert torch.equal(by_parts, reference.attend(inputs))
+    assert torch.equal(attend.run(inputs, "reference"), reference.attend(inputs))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.25, 12**-0.5])
 def test_score_scale(scale: float) -> None:
     inputs = made("nope")
-    scaled = AttentionInputs(
-        inputs.q, inputs.k, inputs.v, inputs.encoding, None, inputs.positions, Visible(), scale
-    )
+    scaled = AttentionInputs(inputs.q, inputs.k, inputs.v, None, inputs.positions, Visible(), scale)
     expected = oracle.content_scores(inputs.q.numpy(), inputs.k.numpy(), scale)
     np.testing.assert_allclose(reference.scores(scaled).final.numpy(), expected, rtol=1e-12)
 
@@ -120,7 +107,7 @@ def test_running_sums_keep_float64_in_a_float32_model() -> None:
     encoding = build("cable-nw", heads=1, head_dim=4, width=4, train_length=8)
     randomise(encoding)
     x = draw(1, 16_384, 4, seed=1).float()
-    stream = encoding.stream(x)
+    stream = encoding.stream(LayerInput(x))
     assert stream.total.dtype == torch.float64
     step = torch.nn.functional.softplus(encoding.increment(x)).double()[0, :, 0]
     torch.testing.assert_close(stream.total[0, 0].diff(), -step[1:], rtol=1e-9, atol=1e-9)

@@ -1,7 +1,5 @@
 """Windows, sinks, softcap, temperature, grouped queries, sheared biases: the definition itself."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -9,11 +7,12 @@ from torch import Tensor
 
 import oracle
 from headscape.attention import attend, flex, reference
+from headscape.attention.assemble import assemble
 from headscape.attention.check import check
 from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Sheared, Toeplitz, dense
-from headscape.encodings import build
+from headscape.encodings import LayerInput, Side, build
 from headscape.encodings.reflections import Reflections
 from headscape.errors import InputError
 from headscape.properties.probe import draw
@@ -23,12 +22,11 @@ HEADS, LENGTH = 4, 9
 
 
 def made(visible: Visible | None = None, keys: int = HEADS, **given: object) -> AttentionInputs:
-    encoding = build("nope", heads=HEADS, head_dim=4, width=16, train_length=8)
     q = draw(2, HEADS, LENGTH, 4, seed=1)
     k, v = draw(2, keys, LENGTH, 4, seed=2), draw(2, keys, LENGTH, 6, seed=3)
     bias = given.pop("bias", None)
     where = Positions.span(LENGTH)
-    return AttentionInputs(q, k, v, encoding, bias, where, visible or Visible(), 0.7, **given)
+    return AttentionInputs(q, k, v, bias, where, visible or Visible(), 0.7, **given)
 
 
 def expected(inputs: AttentionInputs, seen: np.ndarray, bias: np.ndarray | float = 0.0) -> Tensor:
@@ -97,10 +95,9 @@ def test_chunks_of_documents_are_groups_too() -> None:
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("path", ["native", "torch", "flex"])
 def test_every_path_serves_chunks(path: str) -> None:
-    encoding = build("nope", heads=HEADS, head_dim=8, width=32, train_length=8)
     q, k, v = (draw(2, HEADS, LENGTH, 8, seed=seed).float() for seed in (1, 2, 3))
     where, visible = Positions.span(LENGTH), Visible(chunk=4)
-    call = AttentionInputs(q, k, v, encoding, None, where, visible, 0.4)
+    call = AttentionInputs(q, k, v, None, where, visible, 0.4)
     out = flex.attend(call, compiled=False) if path == "flex" else attend.run(call, path)
     torch.testing.assert_close(out, reference.attend(call), rtol=1e-5, atol=1e-5)
 
@@ -118,11 +115,12 @@ def test_fused_paths_refuse_keys_that_change(name: str, path: str) -> None:
     call = layer_call(name)
     with pytest.raises(InputError, match="on their way to a query"):
         attend.run(call, path)
-    assert set(attend.choose(call).passed_over) == {"decode", "native", "flex"}
+    assert set(attend.choose(call).passed_over) == {"decode", "native", "sdpa"}
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("stick-breaking", "softmax"), ("kerple-weight", "mixes whole rows")]
+    ("name", "reason"),
+    [("stick-breaking", "softmax"), ("kerple-weight", "does not mix whole rows")],
 )
 def test_flex_refuses_all_but_a_softmax_of_sums(name: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
@@ -138,19 +136,20 @@ def test_reflections_that_do_not_fit_are_refused(tokens: int, heads: int) -> Non
 
 def test_path_without_its_reflections_is_refused() -> None:
     encoding = build("path", heads=HEADS, head_dim=4, width=16, train_length=8)
-    with pytest.raises(InputError, match="PaTH needs the transition of its stream"):
-        replace(made(), encoding=encoding)
+    call = made()
+    with pytest.raises(InputError, match="PaTH needs the layer's input"):
+        assemble(encoding, call.q, call.k, call.v, call.positions, Visible())
 
 
 def test_rotations_by_content_need_the_layers_input() -> None:
     encoding = build("carope", heads=HEADS, head_dim=8, width=32, train_length=8)
     q = draw(1, HEADS, LENGTH, 8, seed=1).float()
     at = torch.arange(LENGTH)[None]
-    with pytest.raises(InputError, match="CARoPE rotates by the layer's input: pass"):
-        encoding.rotate(q, at, "query")
-    short = encoding.stream(torch.zeros(1, LENGTH - 1, 32))
+    with pytest.raises(InputError, match="CARoPE rotates by the layer's input: put"):
+        encoding.rotate(q, Side(at, "query"))
+    short = encoding.stream(LayerInput(torch.zeros(1, LENGTH - 1, 32)))
     with pytest.raises(InputError, match="the stream has 8 tokens, but there are 9 to rotate"):
-        encoding.rotate(q, at, "query", short)
+        encoding.rotate(q, Side(at, "query", short))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, LENGTH), (1, HEADS, LENGTH), (2, HEADS, LENGTH)])

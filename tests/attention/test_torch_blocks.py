@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from headscape.attention import reference, torch_blocks
+from headscape.attention.assemble import assemble
 from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings import build
+from headscape.encodings import LayerContext, LayerInput, QueriesAndKeys, build
 from headscape.errors import InputError
 from headscape.types import Positions, Visible
 
@@ -25,19 +26,19 @@ def both(name: str, where: Positions, visible: Visible, batch: int = 2) -> tuple
         for n in (t, s, s)
     )
     x = torch.randn(batch, s, WIDTH, dtype=torch.float64, requires_grad=True)
-    keys = found.stream(x)
+    keys = found.stream(LayerInput(x))
     queries = None
     if keys is not None:
         weight = None if keys.weight is None else keys.weight[..., -t:]
         queries = type(keys)(keys.total[..., -t:], weight)
-    arguments = (q, k, v, found, found.bias(where, queries, keys), where, visible, 0.3)
+    layer = LayerContext(where, queries, keys, QueriesAndKeys(q, k, 0.3))
+    call = AttentionInputs(
+        q, k, v, found.bias(layer), where, visible, 0.3, mixing=found.mixing(layer)
+    )
     upstream = torch.randn(batch, HEADS, t, HEAD_DIM, dtype=torch.float64)
     wanted = [q, k, v, x, *found.parameters()]
     results = []
-    for out in (
-        torch_blocks.attend(AttentionInputs(*arguments)),
-        reference.attend(AttentionInputs(*arguments)),
-    ):
+    for out in (torch_blocks.attend(call), reference.attend(call)):
         grads = torch.autograd.grad(out, wanted, upstream, retain_graph=True, allow_unused=True)
         results.append([out, *(g for g in grads if g is not None)])
     return results[0], results[1]
@@ -81,7 +82,7 @@ def test_half_precision_is_computed_in_float32() -> None:
     found = build("alibi", heads=HEADS, head_dim=8, width=WIDTH, train_length=9)
     q, k, v = (torch.randn(1, HEADS, 70, 8).bfloat16() for _ in range(3))
     where = Positions.span(70)
-    rest = (found, found.bias(where), where, Visible(), 0.3)
+    rest = (found.bias(LayerContext(where)), where, Visible(), 0.3)
     out = torch_blocks.attend(AttentionInputs(q, k, v, *rest))
     exact = torch_blocks.attend(AttentionInputs(q.float(), k.float(), v.float(), *rest))
     assert out.dtype == torch.bfloat16
@@ -92,9 +93,7 @@ def test_an_empty_input_is_refused() -> None:
     found = build("nope", heads=HEADS, head_dim=8, width=WIDTH, train_length=9)
     q = torch.randn(1, HEADS, 0, 8)
     with pytest.raises(InputError, match="q must"):
-        torch_blocks.attend(
-            AttentionInputs(q, q, q, found, None, Positions.span(1), Visible(), 1.0)
-        )
+        assemble(found, q, q, q, Positions.span(1), Visible())
 
 
 @pytest.mark.parametrize("name", ["wall", "path"])

@@ -10,7 +10,7 @@ from headscape.attention import reach, reference, torch_blocks
 from headscape.attention.operands import Operands, Rule
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Slope, Toeplitz, dense
-from headscape.encodings import build
+from headscape.encodings import LayerContext, LayerInput, build
 from headscape.types import Positions, Visible
 
 HEAD_DIM = 8
@@ -45,7 +45,6 @@ def outcomes(
 ) -> list[list[Tensor]]:
     """Output and gradients of the tiles in some dtype, and of the definition in float64."""
     where, scale = Positions.span(t, s), 0.4
-    encoding = build("nope", heads=2, head_dim=HEAD_DIM, width=16, train_length=9)
     made = [
         torch.randn(batch, n, 2, HEAD_DIM, dtype=torch.float64).transpose(1, 2) for n in (t, s, s)
     ]
@@ -56,9 +55,7 @@ def outcomes(
         # A running sum is float64 whatever the model is.
         kinds = [kept] * 3 + [torch.float64 if kind.endswith("slope") else kept, kept]
         given = [x.to(d).requires_grad_() for x, d in zip(made, kinds, strict=False)]
-        out = path(
-            AttentionInputs(*given[:3], encoding, bias_of(given[3:], t), where, Visible(), scale)
-        )
+        out = path(AttentionInputs(*given[:3], bias_of(given[3:], t), where, Visible(), scale))
         found.append([out, *torch.autograd.grad(out, given, upstream.to(kept))])
     return found
 
@@ -85,12 +82,9 @@ def test_gradients_in_float32(kind: str) -> None:
 
 
 def test_hidden_keys_get_exactly_nothing() -> None:
-    encoding = build("nope", heads=2, head_dim=HEAD_DIM, width=16, train_length=9)
     q, k, v = (torch.randn(1, 2, 200, HEAD_DIM, requires_grad=True) for _ in range(3))
     bias = Toeplitz(-torch.arange(200.0).expand(2, -1), 0)
-    out = torch_blocks.attend(
-        AttentionInputs(q, k, v, encoding, bias, Positions.span(200), Visible(), 1.0)
-    )
+    out = torch_blocks.attend(AttentionInputs(q, k, v, bias, Positions.span(200), Visible(), 1.0))
     for grad in torch.autograd.grad(out[:, :, :150].sum(), (k, v)):
         assert torch.equal(grad[:, :, 150:], torch.zeros(1, 2, 50, HEAD_DIM))
 
@@ -129,9 +123,9 @@ def test_precision_at_length(name: str, most: float) -> None:
     q, k, v = (torch.randn(1, 1, length, 64) for _ in range(3))
     where = Positions.span(length)
     with torch.no_grad():
-        stream = encoding.stream(torch.randn(1, length, 64))
-        bias = encoding.bias(where, stream, stream)
-        out = torch_blocks.attend(AttentionInputs(q, k, v, encoding, bias, where, Visible(), 0.125))
+        stream = encoding.stream(LayerInput(torch.randn(1, length, 64)))
+        bias = encoding.bias(LayerContext(where, stream, stream))
+        out = torch_blocks.attend(AttentionInputs(q, k, v, bias, where, Visible(), 0.125))
         for row in some.tolist():
             seen = slice(0, row + 1)
             added = dense(bias, where, slice(row, row + 1), seen).double()
@@ -155,7 +149,6 @@ def test_any_stretch_of_queries_over_any_stretch_of_keys(
 ) -> None:
     where = Positions(first + torch.arange(t)[None], torch.arange(s)[None])
     double = {"dtype": torch.float64}
-    encoding = build("nope", heads=2, head_dim=HEAD_DIM, width=16, train_length=9)
     made = [torch.randn(2, 2, n, HEAD_DIM, **double) for n in (t, s, s)]
     if kind == "table":
         made += [torch.randn(2, 400, **double)]
@@ -167,7 +160,7 @@ def test_any_stretch_of_queries_over_any_stretch_of_keys(
         bias: Bias | None = None
         if len(given) > 3:
             bias = Toeplitz(given[3], 200) if kind == "table" else Slope(*given[3:])
-        out = path(AttentionInputs(*given[:3], encoding, bias, where, Visible(causal), 0.4))
+        out = path(AttentionInputs(*given[:3], bias, where, Visible(causal), 0.4))
         found.append([out, *torch.autograd.grad(out.square().sum(), given)])
     for ours, wanted in zip(*found, strict=True):
         torch.testing.assert_close(ours, wanted)
@@ -178,7 +171,7 @@ def test_a_number_that_is_none_is_not_passed_over() -> None:
     encoding = build("alibi", heads=2, head_dim=HEAD_DIM, width=16, train_length=9)
     q, k, v = (torch.randn(1, 2, 300, HEAD_DIM) for _ in range(3))
     k[:, :, 3] = math.nan
-    inputs = AttentionInputs(q, k, v, encoding, encoding.bias(where), where, Visible(), 1.0)
+    inputs = AttentionInputs(q, k, v, encoding.bias(LayerContext(where)), where, Visible(), 1.0)
     ours, wanted = torch_blocks.attend(inputs), reference.attend(inputs)
     assert wanted[:, :, 3:].isnan().all()
     torch.testing.assert_close(ours.isnan(), wanted.isnan())
@@ -193,10 +186,10 @@ def test_gradients_of_running_sums_do_not_drift(name: str) -> None:
     found = []
     for dtype, path in ((torch.float32, torch_blocks.attend), (torch.float64, reference.attend)):
         encoding = encoding.to(dtype)
-        stream = encoding.stream(x.to(dtype))
+        stream = encoding.stream(LayerInput(x.to(dtype)))
         made = (a.to(dtype) for a in (q, k, v))
-        bias = encoding.bias(where, stream, stream)
-        out = path(AttentionInputs(*made, encoding, bias, where, Visible(), 0.4))
+        bias = encoding.bias(LayerContext(where, stream, stream))
+        out = path(AttentionInputs(*made, bias, where, Visible(), 0.4))
         found.append(torch.autograd.grad(out, list(encoding.parameters()), up.to(dtype)))
     # Scores are rounded at the size that the sums reach within a block of queries.
     for ours, wanted in zip(*found, strict=True):

@@ -44,8 +44,8 @@ class HalfALiBi(Encoding):
     adds_bias = True
     no_bidirectional_form = "it is only defined for keys before the query"
 
-    def bias(self, positions, queries=None, keys=None):
-        low, high = positions.bounds
+    def bias(self, layer):
+        low, high = layer.positions.bounds
         distance = torch.arange(low, high + 1, dtype=torch.float32)
         slopes = 2.0 ** -torch.arange(1, self.shape.heads + 1)
         return Toeplitz(-slopes[:, None] * distance / 2, -low)

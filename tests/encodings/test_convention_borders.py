@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headscape.bias import dense
-from headscape.encodings import Encoding, Heads, build
+from headscape.encodings import Encoding, LayerContext, LayerInput, QueriesAndKeys, Side, build
 from headscape.encodings.t5 import bucket
 from headscape.errors import InputError
 from headscape.properties.probe import draw
@@ -87,7 +87,7 @@ def test_proportional_frequencies_are_those_of_the_whole_head(
     torch.testing.assert_close(ours.frequencies(0), torch.tensor(expected))
     x, at = draw(1, 2, 9, head_dim, seed=1), torch.arange(9)[None]
     still = [m for m in range(head_dim) if m % (head_dim // 2) >= turning]
-    turned = ours.rotate(x, at, "key")
+    turned = ours.rotate(x, Side(at, "key"))
     assert torch.equal(turned[..., still], x[..., still])
     assert turning == 0 or not torch.equal(turned, x)
 
@@ -126,8 +126,8 @@ def test_wavlm_and_layoutlmv3_have_the_buckets_of_t5(buckets: int, far: int) -> 
 def test_deberta_without_buckets_clips_on_either_side(terms: str, causal: bool) -> None:
     ours = made("deberta", 4, buckets=3, bucketing="none", terms=terms, causal=causal)
     q, k = draw(1, 2, 9, 4, seed=1), draw(1, 2, 9, 4, seed=2)
-    where, heads = Positions.span(9), Heads(q, k, 0.5)
-    found = dense(ours.bias(where, None, None, heads), where)[0].detach()
+    where, heads = Positions.span(9), QueriesAndKeys(q, k, 0.5)
+    found = dense(ours.bias(LayerContext(where, None, None, heads)), where)[0].detach()
     q_rows, k_rows = (rows.detach() for rows in ours.projected(heads))
     for i in range(9):
         for j in range(i + 1 if causal else 9):
@@ -146,7 +146,9 @@ def test_shaw_clips_on_either_side(causal: bool) -> None:
     ours = made("shaw", 4, causal=causal, **fields)
     q, k = draw(1, 2, 9, 4, seed=1), draw(1, 2, 9, 4, seed=2)
     where = Positions.span(9)
-    found = dense(ours.bias(where, None, None, Heads(q, k, 0.5)), where)[0].detach()
+    found = dense(ours.bias(LayerContext(where, None, None, QueriesAndKeys(q, k, 0.5))), where)[
+        0
+    ].detach()
     table = ours.table.detach()
     for i in range(9):
         for j in range(i + 1 if causal else 9):
@@ -157,8 +159,8 @@ def test_shaw_clips_on_either_side(causal: bool) -> None:
 
 def test_inkling_is_zero_from_its_extent_on() -> None:
     ours = made("inkling", extent=5, rank=3)
-    stream, where = ours.stream(draw(1, 12, 32, seed=1)), Positions.span(12)
-    found = dense(ours.bias(where, stream, stream), where)[0].detach()
+    stream, where = ours.stream(LayerInput(draw(1, 12, 32, seed=1))), Positions.span(12)
+    found = dense(ours.bias(LayerContext(where, stream, stream)), where)[0].detach()
     distance = where.distance()[0]
     assert not found[:, distance >= 5].any()
     assert found[:, (distance >= 0) & (distance < 5)].all()
@@ -187,7 +189,7 @@ def test_a_rotary_width_is_truncated_and_may_be_odd(
     by_hand = 1e4 ** (-2 * np.arange(-(-width // 2)) / width) / 2
     torch.testing.assert_close(found, torch.tensor(by_hand))
     x = draw(1, 2, 9, head_dim, seed=1)
-    turned = ours.rotate(x, torch.arange(9)[None], "key")
+    turned = ours.rotate(x, Side(torch.arange(9)[None], "key"))
     assert torch.equal(turned[..., width + width % 2 :], x[..., width + width % 2 :])
 
 

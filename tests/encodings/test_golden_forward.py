@@ -16,7 +16,7 @@ from published import FILES, NAMES, TABLES, Golden, encoding, load, scale, tenso
 from headscape.attention import reference
 from headscape.attention.layer import prepare
 from headscape.bias import dense
-from headscape.encodings import build
+from headscape.encodings import LayerContext, LayerInput, Side, build
 from headscape.encodings.alibi import SLOPES
 from headscape.encodings.t5 import bucket
 from headscape.types import Positions, Visible
@@ -50,7 +50,7 @@ def attention(name: str, z: Golden) -> Found:
         last = prepare(made, q[:, :, -1:], k, v, x, at, scale=scale(z))
         yield "scores_decode", reference.scores(last).final
     if x is not None:
-        stream = made.stream(x)
+        stream = made.stream(LayerInput(x))
         yield "cumsum", stream.total
         yield "log_fgate", stream.total.diff(dim=2, prepend=0 * stream.total[:, :, :1]).mT
         if stream.weight is not None:
@@ -77,13 +77,13 @@ def rotation(name: str, z: Golden) -> Found:
     made = encoding(name, z)
     at = torch.arange(z["q"].shape[2])[None]
     for part, role in (("q", "query"), ("k", "key")):
-        yield f"{part}_rot", made.rotate(tensor(z[part]), at, role)
-        yield f"{part}_rot_f32", made.rotate(torch.tensor(z[part]), at, role)
+        yield f"{part}_rot", made.rotate(tensor(z[part]), Side(at, role))
+        yield f"{part}_rot_f32", made.rotate(torch.tensor(z[part]), Side(at, role))
     yield "inv_freq", made.frequencies(24)
     ones = torch.zeros(1, 1, 24, 64, dtype=torch.float64)
     ones[..., :32] = 1.0
     if "cos" in z:
-        turned = made.rotate(ones, at, "key")[0, 0]
+        turned = made.rotate(ones, Side(at, "key"))[0, 0]
         yield "cos", turned[:, :32].repeat(1, 2)
         yield "sin", turned[:, 32:].repeat(1, 2)
     yield from attention(name, z)
@@ -100,9 +100,9 @@ def symmetric_alibi(name: str, z: Golden) -> Found:
     made = encoding(name, z, causal=False)
     for array, queries in (("bias", 48), ("bias_1xL", 1), ("bias_4xL", 4)):
         at = Positions.span(queries, 48)
-        yield array, dense(made.bias(at), at)[0]
+        yield array, dense(made.bias(LayerContext(at)), at)[0]
     at = Positions.span(2, 2)
-    yield "slopes", -dense(made.bias(at), at)[0, :, 1, 0]
+    yield "slopes", -dense(made.bias(LayerContext(at)), at)[0, :, 1, 0]
 
 
 def buckets(name: str, z: Golden) -> Found:
@@ -119,7 +119,7 @@ def table(name: str, z: Golden) -> Found:
     made = encoding(name, z)
     for array, queries in (("bias", 48), ("bias_decode", 1)):
         at = Positions.span(queries, 48)
-        yield array, dense(made.bias(at), at)[0]
+        yield array, dense(made.bias(LayerContext(at)), at)[0]
 
 
 def frequencies(name: str, z: Golden) -> Found:
@@ -229,7 +229,7 @@ def test_the_masked_boundary_changes_the_last_query_only(name: str) -> None:
 def test_head_h_of_12_spans_511_times_its_slope_at_512_tokens() -> None:
     made = build("alibi", heads=12, head_dim=64, width=768, train_length=512)
     at = Positions.span(512)
-    value = dense(made.bias(at), at)[0]
+    value = dense(made.bias(LayerContext(at)), at)[0]
     seen = torch.ones(512, 512).tril().bool()
     for head in range(12):
         visible = value[head][seen]

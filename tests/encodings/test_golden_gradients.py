@@ -14,7 +14,7 @@ from torch import Tensor
 from headscape.attention import reference
 from headscape.attention.layer import prepare
 from headscape.bias import dense
-from headscape.encodings import Encoding
+from headscape.encodings import Encoding, LayerContext
 from headscape.encodings.kerple import Kerple, KerplePower
 from headscape.types import Positions
 
@@ -27,7 +27,7 @@ def loss(made: Encoding, z: Golden, x: Tensor | None) -> Tensor:
     if cotangent.dim() == 3 and cotangent.shape[0] == 12:
         # Over a bias they sum every pair, hidden ones at the value of distance 0.
         at = Positions.span(cotangent.shape[-1])
-        value = dense(made.bias(at), at)[0]
+        value = dense(made.bias(LayerContext(at)), at)[0]
         hidden = torch.ones(value.shape[-2:]).triu(1).bool()
         zero = value.diagonal(dim1=-2, dim2=-1)[..., None].expand_as(value)
         return (torch.where(hidden, zero, value) * cotangent).sum()
@@ -39,7 +39,7 @@ def loss(made: Encoding, z: Golden, x: Tensor | None) -> Tensor:
     return ((out if cotangent.dim() == 4 else out.transpose(1, 2).flatten(2)) * cotangent).sum()
 
 
-def kerple_gradients(kernel: Kerple) -> dict[str, Tensor]:
+def kerple_gradients(kernel: Kerple | KerplePower) -> dict[str, Tensor]:
     with torch.no_grad():
         p, a = kernel.p(), kernel.a()
         slope = p * (1 - p / 2) if isinstance(kernel, KerplePower) else p
@@ -62,7 +62,7 @@ def test_gradients_are_the_authors(name: str) -> None:
         assert not rows[288:].any()
         found["grad_weight_rows256_to_288"] = rows[256:288]
     kernel = getattr(made, "base", made)
-    if isinstance(kernel, Kerple):
+    if isinstance(kernel, Kerple | KerplePower):
         found |= kerple_gradients(kernel)
     if x is not None:
         found["grad_x"] = x.grad

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headscape.attention import reference
 from headscape.bias import dense
-from headscape.encodings import Encoding, build
+from headscape.encodings import Encoding, LayerContext, Side, build
 from headscape.errors import InputError
 from headscape.types import Positions
 
@@ -83,13 +83,13 @@ def test_longrope_keys_of_before_the_switch_are_stale_behind_it() -> None:
     z, config = load("rope_phi3_longrope_h4")
     made, old = longrope(config), config["original"]
     at = torch.arange(old + 1)[None]
-    q = made.rotate(z["q"][:, :, old : old + 1], at[:, old:], "query")
-    new = made.rotate(z["k"][:, :, old : old + 1], at[:, old:], "key")
-    stale = torch.cat([made.rotate(z["k"][:, :, :old], at[:, :old], "key"), new], dim=2)
+    q = made.rotate(z["q"][:, :, old : old + 1], Side(at[:, old:], "query"))
+    new = made.rotate(z["k"][:, :, old : old + 1], Side(at[:, old:], "key"))
+    stale = torch.cat([made.rotate(z["k"][:, :, :old], Side(at[:, :old], "key")), new], dim=2)
     torch.testing.assert_close(q @ stale.mT / config["D"] ** 0.5, z["decode_stale"], **TIGHT)
     # Cached rotated keys give stale scores, so our cache keeps keys unrotated.
     assert not made.cacheable_keys
-    right = q @ made.rotate(z["k"][:, :, : old + 1], at, "key").mT / config["D"] ** 0.5
+    right = q @ made.rotate(z["k"][:, :, : old + 1], Side(at, "key")).mT / config["D"] ** 0.5
     assert (right - z["decode_stale"]).abs().max() > 0.1
 
 
@@ -105,7 +105,7 @@ def test_bam_and_its_gradients() -> None:
     torch.testing.assert_close(made.power().detach(), z["init_shape"])
     made.load_published({name: z[name].reshape(1, -1, 1, 1) for name in ("scale", "shape", "loc")})
     where = Positions.span(config["L"])
-    found = dense(made.bias(where), where)[0]
+    found = dense(made.bias(LayerContext(where)), where)[0]
     torch.testing.assert_close(found.tril().detach(), z["bias"].tril(), **TIGHT)
     loss = (found.tril() * z["grad_out"][0]).sum()
     by_scale, by_raw, by_loc = torch.autograd.grad(loss, [made.scale, made.raw_power, made.loc])

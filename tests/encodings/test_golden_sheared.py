@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from headscape.attention import reference
 from headscape.attention.layer import prepare
 from headscape.bias import dense
-from headscape.encodings import Encoding, Stream
+from headscape.encodings import Encoding, LayerContext, LayerInput, Stream
 from headscape.errors import InputError
 from headscape.types import Positions, Visible
 
@@ -78,15 +78,15 @@ def test_relative_projection_of_x_transformers() -> None:
          "distance_bank": z["bank"]},
         **fields, qk_scale="model", projection_bias=True,
     )  # fmt: skip
-    stream, where = made.stream(z["x"]), Positions.span(config["L"])
-    found = dense(made.bias(where, stream, stream), where)
+    stream, where = made.stream(LayerInput(z["x"])), Positions.span(config["L"])
+    found = dense(made.bias(LayerContext(where, stream, stream)), where)
     same(found.tril(), z["bias"])
     learned = [made.bank, made.project.weight, made.project.bias]
     gradients = torch.autograd.grad((found.tril() * z["grad_out"]).sum(), learned)
     for ours, name in zip(gradients, ("bank", "w", "b"), strict=True):
         same(ours, z[f"grad_{name}"])
     last = Positions.span(3, config["L"])
-    row = dense(made.bias(last, stream.last(3), stream), last)
+    row = dense(made.bias(LayerContext(last, stream.last(3), stream)), last)
     same(row.tril(config["L"] - 3), z["bias_last3"])
 
 

@@ -16,11 +16,11 @@ from headscape.attention import attend, reference
 from headscape.attention.layer import prepare
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Slope
-from headscape.encodings import Encoding, Stream
+from headscape.encodings import Encoding, LayerContext, LayerInput, Side, Stream
+from headscape.encodings.context import Transition
 from headscape.encodings.decay import Decay
 from headscape.encodings.reflections import Reflections
 from headscape.encodings.rotation import powers
-from headscape.encodings.stream import Transition
 from headscape.types import Positions, Visible
 
 
@@ -63,9 +63,9 @@ def test_selective_rope_its_gradients_and_its_cache() -> None:
     found = torch.autograd.grad((out * z["grad_out"]).sum(), learned)
     for gradient, key in zip(found, published, strict=True):
         same(gradient.reshape(z[f"grad_{key}_weight"].shape), z[f"grad_{key}_weight"])
-    before = made.stream(z["x"][:, :-1])
-    last = made.stream(z["x"][:, -1:], before.carry)
-    q = made.rotate(z["q"][:, :, -1:], torch.tensor([[0]]), "query", last)
+    before = made.stream(LayerInput(z["x"][:, :-1]))
+    last = made.stream(LayerInput(z["x"][:, -1:], before.carry))
+    q = made.rotate(z["q"][:, :, -1:], Side(torch.tensor([[0]]), "query", last))
     same(q @ call.k.mT / config["D"] ** 0.5, z["decode"])
 
 
@@ -84,7 +84,7 @@ def test_grape_m_with_a_phase_of_the_context() -> None:
     tensors = {"grape.log_freq": "log_freq", "omega_proj.weight": "omega_weight"}
     tensors |= {"omega_proj.bias": "omega_bias"}
     made.load_published({theirs: z[f"ctx_{key}"] for theirs, key in tensors.items()})
-    phase = -made.stream(z["x"]).angle / made.log_frequency.exp()
+    phase = -made.stream(LayerInput(z["x"])).angle / made.log_frequency.exp()
     same(phase[:, 0, :, :1], z["ctx_phase"])
     check_grape(made, z, config, "ctx_")
 
@@ -147,7 +147,7 @@ def test_path_and_its_gradients(gated: bool) -> None:
     total = z["g"].cumsum(1).transpose(1, 2)
     where, stream = Positions.span(config["L"]), Stream(total)
     call = AttentionInputs(
-        z["q"], z["k"], z["v"], made, made.bias(where, stream, stream), where, Visible(),
+        z["q"], z["k"], z["v"], made.bias(LayerContext(where, stream, stream)), where, Visible(),
         config["D"] ** -0.5, transition=Reflections(w, beta),
     )  # fmt: skip
     if gated:
@@ -217,7 +217,7 @@ def wall_call(
     if made.sink_score is not None:
         made.sink_score.data.copy_(z["sinks"])
     return AttentionInputs(
-        z["q"], z["k"], z["v"], made, made.bias(where, stream, stream), where, Visible(),
+        z["q"], z["k"], z["v"], made.bias(LayerContext(where, stream, stream)), where, Visible(),
         config["D"] ** -0.5, sink=made.sink(), transition=stream.transition,
     )  # fmt: skip
 
@@ -233,8 +233,9 @@ def test_wall_and_its_gradients() -> None:
     more = wall_call(z, config, gate, scalar_gate=True, sink=True)
     same_out(more, z["out_scalar_sink"])
     # The stored gates were rounded to float32.
-    logits = z["gate_logits"] + call.encoding.config.gate_bias
-    clamped = call.encoding.clamped(torch.nn.functional.logsigmoid(logits))
+    made = encoding("wall", config)
+    logits = z["gate_logits"] + made.config.gate_bias
+    clamped = made.clamped(torch.nn.functional.logsigmoid(logits))
     torch.testing.assert_close(clamped, gate.detach(), rtol=1e-6, atol=1e-7)
 
 

@@ -6,7 +6,7 @@ from second_wave import TIGHT, load
 from torch import Tensor
 
 from headscape.bias import dense
-from headscape.encodings import Encoding, build
+from headscape.encodings import Encoding, LayerContext, LayerInput, build
 from headscape.types import Positions
 
 
@@ -28,7 +28,7 @@ def test_wavlm_gates_its_buckets() -> None:
     where = Positions.span(config["L"])
     ungated = made("t5", config, **sizes)
     ungated.load_published({"weight": z["wavlm_table"]})
-    same(dense(ungated.bias(where), where)[0], z["wavlm_bias"])
+    same(dense(ungated.bias(LayerContext(where)), where)[0], z["wavlm_bias"])
     gated = made("wavlm", config, **sizes)
     gated.load_published(
         {
@@ -38,15 +38,15 @@ def test_wavlm_gates_its_buckets() -> None:
             "gru_rel_pos_const": z["wavlm_const"].reshape(1, -1, 1, 1),
         }
     )
-    stream = gated.stream(z["wavlm_x"])
-    same(dense(gated.bias(where, stream, stream), where)[0], z["wavlm_gated"])
+    stream = gated.stream(LayerInput(z["wavlm_x"]))
+    same(dense(gated.bias(LayerContext(where, stream, stream)), where)[0], z["wavlm_gated"])
 
 
 def test_mpnet_has_t5s_buckets() -> None:
     z, config = load("readout_tables_h4")
     found, where = made("t5", config), Positions.span(config["L"])
     found.load_published({"relative_attention_bias.weight": z["mpnet_table"]})
-    same(dense(found.bias(where), where)[0], z["mpnet_bias"])
+    same(dense(found.bias(LayerContext(where)), where)[0], z["mpnet_bias"])
 
 
 @pytest.mark.parametrize("name", ["swin", "beit"])
@@ -57,7 +57,7 @@ def test_tables_of_a_grid(name: str) -> None:
     found.load_published({"relative_position_bias_table": z[f"{name}_table"]})
     where = Positions.span(rows * columns + (name == "beit"))
     assert torch.equal(found.index(where)[0], z[f"{name}_index"])
-    bias = dense(found.bias(where), where)[0]
+    bias = dense(found.bias(LayerContext(where)), where)[0]
     same(bias, z[f"{name}_bias"])
     if name == "beit":
         same(bias, z["beit_forward"])

@@ -6,7 +6,7 @@ import torch
 from headscape.attention import reference
 from headscape.attention.layer import prepare
 from headscape.bias import dense
-from headscape.encodings import Heads, build
+from headscape.encodings import LayerContext, QueriesAndKeys, build
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
 from headscape.properties.probe import draw, randomise
@@ -28,10 +28,10 @@ def model(**fields: object) -> GPT2:
 def test_a_bias_without_its_heads_says_so(name: str) -> None:
     made, q = build(name, **SHAPE), torch.zeros(1, HEADS, 5, DIM)
     title = made.title
-    with pytest.raises(InputError, match=f"^the bias of {title} reads queries and keys: pass "):
-        made.bias(Positions.span(5))
-    with pytest.raises(InputError, match=r"^heads has 5 keys, but there are 7 positions"):
-        made.bias(Positions.span(5, 7), heads=Heads(q, q, 1.0))
+    with pytest.raises(InputError, match=f"^the bias of {title} reads queries and keys: put "):
+        made.bias(LayerContext(Positions.span(5)))
+    with pytest.raises(InputError, match=r"^there are 5 keys, but 7 positions"):
+        made.bias(LayerContext(Positions.span(5, 7), heads=QueriesAndKeys(q, q, 1.0)))
 
 
 @pytest.mark.parametrize("name", ["shaw", "transformer-xl", "deberta", "grape"])
@@ -40,15 +40,15 @@ def test_shared_keys_are_repeated_for_every_head(name: str) -> None:
     randomise(made)
     where, q, k = Positions.span(6), draw(1, 4, 6, DIM, seed=1), draw(1, 2, 6, DIM, seed=2)
     few, all_keys = (
-        dense(made.bias(where, heads=Heads(q, keys, 0.5)), where)
+        dense(made.bias(LayerContext(where, heads=QueriesAndKeys(q, keys, 0.5))), where)
         for keys in (k, k.repeat_interleave(2, dim=1))
     )
     assert torch.equal(few, all_keys)
 
 
 def test_inkling_needs_the_input() -> None:
-    with pytest.raises(InputError, match=r"^Inkling needs the layer's input: pass bias"):
-        build("inkling", **SHAPE).bias(Positions.span(5))
+    with pytest.raises(InputError, match=r"^Inkling needs the layer's input: put stream"):
+        build("inkling", **SHAPE).bias(LayerContext(Positions.span(5)))
 
 
 def test_deberta_projects_its_rows_as_the_model_projects_tokens() -> None:

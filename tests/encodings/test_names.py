@@ -10,8 +10,8 @@ from headscape.encodings import (
     WRAPPERS,
     Encoding,
     build,
-    encoding_type,
     encodings,
+    kinds,
     names,
     register,
     slug,
@@ -74,7 +74,7 @@ def test_a_registered_encoding_is_like_any_other() -> None:
     register("wrapped", MyWrapper)
     assert isinstance(build("mine", **SHAPE, slopes="mpt"), Mine)
     assert isinstance(build("wrapped+mine", **SHAPE), MyWrapper)
-    assert encoding_type("wrapped+mine") == (MyWrapper, Mine)
+    assert kinds("wrapped+mine") == (MyWrapper, (Mine,))
     assert title("wrapped+mine") == "Wrapped+Mine"
     assert "mine" in [row.name for row in encodings()]
     assert "`mine`" not in markdown(), "the README lists the package's own"

@@ -10,7 +10,7 @@ import torch
 
 from headscape.attention import reference
 from headscape.attention.layer import prepare
-from headscape.encodings import Shape, build
+from headscape.encodings import Shape, Side, build
 from headscape.errors import InputError
 from headscape.properties.cases import HEADS, SHAPED, SUBJECTS, factory
 from headscape.properties.probe import TRAINED, draw, randomise
@@ -162,7 +162,7 @@ def test_kerple_clamps_the_authors_values_as_their_code_does() -> None:
 def test_far_xpos_positions_are_refused_before_they_overflow() -> None:
     encoding = build("xpos", heads=1, head_dim=4, width=4, train_length=16)
     x = torch.ones(1, 1, 1, 4)
-    assert torch.isfinite(encoding.rotate(x, torch.tensor([[34_000]]), "key")).all()
+    assert torch.isfinite(encoding.rotate(x, Side(torch.tensor([[34_000]]), "key"))).all()
     with pytest.raises(InputError, match="99999"):
-        encoding.rotate(x, torch.tensor([[99_999]]), "key")
-    assert torch.isfinite(encoding.rotate(x.double(), torch.tensor([[99_999]]), "key")).all()
+        encoding.rotate(x, Side(torch.tensor([[99_999]]), "key"))
+    assert torch.isfinite(encoding.rotate(x.double(), Side(torch.tensor([[99_999]]), "key"))).all()

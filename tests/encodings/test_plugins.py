@@ -28,8 +28,8 @@ class Flat(Encoding):
     adds_bias = True
     config_type = FlatConfig
 
-    def bias(self, positions, queries=None, keys=None):
-        distance, zero = self.distances(positions, positions.q.device)
+    def bias(self, layer):
+        distance, zero = self.distances(layer.positions, layer.positions.q.device)
         flat = self.config.height + 0.0 * distance.double()
         return Toeplitz(flat.expand(self.shape.heads, -1), zero)
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headscape.attention.layer import attention, prepare
-from headscape.encodings import Encoding, build
+from headscape.encodings import Encoding, LayerContext, LayerInput, Side, build
 from headscape.encodings.alibi import fairseq
 from headscape.errors import InputError
 from headscape.properties.probe import draw
@@ -106,11 +106,11 @@ def test_selective_rope(fields: dict[str, Any], shapes: dict[str, tuple[int, ...
     if "temperature" in given:
         rate = given["temperature"].flatten()
     angle = (phi.cumsum(1) * rate).transpose(1, 2)
-    torch.testing.assert_close(ours.stream(X).angle.detach(), angle)
+    torch.testing.assert_close(ours.stream(LayerInput(X)).angle.detach(), angle)
     # A token at a time, from the carry.
     carry, parts = None, []
     for t in range(LENGTH):
-        one = ours.stream(X[:, t : t + 1], carry)
+        one = ours.stream(LayerInput(X[:, t : t + 1], carry))
         carry = one.carry
         parts.append(one.angle.detach())
     torch.testing.assert_close(torch.cat(parts, dim=2), angle)
@@ -126,7 +126,7 @@ def test_grape_m_with_frequencies_per_head(scale: float) -> None:
     first, second = QKV[0].chunk(2, dim=-1)
     cos, sin = angle.cos(), angle.sin()
     expected = torch.cat([first * cos + second * sin, second * cos - first * sin], dim=-1)
-    torch.testing.assert_close(ours.rotate(QKV[0], at[None], "query").detach(), expected)
+    torch.testing.assert_close(ours.rotate(QKV[0], Side(at[None], "query")).detach(), expected)
 
 
 def test_repo_with_one_linear_map() -> None:
@@ -135,7 +135,7 @@ def test_repo_with_one_linear_map() -> None:
     ours.load_published({"dynamic_map.weight": weight})
     rate = 5e5 ** (-torch.arange(PAIRS).double() / PAIRS)
     angle = (X @ weight.T)[:, None] * rate
-    torch.testing.assert_close(ours.stream(X).angle.detach(), angle)
+    torch.testing.assert_close(ours.stream(LayerInput(X)).angle.detach(), angle)
     assert attention(*QKV, encoding=ours, x=X).shape == QKV[0].shape
 
 
@@ -157,7 +157,7 @@ def test_path_divides_short_vectors_as_the_authors_do(convolution: bool) -> None
     raw = raw.view(2, LENGTH, HEADS, DIM).transpose(1, 2)
     expected = raw / (raw.square().sum(-1, keepdim=True) + 1e-6).sqrt()
     assert expected.norm(dim=-1).max() < 0.99
-    torch.testing.assert_close(ours.stream(X).reflections.w.detach(), expected)
+    torch.testing.assert_close(ours.stream(LayerInput(X)).reflections.w.detach(), expected)
 
 
 def test_bam_with_a_negative_shape() -> None:
@@ -167,7 +167,7 @@ def test_bam_with_a_negative_shape() -> None:
     ours = made("bam", shape_stored="as-is")
     assert torch.equal(ours.power().detach(), torch.ones(3).double())
     ours.load_published(given)
-    table = ours.bias(Positions.span(LENGTH)).table.detach()
+    table = ours.bias(LayerContext(Positions.span(LENGTH))).table.detach()
     distance = torch.arange(LENGTH).double() + 1e-5
     torch.testing.assert_close(table, -(distance ** given["shape"].double()[:, None]))
 

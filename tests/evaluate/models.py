@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from headscape.encodings import Side
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
 from headscape.losses import BLOCK, digest, losses_in_blocks
@@ -104,7 +105,7 @@ class Subject:
         try:
             self.model.position.embed(weight.new_zeros(1, 1, shape.width), at)
             q = weight.new_zeros(1, shape.heads, 1, shape.head_dim)
-            self.model.encoding().rotate(q, at, "query")
+            self.model.encoding().rotate(q, Side(at, "query"))
         except InputError as error:
             return str(error)
         return None

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headscape.attention.native import adapter
-from headscape.encodings import build
+from headscape.encodings import LayerContext, Side, build
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
 from headscape.properties.probe import randomise
@@ -56,7 +56,7 @@ def test_dynamic_frequencies_are_not_shift_invariant() -> None:
     q, k = (torch.randn(1, 1, 4, 8, dtype=torch.float64) for _ in range(2))
     at = torch.arange(4)[None]
     scores = [
-        dynamic.rotate(q, at + move, "query") @ dynamic.rotate(k, at + move, "key").mT
+        dynamic.rotate(q, Side(at + move, "query")) @ dynamic.rotate(k, Side(at + move, "key")).mT
         for move in (0, 20)
     ]
     assert (scores[0] - scores[1]).abs().max() > 1e-3
@@ -70,7 +70,7 @@ def test_far_distances_stay_apart_in_bfloat16(name: str) -> None:
     encoding = build(name, heads=1, head_dim=8, width=8, train_length=4096)
     randomise(encoding)
     where = Positions.span(1, 2000)
-    row = dense(encoding.bfloat16().bias(where), where).flatten()[:1000]
+    row = dense(encoding.bfloat16().bias(LayerContext(where)), where).flatten()[:1000]
     assert row.unique().numel() > 500
 
 

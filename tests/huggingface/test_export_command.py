@@ -34,9 +34,9 @@ class Decay(Encoding):
 
     adds_bias = True
 
-    def bias(self, positions, queries=None, keys=None, heads=None):
+    def bias(self, layer):
         """Return -distance / 10."""
-        distance, zero = self.distances(positions, positions.q.device)
+        distance, zero = self.distances(layer.positions, layer.positions.q.device)
         return Toeplitz(-0.1 * distance.abs().expand(self.shape.heads, -1), zero)
 '''
 

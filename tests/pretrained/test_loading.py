@@ -394,7 +394,6 @@ def test_a_decoder_is_read_by_itself(name: str) -> None:
             continue
         assert model.spec.layers[layer].encoding == "t5"
         own = theirs.get_decoder().block[layer if name == "umt5" else 0].layer[0].SelfAttention
-        assert torch.equal(inputs.encoding.table.weight, own.relative_attention_bias.weight)
         seen = scores(inputs).visible[0, 0]
         bias = own.compute_bias(len(seen), len(seen))
         assert torch.equal(scores(inputs).bias[0][:, seen], bias[0][:, seen])
@@ -405,7 +404,7 @@ def test_longrope_changes_its_frequencies_where_the_model_does() -> None:
     for length in (26, 27):
         for inputs in observed(model, length).values():
             assert inputs.unrotated is not None
-            turned = inputs.encoding.rotate(inputs.unrotated[0], inputs.positions.q, "query")
+            turned = inputs.turns[0].apply(inputs.unrotated[0])
             torch.testing.assert_close(turned, inputs.q, rtol=1e-4, atol=1e-4)
 
 

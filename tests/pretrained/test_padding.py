@@ -107,7 +107,7 @@ def test_positions_that_do_not_start_at_0(name: str) -> None:
         assert torch.equal(found.positions.q, at)
         torch.testing.assert_close(attend(found), results[layer], rtol=1e-5, atol=1e-5)
         if found.unrotated is not None:
-            turned = found.encoding.rotate(found.unrotated[0], at, "query")
+            turned = found.turns[0].apply(found.unrotated[0])
             torch.testing.assert_close(turned, found.q, rtol=1e-4, atol=1e-4)
 
 

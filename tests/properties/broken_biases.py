@@ -1,14 +1,14 @@
 """Encodings with one mistake each in their bias, rotation, mixing or claims."""
 # ruff: noqa: ARG002 - an override takes what the interface hands it
 
+from dataclasses import replace
 from itertools import count
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from headscape.bias import Bias, Pairwise, Slope, Toeplitz
-from headscape.encodings import Shape, Stream
+from headscape.encodings import LayerContext, Shape, Side
 from headscape.encodings.alibi import ALiBi, ALiBiConfig, fairseq
 from headscape.encodings.base import Config
 from headscape.encodings.cable import CABLENW, UnweightedConfig
@@ -16,6 +16,8 @@ from headscape.encodings.dapev2 import DAPEv2, DAPEv2Config
 from headscape.encodings.fire import FIRE, FIREConfig
 from headscape.encodings.kerple import FLOOR, Kerple
 from headscape.encodings.rope import RoPE, RoPEConfig
+from headscape.encodings.rotation import Turn
+from headscape.mixing import KeyConvolution, Mixing, Rows
 from headscape.types import Positions
 
 SEEDS = count()
@@ -31,8 +33,8 @@ class Plain(ALiBi):
 class OffByOne(Plain):
     """Distance 0 is counted as 1."""
 
-    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
-        right = super().bias(positions)
+    def bias(self, layer: LayerContext) -> Toeplitz:
+        right = super().bias(layer)
         step = right.table[:, 1:2] if right.table.shape[1] > 1 else right.table - 1
         return Toeplitz(right.table + step, right.zero)
 
@@ -40,8 +42,8 @@ class OffByOne(Plain):
 class ShortTable(Plain):
     """A table of fixed length, whose last value every larger distance would get."""
 
-    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
-        right = super().bias(positions)
+    def bias(self, layer: LayerContext) -> Toeplitz:
+        right = super().bias(layer)
         return Toeplitz(right.table[:, :8192], right.zero)
 
 
@@ -51,15 +53,15 @@ class ShortRotation(RoPE):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, RoPEConfig())
 
-    def rotate(self, x: Tensor, at: Tensor, role: str, stream: Stream | None = None) -> Tensor:
-        return super().rotate(x, at.clamp(max=4095), role, stream)
+    def turn(self, side: Side) -> Turn:
+        return super().turn(replace(side, at=side.at.clamp(max=4095)))
 
 
 class WrongSlopes(Plain):
     """Slopes of a different rule than the config's."""
 
-    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
-        right = super().bias(positions)
+    def bias(self, layer: LayerContext) -> Toeplitz:
+        right = super().bias(layer)
         slopes = torch.tensor(fairseq(self.shape.heads), dtype=torch.float64)
         return Toeplitz(-slopes[:, None] * torch.arange(right.table.shape[1]), right.zero)
 
@@ -67,9 +69,10 @@ class WrongSlopes(Plain):
 class ForgetsTheOffset(Plain):
     """Counts queries from 0, so decoding reads the first rows."""
 
-    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
+    def bias(self, layer: LayerContext) -> Toeplitz:
+        positions = layer.positions
         start = positions.q - positions.q[:, :1] + positions.k[:, :1]
-        right = super().bias(positions)
+        right = super().bias(layer)
         moved = Positions(start, positions.k)
         return Pairwise(lambda rows, cols: right.block(moved, rows, cols))
 
@@ -79,8 +82,8 @@ class StaleSlice(Plain):
 
     longest = 0
 
-    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
-        right = super().bias(positions)
+    def bias(self, layer: LayerContext) -> Toeplitz:
+        right = super().bias(layer)
         keys = right.table.shape[1]
         self.longest = max(self.longest, keys)
         return Toeplitz(right.table + (self.longest - keys) * right.table[:, :2].sum(), right.zero)
@@ -92,11 +95,8 @@ class Leak(CABLENW):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, UnweightedConfig())
 
-    def bias(
-        self, positions: Positions, queries: Stream | None = None, keys: Stream | None = None
-    ) -> Bias:
-        assert queries is not None
-        assert keys is not None
+    def bias(self, layer: LayerContext) -> Bias:
+        queries, keys = self.need_streams(layer)
         share = keys.total / keys.total[..., -1:]
         return Slope(None, queries.total / keys.total[..., -1:], share)
 
@@ -108,22 +108,21 @@ class SymmetricPadding(DAPEv2):
         super().__init__(shape, DAPEv2Config(boundary="released"), Plain(shape))
 
 
+class _SeesPadding(KeyConvolution):
+    def final(self, rows: Rows) -> Tensor:
+        t, s = rows.scores.shape[-2:]
+        past = torch.ones(1, 1, t, s, dtype=torch.bool).tril(s - t)
+        return super().final(replace(rows, visible=past))
+
+
 class SeesPadding(DAPEv2):
     """Hides later keys from the convolution, but not other documents' and padding."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, DAPEv2Config(), Plain(shape))
 
-    def mix(
-        self,
-        scores: Float[Tensor, "b h t s"],
-        bias: Float[Tensor, "#b h t s"] | None,
-        visible: Tensor,
-        queries: Tensor | None = None,
-    ) -> Float[Tensor, "b h t s"]:
-        t, s = scores.shape[-2:]
-        past = torch.ones(1, 1, t, s, dtype=torch.bool).tril(s - t)
-        return super().mix(scores, bias, past, queries)
+    def mixing(self, layer: LayerContext) -> Mixing:
+        return _SeesPadding(**vars(super().mixing(layer)))
 
 
 class ClampsInForward(Kerple):
@@ -132,9 +131,9 @@ class ClampsInForward(Kerple):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, Config())
 
-    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
+    def bias(self, layer: LayerContext) -> Toeplitz:
         self.raw_p.data.clamp_(min=FLOOR)
-        return super().bias(positions)
+        return super().bias(layer)
 
 
 class KeepsABuffer(Plain):
@@ -153,21 +152,23 @@ class HidesABuffer(Plain):
         self.register_buffer("slopes", torch.ones(shape.heads), persistent=False)
 
 
+class BatchMean:
+    """Adds a mean over the whole batch."""
+
+    pointwise = True
+
+    def final(self, rows: Rows) -> Tensor:
+        return rows.added + 0.1 * rows.scores.mean(dim=0, keepdim=True)
+
+
 class MixesTheBatch(Plain):
     """A norm over the whole batch."""
 
-    mixes = True
     toeplitz = False
     context_dependent = True
 
-    def mix(
-        self,
-        scores: Float[Tensor, "b h t s"],
-        bias: Tensor | None,
-        visible: Tensor,
-        queries: Tensor | None = None,
-    ) -> Float[Tensor, "b h t s"]:
-        return super().mix(scores + 0.1 * scores.mean(dim=0, keepdim=True), bias, visible, queries)
+    def mixing(self, layer: LayerContext) -> Mixing:
+        return BatchMean()
 
 
 class OverClaims(FIRE):
@@ -192,8 +193,8 @@ class RotatesKeysTwice(RoPE):
         super().__init__(shape, RoPEConfig())
         self.shift_invariant = False
 
-    def rotate(self, x: Tensor, at: Tensor, role: str, stream: Stream | None = None) -> Tensor:
-        return super().rotate(x, 2 * at if role == "key" else at, role, stream)
+    def turn(self, side: Side) -> Turn:
+        return super().turn(replace(side, at=2 * side.at) if side.role == "key" else side)
 
 
 class RandomConstant(Plain):
@@ -203,8 +204,8 @@ class RandomConstant(Plain):
         super().__init__(shape)
         self.factor = 1 + torch.rand(1, generator=torch.Generator().manual_seed(next(SEEDS))).item()
 
-    def bias(self, positions: Positions, *streams: Stream | None) -> Toeplitz:
-        right = super().bias(positions)
+    def bias(self, layer: LayerContext) -> Toeplitz:
+        right = super().bias(layer)
         return Toeplitz(right.table * self.factor, right.zero)
 
 
@@ -212,16 +213,3 @@ class UnflaggedBias(Plain):
     """Adds a bias without saying so."""
 
     adds_bias = False
-
-
-class UnflaggedMix(Plain):
-    """Changes the scores without saying so, so fused paths leave it out."""
-
-    def mix(
-        self,
-        scores: Float[Tensor, "b h t s"],
-        bias: Tensor | None,
-        visible: Tensor,
-        queries: Tensor | None = None,
-    ) -> Float[Tensor, "b h t s"]:
-        return super().mix(1.5 * scores, bias, visible, queries)

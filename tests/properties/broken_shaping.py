@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headscape.bias import Pairwise, Sheared
-from headscape.encodings import Shape, Stream
+from headscape.encodings import LayerContext, LayerInput, Shape, Side, Stream
 from headscape.encodings.alibi import ALiBi, ALiBiConfig
 from headscape.encodings.deberta import DeBERTa, DeBERTaConfig
 from headscape.encodings.grape import GRAPE, GRAPEConfig
@@ -15,8 +15,8 @@ from headscape.encodings.path import PaTH, PaTHConfig
 from headscape.encodings.selective_rope import SelectiveRoPE, SelectiveRoPEConfig
 from headscape.encodings.shaw import Shaw, ShawConfig
 from headscape.encodings.stick_breaking import StickBreaking, StickBreakingConfig
+from headscape.encodings.sticks import Sticks
 from headscape.types import Positions
-from properties.broken_biases import Plain
 
 
 class WindowOffByOne(ALiBi):
@@ -49,7 +49,7 @@ class ForgetsTheSink(ALiBi):
         super().__init__(shape, ALiBiConfig(sink=True))
         self.queries = 0
 
-    def rotate(self, x: Tensor, at: Tensor, role: str, stream: Stream | None = None) -> Tensor:
+    def rotate(self, x: Tensor, side: Side) -> Tensor:
         self.queries = x.shape[2]
         return x
 
@@ -63,8 +63,8 @@ class CountsQueriesFromZero(Shaw):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, ShawConfig(left=13))
 
-    def bias(self, positions: Positions, *given: object) -> Pairwise:
-        right = super().bias(positions, *given)
+    def bias(self, layer: LayerContext) -> Pairwise:
+        right, positions = super().bias(layer), layer.positions
         moved = Positions(positions.q - positions.q[:, :1] + positions.k[:, :1], positions.k)
         return Pairwise(lambda rows, cols: right.block(moved, rows, cols))
 
@@ -75,20 +75,14 @@ class PositionToContentBackwards(DeBERTa):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, DeBERTaConfig(buckets=8, max_distance=30))
 
-    def bias(self, positions: Positions, *given: object) -> Pairwise:
-        right = super().bias(positions, *given)
+    def bias(self, layer: LayerContext) -> Pairwise:
+        right, positions = super().bias(layer), layer.positions
         whole = Positions(positions.k, positions.k)
         both = DeBERTa.distances(self, whole, positions.k.device)[0]
         row = (self.bucket(-both) + self.config.buckets).clamp(0, 2 * self.config.buckets - 1)
-        q_rows, _ = self.projected(given[-1])
+        q_rows, _ = self.projected(layer.heads)
         by_query = right.basis[:, :, right.columns(both)]
         return Sheared(right.r, by_query, 0, (right.key[0], q_rows.mT.index_select(2, row)))
-
-
-class ReadsNoHeads(Plain):
-    """Says that it reads queries and keys, and does not."""
-
-    reads_heads = True
 
 
 class ForgetsOldVectors(GRAPE):
@@ -97,10 +91,11 @@ class ForgetsOldVectors(GRAPE):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, GRAPEConfig(gate="path"))
 
-    def bias(self, positions: Positions, queries: Stream, keys: Stream, *_: object) -> Pairwise:
+    def bias(self, layer: LayerContext) -> Pairwise:
+        queries, keys = self.need_streams(layer)
         missing = keys.key.shape[2] - queries.key.shape[2]
         stale = torch.nn.functional.pad(queries.key, (0, 0, missing, 0))
-        return super().bias(positions, queries, Stream(key=stale))
+        return super().bias(replace(layer, keys=Stream(key=stale)))
 
 
 class ChunkOffByOne(ALiBi):
@@ -120,10 +115,8 @@ class ForgetsTheCarry(SelectiveRoPE):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, SelectiveRoPEConfig())
 
-    def stream(
-        self, x: Tensor, carry: Tensor | None = None, starts: Tensor | None = None
-    ) -> Stream:
-        return super().stream(x, None, starts)
+    def stream(self, read: LayerInput) -> Stream:
+        return super().stream(replace(read, carry=None))
 
 
 class ConvolvesAcrossDocuments(SelectiveRoPE):
@@ -132,10 +125,8 @@ class ConvolvesAcrossDocuments(SelectiveRoPE):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, SelectiveRoPEConfig())
 
-    def stream(
-        self, x: Tensor, carry: Tensor | None = None, starts: Tensor | None = None
-    ) -> Stream:
-        return super().stream(x, carry)
+    def stream(self, read: LayerInput) -> Stream:
+        return super().stream(replace(read, starts=None))
 
 
 class KeepsOldKeys(PaTH):
@@ -144,14 +135,17 @@ class KeepsOldKeys(PaTH):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, PaTHConfig())
 
-    def stream(
-        self, x: Tensor, carry: Tensor | None = None, starts: Tensor | None = None
-    ) -> Stream:
-        right = super().stream(x, carry, starts)
-        if carry is None or right.reflections is None:
+    def stream(self, read: LayerInput) -> Stream:
+        right = super().stream(read)
+        if read.carry is None or right.reflections is None:
             return right
         none = replace(right.reflections, beta=torch.zeros_like(right.reflections.beta))
         return replace(right, reflections=none)
+
+
+class Backwards(Sticks):
+    def weights(self, scores: Tensor, visible: Tensor) -> Tensor:
+        return super().weights(scores.flip(-1), visible.flip(-1)).flip(-1)
 
 
 class BreaksFromTheFarEnd(StickBreaking):
@@ -160,12 +154,13 @@ class BreaksFromTheFarEnd(StickBreaking):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, StickBreakingConfig(current="attended", remainder="dropped"))
 
-    def weigh(self, scores: Tensor, visible: Tensor) -> Tensor:
-        return super().weigh(scores.flip(-1), visible.flip(-1)).flip(-1)
+    @property
+    def weighting(self) -> Sticks:
+        return Backwards(**vars(super().weighting))
 
 
 class UnflaggedWeights(StickBreaking):
-    """Makes its own weights without saying so, so fused paths compute a softmax."""
+    """Makes its own weights and says that it does not."""
 
     weighs = False
 

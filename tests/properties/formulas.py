@@ -12,6 +12,7 @@ import oracle
 from headscape.attention import reference
 from headscape.attention.layer import prepare
 from headscape.encodings import Encoding
+from headscape.encodings.combined import Combined
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
@@ -128,9 +129,32 @@ def wall(encoding: Wall, q: Array, k: Array, x: Array, qpos: Array, kpos: Array)
     return scores + oracle.fox_bias(x, *scalar, qpos, kpos)
 
 
+def content_and_bias(
+    encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos: Array
+) -> tuple[Array, Array | None]:
+    """The scores that a bias is added to, and the bias."""
+    given = q, k, x, qpos, kpos
+    if isinstance(encoding, Combined):
+        # One part at most does anything but add, and the formulas of the others are their biases.
+        (more, *rest) = sorted(encoding.parts, key=only_adds)
+        if only_adds(more):
+            A, rest = oracle.content_scores(q, k, factor(encoding)), [more, *rest]
+        else:
+            A = expected(more, *given)
+        return A, sum(reading(part, *given) for part in rest)
+    rotated = turned(encoding, q, qpos, "query"), turned(encoding, k, kpos, "key")
+    return oracle.content_scores(*rotated, factor(encoding)), reading(encoding, *given)
+
+
+def only_adds(encoding: Encoding) -> bool:
+    """Whether all that an encoding does is to add a bias."""
+    moves = isinstance(encoding, PaTH | Wall)
+    return not (encoding.rotates or encoding.mixes or encoding.weighs or moves)
+
+
 def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos: Array) -> Array:
     """Final scores by the formula."""
-    if encoding.moves_keys:
+    if isinstance(encoding, PaTH | Wall):
         between = path if isinstance(encoding, PaTH) else wall
         return between(encoding, q, k, x, qpos, kpos)
     angle = angles(encoding, x)
@@ -150,8 +174,7 @@ def expected(encoding: Encoding, q: Array, k: Array, x: Array, qpos: Array, kpos
         weight = oracle.kerple_power_weight(p, a, qpos, kpos, causal=encoding.shape.causal)
         return oracle.content_scores(q, k) * weight
     base = encoding.base if isinstance(encoding, DAPE | DAPEv2) else encoding
-    rotated = turned(base, q, qpos, "query"), turned(base, k, kpos, "key")
-    A, B = oracle.content_scores(*rotated, factor(base)), reading(base, q, k, x, qpos, kpos)
+    A, B = content_and_bias(base, q, k, x, qpos, kpos)
     if base is encoding:
         return A if B is None else A + B
     network = {

@@ -30,7 +30,6 @@ from properties.broken_biases import (
     SymmetricPadding,
     UnderClaims,
     UnflaggedBias,
-    UnflaggedMix,
     WrongSlopes,
 )
 from properties.broken_shaping import (
@@ -44,7 +43,6 @@ from properties.broken_shaping import (
     HeatsTwice,
     KeepsOldKeys,
     PositionToContentBackwards,
-    ReadsNoHeads,
     UnflaggedWeights,
     WindowOffByOne,
 )
@@ -68,7 +66,6 @@ BROKEN: dict[type[Encoding], set[str]] = {
     MixesTheBatch: {"rows", "formula"},
     RandomConstant: {"round_trip", "formula"},
     UnflaggedBias: {"flags"},
-    UnflaggedMix: {"flags", "agreement", "packing", "padding", "formula"},
     OverClaims: {"claims", "distant"},
     UnderClaims: {"claims"},
     WindowOffByOne: {"formula"},
@@ -79,10 +76,9 @@ BROKEN: dict[type[Encoding], set[str]] = {
     ConvolvesAcrossDocuments: {"packing", "padding"},
     KeepsOldKeys: {"decoding"},
     BreaksFromTheFarEnd: {"formula", "flags"},
-    UnflaggedWeights: {"flags", "agreement", "packing", "padding"},
+    UnflaggedWeights: {"flags"},
     CountsQueriesFromZero: {"decoding", "formula"},
     PositionToContentBackwards: {"formula"},
-    ReadsNoHeads: {"flags"},
     ForgetsOldVectors: {"decoding", "formula"},
 }
 

@@ -68,6 +68,8 @@ def check_shapes(path: Path, described: Mapping[str, Any], maps: Mapping[str, np
     cells = described["resolution"]
     window = maps.get("window")
     for name, value in maps.items():
+        wanted: tuple[Any, ...]
+        dtype: type[np.generic]
         if name in {"tokens", "positions"}:
             wanted, dtype = (length,), np.int64
         elif name in {"edges", "window"}:

@@ -1,20 +1,108 @@
-"""Checks that the tensors of an attention call fit together: shapes, dtypes, devices, tokens."""
+"""Checks that the parts of an attention call fit together; `assemble` runs them, once per call.
 
+Shapes, dtypes, devices and tokens, and that the bias was made for these positions. Without the last
+a call would silently return a wrong result: hidden pairs may lie outside of a bias's table, so it
+is read by a clamped index, and a visible pair outside of it would get the value of a nearer one.
+"""
+
+from collections.abc import Mapping
 from math import inf
 
+import torch
 from torch import Tensor
 
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings.stream import Transition
+from headscape.bias import Bias, Pairwise, Perceptron, Sheared, Slope, Toeplitz, covered_distances
+from headscape.encodings.context import Transition
 from headscape.errors import InputError
+from headscape.mixing import KeyConvolution, PairPerceptron, Product
 from headscape.types import Positions, Visible
+
+REBUILD = "make it with encoding.bias(LayerContext(positions, ...)) for this call"
 
 
 def check(inputs: AttentionInputs) -> None:
-    """Raise InputError if tensors, positions and groups do not fit together."""
+    """Raise InputError if the parts of a call do not fit together."""
     check_tensors(inputs.q, inputs.k, inputs.v)
     check_tokens(inputs.q, inputs.k, inputs.positions, inputs.visible)
     check_shaping(inputs)
+    check_bias(inputs)
+    check_mixing(inputs)
+
+
+def check_bias(inputs: AttentionInputs) -> None:
+    """Raise InputError unless the bias was made for the heads and positions of the call."""
+    bias = inputs.bias
+    if bias is None:
+        return
+    for name, (found, shape) in _shapes(bias, inputs).items():
+        if tuple(found.shape) not in (shape, (1, *shape[1:])) or found.device != inputs.q.device:
+            raise InputError(
+                f"bias.{name} has shape {tuple(found.shape)} on {found.device}, but this call "
+                f"needs {shape} on {inputs.q.device}: {REBUILD}."
+            )
+    _check_distances(bias, inputs)
+    made_for = bias.at if isinstance(bias, Perceptron) else None
+    if made_for is not None and not _equal(made_for, inputs.positions.q):
+        raise InputError(f"the bias was made for different query positions: {REBUILD}.")
+    if isinstance(bias, Pairwise) and bias.positions is not None:
+        for role in ("q", "k"):
+            if not _equal(getattr(bias.positions, role), getattr(inputs.positions, role)):
+                raise InputError(f"the bias was made for different positions.{role}: {REBUILD}.")
+
+
+def check_mixing(inputs: AttentionInputs) -> None:
+    """Raise InputError unless the mixing was made for the heads and positions of the call."""
+    mixing = inputs.mixing
+    if isinstance(mixing, Product):
+        _check_distances(mixing.table, inputs)
+    if isinstance(mixing, PairPerceptron | KeyConvolution):
+        heads = inputs.q.shape[1]
+        channels = heads * (1 if inputs.bias is None else 2)
+        if mixing.in_weight.shape[1] != channels or mixing.out_weight.shape[0] != heads:
+            raise InputError(
+                f"{type(mixing).__name__} has {mixing.in_weight.shape[1]} channels and "
+                f"{mixing.out_weight.shape[0]} heads, but q and bias have {channels} and {heads}."
+            )
+
+
+def _check_distances(bias: Bias, inputs: AttentionInputs) -> None:
+    """Raise InputError unless a table has every distance that the mask may show."""
+    covered, (low, high) = covered_distances(bias), inputs.positions.bounds
+    reach = inputs.visible.chunk if inputs.visible.window is None else inputs.visible.window
+    if reach is not None:
+        low, high = max(low, 1 - reach), min(high, reach - 1)
+    if inputs.visible.causal:
+        low = max(low, 0)
+    if covered is not None and low <= high and not covered[0] <= low <= high <= covered[1]:
+        raise InputError(
+            f"the bias covers distances {covered[0]} to {covered[1]}, but the positions have "
+            f"{low} to {high}: {REBUILD}."
+        )
+
+
+def _shapes(bias: Bias, inputs: AttentionInputs) -> Mapping[str, tuple[Tensor, tuple[int, ...]]]:
+    """Return the tensors of a bias that have an axis of heads, queries or keys; axis 0 may be 1."""
+    b, h, t, _ = inputs.q.shape
+    if isinstance(bias, Toeplitz):
+        return {"table": (bias.table, (h, bias.table.shape[-1]))}
+    if isinstance(bias, Slope):
+        found = {"row": (bias.row, (b, h, t)), "col": (bias.col, (b, h, inputs.k.shape[2]))}
+        return found if bias.weight is None else found | {"weight": (bias.weight, (b, h, t))}
+    if isinstance(bias, Perceptron):
+        units = bias.in_weight.shape[-1]
+        return {"far": (bias.far, (b, t)), "out_weight": (bias.out_weight, (h, units))}
+    if isinstance(bias, Sheared):
+        per_query = {"r": (bias.r, (b, h, t, bias.r.shape[-1]))}
+        if bias.key is None:
+            return per_query
+        u = bias.key[0]
+        return per_query | {"key[0]": (u, (b, h, inputs.k.shape[2], u.shape[-1]))}
+    return {}
+
+
+def _equal(ours: Tensor, theirs: Tensor) -> bool:
+    return ours is theirs or (ours.shape[1] == theirs.shape[1] and bool(torch.all(ours == theirs)))
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -20,6 +20,7 @@ from headscape.attention import reference
 from headscape.attention.native import one_query as native
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Pairwise, Slope, Toeplitz, dense
+from headscape.mixing import Rows
 from headscape.types import ALL
 
 
@@ -36,7 +37,7 @@ def refuses(inputs: AttentionInputs) -> str | None:
 
 def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 ev"]:
     """Return the attention of one query."""
-    if inputs.encoding.weighs or inputs.transition is not None:
+    if inputs.weighting is not None or inputs.transition is not None:
         return reference.attend(inputs)
     window, chunk = inputs.visible.window, inputs.visible.chunk
     if chunk is not None:
@@ -45,26 +46,25 @@ def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 ev"]:
         # To the one query, the keys of its chunk are a window that ends at itself.
         window = int(inputs.positions.q[0, 0]) % chunk + 1
     if window is not None and max(map(abs, inputs.positions.bounds)) >= window:
-        if not _consecutive(inputs.positions.k) or inputs.encoding.mixes:
+        if not _consecutive(inputs.positions.k) or inputs.mixing is not None:
             return reference.attend(inputs)
         inputs = _within(inputs, window)
     q, k, v, bias = inputs.q, inputs.k, inputs.v, inputs.bias
-    mixes = inputs.encoding.mixes
-    if not mixes and native.serves(inputs):
+    if inputs.mixing is None and native.serves(inputs):
         if isinstance(bias, Slope) and bias.col.dtype == torch.float32:
             return native.attend(inputs, bias.col, bias)
         return native.attend(inputs, None if bias is None else _row(bias, inputs))
-    if inputs.bends or inputs.sink is not None:
+    if inputs.score_transform or inputs.sink is not None:
         return reference.attend(inputs)
     row = None if bias is None else _row(bias, inputs).to(q.dtype)
-    if not mixes:
+    if inputs.mixing is None:
         grouped = k.shape[1] != q.shape[1]
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=row, scale=inputs.scale, enable_gqa=grouped
         )
     scores = (inputs.scale * q) @ reference.shared(k, q.shape[1]).mT
     seen = torch.ones(1, 1, 1, scores.shape[-1], dtype=torch.bool, device=scores.device)
-    weights = inputs.encoding.mix(scores, row, seen, q).softmax(dim=-1)
+    weights = inputs.mixing.final(Rows(scores, row, seen, q, inputs.positions)).softmax(dim=-1)
     return weights @ reference.shared(v, q.shape[1])
 
 

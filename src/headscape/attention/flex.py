@@ -29,10 +29,10 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 def refuses(inputs: AttentionInputs) -> str | None:
     """Return why this path does not support the call, or None if it does."""
-    if inputs.encoding.mixes:
-        return f"{inputs.encoding.title} mixes whole rows of scores"
-    if inputs.encoding.weighs:
-        return f"{inputs.encoding.title} has no softmax"
+    if inputs.mixing is not None:
+        return f"it does not mix whole rows of scores ({type(inputs.mixing).__name__})"
+    if inputs.weighting is not None:
+        return f"it computes a softmax, not {type(inputs.weighting).__name__}"
     if inputs.transition is not None:
         return "keys that change on their way to a query are not supported"
     if isinstance(inputs.bias, Pairwise):

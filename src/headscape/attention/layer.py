@@ -5,17 +5,15 @@ out = attention(q, k, v, encoding=cable, x=x, causal=True)     x is the layer's 
 inputs = prepare(encoding, q, k, v, x, Positions.span(5))      what attention is a function of
 """
 
-from dataclasses import replace
-
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headscape.attention.assemble import assemble
 from headscape.attention.attend import Path, parse_path, run
 from headscape.attention.check import check_tensors, check_tokens
-from headscape.attention.consistency import check_consistency
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings import Encoding, Heads, build
-from headscape.encodings.heads import Project
+from headscape.encodings import Encoding, LayerInput, build
+from headscape.encodings.context import Project
 from headscape.errors import InputError
 from headscape.types import Positions, Visible
 
@@ -64,8 +62,7 @@ def attention(
     _check_input(encoding, k, x)
     if not encoding.streams:
         x = None
-    inputs = prepare(encoding, q, k, v, x, positions, visible=visible, scale=scale)
-    check_consistency(inputs)
+    inputs = prepare(encoding, q, k, v, x, positions, visible=visible, scale=scale, observed=False)
     return run(inputs, path)
 
 
@@ -80,41 +77,21 @@ def prepare(
     visible: Visible | None = None,
     scale: float | None = None,
     project: Project | None = None,
+    observed: bool = True,
 ) -> AttentionInputs:
-    """Return the arguments of attention: rotated q and k, the bias, and everything else.
+    """Return the call of one layer without a cache; `x` is the layer's input for every key.
 
-    `x` is the layer's input for every key; the queries are its last t tokens. `project` makes
-    queries and keys of other rows, which DeBERTa with share_att_key needs.
+    The queries are the last t of these tokens. The rest is as in `assemble`.
     """
     visible = Visible(encoding.shape.causal) if visible is None else visible
-    stream = None if x is None else encoding.stream(x, starts=visible.starts(x.shape[1]))
-    queries = None if stream is None else stream.last(q.shape[2])
-    if scale is None:
-        own = encoding.content_scale
-        scale = q.shape[-1] ** -0.5 if own is None else own
-    rotated = (
-        encoding.rotate(q, positions.q, "query", queries),
-        encoding.rotate(k, positions.k, "key", stream),
-    )
-    heads = [Heads(*rotated, scale, project)] if encoding.reads_heads else []
-    visible = replace(visible, window=encoding.window, chunk=encoding.chunk)
-    scaled_q, temperature = encoding.apply_temperature(rotated[0], positions, visible)
-    changed = encoding.rotates or scaled_q is not rotated[0]
-    return AttentionInputs(
-        scaled_q,
-        rotated[1],
-        v,
-        encoding,
-        encoding.bias(positions, queries, stream, *heads),
-        positions,
-        visible,
-        scale,
-        (q, k) if changed else None,
-        temperature=temperature,
-        softcap=encoding.softcap,
-        sink=encoding.sink(),
-        transition=None if stream is None else stream.transition,
-    )
+    keys = None
+    if x is not None:
+        keys = encoding.stream(LayerInput(x, starts=visible.starts(x.shape[1])))
+    queries = None if keys is None else keys.last(q.shape[2])
+    return assemble(
+        encoding, q, k, v, positions, visible, streams=(queries, keys), scale=scale,
+        project=project, observed=observed,
+    )  # fmt: skip
 
 
 def _resolve(

@@ -2,8 +2,8 @@
 
     regular   no bias, Toeplitz or Slope at consecutive positions: tiles with a backward pass of
               their own (torch_regular.py)
-    general   every other bias, a slope that changes much from token to token, every encoding that
-              mixes scores or makes its own weights, windows, chunks, temperature, softcap, sinks and
+    general   every other bias, a slope that changes much from token to token, calls that mix
+              scores or make their own weights, windows, chunks, temperature, softcap, sinks and
               transitions: the reference on a block of rows and the keys that they see, under
               activation checkpointing
 
@@ -20,26 +20,31 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from headscape.attention import reference
-from headscape.attention.check import check
 from headscape.attention.operands import Rule
 from headscape.attention.reference import AttentionInputs
 from headscape.attention.torch_regular import BACKWARD, Regular
 from headscape.bias import Pairwise, Slope, Toeplitz, dense
+from headscape.encodings.context import Moved
 from headscape.encodings.reflections import BLOCK
-from headscape.encodings.stream import Moved
 from headscape.types import ALL, Positions
 
 LARGEST_ROUNDING = 2.0**-15
 """Rounding of a score that the regular form may add to a slope's: in float32, growth up to 256."""
 
 
+def refuses(inputs: AttentionInputs) -> str | None:  # noqa: ARG001
+    """Return None: every call is served."""
+    return None
+
+
 def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
     """Return the attention of rotated q and k over v; every call is supported."""
-    check(inputs)
     gap = _gap(inputs)
-    if inputs.bends or inputs.sink is not None or inputs.visible.window is not None:
+    if inputs.score_transform or inputs.sink is not None or inputs.visible.window is not None:
         return _general(inputs)
-    if inputs.encoding.weighs or inputs.transition is not None or inputs.visible.chunk is not None:
+    if inputs.weighting is not None or inputs.transition is not None:
+        return _general(inputs)
+    if inputs.visible.chunk is not None:
         return _general(inputs)
     if gap is None:
         return _general(inputs)
@@ -59,7 +64,7 @@ def _steep(bias: Slope, dtype: torch.dtype) -> bool:
     with torch.no_grad():
         size = min(BACKWARD, bias.row.shape[-1])
         # Tiles are counted from the last query.
-        tiles = bias.row.flip(-1).split(size, dim=-1)
+        tiles = torch.split(bias.row.flip(-1), size, dim=-1)
         growth = torch.stack([x.amax(-1) - x.amin(-1) for x in tiles]).amax(0)
         if bias.weight is not None:
             growth = growth * bias.weight.abs().amax(-1)
@@ -69,13 +74,11 @@ def _steep(bias: Slope, dtype: torch.dtype) -> bool:
 def _gap(inputs: AttentionInputs) -> int | None:
     """Return first query position minus first key position; None unless both are consecutive."""
     at, visible, bias = inputs.positions, inputs.visible, inputs.bias
-    if inputs.encoding.mixes or not isinstance(bias, Toeplitz | Slope | None):
+    if inputs.mixing is not None or not isinstance(bias, Toeplitz | Slope | None):
         return None
-    if visible.q_group is not None or at.q.shape[0] > 1 or at.k.shape[0] > 1:
+    if visible.q_group is not None or not at.consecutive:
         return None
-    if bool((at.q.diff() != 1).any()) or bool((at.k.diff() != 1).any()):
-        return None
-    gap = int(at.q[0, 0] - at.k[0, 0])
+    gap = at.bounds[0] + inputs.k.shape[2] - 1  # first query minus first key
     return None if inputs.visible.causal and gap < 0 else gap
 
 
@@ -120,7 +123,7 @@ def _rows(part: AttentionInputs, moved: Moved | None, rows: slice) -> Float[Tens
 def _seen(inputs: AttentionInputs, rows: slice) -> AttentionInputs:
     """The same call with the keys from the first to the last that a row may see."""
     visible, at, bias = inputs.visible, inputs.positions, inputs.bias
-    if inputs.encoding.mixes and not inputs.encoding.pointwise:
+    if inputs.mixing is not None and not inputs.mixing.pointwise:
         return inputs
     window = visible.chunk if visible.window is None else visible.window
     near = torch.ones_like(at.k, dtype=torch.bool)

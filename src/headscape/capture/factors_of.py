@@ -1,12 +1,8 @@
-"""One layer's attention inputs as factors: what every map of the layer can be computed from.
-
-A rotation is a linear map per token that turns pairs of dims, so rotating unit vectors reads its
-cos and sin (with any magnitude) off the encoding; nothing here knows a formula of RoPE or xPos.
-"""
+"""One layer's attention inputs as factors: what every map of the layer can be computed from."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -19,18 +15,15 @@ from headscape.arrays.bias_factors import (
     SlopeFactor,
     ToeplitzFactor,
 )
-from headscape.arrays.factors import LayerFactors, Turn
+from headscape.arrays.factors import LayerFactors
+from headscape.arrays.factors import Turn as FactorTurn
 from headscape.arrays.mix_factors import CopeFactor, DapeFactor, DapeV2Factor, MixFactor
 from headscape.arrays.row_pass import log_sum_exp
 from headscape.attention.native import adapter
 from headscape.attention.reference import AttentionInputs, scores
 from headscape.bias import Bias, Perceptron, Slope, Toeplitz, dense
-from headscape.encodings import Encoding
-from headscape.encodings.base import Role
-from headscape.encodings.cope import CoPE
-from headscape.encodings.dape import DAPE
-from headscape.encodings.dapev2 import DAPEv2
 from headscape.errors import InputError
+from headscape.mixing import CountedTable, KeyConvolution, Mixing, PairPerceptron
 from headscape.types import Positions
 
 DENSE_LENGTH: Final = 4096
@@ -38,8 +31,6 @@ DENSE_LENGTH: Final = 4096
 
 EXACT_LENGTH: Final = 2048
 """Longest sequence whose log-sum-exp is float64; of longer ones the native kernels compute it."""
-
-ROLES: Final[tuple[Role, Role]] = ("query", "key")
 
 EXACT: Final = 1e-3
 ROUNDED: Final = 5e-2
@@ -67,20 +58,20 @@ def factors_of(
     Without `lse` the log-sum-exp, the only part whose cost grows with the square of the length, is
     left to be computed later. Raises NoFactorsError where the layer cannot be described by factors.
     """
-    encoding, every = inputs.encoding, list(range(inputs.q.shape[1]))
+    every = list(range(inputs.q.shape[1]))
     picked = every if heads is None else list(heads)
     _check(inputs)
-    if encoding.mixes and picked != every:
-        raise NoFactorsError(f"{encoding.title} mixes heads and only some of them are captured")
+    if inputs.mixing is not None and picked != every:
+        raise NoFactorsError("scores of all heads are mixed and only some of them are captured")
     q, k = inputs.unrotated or (inputs.q, inputs.k)
     layer = LayerFactors(
         q=_float32(q[0, picked]),
         k=_float32(k[0, [head * k.shape[1] // q.shape[1] for head in picked]]),
         scale=float(inputs.scale),
         causal=inputs.visible.causal,
-        turn=_turn(inputs) if encoding.rotates else None,
+        turn=_turn(inputs),
         bias=_bias(inputs.bias, inputs.positions, picked),
-        mix=_mix(encoding),
+        mix=_mix(inputs.mixing),
         window=inputs.visible.window,
         softcap=inputs.softcap,
         temperature=_temperature(inputs, picked),
@@ -110,7 +101,7 @@ def _compare(layer: LayerFactors, inputs: AttentionInputs, heads: list[int]) -> 
             got = found.tile(quantity, range(layer.heads), rows, slice(0, layer.length))
             error = np.abs(np.where(seen, got, 0.0) - want).max()
             if not error <= loose * max(1.0, np.abs(want).max()):
-                raise NoFactorsError(f"{inputs.encoding.title} is more than its factors")
+                raise NoFactorsError("the stored arrays do not reproduce its scores")
 
 
 def _check(inputs: AttentionInputs) -> None:
@@ -119,13 +110,11 @@ def _check(inputs: AttentionInputs) -> None:
     if inputs.visible.q_group is not None:
         raise NoFactorsError("tokens are in groups (padding or several documents)")
     _check_encoding(inputs)
-    if inputs.encoding.rotates and inputs.unrotated is None:
-        raise InputError("a capture of a rotating encoding needs q and k before rotation.")
-    if inputs.visible.window is not None and inputs.encoding.mixes:
+    if inputs.visible.window is not None and inputs.mixing is not None:
         raise NoFactorsError("scores are mixed within a window")
     if inputs.visible.window is not None and not inputs.visible.causal:
         raise NoFactorsError("the window has two sides")
-    if inputs.bends and inputs.encoding.mixes:
+    if inputs.score_transform and inputs.mixing is not None:
         raise NoFactorsError("a temperature or a softcap acts on mixed scores")
     if inputs.visible.chunk is not None:
         raise NoFactorsError("keys are seen in chunks")
@@ -137,40 +126,25 @@ def _check(inputs: AttentionInputs) -> None:
 
 def _check_encoding(inputs: AttentionInputs) -> None:
     """Refuse weights that are not a softmax, transitions, and angles that depend on tokens."""
-    encoding = inputs.encoding
-    turns_by_stream = encoding.rotates and encoding.streams and not encoding.adds_bias
-    if encoding.weighs or turns_by_stream or inputs.transition is not None:
-        raise NoFactorsError(f"{encoding.title} has weights or rotations that tokens decide")
+    by_tokens = inputs.turns is not None and inputs.turns[0].by_tokens
+    if inputs.weighting is not None or by_tokens or inputs.transition is not None:
+        raise NoFactorsError("weights or rotations are decided by the tokens")
 
 
-def _turn(inputs: AttentionInputs) -> Turn:
-    """Cos and sin per token and pair, from what the rotation makes of unit vectors."""
-    encoding, at = inputs.encoding, inputs.positions.q
-    assert inputs.unrotated is not None
-    plain = inputs.unrotated
-    dims = plain[0].shape[-1]
-    if inputs.q.shape[-1] != dims:
-        raise NoFactorsError(f"{encoding.title} widens queries and keys")
-    unit = torch.eye(dims, dtype=torch.float64, device=at.device)
-    moved = encoding.rotate(unit[None, None], torch.ones_like(at[:, :1]).expand(1, dims), "query")
-    changed = moved[0, 0] != unit
-    interleaved = bool(changed[0, 1])
-    pairs = int(changed.any(dim=1).sum()) // 2
-    first = torch.arange(pairs, device=at.device) * (2 if interleaved else 1)
-    second = first + (1 if interleaved else pairs)
-    # The first members of all pairs at once: no pair touches the dims of another.
-    members = torch.zeros(1, 1, at.shape[1], dims, dtype=torch.float64, device=at.device)
-    members[..., first] = 1.0
-    turned = [encoding.rotate(members, at, role)[0, 0] for role in ROLES]
-    tables = [_float32(torch.stack([each[:, first], each[:, second]])) for each in turned]
-    turn = Turn(tables[0], tables[1], "interleaved" if interleaved else "halves")
-    for table, given, found in zip(tables, plain, (inputs.q, inputs.k), strict=True):
+def _turn(inputs: AttentionInputs) -> FactorTurn | None:
+    """Cos and sin per token and pair, where queries and keys are turned."""
+    if inputs.unrotated is None:
+        return None
+    if inputs.turns is None:
+        raise NoFactorsError("queries and keys are not turned in pairs of dims")
+    tables = [_float32(torch.stack([turn.cos[0, 0], turn.sin[0, 0]])) for turn in inputs.turns]
+    pairing: Any = inputs.turns[0].pairing
+    turn = FactorTurn(tables[0], tables[1], pairing)
+    for table, given, found in zip(tables, inputs.unrotated, (inputs.q, inputs.k), strict=True):
         want = _float64(found[0])
         error = np.abs(turn.rotate(_float64(given[0]), table) - want).max(initial=0.0)
         if error > TURN_ERROR * max(1.0, np.abs(want).max(initial=0.0)):
-            raise NoFactorsError(
-                f"{encoding.title} does not rotate pairs of dims by position alone"
-            )
+            raise NoFactorsError("queries and keys are not turned by position alone")
     return turn
 
 
@@ -210,34 +184,26 @@ def _bias(bias: Bias | None, positions: Positions, heads: list[int]) -> BiasFact
             return DenseFactor(_float32(dense(bias, positions)[0, heads]))
 
 
-def _mix(encoding: Encoding) -> MixFactor | None:
-    match encoding:
-        case DAPE():
-            weights = _weights(encoding.inner, encoding.outer)
-            return DapeFactor(*weights, encoding.config.base_bias == "added")
-        case DAPEv2():
-            inner, inner_bias, outer, outer_bias = _weights(encoding.inner, encoding.outer)
-            boundary = encoding.config.boundary
-            return DapeV2Factor(inner[:, :, 0], inner_bias, outer[:, :, 0], outer_bias, boundary)
-        case CoPE():
-            return CopeFactor(_float32(encoding.table), encoding.config.divide)
-        case _:
-            if encoding.mixes:
-                raise NoFactorsError(f"{encoding.title} mixes scores in a way of its own")
+def _mix(mixing: Mixing | None) -> MixFactor | None:
+    match mixing:
+        case None:
             return None
+        case PairPerceptron():
+            return DapeFactor(*_weights(mixing), mixing.adds_bias)
+        case KeyConvolution():
+            return DapeV2Factor(*_weights(mixing), mixing.boundary)
+        case CountedTable():
+            divide: Any = "scores" if mixing.divisor == 1 else "sum"
+            return CopeFactor(_float32(mixing.table), divide)
+        case _:
+            raise NoFactorsError(f"scores are mixed in a way of its own ({type(mixing).__name__})")
 
 
 def _weights(
-    inner: torch.nn.Linear | torch.nn.Conv2d, outer: torch.nn.Linear | torch.nn.Conv2d
+    mixing: PairPerceptron | KeyConvolution,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    assert inner.bias is not None
-    assert outer.bias is not None
-    return (
-        _float32(inner.weight),
-        _float32(inner.bias),
-        _float32(outer.weight),
-        _float32(outer.bias),
-    )
+    inner, outer = _float32(mixing.in_weight), _float32(mixing.out_weight)
+    return inner, _float32(mixing.in_bias), outer, _float32(mixing.out_bias)
 
 
 def _float32(value: Tensor) -> np.ndarray:

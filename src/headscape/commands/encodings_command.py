@@ -134,7 +134,7 @@ def _schedule(pattern: str) -> None:
 def _one(name: str) -> None:
     from rich.console import Console
 
-    from headscape.encodings import encoding_type
+    from headscape.encodings import kinds
     from headscape.encodings.base import SHARED
 
     encoding = _small(name)
@@ -145,7 +145,7 @@ def _one(name: str) -> None:
         f"{_parameters(encoding):,} parameters; claims: {_words(encoding)}\n", soft_wrap=True
     )
     values = encoding.conventions()
-    config_types = [part.config_type for part in encoding_type(name) if part is not None]
+    config_types = [kind.config_type for kind in kinds(name).all]
     notes = {field: note for kind in config_types for field, note in _field_notes(kind).items()}
     hints = {field: hint for kind in config_types for field, hint in get_type_hints(kind).items()}
     # The encoding's own fields come before those that every encoding has.

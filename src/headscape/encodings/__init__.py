@@ -7,30 +7,32 @@ build("dapev2+kerple", heads=12, head_dim=64, width=768, train_length=512, kerne
 from headscape.encodings.base import Encoding, Shape
 from headscape.encodings.building import build, make
 from headscape.encodings.catalogue import EncodingRow, describe, encodings
-from headscape.encodings.heads import Heads
+from headscape.encodings.context import LayerContext, LayerInput, QueriesAndKeys, Side, Stream
 from headscape.encodings.names import (
     ENCODINGS,
     WRAPPERS,
-    encoding_type,
+    kinds,
     register,
     slug,
     title,
 )
 from headscape.encodings.plugins import load_plugin
-from headscape.encodings.stream import Stream
 
 __all__ = [
     "ENCODINGS",
     "WRAPPERS",
     "Encoding",
     "EncodingRow",
-    "Heads",
+    "LayerContext",
+    "LayerInput",
+    "QueriesAndKeys",
     "Shape",
+    "Side",
     "Stream",
     "build",
     "describe",
-    "encoding_type",
     "encodings",
+    "kinds",
     "load_plugin",
     "make",
     "register",

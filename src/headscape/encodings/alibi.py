@@ -22,9 +22,7 @@ import torch
 
 from headscape.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
-from headscape.types import Positions
+from headscape.encodings.context import LayerContext
 
 
 def geometric(heads: int) -> list[float]:
@@ -69,19 +67,12 @@ class ALiBi(Encoding):
     title = "ALiBi"
     paper = "Press et al. 2022, arXiv:2108.12409"
     formula = "S = A - m_h |i-j|"
-    adds_bias = True
     config_type = ALiBiConfig
     config: ALiBiConfig
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Toeplitz:
+    def bias(self, layer: LayerContext) -> Toeplitz:
         """Return -m_h |i - j| by distance, in float64."""
-        distance, zero = self.distances(positions, positions.q.device)
+        distance, zero = self.distances(layer.positions, layer.positions.q.device)
         slopes = torch.tensor(
             SLOPES[self.config.slopes](self.shape.heads),
             dtype=torch.float64,

@@ -20,10 +20,8 @@ from torch import Tensor, nn
 from headscape.bias import Toeplitz
 from headscape.encodings.alibi import fairseq
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.context import LayerContext
 from headscape.errors import InputError
-from headscape.types import Positions
 
 EPSILON = 1e-5
 """Keeps the power's gradient finite at distance 0."""
@@ -46,7 +44,6 @@ class BAM(Encoding):
     paper = "Bianchessi et al. 2025, arXiv:2505.22842"
     formula = "S = A - exp(scale_h) (|j-i-2sinh(loc_h)| + 1e-5)^shape_h"
     published = ({"scale": "scale", "shape": "raw_power", "loc": "loc"},)
-    adds_bias = True
     config_type = BAMConfig
     config: BAMConfig
 
@@ -74,15 +71,9 @@ class BAM(Encoding):
         stored = self.config.shape_stored
         return self.raw_power.exp() if stored == "logarithm" else self.raw_power
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Toeplitz:
+    def bias(self, layer: LayerContext) -> Toeplitz:
         """Return the logarithm of the prior by distance."""
-        distance, zero = self.distances(positions, self.scale.device)
+        distance, zero = self.distances(layer.positions, self.scale.device)
         # At least float32: bfloat16 cannot represent every distance above 256.
         work = torch.promote_types(self.scale.dtype, torch.float32)
         scale, power = (value.to(work)[:, None] for value in (self.scale, self.power()))

@@ -1,14 +1,17 @@
 """The base class of all encodings, and the types they share.
 
-A model calls an encoding in six places; a paper's class overrides the ones it uses:
+A model calls an encoding in six places; a paper's class overrides the ones it uses. Each takes one
+argument with everything it may depend on (context.py):
 
-    embed    the token embeddings, once, at the input         learned, sinusoidal
-    rotate   queries and keys, after their projections        RoPE, xPos
-    stream   what it reads off the layer's input              CABLE, FoX, Inkling, Selective RoPE
-    bias     the value added to the scores, as data           ALiBi, T5, Kerple, FIRE, CABLE ...
-             from queries and keys (heads.py)                 Shaw, Transformer-XL, DeBERTa, GRAPE
-    mix      the scores themselves                            DAPE, DAPEv2, CoPE, Kerple (weight)
-    weigh    the weights, from the scores                     stick-breaking
+    embed      the token embeddings, once, at the input       learned, sinusoidal
+    turn       the angles queries and keys are rotated by     RoPE, xPos; PoPE overrides `rotate`
+    stream     what it reads off the layer's input            CABLE, FoX, Inkling, Selective RoPE
+    bias       the value added to the scores, as data         ALiBi, T5, Kerple, FIRE, CABLE ...
+               from queries and keys                          Shaw, Transformer-XL, DeBERTa, GRAPE
+    mixing     how whole rows of scores are mixed, as data    DAPE, DAPEv2, CoPE, Kerple (weight)
+    weighting  how weights follow from scores, as data        stick-breaking
+
+What a class overrides says what it does (`rotates`, `adds_bias` ...): nothing is declared twice.
 
 Five fields of every config act on the scores of any encoding: `window` hides far keys, `chunk` keys
 of a different block of positions, `temperature` multiplies the scores of a query, `softcap` bounds
@@ -24,20 +27,20 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, inf, nn
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from headscape.bias import Bias
-from headscape.encodings.heads import Heads
+from headscape.encodings.context import LayerContext, LayerInput, QueriesAndKeys, Side, Stream
 from headscape.encodings.published_tensors import copy_published
-from headscape.encodings.sticks import Sticks
-from headscape.encodings.stream import Stream
+from headscape.encodings.rotation import Turn
+from headscape.encodings.sticks import Weighting
 from headscape.encodings.temperature import TEMPERATURES
 from headscape.errors import InputError, at_least
 from headscape.io.typecheck import check_types
+from headscape.mixing import Mixing
 from headscape.types import Positions, Visible
 
-Role = Literal["query", "key"]
 LARGEST_INT = 2**31 - 1
 """The largest integer of a config; kernels and torch's indices take no larger window."""
 
@@ -132,13 +135,13 @@ class Encoding(nn.Module):
 
     name: ClassVar[str] = ""
     """Name to register a plugin's class under; the lower-case class name if empty."""
-    title: ClassVar[str] = ""
+    title: str = ""
     """Display name in captions, legends and tables; the class name if a class does not set it."""
-    paper: ClassVar[str] = ""
+    paper: str = ""
     """Authors, year and arXiv number."""
-    formula: ClassVar[str] = ""
+    formula: str = ""
     """The score in one line of ASCII: A is the scaled q.k, i the query, j the key, h the head."""
-    shows: ClassVar[Literal["bias", "final", "weights"] | None] = "bias"
+    shows: Literal["bias", "final", "weights"] | None = "bias"
     """The quantity its figure shows; None if there is nothing to draw in the scores."""
     slug: ClassVar[str] = ""
     """How its figure's file name ends, if not with its name."""
@@ -150,23 +153,17 @@ class Encoding(nn.Module):
     at_input: ClassVar[bool] = False
     """`embed` acts on the embeddings, once per model; the layers then use NoPE."""
     rotates: bool = False
-    """`rotate` changes queries and keys."""
+    """Queries and keys are rotated."""
     widens: bool = False
     """`rotate` returns queries and keys wider than the head dim."""
     streams: bool = False
     """`stream` returns a value, so attention needs the layer's input."""
     adds_bias: bool = False
     """`bias` returns a value."""
-    reads_heads: bool = False
-    """`bias` needs the layer's queries and keys."""
     mixes: bool = False
-    """`mix` does more than add the bias, so it needs whole rows of scores."""
-    scales_scores: bool = False
-    """`mix` multiplies the scores by the bias and does nothing else; implies `mixes`."""
+    """`mixing` returns a value, so whole rows of scores are needed."""
     weighs: bool = False
-    """`weigh` is not the softmax."""
-    moves_keys: bool = False
-    """Keys change on their way to a query: its stream has reflections or a decay."""
+    """`weighting` returns a value: the weights are not the softmax."""
 
     shift_invariant: bool = True
     toeplitz: bool = True
@@ -182,6 +179,10 @@ class Encoding(nn.Module):
         super().__init_subclass__()
         if "title" not in vars(cls):
             cls.title = cls.__name__
+        for flag, methods in OVERRIDDEN.items():
+            if flag not in vars(cls):
+                own = any(getattr(cls, name) is not getattr(Encoding, name) for name in methods)
+                setattr(cls, flag, own)
 
     def __init__(self, shape: Shape, config: Config) -> None:
         super().__init__()
@@ -209,63 +210,31 @@ class Encoding(nn.Module):
         """Return the token embeddings with their positions added."""
         return x
 
-    def rotate(
-        self,
-        x: Float[Tensor, "b h t e"],
-        at: Int[Tensor, "#b t"],
-        role: Role,
-        stream: Stream | None = None,
-    ) -> Float[Tensor, "b h t wide"]:
-        """Return the queries or keys, rotated by their positions or by their stream's angles.
-
-        PoPE makes them wider.
-        """
-        return x
-
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Tensor | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream | None:
-        """Return what is read off this layer's input.
-
-        `carry` is that of the tokens before it, `starts` is true at the first token of a document.
-        """
+    def turn(self, side: Side) -> Turn | None:
+        """Return what rotates queries or keys in pairs of dims; None rotates nothing."""
         return None
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Bias | None:
-        """Return the additive bias; with a cache, `keys` has more tokens than `queries`.
+    def rotate(self, x: Float[Tensor, "b h t e"], side: Side) -> Float[Tensor, "b h t wide"]:
+        """Return the queries or keys, rotated; PoPE makes them wider."""
+        turn = self.turn(side)
+        return x if turn is None else turn.apply(x)
 
-        `heads`, the layer's queries and keys, is given if `reads_heads` says that it is needed.
-        """
+    def stream(self, read: LayerInput) -> Stream | None:
+        """Return what is read off this layer's input."""
         return None
 
-    def mix(
-        self,
-        scores: Float[Tensor, "b h t s"],
-        bias: Float[Tensor, "#b h t s"] | None,
-        visible: Bool[Tensor, "#b 1 t s"],
-        queries: Float[Tensor, "b h t e"] | None = None,
-    ) -> Float[Tensor, "b h t s"]:
-        """Return the scores before the mask, from the scaled q.k and the dense bias."""
-        if bias is None:
-            return scores
-        return scores * bias.to(scores.dtype) if self.scales_scores else scores + bias
+    def bias(self, layer: LayerContext) -> Bias | None:
+        """Return the additive bias."""
+        return None
 
-    def weigh(
-        self, scores: Float[Tensor, "b h t s"], visible: Bool[Tensor, "#b 1 t s"]
-    ) -> Float[Tensor, "b h t s"]:
-        """Return the attention weights; 0 where hidden, and in a row that sees no key."""
-        sees_any = visible.any(dim=-1, keepdim=True)
-        masked = scores.masked_fill(~visible, -inf).masked_fill(~sees_any, 0.0)
-        return masked.softmax(dim=-1) * sees_any
+    def mixing(self, layer: LayerContext) -> Mixing | None:
+        """Return how whole rows of scores are mixed; None adds the bias and nothing else."""
+        return None
+
+    @property
+    def weighting(self) -> Weighting | None:
+        """How the weights follow from the scores; None is the softmax."""
+        return None
 
     @property
     def window(self) -> int | None:
@@ -291,11 +260,6 @@ class Encoding(nn.Module):
     def softcap(self) -> float | None:
         """The bound of the scores; None is no bound."""
         return self.config.softcap
-
-    @property
-    def sticks(self) -> Sticks | None:
-        """How `weigh` breaks a stick, as data for the kernels; None if it does not."""
-        return None
 
     def temperature(
         self, at: Int[Tensor, "#b t"], seen: Int[Tensor, "#b t"] | None = None
@@ -367,13 +331,13 @@ class Encoding(nn.Module):
 
     def claims(self) -> dict[str, bool]:
         """Return the four claims by name, with what temperature and softcap change."""
-        heats = self.config.temperature != "none"
-        bends = heats or self.config.softcap is not None
+        by_position = self.config.temperature != "none"
+        transformed = by_position or self.config.softcap is not None
         return {
-            "shift_invariant": self.shift_invariant and not heats,
-            "toeplitz": self.toeplitz and not bends,
+            "shift_invariant": self.shift_invariant and not by_position,
+            "toeplitz": self.toeplitz and not transformed,
             "pointwise": self.pointwise,
-            "context_dependent": self.context_dependent or bends,
+            "context_dependent": self.context_dependent or transformed,
         }
 
     def distances(self, positions: Positions, device: torch.device) -> tuple[Tensor, int]:
@@ -385,14 +349,13 @@ class Encoding(nn.Module):
         low = min(0, 0 if self.shape.causal else low)
         return torch.arange(low, max(high, 0) + 1, device=device), -low
 
-    def need_streams(
-        self, positions: Positions, queries: Stream | None, keys: Stream | None
-    ) -> tuple[Stream, Stream]:
+    def need_streams(self, layer: LayerContext) -> tuple[Stream, Stream]:
         """Return both streams, or raise if one is missing or has the wrong length."""
+        queries, keys, positions = layer.queries, layer.keys, layer.positions
         if queries is None or keys is None:
             raise InputError(
-                f"{self.title} needs the layer's input: pass bias() the result of stream(x), "
-                f"or attention() the argument x."
+                f"{self.title} needs the layer's input: put stream(LayerInput(x)) into the "
+                f"LayerContext of bias(), or pass attention() the argument x."
             )
         for role, stream, at in (("queries", queries, positions.q), ("keys", keys, positions.k)):
             if stream.tokens not in (0, at.shape[1]):
@@ -402,12 +365,29 @@ class Encoding(nn.Module):
                 )
         return queries, keys
 
-    def need_angle(self, stream: Stream | None, tokens: int) -> Float[Tensor, "#b #h t m"]:
+    def need_heads(self, layer: LayerContext) -> QueriesAndKeys:
+        """Return queries and keys, or raise if they are missing or have the wrong length."""
+        heads, positions = layer.heads, layer.positions
+        if heads is None:
+            raise InputError(
+                f"the bias of {self.title} reads queries and keys: put QueriesAndKeys(q, k, scale) "
+                f"into the LayerContext of bias(), or call attention()."
+            )
+        for name, x, at in (("queries", heads.q, positions.q), ("keys", heads.k, positions.k)):
+            if x.shape[2] != at.shape[1]:
+                raise InputError(
+                    f"there are {x.shape[2]} {name}, but {at.shape[1]} positions: make both from "
+                    f"the same tokens."
+                )
+        return heads
+
+    def need_angle(self, side: Side) -> Float[Tensor, "#b #h t m"]:
         """Return the stream's angles, or raise if there are none or too few."""
+        stream, tokens = side.stream, side.at.shape[1]
         if stream is None or stream.angle is None:
             raise InputError(
-                f"{self.title} rotates by the layer's input: pass rotate() the result of "
-                f"stream(x), or attention() the argument x."
+                f"{self.title} rotates by the layer's input: put stream(LayerInput(x)) into the "
+                f"Side of rotate(), or pass attention() the argument x."
             )
         if stream.angle.shape[2] != tokens:
             raise InputError(
@@ -415,3 +395,14 @@ class Encoding(nn.Module):
                 f"make both from the same tokens."
             )
         return stream.angle
+
+
+OVERRIDDEN = {
+    "at_input": ("embed",),
+    "rotates": ("turn", "rotate"),
+    "streams": ("stream",),
+    "adds_bias": ("bias",),
+    "mixes": ("mixing",),
+    "weighs": ("weighting",),
+}
+"""The methods whose override sets each flag."""

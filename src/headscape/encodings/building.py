@@ -3,16 +3,19 @@
     build("alibi", heads=12, head_dim=64, width=768, train_length=512, slopes="fairseq")
     build("dapev2+kerple", heads=12, head_dim=64, width=768, train_length=512, kernel=5)
     build("rope:window=64:sink=true", heads=12, head_dim=64, width=768, train_length=512)
+    build("rope+fox:sink=true", heads=12, head_dim=64, width=768, train_length=512)
 
-The fields of a wrapped encoding go to whichever of the two classes has them.
+Fields go to every class in the name that has them. Those that every encoding has (window, sink ...)
+go to the whole: the wrapper or the combination.
 """
 
 from collections.abc import Mapping
 from dataclasses import fields
 
 from headscape.encodings.base import SHARED, Config, Encoding, Shape
+from headscape.encodings.combined import Combined
 from headscape.encodings.layer_schedule import is_schedule, parse
-from headscape.encodings.names import encoding_type
+from headscape.encodings.names import kinds
 from headscape.errors import InputError, unknown
 from headscape.io.typecheck import check_values
 
@@ -34,9 +37,10 @@ def build(
     Example:
         >>> import headscape as hs
         >>> from headscape.bias import dense
+        >>> from headscape.encodings import LayerContext
         >>> alibi = hs.build("alibi", heads=8, head_dim=64, width=512, train_length=512)
         >>> where = hs.Positions.span(4)
-        >>> dense(alibi.bias(where), where)[0, 0, 3, :3].tolist()
+        >>> dense(alibi.bias(LayerContext(where)), where)[0, 0, 3, :3].tolist()
         [-1.5, -1.0, -0.5]
     """
     shape = Shape(
@@ -59,22 +63,23 @@ def build(
 
 def make(name: str, shape: Shape, options: Mapping[str, object]) -> Encoding:
     """Return a new encoding for a given shape; `options` are the fields of its config."""
-    wrapper, base = encoding_type(name)
-    base_fields = {item.name for item in fields(base.config_type)}
-    wrapper_fields = {item.name for item in fields(wrapper.config_type)} if wrapper else set()
+    wrapper, parts = kinds(name)
+    known = {item.name for kind in kinds(name).all for item in fields(kind.config_type)}
     for option in options:
-        if option not in base_fields | wrapper_fields:
-            known = sorted(base_fields | wrapper_fields)
-            raise unknown(f"field of {name!r}", option, known)
+        if option not in known:
+            raise unknown(f"field of {name!r}", option, sorted(known))
+    if wrapper is None and len(parts) == 1:
+        return parts[0](shape, _config(parts[0], options))
+    own = {option: value for option, value in options.items() if option not in SHARED}
+    inner = [part(shape, _config(part, own)) for part in parts]
     if wrapper is None:
-        return base(shape, _config(base, options))
-    inner = base(shape, _config(base, _only(options, base_fields - SHARED)))
-    return wrapper(shape, _config(wrapper, _only(options, wrapper_fields)), inner)
+        return Combined(shape, _config(Combined, options), inner)
+    base = inner[0] if len(inner) == 1 else Combined(shape, Config(), inner)
+    return wrapper(shape, _config(wrapper, options), base)
 
 
 def _config(kind: type[Encoding], options: Mapping[str, object]) -> Config:
-    return kind.config_type(**check_values(kind.config_type, options))
-
-
-def _only(options: Mapping[str, object], names: set[str]) -> dict[str, object]:
-    return {key: value for key, value in options.items() if key in names}
+    """Return the config of a class from those of the options that it has."""
+    names = {item.name for item in fields(kind.config_type)}
+    mine = {option: value for option, value in options.items() if option in names}
+    return kind.config_type(**check_values(kind.config_type, mine))

@@ -20,13 +20,12 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.bias import Bias, Pairwise, Slope
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.types import Positions
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus": F.softplus}
@@ -71,8 +70,6 @@ class _RunningSum(Encoding):
         },
         {"h_attn.weight": "increment.weight", "h_attn.bias": "increment.bias"},
     )
-    streams = True
-    adds_bias = True
     toeplitz = False
     context_dependent = True
     config: WeightedConfig | UnweightedConfig | KernelConfig
@@ -82,33 +79,22 @@ class _RunningSum(Encoding):
         self.increment = nn.Linear(shape.width, shape.heads)
         self.weight = nn.Linear(shape.width, shape.heads) if weighted else None
 
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Float[Tensor, "b h"] | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream:
+    def stream(self, read: LayerInput) -> Stream:
         """Return S of every token, in float64, and its weight as a query."""
-        delta = ACTIVATIONS[self.config.increments](self.increment(x))
+        delta = ACTIVATIONS[self.config.increments](self.increment(read.x))
         total = -delta.double().cumsum(dim=1).transpose(1, 2)
-        if carry is not None:
-            total = total + carry[..., None]
+        if read.carry is not None:
+            total = total + read.carry[..., None]
         if self.weight is None:
             return Stream(total)
-        return Stream(total, F.softplus(self.weight(x)).transpose(1, 2))
+        return Stream(total, F.softplus(self.weight(read.x)).transpose(1, 2))
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Bias:
+    def bias(self, layer: LayerContext) -> Bias:
         """Return weight_i (S_i - S_j)."""
-        queries, keys = self.need_streams(positions, queries, keys)
+        queries, keys = self.need_streams(layer)
         if self.shape.causal:
             return Slope(queries.weight, queries.sums, keys.sums)
-        return _pairwise(positions, queries, keys, lambda gap: -gap.abs())
+        return _pairwise(layer.positions, queries, keys, lambda gap: -gap.abs())
 
 
 class CABLE(_RunningSum):
@@ -144,18 +130,12 @@ class KCABLE(_RunningSum):
     def __init__(self, shape: Shape, config: KernelConfig) -> None:
         super().__init__(shape, config, weighted=config.weights != "none")
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Bias:
+    def bias(self, layer: LayerContext) -> Bias:
         """Return -ln((S_i - S_j)^2 + 1); it is even, so both directions use this formula."""
-        queries, keys = self.need_streams(positions, queries, keys)
+        queries, keys = self.need_streams(layer)
         inside = self.config.weights == "inside"
         return _pairwise(
-            positions, queries, keys, lambda gap: -torch.log1p(gap.square()), inside=inside
+            layer.positions, queries, keys, lambda gap: -torch.log1p(gap.square()), inside=inside
         )
 
 

@@ -13,12 +13,11 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import nn
 
-from headscape.encodings.base import Config, Encoding, Role, Shape
-from headscape.encodings.rotation import pairs_of, turn_by
-from headscape.encodings.stream import Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.context import LayerInput, Side, Stream
+from headscape.encodings.rotation import Turn, pairs_of
 from headscape.encodings.token_sums import running_sum
 from headscape.errors import at_least
 
@@ -48,8 +47,6 @@ class CARoPE(Encoding):
     shows = "final"
     toeplitz = False
     context_dependent = True
-    rotates = True
-    streams = True
     config_type = CARoPEConfig
     config: CARoPEConfig
 
@@ -58,27 +55,16 @@ class CARoPE(Encoding):
         self.pairs = pairs_of(self.title, shape.head_dim)
         self.frequency = nn.Linear(shape.width, shape.heads, bias=False)
 
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Float[Tensor, "b h m"] | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream:
+    def stream(self, read: LayerInput) -> Stream:
         """Return the angles of every token, and the last sum."""
-        base = 1 / (F.softplus(self.frequency(x)).double().transpose(1, 2) + 1)
+        base = 1 / (F.softplus(self.frequency(read.x)).double().transpose(1, 2) + 1)
         first = self.config.first_power
-        power = torch.arange(first, first + self.pairs, device=x.device)
+        power = torch.arange(first, first + self.pairs, device=read.x.device)
         step = base[..., None] ** power
-        total = running_sum(step, carry, starts)
+        total = running_sum(step, read.carry, read.starts)
         angle = total if self.config.own == "counted" else total - step
         return Stream(angle=angle, carry=total[:, :, -1])
 
-    def rotate(
-        self,
-        x: Float[Tensor, "b h t e"],
-        at: Int[Tensor, "#b t"],
-        role: Role,
-        stream: Stream | None = None,
-    ) -> Float[Tensor, "b h t e"]:
-        """Return x with each token's pairs rotated by its angles."""
-        return turn_by(x, self.need_angle(stream, x.shape[2]), self.config.pairing)
+    def turn(self, side: Side) -> Turn:
+        """Return the rotation of each token's pairs by its angles."""
+        return Turn.by(self.need_angle(side), self.config.pairing)

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.context import LayerContext
 from headscape.errors import at_least
+from headscape.mixing import CountedTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,6 @@ class CoPE(Encoding):
     formula = "S = A + q_i.e[sum_{j<=t<=i} sigmoid(A_it)]"
     published = ({"pos_emb": "table"},)
     no_bidirectional_form = "its positions are counted backwards from the query"
-    mixes = True
     toeplitz = False
     pointwise = False
     context_dependent = True
@@ -57,26 +57,7 @@ class CoPE(Encoding):
         """Convert [1, head dim, n], or x-transformers' [n, head dim], to [head dim, n]."""
         return value.T if value.ndim == 2 else value.squeeze(0)
 
-    def mix(
-        self,
-        scores: Float[Tensor, "b h t s"],
-        bias: Float[Tensor, "#b h t s"] | None,
-        visible: Bool[Tensor, "#b 1 t s"],
-        queries: Float[Tensor, "b h t e"] | None = None,
-    ) -> Float[Tensor, "b h t s"]:
-        """Return the scores plus z_i at the counted position."""
-        assert queries is not None
-        # At least float32: a bfloat16 count stops growing at 256.
-        work = torch.promote_types(scores.dtype, torch.float32)
-        gates = scores.to(work).sigmoid() * visible
-        count = gates.flip(-1).cumsum(dim=-1).flip(-1).clamp(max=self.config.positions - 1)
-        z = queries.to(work) @ self.table.to(work)
-        # A count that is not a number has no index; the last line makes its score NaN.
-        index = count.nan_to_num(nan=0.0)
-        below = index.floor()
-        lower = z.gather(-1, below.long())
-        upper = z.gather(-1, index.ceil().long())
-        term = lower + (count - below) * (upper - lower)
-        if self.config.divide == "sum":
-            term = term / self.shape.head_dim**0.5
-        return scores + term.to(scores.dtype)
+    def mixing(self, layer: LayerContext) -> CountedTable:
+        """Return the table; with divide="sum" its terms are divided like the scores."""
+        root = self.shape.head_dim**0.5
+        return CountedTable(self.table, root if self.config.divide == "sum" else 1.0)

@@ -11,15 +11,14 @@ CABLE code's own DAPE does not (base_bias="channel-only").
 from dataclasses import dataclass
 from typing import Literal
 
-import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor, cat, nn
+from torch import nn
 
 from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.context import LayerContext
 from headscape.encodings.wrapper import Wrapper
 from headscape.errors import at_least
+from headscape.mixing import PairPerceptron
 
-LEAK = 0.01
 LAYERS = {
     "0.weight": "inner.weight",
     "0.bias": "inner.bias",
@@ -62,15 +61,9 @@ class DAPE(Wrapper):
         self.inner = nn.Linear(channels, config.hidden)
         self.outer = nn.Linear(config.hidden, shape.heads)
 
-    def mix(
-        self,
-        scores: Float[Tensor, "b h t s"],
-        bias: Float[Tensor, "#b h t s"] | None,
-        visible: Bool[Tensor, "#b 1 t s"],
-        queries: Float[Tensor, "b h t e"] | None = None,
-    ) -> Float[Tensor, "b h t s"]:
-        """Return scores plus bias plus the perceptron's output."""
-        channels = scores if bias is None else cat([scores, bias.expand_as(scores)], dim=1)
-        hidden = F.leaky_relu(self.inner(channels.movedim(1, -1)), LEAK)
-        mixed: Tensor = scores + self.outer(hidden).movedim(-1, 1)
-        return mixed if bias is None or self.config.base_bias == "channel-only" else mixed + bias
+    def mixing(self, layer: LayerContext) -> PairPerceptron:
+        """Return the perceptron."""
+        inner, outer = self.inner, self.outer
+        return PairPerceptron(
+            inner.weight, inner.bias, outer.weight, outer.bias, self.config.base_bias == "added"
+        )

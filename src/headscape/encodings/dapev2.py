@@ -17,15 +17,13 @@ zero in both.
 from dataclasses import dataclass
 from typing import Literal
 
-import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor, arange, cat, nn
+from torch import nn
 
 from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.context import LayerContext
 from headscape.encodings.wrapper import Wrapper
 from headscape.errors import InputError, at_least
-
-LEAK = 0.01
+from headscape.mixing import KeyConvolution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,20 +69,15 @@ class DAPEv2(Wrapper):
         self.inner = nn.Conv2d(channels, config.hidden, size, padding=padding)
         self.outer = nn.Conv2d(config.hidden, shape.heads, size, padding=padding)
 
-    def mix(
-        self,
-        scores: Float[Tensor, "b h t s"],
-        bias: Float[Tensor, "#b h t s"] | None,
-        visible: Bool[Tensor, "#b 1 t s"],
-        queries: Float[Tensor, "b h t e"] | None = None,
-    ) -> Float[Tensor, "b h t s"]:
-        """Return scores plus bias plus the convolution's output."""
-        channels = scores if bias is None else cat([scores, bias.expand_as(scores)], dim=1)
-        channels = channels.masked_fill(~visible, 0.0)
-        extra = self.config.kernel // 2 if self.config.boundary == "masked" else 0
-        hidden = F.leaky_relu(self.inner(F.pad(channels, (0, extra))), LEAK)
-        first = visible.to(arange(0).dtype).argmax(dim=-1, keepdim=True)
-        column = arange(hidden.shape[-1], device=hidden.device)
-        hidden = hidden.masked_fill(column < first, 0.0)
-        mixed: Tensor = self.outer(hidden)[..., : scores.shape[-1]]
-        return scores + mixed if bias is None else scores + bias + mixed
+    def mixing(self, layer: LayerContext) -> KeyConvolution:
+        """Return the two convolutions."""
+        inner, outer = self.inner, self.outer
+        assert inner.bias is not None
+        assert outer.bias is not None
+        return KeyConvolution(
+            inner.weight[:, :, 0],
+            inner.bias,
+            outer.weight[:, :, 0],
+            outer.bias,
+            self.config.boundary,
+        )

@@ -27,10 +27,8 @@ from torch import Tensor, nn
 
 from headscape.bias import Sheared
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads, need_heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.context import LayerContext, QueriesAndKeys
 from headscape.errors import InputError, at_least
-from headscape.types import Positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +78,6 @@ class DeBERTa(Encoding):
             "pos_query_proj.bias": "query.bias",
         },
     )
-    adds_bias = True
-    reads_heads = True
     toeplitz = False
     context_dependent = True
     config_type = DeBERTaConfig
@@ -101,16 +97,10 @@ class DeBERTa(Encoding):
         terms = 3 if self.config.terms == "both" else 2
         return 1 / math.sqrt(terms * self.shape.head_dim)
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Sheared:
+    def bias(self, layer: LayerContext) -> Sheared:
         """Return content to position by query and position to content by key, both scaled."""
-        heads = need_heads(self.title, positions, heads)
-        distance, _ = self.distances(positions, self.rows.device)
+        heads = self.need_heads(layer)
+        distance, _ = self.distances(layer.positions, self.rows.device)
         # All distances from `far` on share one row, and a basis continues with its last column.
         far = self.config.buckets if self.config.bucketing == "none" else self.config.max_distance
         distance = distance[distance.abs() <= far]
@@ -124,7 +114,9 @@ class DeBERTa(Encoding):
             by_query = nothing, k_rows.new_zeros(1, 1, k_rows.shape[2])
         return Sheared(*by_query, zero, None if self.config.terms == "c2p" else by_key, row)
 
-    def projected(self, heads: Heads) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
+    def projected(
+        self, heads: QueriesAndKeys
+    ) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
         """Return Q_r and K_r; of a term that is left out, the other's."""
         rows = self.rows if self.row_norm is None else self.row_norm(self.rows)
         if self.config.share_att_key:

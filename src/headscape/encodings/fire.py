@@ -20,10 +20,8 @@ from torch import Tensor, nn
 
 from headscape.bias import Perceptron
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.context import LayerContext
 from headscape.errors import InputError, at_least
-from headscape.types import Positions
 
 EPSILON = 1e-6
 LEAK = {"relu": 0.0, "leaky_relu": 0.01}
@@ -70,7 +68,6 @@ class FIRE(Encoding):
     no_bidirectional_form = (
         "its normaliser is the query's position, which is an upper bound only for keys before it"
     )
-    adds_bias = True
     shift_invariant = False
     toeplitz = False
     config_type = FIREConfig
@@ -99,20 +96,14 @@ class FIRE(Encoding):
             )
         super().load_published(tensors, source=source, prefix=prefix)
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Perceptron:
+    def bias(self, layer: LayerContext) -> Perceptron:
         """Return the perceptron and its input, a table by distance over a divisor per query."""
-        distance, zero = self.distances(positions, self.c.device)
+        distance, zero = self.distances(layer.positions, self.c.device)
         # At least float32: bfloat16 cannot represent every position above 256.
         work = torch.promote_types(self.c.dtype, torch.float32)
         threshold = (self.length_multiplier.to(work) * self.config.length).abs()
         rate = self.c.to(work).abs()
-        at = torch.maximum(positions.q.to(rate.dtype), threshold)
+        at = torch.maximum(layer.positions.q.to(rate.dtype), threshold)
         return Perceptron(
             near=torch.log1p(rate * distance),
             zero=zero,
@@ -122,5 +113,5 @@ class FIRE(Encoding):
             out_weight=self.outer.weight.to(work),
             out_bias=self.outer.bias.to(work),
             leak=LEAK[self.config.activation],
-            at=positions.q,
+            at=layer.positions.q,
         )

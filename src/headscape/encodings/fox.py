@@ -14,14 +14,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.bias import Bias, Pairwise, Slope
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
-from headscape.types import Positions
+from headscape.encodings.context import LayerContext, LayerInput, Stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +41,6 @@ class FoX(Encoding):
         {"f_proj.weight": "gate.weight", "f_proj.bias": "gate.bias"},
         {"to_forget_gates.0.weight": "gate.weight", "to_forget_gates.0.bias": "gate.bias"},
     )
-    streams = True
-    adds_bias = True
     toeplitz = False
     context_dependent = True
     config_type = FoXConfig
@@ -59,28 +55,17 @@ class FoX(Encoding):
         """Set the gate's bias to `gate_bias`."""
         nn.init.constant_(self.gate.bias, self.config.gate_bias)
 
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Float[Tensor, "b h"] | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream:
+    def stream(self, read: LayerInput) -> Stream:
         """Return G of every token, in float64; if bidirectional, R too."""
-        total = F.logsigmoid(self.gate(x)).double().cumsum(dim=1).transpose(1, 2)
+        total = F.logsigmoid(self.gate(read.x)).double().cumsum(dim=1).transpose(1, 2)
         if not self.shape.causal:
             forward, backward = total.chunk(2, dim=1)
             return Stream(forward, backward=backward)
-        return Stream(total if carry is None else total + carry[..., None])
+        return Stream(total if read.carry is None else total + read.carry[..., None])
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Bias:
+    def bias(self, layer: LayerContext) -> Bias:
         """Return G_i - G_j, and R_j - R_i for keys to the right."""
-        queries, keys = self.need_streams(positions, queries, keys)
+        queries, keys = self.need_streams(layer)
         if self.shape.causal:
             return Slope(None, queries.sums, keys.sums)
 
@@ -89,6 +74,8 @@ class FoX(Encoding):
             assert keys.backward is not None
             left = queries.sums[:, :, rows, None] - keys.sums[:, :, None, cols]
             right = keys.backward[:, :, None, cols] - queries.backward[:, :, rows, None]
-            return torch.where(positions.block(rows, cols).distance()[:, None] >= 0, left, right)
+            return torch.where(
+                layer.positions.block(rows, cols).distance()[:, None] >= 0, left, right
+            )
 
-        return Pairwise(fn, positions)
+        return Pairwise(fn, layer.positions)

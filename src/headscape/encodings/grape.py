@@ -21,14 +21,13 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.bias import Bias, Pairwise, Sheared
 from headscape.encodings.alibi import fairseq
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads, need_heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.errors import InputError
 from headscape.types import Positions
 
@@ -70,7 +69,6 @@ class GRAPE(Encoding):
     formula = "S = A - (i-j) m_h softplus(omega_h) softplus(u_h.k_j / sqrt(e))"
     published = ({"omega": "omega", "u": "u", "v": "w", "c_p.weight": "path.weight"},)
     no_bidirectional_form = "its decay is defined for keys before the query"
-    adds_bias = True
     toeplitz = False
     context_dependent = True
     config_type = GRAPEConfig
@@ -80,7 +78,7 @@ class GRAPE(Encoding):
         super().__init__(shape, config)
         gate, size = config.gate, (shape.heads, shape.head_dim)
         self.streams = self.path_form = gate == "path"
-        self.reads_heads = self.shift_invariant = not self.path_form
+        self.shift_invariant = not self.path_form
         self.dims = config.path_dim or shape.head_dim
         if self.path_form and self.dims % 2:
             raise InputError(f"GRAPE with gate='path' needs an even head dim, got {self.dims}.")
@@ -94,31 +92,20 @@ class GRAPE(Encoding):
         if gate != "key":
             self.w = nn.Parameter(torch.randn(size) / math.sqrt(shape.head_dim))
 
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Tensor | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream | None:
+    def stream(self, read: LayerInput) -> Stream | None:
         """Return p by query and p' by key, for GRAPE-AP."""
         if self.path is None:
             return None
-        p = self.path(x).unflatten(-1, (self.shape.heads, self.dims)).transpose(1, 2)
+        p = self.path(read.x).unflatten(-1, (self.shape.heads, self.dims)).transpose(1, 2)
         return Stream(query=p, key=F.rms_norm(p, (self.dims,)))
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Bias:
+    def bias(self, layer: LayerContext) -> Bias:
         """Return the gated decay by distance, or GRAPE-AP's sums over the tokens between."""
         if self.path is not None:
-            return self.along_path(positions, *self.need_streams(positions, queries, keys))
-        heads = need_heads(self.title, positions, heads)
+            return self.along_path(layer.positions, *self.need_streams(layer))
+        heads = self.need_heads(layer)
         assert self.omega is not None
-        distance, zero = self.distances(positions, self.omega.device)
+        distance, zero = self.distances(layer.positions, self.omega.device)
         # At least float32: bfloat16 cannot represent every distance above 256.
         work = torch.promote_types(self.omega.dtype, torch.float32)
         rate = (F.softplus(self.omega.to(work)) * self.slopes(work))[:, None, None]

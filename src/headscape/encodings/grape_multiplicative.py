@@ -19,12 +19,12 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.encodings.base import Config, Encoding, Role, Shape
-from headscape.encodings.rotation import pairs_of, powers, turn_by
-from headscape.encodings.stream import Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.context import LayerInput, Side, Stream
+from headscape.encodings.rotation import Turn, pairs_of, powers
 from headscape.encodings.token_sums import running_sum
 from headscape.errors import InputError
 
@@ -75,7 +75,6 @@ class GRAPEMultiplicative(Encoding):
     )
     toeplitz = False
     context_dependent = True
-    rotates = True
     config_type = GRAPEMultiplicativeConfig
     config: GRAPEMultiplicativeConfig
 
@@ -95,32 +94,22 @@ class GRAPEMultiplicative(Encoding):
         if self.step is not None:
             nn.init.constant_(self.step.bias, math.log(math.expm1(FIRST_STEP)))
 
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Float[Tensor, "b h m"] | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream | None:
+    def stream(self, read: LayerInput) -> Stream | None:
         """Return the angles of every token, and the last sum; nothing in the index form."""
         if self.step is None:
             return None
-        z, scale = self.step(x), self.config.scale
+        z, scale = self.step(read.x), self.config.scale
         step = torch.sigmoid(z / scale) if self.config.increments == "sigmoid" else F.softplus(z)
         step = step.double().transpose(1, 2)[..., None]
-        total = running_sum(step, carry, starts)
+        total = running_sum(step, read.carry, read.starts)
         return Stream(angle=-(total - step) * self._frequency(), carry=total[:, :, -1])
 
-    def rotate(
-        self,
-        x: Float[Tensor, "b h t e"],
-        at: Int[Tensor, "#b t"],
-        role: Role,
-        stream: Stream | None = None,
-    ) -> Float[Tensor, "b h t e"]:
-        """Return x with each token's pairs rotated by its angles."""
+    def turn(self, side: Side) -> Turn:
+        """Return the rotation of each token's pairs by its angles."""
         if self.step is None:
-            return turn_by(x, -at[:, None, :, None] * self._frequency(), "halves")
-        return turn_by(x, self.need_angle(stream, x.shape[2]), "halves")
+            angle = -side.at[:, None, :, None] * self._frequency()
+            return Turn.by(angle, "halves", by_tokens=False)
+        return Turn.by(self.need_angle(side), "halves")
 
     def _frequency(self) -> Float[Tensor, "#h 1 m"]:
         found = (self.log_frequency.double() / self.stored).exp()

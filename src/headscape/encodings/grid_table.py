@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from headscape.bias import Pairwise
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.context import LayerContext
 from headscape.errors import at_least
 from headscape.types import Positions
 
@@ -50,7 +49,6 @@ class Grid(Encoding):
     paper = "Liu et al. 2021, arXiv:2103.14030 (Swin)"
     formula = "S = A + r_h[y_i-y_j, x_i-x_j]"
     published = ({"relative_position_bias_table": "table"},)
-    adds_bias = True
     shift_invariant = False
     toeplitz = False
     config_type = GridConfig
@@ -64,19 +62,13 @@ class Grid(Encoding):
         entries = (2 * self.rows - 1) * (2 * self.columns - 1) + 3 * config.class_token
         self.table = nn.Parameter(torch.randn(entries, shape.heads) * 0.02)
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Pairwise:
+    def bias(self, layer: LayerContext) -> Pairwise:
         """Return the table's value for every pair."""
 
         def fn(rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
-            return self.table[self.index(positions.block(rows, cols))].movedim(-1, 1)
+            return self.table[self.index(layer.positions.block(rows, cols))].movedim(-1, 1)
 
-        return Pairwise(fn, positions)
+        return Pairwise(fn, layer.positions)
 
     def index(self, positions: Positions) -> Int[Tensor, "#b t s"]:
         """Return the entry of the table for every pair."""

@@ -17,15 +17,12 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import nn
 
 from headscape.bias import Sheared
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.errors import at_least
-from headscape.types import Positions
 
 LONGEST = 1024
 """The extent of Inkling's full layers."""
@@ -64,8 +61,6 @@ class Inkling(Encoding):
         },
     )
     no_bidirectional_form = "its curves start at distance 0"
-    streams = True
-    adds_bias = True
     toeplitz = False
     context_dependent = True
     config_type = InklingConfig
@@ -83,24 +78,13 @@ class Inkling(Encoding):
         """1/e, unless the model's scale is asked for."""
         return 1 / self.shape.head_dim if self.config.qk_scale == "head_dim" else None
 
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Tensor | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream:
+    def stream(self, read: LayerInput) -> Stream:
         """Return r of every token."""
-        r = self.project(x).unflatten(-1, (self.shape.heads, self.config.rank))
+        r = self.project(read.x).unflatten(-1, (self.shape.heads, self.config.rank))
         return Stream(query=r.transpose(1, 2))
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Sheared:
+    def bias(self, layer: LayerContext) -> Sheared:
         """Return every query's curve; a column of zeros ends it."""
-        queries, _ = self.need_streams(positions, queries, keys)
+        queries, _ = self.need_streams(layer)
         assert queries.query is not None
         return Sheared(queries.query, F.pad(self.bank, (0, 1))[None], 0)

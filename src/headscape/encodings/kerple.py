@@ -11,15 +11,16 @@ forward does. Their code shares one pair across all layers; the DAPE and CABLE c
 layer (our default; a model's `share_encoding` selects).
 """
 
+from abc import abstractmethod
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
-from headscape.types import Positions
+from headscape.encodings.context import LayerContext
+from headscape.mixing import Product
 
 FLOOR = 0.01
 """The authors' lower clamp."""
@@ -27,17 +28,14 @@ CEILING = 2.0
 """Their upper clamp of the power's exponent; the kernel is valid up to here."""
 
 
-class Kerple(Encoding):
-    """The logarithmic kernel."""
+class _Kernel(Encoding):
+    """A kernel of the distance with two learned numbers per head."""
 
-    title = "Kerple"
     paper = "Chi et al. 2022, arXiv:2205.09921"
-    formula = "S = A - p_h ln(1 + a_h |i-j|)"
     published = (
         {"bias_p": "raw_p", "bias_a": "raw_a"},
         {"wei_p": "raw_p", "wei_a": "raw_a"},
     )
-    adds_bias = True
 
     def __init__(self, shape: Shape, config: Config) -> None:
         super().__init__(shape, config)
@@ -46,6 +44,10 @@ class Kerple(Encoding):
         self.load_published(
             {"bias_p": 2 * torch.rand(shape.heads), "bias_a": torch.rand(shape.heads)}
         )
+
+    @abstractmethod
+    def kernel(self, distance: Float[Tensor, " n"]) -> Float[Tensor, "h n"]:
+        """Return the kernel's value at each distance."""
 
     def p(self) -> Float[Tensor, " h"]:
         """Return the factor of the logarithm."""
@@ -59,30 +61,32 @@ class Kerple(Encoding):
         """Convert [h, 1, 1] to the logarithm of the clamped values, [h]."""
         return value.reshape(-1).clamp(min=FLOOR).log()
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Toeplitz:
+    def by_distance(self, layer: LayerContext) -> Toeplitz:
         """Return the kernel by distance."""
-        distance, zero = self.distances(positions, self.raw_p.device)
+        distance, zero = self.distances(layer.positions, self.raw_p.device)
         # At least float32: bfloat16 cannot represent every distance above 256.
         work = torch.promote_types(self.raw_p.dtype, torch.float32)
         return Toeplitz(self.kernel(distance.abs().to(work)), zero)
+
+
+class Kerple(_Kernel):
+    """The logarithmic kernel."""
+
+    title = "Kerple"
+    formula = "S = A - p_h ln(1 + a_h |i-j|)"
 
     def kernel(self, distance: Float[Tensor, " n"]) -> Float[Tensor, "h n"]:
         """Return -p ln(1 + a distance)."""
         p, a = (value.to(distance.dtype)[:, None] for value in (self.p(), self.a()))
         return -p * torch.log1p(a * distance)
 
+    def bias(self, layer: LayerContext) -> Toeplitz:
+        """Return the kernel by distance."""
+        return self.by_distance(layer)
 
-class KerplePower(Kerple):
-    """The power kernel."""
 
-    title = "Kerple (power)"
-    formula = "S = A - a_h |i-j|^p_h"
+class _Power(_Kernel):
+    """-a distance^p."""
 
     def p(self) -> Float[Tensor, " h"]:
         """Return the exponent, between 0 and 2."""
@@ -101,16 +105,30 @@ class KerplePower(Kerple):
         return -a * torch.where(distance > 0, distance.clamp(min=1) ** p, 0.0)
 
 
-class KerpleWeight(KerplePower):
+class KerplePower(_Power):
+    """The power kernel."""
+
+    title = "Kerple (power)"
+    formula = "S = A - a_h |i-j|^p_h"
+
+    def bias(self, layer: LayerContext) -> Toeplitz:
+        """Return the kernel by distance."""
+        return self.by_distance(layer)
+
+
+class KerpleWeight(_Power):
     """The power kernel as a weight: the scores are multiplied by its exponential."""
 
     title = "Kerple (weight)"
     formula = "S = A exp(-a_h |i-j|^p_h)"
-    mixes = True
-    scales_scores = True
+    published = _Kernel.published[::-1]
     toeplitz = False
     context_dependent = True
 
     def kernel(self, distance: Float[Tensor, " n"]) -> Float[Tensor, "h n"]:
         """Return exp(-a distance^p)."""
         return super().kernel(distance).exp()
+
+    def mixing(self, layer: LayerContext) -> Product:
+        """Return the table that multiplies the scores."""
+        return Product(self.by_distance(layer))

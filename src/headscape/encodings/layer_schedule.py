@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from headscape.encodings.base import SHARED
-from headscape.encodings.names import COMMA, encoding_type
+from headscape.encodings.names import COMMA, kinds
 from headscape.encodings.shipped_schedules import SHIPPED
 from headscape.errors import InputError, unknown
 
@@ -35,7 +35,7 @@ class Entry:
     @property
     def at_input(self) -> bool:
         """Whether it acts on the token embeddings."""
-        return encoding_type(self.name)[1].at_input
+        return any(kind.at_input for kind in kinds(self.name).parts)
 
 
 def is_schedule(pattern: str) -> bool:
@@ -70,7 +70,7 @@ def parse(pattern: str) -> list[Entry]:
                 f"{name!r} is a schedule of layers, so it cannot be an entry of {pattern!r}: write "
                 f"its pattern out, {SHIPPED[name].pattern!r}."
             )
-        encoding_type(name)
+        kinds(name)
         found += [Entry(name, _parse_fields(pattern, options))] * int(times)
     if any(entry.at_input for entry in found) and len({entry.name for entry in found}) > 1:
         name = next(entry.name for entry in found if entry.at_input)
@@ -139,8 +139,7 @@ def shared_fields(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def _fields(name: str) -> set[str]:
-    kinds = [kind for kind in encoding_type(name) if kind is not None]
-    return {item.name for kind in kinds for item in fields(kind.config_type)}
+    return {item.name for kind in kinds(name).all for item in fields(kind.config_type)}
 
 
 def _only(options: Mapping[str, object], names: set[str] | frozenset[str]) -> dict[str, object]:

@@ -37,7 +37,6 @@ class Learned(Encoding):
     formula = "x = token + table[i]"
     shows = None
     published = ({"wpe.weight": "table.weight"}, {"embed_positions.weight": "table.weight"})
-    at_input = True
     shift_invariant = False
     config_type = LearnedConfig
     config: LearnedConfig

@@ -1,6 +1,7 @@
 """Every encoding by name: the table of the package, and what users and installed packages add.
 
-A name with a plus is a wrapper around an encoding, for example dapev2+kerple. An installed package
+A plus combines encodings (rope+fox), or puts a wrapper around one (dapev2+kerple) or around a
+combination (dapev2+rope+fox). An installed package
 adds an encoding through the entry-point group `headscape.encodings`, whose entry names are the
 names of encodings. Such an entry is imported when its name is first asked for.
 """
@@ -8,6 +9,7 @@ names of encodings. Such an entry is imported when its name is first asked for.
 import re
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import NamedTuple
 
 from headscape.encodings.alibi import ALiBi
 from headscape.encodings.bam import BAM
@@ -96,10 +98,11 @@ WRAPPERS: dict[str, type[Wrapper]] = {
 class UnknownEncodingError(InputError):
     """A name that is not in the table of encodings."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, combined: bool = False) -> None:
         self.name = name
+        known = [*ENCODINGS, *(WRAPPERS if combined else SHIPPED)]
         advice = "; load a file of your own with --plugin"
-        super().__init__(str(unknown("encoding", name, [*ENCODINGS, *SHIPPED], advice)))
+        super().__init__(str(unknown("encoding", name, known, advice)))
 
     def in_folder(self, folder: Path, file: str | None = None) -> InputError:
         """Return the error for a model on disk; `file` defined its encoding when it was trained."""
@@ -142,21 +145,46 @@ def check_entry(name: object, kind: object) -> None:
         )
 
 
-def encoding_type(name: str) -> tuple[type[Wrapper] | None, type[Encoding]]:
-    """Return the wrapper, if any, and the encoding that a name stands for."""
-    wrapper, plus, base = name.rpartition("+")
-    if base == "none":
-        base = "nope"  # DAPE's authors write "none" for scores alone
-    for part in (base, wrapper):
-        if part and part not in ENCODINGS and part not in WRAPPERS:
-            _load_installed(part)
-    if base in WRAPPERS:
-        raise InputError(f"{base!r} wraps an encoding: write {base + '+kerple'!r}, for example.")
-    if base not in ENCODINGS:
-        raise UnknownEncodingError(base)
-    if plus and wrapper not in WRAPPERS:
-        raise unknown("wrapper", wrapper, WRAPPERS)
-    return WRAPPERS[wrapper] if plus else None, ENCODINGS[base]
+class Kinds(NamedTuple):
+    """The classes that a name stands for."""
+
+    wrapper: type[Wrapper] | None
+    parts: tuple[type[Encoding], ...]
+    """One encoding, or those that are combined."""
+
+    @property
+    def all(self) -> tuple[type[Encoding], ...]:
+        """The wrapper, if there is one, and the parts."""
+        return self.parts if self.wrapper is None else (self.wrapper, *self.parts)
+
+
+def split_name(name: str) -> tuple[str | None, list[str]]:
+    """Return the wrapper, if any, and the encodings in a name with pluses."""
+    first, *rest = name.split("+")
+    if first not in ENCODINGS and first not in WRAPPERS:
+        _load_installed(first)
+    return (first, rest) if first in WRAPPERS and rest else (None, [first, *rest])
+
+
+def kinds(name: str) -> Kinds:
+    """Return the classes that a name stands for."""
+    wrapper, parts = split_name(name)
+    found = []
+    for part in parts:
+        base = "nope" if part == "none" else part  # DAPE's authors write "none" for scores alone
+        if base not in ENCODINGS and base not in WRAPPERS:
+            _load_installed(base)
+        if base in WRAPPERS:
+            raise InputError(
+                f"{base!r} wraps an encoding, so it comes first: write {base + '+kerple'!r}, for "
+                f"example."
+            )
+        if base not in ENCODINGS:
+            raise UnknownEncodingError(base, combined=len(parts) > 1)
+        if len(parts) > 1 and parts.count(part) > 1:
+            raise InputError(f"{part!r} is in {name!r} more than once: leave one out.")
+        found.append(ENCODINGS[base])
+    return Kinds(None if wrapper is None else WRAPPERS[wrapper], tuple(found))
 
 
 def title(name: str) -> str:
@@ -169,16 +197,16 @@ def title(name: str) -> str:
     if re.search("[,:*]", name):
         entry = rf"(^|{COMMA})\s*([^,:*]+)"
         return re.sub(entry, lambda part: part[1] + title(part[2].strip()), name)
-    return "+".join(kind.title for kind in encoding_type(name) if kind is not None)
+    return "+".join(kind.title for kind in kinds(name).all)
 
 
 def slug(name: str) -> str:
     """Return how the file name of an encoding's figure ends, for example dapev2-kerple."""
     if name in SHIPPED or re.search("[,:*]", name):
         return file_name(name)
-    wrapper, _, base = name.rpartition("+")
-    own = encoding_type(name)[1].slug or base
-    return f"{wrapper}-{own}" if wrapper else own
+    wrapper, parts = split_name(name)
+    own = [kind.slug or part for kind, part in zip(kinds(name).parts, parts, strict=True)]
+    return "-".join(own if wrapper is None else [wrapper, *own])
 
 
 def load_all_installed() -> None:

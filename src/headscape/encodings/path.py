@@ -18,17 +18,14 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Bias, Slope
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads
+from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.encodings.reflections import Reflections
-from headscape.encodings.stream import Stream
 from headscape.encodings.token_sums import running_sum, short_convolution
 from headscape.errors import InputError, at_least
-from headscape.types import Positions
 
 FLOOR = 1e-6
 """Added to a squared length before w is divided by it, as in the authors' code."""
@@ -85,8 +82,6 @@ class PaTH(Encoding):
     no_bidirectional_form = "its reflections are those between a key and a later query"
     toeplitz = False
     context_dependent = True
-    streams = True
-    moves_keys = True
     config_type = PaTHConfig
     config: PaTHConfig
 
@@ -113,44 +108,35 @@ class PaTH(Encoding):
             return value.reshape(*size, -1)
         return value.reshape(size) if parameter == "tap_bias" else value
 
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Float[Tensor, "b h past e"] | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream:
+    def stream(self, read: LayerInput) -> Stream:
         """Return w and beta of every token and the gates' sum; the carry is both their pasts."""
         heads = self.shape.heads
-        before, tail = (None, None) if carry is None else (carry[:, :, 0, :1], carry[:, :, 1:])
-        raw = self.up(x if self.down is None else self.down(x))
+        before, tail = (
+            (None, None) if read.carry is None else (read.carry[:, :, 0, :1], read.carry[:, :, 1:])
+        )
+        raw = self.up(read.x if self.down is None else self.down(read.x))
         raw = raw.unflatten(-1, (heads, -1)).transpose(1, 2)
         if self.taps is None:
             tail = raw[:, :, :0]
         else:
-            raw, tail = short_convolution(raw, self.taps, tail, starts)
+            raw, tail = short_convolution(raw, self.taps, tail, read.starts)
             raw = F.silu(raw if self.tap_bias is None else raw + self.tap_bias[:, None])
         w = raw * (raw.square().sum(-1, keepdim=True) + FLOOR).rsqrt()
-        beta = 2 * torch.sigmoid(self.strength(x)).transpose(1, 2)
+        beta = 2 * torch.sigmoid(self.strength(read.x)).transpose(1, 2)
         total = None
         last = w.new_zeros(w.shape[0], heads, 1, w.shape[-1], dtype=torch.float64)
         if self.forget is not None:
-            step = F.logsigmoid(self.forget(x)).transpose(1, 2)[..., None]
-            total = running_sum(step, before, starts)
+            step = F.logsigmoid(self.forget(read.x)).transpose(1, 2)[..., None]
+            total = running_sum(step, before, read.starts)
             last = last + total[:, :, -1:]
             total = total[..., 0]
         left = torch.cat([last, tail.double()], dim=2)
         return Stream(total, reflections=Reflections(w, beta), carry=left)
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Bias | None:
+    def bias(self, layer: LayerContext) -> Bias | None:
         """Return the sum of the gates between key and query, divided as the scores are."""
         if self.forget is None:
             return None
-        queries, keys = self.need_streams(positions, queries, keys)
+        queries, keys = self.need_streams(layer)
         scale = self.shape.head_dim**-0.5
         return Slope(None, scale * queries.sums, scale * keys.sums)

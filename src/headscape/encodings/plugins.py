@@ -8,7 +8,7 @@ from types import ModuleType
 
 from headscape.encodings.base import Encoding
 from headscape.encodings.layer_schedule import parse
-from headscape.encodings.names import ENCODINGS, WRAPPERS, check_entry, encoding_type, register
+from headscape.encodings.names import ENCODINGS, WRAPPERS, check_entry, kinds, register
 from headscape.errors import InputError
 
 PREFIX = "headscape_plugin_"
@@ -74,7 +74,7 @@ def defining_files(pattern: str) -> dict[str, str]:
 
 
 def _kinds(name: str) -> list[type[Encoding]]:
-    return [kind for kind in encoding_type(name) if kind is not None]
+    return list(kinds(name).all)
 
 
 def _import(path: Path, module_name: str) -> ModuleType:

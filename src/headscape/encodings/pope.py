@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.encodings.base import Config, Encoding, Role, Shape
-from headscape.encodings.stream import Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.context import Side
 from headscape.errors import InputError
 
 
@@ -44,7 +44,6 @@ class PoPE(Encoding):
     published = ({"learned_bias": "phase"},)
     toeplitz = False
     context_dependent = True
-    rotates = True
     widens = True
     config_type = PoPEConfig
     config: PoPEConfig
@@ -57,17 +56,11 @@ class PoPE(Encoding):
         """Convert x-transformers' [h, 1, e] to [h, e]."""
         return value.flatten(0, -2)
 
-    def rotate(
-        self,
-        x: Float[Tensor, "b h t e"],
-        at: Int[Tensor, "#b t"],
-        role: Role,
-        stream: Stream | None = None,
-    ) -> Float[Tensor, "b h t e2"]:
+    def rotate(self, x: Float[Tensor, "b h t e"], side: Side) -> Float[Tensor, "b h t e2"]:
         """Return magnitude times cos, then magnitude times sin, of every channel."""
         channel = torch.arange(x.shape[-1], dtype=torch.float64, device=x.device)
-        angle = at[:, None, :, None] * self.config.base ** (-channel / x.shape[-1])
-        if role == "key":
+        angle = side.at[:, None, :, None] * self.config.base ** (-channel / x.shape[-1])
+        if side.role == "key":
             phase = self.phase.clamp(-2 * math.pi, 0)
             angle = angle + phase.double()[:, None]
         size = F.softplus(x)

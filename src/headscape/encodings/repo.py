@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.encodings.base import Config, Encoding, Role, Shape
-from headscape.encodings.rotation import pairs_of, powers, turn_by
-from headscape.encodings.stream import Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.context import LayerInput, Side, Stream
+from headscape.encodings.rotation import Turn, pairs_of, powers
 from headscape.errors import InputError, at_least
 
 
@@ -66,8 +66,6 @@ class RePo(Encoding):
     )
     toeplitz = False
     context_dependent = True
-    rotates = True
-    streams = True
     config_type = RePoConfig
     config: RePoConfig
 
@@ -89,22 +87,11 @@ class RePo(Encoding):
         z: Tensor = self.final(x)
         return z.transpose(1, 2)
 
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Tensor | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream:
+    def stream(self, read: LayerInput) -> Stream:
         """Return the angles of every token."""
-        rate = powers(self.config.base, self.shape.head_dim).to(x.device)
-        return Stream(angle=self.position(x).double()[..., None] * rate)
+        rate = powers(self.config.base, self.shape.head_dim).to(read.x.device)
+        return Stream(angle=self.position(read.x).double()[..., None] * rate)
 
-    def rotate(
-        self,
-        x: Float[Tensor, "b h t e"],
-        at: Int[Tensor, "#b t"],
-        role: Role,
-        stream: Stream | None = None,
-    ) -> Float[Tensor, "b h t e"]:
-        """Return x with each token's pairs rotated by its angles."""
-        return turn_by(x, self.need_angle(stream, x.shape[2]), self.config.pairing)
+    def turn(self, side: Side) -> Turn:
+        """Return the rotation of each token's pairs by its angles."""
+        return Turn.by(self.need_angle(side), self.config.pairing)

@@ -23,10 +23,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscape.encodings.base import Config, Encoding, Role, Shape
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.context import Side
 from headscape.encodings.rope_scaling import SCALINGS, Band
-from headscape.encodings.rotation import turn
-from headscape.encodings.stream import Stream
+from headscape.encodings.rotation import Turn
 from headscape.errors import InputError, at_least
 
 
@@ -117,7 +117,6 @@ class RoPE(Encoding):
     shows = "final"
     toeplitz = False
     context_dependent = True
-    rotates = True
     config_type = RoPEConfig
     config: RoPEConfig
 
@@ -197,17 +196,12 @@ class RoPE(Encoding):
         grown = torch.ones_like(at, dtype=torch.float64)[:, None] if grown is None else grown
         return factor * grown
 
-    def rotate(
-        self,
-        x: Float[Tensor, "b h t e"],
-        at: Int[Tensor, "#b t"],
-        role: Role,
-        stream: Stream | None = None,
-    ) -> Float[Tensor, "b h t e"]:
-        """Return x with each token's pairs rotated by its position."""
-        length = 0 if self.cacheable_keys else int(at.max()) + 1
-        angle = at[:, None, :, None] * self.frequencies(length).to(at.device)
+    def turn(self, side: Side) -> Turn:
+        """Return the rotation of each token's pairs by its position."""
+        length = 0 if self.cacheable_keys else int(side.at.max()) + 1
+        frequencies = self.frequencies(length).to(side.at.device)
+        angle = side.at[:, None, :, None] * frequencies
         factor = self.attention_factor()
-        cos, sin = (angle.cos() * factor).to(x.dtype), (angle.sin() * factor).to(x.dtype)
+        cos, sin = angle.cos() * factor, angle.sin() * factor
         sin = sin if self.config.direction == "forward" else -sin
-        return turn(x, cos, sin, self.config.pairing)
+        return Turn(cos, sin, self.config.pairing, frequencies)

@@ -3,6 +3,8 @@
 (a, b) -> (a cos - b sin, b cos + a sin)
 """
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, cat, stack
@@ -15,29 +17,38 @@ def powers(base: float, dims: int) -> Float[Tensor, " m"]:
     return base ** (-torch.arange(0, dims, 2, dtype=torch.float64) / dims)
 
 
-def turn(
-    x: Float[Tensor, "b h t e"],
-    cos: Float[Tensor, "#b #h t m"],
-    sin: Float[Tensor, "#b #h t m"],
-    pairing: str,
-) -> Float[Tensor, "b h t e"]:
-    """Return x with its first 2m dims rotated in pairs and the rest unchanged."""
-    dims = 2 * cos.shape[-1]
-    x, rest = x[..., :dims], x[..., dims:]
-    if pairing == "interleaved":
-        a, b = x[..., ::2], x[..., 1::2]
-        turned = stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
-    else:
-        a, b = x.chunk(2, dim=-1)
-        turned = cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
-    return cat([turned, rest], dim=-1) if rest.shape[-1] else turned
+@dataclass(frozen=True)
+class Turn:
+    """cos and sin per token and pair, in float64, with any magnitude."""
 
+    cos: Float[Tensor, "#b #h t m"]
+    sin: Float[Tensor, "#b #h t m"]
+    pairing: str
+    """Pairs are neighbouring dims ("interleaved") or m and m + R/2 ("halves")."""
+    frequencies: Float[Tensor, " m"] | None = None
+    """The angle per position of each pair, where the angle is position times frequency."""
+    by_tokens: bool = False
+    """Whether the angles depend on the tokens."""
 
-def turn_by(
-    x: Float[Tensor, "b h t e"], angle: Float[Tensor, "#b #h t m"], pairing: str
-) -> Float[Tensor, "b h t e"]:
-    """Return x rotated by float64 angles."""
-    return turn(x, angle.cos().to(x.dtype), angle.sin().to(x.dtype), pairing)
+    @classmethod
+    def by(
+        cls, angle: Float[Tensor, "#b #h t m"], pairing: str, *, by_tokens: bool = True
+    ) -> "Turn":
+        """Return a turn by float64 angles, by default angles that depend on the tokens."""
+        return cls(angle.cos(), angle.sin(), pairing, by_tokens=by_tokens)
+
+    def apply(self, x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b h t e"]:
+        """Return x with its first 2m dims rotated in pairs and the rest unchanged."""
+        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
+        dims = 2 * cos.shape[-1]
+        x, rest = x[..., :dims], x[..., dims:]
+        if self.pairing == "interleaved":
+            a, b = x[..., ::2], x[..., 1::2]
+            turned = stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+        else:
+            a, b = x.chunk(2, dim=-1)
+            turned = cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+        return cat([turned, rest], dim=-1) if rest.shape[-1] else turned
 
 
 def pairs_of(title: str, head_dim: int) -> int:

@@ -13,10 +13,8 @@ import torch
 
 from headscape.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.context import LayerContext
 from headscape.errors import InputError
-from headscape.types import Positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +44,12 @@ class Sandwich(Encoding):
     title = "Sandwich"
     paper = "Chi et al. 2023, arXiv:2212.10356"
     formula = "S = A + (sum_m cos((i-j) w_m) - R/2) H/(8h)"
-    adds_bias = True
     config_type = SandwichConfig
     config: SandwichConfig
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Toeplitz:
+    def bias(self, layer: LayerContext) -> Toeplitz:
         """Return the sum by distance, in float64."""
-        distance, zero = self.distances(positions, positions.q.device)
+        distance, zero = self.distances(layer.positions, layer.positions.q.device)
         dims = self.config.dims or self.shape.head_dim
         m = torch.arange(dims // 2, dtype=torch.float64, device=distance.device)
         wave = (distance[:, None] * self.config.base ** (-2 * (m + self.config.first) / dims)).cos()

@@ -21,12 +21,12 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.encodings.base import Config, Encoding, Role, Shape
-from headscape.encodings.rotation import pairs_of, powers, turn_by
-from headscape.encodings.stream import Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.context import LayerInput, Side, Stream
+from headscape.encodings.rotation import Turn, pairs_of, powers
 from headscape.encodings.token_sums import running_sum, short_convolution
 from headscape.errors import InputError, at_least
 
@@ -107,8 +107,6 @@ class SelectiveRoPE(Encoding):
     )
     toeplitz = False
     context_dependent = True
-    rotates = True
-    streams = True
     config_type = SelectiveRoPEConfig
     config: SelectiveRoPEConfig
 
@@ -153,38 +151,31 @@ class SelectiveRoPE(Encoding):
             return value.reshape(self.shape.heads, self.pairs)
         return value.flatten() if parameter == "learned_rate" else value
 
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Float[Tensor, "b h kernel m"] | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream:
+    def stream(self, read: LayerInput) -> Stream:
         """Return the angles of every token, and the last sum with the convolution's last inputs."""
-        b, t, _ = x.shape
-        slices = x.view(b, t, self.shape.heads, -1)
+        b, t, _ = read.x.shape
+        slices = read.x.view(b, t, self.shape.heads, -1)
         unit = slices * (slices.square().sum(-1, keepdim=True) + FLOOR).rsqrt()
-        before, tail = (None, None) if carry is None else (carry[:, :, 0], carry[:, :, 1:])
-        phi, tail = short_convolution(self._projected(unit), self._taps(x.dtype), tail, starts)
+        before, tail = (
+            (None, None) if read.carry is None else (read.carry[:, :, 0], read.carry[:, :, 1:])
+        )
+        phi, tail = short_convolution(
+            self._projected(unit), self._taps(read.x.dtype), tail, read.starts
+        )
         phi = F.silu(phi) if self.config.activation == "silu" else phi
         phi = phi if self.bias_log is None else phi + self.bias_log.exp()[:, None]
         if self.gate is not None:
             flat = unit.flatten(-2)
             gate = self.gate(flat if self.gate_down is None else self.gate_down(flat)).sigmoid()
             phi = phi * gate.unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
-        total = running_sum(phi, before, starts)
+        total = running_sum(phi, before, read.starts)
         rate = self._fixed_rate() if self.learned_rate is None else self.learned_rate.double()
         left = torch.cat([total[:, :, -1:], tail.double()], dim=2)
-        return Stream(angle=total * rate.to(x.device), carry=left)
+        return Stream(angle=total * rate.to(read.x.device), carry=left)
 
-    def rotate(
-        self,
-        x: Float[Tensor, "b h t e"],
-        at: Int[Tensor, "#b t"],
-        role: Role,
-        stream: Stream | None = None,
-    ) -> Float[Tensor, "b h t e"]:
-        """Return x with each token's pairs rotated by its angles."""
-        return turn_by(x, self.need_angle(stream, x.shape[2]), self.config.pairing)
+    def turn(self, side: Side) -> Turn:
+        """Return the rotation of each token's pairs by its angles."""
+        return Turn.by(self.need_angle(side), self.config.pairing)
 
     def _projected(self, unit: Float[Tensor, "b t h c"]) -> Float[Tensor, "b h t m"]:
         """Return phi before the convolution."""

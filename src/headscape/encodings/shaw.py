@@ -19,10 +19,8 @@ from torch import nn
 
 from headscape.bias import Sheared
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads, need_heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.context import LayerContext
 from headscape.errors import InputError, at_least
-from headscape.types import Positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +51,6 @@ class Shaw(Encoding):
         {"distance_embedding.weight": "table"},
         {"Er": "table"},
     )
-    adds_bias = True
-    reads_heads = True
     toeplitz = False
     context_dependent = True
     config_type = ShawConfig
@@ -68,16 +64,10 @@ class Shaw(Encoding):
             nn.init.normal_(table, std=0.02) if config.init == "normal" else nn.init.uniform_(table)
         )
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Sheared:
+    def bias(self, layer: LayerContext) -> Sheared:
         """Return the product of every query with the vector of its distance to every key."""
-        heads = need_heads(self.title, positions, heads)
-        low, high = positions.bounds
+        heads = self.need_heads(layer)
+        low, high = layer.positions.bounds
         low = 0 if self.shape.causal else low
         if self.config.beyond == "refuse" and not -self.right <= low <= high <= self.config.left:
             raise InputError(

@@ -53,7 +53,6 @@ class Sinusoidal(Encoding):
     formula = "x = token + scale [sin(i w), cos(i w)]"
     shows = None
     published = ({"scale": "scale"},)
-    at_input = True
     shift_invariant = False
     config_type = SinusoidalConfig
     config: SinusoidalConfig

@@ -16,9 +16,6 @@ softmax to join and is refused.
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxtyping import Bool, Float
-from torch import Tensor
-
 from headscape.encodings.base import Config, Encoding
 from headscape.encodings.sticks import Sticks
 
@@ -41,18 +38,11 @@ class StickBreaking(Encoding):
     formula = "w = s(A_ij) prod_{j<t<i} (1 - s(A_it)), the rest to v_i"
     shows = "weights"
     no_bidirectional_form = "it breaks the stick from the query backwards"
-    weighs = True
     config_type = StickBreakingConfig
     config: StickBreakingConfig
 
     @property
-    def sticks(self) -> Sticks:
+    def weighting(self) -> Sticks:
         """Which keys take part, and where the rest goes."""
         config = self.config
         return Sticks(config.current == "attended", config.remainder == "own")
-
-    def weigh(
-        self, scores: Float[Tensor, "b h t s"], visible: Bool[Tensor, "#b 1 t s"]
-    ) -> Float[Tensor, "b h t s"]:
-        """Return the weights; 0 where hidden, and in a row that sees no key."""
-        return self.sticks.weights(scores, visible)

@@ -8,11 +8,23 @@ Products are computed as sums of log(1 - sigmoid), at least in float32.
 """
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+
+@runtime_checkable
+class Weighting(Protocol):
+    """How attention weights follow from scores, where that is not the softmax."""
+
+    def weights(
+        self, scores: Float[Tensor, "b h t s"], visible: Bool[Tensor, "#b 1 t s"]
+    ) -> Float[Tensor, "b h t s"]:
+        """Return the weights; 0 where hidden, and in a row that sees no key."""
+        ...
 
 
 @dataclass(frozen=True)

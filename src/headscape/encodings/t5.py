@@ -24,10 +24,8 @@ from torch import Tensor, nn
 
 from headscape.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.context import LayerContext
 from headscape.errors import InputError, at_least
-from headscape.types import Positions
 
 
 def bucket(
@@ -83,7 +81,6 @@ class T5(Encoding):
     paper = "Raffel et al. 2020, arXiv:1910.10683"
     formula = "S = A + r_h[bucket(i-j)]"
     published = ({"relative_attention_bias.weight": "table.weight"}, {"weight": "table.weight"})
-    adds_bias = True
     config_type = T5Config
     config: T5Config
 
@@ -91,15 +88,9 @@ class T5(Encoding):
         super().__init__(shape, config)
         self.table = nn.Embedding(config.buckets, shape.heads)
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Toeplitz:
+    def bias(self, layer: LayerContext) -> Toeplitz:
         """Return r_h[bucket] by distance."""
-        distance, zero = self.distances(positions, self.table.weight.device)
+        distance, zero = self.distances(layer.positions, self.table.weight.device)
         rows = bucket(
             distance,
             buckets=self.config.buckets,
@@ -133,7 +124,6 @@ class T5Clipped(Encoding):
     paper = "Veisi et al. 2025, arXiv:2503.08067 (its T5-bias)"
     formula = "S = A + r_h[min(i-j, K)]"
     published = ({"relative_attention_bias.weight": "table.weight"}, {"weight": "table.weight"})
-    adds_bias = True
     config_type = T5ClippedConfig
     config: T5ClippedConfig
 
@@ -141,14 +131,8 @@ class T5Clipped(Encoding):
         super().__init__(shape, config)
         self.table = nn.Embedding(2 * config.max_distance + 1, shape.heads)
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Toeplitz:
+    def bias(self, layer: LayerContext) -> Toeplitz:
         """Return r_h[clip(i - j)] by distance."""
-        distance, zero = self.distances(positions, self.table.weight.device)
+        distance, zero = self.distances(layer.positions, self.table.weight.device)
         reach = self.config.max_distance
         return Toeplitz(self.table.weight[distance.clamp(-reach, reach) + reach].T, zero)

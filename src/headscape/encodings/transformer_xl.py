@@ -20,10 +20,8 @@ from torch import Tensor, nn
 
 from headscape.bias import Sheared
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.heads import Heads, need_heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.context import LayerContext
 from headscape.errors import InputError, at_least
-from headscape.types import Positions
 
 STEP = 64
 
@@ -61,8 +59,6 @@ class TransformerXL(Encoding):
         },
         {"r_w_bias": "content", "r_r_bias": "position", "r_net.weight": "project.weight"},
     )
-    adds_bias = True
-    reads_heads = True
     toeplitz = False
     context_dependent = True
     config_type = TransformerXLConfig
@@ -81,16 +77,10 @@ class TransformerXL(Encoding):
         """Convert XLNet's projection [d h e] to [h e, d]."""
         return value.flatten(1).T if value.ndim == 3 else value
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Sheared:
+    def bias(self, layer: LayerContext) -> Sheared:
         """Return (q_i + w) . W_R R(i - j) by query, and u . k_j by key, both scaled."""
-        heads = need_heads(self.title, positions, heads)
-        distance, zero = self.distances(positions, self.content.device)
+        heads = self.need_heads(layer)
+        distance, zero = self.distances(layer.positions, self.content.device)
         far = len(distance) - 1 - zero
         if self.config.clamp is not None:
             zero = min(zero, self.config.clamp)

@@ -16,16 +16,14 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.bias import Bias, Slope
 from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.encodings.decay import Decay
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
 from headscape.errors import InputError
-from headscape.types import Positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +53,6 @@ class Wall(Encoding):
     no_bidirectional_form = "its gates are those between a key and a later query"
     toeplitz = False
     context_dependent = True
-    streams = True
-    moves_keys = True
     config_type = WallConfig
     config: WallConfig
 
@@ -71,33 +67,22 @@ class Wall(Encoding):
         """Set the gates' bias to `gate_bias`."""
         nn.init.constant_(self.gate.bias, self.config.gate_bias)
 
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Float[Tensor, "b h"] | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream:
+    def stream(self, read: LayerInput) -> Stream:
         """Return every token's log gates, and the scalar gates' sum in float64."""
-        logits = self.gate(x).unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
+        logits = self.gate(read.x).unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
         total = None
         if self.forget is not None:
-            total = F.logsigmoid(self.forget(x)).double().cumsum(dim=1).transpose(1, 2)
-            total = total if carry is None else total + carry[..., None]
+            total = F.logsigmoid(self.forget(read.x)).double().cumsum(dim=1).transpose(1, 2)
+            total = total if read.carry is None else total + read.carry[..., None]
         return Stream(total, decay=Decay(self.clamped(F.logsigmoid(logits))))
 
     def clamped(self, gate: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         """Return log gates softly bounded from below by -g_max."""
         return self.config.g_max * torch.expm1(gate / self.config.g_max)
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Bias | None:
+    def bias(self, layer: LayerContext) -> Bias | None:
         """Return the sum of the scalar gates between key and query."""
         if self.forget is None:
             return None
-        queries, keys = self.need_streams(positions, queries, keys)
+        queries, keys = self.need_streams(layer)
         return Slope(None, queries.sums, keys.sums)

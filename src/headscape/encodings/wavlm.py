@@ -12,16 +12,13 @@ in every layer; here every layer has its own table, unless a model shares the en
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Sheared
 from headscape.encodings.base import Encoding, Shape
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.encodings.t5 import BucketConfig, bucket
 from headscape.errors import InputError
-from headscape.types import Positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +43,6 @@ class WavLM(Encoding):
             "gru_rel_pos_const": "constant",
         },
     )
-    streams = True
-    adds_bias = True
     toeplitz = False
     context_dependent = True
     config_type = WavLMConfig
@@ -68,29 +63,18 @@ class WavLM(Encoding):
         """Convert the constant's [1 h 1 1] to [h]."""
         return value.flatten() if parameter == "constant" else value
 
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Tensor | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream:
+    def stream(self, read: LayerInput) -> Stream:
         """Return the gate of every token."""
-        y = self.gate(x.reshape(*x.shape[:2], self.shape.heads, -1))
+        y = self.gate(read.x.reshape(*read.x.shape[:2], self.shape.heads, -1))
         a, b = (part.sum(-1).sigmoid() for part in y.chunk(2, dim=-1))
         gate = a * (b * self.constant - 1) + 2
         return Stream(query=gate.transpose(1, 2)[..., None])
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Sheared:
+    def bias(self, layer: LayerContext) -> Sheared:
         """Return the gated r_h[bucket] by distance."""
-        queries, _ = self.need_streams(positions, queries, keys)
+        queries, _ = self.need_streams(layer)
         assert queries.query is not None
-        distance, zero = self.distances(positions, self.table.weight.device)
+        distance, zero = self.distances(layer.positions, self.table.weight.device)
         sizes = {"buckets": self.config.buckets, "max_distance": self.config.max_distance}
         column = bucket(distance, **sizes, causal=self.shape.causal)
         return Sheared(queries.query, self.table.weight.T[:, None], zero, column=column)

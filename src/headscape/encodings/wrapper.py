@@ -5,21 +5,19 @@ A wrapper mixes the scores and the bias of its base; everything else is the base
 
 from collections.abc import Mapping
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from headscape.bias import Bias
-from headscape.encodings.base import Config, Encoding, Role, Shape
-from headscape.encodings.heads import Heads
-from headscape.encodings.stream import Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.context import LayerContext, LayerInput, Side, Stream
+from headscape.encodings.rotation import Turn
 from headscape.errors import InputError
-from headscape.types import Positions
 
 
 class Wrapper(Encoding):
     """Mixes the scores and bias of a base encoding."""
 
-    mixes = True
     toeplitz = False
     context_dependent = True
 
@@ -34,41 +32,25 @@ class Wrapper(Encoding):
         self.rotates = base.rotates
         self.widens = base.widens
         self.streams = base.streams
-        self.moves_keys = base.moves_keys
-        self.reads_heads = base.reads_heads
         self.no_bidirectional_form = base.no_bidirectional_form
         self.cacheable_keys = base.cacheable_keys
         self.shift_invariant = base.shift_invariant
 
-    def rotate(
-        self,
-        x: Float[Tensor, "b h t e"],
-        at: Int[Tensor, "#b t"],
-        role: Role,
-        stream: Stream | None = None,
-    ) -> Float[Tensor, "b h t wide"]:
+    def turn(self, side: Side) -> Turn | None:
         """Return the base's rotation."""
-        return self.base.rotate(x, at, role, stream)
+        return self.base.turn(side)
 
-    def stream(
-        self,
-        x: Float[Tensor, "b t d"],
-        carry: Tensor | None = None,
-        starts: Bool[Tensor, "#b t"] | None = None,
-    ) -> Stream | None:
+    def rotate(self, x: Float[Tensor, "b h t e"], side: Side) -> Float[Tensor, "b h t wide"]:
+        """Return the queries or keys as the base rotates them."""
+        return self.base.rotate(x, side)
+
+    def stream(self, read: LayerInput) -> Stream | None:
         """Return the base's stream."""
-        return self.base.stream(x, carry, starts)
+        return self.base.stream(read)
 
-    def bias(
-        self,
-        positions: Positions,
-        queries: Stream | None = None,
-        keys: Stream | None = None,
-        heads: Heads | None = None,
-    ) -> Bias | None:
+    def bias(self, layer: LayerContext) -> Bias | None:
         """Return the base's bias."""
-        given = () if heads is None else (heads,)
-        return self.base.bias(positions, queries, keys, *given)
+        return self.base.bias(layer)
 
     @property
     def content_scale(self) -> float | None:

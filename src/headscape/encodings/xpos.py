@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from headscape.encodings.base import Config, Encoding, Role, Shape
-from headscape.encodings.rotation import pairs_of, powers, turn
-from headscape.encodings.stream import Stream
+from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.context import Side
+from headscape.encodings.rotation import Turn, pairs_of, powers
 from headscape.errors import InputError
 
 
@@ -54,7 +54,6 @@ class XPos(Encoding):
     no_bidirectional_form = "a key to the right of its query would be amplified without bound"
     toeplitz = False
     context_dependent = True
-    rotates = True
     config_type = XPosConfig
     config: XPosConfig
 
@@ -62,27 +61,25 @@ class XPos(Encoding):
         super().__init__(shape, config)
         pairs_of(self.title, shape.head_dim)
 
-    def rotate(
-        self,
-        x: Float[Tensor, "b h t e"],
-        at: Int[Tensor, "#b t"],
-        role: Role,
-        stream: Stream | None = None,
-    ) -> Float[Tensor, "b h t e"]:
-        """Return x with each pair rotated and scaled by a power of zeta."""
+    def turn(self, side: Side) -> Turn:
+        """Return the rotation of each pair, scaled by a power of zeta."""
         dims, gamma = self.shape.head_dim, self.config.gamma
-        m = torch.arange(0, dims, 2, dtype=torch.float64, device=at.device)
+        m = torch.arange(0, dims, 2, dtype=torch.float64, device=side.at.device)
         zeta = (m + gamma * dims) / ((1 + gamma) * dims)
+        position = side.at[:, None, :, None]
+        angle = position * powers(self.config.base, dims).to(side.at.device)
+        scale = zeta ** (position / self.config.scale_base)
+        scale = scale if side.role == "query" else 1 / scale
+        return Turn(angle.cos() * scale, angle.sin() * scale, self.config.pairing)
+
+    def rotate(self, x: Float[Tensor, "b h t e"], side: Side) -> Float[Tensor, "b h t e"]:
+        """Return x turned; raise if the scale overflows its dtype."""
+        gamma, last = self.config.gamma, int(side.at.max())
         steepest = -math.log(gamma / (1 + gamma)) / self.config.scale_base
         limit = int(math.log(torch.finfo(x.dtype).max) / steepest * 0.95)
-        if int(at.max()) > limit:
+        if last > limit:
             raise InputError(
-                f"xPos overflows {x.dtype} at position {int(at.max())}: "
-                f"use positions up to {limit} or float64."
+                f"xPos overflows {x.dtype} at position {last}: use positions up to {limit} or "
+                f"float64."
             )
-        position = at[:, None, :, None]
-        angle = position * powers(self.config.base, dims).to(at.device)
-        scale = zeta ** (position / self.config.scale_base)
-        scale = scale if role == "query" else 1 / scale
-        cos, sin = (angle.cos() * scale).to(x.dtype), (angle.sin() * scale).to(x.dtype)
-        return turn(x, cos, sin, self.config.pairing)
+        return super().rotate(x, side)

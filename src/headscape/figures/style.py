@@ -108,9 +108,11 @@ def check_formats(formats: Sequence[str]) -> None:
 
 def check_width(width: object) -> None:
     """Refuse a width that is not None or a number of inches above 0 and up to MAX_WIDTH."""
-    number = isinstance(width, int | float | np.number) and not isinstance(width, bool)
+    if width is None:
+        return
+    number = isinstance(width, int | float | np.floating | np.integer)
     # NaN is not in the range either.
-    if width is not None and not (number and 0 < float(width) <= MAX_WIDTH):
+    if isinstance(width, bool) or not (number and 0 < width <= MAX_WIDTH):  # type: ignore[operator]
         raise InputError(
             f"width must be a number of inches above 0 and at most {MAX_WIDTH}, got {width!r}."
         )

@@ -7,15 +7,17 @@ computes attention from them.
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.attention import attend
+from headscape.attention.assemble import assemble, rotated
 from headscape.attention.reference import AttentionInputs
-from headscape.encodings import Encoding, Heads, Stream
-from headscape.encodings.base import Role
+from headscape.encodings import Encoding, LayerInput, Side, Stream
+from headscape.encodings.context import Role
 from headscape.errors import InputError
 from headscape.gpt2.cache import Cache
 from headscape.gpt2.model_config import ModelConfig
@@ -75,83 +77,48 @@ class Attention(nn.Module):
     ) -> AttentionInputs:
         """Return all inputs of this layer's attention, for normed input `x`."""
         encoding = self.encoding
-        raw_q, raw_k, v = (
+        q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.qkv(x).chunk(3, dim=-1)
         )
         if not self.norm_after:
-            raw_q, raw_k = self.q_norm(raw_q), self.k_norm(raw_k)
-        carry = None if cache is None else cache.carry(self.layer)
-        stream = encoding.stream(x, carry, visible.starts(x.shape[1]))
-        visible = replace(visible, window=encoding.window, chunk=encoding.chunk)
-        reach = encoding.reach
-        q = self._turned(raw_q, positions.q, "query", stream)
+            q, k = self.q_norm(q), self.k_norm(k)
+        norm = self._norm if self.norm_after else None
         if cache is None:
-            k, keys = self._turned(raw_k, positions.k, "key", stream), stream
-        else:
-            first = 0
-            if reach is not None:
-                first = cache.first(self.layer, reach, positions, visible)
-                positions = positions.block(ALL, slice(first, None))
-                visible = visible.block(ALL, slice(first, None))
-            k, v, keys = self._remember(raw_k, v, stream, positions, cache, first)
-        scaled_q, temperature = encoding.apply_temperature(q, positions, visible)
-        unrotated = None
-        if (encoding.rotates or scaled_q is not q) and cache is None:
-            unrotated = (raw_q, raw_k)
-            if self.norm_after:
-                unrotated = (self.q_norm(raw_q), self.k_norm(raw_k))
-        scale = self.scale if encoding.content_scale is None else encoding.content_scale
-        kept = None if cache is None else cache.kept.setdefault(self.layer, {})
-        heads = [Heads(q, k, scale, self._project, kept)] if encoding.reads_heads else []
+            stream = encoding.stream(LayerInput(x, starts=visible.starts(x.shape[1])))
+            return assemble(
+                encoding, q, k, v, positions, visible, streams=(stream, stream),
+                model_scale=self.scale, norm=norm, project=self._project, observed=watched,
+            )  # fmt: skip
+        stream = encoding.stream(LayerInput(x, cache.carry(self.layer), visible.starts(x.shape[1])))
+        first, reach = 0, encoding.reach
+        if reach is not None:
+            shown = replace(visible, window=encoding.window, chunk=encoding.chunk)
+            first = cache.first(self.layer, reach, positions, shown)
+            positions = positions.block(ALL, slice(first, None))
+            visible = visible.block(ALL, slice(first, None))
+        if encoding.cacheable_keys:
+            k = rotated(encoding, k, Side(positions.q, "key", stream), norm)
+        whole = cache.extend(self.layer, k, v, stream, reach, first)
+        keys = None if stream is None else Stream(whole.total, key=whole.vector)
         # One new token, on the only path that can take its row of the bias from the cache.
         one = x.shape[1] == 1 and visible.q_group is None and path in {"auto", "decode"}
-        if cache is not None and cache.counted and one and reach is None and not watched:
-            bias = cache.bias(self.layer, encoding, positions, stream, keys, q.dtype, *heads)
+        row = None
+        if cache.counted and one and reach is None and not watched:
+            row = partial(cache.bias, self.layer, encoding, q.dtype)
         else:
-            bias = encoding.bias(positions, stream, keys, *heads)
-            if cache is not None:
-                cache.forget(self.layer)
-        return AttentionInputs(
-            scaled_q,
-            k,
-            v,
-            encoding,
-            bias,
-            positions,
-            visible,
-            scale,
-            unrotated,
-            temperature=temperature,
-            softcap=encoding.softcap,
-            sink=encoding.sink(),
-            transition=None if stream is None else stream.transition,
-        )
+            cache.forget(self.layer)
+        return assemble(
+            encoding, q, whole.k, whole.v, positions, visible, streams=(stream, keys),
+            model_scale=self.scale, norm=norm, cached=True, project=self._project,
+            kept=cache.kept.setdefault(self.layer, {}), bias_of=row,
+        )  # fmt: skip
 
     def output(self, inputs: AttentionInputs, path: attend.Path) -> Float[Tensor, "b t d"]:
         """Attend, and project the heads back to the model's width."""
         mixed = attend.run(inputs, path).transpose(1, 2).flatten(2)
         out: Tensor = self.out(mixed)
         return out
-
-    def _remember(
-        self,
-        k: Float[Tensor, "b h t e"],
-        v: Float[Tensor, "b h t e"],
-        stream: Stream | None,
-        positions: Positions,
-        cache: Cache,
-        first: int,
-    ) -> tuple[Tensor, Tensor, Stream | None]:
-        """Add new keys to the cache; return rotated keys, values and sums from `first` on."""
-        encoding = self.encoding
-        if encoding.cacheable_keys:
-            k = self._turned(k, positions.q, "key", stream)
-        whole = cache.extend(self.layer, k, v, stream, encoding.reach, first)
-        k = whole.k
-        if not encoding.cacheable_keys:
-            k = self._turned(k, positions.k, "key", None)
-        return k, whole.v, None if stream is None else Stream(whole.total, key=whole.vector)
 
     def _project(
         self, rows: Float[Tensor, "n d"]
@@ -160,18 +127,9 @@ class Attention(nn.Module):
         q, k, _ = self.qkv(rows).unflatten(-1, (3, self.heads, -1)).movedim(0, 2)
         return q, k
 
-    def _turned(
-        self,
-        x: Float[Tensor, "b h t e"],
-        at: Int[Tensor, "#b t"],
-        role: Role,
-        stream: Stream | None,
-    ) -> Float[Tensor, "b h t wide"]:
-        """Return queries or keys, rotated, and normed if the norm comes after the rotation."""
-        turned = self.encoding.rotate(x, at, role, stream)
-        if not self.norm_after:
-            return turned
-        normed: Tensor = (self.q_norm if role == "query" else self.k_norm)(turned)
+    def _norm(self, x: Float[Tensor, "b h t e"], role: Role) -> Float[Tensor, "b h t e"]:
+        """Return queries or keys normed."""
+        normed: Tensor = (self.q_norm if role == "query" else self.k_norm)(x)
         return normed
 
 

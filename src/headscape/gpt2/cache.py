@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscape.bias import Bias, Pairwise, Slope
-from headscape.encodings import Encoding, Heads, Stream
+from headscape.bias import Bias, Pairwise, Perceptron, Slope, Toeplitz
+from headscape.encodings import Encoding, LayerContext, Stream
 from headscape.errors import InputError, at_least
 from headscape.gpt2 import bias_rows
 from headscape.types import ALL, Positions, Visible
@@ -35,7 +35,7 @@ class LayerCache:
     """No later token sees a key at this distance or more."""
     start: int = 0
     """The token in column 0; above 0 in a layer with a window or chunk."""
-    carry: Tensor | None = None
+    carry: Any = None
     """What the stream goes on from, if that is not the last running sum."""
     passing: Stream | None = None
     """The stream of the tokens that the current pass has written."""
@@ -73,7 +73,7 @@ class Cache:
         self.rows: dict[int, tuple[bias_rows.Rows, int]] = {}
         """Per layer, what is kept of the bias, and for how many tokens."""
         self.kept: dict[int, dict[str, tuple[int, Any]]] = {}
-        """Per layer, values that depend on its encoding's parameters alone (Heads.keep)."""
+        """Per layer, values that depend on its encoding's parameters alone (context.py)."""
         self.positions: Int[Tensor, "#b c"] | None = None
         self.groups: Int[Tensor, "#b c"] | None = None
 
@@ -134,32 +134,29 @@ class Cache:
         return LayerCache(*views)
 
     def bias(
-        self,
-        layer: int,
-        encoding: Encoding,
-        positions: Positions,
-        stream: Stream | None,
-        keys: Stream | None,
-        dtype: torch.dtype,
-        *heads: Heads,
+        self, layer: int, encoding: Encoding, dtype: torch.dtype, context: LayerContext
     ) -> Bias | None:
         """The bias of one token, from what is kept of it for all of them.
 
         For a path that takes a row as it comes. A pass that asks the encoding itself has to say so
         with `forget`, or its tokens would be missing here.
         """
-        own = encoding.bias(positions, stream, keys, *heads) if stream or heads else None
-        if own is not None and not isinstance(own, Slope):
-            return own  # of these tokens, so nothing of it is the next one's
         kept, room = self.rows.get(layer, (None, 0))
-        if kept is None or room != self.capacity:
-            ahead = Positions.span(self.capacity, on=positions.q.device)
-            whole = own if stream or heads else encoding.bias(ahead)
-            kept = bias_rows.keep(whole, self.capacity, dtype, mixes=encoding.mixes)
-            self.rows[layer] = kept, self.capacity
-        row = kept.row(self.length + 1, own)
+        known = kept if room == self.capacity else None
+        own = None
+        if not isinstance(known, bias_rows.ByDistance | bias_rows.ByPosition):
+            own = encoding.bias(context)
+            by_position = context.queries is None and isinstance(own, Toeplitz | Perceptron)
+            if known is None:
+                # A table or a perceptron of distances alone is made once, for all tokens to come.
+                ahead = LayerContext(Positions.span(self.capacity, on=context.positions.q.device))
+                whole = encoding.bias(ahead) if by_position else own
+                whole = whole if by_position or isinstance(whole, Slope) else None
+                known = bias_rows.keep(whole, self.capacity, dtype, mixes=encoding.mixes)
+                self.rows[layer] = known, self.capacity
+        row = known.row(self.length + 1, own)
         if row is None:
-            return own if stream or heads else encoding.bias(positions)
+            return own
         if isinstance(row, Slope):
             return row
         return Pairwise(lambda at, seen: row if at == seen == ALL else row[:, :, at, seen])
@@ -168,7 +165,7 @@ class Cache:
         """Keep nothing of a layer's bias."""
         self.rows.pop(layer, None)
 
-    def carry(self, layer: int) -> Tensor | None:
+    def carry(self, layer: int) -> Any:
         """What the stream of the next tokens goes on from; by default the last running sum."""
         store = self.layers.get(layer)
         if not self.length or store is None:

@@ -20,7 +20,6 @@ from torch import Tensor
 from headscape.attention.attend import run
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Toeplitz
-from headscape.encodings import Encoding, Shape, make
 from headscape.errors import InputError
 from headscape.heads.layer_statistics import Progress
 from headscape.protocol import Edit, Editable, LayerSpec, Model
@@ -93,7 +92,9 @@ def _one_head(
         q=q[:, head : head + 1].contiguous(),
         k=k[:, grouped : grouped + 1].contiguous(),
         v=inputs.v[:, grouped : grouped + 1].contiguous(),
-        encoding=_plain(q.shape[-1], causal=inputs.visible.causal),
+        mixing=None,
+        weighting=None,
+        turns=None,
         bias=bias,
         unrotated=None,
         transition=None,
@@ -101,8 +102,3 @@ def _one_head(
         softcap=None,
         sink=None if inputs.sink is None else inputs.sink[head : head + 1],
     )
-
-
-def _plain(head_dim: int, *, causal: bool) -> Encoding:
-    sizes = Shape(heads=1, head_dim=head_dim, width=head_dim, train_length=1, causal=causal)
-    return make("nope", sizes, {})

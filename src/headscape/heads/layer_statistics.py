@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscape.attention.reference import AttentionInputs, scores
-from headscape.encodings.rope import RoPE
 from headscape.heads.map_cells import MapCells
 from headscape.heads.rotation_measures import (
     band_use,
@@ -74,8 +73,9 @@ def layer_statistics(
     fit, bands = closed_form(inputs), band_use(inputs)
     if fit is not None:
         measures["closed_form_r2"] = r_squared(totals.kernel(), fit, totals.count.sum(dim=0))
-    if bands is not None and isinstance(inputs.encoding, RoPE):
-        slow = wavelengths(inputs.encoding, length) > (context or length)
+    tokens_per_turn = wavelengths(inputs)
+    if bands is not None and tokens_per_turn is not None:
+        slow = tokens_per_turn > (context or length)
         measures["low_band"] = bands[..., slow].sum(dim=-1)
     massive = massive_ratio(inputs)
     if massive is not None:

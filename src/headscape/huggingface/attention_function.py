@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headscape.attention.check import check
 from headscape.attention.native import adapter
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Slope, Toeplitz
@@ -21,7 +22,7 @@ from headscape.errors import InputError
 from headscape.huggingface.bloom_attention import join_interface
 from headscape.huggingface.mask_function import check_interface, rule_mask, rule_mask_or_dense
 from headscape.huggingface.mask_rule import MaskRule, packed_rule
-from headscape.huggingface.native_call import attend_plain, attend_rule, no_encoding
+from headscape.huggingface.native_call import attend_plain, attend_rule
 from headscape.huggingface.own_encoding import check_loaded, encoded_inputs, encoding_of
 from headscape.huggingface.position_table import NAMES, keep_tables, read_table
 from headscape.types import Visible
@@ -129,9 +130,9 @@ def _attend(
             row = alibi.new_zeros(1, q.shape[1], q.shape[2])
             bias = Slope(None, row, -alibi[:, :, 0, :keys])
         inputs = AttentionInputs(
-            q, k, v, no_encoding(q.shape[1], q.shape[3]), bias, rule.positions, rule.visible, scale,
-            softcap=softcap, sink=s_aux,
-        )  # fmt: skip
+            q, k, v, bias, rule.positions, rule.visible, scale, softcap=softcap, sink=s_aux
+        )
+        check(inputs)
         if (reason := adapter.refuses(inputs)) is not None:
             raise _RefusedError(reason)
     return attend_rule(inputs, rule).transpose(1, 2).contiguous()

@@ -12,8 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from headscape.attention.assemble import assemble, rotated
 from headscape.attention.reference import AttentionInputs, scores
-from headscape.encodings import Encoding, Heads, Stream
+from headscape.encodings import Encoding, LayerInput, Side, Stream
+from headscape.encodings.context import Role
 from headscape.errors import InputError
 from headscape.gpt2.qk_norm import QKNorm
 from headscape.huggingface.exported_cache import cached, keeps_input, pack, unpack
@@ -69,46 +71,31 @@ class HeadscapeAttention(nn.Module):
     ) -> AttentionInputs:
         at, end = placed.at, placed.old + x.shape[1]
         visible = placed.visible(encoding.window, encoding.chunk)
-        raw_q, raw_k, v = (
+        q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.qkv(x).chunk(3, dim=-1)
         )
-        after = self.config.qk_norm == "after"
-        if not after:
-            raw_q, raw_k = self.q_norm(raw_q), self.k_norm(raw_k)
+        norm = self._norm if self.config.qk_norm == "after" else None
+        if norm is None:
+            q, k = self.q_norm(q), self.k_norm(k)
         queries, keys, beside = self._streams(x, encoding, visible, past)
-        q = encoding.rotate(raw_q, at, "query", queries)
-        q = self.q_norm(q) if after else q
-        k, k_at = raw_k, at
-        if encoding.cacheable_keys or past is None:
-            k = encoding.rotate(k, at, "key", queries)
-            k = self.k_norm(k) if after else k
+        k_at = at
         if past is not None:
+            if encoding.cacheable_keys:
+                k = rotated(encoding, k, Side(at, "key", queries), norm)
             packed, v = past.update(pack(k, at, beside), v, self.layer_idx)
             # A static cache has more places than tokens.
             k, k_at, _ = unpack(packed[:, :, :end], beside)
             v = v[:, :, :end]
-            if not encoding.cacheable_keys:
-                k = encoding.rotate(k, k_at, "key")
-                k = self.k_norm(k) if after else k
-        positions = Positions(at, k_at)
-        scale = self.scaling if encoding.content_scale is None else encoding.content_scale
-        heads = [Heads(q, k, scale, self._project)] if encoding.reads_heads else []
-        scaled_q, temperature = encoding.apply_temperature(q, positions, visible)
-        return AttentionInputs(
-            scaled_q,
-            k,
-            v,
-            encoding,
-            encoding.bias(positions, queries, keys, *heads),
-            positions,
-            visible,
-            scale,
-            temperature=temperature,
-            softcap=encoding.softcap,
-            sink=encoding.sink(),
-            transition=None if queries is None else queries.transition,
-        )
+        return assemble(
+            encoding, q, k, v, Positions(at, k_at), visible, streams=(queries, keys),
+            model_scale=self.scaling, norm=norm, cached=past is not None, project=self._project,
+        )  # fmt: skip
+
+    def _norm(self, x: Float[Tensor, "b h t e"], role: Role) -> Float[Tensor, "b h t e"]:
+        """Return queries or keys normed."""
+        normed: Tensor = (self.q_norm if role == "query" else self.k_norm)(x)
+        return normed
 
     def _streams(
         self, x: Float[Tensor, "b t d"], encoding: Encoding, visible: Visible, past: Any
@@ -122,12 +109,12 @@ class HeadscapeAttention(nn.Module):
             old = None if past is None else cached(past, self.layer_idx, beside)
             if old is not None:
                 x = torch.cat([old.transpose(1, 2).flatten(2), x], dim=1)
-            whole = encoding.stream(x, None, visible.starts(x.shape[1]))
+            whole = encoding.stream(LayerInput(x, None, visible.starts(x.shape[1])))
             return None if whole is None else whole.last(new), whole, beside
         like = x.new_empty(x.shape[0], self.heads, 1, dtype=torch.float64)
         old = None if past is None else cached(past, self.layer_idx, like)
         carry = None if old is None else old[:, :, -1]
-        stream = encoding.stream(x, carry, visible.starts(new))
+        stream = encoding.stream(LayerInput(x, carry, visible.starts(new)))
         if stream is None or stream.total is None:
             return stream, stream, None
         total = stream.total

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscape.encodings.base import Encoding
+from headscape.encodings.context import LayerInput
 from headscape.errors import InputError
 
 BYTES = 8
@@ -55,7 +56,7 @@ def cached(past: Any, layer: int, beside: Tensor) -> Tensor | None:
 
 def keeps_input(encoding: Encoding, x: Float[Tensor, "b t d"]) -> bool:
     """Return whether an encoding reads more than one running sum off a layer's input."""
-    stream = encoding.stream(x[:1, :1].detach())
+    stream = encoding.stream(LayerInput(x[:1, :1].detach()))
     if stream is None:
         return False
     more = (stream.query, stream.key, stream.angle, stream.transition, stream.carry)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headscape.encodings import encoding_type
+from headscape.encodings import kinds
 from headscape.evaluate.table import Table
 from headscape.huggingface.stock_architecture import CLASSES
 from headscape.io.table_text import markdown_text
@@ -129,14 +129,13 @@ def _distinct(layers: Sequence[LayerSpec]) -> list[LayerSpec]:
 
 
 def _described(numbers: Sequence[int], layer: LayerSpec, layers: Sequence[LayerSpec]) -> str:
-    wrapper, base = encoding_type(layer.encoding)
     some = f"Layer {numbers[0]}" if len(numbers) == 1 else f"Layers {_span(numbers)}"
     where = "Every layer" if len(numbers) == len(layers) else some
     lines = [f"{where}: `{layer.encoding}`."]
     lines += [
         f"{kind.title}: {kind.paper}; `{kind.formula}`."
-        for kind in (wrapper, base)
-        if kind is not None and kind.paper
+        for kind in kinds(layer.encoding).all
+        if kind.paper
     ]
     rows = [f"| {name} | {_shown(value)} |" for name, value in layer.conventions.items()]
     table = "\n".join(["| convention | value |", "|---|---|", *rows])

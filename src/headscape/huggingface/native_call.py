@@ -6,7 +6,6 @@ copied.
 """
 
 from dataclasses import replace
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -15,7 +14,6 @@ from headscape.attention import attend
 from headscape.attention.native import one_query
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, dense
-from headscape.encodings import Encoding, Shape, make
 from headscape.huggingface.mask_rule import MaskRule
 from headscape.types import ALL, Visible
 
@@ -23,17 +21,10 @@ HIDDEN = -1e30
 """Added to the score of a hidden key; finite, because the kernel exponentiates it."""
 
 
-@cache
-def no_encoding(heads: int, head_dim: int) -> Encoding:
-    """Return NoPE, for models that have their positions in q and k already."""
-    shape = Shape(heads=heads, head_dim=head_dim, width=heads * head_dim, train_length=1)
-    return make("nope", shape, {})
-
-
 def attend_rule(inputs: AttentionInputs, rule: MaskRule) -> Tensor:
     """Return attention [b h t ev]."""
-    own = inputs.encoding
-    whole = own.mixes or own.weighs or own.moves_keys or inputs.visible.chunk is not None
+    beside = (inputs.mixing, inputs.weighting, inputs.transition, inputs.visible.chunk)
+    whole = any(part is not None for part in beside)
     if inputs.q.shape[2] == 1 and not whole and one_query.serves(inputs):
         return _one(inputs, rule)
     return attend.run(inputs)
@@ -50,9 +41,7 @@ def attend_plain(q: Tensor, k: Tensor, v: Tensor, rule: MaskRule, scale: float) 
     first, last = _stretch(rule, rule.visible, k.shape[2])
     if last - first < k.shape[2]:
         k, v = k[:, :, first:last], v[:, :, first:last]
-    inputs = AttentionInputs(
-        q, k, v, no_encoding(q.shape[1], q.shape[3]), None, rule.positions, rule.visible, scale
-    )
+    inputs = AttentionInputs(q, k, v, None, rule.positions, rule.visible, scale)
     return one_query.attend(inputs, None) if one_query.serves(inputs) else None
 
 

@@ -5,14 +5,15 @@ input and the cache arrive as keyword arguments, which a hook on the layer adds.
 """
 
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headscape.attention.assemble import assemble
 from headscape.attention.reference import AttentionInputs, shared
-from headscape.encodings import Encoding, Heads
+from headscape.encodings import Encoding
 from headscape.errors import InputError
 from headscape.huggingface.mask_rule import MaskRule
 from headscape.huggingface.position_table import NAMES
@@ -125,24 +126,7 @@ def encoded_inputs(
     asking, asked = streams(
         encoding, given[INPUT], starts, given[CACHE], rule.first_query, rule.first_key
     )
-    q = encoding.rotate(q, positions.q, "query", asking)
-    k = encoding.rotate(k, positions.k, "key", asked)
-    scale = scale if encoding.content_scale is None else encoding.content_scale
-    heads = [Heads(q, k, scale)] if encoding.reads_heads else []
-    windows = [w for w in (visible.window, encoding.window) if w is not None]
-    visible = replace(visible, window=min(windows) if windows else None, chunk=encoding.chunk)
-    scaled_q, temperature = encoding.apply_temperature(q, positions, visible)
-    return AttentionInputs(
-        scaled_q,
-        k,
-        v,
-        encoding,
-        encoding.bias(positions, asking, asked, *heads),
-        positions,
-        visible,
-        scale,
-        temperature=temperature,
-        softcap=encoding.softcap or softcap,
-        sink=sink if encoding.sink() is None else encoding.sink(),
-        transition=None if asked is None else asked.transition,
-    )
+    return assemble(
+        encoding, q, k, v, positions, visible, streams=(asking, asked), model_scale=scale,
+        softcap=softcap, sink=sink,
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscape.encodings import Encoding, Stream
+from headscape.encodings import Encoding, LayerInput, Stream
 from headscape.errors import InputError
 
 STREAM = "headscape_stream"
@@ -40,7 +40,7 @@ def streams(
         return None, None
     before: Stream | None = getattr(layer, STREAM, None) if first_query else None
     carry = None if before is None else _carry(before, first_query)
-    new = encoding.stream(x, carry, starts)
+    new = encoding.stream(LayerInput(x, carry, starts))
     assert new is not None
     whole = new if before is None else _joined(before, new, first_query)
     if layer is not None:
@@ -49,7 +49,7 @@ def streams(
     return new, _each(whole, lambda part: part[:, :, first:], carry=False)
 
 
-def _carry(before: Stream, count: int) -> Tensor | None:
+def _carry(before: Stream, count: int) -> Any:
     """Return what the stream goes on from after `count` tokens."""
     if before.carry is None:
         return None if before.total is None else before.total[:, :, count - 1]
@@ -87,13 +87,22 @@ def _each(stream: Stream, change: Callable[[Tensor], Tensor], *, carry: bool = T
     changed: dict[str, Any] = {}
     for item in fields(Stream):
         value = getattr(stream, item.name)
-        if isinstance(value, Tensor) and (carry or item.name != "carry"):
+        if item.name == "carry":
+            changed["carry"] = _map(value, change) if carry else value
+        elif isinstance(value, Tensor):
             changed[item.name] = change(value)
     for name in TRANSITIONS:
         own = getattr(stream, name)
         if own is not None:
             changed[name] = type(own)(*map(change, own.tensors))
     return replace(stream, **changed)
+
+
+def _map(carry: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a carry, whose form is the encoding's own, with every tensor changed."""
+    if isinstance(carry, tuple):
+        return tuple(_map(part, change) for part in carry)
+    return change(carry) if isinstance(carry, Tensor) else carry
 
 
 def _follow(layer: Any) -> None:

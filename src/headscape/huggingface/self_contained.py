@@ -17,7 +17,8 @@ from graphlib import TopologicalSorter
 from types import ModuleType
 
 import headscape
-from headscape.encodings import WRAPPERS, encoding_type
+from headscape.encodings import WRAPPERS, kinds
+from headscape.encodings.names import split_name
 from headscape.encodings.plugins import PREFIX
 from headscape.errors import InputError
 from headscape.huggingface import exported_model
@@ -28,10 +29,12 @@ TABLE = '''ENCODINGS = {{{encodings}}}
 WRAPPERS = {{{wrappers}}}
 
 
-def encoding_type(name):
-    """Return the wrapper, if any, and the encoding that a name stands for."""
-    wrapper, _, base = name.rpartition("+")
-    return WRAPPERS.get(wrapper), ENCODINGS[base]
+def kinds(name):
+    """Return the classes that a name stands for."""
+    parts = name.split("+")
+    wrapper = WRAPPERS.get(parts[0])
+    encodings = parts if wrapper is None else parts[1:]
+    return Kinds(wrapper, tuple(ENCODINGS[part] for part in encodings))
 '''
 EXAMPLE = re.compile(r'\n\n +Example:\n.*?(?=\n +""")', re.DOTALL)
 """The end of a docstring with an example, which imports headscape."""
@@ -48,7 +51,7 @@ def modeling_file(names: Sequence[str]) -> str:
     bundle = Bundle()
     tables: dict[str, list[str]] = {"encodings": [], "wrappers": []}
     for name in dict.fromkeys(part for whole in names for part in _parts(whole)):
-        kind = WRAPPERS[name] if name in WRAPPERS else encoding_type(name)[1]
+        kind = WRAPPERS[name] if name in WRAPPERS else kinds(name).parts[0]
         try:
             inspect.getsource(kind)
         except (OSError, TypeError) as error:
@@ -60,7 +63,8 @@ def modeling_file(names: Sequence[str]) -> str:
         group = "wrappers" if name in WRAPPERS else "encodings"
         tables[group].append(f'"{name}": {bundle.final(place)}')
     written = {key: ", ".join(rows) for key, rows in tables.items()}
-    bundle.override(NAMES, ("ENCODINGS", "WRAPPERS", "encoding_type"), TABLE.format(**written))
+    bundle.need(NAMES, "Kinds")
+    bundle.override(NAMES, ("ENCODINGS", "WRAPPERS", "kinds"), TABLE.format(**written))
     bundle.need(MIXING, "attend_rows")
     bundle.override(MIXING, ("attend",), ATTEND)
     for model in ("HeadscapeModel", "HeadscapeForCausalLM"):
@@ -71,9 +75,9 @@ def modeling_file(names: Sequence[str]) -> str:
 
 
 def _parts(name: str) -> list[str]:
-    """Return the wrapper and the encoding in a name such as dapev2+kerple."""
-    wrapper, _, base = name.rpartition("+")
-    return [part for part in (wrapper, base) if part]
+    """Return the wrapper and the encodings in a name such as dapev2+kerple."""
+    wrapper, parts = split_name(name)
+    return parts if wrapper is None else [wrapper, *parts]
 
 
 @dataclass

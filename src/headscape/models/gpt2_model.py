@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headscape.encodings import Encoding, title
+from headscape.encodings import Encoding, LayerInput, Side, title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
 from headscape.gpt2.edited import edited_hidden
@@ -145,8 +145,8 @@ class GPT2Model(LoadedModel):
             q = weight.new_zeros(1, shape.heads, 1, shape.head_dim)
             for layer in range(shape.layers):
                 encoding = self.gpt2.encoding(layer)
-                stream = encoding.stream(weight.new_zeros(1, 1, shape.width))
-                encoding.rotate(q, at, "query", stream)
+                stream = encoding.stream(LayerInput(weight.new_zeros(1, 1, shape.width)))
+                encoding.rotate(q, Side(at, "query", stream))
         except InputError as error:
             return str(error)
         return None

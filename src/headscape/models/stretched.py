@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headscape.encodings import encoding_type
+from headscape.encodings import kinds
 from headscape.encodings.layer_schedule import parse
 from headscape.encodings.rope import RoPE
 from headscape.errors import InputError
@@ -74,7 +74,7 @@ def uses_rope(model: LoadedModel) -> bool:
     if not isinstance(model, GPT2Model):
         return any(layer.encoding == "rope" for layer in model.spec.layers)
     entries = parse(model.gpt2.config.encoding)
-    return any(encoding_type(entry.name)[1] is RoPE for entry in entries)
+    return any(RoPE in kinds(entry.name).parts for entry in entries)
 
 
 class StretchedModel(LoadedModel):

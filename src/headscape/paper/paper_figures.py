@@ -8,7 +8,7 @@ shows are attributes of its class.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headscape.encodings import encoding_type, slug, title
+from headscape.encodings import kinds, slug, title
 from headscape.encodings.layer_schedule import parse
 from headscape.errors import InputError
 from headscape.gpt2.model_config import Scale
@@ -43,8 +43,7 @@ class PaperFigure:
     @property
     def quantity(self) -> str:
         """The quantity that is drawn."""
-        wrapper, base = encoding_type(parse(self.encoding)[-1].name)
-        shown = (wrapper or base).shows
+        shown = kinds(parse(self.encoding)[-1].name).all[0].shows
         if shown is None:
             raise InputError(
                 f"{self.encoding!r} acts on the embeddings, so its scores contain no bias to draw."
@@ -54,8 +53,8 @@ class PaperFigure:
     @property
     def cost(self) -> float:
         """About how long its model trains, relative to one that adds a bias."""
-        kinds = [encoding_type(entry.name) for entry in parse(self.encoding)]
-        return 2.0 if any(wrapper or base.mixes for wrapper, base in kinds) else 1.0
+        every = [kind for entry in parse(self.encoding) for kind in kinds(entry.name).all]
+        return 2.0 if any(kind.mixes for kind in every) else 1.0
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ All equal -m (i - j) up to a constant per query, which the softmax ignores.
 import torch
 
 from headscape.bias import dense
-from headscape.encodings import Encoding, Shape, make
+from headscape.encodings import Encoding, LayerContext, Shape, make
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.rounding import allowance, bias_agrees
 from headscape.types import Positions
@@ -31,7 +31,7 @@ def read_alibi(call: AttentionCall, shape: Shape) -> Encoding | None:
     within = max(rounding, allowance(call.q.dtype))
     for fields in RULES.get(family, ANY):
         encoding = make("alibi", shape, fields)
-        bias = encoding.bias(positions)
+        bias = encoding.bias(LayerContext(positions))
         assert bias is not None
         if bias_agrees(dense(bias, positions), call.bias, call.seen(), within=within):
             return encoding

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.bias import Bias
-from headscape.encodings import Encoding
-from headscape.encodings.heads import Heads, Project
+from headscape.encodings import Encoding, LayerContext, LayerInput, QueriesAndKeys
+from headscape.encodings.context import Project
 from headscape.types import Positions
 
 
@@ -72,10 +72,10 @@ class AttentionCall:
         """Return the bias that an encoding adds to the scores of this call."""
         given = self.relative
         project = None if given is None else given.project
-        heads = Heads(self.q, self.k, self.scale, project) if encoding.reads_heads else None
+        heads = QueriesAndKeys(self.q, self.k, self.scale, project)
         hidden = None if given is None else given.hidden
-        stream = None if hidden is None else encoding.stream(hidden)
-        return encoding.bias(positions, stream, stream, heads)
+        stream = None if hidden is None else encoding.stream(LayerInput(hidden))
+        return encoding.bias(LayerContext(positions, stream, stream, heads))
 
     @property
     def heads(self) -> int:

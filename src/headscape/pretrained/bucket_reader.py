@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headscape.bias import dense
-from headscape.encodings import Encoding, Shape, make
+from headscape.encodings import Encoding, LayerContext, Shape, make
 from headscape.errors import InputError
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.rounding import allowance, bias_agrees
@@ -47,7 +47,7 @@ def _try(
         return None
     encoding.table.weight = nn.Parameter(table.detach(), requires_grad=False)  # type: ignore[union-attr]
     positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
-    bias = encoding.bias(positions)
+    bias = encoding.bias(LayerContext(positions))
     assert bias is not None
     assert call.bias is not None
     within = allowance(call.q.dtype)

@@ -1,13 +1,14 @@
 """What one layer of a published model does with position, in our terms."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Pairwise, Slope
-from headscape.encodings import Encoding, Shape, make
+from headscape.encodings import Encoding, Shape, Side, make
+from headscape.encodings.rotation import Turn
 from headscape.pretrained.alibi_reader import read_alibi
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.bucket_reader import read_buckets
@@ -26,7 +27,7 @@ class Unrecognised(Encoding):
 
     title = "position not recognised"
     formula = "S as the model computes it"
-    shows: ClassVar[Literal["bias", "final"] | None] = "final"
+    shows = "final"
     shift_invariant = toeplitz = False
 
 
@@ -65,16 +66,22 @@ class LayerReading:
             q,
             call.k,
             call.v,
-            self.encoding,
             self._bias(call, positions),
             positions,
             read_visible(call, positions, layer, real),
             call.scale,
             unrotated,
+            turns=None if unrotated is None else self._turns(positions),
             temperature=factor,
             softcap=call.softcap,
             sink=call.sink,
         )
+
+    def _turns(self, positions: Positions) -> tuple[Turn, Turn] | None:
+        """What the model turned queries and keys by, where that was recognised."""
+        sides = Side(positions.q, "query"), Side(positions.k, "key")
+        q, k = (self.encoding.turn(side) for side in sides)
+        return None if q is None or k is None else (q, k)
 
     def _bias(self, call: AttentionCall, positions: Positions) -> Bias | None:
         if call.bias is None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscape.encodings import Encoding, Shape, make
+from headscape.encodings import Encoding, Shape, Side, make
 from headscape.errors import InputError
 from headscape.pretrained.attention_call import AttentionCall
 from headscape.pretrained.rounding import rotation_agrees
@@ -93,9 +93,9 @@ def _try(call: AttentionCall, shape: Shape, fields: dict[str, Any]) -> Encoding 
     positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
     assert call.unrotated is not None
     q, k = call.unrotated
-    same = rotation_agrees(encoding.rotate(q, positions.q, "query"), call.q) and rotation_agrees(
-        encoding.rotate(k, positions.k, "key"), call.k
-    )
+    asking, asked = Side(positions.q, "query"), Side(positions.k, "key")
+    same = rotation_agrees(encoding.rotate(q, asking), call.q)
+    same = same and rotation_agrees(encoding.rotate(k, asked), call.k)
     return encoding if same else None
 
 

@@ -60,6 +60,7 @@ WRAPPED = (
 SHAPED = (
     "rope:window=5",
     "alibi:window=9:sink=true",
+    "rope+kerple:window=9:sink=true",
     "nope:temperature=ssmax:window=11",
     "nope:temperature=llama4:temperature_start=3",
     "kerple:softcap=3.0:temperature=inkling:temperature_start=5",
@@ -98,7 +99,19 @@ FORMS = (
     "transformer-xl:layout=interleaved:clamp=11",
 )
 """Other forms of an encoding than its default."""
-SUBJECTS = (*ENCODINGS, *WRAPPED, *SHAPED, *FORMS)
+COMBINED = (
+    "rope+alibi",
+    "rope+fox",
+    "path+fox",
+    "kerple-power+kerple-weight",
+    "t5+cable+rope",
+    "cope+alibi",
+    "pope+kerple",
+    "stick-breaking+alibi",
+    "dapev2+rope+fox",
+)
+"""Several encodings in one layer."""
+SUBJECTS = (*ENCODINGS, *WRAPPED, *SHAPED, *FORMS, *COMBINED)
 
 FIELDS: dict[str, dict[str, object]] = {
     "learned": {"length": LONGEST},
@@ -117,7 +130,10 @@ FIELDS: dict[str, dict[str, object]] = {
 def factory(name: str, **fields: object) -> Factory:
     """Return a function that makes the named encoding, with its fields, for any shape."""
     (entry,) = parse(name)
-    chosen = {**FIELDS.get(entry.name.rpartition("+")[2], {}), **entry.fields, **fields}
+    chosen: dict[str, object] = {}
+    for part in entry.name.split("+"):
+        chosen |= FIELDS.get(part, {})
+    chosen |= {**entry.fields, **fields}
 
     def build(shape: Shape) -> Encoding:
         return make(entry.name, shape, chosen)

@@ -1,16 +1,16 @@
 """The claims and flags of an encoding are true, and what it does not claim is false."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from headscape.attention import reference
 from headscape.attention.layer import prepare
-from headscape.bias import dense
-from headscape.encodings import Encoding, Heads
+from headscape.attention.reference import softmax
+from headscape.encodings import Encoding, LayerContext, LayerInput, QueriesAndKeys, Side
 from headscape.errors import InputError
+from headscape.mixing import Rows
 from headscape.properties.probe import (
     HEAD_DIM,
     TRAINED,
@@ -80,63 +80,58 @@ def _by_distance(value: Tensor, distance: Tensor) -> bool:
 
 @torch.no_grad()
 def _pairs_alone(encoding: Encoding, length: int) -> bool:
-    """Return whether `mix` of a pair depends on no other pair."""
+    """Return whether the mixed score of a pair depends on no other pair."""
     heads, seen = encoding.shape.heads, torch.ones(length, length).tril().bool()[None, None]
     content = draw(1, heads, length, length, seed=3)
-    queries = draw(1, heads, length, HEAD_DIM, seed=4)
     bias = draw(1, heads, length, length, seed=5) if encoding.adds_bias else None
-    before = encoding.mix(content, bias, seen, queries)
     touched = torch.zeros(length, length, dtype=torch.float64)
     touched[-1, length - 1 - length // 4 % 4] = 1.0
     moved = None if bias is None else bias - touched
-    after = encoding.mix(content + touched, moved, seen, queries)
+    before = _mixed(encoding, content, bias, seen)
+    after = _mixed(encoding, content + touched, moved, seen)
     elsewhere = (seen & (touched == 0)).expand_as(before)
     return close(after[elsewhere], before[elsewhere])
 
 
+def _mixed(encoding: Encoding, scores: Tensor, bias: Tensor | None, seen: Tensor) -> Tensor:
+    """Return scores and bias as the encoding mixes them, or their sum."""
+    heads, length = scores.shape[1:3]
+    at = Positions.span(length)
+    q = draw(1, heads, length, HEAD_DIM, seed=4)
+    stream = encoding.stream(LayerInput(draw(1, length, heads * HEAD_DIM, seed=1)))
+    layer = LayerContext(at, stream, stream, QueriesAndKeys(q, q, 1.0))
+    rows, mixing = Rows(scores, bias, seen, q, at), encoding.mixing(layer)
+    return rows.added if mixing is None else mixing.final(rows)
+
+
 @torch.no_grad()
 def flags(factory: Factory, heads: int, length: int) -> None:
-    """Each flag, from at_input to weighs, says whether the method is used and what it does."""
+    """Each flag, from at_input to weighs, says what the encoding does."""
     encoding = factory(shape(heads)).double()
     randomise(encoding)
     at = Positions.span(length)
     x, q = draw(1, length, heads * HEAD_DIM, seed=1), draw(1, heads, length, HEAD_DIM, seed=2)
-    stream = encoding.stream(x)
-    given = [Heads(q, draw(*q.shape, seed=seed), 1.0) for seed in (5, 6)]
-    given.append(Heads(draw(*q.shape, seed=7), given[0].k, 1.0))
-    biases = [
-        encoding.bias(at, stream, stream, *([each] if encoding.reads_heads else []))
-        for each in given
-    ]
-    values = [None if each is None else dense(each, at) for each in biases]
+    stream = encoding.stream(LayerInput(x))
+    layer = LayerContext(at, stream, stream, QueriesAndKeys(q, draw(*q.shape, seed=5), 1.0))
     scores, bias = (draw(1, heads, length, length, seed=seed) for seed in (3, 4))
     added = bias if encoding.adds_bias else None
     seen = torch.ones(length, length).tril().bool()[None, None]
     expected = scores if added is None else scores + added
-    softmax = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1)
-    mixed, weights = encoding.mix(scores, added, seen, q), encoding.weigh(scores, seen)
+    given = encoding.weighting
+    weights = softmax(scores, seen) if given is None else given.weights(scores, seen)
     done = {
         "at_input": not torch.equal(encoding.embed(x, at.q), x),
-        "rotates": not torch.equal(encoding.rotate(q, at.q, "query", stream), q),
+        "rotates": not torch.equal(encoding.rotate(q, Side(at.q, "query", stream)), q),
         "streams": stream is not None,
-        "adds_bias": biases[0] is not None,
-        "reads_heads": any(
-            a is not None and b is not None and not torch.equal(a.tril(), b.tril())
-            for a, b in pairwise(values)
-        ),
-        "mixes": not torch.equal(mixed, expected),
-        "scales_scores": added is not None and torch.equal(mixed, scores * added),
-        "moves_keys": stream is not None and stream.transition is not None,
-        "weighs": not torch.equal(weights, softmax),
+        "adds_bias": encoding.bias(layer) is not None,
+        "mixes": not torch.equal(_mixed(encoding, scores, added, seen), expected),
+        "weighs": not torch.equal(weights, softmax(scores, seen)),
     }
-    if encoding.sticks is not None and encoding.weighs:
-        described = torch.equal(weights, encoding.sticks.weights(scores, seen))
-        require(described, "the weights of weigh differ from those of sticks")
     for flag, does in done.items():
         said = bool(getattr(encoding, flag))
-        # One token at position 0 is not rotated, gets all weight by any rule, and a bias may be 0
-        # at distance 0.
-        unclear = length == 1 and flag in {"rotates", "reads_heads", "weighs"}
+        # One token at position 0 is not rotated, gets all weight by any rule, and a table that
+        # multiplies may be 1 at distance 0.
+        unclear = length == 1 and flag in {"rotates", "mixes", "weighs"}
         if said != does and not unclear:
             require(holds=False, sentence=f"{flag} is {said}, but should be {does}")
 
@@ -156,18 +151,19 @@ def distant(factory: Factory, heads: int, length: int) -> None:
     far, ends = near + FAR, torch.cat([near, near + FAR], dim=1)
     x = draw(1, 2 * count, heads * HEAD_DIM, seed=1)
     q, k = (draw(1, heads, 2 * count, HEAD_DIM, seed=seed) for seed in (2, 3))
-    given = [Heads(q, k, 1.0)] if encoding.reads_heads else []
     try:
-        stream = encoding.stream(x)
+        stream = encoding.stream(LayerInput(x))
         encoding.embed(x, ends)
-        encoding.rotate(q, ends, "query", stream)
-        encoding.bias(Positions(ends, ends), stream, stream, *given)
+        encoding.rotate(q, Side(ends, "query", stream))
+        heads_of_layer = QueriesAndKeys(q, k, 1.0)
+        encoding.bias(LayerContext(Positions(ends, ends), stream, stream, heads_of_layer))
     except InputError:
         return
     # Where the call is put together, it is checked that the bias has every distance.
     _final(encoding, q, k, x, ends)
     if encoding.claims()["shift_invariant"]:
-        first = [y[..., :count, :] for y in (q, k, x)]
+        some = slice(count)
+        first = q[:, :, some], k[:, :, some], x[:, some]
         ours, theirs = (_final(encoding, *first, at).tril() for at in (far, near))
         require(close(ours, theirs), f"shift_invariant=True does not hold at position {FAR:,}")
 

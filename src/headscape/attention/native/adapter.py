@@ -20,16 +20,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention.check import check
 from headscape.attention.native import library
 from headscape.attention.native.fold import fold
 from headscape.attention.native.ops import MARGIN, REACH, TYPES, attention, contiguous
 from headscape.attention.reference import AttentionInputs
 from headscape.bias import Bias, Pairwise, Perceptron, Sheared, Slope, Toeplitz
-from headscape.encodings import Encoding
-from headscape.encodings.dape import DAPE
-from headscape.encodings.dapev2 import DAPEv2
-from headscape.errors import InputError
+from headscape.encodings.sticks import Sticks, Weighting
+from headscape.mixing import KeyConvolution, Mixing, PairPerceptron, Product
 from headscape.types import Positions
 
 _FOUND = library.load()
@@ -47,7 +44,7 @@ def available() -> str | None:
 
 def refuses(inputs: AttentionInputs) -> str | None:
     """Return why the kernels do not support this call, or None if they do."""
-    q, encoding = inputs.q, inputs.encoding
+    q = inputs.q
     if (missing := available()) is not None:
         return missing
     if q.device.type != "cpu":
@@ -64,33 +61,32 @@ def refuses(inputs: AttentionInputs) -> str | None:
         return "the native kernels take no bias that is given as a function"
     if inputs.transition is not None:
         return "the native kernels do not support keys that change on their way to a query"
-    return (_refuses_mixing(inputs) if encoding.mixes else None) or (
-        _refuses_weights(inputs) if encoding.weighs else None
-    )
+    return _refuses_mixing(inputs) or _refuses_weights(inputs)
 
 
 def _refuses_weights(inputs: AttentionInputs) -> str | None:
-    if inputs.encoding.sticks is None:
-        return (
-            f"the native kernels compute a softmax or stick-breaking, not the weights of "
-            f"{inputs.encoding.title}"
-        )
-    if inputs.bias is not None or inputs.encoding.mixes:
+    if inputs.weighting is None:
+        return None
+    if not isinstance(inputs.weighting, Sticks):
+        kind = type(inputs.weighting).__name__
+        return f"the native kernels compute a softmax or stick-breaking, not {kind}"
+    if inputs.bias is not None or inputs.mixing is not None:
         return "the native kernels compute stick-breaking only without a bias"
     # The reference computes a softmax if there is a sink.
     return None if inputs.sink is None else "the native kernels take stick-breaking without a sink"
 
 
 def _refuses_mixing(inputs: AttentionInputs) -> str | None:
-    encoding = inputs.encoding
-    if encoding.scales_scores:
-        if isinstance(inputs.bias, Toeplitz):
-            return None
-        return "the native kernels multiply scores only by a Toeplitz bias"
-    if not isinstance(encoding, DAPE | DAPEv2):
-        return f"the native kernels do not mix scores as {type(encoding).__name__} does"
-    if isinstance(encoding, DAPEv2) and encoding.config.kernel > MOST_TAPS:
-        return f"the native kernels take DAPEv2 up to kernel {MOST_TAPS}"
+    mixing = inputs.mixing
+    if mixing is None:
+        return None
+    if isinstance(mixing, Product):
+        both = "the native kernels multiply scores by a table only without a bias"
+        return None if inputs.bias is None else both
+    if not isinstance(mixing, PairPerceptron | KeyConvolution):
+        return f"the native kernels do not mix scores as {type(mixing).__name__} does"
+    if isinstance(mixing, KeyConvolution) and mixing.in_weight.shape[2] > MOST_TAPS:
+        return f"the native kernels take convolutions of up to {MOST_TAPS} keys"
     return _refuses_beside_mixing(inputs)
 
 
@@ -129,18 +125,10 @@ def run(inputs: AttentionInputs) -> tuple[Float[Tensor, "b h t ev"], Float[Tenso
 def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
     """What the operator of ops.py takes, up to `learns`."""
     q, k, v, bias, visible = inputs.q, inputs.k, inputs.v, inputs.bias, inputs.visible
-    check(inputs)
-    if (reason := refuses(inputs)) is not None:
-        raise InputError(f"path='native' does not support this call: {reason}.")
-    _check_bias(bias, q, k)
-    kind, tensors, low = _values(bias, inputs.positions, visible.causal)
-    kind = "factor" if inputs.encoding.scales_scores else kind
-    mixing, mixers = _mixer(inputs.encoding)
-    channels = q.shape[1] * (1 if bias is None else 2)
-    if mixing and (mixers[0].shape[1] != channels or mixers[3].shape[0] != q.shape[1]):
-        raise InputError(
-            f"encoding mixes {mixers[0].shape[1]} channels, but q and bias {channels}."
-        )
+    factor = inputs.mixing.table if isinstance(inputs.mixing, Product) else None
+    kind, tensors, low = _values(factor or bias, inputs.positions, visible.causal)
+    kind = kind if factor is None else "factor"
+    mixing, mixers = _mixer(inputs.mixing)
     if mixing and kind == "toeplitz":
         h, (inner, in_bias) = q.shape[1], mixers[:2]
         tensors += [fold(tensors[0], low, inner[:, h:], in_bias, causal=visible.causal)]
@@ -155,7 +143,7 @@ def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
         _, most = inputs.positions.bounds
         at += [bias.columns(torch.arange(low, max(most, low + REACH) + REACH + 1))[None]]
     return (
-        q, k, v, at, [*tensors, *mixers], kind, mixing, _sticks(inputs.encoding), low,
+        q, k, v, at, [*tensors, *mixers], kind, mixing, _sticks(inputs.weighting), low,
         visible.causal, inputs.scale, visible.window or 0, inputs.softcap or 0.0, temperature,
         None if sink is None else sink.float(),
     )  # fmt: skip
@@ -170,57 +158,26 @@ def _at(inputs: AttentionInputs) -> list[Tensor]:
     return at
 
 
-def _mixer(encoding: Encoding) -> tuple[str, list[Tensor]]:
-    """How a mixing encoding mixes, and its weights as convolutions [out, in, taps]."""
-    if isinstance(encoding, DAPE):
-        weights = [encoding.inner.weight[..., None], encoding.outer.weight[..., None]]
-        mixing = f"dape {encoding.config.base_bias}"
-    elif isinstance(encoding, DAPEv2):
-        weights = [encoding.inner.weight[:, :, 0], encoding.outer.weight[:, :, 0]]
-        mixing = f"dapev2 {encoding.config.boundary}"
+def _mixer(mixing: Mixing | None) -> tuple[str, list[Tensor]]:
+    """How rows are mixed, as ops.py names it, and the weights as convolutions [out, in, taps]."""
+    if isinstance(mixing, PairPerceptron):
+        name = f"dape {'added' if mixing.adds_bias else 'channel-only'}"
+        weights = [mixing.in_weight[..., None], mixing.out_weight[..., None]]
+    elif isinstance(mixing, KeyConvolution):
+        name = f"dapev2 {mixing.boundary}"
+        weights = [mixing.in_weight, mixing.out_weight]
     else:
         return "", []
-    assert encoding.inner.bias is not None
-    assert encoding.outer.bias is not None
-    found = [weights[0], encoding.inner.bias, weights[1], encoding.outer.bias]
-    return mixing, [x.float() for x in found]
+    return name, [x.float() for x in (weights[0], mixing.in_bias, weights[1], mixing.out_bias)]
 
 
-def _sticks(encoding: Encoding) -> str:
+def _sticks(weighting: Weighting | None) -> str:
     """Return the argument `sticks` of ops.py; empty if the weights are a softmax."""
-    found = encoding.sticks
-    if found is None or not encoding.weighs:
+    if weighting is None:
         return ""
-    parts = {"sticks": True, "own": found.takes_own, "rest": found.keeps_rest}
+    assert isinstance(weighting, Sticks)
+    parts = {"sticks": True, "own": weighting.takes_own, "rest": weighting.keeps_rest}
     return " ".join(name for name, holds in parts.items() if holds)
-
-
-def _check_bias(bias: Bias | None, q: Tensor, k: Tensor) -> None:
-    b, h, t, _ = q.shape
-    found: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
-    if isinstance(bias, Toeplitz):
-        found["table"] = bias.table, (h, bias.table.shape[-1])
-    elif isinstance(bias, Slope):
-        found["row"], found["col"] = (bias.row, (b, h, t)), (bias.col, (b, h, k.shape[2]))
-        if bias.weight is not None:
-            found["weight"] = bias.weight, (b, h, t)
-    elif isinstance(bias, Perceptron):
-        m = bias.in_weight.shape[-1]
-        found["far"], found["near"] = (bias.far, (b, t)), (bias.near, (bias.near.shape[-1],))
-        found["in_weight"], found["in_bias"] = (bias.in_weight, (m,)), (bias.in_bias, (m,))
-        found["out_weight"], found["out_bias"] = (bias.out_weight, (h, m)), (bias.out_bias, (h,))
-    elif isinstance(bias, Sheared):
-        c, n = bias.basis.shape[-2:]
-        found["r"], found["basis"] = (bias.r, (b, h, t, c)), (bias.basis, (h, c, n))
-        if bias.key is not None:
-            u, basis = bias.key
-            found["key[0]"] = u, (b, h, k.shape[2], basis.shape[-2])
-            found["key[1]"] = basis, (h, basis.shape[-2], n)
-    for name, (x, shape) in found.items():
-        whole = ("near", "table", "in_weight", "in_bias", "out_weight", "out_bias")
-        shared = shape if name in whole else (1, *shape[1:])
-        if tuple(x.shape) not in (shape, shared) or x.numel() == 0 or x.device != q.device:
-            raise InputError(f"bias.{name} must be {shape} on {q.device}, got {tuple(x.shape)}.")
 
 
 def _values(

@@ -81,7 +81,7 @@ def reduce_scores(
 
 def _adds_only(inputs: AttentionInputs) -> bool:
     """Whether the bias is taken as added; a sheared one is not kept apart from the scores."""
-    changes = inputs.encoding.mixes or inputs.unrotated is not None or inputs.bends
+    changes = inputs.mixing is not None or inputs.unrotated is not None or inputs.score_transform
     return not changes and not isinstance(inputs.bias, Sheared)
 
 

@@ -2,8 +2,8 @@
 
 One entry per start, oldest first: versions, machine, threads, processes, commit of the source tree,
 objective, fingerprints of text and tokenizer, files of encodings that are not Headscape's,
-attention path, and the step it started at. The fingerprints are read back only where a checkpoint of
-an older version has not recorded them; opening a run whose encoding is not registered names its
+attention path, and the step it started at. The fingerprints are read back only where a checkpoint
+of an older version has not recorded them; opening a run whose encoding is not registered names its
 file.
 """
 
