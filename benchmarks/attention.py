@@ -29,12 +29,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.peers import peers
 from benchmarks.plots import plot
 from benchmarks.timing import Step, peak_megabytes, ratios, times
-from headscape.attention import reference, torch_blocks
+from headscape.attention import torch_blocks
 from headscape.attention.native import adapter, library
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Slope
+from headscape.call import definition
+from headscape.call.bias import Slope
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerContext, LayerInput, build
-from headscape.types import Positions, Visible
 
 HEADS, HEAD_DIM = 12, 64
 FLOOR = "sdpa"
@@ -67,7 +68,7 @@ def contender(
         layer = LayerContext(where)
         bias = fixed or found.bias(layer)
         mixing = found.mixing(layer)
-        return path(AttentionInputs(q, k, v, bias, where, Visible(), HEAD_DIM**-0.5, mixing=mixing))
+        return path(AttentionCall(q, k, v, bias, where, Visible(), HEAD_DIM**-0.5, mixing=mixing))
 
     return run, [q, k, v, *leaves]
 
@@ -89,7 +90,7 @@ def contenders(length: int, names: list[str]) -> list[dict[str, Contender]]:
         if name in TORCH and length <= PEERS:
             fused[f"{name} torch"] = contender(torch_blocks.attend, encoding, q, k, v)
         if length <= DENSE:
-            others[f"{name} dense"] = contender(reference.attend, encoding, q, k, v)
+            others[f"{name} dense"] = contender(definition.attend, encoding, q, k, v)
     if length <= PEERS:
         for name, (call, leaves) in peers(HEADS, HEAD_DIM, length).items():
             others[name] = (lambda call=call: call(q, k, v)), [q, k, v, *leaves]

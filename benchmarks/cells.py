@@ -16,15 +16,15 @@ from benchmarks.timing import peak_megabytes
 from headscape.attention.assemble import assemble
 from headscape.attention.native import library
 from headscape.attention.native.score_cells import reduce_scores
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerInput, build
-from headscape.types import Positions, Visible
 
 HEADS, HEAD_DIM = 12, 64
 
 
 @torch.no_grad()
-def inputs_of(name: str, length: int) -> AttentionInputs:
+def inputs_of(name: str, length: int) -> AttentionCall:
     encoding = build(name, heads=HEADS, head_dim=HEAD_DIM, width=HEADS * HEAD_DIM, train_length=512)
     q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM) for _ in range(3))
     where = Positions.span(length)
@@ -47,7 +47,7 @@ def main() -> None:
         inputs = inputs_of(name, args.length)
         seconds: list[float] = []
 
-        def step(inputs: AttentionInputs = inputs, seconds: list[float] = seconds) -> None:
+        def step(inputs: AttentionCall = inputs, seconds: list[float] = seconds) -> None:
             start, cpu = time.perf_counter(), time.process_time()
             reduce_scores(inputs, edges)
             seconds += [time.perf_counter() - start, time.process_time() - cpu]

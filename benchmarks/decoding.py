@@ -27,10 +27,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.timing import Step, ratios, times
 from headscape.attention import attend
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerContext, LayerInput, Side, Stream, build
 from headscape.gpt2.cache import Cache
-from headscape.types import Positions, Visible
 
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64
 FLOOR = "plain"
@@ -62,7 +62,7 @@ def contender(name: str, q: Tensor, caches: list[Pair], context: int, tokens: in
             context_of_layer = LayerContext(where, last[n][count - context], seen)
             bias = kept.bias(n, layer, q.dtype, context_of_layer)
             pair = k[:, :, :count], v[:, :, :count]
-            call = AttentionInputs(
+            call = AttentionCall(
                 turned, *pair, bias, where, Visible(), HEAD_DIM**-0.5,
                 mixing=layer.mixing(context_of_layer),
             )  # fmt: skip

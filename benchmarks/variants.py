@@ -23,11 +23,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.timing import Step, ratios, times
 from headscape.attention.native import adapter, library
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Sheared, Toeplitz
-from headscape.encodings.sticks import Sticks
-from headscape.mixing import Product
-from headscape.types import Positions, Visible
+from headscape.call.bias import Sheared, Toeplitz
+from headscape.call.definition import AttentionCall
+from headscape.call.mixing import Product
+from headscape.call.positions import Positions, Visible
+from headscape.call.weighting import Sticks
 
 HEADS, HEAD_DIM, GROUPS = 12, 64, 3
 LOW = 7.5
@@ -55,7 +55,7 @@ def steps_of(length: int) -> dict[str, Step]:
         own = [k, v] if keys is None else keys
 
         def step() -> object:
-            inputs = AttentionInputs(
+            inputs = AttentionCall(
                 query, *own, bias, where, visible or Visible(), HEAD_DIM**-0.5, **given
             )  # fmt: skip
             out = adapter.attend(inputs)
@@ -94,7 +94,7 @@ def steps_of(length: int) -> dict[str, Step]:
 def half_steps(length: int) -> dict[str, Step]:
     """bfloat16, forward alone."""
     q, k, v = (torch.randn(1, HEADS, length, HEAD_DIM).bfloat16() for _ in range(3))
-    inputs = AttentionInputs(
+    inputs = AttentionCall(
         q, k, v, None, Positions.span(length), Visible(), HEAD_DIM**-0.5
     )  # fmt: skip
     return {

@@ -17,8 +17,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # The hook checks shapes in what is imported after it, so nothing of the package comes before.
 install_import_hook(
     [
-        "headscape.types",
-        "headscape.bias",
+        "headscape.call.positions",
+        "headscape.call.bias",
         "headscape.encodings",
         # Not flex: torch counts the arguments of its score functions, which the hook would wrap.
         "headscape.attention.attend",
@@ -26,7 +26,7 @@ install_import_hook(
         "headscape.attention.native.adapter",
         "headscape.attention.operands",
         "headscape.attention.reach",
-        "headscape.attention.reference",
+        "headscape.call.definition",
         "headscape.attention.torch_blocks",
         "headscape.attention.torch_regular",
         "headscape.gpt2",

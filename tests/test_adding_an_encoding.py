@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from headscape.attention import reference
 from headscape.attention.layer import prepare
+from headscape.call import definition
+from headscape.call.positions import Positions
 from headscape.encodings import ENCODINGS, Encoding, build, encodings, load_plugin, title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
 from headscape.properties import PROPERTIES
 from headscape.properties.cases import factory
 from headscape.properties.probe import TRAINED, draw, randomise
-from headscape.types import Positions
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "adding-an-encoding.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
@@ -59,7 +59,7 @@ def test_it_is_its_formula() -> None:
     randomise(encoding)
     q, k, v = (draw(1, 3, 20, 4, seed=seed) for seed in (1, 2, 3))
     with torch.no_grad():
-        found = reference.scores(prepare(encoding, q, k, v, None, Positions.span(20)))
+        found = definition.scores(prepare(encoding, q, k, v, None, Positions.span(20)))
     sigma = np.exp(encoding.log_sigma.detach().numpy())
     for i in range(20):
         for j in range(i + 1):

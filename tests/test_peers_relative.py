@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headscape.attention import reference
 from headscape.attention.layer import prepare
+from headscape.call import definition
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, build
 from headscape.properties.probe import draw
-from headscape.types import Positions
 
 HEADS, DIM, LENGTH = 3, 8, 40
 WIDTH = HEADS * DIM
@@ -69,7 +69,7 @@ def test_deberta_v2(shared: bool, terms: list[str]) -> None:
                               heads(peer.key_proj(some[None]))[0]),
     )  # fmt: skip
     # Theirs takes square roots and logarithms in float32.
-    same(reference.scores(call).weights, theirs, 1e-6)
+    same(definition.scores(call).weights, theirs, 1e-6)
 
 
 @torch.no_grad()
@@ -94,7 +94,7 @@ def test_xlnet(memory: int, clamp: int | None) -> None:
     k, v = (torch.einsum("ibh,hnd->bnid", whole, each) for each in (peer.k, peer.v))
     call = prepare(ours, q, k, v, None, Positions.span(LENGTH, LENGTH + memory))
     # Theirs computes the sinusoids in float32.
-    same(reference.scores(call).weights, theirs.permute(2, 3, 0, 1), 1e-5)
+    same(definition.scores(call).weights, theirs.permute(2, 3, 0, 1), 1e-5)
 
 
 @torch.no_grad()
@@ -119,7 +119,7 @@ def test_wav2vec2_bert(kind: str) -> None:
     _, theirs = peer(x, relative_position_embeddings=table)
     q, k, v = (heads(getattr(peer, f"linear_{name}")(x)) for name in "qkv")
     call = prepare(ours, q, k, v, None, Positions.span(LENGTH))
-    same(reference.scores(call).weights, theirs, 1e-5 if kind == "relative" else 1e-10)
+    same(definition.scores(call).weights, theirs, 1e-5 if kind == "relative" else 1e-10)
 
 
 @torch.no_grad()
@@ -155,7 +155,7 @@ def test_inkling(layer: str) -> None:
 
     where = Positions.span(LENGTH)
     call = prepare(ours, *(projected(name) for name in "qkv"), x, where)
-    found = reference.scores(call)
+    found = definition.scores(call)
     mask = torch.zeros(found.visible.shape, dtype=torch.float64)
     mask = mask.masked_fill(~found.visible, torch.finfo(torch.float64).min)
     _, theirs = peer(x, mask)

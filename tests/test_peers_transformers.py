@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from headscape.bias import dense
+from headscape.call.bias import dense
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, Side, build
 from headscape.encodings.alibi import SLOPES
 from headscape.gpt2 import GPT2, Cache
 from headscape.properties.probe import draw
-from headscape.types import Positions
 
 FLOAT32 = 2e-6
 """Relative: peers work their positions out in float32."""

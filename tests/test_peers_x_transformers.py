@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from headscape.attention import reference
 from headscape.attention.layer import prepare
-from headscape.bias import dense
+from headscape.call import definition
+from headscape.call.bias import dense
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, Side, build
 from headscape.properties.probe import draw, randomise
-from headscape.types import Positions
 
 # x-transformers scripts a function with TorchScript while it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
@@ -124,7 +124,7 @@ def test_contextual_positions() -> None:
     ours.table.data.copy_(peer.pos_emb.T)
     q, k, v = (draw(2, 3, 20, 8, seed=seed) for seed in (1, 2, 3))
     with torch.no_grad():
-        found = reference.scores(prepare(ours, q, k, v, None, Positions.span(20)))
+        found = definition.scores(prepare(ours, q, k, v, None, Positions.span(20)))
         hidden = ~found.visible
         theirs = found.content + peer(q, found.content.masked_fill(hidden, -torch.inf))
     seen = found.visible.expand_as(theirs)

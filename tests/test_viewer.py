@@ -8,7 +8,7 @@ import torch
 
 import headscape
 from headscape.arrays.pack import open_pack
-from headscape.attention.reference import AttentionInputs, scores
+from headscape.call.definition import AttentionCall, scores
 from headscape.capture.record import _Kept, capture
 from headscape.errors import InputError
 from headscape.page.viewer_answers import Answers
@@ -34,7 +34,7 @@ def test_a_models_pack_is_the_definition(encoding: str, tmp_path: Path) -> None:
     assert pack.title == model.spec.name
     every = slice(0, len(tokens))
 
-    def watch(layer: int, inputs: AttentionInputs) -> None:
+    def watch(layer: int, inputs: AttentionCall) -> None:
         expected = scores(inputs)
         hidden = ~expected.visible[0].numpy()
         for quantity in ("content", "bias", "final", "weights"):

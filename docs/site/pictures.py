@@ -19,10 +19,10 @@ from matplotlib.figure import Figure
 
 from headscape.arrays.profile import Profile
 from headscape.attention.layer import prepare
-from headscape.attention.reference import scores
+from headscape.call.definition import scores
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, Side
 from headscape.figures.grid import Grid
-from headscape.types import Positions, Visible
 
 LENGTH = 128
 PANELS = 6

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headscape.arrays.measures import Measures
     from headscape.atlas.write_atlas import atlas
     from headscape.attention.layer import attention
+    from headscape.call.positions import Positions
     from headscape.capture.capture import Capture
     from headscape.capture.compare import compare
     from headscape.capture.record import capture
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from headscape.models.load import load, stretch
     from headscape.paper.job import figures
     from headscape.train.trainer import train
-    from headscape.types import Positions
     from headscape.viewer import view
 
 __version__ = "0.1.0"
@@ -77,7 +77,7 @@ API = {
     "Curves": "headscape.figures.curves",
     "GPT2": "headscape.gpt2",
     "Encoding": "headscape.encodings",
-    "Positions": "headscape.types",
+    "Positions": "headscape.call.positions",
     "InputError": "headscape.errors",
 }
 """Public names, and the module that defines each; after a colon, its name there."""

@@ -12,14 +12,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
 from headscape.text.dataset import Dataset
 from headscape.text.tokenize.tokenizer import Tokenizer
 
-Watch = Callable[[int, AttentionInputs], None]
+Watch = Callable[[int, AttentionCall], None]
 """Called with a layer, counted from 0, and what its attention is a function of."""
 
-Edit = Callable[[AttentionInputs, Tensor], Tensor]
+Edit = Callable[[AttentionCall, Tensor], Tensor]
 """Takes one layer's attention inputs and its output [b h t ev], returns the output to use."""
 
 

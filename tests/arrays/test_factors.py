@@ -12,14 +12,14 @@ from headscape.arrays.pooled import Pooled
 from headscape.arrays.profile_factors import Minus, profile
 from headscape.arrays.row_pass import log_sum_exp, weight_cells
 from headscape.attention.layer import prepare
-from headscape.attention.reference import AttentionInputs, scores
-from headscape.bias import Pairwise
+from headscape.call.bias import Pairwise
+from headscape.call.definition import AttentionCall, scores
+from headscape.call.positions import Positions
 from headscape.capture.factors_of import NoFactorsError, factors_of
 from headscape.encodings import ENCODINGS, build
 from headscape.errors import InputError
 from headscape.properties.cases import FIELDS, WRAPPED
 from headscape.properties.probe import draw, randomise
-from headscape.types import Positions
 
 LENGTH, HEADS, DIM = 75, 4, 8
 STREAMS = ("selective-rope", "carope", "repo", "grape-m", "path", "stick-breaking", "wall")
@@ -53,7 +53,7 @@ BIDIRECTIONAL = ("nope", "rope", "alibi", "t5", "kerple", "cable", "fox", "dapev
 
 def made(
     name: str, fields: dict[str, object] | None = None, *, causal: bool = True
-) -> AttentionInputs:
+) -> AttentionCall:
     options = {**FIELDS.get(name.rpartition("+")[2], {}), **(fields or {})}
     encoding = build(
         name,
@@ -71,7 +71,7 @@ def made(
         return prepare(encoding, q, k, v, x, Positions.span(LENGTH))
 
 
-def dense(inputs: AttentionInputs) -> dict[str, np.ndarray]:
+def dense(inputs: AttentionCall) -> dict[str, np.ndarray]:
     """Every quantity by the definition, NaN where hidden (0 in weights), heads first."""
     with torch.no_grad():
         every = scores(inputs)

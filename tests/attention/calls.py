@@ -3,7 +3,7 @@
 A table that multiplies scores ("factor") and stick-breaking ("sticks") are kinds of bias here, as
 the kernels combine neither with a second bias.
 
-`Call` holds leaves in float64 and makes AttentionInputs of any dtype from them, so that one call
+`Call` holds leaves in float64 and makes AttentionCall of any dtype from them, so that one call
 can be run by every path and differentiated. `random_call(seed)` draws lengths around tile borders,
 batch sizes, grouped heads, head dims, positions, packed groups, padding, windows and every kind of
 bias.
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from headscape.attention import reference
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, Perceptron, Sheared, Slope, Toeplitz
-from headscape.encodings.sticks import Sticks
-from headscape.mixing import Product
-from headscape.types import Positions, Visible
+from headscape.call import definition
+from headscape.call.bias import Bias, Perceptron, Sheared, Slope, Toeplitz
+from headscape.call.definition import AttentionCall
+from headscape.call.mixing import Product
+from headscape.call.positions import Positions, Visible
+from headscape.call.weighting import Sticks
 
 BIASES = [
     "none", "toeplitz", "slope", "weighted slope", "pieces", "sheared", "sheared by key",
@@ -42,14 +42,14 @@ class Call:
     zero: int = 0
     upstream: Tensor = field(default_factory=lambda: torch.zeros(0))
 
-    def inputs(self, leaves: dict[str, Tensor]) -> AttentionInputs:
+    def inputs(self, leaves: dict[str, Tensor]) -> AttentionCall:
         q = leaves["q"]
         mixing = weighting = None
         if self.kind == "factor":
             mixing = Product(Toeplitz(leaves["table"], self.zero))
         if "sticks" in self.kind:
             weighting = Sticks("current" in self.kind, "dropped" not in self.kind)
-        return AttentionInputs(
+        return AttentionCall(
             q, leaves["k"], leaves["v"], self.bias(leaves), self.positions, self.visible,
             q.shape[3] ** -0.5, temperature=leaves.get("temperature"), softcap=self.softcap,
             sink=leaves.get("sink"), mixing=mixing, weighting=weighting,
@@ -92,11 +92,11 @@ def agree(call: Call, path: object) -> None:
     Budget: twice the error of the dense definition in float32, and what rounding as many terms as
     there are tokens amounts to at random, at the size of the largest number on the way.
     """
-    exact = call.outcome(reference.attend, torch.float64)
-    rough = call.outcome(reference.attend, torch.float32)
+    exact = call.outcome(definition.attend, torch.float64)
+    rough = call.outcome(definition.attend, torch.float32)
     fused = call.outcome(path, torch.float32)
     tokens = sum(call.leaves[name].shape[2] for name in "qk")
-    values = reference.shared(call.leaves["v"], call.upstream.shape[1])
+    values = definition.shared(call.leaves["v"], call.upstream.shape[1])
     on_the_way = [*exact.values(), *call.leaves.values(), call.upstream @ values.mT]
     largest = max(float(x.abs().max()) for x in on_the_way)
     rounding = torch.finfo(torch.float32).eps * largest * (2 + 2 * tokens**0.5)

@@ -6,15 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headscape.attention import attend, decode, flex, reference
+from headscape.attention import attend, decode, flex
 from headscape.attention.assemble import assemble
 from headscape.attention.layer import prepare
 from headscape.attention.native import adapter
-from headscape.bias import Sheared
+from headscape.call import definition
+from headscape.call.bias import Sheared
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import ENCODINGS, Encoding, build
 from headscape.errors import InputError
 from headscape.properties.probe import draw, randomise
-from headscape.types import Positions, Visible
 
 HEADS, DIM, LENGTH = 4, 8, 48
 NAMES = [*ENCODINGS, "dape+alibi", "dapev2+kerple", "dapev2+cable", "dapev2+rope"]
@@ -41,7 +42,7 @@ def subject(name: str, dtype: torch.dtype = torch.float64) -> Encoding:
 
 def inputs(
     encoding: Encoding, queries: int = LENGTH, dtype: torch.dtype = torch.float64
-) -> reference.AttentionInputs:
+) -> definition.AttentionCall:
     q = draw(2, HEADS, queries, DIM, seed=1).to(dtype)
     k, v = (draw(2, HEADS, LENGTH, DIM, seed=seed).to(dtype) for seed in (2, 3))
     x = draw(2, LENGTH, HEADS * DIM, seed=4).to(dtype)
@@ -51,7 +52,7 @@ def inputs(
 @pytest.mark.parametrize("name", NAMES)
 def test_one_query_equals_the_definition(name: str) -> None:
     one = inputs(subject(name), queries=1)
-    torch.testing.assert_close(decode.attend(one), reference.attend(one), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(decode.attend(one), definition.attend(one), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,7 +64,7 @@ def test_one_query_of_a_cache_that_slides_equals_the_definition(name: str) -> No
     x = draw(1, LENGTH, HEADS * DIM, seed=4)
     at = torch.arange(100, 100 + LENGTH)[None]
     late = prepare(encoding, q, k, v[:, :, 1:], x, Positions(at[:, -1:], at))
-    torch.testing.assert_close(decode.attend(late), reference.attend(late), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(decode.attend(late), definition.attend(late), rtol=1e-12, atol=1e-12)
 
 
 DENSE = {"k-cable", "cope", "grid", "kerple-weight", "path", "stick-breaking", "wall"}
@@ -82,7 +83,7 @@ def test_flex_equals_the_definition_or_says_why_not(name: str) -> None:
                 attend.run(whole, "flex")
             return
         torch.testing.assert_close(
-            flex.attend(whole, compiled=False), reference.attend(whole), rtol=1e-10, atol=1e-10
+            flex.attend(whole, compiled=False), definition.attend(whole), rtol=1e-10, atol=1e-10
         )
 
 
@@ -92,7 +93,7 @@ def test_flex_gradients_reach_what_is_learned(name: str) -> None:
     encoding = subject(name)
     learned = list(encoding.parameters())
     gradients = []
-    for run in (lambda i: flex.attend(i, compiled=False), reference.attend):
+    for run in (lambda i: flex.attend(i, compiled=False), definition.attend):
         out = run(inputs(encoding))
         gradients.append(torch.autograd.grad(out, learned, draw(*out.shape, seed=5)))
     for mine, true in zip(*gradients, strict=True):
@@ -106,7 +107,7 @@ def test_flex_compiled_equals_the_definition(name: str) -> None:
     whole = inputs(subject(name, torch.float32), dtype=torch.float32)
     with torch.no_grad():
         torch.testing.assert_close(
-            flex.attend(whole), reference.attend(whole), rtol=1e-4, atol=1e-5
+            flex.attend(whole), definition.attend(whole), rtol=1e-4, atol=1e-5
         )
 
 
@@ -150,7 +151,7 @@ def test_one_query_of_keys_out_of_order_equals_the_definition() -> None:
     q, k, v = (draw(1, HEADS, n, DIM, seed=n) for n in (1, 4, 4))
     at = Positions(torch.tensor([[3]]), torch.tensor([[0, 2, 1, 3]]))
     mixed = prepare(subject("alibi"), q, k, v, None, at)
-    torch.testing.assert_close(decode.attend(mixed), reference.attend(mixed))
+    torch.testing.assert_close(decode.attend(mixed), definition.attend(mixed))
 
 
 def test_a_choice_says_why() -> None:
@@ -171,9 +172,9 @@ def test_a_path_asked_for_never_falls_back() -> None:
 
 def test_a_tap_is_shown_every_score_by_the_reference_alone() -> None:
     whole = inputs(subject("cable"))
-    seen: list[reference.Scores] = []
+    seen: list[definition.Scores] = []
     out = attend.run(whole, tap=seen.append)
-    torch.testing.assert_close(out, reference.attend(whole))
+    torch.testing.assert_close(out, definition.attend(whole))
     torch.testing.assert_close(seen[0].content + seen[0].bias, seen[0].final)
     with pytest.raises(InputError, match="a tap needs the reference path"):
         attend.run(whole, "torch", tap=seen.append)
@@ -197,7 +198,7 @@ def test_sdpa_serves_calls_without_a_bias(name: str, keys: int) -> None:
     k, v = (draw(2, 1, keys, DIM, seed=seed) for seed in (2, 3))  # shared by all heads
     for causal in (True, False):
         call = assemble(encoding, q, k, v, Positions.span(LENGTH, keys), Visible(causal))
-        torch.testing.assert_close(attend.run(call, "sdpa"), reference.attend(call))
+        torch.testing.assert_close(attend.run(call, "sdpa"), definition.attend(call))
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from attention.calls import Call, plain_call
-from headscape.attention import reference
 from headscape.attention.layer import prepare
 from headscape.attention.native import adapter
 from headscape.attention.native import score_cells as cells
-from headscape.attention.reference import AttentionInputs
+from headscape.call import definition
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import build
 from headscape.errors import InputError
 from headscape.properties.probe import draw, randomise
-from headscape.types import Positions, Visible
 
 pytestmark = pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
 
@@ -34,7 +34,7 @@ def doubled(value: object) -> object:
     return replace(value, **{name: doubled(part) for name, part in vars(value).items()})
 
 
-def check(inputs: AttentionInputs, edges: np.ndarray) -> None:
+def check(inputs: AttentionCall, edges: np.ndarray) -> None:
     """Every cell of every quantity against the definition in float64."""
     found = cells.reduce_scores(inputs, edges)
     wide = {name: getattr(inputs, name).double() for name in "qkv"}
@@ -42,7 +42,7 @@ def check(inputs: AttentionInputs, edges: np.ndarray) -> None:
     raw = inputs.unrotated
     wide["unrotated"] = None if raw is None else (raw[0].double(), raw[1].double())
     with torch.no_grad():
-        every = reference.scores(replace(inputs, **wide))
+        every = definition.scores(replace(inputs, **wide))
     seen = every.visible[0, 0].numpy()
     for name, grid in found.items():
         exact = getattr(every, name)[0].detach().numpy()
@@ -58,7 +58,7 @@ def check(inputs: AttentionInputs, edges: np.ndarray) -> None:
                 np.testing.assert_allclose(got, wanted, rtol=3e-5, atol=3e-5, err_msg=name)
 
 
-def encoded(name: str, length: int, **fields: object) -> AttentionInputs:
+def encoded(name: str, length: int, **fields: object) -> AttentionCall:
     encoding = build(name, heads=3, head_dim=16, width=12, train_length=64, **fields)
     randomise(encoding)
     q, k, v = (draw(1, 3, length, 16, seed=seed).float() for seed in (1, 2, 3))
@@ -108,7 +108,7 @@ def test_a_bias_that_is_added_is_reported_as_it_is() -> None:
     inputs = encoded("alibi", 200)
     grid = cells.reduce_scores(inputs, edges_of(200, 200))["bias"]
     with torch.no_grad():
-        exact = reference.scores(inputs).bias[0].numpy()
+        exact = definition.scores(inputs).bias[0].numpy()
     lower = np.tril_indices(200)
     assert np.array_equal(grid["min"][:, lower[0], lower[1]], exact[:, lower[0], lower[1]])
 

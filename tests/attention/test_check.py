@@ -5,15 +5,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from headscape.attention.check import check
+from headscape.call.check import check
+from headscape.call.positions import Positions, Visible
 from headscape.errors import InputError
-from headscape.types import Positions, Visible
 
 GROUP = torch.zeros(1, 5, dtype=torch.long)
 
 
 def given(**changes: object) -> SimpleNamespace:
-    """Consistent arguments with changes; AttentionInputs itself checks shapes under pytest."""
+    """Consistent arguments with changes; AttentionCall itself checks shapes under pytest."""
     q = torch.zeros(2, 3, 5, 8)
     fits = {"q": q, "k": q, "v": q, "positions": Positions.span(5), "visible": Visible()}
     fits |= {"sink": None, "softcap": None, "temperature": None, "transition": None}

@@ -9,14 +9,14 @@ import torch
 from headscape.attention import attend
 from headscape.attention.assemble import assemble
 from headscape.attention.layer import attention
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, Slope, Toeplitz, dense
+from headscape.call.bias import Bias, Slope, Toeplitz, dense
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerContext, LayerInput, Stream, build
 from headscape.encodings.alibi import ALiBi
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
 from headscape.properties.probe import draw, randomise
-from headscape.types import Positions, Visible
 
 HEADS, DIM, LENGTH = 3, 8, 12
 PATHS: tuple[attend.Path, ...] = ("reference", "torch", "native", "sdpa", "flex", "decode", "auto")
@@ -39,7 +39,7 @@ def at(path: str, shift: int = 0) -> Positions:
 
 def call(
     made: Encoding, path: str, *, causal: bool = True, bias: Bias | None = None
-) -> AttentionInputs:
+) -> AttentionCall:
     """A call under a causal mask, with the encoding's bias or another."""
     where = at(path)
     k, v = (draw(2, HEADS, LENGTH, DIM, seed=seed).float() for seed in (2, 3))
@@ -52,15 +52,15 @@ def call(
     )  # fmt: skip
 
 
-def bidirectional(made: Encoding, path: str) -> AttentionInputs:
+def bidirectional(made: Encoding, path: str) -> AttentionCall:
     return call(made, path, causal=False)
 
 
-def built_for_fewer_keys(made: Encoding, path: str) -> AttentionInputs:
+def built_for_fewer_keys(made: Encoding, path: str) -> AttentionCall:
     return call(made, path, bias=made.bias(LayerContext(Positions.span(5))))
 
 
-def built_for_other_positions(made: Encoding, path: str) -> AttentionInputs:
+def built_for_other_positions(made: Encoding, path: str) -> AttentionCall:
     old = at(path)
     moved = Positions(old.q + 100, old.k + 100)
     stream = made.stream(LayerInput(draw(2, LENGTH, HEADS * DIM, seed=4).float()))
@@ -68,18 +68,18 @@ def built_for_other_positions(made: Encoding, path: str) -> AttentionInputs:
     return call(made, path, bias=made.bias(LayerContext(moved, queries, stream)))
 
 
-def short_stream(made: Encoding, path: str) -> AttentionInputs:
+def short_stream(made: Encoding, path: str) -> AttentionCall:
     bias = call(made, path).bias
     assert isinstance(bias, Slope)
     return call(made, path, bias=replace(bias, col=bias.col[..., :-1]))
 
 
-def other_heads(made: Encoding, path: str) -> AttentionInputs:
+def other_heads(made: Encoding, path: str) -> AttentionCall:
     other = build("alibi", heads=5, head_dim=DIM, width=5 * DIM, train_length=LENGTH)
     return call(made, path, bias=other.bias(LayerContext(at(path))))
 
 
-MISTAKES: list[tuple[str, Callable[[Encoding, str], AttentionInputs], str]] = [
+MISTAKES: list[tuple[str, Callable[[Encoding, str], AttentionCall], str]] = [
     (
         "alibi",
         bidirectional,
@@ -111,7 +111,7 @@ MISTAKES: list[tuple[str, Callable[[Encoding, str], AttentionInputs], str]] = [
 @every_path
 @pytest.mark.parametrize(("name", "mistake", "sentence"), MISTAKES)
 def test_a_contradiction_is_refused_on_every_path(
-    name: str, mistake: Callable[..., AttentionInputs], sentence: str, path: attend.Path
+    name: str, mistake: Callable[..., AttentionCall], sentence: str, path: attend.Path
 ) -> None:
     with pytest.raises(InputError, match=sentence) as error:
         mistake(encoding(name), path)

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from attention.calls import BIASES, random_call
-from headscape.attention import decode, reference
+from headscape.attention import decode
 from headscape.attention.native import adapter
 from headscape.attention.native import one_query as native_row
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Slope
-from headscape.types import Positions, Visible
+from headscape.call import definition
+from headscape.call.bias import Slope
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
 
 NATIVE = [False, *([True] if adapter.available() is None else [])]
 needs_kernel = pytest.mark.skipif(
@@ -19,7 +20,7 @@ needs_kernel = pytest.mark.skipif(
 )
 
 
-def one_query(seed: int, kind: str | None = None) -> AttentionInputs:
+def one_query(seed: int, kind: str | None = None) -> AttentionCall:
     """A random call, reduced to its last query, with keys that lie in a larger cache."""
     call = random_call(seed, None if kind is None else [kind])
     s = call.leaves["k"].shape[2]
@@ -38,9 +39,9 @@ def one_query(seed: int, kind: str | None = None) -> AttentionInputs:
     return call.inputs(leaves)
 
 
-def exact(inputs: AttentionInputs) -> torch.Tensor:
+def exact(inputs: AttentionCall) -> torch.Tensor:
     wide = {name: getattr(inputs, name).double() for name in "qkv"}
-    return reference.attend(replace(inputs, **wide))
+    return definition.attend(replace(inputs, **wide))
 
 
 @pytest.mark.parametrize("native", NATIVE)

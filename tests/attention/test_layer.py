@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from headscape.attention import reference
 from headscape.attention.layer import attention, prepare
+from headscape.call import definition
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import ENCODINGS, Encoding, build
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
 from headscape.properties.probe import draw, randomise
-from headscape.types import Positions, Visible
 
 HEADS, DIM, LENGTH = 3, 8, 11
 WIDTH = HEADS * DIM
@@ -36,7 +36,7 @@ def tensors(queries: int = LENGTH) -> tuple[torch.Tensor, ...]:
 def test_it_is_the_reference_on_prepared_inputs(name: str, path: str) -> None:
     q, k, v, x = tensors()
     made = encoding(name)
-    expected = reference.attend(prepare(made, q, k, v, x, Positions.span(LENGTH)))
+    expected = definition.attend(prepare(made, q, k, v, x, Positions.span(LENGTH)))
     found = attention(q, k, v, encoding=made, x=x, path=path)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
@@ -45,7 +45,7 @@ def test_it_is_the_reference_on_prepared_inputs(name: str, path: str) -> None:
 def test_both_directions(name: str) -> None:
     q, k, v, x = tensors()
     made = encoding(name, causal=False)
-    expected = reference.attend(prepare(made, q, k, v, x, Positions.span(LENGTH)))
+    expected = definition.attend(prepare(made, q, k, v, x, Positions.span(LENGTH)))
     found = attention(q, k, v, encoding=made, x=x, causal=False)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
@@ -67,7 +67,7 @@ def test_positions_and_groups(name: str) -> None:
     at = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]])
     groups = torch.tensor([[0] * 5 + [1] * 6])
     visible = Visible(True, groups, groups)
-    expected = reference.attend(
+    expected = definition.attend(
         prepare(made, q, k, v, x, Positions(at, at), visible=visible, scale=0.5)
     )
     for positions in (at, Positions(at, at)):

@@ -6,12 +6,13 @@ Some blocks of rows stand for all of them: the first, one in the middle, the las
 import pytest
 import torch
 
-from headscape.attention import reference, torch_blocks
+from headscape.attention import torch_blocks
 from headscape.attention.native import adapter
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Slope
+from headscape.call import definition
+from headscape.call.bias import Slope
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerContext, LayerInput, build
-from headscape.types import Positions, Visible
 
 LENGTH, HEADS, HEAD_DIM = 16_384, 12, 64
 ROWS = [slice(0, 64), slice(8_000, 8_064), slice(LENGTH - 64, LENGTH)]
@@ -49,13 +50,13 @@ def test_long_contexts_keep_their_precision(path: str, name: str, budget: float)
         layer = LayerContext(where, stream, stream)
         bias, rest = encoding.bias(layer), (where, Visible(), HEAD_DIM**-0.5)
         given = {"mixing": encoding.mixing(layer), "weighting": encoding.weighting}
-        ours = PATHS[path](AttentionInputs(q, k, v, bias, *rest, **given))
+        ours = PATHS[path](AttentionCall(q, k, v, bias, *rest, **given))
         exact_encoding = encoding.double()
         exact_bias = bias
         if not isinstance(bias, Slope):
             exact_bias = exact_encoding.bias(LayerContext(where))
         given["mixing"] = exact_encoding.mixing(LayerContext(where))
-        exact = AttentionInputs(*(x.double() for x in (q, k, v)), exact_bias, *rest, **given)
+        exact = AttentionCall(*(x.double() for x in (q, k, v)), exact_bias, *rest, **given)
         for rows in ROWS:
-            wanted = reference.scores(exact, rows).weights @ exact.v
+            wanted = definition.scores(exact, rows).weights @ exact.v
             assert (ours[:, :, rows].double() - wanted).abs().max() <= budget

@@ -13,17 +13,18 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from headscape.attention import reference, torch_blocks
+from headscape.attention import torch_blocks
 from headscape.attention.attend import run
-from headscape.attention.check import check as checked
 from headscape.attention.native import adapter, ops
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Pairwise, Toeplitz
+from headscape.call import definition
+from headscape.call.bias import Pairwise, Toeplitz
+from headscape.call.check import check as checked
+from headscape.call.definition import AttentionCall
+from headscape.call.mixing import CountedTable, PairPerceptron, Product
+from headscape.call.positions import Positions, Visible
+from headscape.call.weighting import Sticks
 from headscape.encodings import Encoding, LayerContext, LayerInput, build
-from headscape.encodings.sticks import Sticks
 from headscape.errors import InputError
-from headscape.mixing import CountedTable, PairPerceptron, Product
-from headscape.types import Positions, Visible
 
 PATHS = {"native": adapter.attend, "torch": torch_blocks.attend}
 EPS = torch.finfo(torch.float32).eps
@@ -88,11 +89,11 @@ def outcome(path: object, found: Encoding, where: Place, given: list[Tensor]) ->
         weight = None if keys.weight is None else keys.weight[..., -count:]
         queries = type(keys)(keys.total[..., -count:], weight)
     layer = LayerContext(where.positions, queries, keys)
-    call = AttentionInputs(
+    call = AttentionCall(
         q, k, v, found.bias(layer), where.positions, where.visible, q.shape[-1] ** -0.5,
         mixing=found.mixing(layer), weighting=found.weighting,
     )  # fmt: skip
-    out = reference.attend(call) if path is None else path(call)
+    out = definition.attend(call) if path is None else path(call)
     wanted = [q, k, v, x, *found.parameters()]
     grads = torch.autograd.grad(out, wanted, given[4], allow_unused=True)
     return [out.detach(), *(torch.zeros(1) if g is None else g for g in grads)]
@@ -228,7 +229,7 @@ def test_not_a_number_is_not_hidden() -> None:
     q = torch.randn(1, HEADS, 40, 16)
     k = q.clone()
     k[0, 1, 7] = torch.nan
-    out = adapter.attend(AttentionInputs(q, k, q, None, Positions.span(40), Visible(), 0.25))
+    out = adapter.attend(AttentionCall(q, k, q, None, Positions.span(40), Visible(), 0.25))
     assert out[0, 1, 7:].isnan().all()
     assert out[0, 0].isfinite().all()
 
@@ -241,9 +242,9 @@ def test_long_sums_keep_their_precision() -> None:
     stream = found.stream(LayerInput(torch.randn(1, length, 4)))
     where = Positions.span(length)
     bias = found.bias(LayerContext(where, stream, stream))
-    out = adapter.attend(AttentionInputs(q, k, v, bias, where, Visible(), 1.0))
-    wide = AttentionInputs(q.double(), k.double(), v.double(), bias, where, Visible(), 1.0)
-    exact = reference.scores(wide, rows).weights @ v.double()
+    out = adapter.attend(AttentionCall(q, k, v, bias, where, Visible(), 1.0))
+    wide = AttentionCall(q.double(), k.double(), v.double(), bias, where, Visible(), 1.0)
+    exact = definition.scores(wide, rows).weights @ v.double()
     assert float((out[:, :, rows] - exact).detach().abs().max()) <= 1.5e-5
 
 
@@ -278,7 +279,7 @@ class Halves:
     """Weights of its own."""
 
     def weights(self, scores: Tensor, visible: Tensor) -> Tensor:
-        return 0.5 * reference.softmax(scores, visible)
+        return 0.5 * definition.softmax(scores, visible)
 
 
 def table(columns: int = 5, heads: int = HEADS) -> Toeplitz:
@@ -322,12 +323,12 @@ def short(n: int, e: int = 8) -> Tensor:
     ],
 )
 def test_bad_input_is_refused_by_name(changes: dict[str, object], named: str) -> None:
-    def checked_and_run(call: AttentionInputs) -> None:
+    def checked_and_run(call: AttentionCall) -> None:
         checked(call)
         run(call, "native")
 
     with pytest.raises(InputError, match=named):
-        checked_and_run(AttentionInputs(**wrong(**changes)))
+        checked_and_run(AttentionCall(**wrong(**changes)))
 
 
 @built
@@ -337,7 +338,7 @@ def test_lying_bounds_are_refused() -> None:
     q = short(200)
     with pytest.raises(InputError, match="bounds"):
         adapter.attend(
-            AttentionInputs(
+            AttentionCall(
                 **wrong(q=q, k=q, v=q, positions=lying, bias=Toeplitz(torch.ones(3, 9), 0))
             )
         )

@@ -9,13 +9,13 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from attention.calls import BIASES, Call, agree, plain_call, random_call
-from headscape.attention import reference
 from headscape.attention.attend import run
 from headscape.attention.layer import prepare
 from headscape.attention.native import adapter
+from headscape.call import definition
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import build
 from headscape.errors import InputError
-from headscape.types import Positions, Visible
 
 pytestmark = pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
 
@@ -128,4 +128,4 @@ def test_mixing_refuses_by_name(changes: dict[str, object], named: str) -> None:
     inputs = replace(inputs, **changes)
     with pytest.raises(InputError, match=f"mix scores without a {named}"):
         run(inputs, "native")
-    assert reference.attend(inputs).shape == q.shape
+    assert definition.attend(inputs).shape == q.shape

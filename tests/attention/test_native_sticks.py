@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from attention.calls import Call, agree, plain_call
-from headscape.attention import reference
 from headscape.attention.native import adapter
-from headscape.attention.reference import AttentionInputs
-from headscape.types import Positions, Visible
+from headscape.call import definition
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
 
 pytestmark = pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
 KINDS = ["sticks", "sticks, current", "sticks, dropped", "sticks, current, dropped"]
@@ -63,7 +63,7 @@ def test_scores_of_any_size(size: float) -> None:
     call.leaves["q"] *= size
     found = call.outcome(adapter.attend, torch.float32)
     assert all(x.isfinite().all() for x in found.values())
-    exact = call.outcome(reference.attend, torch.float64)
+    exact = call.outcome(definition.attend, torch.float64)
     # A score is rounded at its own size.
     rounding = 4 * torch.finfo(torch.float32).eps * size
     for name in ("out", "v"):
@@ -141,10 +141,10 @@ def test_gradients_at_16384_tokens(kind: str) -> None:
         call = shifted(call, -7.0)
     call.upstream[:, :, : rows.start] = 0
 
-    def some(inputs: AttentionInputs) -> Tensor:
-        weights = reference.scores(inputs, rows).weights
+    def some(inputs: AttentionCall) -> Tensor:
+        weights = definition.scores(inputs, rows).weights
         whole = torch.zeros_like(inputs.q)
-        whole[:, :, rows] = weights @ reference.shared(inputs.v, inputs.q.shape[1])
+        whole[:, :, rows] = weights @ definition.shared(inputs.v, inputs.q.shape[1])
         return whole
 
     exact = call.outcome(some, torch.float64)

@@ -5,16 +5,17 @@ import pytest
 import torch
 
 import oracle
-from headscape.attention import attend, reference
+from headscape.attention import attend
 from headscape.attention.layer import prepare
-from headscape.attention.reference import AttentionInputs, Scores
-from headscape.bias import Pairwise, Perceptron, Slope, Toeplitz, dense
+from headscape.call import definition
+from headscape.call.bias import Pairwise, Perceptron, Slope, Toeplitz, dense
+from headscape.call.definition import AttentionCall, Scores
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerInput, build
 from headscape.properties.probe import draw, randomise
-from headscape.types import Positions, Visible
 
 
-def made(name: str = "alibi", heads: int = 3, length: int = 9, **fields: object) -> AttentionInputs:
+def made(name: str = "alibi", heads: int = 3, length: int = 9, **fields: object) -> AttentionCall:
     encoding = build(name, heads=heads, head_dim=4, width=4 * heads, train_length=8, **fields)
     encoding = encoding.double()
     randomise(encoding)
@@ -30,16 +31,16 @@ def test_output_is_the_oracles() -> None:
     bias = oracle.alibi_bias(oracle.alibi_slopes(3, "geometric"), at, at)
     scores = oracle.content_scores(inputs.q.numpy(), inputs.k.numpy()) + bias
     expected = oracle.attend(scores, inputs.v.numpy(), seen)
-    np.testing.assert_allclose(reference.attend(inputs).numpy(), expected, rtol=1e-12, atol=1e-12)
-    assert torch.equal(attend.run(inputs, "reference"), reference.attend(inputs))
+    np.testing.assert_allclose(definition.attend(inputs).numpy(), expected, rtol=1e-12, atol=1e-12)
+    assert torch.equal(attend.run(inputs, "reference"), definition.attend(inputs))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.25, 12**-0.5])
 def test_score_scale(scale: float) -> None:
     inputs = made("nope")
-    scaled = AttentionInputs(inputs.q, inputs.k, inputs.v, None, inputs.positions, Visible(), scale)
+    scaled = AttentionCall(inputs.q, inputs.k, inputs.v, None, inputs.positions, Visible(), scale)
     expected = oracle.content_scores(inputs.q.numpy(), inputs.k.numpy(), scale)
-    np.testing.assert_allclose(reference.scores(scaled).final.numpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(definition.scores(scaled).final.numpy(), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["nope", "alibi", "rope", "cable", "cope", "dapev2+kerple"])
@@ -47,7 +48,7 @@ def test_a_tap_sees_every_step(name: str) -> None:
     inputs = made(name)
     seen: list[Scores] = []
     with torch.no_grad():
-        out = reference.attend(inputs, seen.append)
+        out = definition.attend(inputs, seen.append)
     (every,) = seen
     torch.testing.assert_close(every.content + every.bias, every.final, rtol=1e-12, atol=1e-12)
     q, k = inputs.unrotated or (inputs.q, inputs.k)
@@ -66,8 +67,8 @@ def test_a_tap_sees_every_step(name: str) -> None:
 def test_rows_at_a_time_are_rows_of_the_whole(name: str) -> None:
     inputs = made(name)
     with torch.no_grad():
-        whole = reference.scores(inputs)
-        part = reference.scores(inputs, slice(3, 7))
+        whole = definition.scores(inputs)
+        part = definition.scores(inputs, slice(3, 7))
     for field in ("content", "bias", "final", "weights", "visible"):
         torch.testing.assert_close(
             getattr(part, field), getattr(whole, field)[:, :, 3:7], rtol=1e-12, atol=1e-12
@@ -80,7 +81,7 @@ def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients() -> None:
     groups = torch.tensor([[-1, -1, 0, 0, 1]])
     visible = Visible(True, groups, groups)
     inputs = prepare(encoding, q, k, v, None, Positions.span(5), visible=visible)
-    out = reference.attend(inputs)
+    out = definition.attend(inputs)
     assert not out[:, :, :2].any()
     torch.testing.assert_close(out[:, :, 4], v[:, :, 4])
     for gradient in torch.autograd.grad(out.square().sum(), (q, k, v)):
@@ -91,12 +92,12 @@ def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lower_precision_stays_in_its_dtype(dtype: torch.dtype) -> None:
     inputs = made("cable")
-    exact = reference.attend(inputs)
+    exact = definition.attend(inputs)
     low = build("cable", heads=3, head_dim=4, width=12, train_length=8)
     randomise(low)
     low = low.to(dtype)
     q, k, v = (draw(2, 3, 9, 4, seed=seed).to(dtype) for seed in (1, 2, 3))
-    ours = reference.attend(
+    ours = definition.attend(
         prepare(low, q, k, v, draw(2, 9, 12, seed=4).to(dtype), Positions.span(9))
     )
     assert ours.dtype == dtype

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headscape.attention.native import adapter, selfcheck
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
 
 pytestmark = pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
 
@@ -16,7 +16,7 @@ def test_this_machines_kernel_agrees() -> None:
 def test_a_wrong_output_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = adapter.attend
 
-    def wrong(inputs: AttentionInputs) -> torch.Tensor:
+    def wrong(inputs: AttentionCall) -> torch.Tensor:
         return right(inputs) * 1.001
 
     monkeypatch.setattr(adapter, "attend", wrong)

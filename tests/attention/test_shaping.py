@@ -6,30 +6,31 @@ import torch
 from torch import Tensor
 
 import oracle
-from headscape.attention import attend, flex, reference
+from headscape.attention import attend, flex
 from headscape.attention.assemble import assemble
-from headscape.attention.check import check
 from headscape.attention.layer import prepare
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Sheared, Toeplitz, dense
+from headscape.call import definition
+from headscape.call.bias import Sheared, Toeplitz, dense
+from headscape.call.check import check
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
+from headscape.call.reflections import Reflections
 from headscape.encodings import LayerInput, Side, build
-from headscape.encodings.reflections import Reflections
 from headscape.errors import InputError
 from headscape.properties.probe import draw
-from headscape.types import Positions, Visible
 
 HEADS, LENGTH = 4, 9
 
 
-def made(visible: Visible | None = None, keys: int = HEADS, **given: object) -> AttentionInputs:
+def made(visible: Visible | None = None, keys: int = HEADS, **given: object) -> AttentionCall:
     q = draw(2, HEADS, LENGTH, 4, seed=1)
     k, v = draw(2, keys, LENGTH, 4, seed=2), draw(2, keys, LENGTH, 6, seed=3)
     bias = given.pop("bias", None)
     where = Positions.span(LENGTH)
-    return AttentionInputs(q, k, v, bias, where, visible or Visible(), 0.7, **given)
+    return AttentionCall(q, k, v, bias, where, visible or Visible(), 0.7, **given)
 
 
-def expected(inputs: AttentionInputs, seen: np.ndarray, bias: np.ndarray | float = 0.0) -> Tensor:
+def expected(inputs: AttentionCall, seen: np.ndarray, bias: np.ndarray | float = 0.0) -> Tensor:
     """The oracle's output."""
     k, v = (oracle.repeated(x.numpy(), HEADS) for x in (inputs.k, inputs.v))
     scores = oracle.content_scores(inputs.q.numpy(), k, inputs.scale) + bias
@@ -44,9 +45,9 @@ def expected(inputs: AttentionInputs, seen: np.ndarray, bias: np.ndarray | float
     return torch.from_numpy(weights @ v)
 
 
-def agree(inputs: AttentionInputs, seen: np.ndarray, bias: np.ndarray | float = 0.0) -> None:
+def agree(inputs: AttentionCall, seen: np.ndarray, bias: np.ndarray | float = 0.0) -> None:
     torch.testing.assert_close(
-        reference.attend(inputs), expected(inputs, seen, bias), rtol=1e-12, atol=1e-12
+        definition.attend(inputs), expected(inputs, seen, bias), rtol=1e-12, atol=1e-12
     )
 
 
@@ -97,12 +98,12 @@ def test_chunks_of_documents_are_groups_too() -> None:
 def test_every_path_serves_chunks(path: str) -> None:
     q, k, v = (draw(2, HEADS, LENGTH, 8, seed=seed).float() for seed in (1, 2, 3))
     where, visible = Positions.span(LENGTH), Visible(chunk=4)
-    call = AttentionInputs(q, k, v, None, where, visible, 0.4)
+    call = AttentionCall(q, k, v, None, where, visible, 0.4)
     out = flex.attend(call, compiled=False) if path == "flex" else attend.run(call, path)
-    torch.testing.assert_close(out, reference.attend(call), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out, definition.attend(call), rtol=1e-5, atol=1e-5)
 
 
-def layer_call(name: str) -> AttentionInputs:
+def layer_call(name: str) -> AttentionCall:
     encoding = build(name, heads=HEADS, head_dim=8, width=32, train_length=8)
     q, k, v = (draw(1, HEADS, LENGTH, 8, seed=seed).float() for seed in (1, 2, 3))
     x = draw(1, LENGTH, 32, seed=4).float()
@@ -164,7 +165,7 @@ def test_softcap_holds_score_and_bias() -> None:
     table = 3 * draw(HEADS, LENGTH, seed=5)
     inputs = made(softcap=1.5, bias=Toeplitz(table, 0), temperature=draw(1, 1, LENGTH, seed=4))
     agree(inputs, CAUSAL, dense(Toeplitz(table, 0), Positions.span(LENGTH)).numpy())
-    assert float(reference.scores(inputs).final.abs().max()) <= 1.5
+    assert float(definition.scores(inputs).final.abs().max()) <= 1.5
 
 
 def test_a_sink_takes_weight() -> None:
@@ -176,7 +177,7 @@ def test_a_sink_takes_weight() -> None:
 def test_a_query_that_sees_nothing_gives_zeros_beside_a_sink() -> None:
     groups = torch.tensor([[-1, -1, *[0] * (LENGTH - 2)]])
     inputs = made(Visible(True, groups, groups), sink=draw(HEADS, seed=6))
-    assert not reference.attend(inputs)[:, :, :2].any()
+    assert not definition.attend(inputs)[:, :, :2].any()
 
 
 @pytest.mark.parametrize("keys", [1, 2, 4])

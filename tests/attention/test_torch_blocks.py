@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from headscape.attention import reference, torch_blocks
+from headscape.attention import torch_blocks
 from headscape.attention.assemble import assemble
 from headscape.attention.layer import prepare
-from headscape.attention.reference import AttentionInputs
+from headscape.call import definition
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerContext, LayerInput, QueriesAndKeys, build
 from headscape.errors import InputError
-from headscape.types import Positions, Visible
 
 HEADS, WIDTH, HEAD_DIM = 2, 6, 5
 NAMES = ["nope", "kerple", "t5", "cable", "cable-nw", "k-cable", "fire", "cope", "dapev2+kerple"]
@@ -32,13 +33,13 @@ def both(name: str, where: Positions, visible: Visible, batch: int = 2) -> tuple
         weight = None if keys.weight is None else keys.weight[..., -t:]
         queries = type(keys)(keys.total[..., -t:], weight)
     layer = LayerContext(where, queries, keys, QueriesAndKeys(q, k, 0.3))
-    call = AttentionInputs(
+    call = AttentionCall(
         q, k, v, found.bias(layer), where, visible, 0.3, mixing=found.mixing(layer)
     )
     upstream = torch.randn(batch, HEADS, t, HEAD_DIM, dtype=torch.float64)
     wanted = [q, k, v, x, *found.parameters()]
     results = []
-    for out in (torch_blocks.attend(call), reference.attend(call)):
+    for out in (torch_blocks.attend(call), definition.attend(call)):
         grads = torch.autograd.grad(out, wanted, upstream, retain_graph=True, allow_unused=True)
         results.append([out, *(g for g in grads if g is not None)])
     return results[0], results[1]
@@ -83,8 +84,8 @@ def test_half_precision_is_computed_in_float32() -> None:
     q, k, v = (torch.randn(1, HEADS, 70, 8).bfloat16() for _ in range(3))
     where = Positions.span(70)
     rest = (found.bias(LayerContext(where)), where, Visible(), 0.3)
-    out = torch_blocks.attend(AttentionInputs(q, k, v, *rest))
-    exact = torch_blocks.attend(AttentionInputs(q.float(), k.float(), v.float(), *rest))
+    out = torch_blocks.attend(AttentionCall(q, k, v, *rest))
+    exact = torch_blocks.attend(AttentionCall(q.float(), k.float(), v.float(), *rest))
     assert out.dtype == torch.bfloat16
     assert torch.equal(out, exact.bfloat16())
 

@@ -4,7 +4,7 @@ import pytest
 
 from attention.calls import agree, plain_call, random_call
 from headscape.attention import torch_blocks
-from headscape.types import Visible
+from headscape.call.positions import Visible
 
 
 @pytest.mark.parametrize("seed", range(3000, 3060))

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscape.attention import reach, reference, torch_blocks
+from headscape.attention import reach, torch_blocks
 from headscape.attention.operands import Operands, Rule
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, Slope, Toeplitz, dense
+from headscape.call import definition
+from headscape.call.bias import Bias, Slope, Toeplitz, dense
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerContext, LayerInput, build
-from headscape.types import Positions, Visible
 
 HEAD_DIM = 8
 KINDS = ["none", "table", "steep table", "slope", "weighted slope", "any slope"]
@@ -51,11 +52,11 @@ def outcomes(
     made = [size * made[0], size * made[1], made[2], *leaves(kind, batch, t, s)]
     upstream = torch.randn(batch, 2, t, HEAD_DIM, dtype=torch.float64)
     found = []
-    for path, kept in ((torch_blocks.attend, dtype), (reference.attend, torch.float64)):
+    for path, kept in ((torch_blocks.attend, dtype), (definition.attend, torch.float64)):
         # A running sum is float64 whatever the model is.
         kinds = [kept] * 3 + [torch.float64 if kind.endswith("slope") else kept, kept]
         given = [x.to(d).requires_grad_() for x, d in zip(made, kinds, strict=False)]
-        out = path(AttentionInputs(*given[:3], bias_of(given[3:], t), where, Visible(), scale))
+        out = path(AttentionCall(*given[:3], bias_of(given[3:], t), where, Visible(), scale))
         found.append([out, *torch.autograd.grad(out, given, upstream.to(kept))])
     return found
 
@@ -84,7 +85,7 @@ def test_gradients_in_float32(kind: str) -> None:
 def test_hidden_keys_get_exactly_nothing() -> None:
     q, k, v = (torch.randn(1, 2, 200, HEAD_DIM, requires_grad=True) for _ in range(3))
     bias = Toeplitz(-torch.arange(200.0).expand(2, -1), 0)
-    out = torch_blocks.attend(AttentionInputs(q, k, v, bias, Positions.span(200), Visible(), 1.0))
+    out = torch_blocks.attend(AttentionCall(q, k, v, bias, Positions.span(200), Visible(), 1.0))
     for grad in torch.autograd.grad(out[:, :, :150].sum(), (k, v)):
         assert torch.equal(grad[:, :, 150:], torch.zeros(1, 2, 50, HEAD_DIM))
 
@@ -125,7 +126,7 @@ def test_precision_at_length(name: str, most: float) -> None:
     with torch.no_grad():
         stream = encoding.stream(LayerInput(torch.randn(1, length, 64)))
         bias = encoding.bias(LayerContext(where, stream, stream))
-        out = torch_blocks.attend(AttentionInputs(q, k, v, bias, where, Visible(), 0.125))
+        out = torch_blocks.attend(AttentionCall(q, k, v, bias, where, Visible(), 0.125))
         for row in some.tolist():
             seen = slice(0, row + 1)
             added = dense(bias, where, slice(row, row + 1), seen).double()
@@ -155,12 +156,12 @@ def test_any_stretch_of_queries_over_any_stretch_of_keys(
     elif kind == "slope":
         made += [torch.randn(2, 2, n, **double) for n in (t, t, s)]
     found = []
-    for path in (torch_blocks.attend, reference.attend):
+    for path in (torch_blocks.attend, definition.attend):
         given = [x.clone().requires_grad_() for x in made]
         bias: Bias | None = None
         if len(given) > 3:
             bias = Toeplitz(given[3], 200) if kind == "table" else Slope(*given[3:])
-        out = path(AttentionInputs(*given[:3], bias, where, Visible(causal), 0.4))
+        out = path(AttentionCall(*given[:3], bias, where, Visible(causal), 0.4))
         found.append([out, *torch.autograd.grad(out.square().sum(), given)])
     for ours, wanted in zip(*found, strict=True):
         torch.testing.assert_close(ours, wanted)
@@ -171,8 +172,8 @@ def test_a_number_that_is_none_is_not_passed_over() -> None:
     encoding = build("alibi", heads=2, head_dim=HEAD_DIM, width=16, train_length=9)
     q, k, v = (torch.randn(1, 2, 300, HEAD_DIM) for _ in range(3))
     k[:, :, 3] = math.nan
-    inputs = AttentionInputs(q, k, v, encoding.bias(LayerContext(where)), where, Visible(), 1.0)
-    ours, wanted = torch_blocks.attend(inputs), reference.attend(inputs)
+    inputs = AttentionCall(q, k, v, encoding.bias(LayerContext(where)), where, Visible(), 1.0)
+    ours, wanted = torch_blocks.attend(inputs), definition.attend(inputs)
     assert wanted[:, :, 3:].isnan().all()
     torch.testing.assert_close(ours.isnan(), wanted.isnan())
 
@@ -184,12 +185,12 @@ def test_gradients_of_running_sums_do_not_drift(name: str) -> None:
     q, k, v, up = (torch.randn(1, 2, 512, HEAD_DIM) for _ in range(4))
     x = torch.randn(1, 512, 16)
     found = []
-    for dtype, path in ((torch.float32, torch_blocks.attend), (torch.float64, reference.attend)):
+    for dtype, path in ((torch.float32, torch_blocks.attend), (torch.float64, definition.attend)):
         encoding = encoding.to(dtype)
         stream = encoding.stream(LayerInput(x.to(dtype)))
         made = (a.to(dtype) for a in (q, k, v))
         bias = encoding.bias(LayerContext(where, stream, stream))
-        out = path(AttentionInputs(*made, bias, where, Visible(), 0.4))
+        out = path(AttentionCall(*made, bias, where, Visible(), 0.4))
         found.append(torch.autograd.grad(out, list(encoding.parameters()), up.to(dtype)))
     # Scores are rounded at the size that the sums reach within a block of queries.
     for ours, wanted in zip(*found, strict=True):
@@ -215,10 +216,10 @@ def test_sums_that_jump_are_not_rounded_by_their_size(size: float, weighted: boo
         ]
         bias = Slope(weight[0] if weight else None, total, total)
         at = Positions.span(t)
-        out = path(AttentionInputs(q, k, v, made, bias, at, Visible(), e**-0.5))
+        out = path(AttentionCall(q, k, v, made, bias, at, Visible(), e**-0.5))
         return [out.detach(), *torch.autograd.grad(out, given, upstream.to(dtype))]
 
-    exact = outcome(reference.attend, torch.float64)
+    exact = outcome(definition.attend, torch.float64)
     for ours, theirs in zip(outcome(torch_blocks.attend, torch.float32), exact, strict=True):
         most = 2e-5 * max(1.0, float(theirs.abs().max()))
         torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=most)

@@ -5,20 +5,18 @@ import torch
 
 from headscape.arrays.pack import Pack, make_pack
 from headscape.attention.layer import prepare
-from headscape.attention.reference import AttentionInputs, scores
+from headscape.call.definition import AttentionCall, scores
+from headscape.call.positions import Positions
 from headscape.capture.factors_of import factors_of
 from headscape.encodings import build
 from headscape.properties.cases import FIELDS
 from headscape.properties.probe import draw, randomise
-from headscape.types import Positions
 
 LENGTH, HEADS, DIM = 96, 4, 8
 WORDS = ("the ", "cat", " sat", "\n", "on", " a", "\t", "mat.", "<b>", "é")
 
 
-def inputs_of(
-    name: str, *, seed: int = 0, length: int = LENGTH, **fields: object
-) -> AttentionInputs:
+def inputs_of(name: str, *, seed: int = 0, length: int = LENGTH, **fields: object) -> AttentionCall:
     """One layer's attention inputs with random weights."""
     options = {**FIELDS.get(name.rpartition("+")[2], {}), **fields}
     encoding = build(name, heads=HEADS, head_dim=DIM, width=HEADS * DIM, train_length=64, **options)

@@ -8,7 +8,7 @@ import torch
 
 from headscape.attention.native import adapter
 from headscape.attention.native.score_cells import reduce_scores
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
 from headscape.capture import factors_of, layer_maps
 from headscape.capture.layer_maps import Request
 from headscape.capture.record import capture
@@ -102,7 +102,7 @@ def test_the_norms_of_a_long_input_are_native(name: str, monkeypatch: pytest.Mon
 
 
 def test_progress_counts_every_query() -> None:
-    inputs: list[AttentionInputs] = []
+    inputs: list[AttentionCall] = []
     own("alibi").observe(torch.arange(3, 63)[None], [0], lambda _, found: inputs.append(found))
     for window in (None, (slice(5, 17), slice(0, 9))):
         done: list[int] = []

@@ -9,8 +9,8 @@ import torch
 import oracle
 from headscape.arrays import factors
 from headscape.arrays.capture_file import load
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import dense
+from headscape.call.bias import dense
+from headscape.call.definition import AttentionCall
 from headscape.capture import layer_maps
 from headscape.capture.record import capture, indices
 from headscape.capture.sequences import Tokens, choose_tokens
@@ -82,7 +82,7 @@ def test_an_additive_bias_is_kept_bit_for_bit(name: str, tokens: np.ndarray) -> 
     model = tiny(name).float()
     added: list[np.ndarray] = []
 
-    def watch(_: int, inputs: AttentionInputs) -> None:
+    def watch(_: int, inputs: AttentionCall) -> None:
         assert inputs.bias is not None
         added.append(dense(inputs.bias, inputs.positions)[0].float().numpy())
 

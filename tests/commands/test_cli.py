@@ -31,7 +31,7 @@ PLUGIN = '''
 
 import torch
 
-from headscape.bias import Toeplitz
+from headscape.call.bias import Toeplitz
 from headscape.encodings import Encoding
 
 

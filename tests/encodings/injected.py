@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from headscape.attention import reference
-from headscape.attention.reference import AttentionInputs
+from headscape.call import definition
+from headscape.call.definition import AttentionCall
 from headscape.gpt2 import GPT2, Cache, ModelConfig
 
 
@@ -41,9 +41,9 @@ def model(z: dict[str, Tensor], config: dict, encoding: str, **fields: object) -
 
 
 @torch.no_grad()
-def calls(made: GPT2, tokens: int, cache: Cache | None = None) -> list[AttentionInputs]:
+def calls(made: GPT2, tokens: int, cache: Cache | None = None) -> list[AttentionCall]:
     """What every layer's attention is a function of, for the next tokens."""
-    found: list[AttentionInputs] = []
+    found: list[AttentionCall] = []
     for block in made.blocks:
         block.attention.qkv.start = 0 if cache is None else cache.length
     text = torch.zeros(1, tokens, dtype=torch.long)
@@ -51,10 +51,10 @@ def calls(made: GPT2, tokens: int, cache: Cache | None = None) -> list[Attention
     return found
 
 
-def heated(call: AttentionInputs) -> Tensor:
+def heated(call: AttentionCall) -> Tensor:
     return call.q if call.temperature is None else call.q * call.temperature[..., None]
 
 
-def final(call: AttentionInputs) -> Tensor:
-    found = reference.scores(call)
+def final(call: AttentionCall) -> Tensor:
+    found = definition.scores(call)
     return found.final.masked_fill(~found.visible, -torch.inf)

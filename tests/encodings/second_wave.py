@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscape.attention import reference
 from headscape.attention.layer import prepare
-from headscape.attention.reference import AttentionInputs
+from headscape.call import definition
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, build
-from headscape.types import Positions
 
 SECOND = Path(__file__).parents[1] / "golden" / "second"
 TIGHT = {"rtol": 1e-6, "atol": 1e-6}
@@ -35,12 +35,12 @@ def encoding(name: str, config: dict, **fields: object) -> Encoding:
     return made.double()
 
 
-def inputs(made: Encoding, z: dict[str, Tensor], **changes: object) -> AttentionInputs:
+def inputs(made: Encoding, z: dict[str, Tensor], **changes: object) -> AttentionCall:
     where = Positions.span(z["q"].shape[2], z["k"].shape[2])
     return replace(prepare(made, z["q"], z["k"], z["v"], None, where), **changes)
 
 
-def same_scores(found: reference.Scores, expected: Tensor) -> None:
+def same_scores(found: definition.Scores, expected: Tensor) -> None:
     seen = found.visible.expand_as(found.final)
     assert torch.equal(seen, torch.isfinite(expected))
     torch.testing.assert_close(found.final[seen], expected[seen], **TIGHT)

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 import headscape as hs
-from headscape.attention import reference
 from headscape.attention.layer import prepare
-from headscape.bias import Toeplitz, dense
+from headscape.call import definition
+from headscape.call.bias import Toeplitz, dense
+from headscape.call.positions import Positions
 from headscape.encodings import LayerContext, build, kinds, slug, title
 from headscape.encodings.combined import Combined
 from headscape.errors import InputError
 from headscape.properties.probe import draw, randomise
-from headscape.types import Positions
 
 SHAPE = {"heads": 3, "head_dim": 8, "width": 24, "train_length": 16}
 LENGTH = 20
@@ -21,7 +21,7 @@ def scores(encoding: hs.Encoding) -> torch.Tensor:
     q, k, v = (draw(1, 3, LENGTH, 8, seed=seed) for seed in (1, 2, 3))
     x = draw(1, LENGTH, 24, seed=4)
     with torch.no_grad():
-        return reference.scores(prepare(encoding, q, k, v, x, Positions.span(LENGTH))).final
+        return definition.scores(prepare(encoding, q, k, v, x, Positions.span(LENGTH))).final
 
 
 def made(name: str, **fields: object) -> Combined:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from headscape.bias import dense
+from headscape.call.bias import dense
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, QueriesAndKeys, Side, build
 from headscape.encodings.t5 import bucket
 from headscape.errors import InputError
 from headscape.properties.probe import draw
-from headscape.types import Positions
 
 
 def made(name: str, head_dim: int = 16, **fields: object) -> Encoding:

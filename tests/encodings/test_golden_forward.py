@@ -13,13 +13,13 @@ import pytest
 import torch
 from published import FILES, NAMES, TABLES, Golden, encoding, load, scale, tensor
 
-from headscape.attention import reference
 from headscape.attention.layer import prepare
-from headscape.bias import dense
+from headscape.call import definition
+from headscape.call.bias import dense
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerContext, LayerInput, Side, build
 from headscape.encodings.alibi import SLOPES
 from headscape.encodings.t5 import bucket
-from headscape.types import Positions, Visible
 
 Found = Iterator[tuple[str, torch.Tensor]]
 
@@ -35,10 +35,10 @@ def attention(name: str, z: Golden) -> Found:
     q, k, v = (tensor(z[part]) for part in "qkv")
     x = tensor(z["x"]) if "x" in z else None
     inputs = prepare(made, q, k, v, x, Positions.span(length), scale=scale(z))
-    found = reference.scores(inputs)
+    found = definition.scores(inputs)
     yield "scores", found.final
     yield "scores_masked", found.final.masked_fill(~found.visible, -torch.inf)
-    yield "out", reference.attend(inputs)
+    yield "out", definition.attend(inputs)
     if inputs.bias is not None:
         value = dense(inputs.bias, inputs.positions)
         for array in ("bias", "bias_masked", "base_bias"):
@@ -48,7 +48,7 @@ def attention(name: str, z: Golden) -> Found:
     if not name.startswith("dapev2"):
         at = Positions.span(1, length)
         last = prepare(made, q[:, :, -1:], k, v, x, at, scale=scale(z))
-        yield "scores_decode", reference.scores(last).final
+        yield "scores_decode", definition.scores(last).final
     if x is not None:
         stream = made.stream(LayerInput(x))
         yield "cumsum", stream.total
@@ -68,8 +68,8 @@ def both_directions(name: str, z: Golden) -> Found:
     visible = Visible(False, torch.zeros(keep.shape).long(), torch.where(keep, 0, -1))
     inputs = prepare(made, q, k, v, x, Positions.span(q.shape[2]), visible=visible)
     far = -10_000.0 * ~keep[:, None, None, :]
-    yield "scores_bidir", reference.scores(inputs).final + far
-    yield "out_bidir", reference.attend(inputs)
+    yield "scores_bidir", definition.scores(inputs).final + far
+    yield "out_bidir", definition.attend(inputs)
     yield "bias_bidir", dense(inputs.bias, inputs.positions) + far
 
 
@@ -163,9 +163,9 @@ def absolute(name: str, z: Golden) -> Found:
     nope = build("nope", heads=12, head_dim=16, width=192, train_length=24)
     q, k, v = (tensor(z[f"nope_{part}"]) for part in "qkv")
     inputs = prepare(nope, q, k, v, None, Positions.span(24))
-    found = reference.scores(inputs)
+    found = definition.scores(inputs)
     yield "nope_scores_masked", found.final.masked_fill(~found.visible, -torch.inf)
-    yield "nope_out", reference.attend(inputs)
+    yield "nope_out", definition.attend(inputs)
 
 
 CASES: dict[str, Callable[[str, Golden], Found]] = {
@@ -220,7 +220,7 @@ def test_the_masked_boundary_changes_the_last_query_only(name: str) -> None:
     q, k, v = (tensor(z[part]) for part in "qkv")
     made = encoding(name, z, boundary="masked")
     with torch.no_grad():
-        ours = reference.scores(prepare(made, q, k, v, None, Positions.span(32))).final
+        ours = definition.scores(prepare(made, q, k, v, None, Positions.span(32))).final
     changed = (ours - tensor(z["scores"])).abs() > 1e-6 * ours.abs().max()
     pairs = (changed & torch.ones(32, 32).tril().bool()).any(dim=1).any(dim=0)
     assert pairs.nonzero().tolist() == [[31, 31]]

@@ -11,12 +11,12 @@ import torch
 from published import FILES, Golden, encoding, load, parameters, scale, tensor
 from torch import Tensor
 
-from headscape.attention import reference
 from headscape.attention.layer import prepare
-from headscape.bias import dense
+from headscape.call import definition
+from headscape.call.bias import dense
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext
 from headscape.encodings.kerple import Kerple, KerplePower
-from headscape.types import Positions
 
 WITH_GRADIENTS = [name for name in FILES if "grad_out" in load(name)]
 
@@ -34,8 +34,8 @@ def loss(made: Encoding, z: Golden, x: Tensor | None) -> Tensor:
     q, k, v = (tensor(z[part]) for part in "qkv")
     inputs = prepare(made, q, k, v, x, Positions.span(q.shape[2]), scale=scale(z))
     if cotangent.shape[-1] == cotangent.shape[-2] == q.shape[2]:
-        return (reference.scores(inputs).final * cotangent).tril().sum()
-    out = reference.attend(inputs)
+        return (definition.scores(inputs).final * cotangent).tril().sum()
+    out = definition.attend(inputs)
     return ((out if cotangent.dim() == 4 else out.transpose(1, 2).flatten(2)) * cotangent).sum()
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from second_wave import load
 
+from headscape.call.positions import Positions, Visible
 from headscape.encodings.layer_schedule import per_layer
-from headscape.types import Positions, Visible
 
 NEAR = "rope:window=5"
 SCHEDULES = {

@@ -12,8 +12,8 @@ from injected import calls, final, heated, model
 from second_wave import TIGHT, load
 from torch import Tensor
 
-from headscape.attention import reference
-from headscape.attention.reference import AttentionInputs
+from headscape.call import definition
+from headscape.call.definition import AttentionCall
 from headscape.encodings.layer_schedule import parse
 from headscape.gpt2 import GPT2, Cache, ModelConfig
 
@@ -74,7 +74,7 @@ def check(made: GPT2, z: dict[str, Tensor], config: dict) -> None:
         torch.testing.assert_close(heated(call), z[f"q_L{layer}"], **TIGHT)
         torch.testing.assert_close(call.k, z[f"k_L{layer}"], **TIGHT)
         torch.testing.assert_close(final(call), z[f"scores_masked_L{layer}"], **TIGHT)
-        torch.testing.assert_close(reference.attend(call), z[f"out_L{layer}"], **TIGHT)
+        torch.testing.assert_close(definition.attend(call), z[f"out_L{layer}"], **TIGHT)
         # As many keys as the peer's cache has: no more than the window or chunk.
         torch.testing.assert_close(final(last[layer]), z[f"decode_L{layer}"], **TIGHT)
 
@@ -111,16 +111,16 @@ def test_the_order_of_norm_and_rotation(name: str, fields: dict[str, object]) ->
     pattern = f"{HALVES}:direction=backward" if name == "nanochat" else HALVES
     made = model(z, config, pattern, norm_epsilon=config["eps"][name], **fields)
     (call,) = calls(made, config["L"])
-    torch.testing.assert_close(reference.scores(call).final, z[f"scores_{name}"], **TIGHT)
-    torch.testing.assert_close(reference.attend(call), z[f"out_{name}"], **TIGHT)
+    torch.testing.assert_close(definition.scores(call).final, z[f"scores_{name}"], **TIGHT)
+    torch.testing.assert_close(definition.attend(call), z[f"out_{name}"], **TIGHT)
     shifted = calls_at(made, config["L"], 5)
     same = torch.allclose(final(shifted), final(call), **TIGHT)
     assert same == (name != "hunyuan_v1_dense"), "a weight after the rotation sees positions"
 
 
 @torch.no_grad()
-def calls_at(made: GPT2, tokens: int, start: int) -> AttentionInputs:
-    found: list[AttentionInputs] = []
+def calls_at(made: GPT2, tokens: int, start: int) -> AttentionCall:
+    found: list[AttentionCall] = []
     at = torch.arange(start, start + tokens)[None]
     made(torch.zeros_like(at), positions=at, watch=lambda _, inputs: found.append(inputs))
     return found[0]
@@ -143,8 +143,8 @@ def test_deepseek_scales_the_unrotated_part_too() -> None:
     frequencies = made.encoding().frequencies(0)
     torch.testing.assert_close(frequencies, z["inv_freq"], rtol=1e-6, atol=1e-12)
     (call,) = calls(made, config["L"])
-    torch.testing.assert_close(reference.scores(call).final, z["scores"], **TIGHT)
-    out = reference.attend(call)[..., : config["v_dim"]]
+    torch.testing.assert_close(definition.scores(call).final, z["scores"], **TIGHT)
+    out = definition.attend(call)[..., : config["v_dim"]]
     torch.testing.assert_close(out, z["out"], **TIGHT)
 
 

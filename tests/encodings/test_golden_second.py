@@ -8,11 +8,11 @@ import torch
 from second_wave import TIGHT, encoding, inputs, load, same_scores
 from torch import Tensor
 
-from headscape.attention import reference
-from headscape.bias import dense
+from headscape.call import definition
+from headscape.call.bias import dense
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, Side, build
 from headscape.errors import InputError
-from headscape.types import Positions
 
 RECIPES = load("rope_recipes_d32")
 RENAMED = {
@@ -55,8 +55,8 @@ def test_gemma4_turns_a_part_of_the_whole_head() -> None:
     call = inputs(made, {**normed, "v": rms(z["v"], 1.0, eps)}, scale=config["scaling"])
     torch.testing.assert_close(call.q, z["q_rot"], **TIGHT)
     torch.testing.assert_close(call.k, z["k_rot"], **TIGHT)
-    torch.testing.assert_close(reference.scores(call).final, z["scores"], **TIGHT)
-    torch.testing.assert_close(reference.attend(call), z["out"], **TIGHT)
+    torch.testing.assert_close(definition.scores(call).final, z["scores"], **TIGHT)
+    torch.testing.assert_close(definition.attend(call), z["out"], **TIGHT)
     torch.testing.assert_close(call.v, z["v_normed"], **TIGHT)
     torch.testing.assert_close(made.frequencies(0), z["inv_freq"], rtol=1e-6, atol=1e-12)
 
@@ -66,8 +66,8 @@ def test_longrope_switches_for_all_tokens(length: int, name: str) -> None:
     z, config = load("rope_phi3_longrope_h4")
     made = longrope(config)
     call = inputs(made, {key: z[key][:, :, :length] for key in "qkv"})
-    torch.testing.assert_close(reference.scores(call).final, z[f"scores_{name}"], **TIGHT)
-    torch.testing.assert_close(reference.attend(call), z[f"out_{name}"], **TIGHT)
+    torch.testing.assert_close(definition.scores(call).final, z[f"scores_{name}"], **TIGHT)
+    torch.testing.assert_close(definition.attend(call), z[f"out_{name}"], **TIGHT)
 
 
 def longrope(config: dict) -> Encoding:
@@ -113,8 +113,8 @@ def test_bam_and_its_gradients() -> None:
     torch.testing.assert_close(by_raw / z["shape"], z["grad_shape"], **TIGHT)
     torch.testing.assert_close(by_loc, z["grad_loc"], **TIGHT)
     call = inputs(made, z)
-    same_scores(reference.scores(call), z["scores_masked"])
-    torch.testing.assert_close(reference.attend(call).detach(), z["out"], **TIGHT)
+    same_scores(definition.scores(call), z["scores_masked"])
+    torch.testing.assert_close(definition.attend(call).detach(), z["out"], **TIGHT)
 
 
 def test_bam_under_ssmax_heats_the_prior_too() -> None:
@@ -123,19 +123,19 @@ def test_bam_under_ssmax_heats_the_prior_too() -> None:
     learned = {"scale": z["scale"], "raw_power": z["shape"].log(), "loc": z["loc"]}
     made.load_state_dict(learned | {"ssmax": z["s"]})
     call = inputs(made, z)
-    same_scores(reference.scores(call), z["scores_masked_ssmax"])
-    torch.testing.assert_close(reference.attend(call).detach(), z["out_ssmax"], **TIGHT)
+    same_scores(definition.scores(call), z["scores_masked_ssmax"])
+    torch.testing.assert_close(definition.attend(call).detach(), z["out_ssmax"], **TIGHT)
 
 
 def test_the_weight_form_of_kerple() -> None:
     z, config = load("kerple_power_wei_h12")
     made = encoding("kerple-weight", config)
     made.load_published({"wei_p": z["param_wei_p"], "wei_a": z["param_wei_a"]})
-    found = reference.scores(inputs(made, z))
+    found = definition.scores(inputs(made, z))
     seen = found.visible.expand_as(found.final)
     torch.testing.assert_close(found.final[seen].detach(), z["scores"][seen], **TIGHT)
-    torch.testing.assert_close(reference.attend(inputs(made, z)).detach(), z["out"], **TIGHT)
-    last = reference.scores(inputs(made, {**z, "q": z["q"][:, :, -1:]})).final
+    torch.testing.assert_close(definition.attend(inputs(made, z)).detach(), z["out"], **TIGHT)
+    last = definition.scores(inputs(made, {**z, "q": z["q"][:, :, -1:]})).final
     torch.testing.assert_close(last.detach(), z["scores_decode"], **TIGHT)
     loss = (found.final.tril() * z["grad_out"]).sum()
     by_a, by_p = torch.autograd.grad(loss, [made.raw_a, made.raw_p])
@@ -152,10 +152,10 @@ def test_pope_and_the_clamp_of_its_phase() -> None:
     made = encoding("pope", config, base=config["base"])
     made.load_published({"learned_bias": z["bias"][:, None]})
     call = inputs(made, z)
-    same_scores(reference.scores(call), z["scores_masked"])
-    last = reference.scores(inputs(made, {**z, "q": z["q"][:, :, -1:]})).final
+    same_scores(definition.scores(call), z["scores_masked"])
+    last = definition.scores(inputs(made, {**z, "q": z["q"][:, :, -1:]})).final
     torch.testing.assert_close(last.detach(), z["decode"], **TIGHT)
-    out = reference.attend(call)
+    out = definition.attend(call)
     torch.testing.assert_close(out.detach(), z["out"], **TIGHT)
     (gradient,) = torch.autograd.grad((out * z["grad_out"]).sum(), [made.phase])
     torch.testing.assert_close(gradient, z["grad_bias"], **TIGHT)

@@ -10,11 +10,11 @@ import torch
 from second_wave import TIGHT, encoding, inputs, load, same_scores
 from torch import Tensor
 
-from headscape.attention import reference
 from headscape.attention.layer import prepare
-from headscape.bias import Pairwise
+from headscape.call import definition
+from headscape.call.bias import Pairwise
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, build
-from headscape.types import Positions, Visible
 
 YARN = {"pairing": "halves", "scaling": "yarn"}
 
@@ -22,7 +22,7 @@ YARN = {"pairing": "halves", "scaling": "yarn"}
 def decoded(made: Encoding, z: dict[str, Tensor], expected: Tensor, **changes: object) -> None:
     """Compare the weights of the last query over as many keys as the peer's cache has."""
     last = inputs(made, {**z, "q": z["q"][:, :, -1:]}, **changes)
-    weights = reference.scores(last).weights.detach()
+    weights = definition.scores(last).weights.detach()
     kept = expected.shape[-1]
     torch.testing.assert_close(weights[..., -kept:], expected, **TIGHT)
     assert not weights[..., :-kept].any()
@@ -40,15 +40,15 @@ def test_gpt_oss_layers(layer: int) -> None:
     with torch.no_grad():
         made.sink_score.copy_(z["sinks"])
     call = inputs(made, z)
-    found = reference.scores(call)
+    found = definition.scores(call)
     same_scores(found, z[f"scores_masked_L{layer}"])
     torch.testing.assert_close(found.weights.detach(), z[f"weights_L{layer}"], **TIGHT)
-    out = reference.attend(call)
+    out = definition.attend(call)
     torch.testing.assert_close(out.detach(), z[f"out_L{layer}"], **TIGHT)
     decoded(made, z, z[f"decode_weights_L{layer}"])
     if layer:
         # granite_swa reports weights without the sink; its output has it.
-        without = reference.scores(replace(call, sink=None)).weights
+        without = definition.scores(replace(call, sink=None)).weights
         torch.testing.assert_close(without, z["granite_weights_L1"], **TIGHT)
         loss = (out * z["grad_out"].transpose(1, 2)).sum()
         (gradient,) = torch.autograd.grad(loss, [made.sink_score])
@@ -61,8 +61,8 @@ def test_gemma2_layers(layer: int) -> None:
     window = None if layer else config["window"]
     made = encoding("rope", config, pairing="halves", softcap=config["cap"], window=window)
     call = inputs(made, z, scale=config["query_pre_attn_scalar"] ** -0.5)
-    same_scores(reference.scores(call), z[f"scores_masked_L{layer}"])
-    torch.testing.assert_close(reference.attend(call), z[f"out_L{layer}"], **TIGHT)
+    same_scores(definition.scores(call), z[f"scores_masked_L{layer}"])
+    torch.testing.assert_close(definition.attend(call), z[f"out_L{layer}"], **TIGHT)
     decoded(made, z, z[f"decode_weights_L{layer}"], scale=call.scale)
 
 
@@ -73,10 +73,10 @@ def test_x_transformers_puts_the_bias_inside_the_softcap() -> None:
         made.sink_score.copy_(z["sinks"])
     bias = Pairwise(lambda rows, cols: z["bias"][None, :, rows, cols])
     call = inputs(made, z, bias=bias)
-    same_scores(reference.scores(call), z["scores_masked"])
-    weights = reference.scores(call).weights.detach()
+    same_scores(definition.scores(call), z["scores_masked"])
+    weights = definition.scores(call).weights.detach()
     torch.testing.assert_close(weights, z["weights"], **TIGHT)
-    out = reference.attend(call)
+    out = definition.attend(call)
     torch.testing.assert_close(out.detach(), z["out"], **TIGHT)
     (gradient,) = torch.autograd.grad((out * z["grad_out"]).sum(), [made.sink_score])
     torch.testing.assert_close(gradient, z["grad_sinks"], **TIGHT)
@@ -93,10 +93,10 @@ def test_ministral_heats_every_layer() -> None:
     torch.testing.assert_close(call.temperature[0, 0], z["temperature"], **TIGHT)
     torch.testing.assert_close(call.q * call.temperature[..., None], z["q_final"], **TIGHT)
     torch.testing.assert_close(call.k, z["k_final"], **TIGHT)
-    torch.testing.assert_close(reference.scores(call).final, z["scores"], **TIGHT)
-    last = reference.scores(inputs(made, {**z, "q": z["q"][:, :, -1:]})).final
+    torch.testing.assert_close(definition.scores(call).final, z["scores"], **TIGHT)
+    last = definition.scores(inputs(made, {**z, "q": z["q"][:, :, -1:]})).final
     torch.testing.assert_close(last, z["decode"], **TIGHT)
-    torch.testing.assert_close(reference.attend(call), z["out"], **TIGHT)
+    torch.testing.assert_close(definition.attend(call), z["out"], **TIGHT)
 
 
 def test_ssmax_counts_the_keys_of_its_document() -> None:
@@ -105,8 +105,8 @@ def test_ssmax_counts_the_keys_of_its_document() -> None:
     with torch.no_grad():
         made.ssmax.copy_(z["s"])
     call = inputs(made, z)
-    same_scores(reference.scores(call), z["scores_masked"])
-    out = reference.attend(call)
+    same_scores(definition.scores(call), z["scores_masked"])
+    out = definition.attend(call)
     torch.testing.assert_close(out.detach(), z["out"], **TIGHT)
     (gradient,) = torch.autograd.grad((out * z["grad_out"]).sum(), [made.ssmax])
     torch.testing.assert_close(gradient, z["grad_s"], **TIGHT)
@@ -116,8 +116,8 @@ def test_ssmax_counts_the_keys_of_its_document() -> None:
     at = (at - torch.cummax(torch.where(starts, at, 0), dim=1).values).long()
     where, visible = Positions(at, at), Visible(True, groups, groups)
     packed = prepare(made, z["q"], z["k"], z["v"], None, where, visible=visible)
-    same_scores(reference.scores(packed), z["scores_masked_packed"])
-    torch.testing.assert_close(reference.attend(packed).detach(), z["out_packed"], **TIGHT)
+    same_scores(definition.scores(packed), z["scores_masked_packed"])
+    torch.testing.assert_close(definition.attend(packed).detach(), z["out_packed"], **TIGHT)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from second_wave import TIGHT, encoding, inputs, load, same_scores
 from torch import Tensor
 from torch.nn.functional import linear
 
-from headscape.attention import reference
 from headscape.attention.layer import prepare
-from headscape.bias import dense
+from headscape.call import definition
+from headscape.call.bias import dense
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerContext, LayerInput, Stream
 from headscape.errors import InputError
-from headscape.types import Positions, Visible
 
 
 def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -54,14 +54,14 @@ def test_inkling_with_its_norm_temperature_and_window(layer: str) -> None:
     x = torch.zeros(1, config["L"], 1).double()
     call = prepare(made, q, k, z["v"], x, Positions.span(config["L"]))
     assert call.scale == pytest.approx(1 / config["D"])
-    found = reference.scores(call)
+    found = definition.scores(call)
     same_scores(found, z[f"scores_masked_{layer}"])
-    same(reference.attend(call), z[f"out_{layer}"])
+    same(definition.attend(call), z[f"out_{layer}"])
     seen = found.visible.expand_as(found.final)
     heat = 1.0 if call.temperature is None else call.temperature[..., None]
     bias = dense(call.bias, call.positions) * heat
     same(bias[seen], z[f"bias_{layer}"][seen])
-    loss = (reference.attend(call) * z[f"grad_out_{layer}"].transpose(1, 2)).sum()
+    loss = (definition.attend(call) * z[f"grad_out_{layer}"].transpose(1, 2)).sum()
     by_bank, by_r = torch.autograd.grad(loss, [made.bank, r])
     same(by_bank, z[f"grad_proj_{layer}"])
     same(by_r.transpose(1, 2), z[f"grad_r_{layer}"])
@@ -95,8 +95,8 @@ def test_music_transformer() -> None:
     fields = {"left": config["er_len"] - 1, "beyond": "refuse", "init": "uniform"}
     made = loaded("shaw", config, {"Er": z["Er"]}, **fields)
     call = inputs(made, z)
-    same_scores(reference.scores(call), z["scores_masked"])
-    same(reference.attend(call), z["out"])
+    same_scores(definition.scores(call), z["scores_masked"])
+    same(definition.attend(call), z["out"])
     bias = dense(call.bias, call.positions).tril()
     same(bias, z["bias"])
     (gradient,) = torch.autograd.grad((bias * z["grad_out"]).sum(), [made.table])
@@ -114,12 +114,12 @@ def test_shaw_in_both_directions() -> None:
     )
     call = inputs(made, z)
     same(dense(call.bias, call.positions), z["bias"])
-    same(reference.scores(call).final, z["scores"])
-    out = reference.attend(call)
+    same(definition.scores(call).final, z["scores"])
+    out = definition.attend(call)
     same(out, z["out"])
     (gradient,) = torch.autograd.grad((out * z["grad_out"].transpose(1, 2)).sum(), [made.table])
     same(gradient, z["grad_table"])
-    same(reference.attend(inputs(made, z, visible=Visible(causal=True))), z["out_causal"])
+    same(definition.attend(inputs(made, z, visible=Visible(causal=True))), z["out_causal"])
 
 
 def test_conformer() -> None:
@@ -128,8 +128,8 @@ def test_conformer() -> None:
     learned["linear_pos.weight"] = z["linear_pos"]
     made = loaded("transformer-xl", {**config, "causal": False}, learned, layout="interleaved")
     call = inputs(made, z)
-    same(reference.scores(call).final, z["scores"])
-    same(reference.attend(call), z["out"])
+    same(definition.scores(call).final, z["scores"])
+    same(definition.attend(call), z["out"])
 
 
 @pytest.mark.parametrize("kind", ["uni", "bi"])
@@ -139,8 +139,8 @@ def test_xlnet_behind_its_memory(kind: str) -> None:
     made = loaded("transformer-xl", {**config, "causal": kind == "uni"}, learned)
     where = Positions.span(config["L"], config["L"] + config["mem"])
     call = prepare(made, z["q"], z["k"], z["v"], None, where)
-    same_scores(reference.scores(call), z[f"scores_{kind}"])
-    out = reference.attend(call)
+    same_scores(definition.scores(call), z[f"scores_{kind}"])
+    out = definition.attend(call)
     same(out, z[f"out_{kind}"])
     if kind == "uni":
         loss = (out.permute(2, 0, 1, 3) * z["grad_out_uni"]).sum()
@@ -176,8 +176,8 @@ def test_deberta(kind: str) -> None:
         made, q, k, v, None, where, project=lambda rows: (heads("query", rows), heads("key", rows))
     )
     assert call.scale == pytest.approx(((2 if kind == "c2p_only" else 3) * config["D"]) ** -0.5)
-    same(reference.scores(call).final, z[f"scores_{kind}"])
-    out = reference.attend(call)
+    same(definition.scores(call).final, z[f"scores_{kind}"])
+    out = definition.attend(call)
     same(out, z[f"out_{kind}"])
     if kind != "c2p_only":
         loss = (out.transpose(1, 2).flatten(2) * z[f"grad_out_{kind}"]).sum()
@@ -195,8 +195,8 @@ def test_grape_a(gate: str, name: str) -> None:
     normed = {key: rms(z[key], z[f"{key}_norm_weight"], config["norm_eps"]) for key in "qk"}
     call = inputs(made, {**normed, "v": z["v"]})
     same(dense(call.bias, call.positions).tril(), z[f"bias_{name}"].nan_to_num(neginf=0))
-    same_scores(reference.scores(call), z[f"scores_masked_{name}"])
-    out = reference.attend(call)
+    same_scores(definition.scores(call), z[f"scores_masked_{name}"])
+    out = definition.attend(call)
     same(out, z[f"out_{name}"])
     loss = (out.transpose(1, 2).flatten(2) * z["grad_out"]).sum()
     ours = {part: getattr(made, part) for part in ("omega", "u", "w")}
@@ -211,8 +211,8 @@ def test_grape_ap() -> None:
     q, k = (rms(z[key], z[f"{key}_norm_weight"], config["norm_eps"]) for key in "qk")
     call = prepare(made, q, k, z["v"], z["x"], Positions.span(config["L"]))
     same(dense(call.bias, call.positions).tril(), z["bias"].nan_to_num(neginf=0))
-    same_scores(reference.scores(call), z["scores_masked"])
-    out = reference.attend(call)
+    same_scores(definition.scores(call), z["scores_masked"])
+    out = definition.attend(call)
     same(out, z["out"])
     loss = (out.transpose(1, 2).flatten(2) * z["grad_out"]).sum()
     (gradient,) = torch.autograd.grad(loss, [made.path.weight])

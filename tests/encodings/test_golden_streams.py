@@ -12,23 +12,24 @@ from jaxtyping import Float
 from second_wave import TIGHT, encoding, inputs, load, same_scores
 from torch import Tensor
 
-from headscape.attention import attend, reference
+from headscape.attention import attend
 from headscape.attention.layer import prepare
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Slope
+from headscape.call import definition
+from headscape.call.bias import Slope
+from headscape.call.decay import Decay
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
+from headscape.call.reflections import Reflections
+from headscape.call.rotation import powers
+from headscape.call.transition import Transition
 from headscape.encodings import Encoding, LayerContext, LayerInput, Side, Stream
-from headscape.encodings.context import Transition
-from headscape.encodings.decay import Decay
-from headscape.encodings.reflections import Reflections
-from headscape.encodings.rotation import powers
-from headscape.types import Positions, Visible
 
 
 def rms(x: Tensor, weight: Tensor | float, eps: float, dims: tuple[int, ...] = (-1,)) -> Tensor:
     return x * (x.square().mean(dims, keepdim=True) + eps).rsqrt() * weight
 
 
-def whole(made: Encoding, z: dict[str, Tensor], **given: Tensor) -> AttentionInputs:
+def whole(made: Encoding, z: dict[str, Tensor], **given: Tensor) -> AttentionCall:
     """One layer's attention over q, k, v and x of a file."""
     q, k, v = (given.get(name, z[name]) for name in "qkv")
     return prepare(made, q, k, v, z["x"], Positions.span(q.shape[2]))
@@ -38,9 +39,9 @@ def same(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours.detach(), theirs, **TIGHT)
 
 
-def same_out(call: AttentionInputs, expected: Tensor) -> Tensor:
+def same_out(call: AttentionCall, expected: Tensor) -> Tensor:
     """The reference's output, after the torch path's was compared with it too."""
-    out = reference.attend(call)
+    out = definition.attend(call)
     same(out, expected)
     same(attend.run(call, "torch"), expected)
     return out
@@ -57,7 +58,7 @@ def test_selective_rope_its_gradients_and_its_cache() -> None:
     call = whole(made, z)
     same(call.q, z["q_rot"])
     same(call.k, z["k_rot"])
-    same(reference.scores(call).final, z["scores"])
+    same(definition.scores(call).final, z["scores"])
     out = same_out(call, z["out"])
     learned = [made.down.weight, made.up.weight, made.taps]
     found = torch.autograd.grad((out * z["grad_out"]).sum(), learned)
@@ -93,7 +94,7 @@ def check_grape(made: Encoding, z: dict[str, Tensor], config: dict, prefix: str)
     call, eps = whole(made, z), config["norm_eps"]
     q, k = (rms(getattr(call, name), z[f"{name}_norm_weight"], eps) for name in "qk")
     call = replace(call, q=q, k=k)
-    same_scores(reference.scores(call), z[f"{prefix}scores_masked"])
+    same_scores(definition.scores(call), z[f"{prefix}scores_masked"])
     out = same_out(call, z[f"{prefix}out"])
     learned = {"log_freq": made.log_frequency}
     if prefix:
@@ -113,7 +114,7 @@ def test_repo_and_its_gradients() -> None:
     call = whole(made, z, q=q, k=k)
     same(call.q, z["q_rot"])
     same(call.k, z["k_rot"])
-    same(reference.scores(call).final, z["scores"])
+    same(definition.scores(call).final, z["scores"])
     out = same_out(call, z["out"])
     loss = (out.transpose(1, 2) * z["grad_out"]).sum()
     found = torch.autograd.grad(loss, [layer.weight for layer in maps.values()])
@@ -128,10 +129,10 @@ def test_stick_breaking(current: str) -> None:
     z |= {key: z[key].requires_grad_() for key in "qk"}
     dropped = inputs(encoding("stick-breaking", config, current=current, remainder="dropped"), z)
     out = same_out(dropped, z[f"out_{name}"])
-    same(1 - reference.scores(dropped).weights.sum(-1), z[f"rem_{name}"])
+    same(1 - definition.scores(dropped).weights.sum(-1), z[f"rem_{name}"])
     whole = inputs(encoding("stick-breaking", config, current=current), z)
     same_out(whole, z[f"out_{name}_with_rem"])
-    weights = reference.scores(whole).weights
+    weights = definition.scores(whole).weights
     same(weights.sum(-1), torch.ones_like(z[f"rem_{name}"]))
     if current == "excluded":
         found = torch.autograd.grad((out * z["grad_out"]).sum(), [z["q"], z["k"]])
@@ -146,7 +147,7 @@ def test_path_and_its_gradients(gated: bool) -> None:
     w, beta = (z[name].transpose(1, 2).requires_grad_() for name in ("w", "beta"))
     total = z["g"].cumsum(1).transpose(1, 2)
     where, stream = Positions.span(config["L"]), Stream(total)
-    call = AttentionInputs(
+    call = AttentionCall(
         z["q"], z["k"], z["v"], made.bias(LayerContext(where, stream, stream)), where, Visible(),
         config["D"] ** -0.5, transition=Reflections(w, beta),
     )  # fmt: skip
@@ -208,15 +209,13 @@ def test_reflections_over_many_blocks_are_a_product_of_matrices() -> None:
     same((q[0, 0, -1] * moved[0, 0]).sum(-1), expected[-1])
 
 
-def wall_call(
-    z: dict[str, Tensor], config: dict, gate: Tensor, **fields: object
-) -> AttentionInputs:
+def wall_call(z: dict[str, Tensor], config: dict, gate: Tensor, **fields: object) -> AttentionCall:
     made = encoding("wall", config, **fields)
     where, total = Positions.span(config["L"]), z["g_scalar"].cumsum(1).transpose(1, 2)
     stream = Stream(total, decay=Decay(gate.transpose(1, 2)))
     if made.sink_score is not None:
         made.sink_score.data.copy_(z["sinks"])
-    return AttentionInputs(
+    return AttentionCall(
         z["q"], z["k"], z["v"], made.bias(LayerContext(where, stream, stream)), where, Visible(),
         config["D"] ** -0.5, sink=made.sink(), transition=stream.transition,
     )  # fmt: skip

@@ -5,9 +5,9 @@ import torch
 from second_wave import TIGHT, load
 from torch import Tensor
 
-from headscape.bias import dense
+from headscape.call.bias import dense
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, build
-from headscape.types import Positions
 
 
 def made(name: str, config: dict, **fields: object) -> Encoding:

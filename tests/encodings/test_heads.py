@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from headscape.attention import reference
 from headscape.attention.layer import prepare
-from headscape.bias import dense
+from headscape.call import definition
+from headscape.call.bias import dense
+from headscape.call.positions import Positions
 from headscape.encodings import LayerContext, QueriesAndKeys, build
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
 from headscape.properties.probe import draw, randomise
-from headscape.types import Positions
 
 HEADS, DIM = 3, 4
 SHAPE = {"heads": HEADS, "head_dim": DIM, "width": HEADS * DIM, "train_length": 16}
@@ -70,7 +70,7 @@ def test_deberta_projects_its_rows_as_the_model_projects_tokens() -> None:
         expected = prepare(
             attention.encoding, q, k, v, None, where, project=lambda _: tuple(projected)
         )
-        ours, theirs = (reference.scores(each).final for each in (seen[0], expected))
+        ours, theirs = (definition.scores(each).final for each in (seen[0], expected))
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
         cache = Cache()
         parts = [whole(part, cache=cache) for part in tokens.split([5, 1, 8], dim=1)]

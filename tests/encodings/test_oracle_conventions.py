@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from headscape.attention import reference
 from headscape.attention.layer import prepare
+from headscape.call import definition
+from headscape.call.positions import Positions
 from headscape.encodings import Shape, Side, build
 from headscape.errors import InputError
 from headscape.properties.cases import HEADS, SHAPED, SUBJECTS, factory
 from headscape.properties.probe import TRAINED, draw, randomise
 from headscape.properties.tolerance import require_same
-from headscape.types import Positions
 from properties import formulas
 
 CONVENTIONS: list[tuple[str, dict[str, object]]] = [
@@ -135,7 +135,7 @@ def test_both_directions(name: str) -> None:
         return
     q, k, v = (draw(2, heads, length, 4, seed=seed) for seed in (2, 3, 4))
     with torch.no_grad():
-        found = reference.scores(prepare(encoding, q, k, v, x, Positions(at, at)))
+        found = definition.scores(prepare(encoding, q, k, v, x, Positions(at, at)))
     assert found.visible.all()
     where = at[0].numpy()
     theirs = formulas.expected(encoding, q.numpy(), k.numpy(), x.numpy(), where, where)

@@ -11,7 +11,8 @@ import torch
 from injected import calls, final, model
 from torch import Tensor
 
-from headscape.attention import attend, reference
+from headscape.attention import attend
+from headscape.call import definition
 from headscape.errors import InputError
 from headscape.gpt2 import Cache, ModelConfig
 
@@ -32,7 +33,7 @@ def compare(z: dict[str, Tensor], out: Tensor, pattern: str, **fields: Any) -> N
     (call,) = calls(made, LENGTH)
     expected = heads(out).float()
     for path in ("reference", "torch"):
-        found = reference.attend(call) if path == "reference" else attend.run(call, path)
+        found = definition.attend(call) if path == "reference" else attend.run(call, path)
         torch.testing.assert_close(found.float().detach(), expected, **FLOAT32)
     cache = Cache(capacity=4)
     rows = [final(calls(made, 1, cache)[0])[:, :, 0] for _ in range(LENGTH)]

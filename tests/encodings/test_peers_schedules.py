@@ -14,7 +14,8 @@ import torch
 from injected import calls, final, model
 from torch import Tensor
 
-from headscape.attention import attend, reference
+from headscape.attention import attend
+from headscape.call import definition
 from headscape.encodings import build
 from headscape.encodings.layer_schedule import parse, per_layer
 from headscape.encodings.shipped_schedules import SHIPPED
@@ -264,7 +265,7 @@ def test_every_layer_is_the_peers(name: str, monkeypatch: pytest.MonkeyPatch) ->
         assert torch.equal(ours.isfinite(), theirs.scores.isfinite()), f"layer {layer}"
         torch.testing.assert_close(ours.float(), theirs.scores, **FLOAT32)
         for path in ("reference", "torch"):
-            out = reference.attend(call) if path == "reference" else attend.run(call, path)
+            out = definition.attend(call) if path == "reference" else attend.run(call, path)
             torch.testing.assert_close(out.transpose(1, 2).float().detach(), theirs.out, **FLOAT32)
 
 

@@ -13,7 +13,7 @@ SHAPE = {"heads": 2, "head_dim": 4, "width": 8, "train_length": 16}
 PLUGIN = """
 from dataclasses import dataclass
 
-from headscape.bias import Toeplitz
+from headscape.call.bias import Toeplitz
 from headscape.encodings.alibi import ALiBi
 from headscape.encodings.base import Config, Encoding
 

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headscape.attention.layer import attention, prepare
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, Side, build
 from headscape.encodings.alibi import fairseq
 from headscape.errors import InputError
 from headscape.properties.probe import draw
-from headscape.types import Positions
 
 HEADS, DIM, LENGTH = 3, 8, 11
 WIDTH, PAIRS = HEADS * DIM, DIM // 2
@@ -196,10 +196,10 @@ def test_ssmax_counts_packed_keys_wherever_positions_start(
 
 
 def test_a_temperature_on_the_content_is_part_of_the_positional_scores() -> None:
-    from headscape.attention import reference
+    from headscape.call import definition
 
     ours = made("alibi", temperature="llama4", temperature_start=2, temperature_on="content")
-    found = reference.scores(prepare(ours, *QKV, None, Positions.span(LENGTH)))
+    found = definition.scores(prepare(ours, *QKV, None, Positions.span(LENGTH)))
     content = QKV[0] @ QKV[1].mT / math.sqrt(DIM)
     torch.testing.assert_close(found.content, content)
     torch.testing.assert_close(found.content + found.bias, found.final)

@@ -24,14 +24,15 @@ from torch.nn.functional import leaky_relu
 from attention.calls import LENGTHS, agree, random_call
 from attention.test_cells import check as check_cells
 from attention.test_decode import exact, one_query
-from headscape.attention import decode, reference
+from headscape.attention import decode
 from headscape.attention.layer import prepare
 from headscape.attention.native import adapter, score_cells
-from headscape.attention.reference import AttentionInputs
+from headscape.call import definition
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, build
 from headscape.properties.probe import draw as numbers
 from headscape.properties.probe import randomise
-from headscape.types import Positions
 
 MIXED = ("dape", "dapev2")
 KINK = 1e-6
@@ -89,9 +90,9 @@ def mixing(seed: int) -> None:
     given = [numbers(1, heads, length, dim, seed=seed + n) for n in range(4)]
     x = numbers(1, length, 8, seed=seed + 4)
     with _recorded_units() as closest:
-        wanted = _outcome(reference.attend, encoding.double(), given, x.double())
+        wanted = _outcome(definition.attend, encoding.double(), given, x.double())
     compared = 1 if min(closest) < KINK else len(wanted)
-    rough = _outcome(reference.attend, encoding.float(), given, x.float())
+    rough = _outcome(definition.attend, encoding.float(), given, x.float())
     found = _outcome(adapter.attend, encoding.float(), given, x.float())
     eps = torch.finfo(torch.float32).eps
     largest = max(float(each.abs().max()) for each in wanted)
@@ -103,7 +104,7 @@ def mixing(seed: int) -> None:
 
 
 def _outcome(
-    path: Callable[[AttentionInputs], torch.Tensor],
+    path: Callable[[AttentionCall], torch.Tensor],
     encoding: Encoding,
     given: list[torch.Tensor],
     x: torch.Tensor,

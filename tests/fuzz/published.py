@@ -37,7 +37,7 @@ import tokenizers
 import transformers
 
 import headscape as hs
-from headscape.attention.reference import scores
+from headscape.call.definition import scores
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.gpt2.model_config import ModelConfig

@@ -64,8 +64,8 @@ def test_dynamic_frequencies_are_not_shift_invariant() -> None:
 
 @pytest.mark.parametrize("name", ["kerple", "fire"])
 def test_far_distances_stay_apart_in_bfloat16(name: str) -> None:
-    from headscape.bias import dense
-    from headscape.types import Positions
+    from headscape.call.bias import dense
+    from headscape.call.positions import Positions
 
     encoding = build(name, heads=1, head_dim=8, width=8, train_length=4096)
     randomise(encoding)
@@ -94,7 +94,7 @@ def test_a_long_text_token_by_token_equals_one_pass(name: str) -> None:
 
 
 def test_far_sums_keep_their_precision_in_float32() -> None:
-    from headscape.bias import Slope
+    from headscape.call.bias import Slope
     from headscape.gpt2.bias_rows import FRESH, keep
 
     sums = -torch.rand(1, 1, 4000, dtype=torch.float64).cumsum(-1)

@@ -9,7 +9,7 @@ import torch
 
 import headscape as hs
 from headscape.arrays.capture_file import load
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
 from headscape.encodings import title
 from headscape.encodings.layer_schedule import Entry, parse, per_layer
 from headscape.encodings.names import slug
@@ -30,8 +30,8 @@ def model(encoding: str, layers: int = 4, **fields: object) -> GPT2:
     return made
 
 
-def layers_of(gpt2: GPT2, tokens: int = 9) -> list[AttentionInputs]:
-    found: list[AttentionInputs] = []
+def layers_of(gpt2: GPT2, tokens: int = 9) -> list[AttentionCall]:
+    found: list[AttentionCall] = []
     with torch.no_grad():
         gpt2(torch.randint(11, (1, tokens)), watch=lambda _, inputs: found.append(inputs))
     return found

@@ -10,13 +10,13 @@ import torch
 import headscape as hs
 from heads import direct
 from headscape.attention.layer import prepare
-from headscape.attention.reference import AttentionInputs, scores
+from headscape.call.definition import AttentionCall, scores
+from headscape.call.positions import Positions
 from headscape.heads import row_blocks
 from headscape.heads.interval import estimate, largest, tails
 from headscape.heads.layer_statistics import LayerStatistics, layer_statistics
 from headscape.heads.rotation_measures import wavelengths
 from headscape.heads.shear import sheared
-from headscape.types import Positions
 
 BATCH, HEADS, LENGTH, DIMS = 3, 2, 21, 8
 CASES = [
@@ -30,7 +30,7 @@ CASES = [
 ]
 
 
-def attention_inputs(name: str, *, causal: bool, **fields: object) -> AttentionInputs:
+def attention_inputs(name: str, *, causal: bool, **fields: object) -> AttentionCall:
     encoding = hs.build(
         name, heads=HEADS, head_dim=DIMS, width=HEADS * DIMS, train_length=12, causal=causal,
         **fields,
@@ -44,7 +44,7 @@ def attention_inputs(name: str, *, causal: bool, **fields: object) -> AttentionI
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1]}-{case[2]}")
-def case(request: pytest.FixtureRequest) -> tuple[AttentionInputs, LayerStatistics, bool]:
+def case(request: pytest.FixtureRequest) -> tuple[AttentionCall, LayerStatistics, bool]:
     name, causal, fields = request.param
     inputs = attention_inputs(name, causal=causal, **fields)
     return inputs, layer_statistics(inputs, context=12), causal
@@ -55,7 +55,7 @@ def close(found: object, expected: object) -> None:
 
 
 def test_every_measure_of_scores_and_weights(
-    case: tuple[AttentionInputs, LayerStatistics, bool],
+    case: tuple[AttentionCall, LayerStatistics, bool],
 ) -> None:
     inputs, found, causal = case
     every = scores(inputs)
@@ -90,7 +90,7 @@ def test_every_measure_of_scores_and_weights(
 
 
 def test_blocks_of_any_size_give_the_same(
-    case: tuple[AttentionInputs, LayerStatistics, bool], monkeypatch: pytest.MonkeyPatch
+    case: tuple[AttentionCall, LayerStatistics, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs, whole, _ = case
     monkeypatch.setattr(row_blocks, "ENTRIES", 2 * BATCH * HEADS * LENGTH)
@@ -102,7 +102,7 @@ def test_blocks_of_any_size_give_the_same(
 
 
 def test_a_sample_of_all_late_queries_is_the_whole(
-    case: tuple[AttentionInputs, LayerStatistics, bool],
+    case: tuple[AttentionCall, LayerStatistics, bool],
 ) -> None:
     inputs, whole, _ = case
     sampled = layer_statistics(inputs, sample=1000)

@@ -6,7 +6,7 @@ import torch
 
 import headscape as hs
 from heads import handmade
-from headscape.attention.reference import scores
+from headscape.call.definition import scores
 from headscape.errors import InputError
 from headscape.heads.head_measures import HeadMeasures
 from headscape.heads.measure_heads import measure_heads

@@ -25,7 +25,7 @@ NANO = {"layers": 2, "heads": 4, "width": 32, "tokenizer": "bytes", "context_len
 
 PLUGIN = '''"""An encoding of a user's own."""
 
-from headscape.bias import Toeplitz
+from headscape.call.bias import Toeplitz
 from headscape.encodings import Encoding
 
 

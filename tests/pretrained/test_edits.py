@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscape.attention.reference import AttentionInputs, attend
+from headscape.call.definition import AttentionCall, attend
 from headscape.errors import InputError
 from headscape.heads.measure_heads import measure_heads
 from headscape.models.load import load
@@ -22,15 +22,15 @@ def windows(length: int = 21) -> Tensor:
     return torch.randint(3, VOCABULARY, (2, length), generator=torch.Generator().manual_seed(5))
 
 
-def unchanged(_: AttentionInputs, own: Tensor) -> Tensor:
+def unchanged(_: AttentionCall, own: Tensor) -> Tensor:
     return own
 
 
-def ours(inputs: AttentionInputs, own: Tensor) -> Tensor:
+def ours(inputs: AttentionCall, own: Tensor) -> Tensor:
     return attend(inputs).to(own.dtype)
 
 
-def silent(_: AttentionInputs, own: Tensor) -> Tensor:
+def silent(_: AttentionCall, own: Tensor) -> Tensor:
     return torch.zeros_like(own)
 
 

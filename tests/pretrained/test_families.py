@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from headscape.attention.reference import AttentionInputs, scores
+from headscape.call.definition import AttentionCall, scores
 from headscape.models.load import load
 from pretrained.families import FAMILIES
 from pretrained.family import Family
@@ -24,8 +24,8 @@ def tokens(length: int = LENGTH) -> torch.Tensor:
 
 def observed(
     model: Any, length: int = LENGTH, given: torch.Tensor | None = None
-) -> dict[int, AttentionInputs]:
-    found: dict[int, AttentionInputs] = {}
+) -> dict[int, AttentionCall]:
+    found: dict[int, AttentionCall] = {}
     given = tokens(length) if given is None else given
     model.observe(given, range(len(model.spec.layers)), found.__setitem__)
     return found

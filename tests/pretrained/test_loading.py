@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from headscape.attention.reference import scores
+from headscape.call.definition import scores
 from headscape.errors import InputError
 from headscape.models.load import load
 from pretrained.families import FAMILIES, GROUPED, SIZES

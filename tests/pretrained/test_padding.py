@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from headscape.attention.reference import AttentionInputs, attend, scores
+from headscape.call.definition import AttentionCall, attend, scores
 from headscape.errors import InputError
 from headscape.models.load import load
 from headscape.pretrained.attention_watch import AttentionWatch
@@ -45,7 +45,7 @@ def test_a_padded_batch(name: str, side: str) -> None:
     family = FAMILIES[name]
     model: Any = load(family.build())
     real, given = padding(side), family.read(LENGTH, 2)
-    inputs: dict[int, AttentionInputs] = {}
+    inputs: dict[int, AttentionCall] = {}
     layers = range(1 if name in FIRST_ONLY else len(model.spec.layers))
     model.observe(given, layers, inputs.__setitem__, real=real)
     results = run(model, given, attention_mask=real.long())
@@ -62,7 +62,7 @@ def test_a_padded_waveform(name: str) -> None:
     given = family.read(LENGTH, 2)
     samples = torch.ones(given.shape, dtype=torch.bool)
     samples[1, family.read(LENGTH - 5).shape[1] :] = False
-    inputs: dict[int, AttentionInputs] = {}
+    inputs: dict[int, AttentionCall] = {}
     layers = range(len(model.spec.layers))
     model.observe(given, layers, inputs.__setitem__, real=samples)
     check(layers, inputs, run(model, given, attention_mask=samples.long()), padding("right"))
@@ -80,7 +80,7 @@ def test_a_waveform_padded_on_the_left_is_refused() -> None:
 
 def check(
     layers: range,
-    inputs: dict[int, AttentionInputs],
+    inputs: dict[int, AttentionCall],
     results: dict[int, torch.Tensor],
     real: torch.Tensor,
 ) -> None:
@@ -99,7 +99,7 @@ def check(
 def test_positions_that_do_not_start_at_0(name: str) -> None:
     model: Any = load(FAMILIES[name].build())
     at, given = torch.arange(7, 7 + LENGTH)[None], FAMILIES[name].read(LENGTH, 2)
-    inputs: dict[int, AttentionInputs] = {}
+    inputs: dict[int, AttentionCall] = {}
     model.observe(given, [0, 1], inputs.__setitem__, positions=at)
     results = run(model, given, position_ids=at)
     for layer in (0, 1):

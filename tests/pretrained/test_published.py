@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headscape.attention.reference import AttentionInputs, attend, scores
+from headscape.call.definition import AttentionCall, attend, scores
 from headscape.loaded import LoadedModel
 from headscape.models.load import load
 from headscape.text.tokenize.published_tokenizer import PublishedTokenizer
@@ -89,7 +89,7 @@ def test_every_layer_is_the_models_own(name: str, request: pytest.FixtureRequest
 
     model = request.getfixturevalue(name)
     tokens = tokens_of(model)
-    inputs: dict[int, AttentionInputs] = {}
+    inputs: dict[int, AttentionCall] = {}
     results: dict[int, torch.Tensor] = {}
     model.observe(tokens, range(len(model.spec.layers)), inputs.__setitem__)
     with torch.no_grad(), AttentionWatch(model._body, lambda *_: None, results.__setitem__):
@@ -102,7 +102,7 @@ def test_every_layer_is_the_models_own(name: str, request: pytest.FixtureRequest
 
 def test_smollm2_rotation_is_ours_far_out(smollm2: LoadedModel) -> None:
     """At 2,000 tokens the angles that the model rounds to float32 are still ours."""
-    found: dict[int, AttentionInputs] = {}
+    found: dict[int, AttentionCall] = {}
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(1000, 40_000, (1, 2000), generator=generator)
     smollm2.observe(tokens, [0], found.__setitem__)
@@ -113,7 +113,7 @@ def test_smollm2_rotation_is_ours_far_out(smollm2: LoadedModel) -> None:
 
 
 def test_mpnet_table_is_read_exactly(mpnet: LoadedModel) -> None:
-    found: dict[int, AttentionInputs] = {}
+    found: dict[int, AttentionCall] = {}
     tokens = tokens_of(mpnet)
     mpnet.observe(tokens, [0, 11], found.__setitem__)
     encoder = mpnet.model.base_model.encoder  # type: ignore[attr-defined]
@@ -128,7 +128,7 @@ def test_flan_t5_tables_are_read_exactly(
 ) -> None:
     for model, stack in ((flan_t5, titles.encoder), (flan_t5_decoder, titles.decoder)):
         tokens = tokens_of(model)
-        found: dict[int, AttentionInputs] = {}
+        found: dict[int, AttentionCall] = {}
         model.observe(tokens, [0, 7], found.__setitem__)
         own = stack.block[0].layer[0].SelfAttention
         length = tokens.shape[1]

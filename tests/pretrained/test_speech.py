@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import headscape as hs
 from headscape.arrays import capture_file
 from headscape.arrays.context import context_dependence
-from headscape.attention.reference import scores
+from headscape.call.definition import scores
 from headscape.cli import app
 from headscape.errors import InputError
 from headscape.figures.caption import caption

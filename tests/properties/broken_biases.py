@@ -7,7 +7,10 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from headscape.bias import Bias, Pairwise, Slope, Toeplitz
+from headscape.call.bias import Bias, Pairwise, Slope, Toeplitz
+from headscape.call.mixing import KeyConvolution, Mixing, Rows
+from headscape.call.positions import Positions
+from headscape.call.rotation import Turn
 from headscape.encodings import LayerContext, Shape, Side
 from headscape.encodings.alibi import ALiBi, ALiBiConfig, fairseq
 from headscape.encodings.base import Config
@@ -16,9 +19,6 @@ from headscape.encodings.dapev2 import DAPEv2, DAPEv2Config
 from headscape.encodings.fire import FIRE, FIREConfig
 from headscape.encodings.kerple import FLOOR, Kerple
 from headscape.encodings.rope import RoPE, RoPEConfig
-from headscape.encodings.rotation import Turn
-from headscape.mixing import KeyConvolution, Mixing, Rows
-from headscape.types import Positions
 
 SEEDS = count()
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from headscape.bias import Pairwise, Sheared
+from headscape.call.bias import Pairwise, Sheared
+from headscape.call.positions import Positions
+from headscape.call.weighting import Sticks
 from headscape.encodings import LayerContext, LayerInput, Shape, Side, Stream
 from headscape.encodings.alibi import ALiBi, ALiBiConfig
 from headscape.encodings.deberta import DeBERTa, DeBERTaConfig
@@ -15,8 +17,6 @@ from headscape.encodings.path import PaTH, PaTHConfig
 from headscape.encodings.selective_rope import SelectiveRoPE, SelectiveRoPEConfig
 from headscape.encodings.shaw import Shaw, ShawConfig
 from headscape.encodings.stick_breaking import StickBreaking, StickBreakingConfig
-from headscape.encodings.sticks import Sticks
-from headscape.types import Positions
 
 
 class WindowOffByOne(ALiBi):

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 import oracle
-from headscape.attention import reference
 from headscape.attention.layer import prepare
+from headscape.call import definition
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding
 from headscape.encodings.combined import Combined
 from headscape.encodings.cope import CoPE
@@ -30,7 +31,6 @@ from headscape.encodings.transformer_xl import TransformerXL
 from headscape.encodings.wall import Wall
 from headscape.properties.probe import HEAD_DIM, Factory, draw, randomise, shape
 from headscape.properties.tolerance import require_same
-from headscape.types import Positions
 from properties.bias_formulas import bias
 from properties.rotation_formulas import Array, angles, array, turned
 
@@ -251,7 +251,7 @@ def formula(factory: Factory, heads: int, length: int, past: int = 0, start: int
     q = draw(2, heads, length, HEAD_DIM, seed=2)
     k, v = (draw(2, heads, keys, HEAD_DIM, seed=seed) for seed in (3, 4))
     with torch.no_grad():
-        found = reference.scores(prepare(encoding, q, k, v, x, Positions(at[:, past:], at)))
+        found = definition.scores(prepare(encoding, q, k, v, x, Positions(at[:, past:], at)))
     config, at_q = encoding.config, rows_at.astype(float)
     heat, asking = temperature(encoding, at_q), q.numpy()
     if config.temperature_on == "content":

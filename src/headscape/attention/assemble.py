@@ -12,22 +12,15 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention.check import check
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias
+from headscape.call.bias import Bias
+from headscape.call.check import check
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
+from headscape.call.rotation import Turn
+from headscape.call.transition import Transition
 from headscape.encodings import Encoding
-from headscape.encodings.context import (
-    LayerContext,
-    Project,
-    QueriesAndKeys,
-    Role,
-    Side,
-    Stream,
-    Transition,
-)
-from headscape.encodings.rotation import Turn
+from headscape.encodings.context import LayerContext, Project, QueriesAndKeys, Role, Side, Stream
 from headscape.errors import InputError
-from headscape.types import Positions, Visible
 
 Norm = Callable[[Tensor, Role], Tensor]
 """A norm of queries or keys that comes after their rotation."""
@@ -60,7 +53,7 @@ def assemble(
     softcap: float | None = None,
     sink: Float[Tensor, " h"] | None = None,
     observed: bool = False,
-) -> AttentionInputs:
+) -> AttentionCall:
     """Return the attention call of one layer.
 
     Args:
@@ -107,7 +100,7 @@ def assemble(
     if observed and not cached and (encoding.rotates or scaled_q is not turned_q):
         unrotated = (q, k) if norm is None else (norm(q, "query"), norm(k, "key"))
         turns = _turns(encoding, asking, asked)
-    call = AttentionInputs(
+    call = AttentionCall(
         scaled_q,
         turned_k,
         v,
@@ -142,7 +135,7 @@ def _transition(queries: Stream | None, keys: Stream | None) -> Transition | Non
     return None
 
 
-def _check_encoding(encoding: Encoding, call: AttentionInputs) -> None:
+def _check_encoding(encoding: Encoding, call: AttentionCall) -> None:
     """Refuse a causal encoding where a key follows its query, and a bias that is missing."""
     if encoding.adds_bias and call.bias is None:
         raise InputError(

@@ -5,7 +5,7 @@
     sdpa        torch's own attention, without a bias            attention/sdpa.py
     flex        torch's FlexAttention                            attention/flex.py
     torch       blocks in plain torch, any dtype and device      attention/torch_blocks.py
-    reference   whole matrices, the definition                   attention/reference.py
+    reference   whole matrices, the definition                   call/definition.py
 
 Each has `refuses(call)`, the reason why it does not serve a call, and `attend(call)`. `auto` takes
 the first of decode, native and sdpa (on GPUs only) that serves the call, and otherwise torch, which
@@ -21,9 +21,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention import decode, flex, reference, sdpa, torch_blocks
+from headscape.attention import decode, flex, sdpa, torch_blocks
 from headscape.attention.native import adapter
-from headscape.attention.reference import AttentionInputs, Tap
+from headscape.call import definition
+from headscape.call.definition import AttentionCall, Tap
 from headscape.errors import InputError
 
 Path = Literal["auto", "decode", "native", "sdpa", "flex", "torch", "reference"]
@@ -32,11 +33,11 @@ Path = Literal["auto", "decode", "native", "sdpa", "flex", "torch", "reference"]
 class Kernel(Protocol):
     """One way to compute attention: a module with these two functions."""
 
-    def refuses(self, inputs: AttentionInputs, /) -> str | None:
+    def refuses(self, inputs: AttentionCall, /) -> str | None:
         """Return why it does not serve the call; None if it does."""
         ...
 
-    def attend(self, inputs: AttentionInputs, /) -> Float[Tensor, "b h t ev"]:
+    def attend(self, inputs: AttentionCall, /) -> Float[Tensor, "b h t ev"]:
         """Return the attention of rotated q and k over v."""
         ...
 
@@ -47,7 +48,7 @@ KERNELS: dict[str, Kernel] = {
     "sdpa": sdpa,
     "flex": flex,
     "torch": torch_blocks,
-    "reference": reference,
+    "reference": definition,
 }
 
 
@@ -66,7 +67,7 @@ def parse_path(path: str) -> Path:
     return cast("Path", path)
 
 
-def choose(inputs: AttentionInputs, path: Path = "auto") -> Choice:
+def choose(inputs: AttentionCall, path: Path = "auto") -> Choice:
     """Return the path that runs this call."""
     if path != "auto":
         parse_path(path)
@@ -85,7 +86,7 @@ def choose(inputs: AttentionInputs, path: Path = "auto") -> Choice:
 
 
 def run(
-    inputs: AttentionInputs, path: Path = "auto", tap: Tap | None = None
+    inputs: AttentionCall, path: Path = "auto", tap: Tap | None = None
 ) -> Float[Tensor, "b h t ev"]:
     """Return the attention of rotated q and k over v.
 
@@ -94,11 +95,11 @@ def run(
     if tap is not None:
         if path not in {"auto", "reference"}:
             raise InputError(f"a tap needs the reference path, got path={path!r}.")
-        return reference.attend(inputs, tap)
+        return definition.attend(inputs, tap)
     return KERNELS[choose(inputs, path).path].attend(inputs)
 
 
-def _unwanted(inputs: AttentionInputs, path: Path) -> str | None:
+def _unwanted(inputs: AttentionCall, path: Path) -> str | None:
     """Return why `auto` does not take a path that supports the call."""
     if path == "decode" and torch.is_grad_enabled() and inputs.q.requires_grad:
         return "gradients are needed"

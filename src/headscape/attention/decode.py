@@ -16,15 +16,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention import reference
 from headscape.attention.native import one_query as native
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, Pairwise, Slope, Toeplitz, dense
-from headscape.mixing import Rows
-from headscape.types import ALL
+from headscape.call import definition
+from headscape.call.bias import Bias, Pairwise, Slope, Toeplitz, dense
+from headscape.call.definition import AttentionCall
+from headscape.call.mixing import Rows
+from headscape.call.positions import ALL
 
 
-def refuses(inputs: AttentionInputs) -> str | None:
+def refuses(inputs: AttentionCall) -> str | None:
     """Return why this path does not support the call, or None if it does."""
     if inputs.q.shape[2] != 1:
         return f"it takes one query, got {inputs.q.shape[2]}"
@@ -35,19 +35,19 @@ def refuses(inputs: AttentionInputs) -> str | None:
     return None
 
 
-def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 ev"]:
+def attend(inputs: AttentionCall) -> Float[Tensor, "b h 1 ev"]:
     """Return the attention of one query."""
     if inputs.weighting is not None or inputs.transition is not None:
-        return reference.attend(inputs)
+        return definition.attend(inputs)
     window, chunk = inputs.visible.window, inputs.visible.chunk
     if chunk is not None:
         if inputs.positions.q.shape[0] > 1 or not inputs.visible.causal:
-            return reference.attend(inputs)
+            return definition.attend(inputs)
         # To the one query, the keys of its chunk are a window that ends at itself.
         window = int(inputs.positions.q[0, 0]) % chunk + 1
     if window is not None and max(map(abs, inputs.positions.bounds)) >= window:
         if not _consecutive(inputs.positions.k) or inputs.mixing is not None:
-            return reference.attend(inputs)
+            return definition.attend(inputs)
         inputs = _within(inputs, window)
     q, k, v, bias = inputs.q, inputs.k, inputs.v, inputs.bias
     if inputs.mixing is None and native.serves(inputs):
@@ -55,20 +55,20 @@ def attend(inputs: AttentionInputs) -> Float[Tensor, "b h 1 ev"]:
             return native.attend(inputs, bias.col, bias)
         return native.attend(inputs, None if bias is None else _row(bias, inputs))
     if inputs.score_transform or inputs.sink is not None:
-        return reference.attend(inputs)
+        return definition.attend(inputs)
     row = None if bias is None else _row(bias, inputs).to(q.dtype)
     if inputs.mixing is None:
         grouped = k.shape[1] != q.shape[1]
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=row, scale=inputs.scale, enable_gqa=grouped
         )
-    scores = (inputs.scale * q) @ reference.shared(k, q.shape[1]).mT
+    scores = (inputs.scale * q) @ definition.shared(k, q.shape[1]).mT
     seen = torch.ones(1, 1, 1, scores.shape[-1], dtype=torch.bool, device=scores.device)
     weights = inputs.mixing.final(Rows(scores, row, seen, q, inputs.positions)).softmax(dim=-1)
-    return weights @ reference.shared(v, q.shape[1])
+    return weights @ definition.shared(v, q.shape[1])
 
 
-def _row(bias: Bias, inputs: AttentionInputs) -> Float[Tensor, "#b h 1 s"]:
+def _row(bias: Bias, inputs: AttentionCall) -> Float[Tensor, "#b h 1 s"]:
     if isinstance(bias, Toeplitz) and _consecutive(inputs.positions.k):
         low, high = inputs.positions.bounds
         if bias.zero + low >= 0 and bias.zero + high < bias.table.shape[1]:
@@ -80,7 +80,7 @@ def _consecutive(at: Tensor) -> bool:
     return at.shape[0] == 1 and bool((at.diff() == 1).all())
 
 
-def _within(inputs: AttentionInputs, window: int) -> AttentionInputs:
+def _within(inputs: AttentionCall, window: int) -> AttentionCall:
     """The same call with the keys that the query's window leaves."""
     at, keys = int(inputs.positions.q[0, 0]), inputs.positions.k
     first = max(0, at - window + 1 - int(keys[0, 0]))

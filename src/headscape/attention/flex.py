@@ -21,13 +21,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Pairwise, Perceptron, Sheared, Slope, Toeplitz
+from headscape.call.bias import Pairwise, Perceptron, Sheared, Slope, Toeplitz
+from headscape.call.definition import AttentionCall
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def refuses(inputs: AttentionInputs) -> str | None:
+def refuses(inputs: AttentionCall) -> str | None:
     """Return why this path does not support the call, or None if it does."""
     if inputs.mixing is not None:
         return f"it does not mix whole rows of scores ({type(inputs.mixing).__name__})"
@@ -47,7 +47,7 @@ def refuses(inputs: AttentionInputs) -> str | None:
     return None
 
 
-def attend(inputs: AttentionInputs, *, compiled: bool = True) -> Float[Tensor, "b h t e"]:
+def attend(inputs: AttentionCall, *, compiled: bool = True) -> Float[Tensor, "b h t e"]:
     """Return attention by torch's fused kernel, or by its dense eager form."""
     return _function(compiled=compiled, fixed=inputs.q.device.type == "cpu")(
         inputs.q,
@@ -60,7 +60,7 @@ def attend(inputs: AttentionInputs, *, compiled: bool = True) -> Float[Tensor, "
     )
 
 
-def score_mod(inputs: AttentionInputs) -> ScoreMod | None:
+def score_mod(inputs: AttentionCall) -> ScoreMod | None:
     """Return the bias as a function of a score's batch, head, query and key index."""
     bias, positions = inputs.bias, inputs.positions
     at_q, at_k = _per_row(positions.q, inputs), _per_row(positions.k, inputs)
@@ -87,7 +87,7 @@ def score_mod(inputs: AttentionInputs) -> ScoreMod | None:
     return _perceptron(bias, inputs)
 
 
-def _perceptron(bias: Perceptron, inputs: AttentionInputs) -> ScoreMod:
+def _perceptron(bias: Perceptron, inputs: AttentionCall) -> ScoreMod:
     at_q, at_k = _per_row(inputs.positions.q, inputs), _per_row(inputs.positions.k, inputs)
     far, last = _per_row(bias.far, inputs), bias.near.shape[0] - 1
 
@@ -104,7 +104,7 @@ def _perceptron(bias: Perceptron, inputs: AttentionInputs) -> ScoreMod:
     return perceptron
 
 
-def _mask(inputs: AttentionInputs) -> object:
+def _mask(inputs: AttentionCall) -> object:
     visible = inputs.visible.chunks_as_groups(inputs.positions)
     at_q, at_k = _per_row(inputs.positions.q, inputs), _per_row(inputs.positions.k, inputs)
     groups = None
@@ -129,7 +129,7 @@ def _mask(inputs: AttentionInputs) -> object:
     )
 
 
-def _per_row(values: Tensor, inputs: AttentionInputs) -> Tensor:
+def _per_row(values: Tensor, inputs: AttentionCall) -> Tensor:
     """Return the values with the batch axis expanded, so that it can be indexed."""
     return values.expand(inputs.q.shape[0], *values.shape[1:])
 

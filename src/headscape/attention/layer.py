@@ -10,12 +10,12 @@ from torch import Tensor
 
 from headscape.attention.assemble import assemble
 from headscape.attention.attend import Path, parse_path, run
-from headscape.attention.check import check_tensors, check_tokens
-from headscape.attention.reference import AttentionInputs
+from headscape.call.check import check_tensors, check_tokens
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerInput, build
 from headscape.encodings.context import Project
 from headscape.errors import InputError
-from headscape.types import Positions, Visible
 
 
 def attention(
@@ -78,7 +78,7 @@ def prepare(
     scale: float | None = None,
     project: Project | None = None,
     observed: bool = True,
-) -> AttentionInputs:
+) -> AttentionCall:
     """Return the call of one layer without a cache; `x` is the layer's input for every key.
 
     The queries are the last t of these tokens. The rest is as in `assemble`.

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
 
 UNSERVED = ("bias", "mixing", "weighting", "transition", "temperature", "softcap", "sink")
 
 
-def refuses(inputs: AttentionInputs) -> str | None:
+def refuses(inputs: AttentionCall) -> str | None:
     """Return why this path does not support the call, or None if it does."""
     for name in UNSERVED:
         if getattr(inputs, name) is not None:
@@ -31,7 +31,7 @@ def refuses(inputs: AttentionInputs) -> str | None:
     return "the queries are not at the last of consecutive positions"
 
 
-def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
+def attend(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
     """Return the attention of rotated q and k over v."""
     q, k, v = inputs.q, inputs.k, inputs.v
     grouped = k.shape[1] != q.shape[1]

@@ -19,25 +19,25 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from headscape.attention import reference
 from headscape.attention.operands import Rule
-from headscape.attention.reference import AttentionInputs
 from headscape.attention.torch_regular import BACKWARD, Regular
-from headscape.bias import Pairwise, Slope, Toeplitz, dense
-from headscape.encodings.context import Moved
-from headscape.encodings.reflections import BLOCK
-from headscape.types import ALL, Positions
+from headscape.call import definition
+from headscape.call.bias import Pairwise, Slope, Toeplitz, dense
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import ALL, Positions
+from headscape.call.reflections import BLOCK
+from headscape.call.transition import Moved
 
 LARGEST_ROUNDING = 2.0**-15
 """Rounding of a score that the regular form may add to a slope's: in float32, growth up to 256."""
 
 
-def refuses(inputs: AttentionInputs) -> str | None:  # noqa: ARG001
+def refuses(inputs: AttentionCall) -> str | None:  # noqa: ARG001
     """Return None: every call is served."""
     return None
 
 
-def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
+def attend(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
     """Return the attention of rotated q and k over v; every call is supported."""
     gap = _gap(inputs)
     if inputs.score_transform or inputs.sink is not None or inputs.visible.window is not None:
@@ -71,7 +71,7 @@ def _steep(bias: Slope, dtype: torch.dtype) -> bool:
         return not bool((growth * torch.finfo(dtype).eps <= LARGEST_ROUNDING).all())
 
 
-def _gap(inputs: AttentionInputs) -> int | None:
+def _gap(inputs: AttentionCall) -> int | None:
     """Return first query position minus first key position; None unless both are consecutive."""
     at, visible, bias = inputs.positions, inputs.visible, inputs.bias
     if inputs.mixing is not None or not isinstance(bias, Toeplitz | Slope | None):
@@ -82,10 +82,10 @@ def _gap(inputs: AttentionInputs) -> int | None:
     return None if inputs.visible.causal and gap < 0 else gap
 
 
-def _general(inputs: AttentionInputs) -> Tensor:
+def _general(inputs: AttentionCall) -> Tensor:
     moved = None
     if inputs.transition is not None:
-        keys = reference.shared(inputs.k, inputs.q.shape[1])
+        keys = definition.shared(inputs.k, inputs.q.shape[1])
         moved = inputs.transition.through(inputs.q, keys)
     b, h, t, _ = inputs.q.shape
     size = max(1, min(BLOCK, 2**25 // (inputs.k.shape[2] * h * b)))
@@ -104,23 +104,23 @@ def _general(inputs: AttentionInputs) -> Tensor:
     return torch.cat(blocks, dim=2)
 
 
-def _rows(part: AttentionInputs, moved: Moved | None, rows: slice) -> Float[Tensor, "b h r ev"]:
+def _rows(part: AttentionCall, moved: Moved | None, rows: slice) -> Float[Tensor, "b h r ev"]:
     """Return the attention of the queries in `rows`."""
     q, k, v = part.q, part.k, part.v
     heads, keys = q.shape[1], k.shape[2]
     if moved is None:
-        product = q[:, :, rows] @ reference.shared(k, heads).mT
+        product = q[:, :, rows] @ definition.shared(k, heads).mT
     else:
         product = moved.scores(rows).to(q.dtype)
         product = F.pad(product, (0, max(0, keys - product.shape[3])))[..., :keys]
     added = None
     if part.bias is not None:
         added = dense(part.bias, part.positions, rows).to(q.dtype)
-    _, _, weights = reference.weigh(part, part.scale * product, added, rows)
-    return weights.to(v.dtype) @ reference.shared(v, heads)
+    _, _, weights = definition.weigh(part, part.scale * product, added, rows)
+    return weights.to(v.dtype) @ definition.shared(v, heads)
 
 
-def _seen(inputs: AttentionInputs, rows: slice) -> AttentionInputs:
+def _seen(inputs: AttentionCall, rows: slice) -> AttentionCall:
     """The same call with the keys from the first to the last that a row may see."""
     visible, at, bias = inputs.visible, inputs.positions, inputs.bias
     if inputs.mixing is not None and not inputs.mixing.pointwise:
@@ -149,7 +149,7 @@ def _seen(inputs: AttentionInputs, rows: slice) -> AttentionInputs:
     )
 
 
-def _regular(inputs: AttentionInputs, gap: int) -> Tensor:
+def _regular(inputs: AttentionCall, gap: int) -> Tensor:
     q, bias, causal = inputs.q, inputs.bias, inputs.visible.causal
     b, h, t, _ = q.shape
     work = torch.promote_types(q.dtype, torch.float32)
@@ -168,7 +168,7 @@ def _regular(inputs: AttentionInputs, gap: int) -> Tensor:
         weight = None if bias.weight is None else by_head(bias.weight.to(work))
         row, col = by_head(bias.row.double()), by_head(bias.col.double())
     rule = Rule(gap=gap, causal=causal, scale=inputs.scale)
-    keys, values = (reference.shared(x, h) for x in (inputs.k, inputs.v))
+    keys, values = (definition.shared(x, h) for x in (inputs.k, inputs.v))
     heads = (by_head(x.to(work)) for x in (q, keys, values))
     out: Tensor = Regular.apply(rule, *heads, table, weight, row, col)  # type: ignore[no-untyped-call]
     return out.view(b, h, t, -1).to(q.dtype)

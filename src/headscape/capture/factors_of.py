@@ -20,11 +20,11 @@ from headscape.arrays.factors import Turn as FactorTurn
 from headscape.arrays.mix_factors import CopeFactor, DapeFactor, DapeV2Factor, MixFactor
 from headscape.arrays.row_pass import log_sum_exp
 from headscape.attention.native import adapter
-from headscape.attention.reference import AttentionInputs, scores
-from headscape.bias import Bias, Perceptron, Slope, Toeplitz, dense
+from headscape.call.bias import Bias, Perceptron, Slope, Toeplitz, dense
+from headscape.call.definition import AttentionCall, scores
+from headscape.call.mixing import CountedTable, KeyConvolution, Mixing, PairPerceptron
+from headscape.call.positions import Positions
 from headscape.errors import InputError
-from headscape.mixing import CountedTable, KeyConvolution, Mixing, PairPerceptron
-from headscape.types import Positions
 
 DENSE_LENGTH: Final = 4096
 """Longest sequence whose bias is written out where it has no factors."""
@@ -47,7 +47,7 @@ class NoFactorsError(InputError):
 
 
 def factors_of(
-    inputs: AttentionInputs,
+    inputs: AttentionCall,
     heads: Sequence[int] | None = None,
     *,
     lse: bool = True,
@@ -87,7 +87,7 @@ def factors_of(
     return replace(layer, lse=log_sum_exp(layer, progress=progress))
 
 
-def _compare(layer: LayerFactors, inputs: AttentionInputs, heads: list[int]) -> None:
+def _compare(layer: LayerFactors, inputs: AttentionCall, heads: list[int]) -> None:
     """Refuse factors whose scores and weights of two queries are not those of the definition."""
     loose = ROUNDED if inputs.q.dtype in (torch.float16, torch.bfloat16) else EXACT
     for query in {layer.length // 2, layer.length - 1}:
@@ -104,7 +104,7 @@ def _compare(layer: LayerFactors, inputs: AttentionInputs, heads: list[int]) -> 
                 raise NoFactorsError("the stored arrays do not reproduce its scores")
 
 
-def _check(inputs: AttentionInputs) -> None:
+def _check(inputs: AttentionCall) -> None:
     if inputs.q.shape[0] != 1:
         raise InputError(f"a capture takes one sequence, got a batch of {inputs.q.shape[0]}.")
     if inputs.visible.q_group is not None:
@@ -124,14 +124,14 @@ def _check(inputs: AttentionInputs) -> None:
         raise NoFactorsError("positions are not consecutive")
 
 
-def _check_encoding(inputs: AttentionInputs) -> None:
+def _check_encoding(inputs: AttentionCall) -> None:
     """Refuse weights that are not a softmax, transitions, and angles that depend on tokens."""
     by_tokens = inputs.turns is not None and inputs.turns[0].by_tokens
     if inputs.weighting is not None or by_tokens or inputs.transition is not None:
         raise NoFactorsError("weights or rotations are decided by the tokens")
 
 
-def _turn(inputs: AttentionInputs) -> FactorTurn | None:
+def _turn(inputs: AttentionCall) -> FactorTurn | None:
     """Cos and sin per token and pair, where queries and keys are turned."""
     if inputs.unrotated is None:
         return None
@@ -148,7 +148,7 @@ def _turn(inputs: AttentionInputs) -> FactorTurn | None:
     return turn
 
 
-def _temperature(inputs: AttentionInputs, heads: list[int]) -> np.ndarray | None:
+def _temperature(inputs: AttentionCall, heads: list[int]) -> np.ndarray | None:
     if inputs.temperature is None:
         return None
     every = inputs.temperature[0].expand(inputs.q.shape[1], -1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from headscape.arrays.choice import QUANTITIES
 from headscape.arrays.pyramid import Reducer, cell_edges
 from headscape.attention.native.score_cells import reduce_scores, refuses
-from headscape.attention.reference import AttentionInputs, scores
+from headscape.call.definition import AttentionCall, scores
 from headscape.capture.sinks import Exact, Maps, Reduced, Sink, Whole
 from headscape.errors import InputError, at_least
 
@@ -48,7 +48,7 @@ class Request:
             raise InputError("window keeps part of a reduced map exactly: give a resolution too.")
 
 
-def layer_maps(layer: int, inputs: AttentionInputs, request: Request, progress: Progress) -> Maps:
+def layer_maps(layer: int, inputs: AttentionCall, request: Request, progress: Progress) -> Maps:
     """The maps asked for of one layer, by their name in a capture."""
     length = inputs.q.shape[2]
     sinks = {name: _sinks(name, inputs, request) for name in request.quantities}
@@ -64,7 +64,7 @@ def layer_maps(layer: int, inputs: AttentionInputs, request: Request, progress: 
     return {f"layer.{layer}.{name}": value for name, value in maps.items()}
 
 
-def _sinks(name: str, inputs: AttentionInputs, request: Request) -> list[Sink]:
+def _sinks(name: str, inputs: AttentionCall, request: Request) -> list[Sink]:
     """Where the rows of one quantity go that the dense definition computes."""
     length, heads = inputs.q.shape[2], len(request.heads)
     blank = 0.0 if name == "weights" else np.nan
@@ -84,7 +84,7 @@ def _sinks(name: str, inputs: AttentionInputs, request: Request) -> list[Sink]:
     return sinks
 
 
-def _native(inputs: AttentionInputs, cells: Int64[np.ndarray, " edges"], request: Request) -> Maps:
+def _native(inputs: AttentionCall, cells: Int64[np.ndarray, " edges"], request: Request) -> Maps:
     """Cells by the native kernels, which take all heads at once."""
     found = reduce_scores(inputs, cells)
     heads = list(request.heads)
@@ -96,7 +96,7 @@ def _native(inputs: AttentionInputs, cells: Int64[np.ndarray, " edges"], request
 
 
 def _fill(
-    inputs: AttentionInputs,
+    inputs: AttentionCall,
     rows: slice,
     heads: tuple[int, ...],
     sinks: Mapping[str, Sequence[Sink]],

@@ -8,7 +8,7 @@ import numpy as np
 import headscape
 from headscape.arrays.choice import QUANTITIES
 from headscape.arrays.factors import LayerFactors
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
 from headscape.capture.capture import Capture
 from headscape.capture.factors_of import NoFactorsError, factors_of
 from headscape.capture.layer_maps import Progress, Request, cells_of, edges, layer_maps
@@ -69,7 +69,7 @@ def capture(
     kept = _Kept()
     with SlowBar("capturing", len(chosen.tokens) * len(request.layers)) as bar:
 
-        def watch(layer: int, inputs: AttentionInputs) -> None:
+        def watch(layer: int, inputs: AttentionCall) -> None:
             kept.add(layer, inputs, request, bar.advance)
 
         model.observe(chosen.batch(), request.layers, watch)
@@ -84,9 +84,7 @@ class _Kept:
     factors: dict[int, LayerFactors] = field(default_factory=dict)
     refused: str | None = None
 
-    def add(
-        self, layer: int, inputs: AttentionInputs, request: Request, progress: Progress
-    ) -> None:
+    def add(self, layer: int, inputs: AttentionCall, request: Request, progress: Progress) -> None:
         """Keep one layer: its factors where it has some, its maps where not or where reduced."""
         whole = request.resolution is None
         try:

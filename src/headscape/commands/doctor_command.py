@@ -59,14 +59,14 @@ def _choices(name: str, length: int) -> tuple[str, str, str]:
     import torch
 
     from headscape.attention.attend import Choice, choose
-    from headscape.attention.reference import AttentionInputs
+    from headscape.call.definition import AttentionCall
     from headscape.gpt2 import GPT2, Cache, preset
 
     model = GPT2(preset("nano", layers=1, vocabulary=8, train_length=length, encoding=name))
     tokens = torch.zeros(1, length, dtype=torch.long)
     taken: list[Choice] = []
 
-    def watch(_: int, inputs: AttentionInputs) -> None:
+    def watch(_: int, inputs: AttentionCall) -> None:
         taken.append(choose(inputs))
 
     model.hidden(tokens, watch=watch)

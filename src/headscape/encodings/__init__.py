@@ -2,9 +2,18 @@
 
 build("alibi", heads=12, head_dim=64, width=768, train_length=512, slopes="fairseq")
 build("dapev2+kerple", heads=12, head_dim=64, width=768, train_length=512, kernel=5)
+build("rope+fox", heads=12, head_dim=64, width=768, train_length=512)
+
+An encoding of your own needs nothing from elsewhere: Config, Encoding and Shape, what it is asked
+with (LayerContext, LayerInput, Side), and what it answers with (the biases, the mixings, Stream,
+Turn).
 """
 
-from headscape.encodings.base import Encoding, Shape
+from headscape.call.bias import Pairwise, Perceptron, Sheared, Slope, Toeplitz
+from headscape.call.mixing import CountedTable, KeyConvolution, PairPerceptron, Product, Rows
+from headscape.call.positions import Positions
+from headscape.call.rotation import Turn
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.building import build, make
 from headscape.encodings.catalogue import EncodingRow, describe, encodings
 from headscape.encodings.context import LayerContext, LayerInput, QueriesAndKeys, Side, Stream
@@ -21,14 +30,27 @@ from headscape.encodings.plugins import load_plugin
 __all__ = [
     "ENCODINGS",
     "WRAPPERS",
+    "Config",
+    "CountedTable",
     "Encoding",
     "EncodingRow",
+    "KeyConvolution",
     "LayerContext",
     "LayerInput",
+    "PairPerceptron",
+    "Pairwise",
+    "Perceptron",
+    "Positions",
+    "Product",
     "QueriesAndKeys",
+    "Rows",
     "Shape",
+    "Sheared",
     "Side",
+    "Slope",
     "Stream",
+    "Toeplitz",
+    "Turn",
     "build",
     "describe",
     "encodings",

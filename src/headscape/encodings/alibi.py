@@ -20,7 +20,7 @@ from typing import Literal
 
 import torch
 
-from headscape.bias import Toeplitz
+from headscape.call.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding
 from headscape.encodings.context import LayerContext
 

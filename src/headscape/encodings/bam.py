@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.bias import Toeplitz
+from headscape.call.bias import Toeplitz
 from headscape.encodings.alibi import fairseq
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext

@@ -30,16 +30,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headscape.bias import Bias
+from headscape.call.bias import Bias
+from headscape.call.mixing import Mixing
+from headscape.call.positions import Positions, Visible
+from headscape.call.rotation import Turn
+from headscape.call.weighting import Weighting
 from headscape.encodings.context import LayerContext, LayerInput, QueriesAndKeys, Side, Stream
 from headscape.encodings.published_tensors import copy_published
-from headscape.encodings.rotation import Turn
-from headscape.encodings.sticks import Weighting
 from headscape.encodings.temperature import TEMPERATURES
 from headscape.errors import InputError, at_least
 from headscape.io.typecheck import check_types
-from headscape.mixing import Mixing
-from headscape.types import Positions, Visible
 
 LARGEST_INT = 2**31 - 1
 """The largest integer of a config; kernels and torch's indices take no larger window."""

@@ -36,7 +36,7 @@ def build(
 
     Example:
         >>> import headscape as hs
-        >>> from headscape.bias import dense
+        >>> from headscape.call.bias import dense
         >>> from headscape.encodings import LayerContext
         >>> alibi = hs.build("alibi", heads=8, head_dim=64, width=512, train_length=512)
         >>> where = hs.Positions.span(4)

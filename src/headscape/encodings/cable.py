@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.bias import Bias, Pairwise, Slope
+from headscape.call.bias import Bias, Pairwise, Slope
+from headscape.call.positions import Positions
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
-from headscape.types import Positions
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus": F.softplus}
 

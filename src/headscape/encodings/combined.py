@@ -17,13 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headscape.bias import Bias, total
+from headscape.call.bias import Bias, total
+from headscape.call.mixing import Mixing
+from headscape.call.rotation import Turn
+from headscape.call.weighting import Weighting
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Side, Stream
-from headscape.encodings.rotation import Turn
-from headscape.encodings.sticks import Weighting
 from headscape.errors import InputError
-from headscape.mixing import Mixing
 
 CLASHES: dict[str, Callable[[Encoding], bool]] = {
     "rotate queries and keys": lambda part: part.rotates,

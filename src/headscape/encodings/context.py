@@ -12,15 +12,12 @@ from typing import Any, Literal, TypeVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headscape.encodings.decay import Decay, Decayed
-from headscape.encodings.reflections import Reflected, Reflections
-from headscape.types import Positions
+from headscape.call.decay import Decay
+from headscape.call.positions import Positions
+from headscape.call.reflections import Reflections
+from headscape.call.transition import Transition
 
 Role = Literal["query", "key"]
-Transition = Reflections | Decay
-"""How a key changes on its way to a query."""
-Moved = Reflected | Decayed
-"""Queries and keys, prepared for the scores under a transition."""
 Project = Callable[[Float[Tensor, "n d"]], tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]]
 """A layer's own projections: rows of the model's width as queries and as keys, bias included."""
 Kept = TypeVar("Kept")

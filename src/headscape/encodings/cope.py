@@ -15,10 +15,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from headscape.call.mixing import CountedTable
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import at_least
-from headscape.mixing import CountedTable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ from typing import Literal
 
 from torch import nn
 
+from headscape.call.mixing import PairPerceptron
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.encodings.wrapper import Wrapper
 from headscape.errors import at_least
-from headscape.mixing import PairPerceptron
 
 LAYERS = {
     "0.weight": "inner.weight",

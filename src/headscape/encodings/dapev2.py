@@ -19,11 +19,11 @@ from typing import Literal
 
 from torch import nn
 
+from headscape.call.mixing import KeyConvolution
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.encodings.wrapper import Wrapper
 from headscape.errors import InputError, at_least
-from headscape.mixing import KeyConvolution
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headscape.bias import Sheared
+from headscape.call.bias import Sheared
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, QueriesAndKeys
 from headscape.errors import InputError, at_least

@@ -24,12 +24,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.bias import Bias, Pairwise, Sheared
+from headscape.call.bias import Bias, Pairwise, Sheared
+from headscape.call.positions import Positions
 from headscape.encodings.alibi import fairseq
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.errors import InputError
-from headscape.types import Positions
 
 ONE = math.log(math.e - 1)
 """softplus of this is 1."""

@@ -22,9 +22,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from headscape.call.rotation import Turn, pairs_of, powers
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerInput, Side, Stream
-from headscape.encodings.rotation import Turn, pairs_of, powers
 from headscape.encodings.token_sums import running_sum
 from headscape.errors import InputError
 

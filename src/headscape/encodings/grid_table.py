@@ -19,11 +19,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headscape.bias import Pairwise
+from headscape.call.bias import Pairwise
+from headscape.call.positions import Positions
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import at_least
-from headscape.types import Positions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.bias import Toeplitz
+from headscape.call.bias import Toeplitz
+from headscape.call.mixing import Product
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
-from headscape.mixing import Product
 
 FLOOR = 0.01
 """The authors' lower clamp."""

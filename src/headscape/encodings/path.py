@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headscape.bias import Bias, Slope
+from headscape.call.bias import Bias, Slope
+from headscape.call.reflections import Reflections
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
-from headscape.encodings.reflections import Reflections
 from headscape.encodings.token_sums import running_sum, short_convolution
 from headscape.errors import InputError, at_least
 

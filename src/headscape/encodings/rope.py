@@ -23,10 +23,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headscape.call.rotation import Turn
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import Side
 from headscape.encodings.rope_scaling import SCALINGS, Band
-from headscape.encodings.rotation import Turn
 from headscape.errors import InputError, at_least
 
 

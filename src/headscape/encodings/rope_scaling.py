@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.encodings.rotation import powers
+from headscape.call.rotation import powers
 
 
 @dataclass(frozen=True, kw_only=True)

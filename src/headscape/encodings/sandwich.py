@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from headscape.bias import Toeplitz
+from headscape.call.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding
 from headscape.encodings.context import LayerContext
 from headscape.errors import InputError

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from headscape.bias import Sheared
+from headscape.call.bias import Sheared
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import InputError, at_least

@@ -16,8 +16,8 @@ softmax to join and is refused.
 from dataclasses import dataclass
 from typing import Literal
 
+from headscape.call.weighting import Sticks
 from headscape.encodings.base import Config, Encoding
-from headscape.encodings.sticks import Sticks
 
 
 @dataclass(frozen=True, kw_only=True)

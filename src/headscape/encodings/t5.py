@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from headscape.bias import Toeplitz
+from headscape.call.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import InputError, at_least

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.bias import Bias, Slope
+from headscape.call.bias import Bias, Slope
+from headscape.call.decay import Decay
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
-from headscape.encodings.decay import Decay
 from headscape.errors import InputError
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headscape.bias import Sheared
+from headscape.call.bias import Sheared
 from headscape.encodings.base import Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.encodings.t5 import BucketConfig, bucket

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.bias import Bias
+from headscape.call.bias import Bias
+from headscape.call.rotation import Turn
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Side, Stream
-from headscape.encodings.rotation import Turn
 from headscape.errors import InputError
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.bias import Bias, Perceptron, Slope, Toeplitz, covered_distances
+from headscape.call.bias import Bias, Perceptron, Slope, Toeplitz, covered_distances
 
 FRESH = 64
 """Tokens for which sums stay relative to the same one: few, so that near keys stay near 0."""

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from headscape.attention import attend
 from headscape.attention.assemble import assemble, rotated
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import ALL, Positions, Visible
 from headscape.encodings import Encoding, LayerInput, Side, Stream
 from headscape.encodings.context import Role
 from headscape.errors import InputError
 from headscape.gpt2.cache import Cache
 from headscape.gpt2.model_config import ModelConfig
 from headscape.gpt2.qk_norm import qk_norm
-from headscape.types import ALL, Positions, Visible
 
-Watch = Callable[[int, AttentionInputs], None]
+Watch = Callable[[int, AttentionCall], None]
 """Called in every layer with its index and the inputs of its attention."""
 
 
@@ -74,7 +74,7 @@ class Attention(nn.Module):
         path: attend.Path = "auto",
         *,
         watched: bool = False,
-    ) -> AttentionInputs:
+    ) -> AttentionCall:
         """Return all inputs of this layer's attention, for normed input `x`."""
         encoding = self.encoding
         q, k, v = (
@@ -114,7 +114,7 @@ class Attention(nn.Module):
             kept=cache.kept.setdefault(self.layer, {}), bias_of=row,
         )  # fmt: skip
 
-    def output(self, inputs: AttentionInputs, path: attend.Path) -> Float[Tensor, "b t d"]:
+    def output(self, inputs: AttentionCall, path: attend.Path) -> Float[Tensor, "b t d"]:
         """Attend, and project the heads back to the model's width."""
         mixed = attend.run(inputs, path).transpose(1, 2).flatten(2)
         out: Tensor = self.out(mixed)

@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscape.bias import Bias, Pairwise, Perceptron, Slope, Toeplitz
+from headscape.call.bias import Bias, Pairwise, Perceptron, Slope, Toeplitz
+from headscape.call.positions import ALL, Positions, Visible
 from headscape.encodings import Encoding, LayerContext, Stream
 from headscape.errors import InputError, at_least
 from headscape.gpt2 import bias_rows
-from headscape.types import ALL, Positions, Visible
 
 
 @dataclass

@@ -6,17 +6,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscape.attention import attend
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions, Visible
 from headscape.gpt2.block import Block
 from headscape.gpt2.model import GPT2
-from headscape.types import Positions, Visible
 
 
 def edited_hidden(
     gpt2: GPT2,
     tokens: Int[Tensor, "b t"],
     layer: int,
-    edits: Sequence[Callable[[AttentionInputs, Tensor], Tensor]],
+    edits: Sequence[Callable[[AttentionCall, Tensor], Tensor]],
 ) -> Iterator[Float[Tensor, "b t d"]]:
     """Yield `hidden` for each edit, which maps a layer's inputs and output to a new output.
 

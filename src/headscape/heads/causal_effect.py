@@ -18,8 +18,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from headscape.attention.attend import run
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Toeplitz
+from headscape.call.bias import Toeplitz
+from headscape.call.definition import AttentionCall
 from headscape.errors import InputError
 from headscape.heads.layer_statistics import Progress
 from headscape.protocol import Edit, Editable, LayerSpec, Model
@@ -69,7 +69,7 @@ def _variants(layer: LayerSpec, kernel: np.ndarray) -> tuple[str, ...]:
 def _edit(head: int, kernel: Float[np.ndarray, " n"] | None) -> Edit:
     """Return what replaces one head's output."""
 
-    def edit(inputs: AttentionInputs, own: Tensor) -> Tensor:
+    def edit(inputs: AttentionCall, own: Tensor) -> Tensor:
         changed = own.clone()
         changed[:, head] = run(_one_head(inputs, head, kernel))[:, 0].to(own.dtype)
         return changed
@@ -78,8 +78,8 @@ def _edit(head: int, kernel: Float[np.ndarray, " n"] | None) -> Edit:
 
 
 def _one_head(
-    inputs: AttentionInputs, head: int, kernel: Float[np.ndarray, " n"] | None
-) -> AttentionInputs:
+    inputs: AttentionCall, head: int, kernel: Float[np.ndarray, " n"] | None
+) -> AttentionCall:
     """Return one head's attention with content and a table of distances alone."""
     q, k = inputs.unrotated or (inputs.q, inputs.k)
     grouped = head * k.shape[1] // q.shape[1]

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention.reference import AttentionInputs, scores
+from headscape.call.definition import AttentionCall, scores
 from headscape.heads.map_cells import MapCells
 from headscape.heads.rotation_measures import (
     band_use,
@@ -43,7 +43,7 @@ class LayerStatistics:
 
 
 def layer_statistics(
-    inputs: AttentionInputs,
+    inputs: AttentionCall,
     *,
     context: int | None = None,
     sample: int | None = None,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
 from headscape.heads.head_definitions import DRIFTING
 from headscape.heads.layer_statistics import Progress, layer_statistics
 from headscape.protocol import Model
@@ -29,7 +29,7 @@ def measures_at(
     sums = {name: np.zeros((len(layers), model.spec.heads)) for name in DRIFTING}
     for window in windows:
 
-        def watch(layer: int, inputs: AttentionInputs) -> None:
+        def watch(layer: int, inputs: AttentionCall) -> None:
             found = layer_statistics(inputs, sample=QUERIES)
             slash = found.slash[0].max(axis=-1)
             for name, total in sums.items():

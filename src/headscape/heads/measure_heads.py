@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 
 import headscape
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
 from headscape.capture.sequences import Text
 from headscape.errors import InputError, at_least
 from headscape.heads.causal_effect import VARIANTS, causal_effects
@@ -149,7 +149,7 @@ def _statistics(
 ) -> list[LayerStatistics]:
     found: list[LayerStatistics] = []
 
-    def watch(_: int, inputs: AttentionInputs) -> None:
+    def watch(_: int, inputs: AttentionCall) -> None:
         context = model.spec.train_length
         found.append(layer_statistics(inputs, context=context, progress=progress))
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
-from headscape.attention.reference import AttentionInputs, scores
+from headscape.call.definition import AttentionCall, scores
 from headscape.heads.layer_statistics import Progress
 from headscape.protocol import Model
 from headscape.tasks.retrieval import RETRIEVAL
@@ -59,7 +59,7 @@ def _weights(
     asks = slice(len(text) - 1, len(text) - 1 + len(answer))
     found: list[np.ndarray] = []
 
-    def watch(_: int, inputs: AttentionInputs) -> None:
+    def watch(_: int, inputs: AttentionCall) -> None:
         weights = scores(inputs, asks).weights[0].double()
         copied = weights[:, :, at : at + len(answer)].diagonal(0, 1, 2)
         found.append(copied.mean(dim=-1).cpu().numpy())

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
-from headscape.attention.reference import AttentionInputs, scores
+from headscape.call.definition import AttentionCall, scores
 from headscape.heads.layer_statistics import Progress
 from headscape.protocol import Model
 
@@ -29,7 +29,7 @@ def repetition_scores(
     block = tokens.shape[1] // 2
     induction, duplicate = [], []
 
-    def watch(_: int, inputs: AttentionInputs) -> None:
+    def watch(_: int, inputs: AttentionCall) -> None:
         weights = scores(inputs, slice(block, 2 * block)).weights.double()
         induction.append(weights.diagonal(1, 2, 3)[..., :block].mean(dim=-1).cpu().numpy())
         duplicate.append(weights.diagonal(0, 2, 3).mean(dim=-1).cpu().numpy())

@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention.reference import AttentionInputs, shared
-from headscape.encodings.rotation import Turn
+from headscape.call.definition import AttentionCall, shared
+from headscape.call.rotation import Turn
 
 
-def closed_form(inputs: AttentionInputs) -> Float[Tensor, "b h n"] | None:
+def closed_form(inputs: AttentionCall) -> Float[Tensor, "b h n"] | None:
     """Return the kernel of mean q and k at distances 1 - T to T - 1.
 
     None without a rotation of pairs of dims, or with one that tokens decide.
@@ -46,7 +46,7 @@ def r_squared(
     return 1 - (n * (kernel - fit) ** 2).sum(dim=-1) / total
 
 
-def band_use(inputs: AttentionInputs) -> Float[Tensor, "b h m"] | None:
+def band_use(inputs: AttentionCall) -> Float[Tensor, "b h m"] | None:
     """Return the share of each pair, dims that do not rotate last as one.
 
     None unless pairs turn by their position times a frequency.
@@ -59,7 +59,7 @@ def band_use(inputs: AttentionInputs) -> Float[Tensor, "b h m"] | None:
     return use / use.sum(dim=-1, keepdim=True)
 
 
-def wavelengths(inputs: AttentionInputs) -> Float[Tensor, " m"] | None:
+def wavelengths(inputs: AttentionCall) -> Float[Tensor, " m"] | None:
     """Return the tokens per turn of each band of `band_use`."""
     turn = _by_frequency(inputs)
     if inputs.unrotated is None or turn is None or turn.frequencies is None:
@@ -70,13 +70,13 @@ def wavelengths(inputs: AttentionInputs) -> Float[Tensor, " m"] | None:
     return torch.cat([tokens, tokens.new_tensor([math.inf])]) if partial else tokens
 
 
-def _by_frequency(inputs: AttentionInputs) -> Turn | None:
+def _by_frequency(inputs: AttentionCall) -> Turn | None:
     """Return the turn of the queries if its angles are position times frequency."""
     turn = None if inputs.turns is None else inputs.turns[0]
     return None if turn is None or turn.frequencies is None else turn
 
 
-def massive_ratio(inputs: AttentionInputs) -> Float[Tensor, "b h"] | None:
+def massive_ratio(inputs: AttentionCall) -> Float[Tensor, "b h"] | None:
     """Return the largest norm of a head dim over the mean norm; None where `band_use` is."""
     if inputs.unrotated is None or _by_frequency(inputs) is None:
         return None

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention.reference import Scores
+from headscape.call.definition import Scores
 from headscape.heads.row_blocks import BANDS, Rows
 from headscape.heads.shear import sheared
 

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscape.attention.check import check
 from headscape.attention.native import adapter
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, Slope, Toeplitz
+from headscape.call.bias import Bias, Slope, Toeplitz
+from headscape.call.check import check
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Visible
 from headscape.errors import InputError
 from headscape.huggingface.bloom_attention import join_interface
 from headscape.huggingface.mask_function import check_interface, rule_mask, rule_mask_or_dense
@@ -25,7 +26,6 @@ from headscape.huggingface.mask_rule import MaskRule, packed_rule
 from headscape.huggingface.native_call import attend_plain, attend_rule
 from headscape.huggingface.own_encoding import check_loaded, encoded_inputs, encoding_of
 from headscape.huggingface.position_table import NAMES, keep_tables, read_table
-from headscape.types import Visible
 
 _WARNED: set[str] = set()
 
@@ -129,7 +129,7 @@ def _attend(
         if alibi is not None:
             row = alibi.new_zeros(1, q.shape[1], q.shape[2])
             bias = Slope(None, row, -alibi[:, :, 0, :keys])
-        inputs = AttentionInputs(
+        inputs = AttentionCall(
             q, k, v, bias, rule.positions, rule.visible, scale, softcap=softcap, sink=s_aux
         )
         check(inputs)

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.attention.assemble import assemble, rotated
-from headscape.attention.reference import AttentionInputs, scores
+from headscape.call.definition import AttentionCall, scores
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerInput, Side, Stream
 from headscape.encodings.context import Role
 from headscape.errors import InputError
@@ -22,7 +23,6 @@ from headscape.huggingface.exported_cache import cached, keeps_input, pack, unpa
 from headscape.huggingface.exported_config import HeadscapeConfig
 from headscape.huggingface.exported_mixing import attend
 from headscape.huggingface.exported_places import Placed
-from headscape.types import Positions, Visible
 
 SERVED = ("eager", "sdpa", "headscape")
 """Accepted values of attn_implementation. The model computes attention itself for all of them."""
@@ -68,7 +68,7 @@ class HeadscapeAttention(nn.Module):
         encoding: Encoding,
         placed: Placed,
         past: Any,
-    ) -> AttentionInputs:
+    ) -> AttentionCall:
         at, end = placed.at, placed.old + x.shape[1]
         visible = placed.visible(encoding.window, encoding.chunk)
         q, k, v = (

@@ -13,18 +13,18 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from headscape.attention.attend import run
-from headscape.attention.reference import AttentionInputs, scores
+from headscape.call.definition import AttentionCall, scores
 
 ROWS = 128
 """Queries per block."""
 
 
-def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
+def attend(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
     """Return attention by the fastest path that serves the call."""
     return run(inputs)
 
 
-def attend_rows(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
+def attend_rows(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
     """Return attention by the definition, in memory of order length x ROWS."""
 
     def block(rows: slice, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

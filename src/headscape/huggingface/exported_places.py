@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headscape.call.positions import Visible
 from headscape.errors import InputError
-from headscape.types import Visible
 
 
 @dataclass(frozen=True)

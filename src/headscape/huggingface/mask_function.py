@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headscape.call.positions import Positions, Visible
 from headscape.errors import InputError
 from headscape.huggingface.mask_rule import MaskRule, bounds_of
-from headscape.types import Positions, Visible
 
 
 def rule_mask(

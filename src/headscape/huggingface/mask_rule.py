@@ -17,7 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from headscape.types import Positions, Visible
+from headscape.call.positions import Positions, Visible
 
 MARK = 0x68656164
 HEADER = 8

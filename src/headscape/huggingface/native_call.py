@@ -12,16 +12,16 @@ from torch import Tensor
 
 from headscape.attention import attend
 from headscape.attention.native import one_query
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, dense
+from headscape.call.bias import Bias, dense
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import ALL, Visible
 from headscape.huggingface.mask_rule import MaskRule
-from headscape.types import ALL, Visible
 
 HIDDEN = -1e30
 """Added to the score of a hidden key; finite, because the kernel exponentiates it."""
 
 
-def attend_rule(inputs: AttentionInputs, rule: MaskRule) -> Tensor:
+def attend_rule(inputs: AttentionCall, rule: MaskRule) -> Tensor:
     """Return attention [b h t ev]."""
     beside = (inputs.mixing, inputs.weighting, inputs.transition, inputs.visible.chunk)
     whole = any(part is not None for part in beside)
@@ -41,7 +41,7 @@ def attend_plain(q: Tensor, k: Tensor, v: Tensor, rule: MaskRule, scale: float) 
     first, last = _stretch(rule, rule.visible, k.shape[2])
     if last - first < k.shape[2]:
         k, v = k[:, :, first:last], v[:, :, first:last]
-    inputs = AttentionInputs(q, k, v, None, rule.positions, rule.visible, scale)
+    inputs = AttentionCall(q, k, v, None, rule.positions, rule.visible, scale)
     return one_query.attend(inputs, None) if one_query.serves(inputs) else None
 
 
@@ -55,7 +55,7 @@ def _stretch(rule: MaskRule, visible: Visible, keys: int) -> tuple[int, int]:
     return first, last
 
 
-def _one(inputs: AttentionInputs, rule: MaskRule) -> Tensor:
+def _one(inputs: AttentionCall, rule: MaskRule) -> Tensor:
     """Return the attention of one query over the keys of its window."""
     visible = inputs.visible
     some = slice(*_stretch(rule, visible, inputs.k.shape[2]))
@@ -67,6 +67,6 @@ def _one(inputs: AttentionInputs, rule: MaskRule) -> Tensor:
     return one_query.attend(replace(inputs, k=inputs.k[:, :, some], v=inputs.v[:, :, some]), row)
 
 
-def _row(bias: Bias, inputs: AttentionInputs, some: slice) -> Tensor:
+def _row(bias: Bias, inputs: AttentionCall, some: slice) -> Tensor:
     """Return one query's bias for some of the keys, [#b h s]."""
     return dense(bias, inputs.positions, ALL, some)[:, :, 0]

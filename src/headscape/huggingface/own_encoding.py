@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headscape.attention.assemble import assemble
-from headscape.attention.reference import AttentionInputs, shared
+from headscape.call.definition import AttentionCall, shared
 from headscape.encodings import Encoding
 from headscape.errors import InputError
 from headscape.huggingface.mask_rule import MaskRule
@@ -109,7 +109,7 @@ def encoded_inputs(
     *,
     softcap: float | None,
     sink: Tensor | None,
-) -> AttentionInputs:
+) -> AttentionCall:
     """Return what the attention of one layer is a function of."""
     positions, visible = rule.positions, rule.visible
     if encoding.shape.causal != visible.causal and positions.q.shape[1] > 1:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscape.bias import Toeplitz
+from headscape.call.bias import Toeplitz
 from headscape.huggingface.mask_rule import MaskRule
 
 NAMES = ("headscape", "headscape-or-sdpa")

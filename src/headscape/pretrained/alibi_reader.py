@@ -6,11 +6,11 @@ All equal -m (i - j) up to a constant per query, which the softmax ignores.
 
 import torch
 
-from headscape.bias import dense
+from headscape.call.bias import dense
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, Shape, make
-from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_call import ObservedCall
 from headscape.pretrained.rounding import allowance, bias_agrees
-from headscape.types import Positions
 
 RULES: dict[str, list[dict[str, str]]] = {
     "BloomAttention": [{"slopes": "fairseq"}],
@@ -21,7 +21,7 @@ RULES: dict[str, list[dict[str, str]]] = {
 ANY = [{"slopes": rule} for rule in ("fairseq", "mpt", "geometric")]
 
 
-def read_alibi(call: AttentionCall, shape: Shape) -> Encoding | None:
+def read_alibi(call: ObservedCall, shape: Shape) -> Encoding | None:
     """ALiBi with the slopes that reproduce this layer's bias, or None."""
     assert call.bias is not None
     positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)

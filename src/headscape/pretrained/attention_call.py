@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headscape.bias import Bias
+from headscape.call.bias import Bias
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, QueriesAndKeys
 from headscape.encodings.context import Project
-from headscape.types import Positions
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,7 +31,7 @@ class Relative:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AttentionCall:
+class ObservedCall:
     """The arguments of one layer's self-attention, as the model itself computed them."""
 
     module: nn.Module

@@ -19,7 +19,7 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from headscape.errors import InputError
-from headscape.pretrained.attention_call import AttentionCall, Captured
+from headscape.pretrained.attention_call import Captured, ObservedCall
 from headscape.pretrained.attention_probe import Probe
 from headscape.pretrained.conformer_attention import as_conformer
 from headscape.pretrained.forward_arguments import arguments, crosses
@@ -33,7 +33,7 @@ METHODS = {"GPTJAttention", "CodeGenAttention", "GPTNeoSelfAttention"}
 """Families with a method `_attn(q, k, v, mask)`."""
 XLNET, WAVLM = "XLNetRelativeAttention", "WavLMAttention"
 
-OnCall = Callable[[int, AttentionCall], None]
+OnCall = Callable[[int, ObservedCall], None]
 OnResult = Callable[[int, Tensor], Tensor | None]
 """Called with a layer and its attention's result [b h t e], heads still apart; a tensor that it
 returns takes the result's place."""
@@ -236,7 +236,7 @@ class AttentionWatch:
         rotation = given.get("position_embeddings")
         pair = isinstance(rotation, tuple) and len(rotation) == 2
         shares, growth = self.probe.growth(module, given) if self.examine else (True, None)
-        call = AttentionCall(
+        call = ObservedCall(
             module=module,
             q=q,
             k=k,
@@ -257,7 +257,7 @@ class AttentionWatch:
         )
         self._tell(as_conformer(call))
 
-    def _tell(self, call: AttentionCall) -> None:
+    def _tell(self, call: ObservedCall) -> None:
         """Report a call; raise InputError if flash attention would drop its bias."""
         flash = self._flash()
         if flash is not None and call.bias is not None:

@@ -8,21 +8,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headscape.bias import dense
+from headscape.call.bias import dense
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, Shape, make
 from headscape.errors import InputError
-from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_call import ObservedCall
 from headscape.pretrained.rounding import allowance, bias_agrees
-from headscape.types import Positions
 
 TABLE = "relative_attention_bias"
 TRANSPOSED = "rel_pos_bias"
 """LayoutLMv3's table, a linear layer of one-hot buckets."""
 
 
-def read_buckets(
-    call: AttentionCall, body: nn.Module, config: Any, shape: Shape
-) -> Encoding | None:
+def read_buckets(call: ObservedCall, body: nn.Module, config: Any, shape: Shape) -> Encoding | None:
     """T5's encoding around the model's own table if it gives this layer's bias, or None."""
     table = _table(call.module, body)
     if table is None or table.shape[1] != shape.heads:
@@ -39,7 +37,7 @@ def read_buckets(
 
 
 def _try(
-    call: AttentionCall, table: Tensor, shape: Shape, fields: dict[str, object]
+    call: ObservedCall, table: Tensor, shape: Shape, fields: dict[str, object]
 ) -> Encoding | None:
     try:
         encoding = make("t5", shape, fields)

@@ -7,10 +7,10 @@ first setting they also add u to the queries; here u . k_j is part of the bias, 
 from dataclasses import replace
 from typing import Any
 
-from headscape.pretrained.attention_call import AttentionCall, Relative
+from headscape.pretrained.attention_call import ObservedCall, Relative
 
 
-def as_conformer(call: AttentionCall) -> AttentionCall:
+def as_conformer(call: ObservedCall) -> ObservedCall:
     """Return the call with the layer's own parameters, if it is relative attention of a Conformer.
 
     Any other call is returned as it is.

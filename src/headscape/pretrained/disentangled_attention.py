@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from headscape.errors import InputError
-from headscape.pretrained.attention_call import AttentionCall, Relative
+from headscape.pretrained.attention_call import ObservedCall, Relative
 from headscape.pretrained.own_call import own_call, split_heads
 
 
-def deberta_v1(module: Any, given: dict[str, Any]) -> AttentionCall:
+def deberta_v1(module: Any, given: dict[str, Any]) -> ObservedCall:
     """DeBERTa v1: one row per distance; the keys and the rows that act as keys have no bias."""
     if module.talking_head:
         raise InputError(
@@ -47,7 +47,7 @@ def deberta_v1(module: Any, given: dict[str, Any]) -> AttentionCall:
     )
 
 
-def deberta_v2(module: Any, given: dict[str, Any]) -> AttentionCall:
+def deberta_v2(module: Any, given: dict[str, Any]) -> ObservedCall:
     """DeBERTa v2 and v3: the rows are of buckets, or of distances if position_buckets is -1."""
     size, terms = module.attention_head_size, _terms(module)
     asks = given.get("query_states")

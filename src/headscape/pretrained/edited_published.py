@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscape.attention.reference import AttentionInputs
-from headscape.pretrained.attention_call import AttentionCall
+from headscape.call.definition import AttentionCall
+from headscape.pretrained.attention_call import ObservedCall
 from headscape.pretrained.attention_watch import AttentionWatch
 from headscape.pretrained.layer_reading import LayerReading
 from headscape.protocol import Edit
@@ -47,9 +47,9 @@ def edited_runs(
 def _watch(
     body: nn.Module, readings: Sequence[LayerReading], layer: int, edit: Edit
 ) -> AttentionWatch:
-    found: list[AttentionInputs] = []
+    found: list[AttentionCall] = []
 
-    def on_call(at: int, call: AttentionCall) -> None:
+    def on_call(at: int, call: ObservedCall) -> None:
         found.append(readings[at].inputs(call, at))
 
     def on_result(at: int, result: Tensor) -> Tensor | None:

@@ -5,19 +5,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, Pairwise, Slope
+from headscape.call.bias import Bias, Pairwise, Slope
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions
+from headscape.call.rotation import Turn
 from headscape.encodings import Encoding, Shape, Side, make
-from headscape.encodings.rotation import Turn
 from headscape.pretrained.alibi_reader import read_alibi
-from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_call import ObservedCall
 from headscape.pretrained.bucket_reader import read_buckets
 from headscape.pretrained.mask_reader import is_causal, read_visible
 from headscape.pretrained.relative_reader import read_relative
 from headscape.pretrained.rotary_reader import read_rotary, rotates
 from headscape.pretrained.temperature_reader import same_growth, temperature_fields
 from headscape.protocol import LayerSpec
-from headscape.types import Positions
 
 UNKNOWN = "unknown"
 
@@ -44,11 +44,11 @@ class LayerReading:
 
     def inputs(
         self,
-        call: AttentionCall,
+        call: ObservedCall,
         layer: int,
         real: Tensor | None = None,
         at: Tensor | None = None,
-    ) -> AttentionInputs:
+    ) -> AttentionCall:
         """The attention inputs of a call of this layer; `real` and `at` as in `observe`."""
         positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
         if at is not None:
@@ -62,7 +62,7 @@ class LayerReading:
             shrink = (1 / factor)[..., None].to(q.dtype)
             q = q * shrink
             unrotated = None if unrotated is None else (unrotated[0] * shrink, unrotated[1])
-        return AttentionInputs(
+        return AttentionCall(
             q,
             call.k,
             call.v,
@@ -83,7 +83,7 @@ class LayerReading:
         q, k = (self.encoding.turn(side) for side in sides)
         return None if q is None or k is None else (q, k)
 
-    def _bias(self, call: AttentionCall, positions: Positions) -> Bias | None:
+    def _bias(self, call: ObservedCall, positions: Positions) -> Bias | None:
         if call.bias is None:
             return None
         if isinstance(self.encoding, Unrecognised):
@@ -95,7 +95,7 @@ class LayerReading:
             return Slope(None, own[..., -call.q.shape[2] :], own)
         return call.bias_of(self.encoding, positions)
 
-    def spec(self, call: AttentionCall) -> LayerSpec:
+    def spec(self, call: ObservedCall) -> LayerSpec:
         """The layer as data: conventions, score scale, and what differs from plain attention."""
         described = self.at_input or self.encoding
         unknown = isinstance(described, Unrecognised)
@@ -119,7 +119,7 @@ class LayerReading:
 
 
 def read_layer(
-    call: AttentionCall,
+    call: ObservedCall,
     body: nn.Module,
     config: Any,
     layer: int,
@@ -147,7 +147,7 @@ def read_layer(
     return LayerReading(name=name, encoding=found)
 
 
-def shape_of(call: AttentionCall, config: Any) -> Shape:
+def shape_of(call: ObservedCall, config: Any) -> Shape:
     """The sizes that an encoding of this layer is built for."""
     return Shape(
         heads=call.heads,
@@ -167,7 +167,7 @@ def trained_length(config: Any) -> int | None:
     return None
 
 
-def _scale(call: AttentionCall) -> str | float:
+def _scale(call: ObservedCall) -> str | float:
     """The score scale by its name in our models' config, or as a number."""
     named = {"one": 1.0, "head_dim": call.q.shape[-1] ** -0.5}
     return next((name for name, value in named.items() if abs(value - call.scale) < 1e-9),

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headscape.call.positions import Positions, Visible
 from headscape.errors import InputError
-from headscape.pretrained.attention_call import AttentionCall
-from headscape.types import Positions, Visible
+from headscape.pretrained.attention_call import ObservedCall
 
 ROWS = 256
 """Queries compared at a time, so that memory is of order length."""
@@ -37,7 +37,7 @@ def with_bias(bias: Tensor | None, more: Tensor | None) -> Tensor | None:
 
 
 def read_visible(
-    call: AttentionCall, positions: Positions, layer: int, real: Tensor | None = None
+    call: ObservedCall, positions: Positions, layer: int, real: Tensor | None = None
 ) -> Visible:
     """Return the mask of a call as a rule: causal or not, within a window, or within chunks.
 
@@ -76,7 +76,7 @@ def _read_padded(mask: Tensor, positions: Positions, layer: int, real: Tensor) -
     )
 
 
-def is_causal(call: AttentionCall) -> bool:
+def is_causal(call: ObservedCall) -> bool:
     """Return whether no query sees a later key."""
     if call.mask is None:
         return call.causal
@@ -94,7 +94,7 @@ def chunk_of(module: Any) -> int | None:
     return None if size is None else int(size)
 
 
-def _chunk(call: AttentionCall) -> int:
+def _chunk(call: ObservedCall) -> int:
     """Return the length of a chunk: the config's, or the number of tokens that see the first."""
     assert call.mask is not None
     return call.chunk or max(1, int(call.mask[0, 0, :, 0].sum()))

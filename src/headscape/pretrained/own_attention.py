@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 
 from headscape.errors import InputError
-from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_call import ObservedCall
 from headscape.pretrained.disentangled_attention import deberta_v1, deberta_v2
 from headscape.pretrained.mask_reader import split_mask
 from headscape.pretrained.own_call import own_call, split_heads
 
 
-def bloom(module: Any, given: dict[str, Any]) -> AttentionCall:
+def bloom(module: Any, given: dict[str, Any]) -> ObservedCall:
     """BLOOM: one projection for q, k and v; the bias is m_h j."""
     q, k, v = module._reshape(module.query_key_value(given["hidden_states"]))
     bias = given["alibi"].unflatten(0, (q.shape[0], q.shape[1]))
     return own_call(module, q, k, v, given["attention_mask"], module.inv_norm_factor, bias)
 
 
-def mpt(module: Any, given: dict[str, Any]) -> AttentionCall:
+def mpt(module: Any, given: dict[str, Any]) -> ObservedCall:
     """MPT: the last columns of a table of m_h (j - longest); its mask is True where hidden."""
     qkv = module.Wqkv(given["hidden_states"])
     if module.clip_qkv:
@@ -41,7 +41,7 @@ def mpt(module: Any, given: dict[str, Any]) -> AttentionCall:
     return own_call(module, q, k, v, seen, module.softmax_scale, bias)
 
 
-def falcon(module: Any, given: dict[str, Any]) -> AttentionCall:
+def falcon(module: Any, given: dict[str, Any]) -> ObservedCall:
     """Falcon: ALiBi divided by sqrt(head dim) like the scores, or RoPE."""
     parts = module._split_heads(module.query_key_value(given["hidden_states"]))
     q, k, v = (part.transpose(1, 2) for part in parts)
@@ -61,7 +61,7 @@ def falcon(module: Any, given: dict[str, Any]) -> AttentionCall:
     return own_call(module, rotated_q, rotated_k, v, mask, scale, None, (q, k), rotation)
 
 
-def mpnet(module: Any, given: dict[str, Any]) -> AttentionCall:
+def mpnet(module: Any, given: dict[str, Any]) -> ObservedCall:
     """MPNet: a bias by buckets, computed once for all layers."""
     q, k, v = (
         split_heads(project(given["hidden_states"]), module.attention_head_size)
@@ -71,7 +71,7 @@ def mpnet(module: Any, given: dict[str, Any]) -> AttentionCall:
     return own_call(module, q, k, v, given["attention_mask"], scale, given["position_bias"])
 
 
-def xglm(module: Any, given: dict[str, Any]) -> AttentionCall:
+def xglm(module: Any, given: dict[str, Any]) -> ObservedCall:
     """XGLM: plain attention; its positions are sinusoids at the input."""
     q, k, v = (
         split_heads(project(given["hidden_states"]), module.head_dim)
@@ -81,7 +81,7 @@ def xglm(module: Any, given: dict[str, Any]) -> AttentionCall:
     return replace(call, causal=module.is_decoder)
 
 
-def longt5_local(module: Any, given: dict[str, Any]) -> AttentionCall:
+def longt5_local(module: Any, given: dict[str, Any]) -> ObservedCall:
     """LongT5's local attention: T5's buckets within a window, computed in blocks of its length."""
     hidden, size = given["hidden_states"], module.block_len
     q, k, v = (
@@ -106,7 +106,7 @@ def longt5_local(module: Any, given: dict[str, Any]) -> AttentionCall:
     return replace(call, window=size)
 
 
-def roformer(module: Any, given: dict[str, Any]) -> AttentionCall:
+def roformer(module: Any, given: dict[str, Any]) -> ObservedCall:
     """RoFormer: q and k rotated, and v too where the config says so."""
     q, k, v = (
         split_heads(project(given["hidden_states"]), module.attention_head_size)
@@ -123,7 +123,7 @@ def roformer(module: Any, given: dict[str, Any]) -> AttentionCall:
     return own_call(module, rotated_q, rotated_k, v, mask, scale, None, (q, k))
 
 
-def layoutlmv3(module: Any, given: dict[str, Any]) -> AttentionCall:
+def layoutlmv3(module: Any, given: dict[str, Any]) -> ObservedCall:
     """LayoutLMv3: T5's buckets, divided by sqrt(head dim) like the scores."""
     if module.has_spatial_attention_bias:
         raise InputError(
@@ -139,7 +139,7 @@ def layoutlmv3(module: Any, given: dict[str, Any]) -> AttentionCall:
     return own_call(module, q, k, v, given["attention_mask"], 1 / math.sqrt(size), bias)
 
 
-OWN: dict[str, Callable[[Any, dict[str, Any]], AttentionCall]] = {
+OWN: dict[str, Callable[[Any, dict[str, Any]], ObservedCall]] = {
     "BloomAttention": bloom,
     "MptAttention": mpt,
     "FalconAttention": falcon,

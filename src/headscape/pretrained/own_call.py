@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_call import ObservedCall
 from headscape.pretrained.mask_reader import split_mask
 
 
@@ -23,11 +23,11 @@ def own_call(
     bias: Tensor | None,
     unrotated: tuple[Tensor, Tensor] | None = None,
     rotation: tuple[Tensor, Tensor] | None = None,
-) -> AttentionCall:
+) -> ObservedCall:
     """Return a call from what a family's forward computes; `mask` as the family writes it."""
     seen, _ = split_mask(mask, q.shape[2], k.shape[2])
     causal = bool(getattr(module, "is_causal", False))
-    return AttentionCall(
+    return ObservedCall(
         module=module, q=q, k=k, v=v, scale=scale, causal=causal, mask=seen, bias=bias,
         unrotated=unrotated, rotation=rotation,
     )  # fmt: skip

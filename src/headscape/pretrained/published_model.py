@@ -18,7 +18,7 @@ from headscape.errors import InputError
 from headscape.gpt2.generate import sample
 from headscape.loaded import LoadedModel, eval_mode
 from headscape.losses import digest, losses_in_blocks
-from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_call import ObservedCall
 from headscape.pretrained.attention_watch import AttentionWatch
 from headscape.pretrained.edited_published import edited_runs
 from headscape.pretrained.layer_reading import UNKNOWN, LayerReading, trained_length
@@ -129,7 +129,7 @@ class PublishedModel(LoadedModel):
         readings, last = self._readings(), max(layers)
         seen = None if real is None else self._real_positions(real)
 
-        def on_call(layer: int, call: AttentionCall) -> None:
+        def on_call(layer: int, call: ObservedCall) -> None:
             watch(layer, readings[layer].inputs(call, layer, seen, positions))
             if layer == last:
                 raise _Done

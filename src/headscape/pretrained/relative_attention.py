@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscape.pretrained.attention_call import AttentionCall, Relative
+from headscape.pretrained.attention_call import ObservedCall, Relative
 from headscape.pretrained.own_call import own_call, split_heads
 
 
 def xlnet(
     module: Any, q: Tensor, k: Tensor, v: Tensor, r: Tensor, segments: Tensor | None, mask: Any
-) -> AttentionCall:
+) -> ObservedCall:
     """XLNet: projected sinusoids; tokens come first, and a mask is above 0 where hidden."""
     position = torch.einsum("ibnd,jbnd->bnij", q + module.r_r_bias, r)
     bias = module.rel_shift_bnij(position, klen=k.shape[0])
@@ -31,7 +31,7 @@ def xlnet(
     return replace(call, relative=relative)
 
 
-def wavlm(module: Any, hidden: Tensor, mask: Tensor | None, bias: Tensor) -> AttentionCall:
+def wavlm(module: Any, hidden: Tensor, mask: Tensor | None, bias: Tensor) -> ObservedCall:
     """WavLM: T5's buckets times a gate; the table is in the first layer, the gates in every one."""
     q, k, v = (
         split_heads(project(hidden), module.head_dim)

@@ -7,16 +7,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headscape.bias import dense
+from headscape.call.bias import dense
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, Shape, make
 from headscape.errors import InputError
-from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_call import ObservedCall
 from headscape.pretrained.rounding import allowance, bias_agrees
-from headscape.types import Positions
 
 
 def read_relative(
-    call: AttentionCall, body: nn.Module, config: Any, shape: Shape
+    call: ObservedCall, body: nn.Module, config: Any, shape: Shape
 ) -> Encoding | None:
     """The encoding around the layer's parameters if it gives the layer's bias, or None."""
     assert call.relative is not None

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, Shape, Side, make
 from headscape.errors import InputError
-from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_call import ObservedCall
 from headscape.pretrained.rounding import rotation_agrees
-from headscape.types import Positions
 
 SCALINGS = {
     "default": "none",
@@ -31,13 +31,13 @@ NTK = "headscape_ntk"
 """Entry of the RoPE parameters of a model that stretched_rotary.py gave a larger base."""
 
 
-def rotates(call: AttentionCall) -> bool:
+def rotates(call: ObservedCall) -> bool:
     """Whether the model changes q by position; False in a layer without position."""
     return call.unrotated is not None and not torch.equal(call.q, call.unrotated[0])
 
 
 def read_rotary(
-    call: AttentionCall, config: Any, layer: int, shape: Shape, heat: dict[str, Any]
+    call: ObservedCall, config: Any, layer: int, shape: Shape, heat: dict[str, Any]
 ) -> Encoding | None:
     """RoPE with the conventions that reproduce this layer's rotation, or None.
 
@@ -85,7 +85,7 @@ def rope_parameters(config: Any, layer: int) -> dict[str, Any]:
     return found
 
 
-def _try(call: AttentionCall, shape: Shape, fields: dict[str, Any]) -> Encoding | None:
+def _try(call: ObservedCall, shape: Shape, fields: dict[str, Any]) -> Encoding | None:
     try:
         encoding = make("rope", shape, _with_factor(call, shape, fields))
     except InputError:
@@ -99,7 +99,7 @@ def _try(call: AttentionCall, shape: Shape, fields: dict[str, Any]) -> Encoding 
     return encoding if same else None
 
 
-def _with_factor(call: AttentionCall, shape: Shape, fields: dict[str, Any]) -> dict[str, Any]:
+def _with_factor(call: ObservedCall, shape: Shape, fields: dict[str, Any]) -> dict[str, Any]:
     """Add the factor on cos and sin where it is not the default: cos is that factor at angle 0."""
     if call.rotation is None or not isinstance(call.rotation[0], Tensor):
         return fields
@@ -108,7 +108,7 @@ def _with_factor(call: AttentionCall, shape: Shape, fields: dict[str, Any]) -> d
     return fields if abs(factor - default) < 1e-6 else {**fields, "attention_factor": factor}
 
 
-def _fractions(call: AttentionCall, config: Any, parameters: dict[str, Any]) -> list[float]:
+def _fractions(call: ObservedCall, config: Any, parameters: dict[str, Any]) -> list[float]:
     """The shares of the head dim that may be rotated, likeliest first."""
     head_dim = call.q.shape[-1]
     found: list[float] = []

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.attention.reference import AttentionInputs, scores, shared
+from headscape.call.definition import AttentionCall, scores, shared
 
 
 def epsilon(dtype: torch.dtype) -> float:
@@ -39,7 +39,7 @@ def bias_agrees(ours: Tensor, theirs: Tensor, seen: Tensor, *, within: float) ->
     return bool(spread.abs().amax() <= within * (1e-3 + size))
 
 
-def output_rounding(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
+def output_rounding(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
     """Return how far the output moves, to first order, per unit of relative error.
 
     Every number that attention computes has this error. A score changes by at most size =

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscape.attention.reference import attend
+from headscape.call.definition import attend
 from headscape.encodings import Encoding
 from headscape.errors import InputError
-from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_call import ObservedCall
 from headscape.pretrained.attention_watch import AttentionWatch
 from headscape.pretrained.input_reader import InputWatch, read_input
 from headscape.pretrained.layer_reading import LayerReading, read_layer, shape_of, trained_length
@@ -31,7 +31,7 @@ class ModelReading:
     def __init__(
         self,
         layers: list[LayerReading],
-        calls: list[AttentionCall],
+        calls: list[ObservedCall],
         at_input: Encoding | None,
         *,
         convolves: bool,
@@ -49,7 +49,7 @@ def read_model(
 
     None for a family whose attention goes neither through the interface nor has a reader.
     """
-    calls: dict[int, AttentionCall] = {}
+    calls: dict[int, ObservedCall] = {}
     results: dict[int, Tensor] = {}
     table = InputWatch(body)
     try:
@@ -87,7 +87,7 @@ def _need_heads(name: str, body: nn.Module, config: Any) -> None:
 
 
 def check_layer(
-    name: str, layer: int, reading: LayerReading, call: AttentionCall, result: Tensor
+    name: str, layer: int, reading: LayerReading, call: ObservedCall, result: Tensor
 ) -> None:
     """Raise InputError if the layer computed from what was read is not the model's own."""
     if not bool(result.isfinite().all()):

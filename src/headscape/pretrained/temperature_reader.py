@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding
-from headscape.pretrained.attention_call import AttentionCall
+from headscape.pretrained.attention_call import ObservedCall
 from headscape.pretrained.rounding import allowance
-from headscape.types import Positions
 
 
-def temperature_fields(call: AttentionCall, config: Any) -> dict[str, Any]:
+def temperature_fields(call: ObservedCall, config: Any) -> dict[str, Any]:
     """Return the fields of the temperature that the config states for a layer, or none."""
     module: Any = call.module
     if getattr(module, "attn_temperature_tuning", None) and not getattr(module, "use_rope", True):
@@ -26,7 +26,7 @@ def temperature_fields(call: AttentionCall, config: Any) -> dict[str, Any]:
     return {}
 
 
-def same_growth(call: AttentionCall, encoding: Encoding) -> bool:
+def same_growth(call: ObservedCall, encoding: Encoding) -> bool:
     """Return whether the model's queries grow with position as the encoding's temperature does."""
     if call.growth is None:
         return call.shares_position

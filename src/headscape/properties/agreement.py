@@ -7,14 +7,15 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from headscape.attention import attend, reference
+from headscape.attention import attend
 from headscape.attention.layer import prepare
-from headscape.attention.reference import AttentionInputs
+from headscape.call import definition
+from headscape.call.definition import AttentionCall
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding
 from headscape.errors import InputError
 from headscape.properties.probe import Factory, draw, randomise, shape
 from headscape.properties.tolerance import require
-from headscape.types import Positions
 
 FUSED_DIM = 16
 """A head dim that the fused kernels support."""
@@ -78,7 +79,7 @@ def _error(found: list[Tensor], exact: list[Tensor]) -> float:
 
 def _inputs(
     encoding: Encoding, heads: int, length: int, dtype: torch.dtype
-) -> tuple[AttentionInputs, list[Tensor]]:
+) -> tuple[AttentionCall, list[Tensor]]:
     """Return one attention call and the leaf tensors it is a function of."""
     encoding = copy.deepcopy(encoding).double()
     randomise(encoding)
@@ -105,5 +106,5 @@ def _gradients(
 
 def _largest_score(encoding: Encoding, heads: int, length: int) -> float:
     with torch.no_grad():
-        found = reference.scores(_inputs(encoding, heads, length, torch.float64)[0])
+        found = definition.scores(_inputs(encoding, heads, length, torch.float64)[0])
     return 1 + found.final[found.visible.expand_as(found.final)].abs().max().item()

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headscape.attention import reference
 from headscape.attention.layer import prepare
-from headscape.attention.reference import softmax
+from headscape.call import definition
+from headscape.call.definition import softmax
+from headscape.call.mixing import Rows
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, QueriesAndKeys, Side
 from headscape.errors import InputError
-from headscape.mixing import Rows
 from headscape.properties.probe import (
     HEAD_DIM,
     TRAINED,
@@ -23,7 +24,6 @@ from headscape.properties.probe import (
     tokens,
 )
 from headscape.properties.tolerance import close, require
-from headscape.types import Positions
 
 FAR = 2**17
 """Positions that no table is likely to have been written for."""
@@ -170,4 +170,4 @@ def distant(factory: Factory, heads: int, length: int) -> None:
 
 def _final(encoding: Encoding, q: Tensor, k: Tensor, x: Tensor, at: Tensor) -> Tensor:
     """Return the scores of tokens at some positions."""
-    return reference.scores(prepare(encoding, q, k, q, x, Positions(at, at))).final
+    return definition.scores(prepare(encoding, q, k, q, x, Positions(at, at))).final

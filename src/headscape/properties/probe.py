@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscape.attention import reference
-from headscape.attention.reference import AttentionInputs, Scores
+from headscape.call import definition
+from headscape.call.definition import AttentionCall, Scores
 from headscape.encodings import Encoding, Shape
 from headscape.gpt2 import GPT2, ModelConfig
 
@@ -143,7 +143,7 @@ def observe_in_place(
     """Return logits and scores of one pass through the model itself."""
     scores: list[Scores] = []
 
-    def watch(_: int, inputs: AttentionInputs) -> None:
-        scores.append(reference.scores(inputs))
+    def watch(_: int, inputs: AttentionCall) -> None:
+        scores.append(definition.scores(inputs))
 
     return Observed(subject(text, positions=positions, groups=groups, watch=watch), scores)

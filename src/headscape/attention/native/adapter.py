@@ -23,11 +23,11 @@ from torch import Tensor
 from headscape.attention.native import library
 from headscape.attention.native.fold import fold
 from headscape.attention.native.ops import MARGIN, REACH, TYPES, attention, contiguous
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, Pairwise, Perceptron, Sheared, Slope, Toeplitz
-from headscape.encodings.sticks import Sticks, Weighting
-from headscape.mixing import KeyConvolution, Mixing, PairPerceptron, Product
-from headscape.types import Positions
+from headscape.call.bias import Bias, Pairwise, Perceptron, Sheared, Slope, Toeplitz
+from headscape.call.definition import AttentionCall
+from headscape.call.mixing import KeyConvolution, Mixing, PairPerceptron, Product
+from headscape.call.positions import Positions
+from headscape.call.weighting import Sticks, Weighting
 
 _FOUND = library.load()
 _MISSING = _FOUND if isinstance(_FOUND, str) else None
@@ -42,7 +42,7 @@ def available() -> str | None:
     return _MISSING
 
 
-def refuses(inputs: AttentionInputs) -> str | None:
+def refuses(inputs: AttentionCall) -> str | None:
     """Return why the kernels do not support this call, or None if they do."""
     q = inputs.q
     if (missing := available()) is not None:
@@ -64,7 +64,7 @@ def refuses(inputs: AttentionInputs) -> str | None:
     return _refuses_mixing(inputs) or _refuses_weights(inputs)
 
 
-def _refuses_weights(inputs: AttentionInputs) -> str | None:
+def _refuses_weights(inputs: AttentionCall) -> str | None:
     if inputs.weighting is None:
         return None
     if not isinstance(inputs.weighting, Sticks):
@@ -76,7 +76,7 @@ def _refuses_weights(inputs: AttentionInputs) -> str | None:
     return None if inputs.sink is None else "the native kernels take stick-breaking without a sink"
 
 
-def _refuses_mixing(inputs: AttentionInputs) -> str | None:
+def _refuses_mixing(inputs: AttentionCall) -> str | None:
     mixing = inputs.mixing
     if mixing is None:
         return None
@@ -90,7 +90,7 @@ def _refuses_mixing(inputs: AttentionInputs) -> str | None:
     return _refuses_beside_mixing(inputs)
 
 
-def _refuses_beside_mixing(inputs: AttentionInputs) -> str | None:
+def _refuses_beside_mixing(inputs: AttentionCall) -> str | None:
     plain = "the native kernels mix scores without"
     if inputs.visible.window is not None:
         return f"{plain} a window"
@@ -109,12 +109,12 @@ def _refuses_beside_mixing(inputs: AttentionInputs) -> str | None:
     return None
 
 
-def attend(inputs: AttentionInputs) -> Float[Tensor, "b h t ev"]:
+def attend(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
     """Attention of rotated q and k over v."""
     return run(inputs)[0].to(inputs.q.dtype)
 
 
-def run(inputs: AttentionInputs) -> tuple[Float[Tensor, "b h t ev"], Float[Tensor, "b h t"]]:
+def run(inputs: AttentionCall) -> tuple[Float[Tensor, "b h t ev"], Float[Tensor, "b h t"]]:
     """Attention, and the logarithm of every softmax's denominator."""
     given = arguments(inputs)
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in given[4])
@@ -122,7 +122,7 @@ def run(inputs: AttentionInputs) -> tuple[Float[Tensor, "b h t ev"], Float[Tenso
     return out, lse
 
 
-def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
+def arguments(inputs: AttentionCall) -> tuple[Any, ...]:
     """What the operator of ops.py takes, up to `learns`."""
     q, k, v, bias, visible = inputs.q, inputs.k, inputs.v, inputs.bias, inputs.visible
     factor = inputs.mixing.table if isinstance(inputs.mixing, Product) else None
@@ -149,7 +149,7 @@ def arguments(inputs: AttentionInputs) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _at(inputs: AttentionInputs) -> list[Tensor]:
+def _at(inputs: AttentionCall) -> list[Tensor]:
     """Positions of queries and keys and, where there are any, their groups."""
     at = [inputs.positions.q, inputs.positions.k]
     visible = inputs.visible.chunks_as_groups(inputs.positions)

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from headscape.attention.native import library
 from headscape.attention.native.ops import TYPES
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Slope
+from headscape.call.bias import Slope
+from headscape.call.definition import AttentionCall
 
 MOST_DIM = 256
 
 
-def serves(inputs: AttentionInputs) -> bool:
+def serves(inputs: AttentionCall) -> bool:
     """Return whether one call supports this; it records nothing for autograd."""
     q, k, v = inputs.q, inputs.k, inputs.v
     return (
@@ -32,7 +32,7 @@ def serves(inputs: AttentionInputs) -> bool:
 
 
 def attend(
-    inputs: AttentionInputs, row: Float[Tensor, "#b h *one s"] | None, slope: Slope | None = None
+    inputs: AttentionCall, row: Float[Tensor, "#b h *one s"] | None, slope: Slope | None = None
 ) -> Float[Tensor, "b h 1 ev"]:
     """Attention of one query; with a slope, `row` contains its sums."""
     q, k, v = inputs.q.contiguous(), inputs.k, inputs.v

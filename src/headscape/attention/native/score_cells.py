@@ -19,15 +19,15 @@ from torch import Tensor
 
 from headscape.attention.native import adapter, library
 from headscape.attention.native.ops import fields_of
-from headscape.attention.reference import AttentionInputs, shared
-from headscape.bias import Sheared
+from headscape.call.bias import Sheared
+from headscape.call.definition import AttentionCall, shared
 from headscape.errors import InputError
 
 QUANTITIES = ("content", "bias", "final", "weights")
 Grid = Mapping[str, Float32[np.ndarray, "h r r"]]
 
 
-def refuses(inputs: AttentionInputs) -> str | None:
+def refuses(inputs: AttentionCall) -> str | None:
     """Why the scores cannot be reduced natively; None when they can."""
     if (reason := adapter.refuses(inputs)) is not None:
         return reason
@@ -45,9 +45,7 @@ def refuses(inputs: AttentionInputs) -> str | None:
 
 
 @torch.no_grad()
-def reduce_scores(
-    inputs: AttentionInputs, edges: Int64[np.ndarray, " edges"]
-) -> Mapping[str, Grid]:
+def reduce_scores(inputs: AttentionCall, edges: Int64[np.ndarray, " edges"]) -> Mapping[str, Grid]:
     """The mean, min and max of every cell, by quantity; NaN where a cell has no visible entry.
 
     `edges` are the first token of each cell, followed by the number of tokens.
@@ -79,7 +77,7 @@ def reduce_scores(
     return {name: _grid(total[n], least[n], greatest[n], seen) for n, name in enumerate(QUANTITIES)}
 
 
-def _adds_only(inputs: AttentionInputs) -> bool:
+def _adds_only(inputs: AttentionCall) -> bool:
     """Whether the bias is taken as added; a sheared one is not kept apart from the scores."""
     changes = inputs.mixing is not None or inputs.unrotated is not None or inputs.score_transform
     return not changes and not isinstance(inputs.bias, Sheared)
@@ -95,7 +93,7 @@ def _check_edges(edges: Int64[np.ndarray, " edges"], length: int) -> None:
         raise InputError(f"edges must rise from 0 to {length}, the number of tokens.")
 
 
-def _counts(inputs: AttentionInputs, edges: Int64[np.ndarray, " edges"]) -> np.ndarray:
+def _counts(inputs: AttentionCall, edges: Int64[np.ndarray, " edges"]) -> np.ndarray:
     """Visible entries per cell."""
     length, visible = inputs.q.shape[2], inputs.visible
     at, wide = np.arange(length)[:, None], length if visible.window is None else visible.window

@@ -5,11 +5,11 @@
 
 import torch
 
-from headscape.attention import reference
 from headscape.attention.layer import prepare
 from headscape.attention.native import adapter
+from headscape.call import definition
+from headscape.call.positions import Positions, Visible
 from headscape.encodings import build
-from headscape.types import Positions, Visible
 
 ENCODINGS = (
     "nope",
@@ -45,7 +45,7 @@ def largest_error() -> float:
         inputs = prepare(encoding, q, k, v, x, positions, visible=Visible(), scale=None)
         found, expected = (
             [out, *torch.autograd.grad(out, (q, k, v), upstream, retain_graph=True)]
-            for out in (adapter.attend(inputs), reference.attend(inputs))
+            for out in (adapter.attend(inputs), definition.attend(inputs))
         )
         for ours, exact in zip(found, expected, strict=True):
             error = (ours - exact).detach().abs().max() / exact.detach().abs().max()

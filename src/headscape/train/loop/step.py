@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headscape.attention import attend
-from headscape.attention.reference import AttentionInputs
+from headscape.call.definition import AttentionCall
 from headscape.gpt2 import GPT2
 from headscape.train.config.train_config import TrainConfig
 from headscape.train.data import Data
@@ -50,7 +50,7 @@ class Learner:
         """Return the attention path of the first layer in training, and why others were skipped."""
         taken: list[attend.Choice] = []
 
-        def watch(layer: int, inputs: AttentionInputs) -> None:
+        def watch(layer: int, inputs: AttentionCall) -> None:
             if layer == 0:
                 taken.append(attend.choose(inputs, self.config.path))
 

@@ -25,16 +25,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, inf
 
-from headscape.bias import Bias, dense
-from headscape.encodings.context import Transition
-from headscape.encodings.rotation import Turn
-from headscape.encodings.sticks import Weighting
-from headscape.mixing import Mixing, Rows
-from headscape.types import ALL, Positions, Visible
+from headscape.call.bias import Bias, dense
+from headscape.call.mixing import Mixing, Rows
+from headscape.call.positions import ALL, Positions, Visible
+from headscape.call.rotation import Turn
+from headscape.call.transition import Transition
+from headscape.call.weighting import Weighting
 
 
 @dataclass(frozen=True)
-class AttentionInputs:
+class AttentionCall:
     """Everything one layer's attention is a function of, as data.
 
     `assemble` makes it from an encoding and a layer's queries, keys and values, and checks it. The
@@ -95,7 +95,7 @@ class Scores:
 Tap = Callable[[Scores], None]
 
 
-def scores(inputs: AttentionInputs, rows: slice = ALL) -> Scores:
+def scores(inputs: AttentionCall, rows: slice = ALL) -> Scores:
     """Return all scores and weights of the queries in `rows`."""
     q = inputs.q[:, :, rows]
     heads = q.shape[1]
@@ -119,7 +119,7 @@ def scores(inputs: AttentionInputs, rows: slice = ALL) -> Scores:
 
 
 def weigh(
-    inputs: AttentionInputs,
+    inputs: AttentionCall,
     rotated: Float[Tensor, "b h r s"],
     added: Float[Tensor, "#b h r s"] | None,
     rows: slice = ALL,
@@ -168,7 +168,7 @@ def _softmax_with_sink(
 
 
 def _effective(
-    inputs: AttentionInputs, content: Tensor, added: Tensor | None, final: Tensor
+    inputs: AttentionCall, content: Tensor, added: Tensor | None, final: Tensor
 ) -> Float[Tensor, "b h t s"]:
     """Return final - content; for a plain bias the bias itself, without the rounding of the sum."""
     turned = inputs.unrotated is not None or inputs.transition is not None
@@ -177,12 +177,12 @@ def _effective(
     return torch.zeros_like(content) if added is None else added.expand_as(content)
 
 
-def refuses(inputs: AttentionInputs) -> str | None:  # noqa: ARG001
+def refuses(inputs: AttentionCall) -> str | None:  # noqa: ARG001
     """Return None: every call is served."""
     return None
 
 
-def attend(inputs: AttentionInputs, tap: Tap | None = None) -> Float[Tensor, "b h t ev"]:
+def attend(inputs: AttentionCall, tap: Tap | None = None) -> Float[Tensor, "b h t ev"]:
     """Return dense attention; `tap` is called with all scores."""
     found = scores(inputs)
     if tap is not None:

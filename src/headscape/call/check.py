@@ -11,17 +11,25 @@ from math import inf
 import torch
 from torch import Tensor
 
-from headscape.attention.reference import AttentionInputs
-from headscape.bias import Bias, Pairwise, Perceptron, Sheared, Slope, Toeplitz, covered_distances
-from headscape.encodings.context import Transition
+from headscape.call.bias import (
+    Bias,
+    Pairwise,
+    Perceptron,
+    Sheared,
+    Slope,
+    Toeplitz,
+    covered_distances,
+)
+from headscape.call.definition import AttentionCall
+from headscape.call.mixing import KeyConvolution, PairPerceptron, Product
+from headscape.call.positions import Positions, Visible
+from headscape.call.transition import Transition
 from headscape.errors import InputError
-from headscape.mixing import KeyConvolution, PairPerceptron, Product
-from headscape.types import Positions, Visible
 
 REBUILD = "make it with encoding.bias(LayerContext(positions, ...)) for this call"
 
 
-def check(inputs: AttentionInputs) -> None:
+def check(inputs: AttentionCall) -> None:
     """Raise InputError if the parts of a call do not fit together."""
     check_tensors(inputs.q, inputs.k, inputs.v)
     check_tokens(inputs.q, inputs.k, inputs.positions, inputs.visible)
@@ -30,7 +38,7 @@ def check(inputs: AttentionInputs) -> None:
     check_mixing(inputs)
 
 
-def check_bias(inputs: AttentionInputs) -> None:
+def check_bias(inputs: AttentionCall) -> None:
     """Raise InputError unless the bias was made for the heads and positions of the call."""
     bias = inputs.bias
     if bias is None:
@@ -51,7 +59,7 @@ def check_bias(inputs: AttentionInputs) -> None:
                 raise InputError(f"the bias was made for different positions.{role}: {REBUILD}.")
 
 
-def check_mixing(inputs: AttentionInputs) -> None:
+def check_mixing(inputs: AttentionCall) -> None:
     """Raise InputError unless the mixing was made for the heads and positions of the call."""
     mixing = inputs.mixing
     if isinstance(mixing, Product):
@@ -66,7 +74,7 @@ def check_mixing(inputs: AttentionInputs) -> None:
             )
 
 
-def _check_distances(bias: Bias, inputs: AttentionInputs) -> None:
+def _check_distances(bias: Bias, inputs: AttentionCall) -> None:
     """Raise InputError unless a table has every distance that the mask may show."""
     covered, (low, high) = covered_distances(bias), inputs.positions.bounds
     reach = inputs.visible.chunk if inputs.visible.window is None else inputs.visible.window
@@ -81,7 +89,7 @@ def _check_distances(bias: Bias, inputs: AttentionInputs) -> None:
         )
 
 
-def _shapes(bias: Bias, inputs: AttentionInputs) -> Mapping[str, tuple[Tensor, tuple[int, ...]]]:
+def _shapes(bias: Bias, inputs: AttentionCall) -> Mapping[str, tuple[Tensor, tuple[int, ...]]]:
     """Return the tensors of a bias that have an axis of heads, queries or keys; axis 0 may be 1."""
     b, h, t, _ = inputs.q.shape
     if isinstance(bias, Toeplitz):
@@ -132,7 +140,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise InputError(f"k has {k.shape[2]} keys, but v has {v.shape[2]}.")
 
 
-def check_shaping(inputs: AttentionInputs) -> None:
+def check_shaping(inputs: AttentionCall) -> None:
     """Raise InputError unless temperature, softcap, sink and transition fit the queries."""
     b, h, t, _ = inputs.q.shape
     if inputs.softcap is not None and not 0 < inputs.softcap < inf:
@@ -148,7 +156,7 @@ def check_shaping(inputs: AttentionInputs) -> None:
         _check_transition(inputs, inputs.transition)
 
 
-def _check_transition(inputs: AttentionInputs, given: Transition) -> None:
+def _check_transition(inputs: AttentionCall, given: Transition) -> None:
     b, h, t, e = inputs.q.shape
     count, keys = given.tensors[0].shape[2], inputs.k.shape[2]
     needed, found = given.shapes(b, h, count, e), [tuple(x.shape) for x in given.tensors]

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscape.types import ALL, Positions
+from headscape.call.positions import ALL, Positions
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.encodings.full_precision import full_precision
+from headscape.call.full_precision import full_precision
 
 BLOCK = 64
 """Largest number of queries that share an anchor."""

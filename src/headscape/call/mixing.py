@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, arange, cat
 
-from headscape.bias import Toeplitz, dense
-from headscape.types import Positions
+from headscape.call.bias import Toeplitz, dense
+from headscape.call.positions import Positions
 
 LEAK = 0.01
 """Slope of LeakyReLU below 0, in DAPE and DAPEv2."""

@@ -1,0 +1,11 @@
+"""One attention call as data, and its definition.
+
+positions.py    Positions, Visible: where queries and keys are, which keys a query sees
+bias.py         what is added to the scores
+mixing.py       how whole rows of scores are mixed
+rotation.py     what queries and keys are turned by
+transition.py   how keys change on the way to a query (reflections.py, decay.py)
+weighting.py    weights that are not a softmax
+scores.py       ObservedCall, and its scores, weights and output: the definition
+check.py        whether the parts of a call fit together
+"""
