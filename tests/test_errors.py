@@ -39,8 +39,8 @@ def test_anything_else_is_named(value: object, said: str) -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda model: model.capture("ab").grid(width="3").draw(), "inches above 0, got '3'"),
-        (lambda model: model.capture("ab").grid(width=0).draw(), "inches above 0, got 0"),
+        (lambda model: model.capture("ab").grid(width="3").draw(), "at most 100, got '3'"),
+        (lambda model: model.capture("ab").grid(width=0).draw(), "at most 100, got 0"),
         (lambda model: model.capture("ab").grid(columns="2"), "whole number, got '2'"),
         (lambda model: model.capture("ab").grid(quantity=3), "unknown quantity '3'"),
         (lambda model: model.capture(length="5"), "whole number, got '5'"),

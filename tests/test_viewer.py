@@ -64,7 +64,9 @@ def test_some_layers_and_heads() -> None:
     assert (pack.header["layers"], pack.header["heads"]) == ([1], [3, 5])
     some = capture(nano("dapev2+kerple"), tokens, heads=[3], quantities=("bias",))
     assert some.bias().shape == (1, 20, 20)
-    with pytest.raises(InputError, match="layer 2: DAPEv2 mixes heads and only some of them"):
+    with pytest.raises(
+        InputError, match="layer 2: scores of all heads are mixed and only some of them"
+    ):
         some.pack()
 
 

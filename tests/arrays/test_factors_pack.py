@@ -159,15 +159,15 @@ def changed(path: Path, **header: object) -> None:
     [
         ({"format": 99}, "format 99 and this version reads 4: capture it again, or upgrade"),
         ({"factors": {}}, "keeps maps instead of factors"),
-        ({"length": 74}, "do not fit its description"),
-        ({"length": "x"}, "not a whole number"),
+        ({"length": 74}, "has 74 tokens and 75 pieces"),
+        ({"length": "x"}, "its length cannot be 'x'"),
         ({"heads": [0, 1]}, "do not fit its description"),
         (
             {"layers": [4], "factors": {"4": {"scale": 1, "bias": None}}},
-            "layer 4 cannot be read .*'q'",
+            "the description of layer 4 is wrong",
         ),
-        ({"factors": {"3": 5}}, "layer 3 cannot be read"),
-        ({"model": 5}, "description cannot be read"),
+        ({"factors": {"3": 5}}, "its factors cannot be"),
+        ({"model": 5}, "its model cannot be 5"),
         ({"causal": "left out"}, "has no causal"),
     ],
 )

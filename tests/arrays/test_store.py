@@ -108,7 +108,7 @@ def test_other_kinds_of_file(saved, tmp_path):
     with pytest.raises(InputError, match="not a headscape capture"):
         load(tmp_path / "plain")
     _with_metadata(saved[1], lambda described: described.update(kind="checkpoint"))
-    with pytest.raises(InputError, match="is a headscape checkpoint"):
+    with pytest.raises(InputError, match="is a headscape 'checkpoint'"):
         load(saved[1])
 
 

@@ -16,7 +16,8 @@ def given(**changes: object) -> SimpleNamespace:
     """Consistent arguments with changes; AttentionCall itself checks shapes under pytest."""
     q = torch.zeros(2, 3, 5, 8)
     fits = {"q": q, "k": q, "v": q, "positions": Positions.span(5), "visible": Visible()}
-    fits |= {"sink": None, "softcap": None, "temperature": None, "transition": None}
+    absent = ("bias", "mixing", "sink", "softcap", "temperature", "transition")
+    fits |= dict.fromkeys(absent)
     return SimpleNamespace(**(fits | changes))
 
 

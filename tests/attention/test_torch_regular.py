@@ -208,7 +208,6 @@ def test_sums_that_jump_are_not_rounded_by_their_size(size: float, weighted: boo
     leaves.append(torch.where(torch.rand(1, h, t) < 0.5, steps, steps / 1e3 / size).cumsum(-1))
     leaves += [torch.rand(1, h, t, dtype=torch.float64)] if weighted else []
     upstream = torch.randn(1, h, t, e, dtype=torch.float64)
-    made = build("fox", heads=h, head_dim=e, width=8, train_length=t)
 
     def outcome(path: object, dtype: torch.dtype) -> list[Tensor]:
         q, k, v, total, *weight = given = [
@@ -216,7 +215,7 @@ def test_sums_that_jump_are_not_rounded_by_their_size(size: float, weighted: boo
         ]
         bias = Slope(weight[0] if weight else None, total, total)
         at = Positions.span(t)
-        out = path(AttentionCall(q, k, v, made, bias, at, Visible(), e**-0.5))
+        out = path(AttentionCall(q, k, v, bias, at, Visible(), e**-0.5))
         return [out.detach(), *torch.autograd.grad(out, given, upstream.to(dtype))]
 
     exact = outcome(definition.attend, torch.float64)

@@ -162,7 +162,7 @@ def test_every_shipped_schedule_is_described(call, name: str) -> None:
         (["encodings", "rope:window=0,nope"], "window must be at least 1, got 0"),
         (["encodings", "cohere2,rope"], "'cohere2' is a schedule of layers"),
         (["encodings", "albi"], "unknown encoding 'albi': did you mean 'alibi'"),
-        (["encodings", "dapv2+kerple"], "unknown wrapper 'dapv2': did you mean 'dapev2'"),
+        (["encodings", "dapv2+kerple"], "unknown encoding 'dapv2': did you mean 'dapev2'"),
         (["encodings", "dape"], "write 'dape+kerple'"),
         (["train", "--preset", "nanoo", "--out", "x"], "did you mean 'nano'"),
         (["train", "--encoding", "alibi", "--field", "slope=mpt", "--out", "x"], "'slope'"),

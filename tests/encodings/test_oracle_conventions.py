@@ -92,7 +92,9 @@ ONE_WAY = (
 TWO_WAYS = [
     name
     for name in (*SUBJECTS, "dapev2+fox")
-    if name not in SHAPED and name.partition(":")[0] not in ONE_WAY
+    if name not in SHAPED
+    and name.partition(":")[0] not in ONE_WAY
+    and not set(name.split("+")) & set(ONE_WAY)
 ]
 
 

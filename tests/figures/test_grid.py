@@ -254,7 +254,7 @@ def test_widths_that_cannot_be_drawn():
     made = capture(alibi(12, 16))
     with pytest.raises(InputError, match=r"12 columns do not fit into 3\.3 inches"):
         Grid.of(made, columns=12, width=3.3).draw()
-    with pytest.raises(InputError, match="inches above 0, got -1"):
+    with pytest.raises(InputError, match="at most 100, got -1"):
         Grid.of(made, width=-1).draw()
     with pytest.raises(InputError, match="columns must be at least 1, got 0"):
         Grid.of(made, columns=0)

@@ -162,7 +162,7 @@ def test_halves_and_partial_rotation_use_the_same_bands() -> None:
     ]
     use.append(np.linalg.norm(q[:, 4:], axis=1).mean() * np.linalg.norm(k[:, 4:], axis=1).mean())
     close(found.bands[0, 0], np.array(use) / sum(use))
-    assert wavelengths(pairs.encoding, LENGTH)[-1] == np.inf  # type: ignore[arg-type]
+    assert wavelengths(pairs)[-1] == np.inf  # type: ignore[index]
 
 
 def test_grouped_keys_are_measured_by_query_head() -> None:

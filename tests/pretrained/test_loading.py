@@ -45,7 +45,7 @@ def test_an_encoder_opens_as_what_its_config_names(tmp_path: Path) -> None:
 
 def test_the_read_table_is_the_models_own() -> None:
     theirs = FAMILIES["mpnet"].build()
-    encoding = observed(load(theirs))[0].encoding
+    encoding = load(theirs)._reading.layers[0].encoding  # type: ignore[attr-defined]
     assert torch.equal(encoding.table.weight, theirs.encoder.relative_attention_bias.weight)
     opt = FAMILIES["opt"].build()
     found = load(opt)._reading.at_input.table.weight  # type: ignore[attr-defined]

@@ -209,6 +209,18 @@ class RandomConstant(Plain):
         return Toeplitz(right.table * self.factor, right.zero)
 
 
+class _Doubled(Toeplitz):
+    def block(self, positions: Positions, rows: slice, cols: slice) -> Tensor:
+        return 2 * super().block(positions, rows, cols)
+
+
+class DoublesItsTable(Plain):
+    """Returns a table whose blocks are not its entries, which kernels read."""
+
+    def bias(self, layer: LayerContext) -> Toeplitz:
+        return _Doubled(**vars(super().bias(layer)))
+
+
 class UnflaggedBias(Plain):
     """Adds a bias without saying so."""
 

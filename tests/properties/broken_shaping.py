@@ -45,6 +45,8 @@ class HeatsTwice(ALiBi):
 class ForgetsTheSink(ALiBi):
     """Leaves the sink out when it decodes one token."""
 
+    rotates = False
+
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape, ALiBiConfig(sink=True))
         self.queries = 0

@@ -13,6 +13,7 @@ from headscape.properties.probe import Factory
 from properties import formulas
 from properties.broken_biases import (
     ClampsInForward,
+    DoublesItsTable,
     ForgetsTheOffset,
     HidesABuffer,
     KeepsABuffer,
@@ -66,6 +67,7 @@ BROKEN: dict[type[Encoding], set[str]] = {
     MixesTheBatch: {"rows", "formula"},
     RandomConstant: {"round_trip", "formula"},
     UnflaggedBias: {"flags"},
+    DoublesItsTable: {"agreement", "formula", "packing", "padding"},
     OverClaims: {"claims", "distant"},
     UnderClaims: {"claims"},
     WindowOffByOne: {"formula"},
@@ -75,7 +77,7 @@ BROKEN: dict[type[Encoding], set[str]] = {
     ForgetsTheCarry: {"decoding"},
     ConvolvesAcrossDocuments: {"packing", "padding"},
     KeepsOldKeys: {"decoding"},
-    BreaksFromTheFarEnd: {"formula", "flags"},
+    BreaksFromTheFarEnd: {"formula"},
     UnflaggedWeights: {"flags"},
     CountsQueriesFromZero: {"decoding", "formula"},
     PositionToContentBackwards: {"formula"},

@@ -5,8 +5,8 @@ a call would silently return a wrong result: hidden pairs may lie outside of a b
 is read by a clamped index, and a visible pair outside of it would get the value of a nearer one.
 """
 
+import math
 from collections.abc import Mapping
-from math import inf
 
 import torch
 from torch import Tensor
@@ -143,7 +143,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 def check_shaping(inputs: AttentionCall) -> None:
     """Raise InputError unless temperature, softcap, sink and transition fit the queries."""
     b, h, t, _ = inputs.q.shape
-    if inputs.softcap is not None and not 0 < inputs.softcap < inf:
+    if inputs.softcap is not None and not 0 < inputs.softcap < math.inf:
         raise InputError(f"softcap must be positive and finite, got {inputs.softcap}.")
     sink, temperature = inputs.sink, inputs.temperature
     if sink is not None and tuple(sink.shape) != (h,):

@@ -67,7 +67,8 @@ def refuses(inputs: AttentionCall) -> str | None:
 def _refuses_weights(inputs: AttentionCall) -> str | None:
     if inputs.weighting is None:
         return None
-    if not isinstance(inputs.weighting, Sticks):
+    # Exact types: a subclass may compute something else.
+    if type(inputs.weighting) is not Sticks:
         kind = type(inputs.weighting).__name__
         return f"the native kernels compute a softmax or stick-breaking, not {kind}"
     if inputs.bias is not None or inputs.mixing is not None:
@@ -80,10 +81,10 @@ def _refuses_mixing(inputs: AttentionCall) -> str | None:
     mixing = inputs.mixing
     if mixing is None:
         return None
-    if isinstance(mixing, Product):
+    if type(mixing) is Product:
         both = "the native kernels multiply scores by a table only without a bias"
         return None if inputs.bias is None else both
-    if not isinstance(mixing, PairPerceptron | KeyConvolution):
+    if type(mixing) not in (PairPerceptron, KeyConvolution):
         return f"the native kernels do not mix scores as {type(mixing).__name__} does"
     if isinstance(mixing, KeyConvolution) and mixing.in_weight.shape[2] > MOST_TAPS:
         return f"the native kernels take convolutions of up to {MOST_TAPS} keys"
