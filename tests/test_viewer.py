@@ -99,7 +99,7 @@ def test_a_model_reads_the_text_given() -> None:
     pack, run = open_source(nano(), "Hello")
     assert pack.header["pieces"] == ["H", "e", "l", "l", "o"]
     assert run is not None
-    with pytest.raises(InputError, match="only captures are shown, and no model"):
+    with pytest.raises(InputError, match="text is given, but every source is a capture"):
         headscape.view(pack, text="Hello", html="a.html")
 
 

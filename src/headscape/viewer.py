@@ -46,7 +46,7 @@ def view(
     if not sources:
         raise InputError("view needs at least one capture, run or model.")
     if text is not None and all(_is_capture(source) for source in sources):
-        raise InputError("only captures are shown, and no model to read the text: leave it out.")
+        raise InputError("text is given, but every source is a capture: leave text out.")
     if html is not None:
         check_output(html, KINDS["html"])
     opened = [open_source(source, text) for source in sources]

@@ -31,3 +31,23 @@ def test_both_directions_without_a_mask():
     profile = Profile.of(maps)
     np.testing.assert_array_equal(profile.distance, [-2, -1, 0, 1, 2])
     np.testing.assert_array_equal(profile.mean[0], [2, 3, 4, 5, 6])
+
+
+def test_a_profile_is_read_in_small_blocks():
+    """Longer than a band of distances, so that every diagonal is put together from blocks."""
+    maps = cable(2, 300, seed=2)
+    largest = 0
+
+    def read(rows, cols):
+        nonlocal largest
+        block = maps[:, rows, cols]
+        largest = max(largest, block.size)
+        return block
+
+    found = Profile.of_blocks(read, 300, causal=True)
+    np.testing.assert_array_equal(found.distance, np.arange(300))
+    for distance in (0, 1, 127, 128, 129, 255, 256, 299):
+        entries = np.array([maps[:, i, i - distance] for i in range(distance, 300)], np.float64)
+        np.testing.assert_allclose(found.mean[:, distance], entries.mean(0), atol=1e-12)
+        np.testing.assert_array_equal(found.max[:, distance], entries.max(0))
+    assert largest <= 2 * 128 * 256

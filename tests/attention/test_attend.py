@@ -103,12 +103,14 @@ def test_flex_gradients_reach_what_is_learned(name: str) -> None:
 @pytest.mark.slow
 @quiet
 @pytest.mark.parametrize("name", ["alibi", "nope"])
-def test_flex_compiled_equals_the_definition(name: str) -> None:
-    whole = inputs(subject(name, torch.float32), dtype=torch.float32)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            flex.attend(whole), definition.attend(whole), rtol=1e-4, atol=1e-5
-        )
+def test_flex_compiled_equals_the_definition_at_several_lengths(name: str) -> None:
+    encoding = subject(name, torch.float32)
+    for queries in (LENGTH, 33, 20):
+        whole = inputs(encoding, queries, dtype=torch.float32)
+        with torch.no_grad():
+            torch.testing.assert_close(
+                flex.attend(whole), definition.attend(whole), rtol=1e-4, atol=1e-5
+            )
 
 
 SERVED_BY_NATIVE = [

@@ -105,7 +105,7 @@ def test_encodings_that_cannot_meet_are_refused_by_name(name: str, sentence: str
 
 
 @pytest.mark.parametrize("name", ["rope+fox", "path+fox", "kerple-power+kerple-weight"])
-def test_a_model_with_a_combination_is_saved_captured_and_generates(name: str, tmp_path) -> None:
+def test_a_model_with_a_combination_is_saved_and_captured(name: str, tmp_path) -> None:
     model = hs.GPT2.from_preset("nano", encoding=name, vocabulary=257)
     model.save_pretrained(tmp_path / "model")
     again = hs.GPT2.from_pretrained(tmp_path / "model")

@@ -42,7 +42,7 @@ def test_an_unknown_encoding_names_the_nearest(wrong: str, nearest: str) -> None
     assert listed.split(", ") == [*ENCODINGS, *SHIPPED]
 
 
-@pytest.mark.parametrize("encoding", ["pope", "nope,pope", "dape+pope"])
+@pytest.mark.parametrize("encoding", ["pope", "nope,pope", "dape+pope", "pope+kerple"])
 def test_a_weighted_norm_after_a_rotation_that_widens(encoding: str) -> None:
     fields = {"layers": 2, "heads": 2, "width": 8, "encoding": encoding, "qk_norm": "after"}
     for built in (lambda: GPT2(ModelConfig(**fields)), lambda: TrainConfig(**fields)):

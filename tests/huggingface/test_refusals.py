@@ -166,6 +166,17 @@ def test_load_takes_only_what_was_saved_with_an_encoding(tmp_path: Any) -> None:
         load(tmp_path)
 
 
+def test_load_opens_no_pickle_that_an_index_names(tmp_path: Path) -> None:
+    model = build("llama")
+    set_encoding(model, "cable")
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "weights.bin")
+    index = {"metadata": {}, "weight_map": {"model.embed_tokens.weight": "weights.bin"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"names the file 'weights.bin': weights must be"):
+        load(tmp_path)
+
+
 def test_without_transformers_a_sentence_says_what_to_install(tmp_path: Path) -> None:
     block = "import sys; sys.modules['transformers'] = None; from headscape.cli import main; main()"
     done = subprocess.run(

@@ -114,7 +114,7 @@ def test_an_input_is_refused_under_any_name(link: str, tmp_path: Path) -> None:
     else:
         path.symlink_to(given)
     reads = [given.parent if link == "folder" else given]
-    with pytest.raises(InputError, match="it is an input of this command"):
+    with pytest.raises(InputError, match="it is one of the inputs"):
         check_output(path, KINDS["md"], reads=reads)
 
 

@@ -9,7 +9,7 @@
 
 Each has `refuses(call)`, the reason why it does not serve a call, and `attend(call)`. `auto` takes
 the first of decode, native and sdpa (on GPUs only) that serves the call, and otherwise torch, which
-serves every call. FlexAttention, which was never run on a GPU here, is taken only by name. A path
+serves every call. FlexAttention is taken only by name. Nothing was ever run on a GPU here. A path
 asked for by name runs, or raises an InputError with the reason. `choose` returns the path that
 would run and why the ones before it do not.
 """

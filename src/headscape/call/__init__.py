@@ -6,6 +6,6 @@ mixing.py       how whole rows of scores are mixed
 rotation.py     what queries and keys are turned by
 transition.py   how keys change on the way to a query (reflections.py, decay.py)
 weighting.py    weights that are not a softmax
-scores.py       ObservedCall, and its scores, weights and output: the definition
+definition.py   AttentionCall, and its scores, weights and output
 check.py        whether the parts of a call fit together
 """

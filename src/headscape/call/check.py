@@ -63,7 +63,7 @@ def check_mixing(inputs: AttentionCall) -> None:
     """Raise InputError unless the mixing was made for the heads and positions of the call."""
     mixing = inputs.mixing
     if isinstance(mixing, Product):
-        _check_distances(mixing.table, inputs)
+        _check_distances(mixing.table, inputs, "mixing")
     if isinstance(mixing, PairPerceptron | KeyConvolution):
         heads = inputs.q.shape[1]
         channels = heads * (1 if inputs.bias is None else 2)
@@ -74,7 +74,7 @@ def check_mixing(inputs: AttentionCall) -> None:
             )
 
 
-def _check_distances(bias: Bias, inputs: AttentionCall) -> None:
+def _check_distances(bias: Bias, inputs: AttentionCall, name: str = "bias") -> None:
     """Raise InputError unless a table has every distance that the mask may show."""
     covered, (low, high) = covered_distances(bias), inputs.positions.bounds
     reach = inputs.visible.chunk if inputs.visible.window is None else inputs.visible.window
@@ -84,8 +84,9 @@ def _check_distances(bias: Bias, inputs: AttentionCall) -> None:
         low = max(low, 0)
     if covered is not None and low <= high and not covered[0] <= low <= high <= covered[1]:
         raise InputError(
-            f"the bias covers distances {covered[0]} to {covered[1]}, but the positions have "
-            f"{low} to {high}: {REBUILD}."
+            f"the {name} covers distances {covered[0]} to {covered[1]}, but the positions have "
+            f"{low} to {high}: make it with encoding.{name}(LayerContext(positions, ...)) for this "
+            f"call."
         )
 
 

@@ -7,7 +7,7 @@
     out_i      = sum_j weights_ij v_j
 
 Temperature, softcap and sink are left out where they are None. With a transition, the
-tokens between key and query change the key in R(q_i) . R(k_j) (encodings/reflections.py, decay.py).
+tokens between key and query change the key in R(q_i) . R(k_j) (reflections.py, decay.py).
 A weighting replaces the softmax. k and v may have fewer heads than q: consecutive query heads then
 share keys and values (grouped queries).
 

@@ -1,7 +1,7 @@
 """The base class of all encodings, and the types they share.
 
-A model calls an encoding in six places; a paper's class overrides the ones it uses. Each takes one
-argument with everything it may depend on (context.py):
+A model calls an encoding in six places; a paper's class overrides the ones it uses. `turn`,
+`stream`, `bias` and `mixing` take one argument with everything they may depend on (context.py):
 
     embed      the token embeddings, once, at the input       learned, sinusoidal
     turn       the angles queries and keys are rotated by     RoPE, xPos; PoPE overrides `rotate`

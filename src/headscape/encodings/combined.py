@@ -5,8 +5,8 @@
     mixing     that of the one that mixes, with the sum as its bias
     weighting  that of the one that does not use the softmax
 
-Two encodings cannot meet if both rotate, both mix scores, both make weights, both read the same
-thing off the layer's input, or one acts on the embeddings. The fields of every config (window,
+Two encodings cannot be combined if both rotate, both mix scores, both make weights, both read the
+same thing off the layer's input, or one acts on the embeddings. The fields of every config (window,
 sink, temperature ...) belong to the combination; a part has only its own.
 """
 
@@ -65,6 +65,7 @@ class Combined(Encoding):
         self.paper = "; ".join(dict.fromkeys(part.paper for part in parts))
         self.adds_bias = any(part.adds_bias for part in parts)
         self.rotates = any(part.rotates for part in parts)
+        self.widens = any(part.widens for part in parts)
         self.streams = any(part.streams for part in parts)
         self.cacheable_keys = all(part.cacheable_keys for part in parts)
         self.shift_invariant = all(part.shift_invariant for part in parts)
@@ -81,7 +82,7 @@ class Combined(Encoding):
         return cast("list[Encoding]", list(self.parts))
 
     def _check(self, parts: Sequence[Encoding]) -> None:
-        """Refuse parts that cannot meet, by name."""
+        """Refuse parts that cannot be combined, by name."""
         for part in parts:
             if part.at_input:
                 raise InputError(
@@ -191,10 +192,13 @@ class Combined(Encoding):
 
     def conventions(self) -> dict[str, object]:
         """Return the fields of all parts and those of every config."""
-        found: dict[str, object] = {}
+        shared, found = super().conventions(), dict[str, object]()
         for part in self.members:
-            found |= part.conventions()
-        return found | super().conventions()
+            for name, value in part.conventions().items():
+                if name not in shared:
+                    same = found.get(name, value) == value
+                    found[name if same else f"{part.title}.{name}"] = value
+        return found | shared
 
 
 def _carry(stream: Stream | None) -> object:

@@ -31,6 +31,7 @@ class Wrapper(Encoding):
         self.adds_bias = base.adds_bias
         self.rotates = base.rotates
         self.widens = base.widens
+        self.widens = base.widens
         self.streams = base.streams
         self.no_bidirectional_form = base.no_bidirectional_form
         self.cacheable_keys = base.cacheable_keys

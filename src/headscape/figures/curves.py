@@ -80,8 +80,12 @@ class Curves(View):
             "unit": capture.unit,
             **options,
         }
-        maps = np.stack([capture.head(layer, quantity, head) for head in heads])
-        return cls(profile=Profile.of(maps), titles=head_titles(heads), **shown)
+        profile = Profile.of_blocks(
+            lambda rows, cols: capture.block(layer, quantity, heads, rows, cols),
+            capture.length,
+            causal=capture.causal,
+        )
+        return cls(profile=profile, titles=head_titles(heads), **shown)
 
     def draw(self) -> Figure:
         """Return the drawn curves; axes have the ids `panel-1` and so on."""

@@ -70,7 +70,7 @@ class Exported:
                 about=dict(entry["about"]),
                 sha256=str(entry["sha256"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InputError(f"{source}: the entry {ENTRY!r} is damaged ({error}).") from error
 
     def is_unchanged(self, folder: Path) -> bool:

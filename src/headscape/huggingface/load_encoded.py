@@ -12,17 +12,27 @@ from headscape.errors import InputError
 from headscape.huggingface.attention_function import register
 from headscape.huggingface.own_encoding import ENCODING
 from headscape.huggingface.replace_position import set_encoding
+from headscape.pretrained.model_folder import checked_folder, explained
 
 
 def load(folder: Path | str, **options: Any) -> Any:
     """Return the model in a folder, as the class it was saved from.
 
-    `options` go to from_pretrained.
+    `options` go to from_pretrained. As with `headscape.load`, only safetensors files inside the
+    folder are opened and no code of the folder is run.
     """
     import transformers
 
     register()
-    config = transformers.AutoConfig.from_pretrained(folder)
+    with checked_folder(Path(folder)) as files:
+        return _load(transformers, Path(folder), files.view, options)
+
+
+def _load(transformers: Any, folder: Path, view: Path, options: dict[str, Any]) -> Any:
+    """Return the model whose checked files are linked from `view`."""
+    given = {"local_files_only": True, "trust_remote_code": False}
+    with explained(folder, "is not a model that transformers loads", view):
+        config = transformers.AutoConfig.from_pretrained(view, **given)
     records = getattr(config, ENCODING, None)
     if not records:
         raise InputError(
@@ -38,6 +48,7 @@ def load(folder: Path | str, **options: Any) -> Any:
             set_encoding(self, **fields, **record["fields"])
 
     encoded: Any = type(kind.__name__, (kind,), {"__init__": build, "__module__": kind.__module__})
-    model = encoded.from_pretrained(folder, config=config, **options)
-    model.__class__ = kind
+    with explained(folder, "is not a model that transformers loads", view, runs_ours=True):
+        model = encoded.from_pretrained(view, config=config, **{**given, **options})
+    model.__class__, model.name_or_path = kind, str(folder)
     return model

@@ -1,6 +1,6 @@
 """Which existing files may be replaced: those of the kind that is written, and never an input.
 
-A file that a user names (--out, --html, `save`) replaces nothing but a file of its own kind: a
+A file that a user names replaces nothing but a file of its own kind: a
 picture replaces any picture of its format, and a table, a page or a capture only one that headscape
 wrote. Kinds are recognised by their first bytes, not by their names. An empty file is of any kind.
 """
@@ -86,7 +86,7 @@ def check_output(
         for source in map(Path, reads):
             if _is_input(target, source):
                 raise InputError(
-                    f"cannot write {path}: it is an input of this command; choose a different name."
+                    f"cannot write {path}: it is one of the inputs; choose a different name."
                 )
         empty = target.stat().st_size == 0
     with reporting("read", path):

@@ -81,8 +81,14 @@ def checked_folder(folder: Path) -> Iterator[ModelFiles]:
     with reporting("read", folder):
         texts = [path for path in folder.iterdir() if path.suffix in VOCABULARIES]
     for path in texts:
-        if path.is_file() and path.stat().st_size <= MAX_BYTES:
-            files[path.name] = path
+        if not path.is_file():
+            continue
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(
+                f"{path} has {path.stat().st_size:,} bytes, more than the {MAX_BYTES:,} that a "
+                f"vocabulary may have."
+            )
+        files[path.name] = path
     inside = _inside(folder)
     targets = {name: _target(path, inside) for name, path in files.items()}
     with _links(targets) as view:

@@ -104,9 +104,11 @@ def steps(run: Path) -> list[tuple[int, Path]]:
         match = NAME.fullmatch(folder.name)
         try:
             found.append((_read_state(folder)[0].step, folder))
-        except InputError:
+        except InputError as error:
             if match:
                 found.append((int(match[1]), folder))
+            elif not isinstance(error, DamagedError):
+                raise
     # Of two folders of a step, the one with its own name comes last.
     return sorted(found, key=lambda item: (item[0], item[1].name == folder_name(item[0]), item[1]))
 
