@@ -1,5 +1,7 @@
 """What a user can ask for wrongly: one sentence that names the value and the way out."""
 
+from pathlib import Path
+
 import jaxtyping
 import pytest
 import torch
@@ -160,3 +162,16 @@ def test_a_sequence_longer_than_learned_can_hold() -> None:
     with pytest.raises(InputError, match=r"position 8 is past the learned table's 8 rows") as error:
         model(torch.zeros(1, 9, dtype=torch.long))
     sentence(error)
+
+
+def test_weights_are_not_saved_into_a_training_run(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    model = GPT2(ModelConfig(layers=1, heads=2, width=8, vocabulary=9, train_length=8))
+    with pytest.raises(InputError, match="run is a training run: choose a different folder"):
+        model.save_pretrained(tmp_path / "run")
+    assert not list((tmp_path / "run").glob("*.safetensors"))
+
+
+def test_a_plus_without_an_encoding() -> None:
+    with pytest.raises(InputError, match="'rope\\+' has a plus without an encoding beside it"):
+        build("rope+", **SHAPE)

@@ -67,6 +67,6 @@ def _choose(what: str, number: int, captured: Sequence[int]) -> int:
         there = ", ".join(map(str, captured))
         raise InputError(
             f"{what} {number} is not in this capture, which contains {what} {there} "
-            "(counted from 0)."
+            f"(counted from 0): capture the {what}s you need."
         )
     return number

@@ -82,7 +82,9 @@ def capture(
     ] = False,
     plugin: Plugin = None,
 ) -> None:
-    """Store the scores, bias and weights of every head in a file.
+    """Store the scores, bias and weights of every head of the last layer in a file.
+
+    `--layers all` stores every layer.
 
     Per layer and head: content scores, positional bias, final scores and attention weights.
 

@@ -29,7 +29,8 @@ def check(
     from headscape.encodings.plugins import load_plugin
     from headscape.properties import check as check_properties
 
-    names = load_plugin(Path(encoding)) if encoding.endswith(".py") else [encoding]
+    file = Path(encoding)
+    names = load_plugin(file) if file.suffix == ".py" or file.is_file() else [encoding]
     failed = 0
     for name in names:
         for result in check_properties(name):

@@ -171,6 +171,8 @@ def kinds(name: str) -> Kinds:
     wrapper, parts = split_name(name)
     found = []
     for part in parts:
+        if not part:
+            raise InputError(f"{name!r} has a plus without an encoding beside it.")
         base = "nope" if part == "none" else part  # DAPE's authors write "none" for scores alone
         if base not in ENCODINGS and base not in WRAPPERS:
             _load_installed(base)

@@ -189,7 +189,12 @@ class GPT2(nn.Module):
         return model
 
     def save_pretrained(self, folder: FilePath | str) -> None:
-        """Write weights and every convention to a folder: safetensors and JSON."""
+        """Write weights and every convention to a folder: safetensors and JSON.
+
+        The folder of a training run is refused: it would then contain two models.
+        """
+        if (FilePath(folder) / "checkpoints").is_dir():
+            raise InputError(f"{folder} is a training run: choose a different folder.")
         weights.write(FilePath(folder), self.config, self.conventions(), self.tensors())
 
     def tensors(self) -> dict[str, Tensor]:

@@ -90,6 +90,8 @@ def stretch(model: LoadedModel, extension: str) -> StretchedModel:
 
 def _open_weights(folder: Path, tokenizer: Tokenizer | None) -> GPT2Model:
     """A folder of weights, ours or Hugging Face's GPT-2, with its tokenizer if there is one."""
+    if folder.suffix == ".gguf" and not folder.exists():
+        raise InputError(f"there is no file {folder}.")
     if folder.suffix == ".gguf" and not folder.is_dir():
         raise InputError(
             f"{folder} is opened as hf:{folder}, which needs pip install 'headscape[gguf]'."
