@@ -9,10 +9,10 @@ from types import ModuleType
 from sphinx.pycode import ModuleAnalyzer
 
 import headscape
-from headscape import bias, types
-from headscape.encodings import base
+from headscape.call import bias, mixing, positions
+from headscape.encodings import base, context
 
-BLOCKS = (base, types, bias)
+BLOCKS = (base, context, positions, bias, mixing)
 """Modules that somebody who writes an encoding needs besides `import headscape as hs`."""
 FENCE = "`" * 8
 EXAMPLE = re.compile(r"^( *)>>> .*\n(?:\1\S.*(?:\n|\Z))*", re.MULTILINE)
