@@ -35,9 +35,9 @@ app = typer.Typer(
 for register in REGISTER:
     register(app)
 
-SPIN_COUNT = "1000"
-"""Iterations for which an OpenMP thread that waits spins before it sleeps, about 50 microseconds:
-longer than the pauses between most operations of a step, much shorter than a time slice."""
+SPIN_COUNT = "3000"
+"""Iterations for which an OpenMP thread that waits spins before it sleeps; docs/training.md has
+what other values cost on idle and on busy cores."""
 
 
 def _version(*, wanted: bool) -> None:
