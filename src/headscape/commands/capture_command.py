@@ -82,7 +82,7 @@ def capture(
     ] = False,
     plugin: Plugin = None,
 ) -> None:
-    """Store the scores, bias and weights of every head of the last layer in a file.
+    """Store what the heads of the last layer do with a text.
 
     `--layers all` stores every layer.
 
