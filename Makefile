@@ -19,7 +19,7 @@ listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyprojec
 setup: $(VENV)/.installed
 
 # The kernel compiles on one core while torch is unpacked on another.
-$(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard src/headscape/attention/native/*.?pp)
+$(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard src/headscape/kernels/native/*.?pp)
 	$(PYTHON) -m venv $(VENV)
 	$(MAKE) --no-print-directory --jobs 2 dependencies package
 	touch $@
@@ -85,7 +85,7 @@ fuzz: $(VENV)/.tested
 	PYTHONPATH=tests $(BIN)/python -m fuzz.published
 	PYTHONPATH=tests $(BIN)/python -m fuzz.models
 	PYTHONPATH=tests $(BIN)/python -m fuzz.viewer_messages
-	if command -v npm; then npm --prefix viewer ci --ignore-scripts && npm --prefix viewer run fuzz; fi
+	if command -v npm; then npm --prefix web ci --ignore-scripts && npm --prefix web run fuzz; fi
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

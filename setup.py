@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-NATIVE = "src/headscape/attention/native"
+NATIVE = "src/headscape/kernels/native"
 COMMON = [
     "-std=c++17",
     "-O3",
@@ -37,7 +37,7 @@ FLAGS = {
     "kernel_portable.cpp": [],
     "api.cpp": ["-fvisibility=default"],
 }
-LIBRARY = "headscape.attention.native.kernels"
+LIBRARY = "headscape.kernels.native.kernels"
 
 
 class BuildKernels(build_ext):

@@ -29,13 +29,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.peers import peers
 from benchmarks.plots import plot
 from benchmarks.timing import Step, peak_megabytes, ratios, times
-from headscape.attention import torch_blocks
-from headscape.attention.native import adapter, library
 from headscape.call import definition
 from headscape.call.bias import Slope
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerContext, LayerInput, build
+from headscape.kernels import torch_blocks
+from headscape.kernels.native import adapter, library
 
 HEADS, HEAD_DIM = 12, 64
 FLOOR = "sdpa"

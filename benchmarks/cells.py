@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from benchmarks.timing import peak_megabytes
-from headscape.attention.assemble import assemble
-from headscape.attention.native import library
-from headscape.attention.native.score_cells import reduce_scores
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerInput, build
+from headscape.kernels.assemble import assemble
+from headscape.kernels.native import library
+from headscape.kernels.native.score_cells import reduce_scores
 
 HEADS, HEAD_DIM = 12, 64
 

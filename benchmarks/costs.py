@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.timing import Step, ratios, times
-from headscape.attention.layer import attention
-from headscape.attention.native import library
 from headscape.encodings import ENCODINGS, WRAPPERS, build
+from headscape.kernels.layer import attention
+from headscape.kernels.native import library
 
 HEADS, HEAD_DIM = 12, 64
 FLOOR = "sdpa"

@@ -26,11 +26,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.timing import Step, ratios, times
-from headscape.attention import attend
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerContext, LayerInput, Side, Stream, build
 from headscape.gpt2.cache import Cache
+from headscape.kernels import attend
 
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64
 FLOOR = "plain"

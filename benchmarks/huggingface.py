@@ -32,8 +32,8 @@ import transformers
 from benchmarks.biased_models import SHAPES, bloom_part, module_part, shares_part, t5_part
 from benchmarks.model_steps import CLOCK, VOCABULARY, compare, training
 from benchmarks.timing import Step, ratios, times
-from headscape.attention.native import library
 from headscape.huggingface import register
+from headscape.kernels.native import library
 
 SIZES = {
     "hidden_size": 768, "num_hidden_layers": 2, "num_attention_heads": 12, "vocab_size": VOCABULARY,

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.timing import Step, peak_megabytes, ratios, times
-from headscape.attention.layer import prepare
-from headscape.attention.native import adapter, library
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, build
+from headscape.kernels.layer import prepare
+from headscape.kernels.native import adapter, library
 
 HEADS, HEAD_DIM = 12, 64
 WIDTH = HEADS * HEAD_DIM

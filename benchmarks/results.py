@@ -13,14 +13,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headscape.evaluate.evaluate import evaluate
-from headscape.evaluate.table import Table
-from headscape.evaluate.table.table_row import Row
+from headscape.data.dataset import default_cache
+from headscape.evaluation.evaluate import evaluate
+from headscape.evaluation.table import Table
+from headscape.evaluation.table.table_row import Row
 from headscape.gpt2.model_config import Scale
 from headscape.io import atomic
 from headscape.models.load import load
-from headscape.text.dataset import default_cache
-from headscape.train import preset, train
+from headscape.training import preset, train
 
 METHODS = (
     "cable", "cable-nw", "dapev2+cable", "alibi", "kerple", "dapev2+kerple", "fire", "t5-clipped",

@@ -32,7 +32,7 @@ done
 
 # Linked with a runtime of plain threads in place of GCC's OpenMP, which ThreadSanitizer cannot see.
 echo "ThreadSanitizer"
-native=src/headscape/attention/native
+native=src/headscape/kernels/native
 thread() { g++ -std=c++17 -O1 -g -w -fno-math-errno -fsanitize=thread "$@"; }
 avx2="-mavx2 -mfma -mf16c"
 # shellcheck disable=SC2086 # one word per flag
@@ -54,7 +54,7 @@ done
 if command -v valgrind > /dev/null; then
     echo "valgrind"
     library=$(build "-g -O1" plain)
-    g++ -g -O1 -std=c++17 -I src/headscape/attention/native benchmarks/native_case.cpp "$library" \
+    g++ -g -O1 -std=c++17 -I src/headscape/kernels/native benchmarks/native_case.cpp "$library" \
         -Wl,-rpath,"$(dirname "$library")" -o "$OUT/case"
     HEADSCAPE_NATIVE=avx2 valgrind --quiet --error-exitcode=1 --exit-on-first-error=no "$OUT/case"
 fi

@@ -27,13 +27,13 @@ from benchmarks.results import (
     second_part,
     verdict,
 )
-from headscape.evaluate.evaluate import evaluate
-from headscape.evaluate.table import Table
-from headscape.evaluate.table.table_row import Row
+from headscape.data.dataset import default_cache
+from headscape.evaluation.evaluate import evaluate
+from headscape.evaluation.table import Table
+from headscape.evaluation.table.table_row import Row
 from headscape.io import atomic
 from headscape.models.load import load
-from headscape.text.dataset import default_cache
-from headscape.train import preset, train
+from headscape.training import preset, train
 
 SCHEDULES = (
     "rope",

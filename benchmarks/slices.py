@@ -20,7 +20,7 @@ from torch import nn
 
 from benchmarks.timing import Step, peak_megabytes, ratios, times
 from benchmarks.training import Plain, ours, theirs, usual
-from headscape.train import preset
+from headscape.training import preset
 
 LAYERS, VOCABULARY, WIDTH, HEADS = 2, 256, 768, 12
 FLOOR = "plain"

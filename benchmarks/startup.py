@@ -14,7 +14,7 @@ CASES = {
     "python -c pass": [sys.executable, "-c", "pass"],
     "headscape --help": [str(HEADSCAPE), "--help"],
     "import headscape.encodings": [sys.executable, "-c", "import headscape.encodings"],
-    "import headscape.figures.grid": [sys.executable, "-c", "import headscape.figures.grid"],
+    "import headscape.plots.grid": [sys.executable, "-c", "import headscape.plots.grid"],
     "import torch": [sys.executable, "-c", "import torch"],
 }
 ROUNDS = 7

@@ -27,13 +27,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.timing import ratios, times
+from headscape.data.tokens.batches import Batches
 from headscape.gpt2 import GPT2
-from headscape.text.tokens.batches import Batches
-from headscape.train import TrainConfig, preset
-from headscape.train.distributed.parallel import clip_gradients
-from headscape.train.distributed.world import World
-from headscape.train.loop.optim import Optimizer
-from headscape.train.loop.step import Learner
+from headscape.training import TrainConfig, preset
+from headscape.training.distributed.parallel import clip_gradients
+from headscape.training.distributed.world import World
+from headscape.training.loop.optim import Optimizer
+from headscape.training.loop.step import Learner
 
 SHAPES = {"nano": (4, 512, 1024), "small": (1, 512, 50_304)}
 """Windows, tokens in each, vocabulary."""

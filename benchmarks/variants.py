@@ -22,12 +22,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.timing import Step, ratios, times
-from headscape.attention.native import adapter, library
 from headscape.call.bias import Sheared, Toeplitz
 from headscape.call.definition import AttentionCall
 from headscape.call.mixing import Product
 from headscape.call.positions import Positions, Visible
 from headscape.call.weighting import Sticks
+from headscape.kernels.native import adapter, library
 
 HEADS, HEAD_DIM, GROUPS = 12, 64, 3
 LOW = 7.5

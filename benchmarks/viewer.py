@@ -18,15 +18,15 @@ from urllib.parse import quote
 import numpy as np
 
 import headscape as hs
-from headscape.arrays.bias_factors import SlopeFactor
-from headscape.arrays.capture_file import CaptureData
-from headscape.arrays.cells import REDUCTIONS
-from headscape.arrays.factors import LayerFactors
-from headscape.arrays.overview_file import OverviewJob
-from headscape.arrays.pack import open_pack
-from headscape.arrays.row_pass import weight_cells
-from headscape.page.build import write_page
-from headscape.page.tiles import Tiles
+from headscape.captures.bias_factors import SlopeFactor
+from headscape.captures.capture_file import CaptureData
+from headscape.captures.cells import REDUCTIONS
+from headscape.captures.factors import LayerFactors
+from headscape.captures.overview_file import OverviewJob
+from headscape.captures.pack import open_pack
+from headscape.captures.row_pass import weight_cells
+from headscape.viewer.build import write_page
+from headscape.viewer.tiles import Tiles
 
 PAGES = {"12 x 512": (1, 12, 512), "144 x 512": (12, 12, 512), "12 x 16,384": (1, 12, 16_384)}
 ENCODINGS = ("alibi", "cable", "rope", "fire", "cope", "dapev2+kerple")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.positions import Positions
-from headscape.encodings import ENCODINGS, Encoding, build, encodings, load_plugin, title
+from headscape.encodings import ENCODINGS, Encoding, build, list_encodings, load_plugin, title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
+from headscape.kernels.layer import prepare
 from headscape.properties import PROPERTIES
 from headscape.properties.cases import factory
 from headscape.properties.probe import TRAINED, draw, randomise
@@ -74,7 +74,7 @@ def test_it_is_in_the_table_and_trains() -> None:
     with pytest.raises(InputError, match=r"sigma must be above 0, got -1\.0"):
         build("gaussian", heads=1, head_dim=4, width=4, train_length=8, sigma=-1.0)
     assert title("dape+gaussian") == "DAPE+Gaussian window"
-    (row,) = [row for row in encodings() if row.name == "gaussian"]
+    (row,) = [row for row in list_encodings() if row.name == "gaussian"]
     assert (row.parameters, row.letters) == (12, "STP-")
     model = GPT2(
         ModelConfig(layers=1, heads=2, width=8, vocabulary=9, train_length=8, encoding="gaussian")

@@ -1,7 +1,6 @@
 """The public names: frozen, documented, lazy, and every example runs."""
 
 import doctest
-import importlib
 import inspect
 import pydoc
 import re
@@ -17,7 +16,8 @@ from headscape.encodings import ENCODINGS
 NAMES = {
     "Capture", "Curves", "Encoding", "GPT2", "Grid", "InputError", "Measures", "Model",
     "Positions", "Table", "__version__", "atlas", "attention", "build", "capture", "compare",
-    "encodings", "evaluate", "export", "figures", "load", "register", "stretch", "train", "view",
+    "evaluate", "export", "list_encodings", "load", "paper_figures", "register", "stretch", "train",
+    "view",
 }  # fmt: skip
 SEVERAL = {"Capture": ("load",), "GPT2": ("from_preset",)}
 """Methods with an example of their own."""
@@ -64,10 +64,20 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         hs.lod  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "capture", "attention", "figures"])
-def test_a_folder_does_not_replace_the_function_of_its_name(name: str) -> None:
-    importlib.import_module(f"headscape.{name}")
-    assert callable(getattr(hs, name))
+def test_no_folder_or_file_shares_a_name_with_a_public_function() -> None:
+    root = Path(hs.__file__).parent
+    units = {path.stem for path in root.iterdir() if path.suffix in {"", ".py"}}
+    assert not units & set(hs.API)
+
+
+def test_a_namespace_is_a_module_before_and_after_its_import() -> None:
+    code = (
+        "import headscape as hs; kind = type(hs.encodings).__name__; import headscape.encodings\n"
+    )
+    code += "import headscape.training.run, headscape.encodings as e; assert hs.encodings is e\n"
+    code += "assert kind == 'module' and callable(hs.train) and e.Config"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_importing_it_is_quick_and_loads_nothing_heavy() -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, build
+from headscape.kernels.layer import prepare
 from headscape.properties.probe import draw
 
 HEADS, DIM, LENGTH = 3, 8, 40

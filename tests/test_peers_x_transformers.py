@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.bias import dense
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, Side, build
+from headscape.kernels.layer import prepare
 from headscape.properties.probe import draw, randomise
 
 # x-transformers scripts a function with TorchScript while it is imported.

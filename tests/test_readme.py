@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headscape.cli import app
+from headscape.cli.app import app
 from headscape.encodings.catalogue import END, START, markdown
-from headscape.train import train
+from headscape.training import train
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

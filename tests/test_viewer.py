@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import headscape
-from headscape.arrays.pack import open_pack
 from headscape.call.definition import AttentionCall, scores
-from headscape.capture.record import _Kept, capture
+from headscape.captures.pack import open_pack
+from headscape.captures.record import _Kept, capture
 from headscape.errors import InputError
-from headscape.page.viewer_answers import Answers
-from headscape.protocol import Model
-from headscape.viewer import TypedText, open_source
+from headscape.models.model import Model
+from headscape.viewer.view import TypedText, open_source
+from headscape.viewer.viewer_answers import Answers
 
 
 def nano(encoding: str = "cable") -> Model:

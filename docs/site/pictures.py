@@ -17,12 +17,12 @@ import torch
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from headscape.arrays.profile import Profile
-from headscape.attention.layer import prepare
 from headscape.call.definition import scores
 from headscape.call.positions import Positions, Visible
+from headscape.captures.profile import Profile
 from headscape.encodings import Encoding, Side
-from headscape.figures.grid import Grid
+from headscape.kernels.layer import prepare
+from headscape.plots.grid import Grid
 
 LENGTH = 128
 PANELS = 6

@@ -16,9 +16,9 @@
     evaluate     losses or accuracies at several lengths, as a Table
     stretch      a RoPE model that reads longer texts
     export       a model as a folder that Hugging Face transformers loads
-    figures      the figures of the CABLE paper, models included
     attention    attention with a position encoding, in one call
-    encodings    the table of encodings; `build` makes one, `register` adds yours
+    list_encodings  the table of encodings; `build` makes one, `register` adds yours
+    paper_figures   the figures of the CABLE paper, models included
 
 Model, Capture, Measures, Table, Grid and Curves are what these return; GPT2, Encoding and Positions
 are for your own code; InputError is the only exception for wrong input. Layers and heads count from
@@ -26,61 +26,62 @@ are for your own code; InputError is the only exception for wrong input. Layers 
 """
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headscape.arrays.measures import Measures
-    from headscape.atlas.write_atlas import atlas
-    from headscape.attention.layer import attention
     from headscape.call.positions import Positions
-    from headscape.capture.capture import Capture
-    from headscape.capture.compare import compare
-    from headscape.capture.record import capture
-    from headscape.encodings import Encoding, build, encodings, register
+    from headscape.captures.capture import Capture
+    from headscape.captures.compare import compare
+    from headscape.captures.record import capture
+    from headscape.encodings import Encoding, build, list_encodings, register
     from headscape.errors import InputError
-    from headscape.evaluate.evaluate import evaluate
-    from headscape.evaluate.table import Table
-    from headscape.figures.curves import Curves
-    from headscape.figures.grid import Grid
+    from headscape.evaluation.evaluate import evaluate
+    from headscape.evaluation.table import Table
     from headscape.gpt2 import GPT2
     from headscape.huggingface.export import export
-    from headscape.loaded import LoadedModel as Model
+    from headscape.kernels.layer import attention
+    from headscape.measures.measures import Measures
     from headscape.models.load import load, stretch
-    from headscape.paper.job import figures
-    from headscape.train.trainer import train
-    from headscape.viewer import view
+    from headscape.models.loaded import LoadedModel as Model
+    from headscape.paper.job import paper_figures
+    from headscape.plots.curves import Curves
+    from headscape.plots.grid import Grid
+    from headscape.training.trainer import train
+    from headscape.viewer.view import view
+    from headscape.viewer.write_atlas import atlas
 
 __version__ = "0.1.0"
 
 API = {
     "load": "headscape.models.load",
     "stretch": "headscape.models.load",
-    "capture": "headscape.capture.record",
-    "compare": "headscape.capture.compare",
-    "evaluate": "headscape.evaluate.evaluate",
-    "train": "headscape.train.trainer",
+    "capture": "headscape.captures.record",
+    "compare": "headscape.captures.compare",
+    "evaluate": "headscape.evaluation.evaluate",
+    "train": "headscape.training.trainer",
     "export": "headscape.huggingface.export",
-    "figures": "headscape.paper.job",
-    "view": "headscape.viewer",
-    "atlas": "headscape.atlas.write_atlas",
-    "attention": "headscape.attention.layer",
+    "paper_figures": "headscape.paper.job",
+    "view": "headscape.viewer.view",
+    "atlas": "headscape.viewer.write_atlas",
+    "attention": "headscape.kernels.layer",
     "build": "headscape.encodings",
-    "encodings": "headscape.encodings",
+    "list_encodings": "headscape.encodings",
     "register": "headscape.encodings",
-    "Model": "headscape.loaded:LoadedModel",
-    "Capture": "headscape.capture.capture",
-    "Measures": "headscape.arrays.measures",
-    "Table": "headscape.evaluate.table",
-    "Grid": "headscape.figures.grid",
-    "Curves": "headscape.figures.curves",
+    "Model": "headscape.models.loaded:LoadedModel",
+    "Capture": "headscape.captures.capture",
+    "Measures": "headscape.measures.measures",
+    "Table": "headscape.evaluation.table",
+    "Grid": "headscape.plots.grid",
+    "Curves": "headscape.plots.curves",
     "GPT2": "headscape.gpt2",
     "Encoding": "headscape.encodings",
     "Positions": "headscape.call.positions",
     "InputError": "headscape.errors",
 }
 """Public names, and the module that defines each; after a colon, its name there."""
+
+MODULES = ("encodings",)
+"""Namespaces that are part of the public surface: what an encoding of your own needs."""
 
 __all__ = [
     "GPT2",
@@ -99,11 +100,11 @@ __all__ = [
     "build",
     "capture",
     "compare",
-    "encodings",
     "evaluate",
     "export",
-    "figures",
+    "list_encodings",
     "load",
+    "paper_figures",
     "register",
     "stretch",
     "train",
@@ -112,6 +113,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in MODULES:
+        return importlib.import_module(f"headscape.{name}")
     if name not in API:
         raise AttributeError(f"module 'headscape' has no attribute {name!r}")
     module, _, own_name = API[name].partition(":")
@@ -122,18 +125,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """Keeps a public function from being replaced by the folder of the same name.
-
-    Python binds every imported submodule to its parent, so `import headscape.train.run` would turn
-    `headscape.train` into a module.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in API and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from headscape.arrays.pack import Pack, make_pack
-from headscape.attention.layer import prepare
 from headscape.call.definition import AttentionCall, scores
 from headscape.call.positions import Positions
-from headscape.capture.factors_of import factors_of
+from headscape.captures.factors_of import factors_of
+from headscape.captures.pack import Pack, make_pack
 from headscape.encodings import build
+from headscape.kernels.layer import prepare
 from headscape.properties.cases import FIELDS
 from headscape.properties.probe import draw, randomise
 

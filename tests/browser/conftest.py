@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headscape.arrays.pack import Pack
-from headscape.page.build import write_page
+from headscape.captures.pack import Pack
+from headscape.viewer.build import write_page
 
 CHROMIUM = os.environ.get("HEADSCAPE_CHROMIUM", "/usr/bin/chromium")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import headscape as hs
-from heads import handmade
+from measures import handmade
 
 pytestmark = pytest.mark.browser
 

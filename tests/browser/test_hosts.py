@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 import pytest
 
-from arrays.test_factors_overview import dense_weights, long_pack
 from browser.captures import capture, definition
 from browser.conftest import Open, Opened
-from headscape.arrays.pack import Pack, open_pack
-from headscape.page.viewer_answers import Answers
+from captures.test_factors_overview import dense_weights, long_pack
+from headscape.captures.pack import Pack, open_pack
+from headscape.viewer.viewer_answers import Answers
 from pack_files import write
 
 pytestmark = pytest.mark.browser
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.browser
 @contextmanager
 def served(open_page: Open, answers: Answers, state: dict[str, Any]) -> Iterator[Opened]:
     pytest.importorskip("starlette", reason="the server's extra is missing")
-    from headscape.page.serve import Server
+    from headscape.viewer.serve import Server
 
     with Server(answers) as server:
         packs = [one.tiles.pack for one in answers.served.values()]
@@ -37,7 +37,7 @@ def test_values_come_from_the_server(
     tiles: bool, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if tiles:
-        monkeypatch.setattr("headscape.page.viewer_answers.WHOLE_BYTES", 0)
+        monkeypatch.setattr("headscape.viewer.viewer_answers.WHOLE_BYTES", 0)
     expected = definition("cable", 1, 2)
     state = {"screen": "head", "layer": 1, "head": 2, "locked": {"query": 50, "key": 47}}
     with served(open_page, Answers.of([capture("cable")]), state) as opened:
@@ -75,8 +75,8 @@ def test_a_typed_text_is_run(open_page: Open) -> None:
 def test_a_long_head_is_a_preview_first(
     tmp_path: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headscape.page.viewer_answers.WHOLE_BYTES", 0)
-    monkeypatch.setattr("headscape.page.tiles.FOREGROUND", 1 << 18)
+    monkeypatch.setattr("headscape.viewer.viewer_answers.WHOLE_BYTES", 0)
+    monkeypatch.setattr("headscape.viewer.tiles.FOREGROUND", 1 << 18)
     path = tmp_path / "long.safetensors"
     write(long_pack(8192), path)
     answers = Answers.of([open_pack(path)])
@@ -99,8 +99,8 @@ def test_a_long_head_is_a_preview_first(
 
 
 def test_a_server_that_ends_is_told(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headscape.page.viewer_answers.WHOLE_BYTES", 0)
-    from headscape.page.serve import Server
+    monkeypatch.setattr("headscape.viewer.viewer_answers.WHOLE_BYTES", 0)
+    from headscape.viewer.serve import Server
 
     server = Server(Answers.of([capture("cable")]))
     server.start()
@@ -117,7 +117,7 @@ def test_a_server_that_ends_is_told(open_page: Open, monkeypatch: pytest.MonkeyP
 
 def test_the_address_is_clean_and_a_second_tab_opens_it(open_page: Open) -> None:
     pytest.importorskip("starlette", reason="the server's extra is missing")
-    from headscape.page.serve import Server
+    from headscape.viewer.serve import Server
 
     with Server(Answers.of([capture("cable", title="Cable's capture")])) as server:
         opened = open_page([capture("cable")], url=server.invite())

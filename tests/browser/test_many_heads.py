@@ -7,8 +7,8 @@ import headscape as hs
 from browser.acting import pick
 from browser.conftest import Open, Opened
 from browser.test_hosts import served
-from headscape.arrays.pack import Pack
-from headscape.page.viewer_answers import Answers
+from headscape.captures.pack import Pack
+from headscape.viewer.viewer_answers import Answers
 
 pytestmark = pytest.mark.browser
 

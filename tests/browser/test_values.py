@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from arrays.test_factors import BENT, SUBJECTS, reduced
 from browser.captures import LENGTH, capture, definition
 from browser.conftest import Open
-from headscape.arrays.cells import Grid
+from captures.test_factors import BENT, SUBJECTS, reduced
+from headscape.captures.cells import Grid
 
 pytestmark = pytest.mark.browser
 QUANTITIES = ("content", "bias", "final", "weights")

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, build
+from headscape.kernels.layer import prepare
 
 SECOND = Path(__file__).parents[1] / "golden" / "second"
 TIGHT = {"rtol": 1e-6, "atol": 1e-6}

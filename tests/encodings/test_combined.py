@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import headscape as hs
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.bias import Toeplitz, dense
 from headscape.call.positions import Positions
 from headscape.encodings import LayerContext, build, kinds, slug, title
 from headscape.encodings.combined import Combined
 from headscape.errors import InputError
+from headscape.kernels.layer import prepare
 from headscape.properties.probe import draw, randomise
 
 SHAPE = {"heads": 3, "head_dim": 8, "width": 24, "train_length": 16}

@@ -13,13 +13,13 @@ import pytest
 import torch
 from published import FILES, NAMES, TABLES, Golden, encoding, load, scale, tensor
 
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.bias import dense
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerContext, LayerInput, Side, build
 from headscape.encodings.alibi import SLOPES
 from headscape.encodings.t5 import bucket
+from headscape.kernels.layer import prepare
 
 Found = Iterator[tuple[str, torch.Tensor]]
 

@@ -11,12 +11,12 @@ import torch
 from published import FILES, Golden, encoding, load, parameters, scale, tensor
 from torch import Tensor
 
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.bias import dense
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext
 from headscape.encodings.kerple import Kerple, KerplePower
+from headscape.kernels.layer import prepare
 
 WITH_GRADIENTS = [name for name in FILES if "grad_out" in load(name)]
 

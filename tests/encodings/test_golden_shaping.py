@@ -10,11 +10,11 @@ import torch
 from second_wave import TIGHT, encoding, inputs, load, same_scores
 from torch import Tensor
 
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.bias import Pairwise
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, build
+from headscape.kernels.layer import prepare
 
 YARN = {"pairing": "halves", "scaling": "yarn"}
 

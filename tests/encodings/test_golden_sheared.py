@@ -9,12 +9,12 @@ from second_wave import TIGHT, encoding, inputs, load, same_scores
 from torch import Tensor
 from torch.nn.functional import linear
 
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.bias import dense
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerContext, LayerInput, Stream
 from headscape.errors import InputError
+from headscape.kernels.layer import prepare
 
 
 def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:

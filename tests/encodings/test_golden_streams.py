@@ -12,8 +12,6 @@ from jaxtyping import Float
 from second_wave import TIGHT, encoding, inputs, load, same_scores
 from torch import Tensor
 
-from headscape.attention import attend
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.bias import Slope
 from headscape.call.decay import Decay
@@ -23,6 +21,8 @@ from headscape.call.reflections import Reflections
 from headscape.call.rotation import powers
 from headscape.call.transition import Transition
 from headscape.encodings import Encoding, LayerContext, LayerInput, Side, Stream
+from headscape.kernels import attend
+from headscape.kernels.layer import prepare
 
 
 def rms(x: Tensor, weight: Tensor | float, eps: float, dims: tuple[int, ...] = (-1,)) -> Tensor:

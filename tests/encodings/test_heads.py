@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.bias import dense
 from headscape.call.positions import Positions
 from headscape.encodings import LayerContext, QueriesAndKeys, build
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
+from headscape.kernels.layer import prepare
 from headscape.properties.probe import draw, randomise
 
 HEADS, DIM = 3, 4

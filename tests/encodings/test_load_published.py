@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from headscape.attention.layer import attention
 from headscape.encodings import ENCODINGS, WRAPPERS, Encoding, build
 from headscape.errors import InputError
+from headscape.kernels.layer import attention
 from headscape.properties.probe import draw, randomise
 
 HEADS, DIM, WIDTH = 3, 4, 12

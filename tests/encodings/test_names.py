@@ -10,8 +10,8 @@ from headscape.encodings import (
     WRAPPERS,
     Encoding,
     build,
-    encodings,
     kinds,
+    list_encodings,
     names,
     register,
     slug,
@@ -76,7 +76,7 @@ def test_a_registered_encoding_is_like_any_other() -> None:
     assert isinstance(build("wrapped+mine", **SHAPE), MyWrapper)
     assert kinds("wrapped+mine") == (MyWrapper, (Mine,))
     assert title("wrapped+mine") == "Wrapped+Mine"
-    assert "mine" in [row.name for row in encodings()]
+    assert "mine" in [row.name for row in list_encodings()]
     assert "`mine`" not in markdown(), "the README lists the package's own"
 
 
@@ -106,7 +106,7 @@ def test_a_refused_name_changes_nothing() -> None:
 
 
 def test_rows_say_what_the_classes_say() -> None:
-    rows = {row.name: row for row in encodings()}
+    rows = {row.name: row for row in list_encodings()}
     assert list(rows) == [*ENCODINGS, "dape+kerple", "dapev2+kerple"]
     for name, row in rows.items():
         made = build(name, heads=12, head_dim=64, width=768, train_length=512)
@@ -119,7 +119,7 @@ def test_rows_say_what_the_classes_say() -> None:
         "t5: T5 buckets, Raffel et al. 2020, arXiv:1910.10683; S = A + r_h[bucket(i-j)]; STP-; "
         "384 parameters"
     )
-    small = {row.name: row for row in encodings(heads=2, head_dim=4, width=8, train_length=16)}
+    small = {row.name: row for row in list_encodings(heads=2, head_dim=4, width=8, train_length=16)}
     assert small["learned"].parameters == 16 * 8
     assert small["cable"].parameters == 2 * (8 * 2 + 2)
 
@@ -164,7 +164,7 @@ def test_an_installed_encoding_is_loaded_when_its_name_is_asked_for(
 
 def test_the_table_lists_installed_encodings(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, theirs=f"{__name__}:Mine")
-    assert "theirs" in [row.name for row in encodings()]
+    assert "theirs" in [row.name for row in list_encodings()]
 
 
 @pytest.mark.parametrize(
@@ -178,4 +178,4 @@ def test_a_broken_package_gives_one_sentence(monkeypatch: pytest.MonkeyPatch, va
     ):
         build("broken", **SHAPE)
     with pytest.raises(InputError, match="'broken'"):
-        encodings()
+        list_encodings()

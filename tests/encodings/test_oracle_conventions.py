@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.positions import Positions
 from headscape.encodings import Shape, Side, build
 from headscape.errors import InputError
+from headscape.kernels.layer import prepare
 from headscape.properties.cases import HEADS, SHAPED, SUBJECTS, factory
 from headscape.properties.probe import TRAINED, draw, randomise
 from headscape.properties.tolerance import require_same

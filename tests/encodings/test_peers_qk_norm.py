@@ -11,10 +11,10 @@ import torch
 from injected import calls, final, model
 from torch import Tensor
 
-from headscape.attention import attend
 from headscape.call import definition
 from headscape.errors import InputError
 from headscape.gpt2 import Cache, ModelConfig
+from headscape.kernels import attend
 
 LENGTH, HEADS, DIM = 13, 4, 8
 WIDTH = HEADS * DIM

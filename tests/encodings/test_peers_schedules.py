@@ -14,11 +14,11 @@ import torch
 from injected import calls, final, model
 from torch import Tensor
 
-from headscape.attention import attend
 from headscape.call import definition
 from headscape.encodings import build
 from headscape.encodings.layer_schedule import parse, per_layer
 from headscape.encodings.shipped_schedules import SHIPPED
+from headscape.kernels import attend
 
 LENGTH, LAYERS, HEADS, DIM = 19, 8, 4, 16
 FLOAT32 = {"rtol": 1e-4, "atol": 1e-4}

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headscape.attention.layer import attention, prepare
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, Side, build
 from headscape.encodings.alibi import fairseq
 from headscape.errors import InputError
+from headscape.kernels.layer import attention, prepare
 from headscape.properties.probe import draw
 
 HEADS, DIM, LENGTH = 3, 8, 11

@@ -27,7 +27,7 @@ import numpy as np
 from typer.main import get_command
 
 from fuzz.readers import CAPTURED, DESCRIBED, KIND, MAPS, write_checked
-from headscape.cli import app
+from headscape.cli.app import app
 from headscape.errors import InputError
 
 Arrays = dict[str, np.ndarray]

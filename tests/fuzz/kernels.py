@@ -21,18 +21,18 @@ import numpy as np
 import torch
 from torch.nn.functional import leaky_relu
 
-from attention.calls import LENGTHS, agree, random_call
-from attention.test_cells import check as check_cells
-from attention.test_decode import exact, one_query
-from headscape.attention import decode
-from headscape.attention.layer import prepare
-from headscape.attention.native import adapter, score_cells
 from headscape.call import definition
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, build
+from headscape.kernels import decode
+from headscape.kernels.layer import prepare
+from headscape.kernels.native import adapter, score_cells
 from headscape.properties.probe import draw as numbers
 from headscape.properties.probe import randomise
+from kernels.calls import LENGTHS, agree, random_call
+from kernels.test_cells import check as check_cells
+from kernels.test_decode import exact, one_query
 
 MIXED = ("dape", "dapev2")
 KINK = 1e-6

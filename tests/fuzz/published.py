@@ -44,7 +44,7 @@ from headscape.gpt2 import GPT2
 from headscape.gpt2.model_config import ModelConfig
 from headscape.huggingface import export as export_module
 from headscape.models.load import load
-from headscape.pretrained.published_model import body_of
+from headscape.models.transformers.published_model import body_of
 from pretrained.families import FAMILIES
 from pretrained.family import Family
 from pretrained.test_families import observed, own_weights, tolerance

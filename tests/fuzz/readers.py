@@ -16,20 +16,20 @@ import tokenizers
 import zstandard
 from safetensors.numpy import save_file
 
-from headscape.arrays import capture_file
-from headscape.arrays.pack import open_pack
+from headscape.captures import capture_file
+from headscape.captures.pack import open_pack
+from headscape.data.corpus.reading import read_documents
+from headscape.data.tokenize.tokenizer import load_tokenizer
+from headscape.data.tokens.shards import Shard
 from headscape.errors import InputError
-from headscape.evaluate.journal import Journal
-from headscape.evaluate.table import Table
-from headscape.evaluate.table.row_files import read_all
+from headscape.evaluation.journal import Journal
+from headscape.evaluation.table import Table
+from headscape.evaluation.table.row_files import read_all
 from headscape.gpt2 import weights
 from headscape.io.json_file import read_json
-from headscape.text.corpus.reading import read_documents
-from headscape.text.tokenize.tokenizer import load_tokenizer
-from headscape.text.tokens.shards import Shard
-from headscape.train.config import config_file, presets
-from headscape.train.loop import metrics
-from headscape.train.storage import checkpoint, provenance
+from headscape.training.config import config_file, presets
+from headscape.training.loop import metrics
+from headscape.training.storage import checkpoint, provenance
 
 Reader = Callable[[bytes, Path], object]
 MAPS = {f"layer.0.{name}": np.zeros((2, 3, 3), np.float32) for name in capture_file.QUANTITIES}

@@ -7,7 +7,7 @@ import pytest
 
 from fuzz.readers import READERS, read, seeds
 from fuzz.viewer_messages import application, check
-from page.packs import module as module  # noqa: PLC0414 - a fixture
+from viewer.packs import module as module  # noqa: PLC0414 - a fixture
 
 FOUND = sorted(Path(__file__).with_name("found").iterdir())
 MUTATIONS = 100

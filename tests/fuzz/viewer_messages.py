@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from headscape.errors import InputError
-from headscape.page.serve import Server
-from headscape.page.viewer_answers import Answers
-from page.packs import made
+from headscape.viewer.serve import Server
+from headscape.viewer.viewer_answers import Answers
+from viewer.packs import made
 
 SLOW = 5.0
 """Seconds that a message may take."""

@@ -10,7 +10,7 @@ from headscape.encodings import ENCODINGS, build
 from headscape.encodings.shipped_schedules import SHIPPED
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig, preset
-from headscape.train import TrainConfig
+from headscape.training import TrainConfig
 
 SHAPE = {"heads": 2, "head_dim": 4, "width": 8, "train_length": 16}
 

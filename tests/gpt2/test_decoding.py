@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from headscape.attention.native import adapter
 from headscape.encodings import LayerContext, Side, build
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
+from headscape.kernels.native import adapter
 from headscape.properties.probe import randomise
 
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import headscape as hs
-from headscape.arrays.capture_file import load
 from headscape.call.definition import AttentionCall
+from headscape.captures.capture_file import load
 from headscape.encodings import title
 from headscape.encodings.layer_schedule import Entry, parse, per_layer
 from headscape.encodings.names import slug
 from headscape.errors import InputError
-from headscape.figures.caption import caption
 from headscape.gpt2 import GPT2, Cache, ModelConfig
+from headscape.plots.caption import caption
 from headscape.properties.probe import randomise
 
 TYPES = Path(__file__).parents[1] / "golden" / "second" / "layer_types_n14.npz"

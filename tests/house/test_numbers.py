@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.second_results import settings
 
 from docs.site import encoding_pages
-from headscape.evaluate.protocols import parse
-from headscape.train import preset
+from headscape.evaluation.protocols import parse
+from headscape.training import preset
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-KERNEL = "headscape/attention/native/kernels.so"
+KERNEL = "headscape/kernels/native/kernels.so"
 pytestmark = pytest.mark.xdist_group("wheel")  # one worker builds it, once
 
 
@@ -98,7 +98,7 @@ def test_the_sdist_has_what_a_build_needs(wheel: Path) -> None:
     [sdist] = wheel.parent.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    native = ROOT / "src/headscape/attention/native"
+    native = ROOT / "src/headscape/kernels/native"
     needed = {str(path.relative_to(ROOT)) for path in native.glob("*.?pp")}
     assert needed | {"setup.py", "pyproject.toml", "README.md", "LICENSE"} <= names
 

@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 import headscape as hs
-from headscape.cli import app, main
+from headscape.cli.app import app, main
 from headscape.encodings import ENCODINGS, load_plugin
 from headscape.huggingface import export as export_module
 from huggingface.export_cases import SIZES

@@ -10,8 +10,8 @@ import transformers
 
 import headscape as hs
 import headscape.huggingface
+from headscape.data.dataset import open_dataset
 from headscape.huggingface import export as export_module
-from headscape.text.dataset import open_dataset
 from huggingface.export_cases import case_model
 
 LENGTH = 48

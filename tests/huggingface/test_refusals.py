@@ -178,7 +178,7 @@ def test_load_opens_no_pickle_that_an_index_names(tmp_path: Path) -> None:
 
 
 def test_without_transformers_a_sentence_says_what_to_install(tmp_path: Path) -> None:
-    block = "import sys; sys.modules['transformers'] = None; from headscape.cli import main; main()"
+    block = "import sys; sys.modules['transformers'] = None; import headscape.cli.__main__"
     done = subprocess.run(
         [sys.executable, "-c", block, "export", "run", "--out", str(tmp_path / "out")],
         capture_output=True, text=True, check=False,

@@ -9,10 +9,10 @@ import pytest
 
 import headscape as hs
 from headscape.errors import InputError
-from headscape.evaluate.table import Table
-from headscape.evaluate.table.table_row import Row
-from headscape.figures.gallery import write_gallery
+from headscape.evaluation.table import Table
+from headscape.evaluation.table.table_row import Row
 from headscape.io.output_file import KINDS, check_output
+from headscape.plots.gallery import write_gallery
 
 MINE = "mine, and not of headscape"
 
@@ -74,7 +74,7 @@ def test_a_file_of_the_same_kind_is_replaced_and_no_other(
 
 
 def test_measures_are_recognised(cap: hs.Capture, tmp_path: Path) -> None:
-    from headscape.arrays.measures import written
+    from headscape.measures.measures import written
 
     measured = cap.measures()
     for form in ("csv", "json", "md"):

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from evaluate.models import stream
-from headscape.evaluate.evaluate import evaluate
-from headscape.evaluate.held_out import HeldOut, held_out
-from headscape.evaluate.perplexity import TextJob
-from headscape.evaluate.protocols import parse
-from headscape.evaluate.table.table_row import Row
-from headscape.evaluate.units import units
+from evaluation.models import stream
+from headscape.data.tokenize.trained_bpe import train
+from headscape.evaluation.evaluate import evaluate
+from headscape.evaluation.held_out import HeldOut, held_out
+from headscape.evaluation.perplexity import TextJob
+from headscape.evaluation.protocols import parse
+from headscape.evaluation.table.table_row import Row
+from headscape.evaluation.units import units
 from headscape.models.load import load
-from headscape.text.tokenize.trained_bpe import train
 
 transformers = pytest.importorskip("transformers")
 VOCABULARY = 61

@@ -12,7 +12,7 @@ from torch import nn
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.models.load import load, stretch
-from headscape.train.trainer import train
+from headscape.training.trainer import train
 
 
 def tiny(encoding: str = "alibi") -> GPT2:

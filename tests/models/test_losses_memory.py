@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from headscape.gpt2 import GPT2
-from headscape.losses import BLOCK, losses_in_blocks
 from headscape.models.load import load
+from headscape.models.losses import BLOCK, losses_in_blocks
 
 TOKENS = 5 * BLOCK + 3
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from evaluate.models import Numbers, stream, tiny
+from evaluation.models import Numbers, stream, tiny
+from headscape.data.dataset import Dataset
 from headscape.errors import InputError
-from headscape.evaluate.evaluate import evaluate
+from headscape.evaluation.evaluate import evaluate
 from headscape.gpt2 import GPT2, ModelConfig
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.load import stretch
 from headscape.models.stretched import Extension, parse_extension, stretched_gpt2
-from headscape.text.dataset import Dataset
 
 
 @pytest.mark.parametrize("kind", ["linear", "ntk", "dynamic", "yarn"])

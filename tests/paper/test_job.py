@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import pytest
 
 import headscape as hs
-from headscape.arrays import capture_file
+from headscape.captures import capture_file
 from headscape.encodings import build
 from headscape.errors import InputError
 from headscape.paper import figure_models, job
@@ -22,9 +22,9 @@ from headscape.paper.figure_job import Job
 from headscape.paper.figure_pool import by_work
 from headscape.paper.job_line import JobLine
 from headscape.paper.paper_figures import FIGURES, figure_of
-from headscape.train import Run
-from page.test_build import packs_of
+from headscape.training import Run
 from paper.conftest import Settings
+from viewer.test_build import packs_of
 
 TICKS = Path(__file__).parents[1] / "figures" / "figure_ticks.json"
 
@@ -158,7 +158,9 @@ def fox(tiny: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_has_the_order_that_was_asked_for(tmp_path: Path) -> None:
     names = ["sandwich", "fox", "bam"]
-    page = hs.figures(names, out=tmp_path, untrained=True, length=16, formats=("png",), processes=1)
+    page = hs.paper_figures(
+        names, out=tmp_path, untrained=True, length=16, formats=("png",), processes=1
+    )
     assert re.findall(r'<li><a href="#extra-([a-z]+)"', page.read_text()) == names
 
 
@@ -174,20 +176,20 @@ def test_quick_trains_less_beside_the_full_model(
     monkeypatch.setattr(job, "QUICK", {"steps": 2})
     settings = {name: value for name, value in tiny.items() if name != "steps"}
     where = {"out": tmp_path / "out", "run_folder": tmp_path / "runs", "length": 32}
-    page = hs.figures(["fox"], quick=True, formats=["png"], **where, **settings)
+    page = hs.paper_figures(["fox"], quick=True, formats=["png"], **where, **settings)
     assert "trained for 2 steps" in page.read_text()
-    hs.figures(["fox"], formats=["png"], **where, **tiny)
+    hs.paper_figures(["fox"], formats=["png"], **where, **tiny)
     assert "trained for 3 steps" in page.read_text()
     assert len(list((tmp_path / "runs").iterdir())) == 2
     with pytest.raises(InputError, match="quick and untrained exclude each other"):
-        hs.figures(["fox"], quick=True, untrained=True, **where)
+        hs.paper_figures(["fox"], quick=True, untrained=True, **where)
 
 
 def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="name at least one encoding"):
-        hs.figures([], out=tmp_path / "out")
+        hs.paper_figures([], out=tmp_path / "out")
     with pytest.raises(InputError, match="processes must be at least 1, got 0"):
-        hs.figures(["alibi"], out=tmp_path / "out", processes=0)
+        hs.paper_figures(["alibi"], out=tmp_path / "out", processes=0)
     assert not (tmp_path / "out").exists()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headscape.train import Run
+from headscape.training import Run
 from paper.conftest import Settings
 
 WORKER = Path(__file__).with_name("figures_worker.py")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headscape.arrays import capture_file
-from headscape.cli import app, main
+from headscape.captures import capture_file
+from headscape.cli.app import app, main
+from headscape.data.tokenize.trained_bpe import train
 from headscape.models.load import load
-from headscape.text.tokenize.trained_bpe import train
 from pretrained.families import FAMILIES
 
 transformers = pytest.importorskip("transformers")

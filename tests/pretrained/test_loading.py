@@ -306,7 +306,7 @@ def test_a_gguf_file_is_opened_with_its_prefix_and_its_packages(
     path.write_bytes(b"GGUF")
     with pytest.raises(InputError, match=r"is opened as hf:.*x\.gguf, .*headscape\[gguf\]"):
         load(path)
-    monkeypatch.setattr("headscape.pretrained.open_published.find_spec", lambda name: None)
+    monkeypatch.setattr("headscape.models.transformers.open_published.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs .* gguf and accelerate: .*headscape\[gguf\]"):
         load(f"hf:{path}")
     with pytest.raises(InputError, match="`hf download NAME --local-dir FOLDER` wrote"):
@@ -363,7 +363,7 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
 def test_attention_that_no_reader_sees_is_scored_and_not_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from headscape.pretrained import attention_watch
+    from headscape.models.transformers import attention_watch
 
     without = {name: read for name, read in attention_watch.OWN.items() if name != "XGLMAttention"}
     monkeypatch.setattr(attention_watch, "OWN", without)

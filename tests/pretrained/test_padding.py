@@ -8,7 +8,7 @@ import torch
 from headscape.call.definition import AttentionCall, attend, scores
 from headscape.errors import InputError
 from headscape.models.load import load
-from headscape.pretrained.attention_watch import AttentionWatch
+from headscape.models.transformers.attention_watch import AttentionWatch
 from pretrained.families import FAMILIES
 
 pytest.importorskip("transformers")

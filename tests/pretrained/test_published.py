@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from headscape.call.definition import AttentionCall, attend, scores
-from headscape.loaded import LoadedModel
+from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.models.load import load
-from headscape.text.tokenize.published_tokenizer import PublishedTokenizer
+from headscape.models.loaded import LoadedModel
 from pretrained import weights
 from pretrained.onnx_t5 import t5_from_onnx
 
@@ -85,7 +85,7 @@ def test_smollm2_has_transformers_own_loss(smollm2: LoadedModel) -> None:
 @pytest.mark.parametrize("name", ["smollm2", "mpnet", "flan_t5", "flan_t5_decoder"])
 def test_every_layer_is_the_models_own(name: str, request: pytest.FixtureRequest) -> None:
     """Attention on a text, longer than what loading checks, from what was read."""
-    from headscape.pretrained.attention_watch import AttentionWatch
+    from headscape.models.transformers.attention_watch import AttentionWatch
 
     model = request.getfixturevalue(name)
     tokens = tokens_of(model)

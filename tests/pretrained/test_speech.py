@@ -9,14 +9,14 @@ import torch
 from typer.testing import CliRunner
 
 import headscape as hs
-from headscape.arrays import capture_file
-from headscape.arrays.context import context_dependence
 from headscape.call.definition import scores
-from headscape.cli import app
+from headscape.captures import capture_file
+from headscape.cli.app import app
 from headscape.errors import InputError
-from headscape.figures.caption import caption
-from headscape.figures.difference import Difference
+from headscape.measures.context import context_dependence
 from headscape.models.load import load
+from headscape.plots.caption import caption
+from headscape.plots.difference import Difference
 from pretrained.families import FAMILIES, SIZES
 from pretrained.test_families import observed
 
@@ -242,7 +242,7 @@ def test_talking_heads_are_refused() -> None:
 
 
 def test_samples_and_frames_agree_with_the_models_own_count() -> None:
-    from headscape.pretrained.sound_input import sound_input
+    from headscape.models.transformers.sound_input import sound_input
 
     theirs = FAMILIES["wavlm"].build()
     reads = sound_input(theirs, theirs.config)

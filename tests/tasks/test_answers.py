@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from headscape.data.tasks import TASKS, task
 from headscape.errors import InputError
-from headscape.tasks import TASKS, task
 
 
 def evaluated(text):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from headscape.data.tasks import TASKS
+from headscape.data.tasks.task_batches import TaskBatches, check_fits, scored, weights
 from headscape.errors import InputError
-from headscape.tasks import TASKS
-from headscape.tasks.task_batches import TaskBatches, check_fits, scored, weights
 
 END = 256
 

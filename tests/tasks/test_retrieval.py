@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from headscape.data.tasks.retrieval import RETRIEVAL
+from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
+from headscape.data.tokenize.gpt2_bpe import GPT2Tokenizer
 from headscape.errors import InputError
-from headscape.tasks.retrieval import RETRIEVAL
-from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
-from headscape.text.tokenize.gpt2_bpe import GPT2Tokenizer
 
 
 @pytest.mark.parametrize("name", RETRIEVAL)

@@ -15,7 +15,7 @@ from headscape.call.positions import Positions
 from headscape.call.rotation import Turn
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.building import build, make
-from headscape.encodings.catalogue import EncodingRow, describe, encodings
+from headscape.encodings.catalogue import EncodingRow, describe, list_encodings
 from headscape.encodings.context import LayerContext, LayerInput, QueriesAndKeys, Side, Stream
 from headscape.encodings.names import (
     ENCODINGS,
@@ -53,8 +53,8 @@ __all__ = [
     "Turn",
     "build",
     "describe",
-    "encodings",
     "kinds",
+    "list_encodings",
     "load_plugin",
     "make",
     "register",

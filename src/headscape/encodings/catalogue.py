@@ -1,6 +1,6 @@
 """The table of encodings as data and as Markdown.
 
-for row in encodings(): print(row)
+for row in list_encodings(): print(row)
 """
 
 import inspect
@@ -55,7 +55,7 @@ class EncodingRow:
         return "".join(LETTERS[claim] if made else "-" for claim, made in self.claims.items())
 
 
-def encodings(
+def list_encodings(
     schedule: str | None = None,
     *,
     heads: int = 12,
@@ -71,9 +71,9 @@ def encodings(
 
     Example:
         >>> import headscape as hs
-        >>> [row.parameters for row in hs.encodings() if row.name == "kerple"]
+        >>> [row.parameters for row in hs.list_encodings() if row.name == "kerple"]
         [24]
-        >>> [(row.name, row.fields) for row in hs.encodings("rope:window=64,nope")]
+        >>> [(row.name, row.fields) for row in hs.list_encodings("rope:window=64,nope")]
         [('rope', {'window': 64}), ('nope', {})]
     """
     shape = Shape(heads=heads, head_dim=head_dim, width=width, train_length=train_length)
@@ -114,7 +114,7 @@ def _file(kind: type[Encoding]) -> str:
 def markdown(folder: str = "src/headscape/encodings") -> str:
     """Return the table of the package's own encodings as Markdown, with links into `folder`."""
     lines = ["| name | title | paper | score | tested | file |", "|---|---|---|---|---|---|"]
-    own = [row for row in encodings() if row.kind.__module__.startswith(f"{__package__}.")]
+    own = [row for row in list_encodings() if row.kind.__module__.startswith(f"{__package__}.")]
     for row in own:
         wrapped = row.name.removesuffix("+kerple")
         name, label = (

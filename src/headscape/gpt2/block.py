@@ -13,8 +13,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.attention import attend
-from headscape.attention.assemble import assemble, rotated
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import ALL, Positions, Visible
 from headscape.encodings import Encoding, LayerInput, Side, Stream
@@ -23,6 +21,8 @@ from headscape.errors import InputError
 from headscape.gpt2.cache import Cache
 from headscape.gpt2.model_config import ModelConfig
 from headscape.gpt2.qk_norm import qk_norm
+from headscape.kernels import attend
+from headscape.kernels.assemble import assemble, rotated
 
 Watch = Callable[[int, AttentionCall], None]
 """Called in every layer with its index and the inputs of its attention."""

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscape.attention import attend
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.gpt2.block import Block
 from headscape.gpt2.model import GPT2
+from headscape.kernels import attend
 
 
 def edited_hidden(

@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headscape.attention import attend
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding
 from headscape.encodings.layer_schedule import Entry, is_schedule, shared_fields
@@ -29,6 +28,7 @@ from headscape.gpt2 import exported_weights, published, weights
 from headscape.gpt2.block import Block, Watch
 from headscape.gpt2.cache import Cache
 from headscape.gpt2.model_config import ModelConfig, preset
+from headscape.kernels import attend
 
 
 class GPT2(nn.Module):

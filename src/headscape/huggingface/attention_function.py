@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscape.attention.native import adapter
 from headscape.call.bias import Bias, Slope, Toeplitz
 from headscape.call.check import check
 from headscape.call.definition import AttentionCall
@@ -26,6 +25,7 @@ from headscape.huggingface.mask_rule import MaskRule, packed_rule
 from headscape.huggingface.native_call import attend_plain, attend_rule
 from headscape.huggingface.own_encoding import check_loaded, encoded_inputs, encoding_of
 from headscape.huggingface.position_table import NAMES, keep_tables, read_table
+from headscape.kernels.native import adapter
 
 _WARNED: set[str] = set()
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from headscape.errors import InputError
-from headscape.evaluate.table import Table
+from headscape.evaluation.table import Table
 from headscape.huggingface.model_card import PICTURE
 from headscape.models.gpt2_model import GPT2Model
-from headscape.train.config.train_config import TrainConfig
-from headscape.train.loop import metrics
-from headscape.train.run import CONFIG, read_config
+from headscape.training.config.train_config import TrainConfig
+from headscape.training.loop import metrics
+from headscape.training.run import CONFIG, read_config
 
 PICTURE_TOKENS = 128
 

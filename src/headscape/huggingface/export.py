@@ -26,9 +26,9 @@ from headscape.huggingface.model_card import Card
 from headscape.huggingface.stock_architecture import CLASSES, choose
 from headscape.io import atomic
 from headscape.io.progress import SlowBar
-from headscape.loaded import LoadedModel
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.load import load
+from headscape.models.loaded import LoadedModel
 from headscape.models.stretched import StretchedModel
 
 CHECK_TOKENS = 24

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.attention.assemble import assemble, rotated
 from headscape.call.definition import AttentionCall, scores
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerInput, Side, Stream
@@ -23,6 +22,7 @@ from headscape.huggingface.exported_cache import cached, keeps_input, pack, unpa
 from headscape.huggingface.exported_config import HeadscapeConfig
 from headscape.huggingface.exported_mixing import attend
 from headscape.huggingface.exported_places import Placed
+from headscape.kernels.assemble import assemble, rotated
 
 SERVED = ("eager", "sdpa", "headscape")
 """Accepted values of attn_implementation. The model computes attention itself for all of them."""

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from headscape.attention.attend import run
 from headscape.call.definition import AttentionCall, scores
+from headscape.kernels.attend import run
 
 ROWS = 128
 """Queries per block."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from headscape.data.tokenize import tokenizer as ours
+from headscape.data.tokenize.byte_tokenizer import END_OF_TEXT
+from headscape.data.tokenize.gpt2_bpe import gpt2
 from headscape.errors import InputError
-from headscape.text.tokenize import tokenizer as ours
-from headscape.text.tokenize.byte_tokenizer import END_OF_TEXT
-from headscape.text.tokenize.gpt2_bpe import gpt2
 
 
 def write_tokenizer(tokenizer: ours.Tokenizer, folder: Path, positions: int) -> None:

@@ -12,7 +12,7 @@ from headscape.errors import InputError
 from headscape.huggingface.attention_function import register
 from headscape.huggingface.own_encoding import ENCODING
 from headscape.huggingface.replace_position import set_encoding
-from headscape.pretrained.model_folder import checked_folder, explained
+from headscape.models.transformers.model_folder import checked_folder, explained
 
 
 def load(folder: Path | str, **options: Any) -> Any:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headscape.encodings import kinds
-from headscape.evaluate.table import Table
+from headscape.evaluation.table import Table
 from headscape.huggingface.stock_architecture import CLASSES
 from headscape.io.table_text import markdown_text
-from headscape.loaded import LoadedModel
-from headscape.protocol import LayerSpec
-from headscape.train.config.train_config import TrainConfig
+from headscape.models.loaded import LoadedModel
+from headscape.models.model import LayerSpec
+from headscape.training.config.train_config import TrainConfig
 
 PICTURE = "heads.png"
 LOAD = """```python

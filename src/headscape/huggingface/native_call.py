@@ -10,12 +10,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from headscape.attention import attend
-from headscape.attention.native import one_query
 from headscape.call.bias import Bias, dense
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import ALL, Visible
 from headscape.huggingface.mask_rule import MaskRule
+from headscape.kernels import attend
+from headscape.kernels.native import one_query
 
 HIDDEN = -1e30
 """Added to the score of a hidden key; finite, because the kernel exponentiates it."""

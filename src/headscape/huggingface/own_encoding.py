@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscape.attention.assemble import assemble
 from headscape.call.definition import AttentionCall, shared
 from headscape.encodings import Encoding
 from headscape.errors import InputError
 from headscape.huggingface.mask_rule import MaskRule
 from headscape.huggingface.position_table import NAMES
 from headscape.huggingface.running_sums import streams
+from headscape.kernels.assemble import assemble
 
 ENCODING = "headscape_encoding"
 """The attention module's child, and the field of the config."""

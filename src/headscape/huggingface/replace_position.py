@@ -24,7 +24,7 @@ from headscape.huggingface.input_positions import AT_INPUT, PositionTable, add_b
 from headscape.huggingface.own_encoding import ENCODING, HandOver, argument_names
 from headscape.huggingface.position_holders import Holders, find_holders
 from headscape.huggingface.position_table import NAMES
-from headscape.pretrained.rotary_reader import rope_parameters
+from headscape.models.transformers.rotary_reader import rope_parameters
 
 
 def set_encoding(

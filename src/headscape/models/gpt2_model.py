@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from headscape.data.dataset import Dataset
+from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.encodings import Encoding, LayerInput, Side, title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
@@ -18,11 +20,9 @@ from headscape.gpt2.generate import stream
 from headscape.gpt2.model_config import ModelConfig
 from headscape.io import atomic
 from headscape.io.output_file import check_output
-from headscape.loaded import LoadedModel, eval_mode
-from headscape.losses import BLOCK, digest, losses_in_blocks
-from headscape.protocol import Edit, LayerSpec, Spec, Watch
-from headscape.text.dataset import Dataset
-from headscape.text.tokenize.tokenizer import Tokenizer
+from headscape.models.loaded import LoadedModel, eval_mode
+from headscape.models.losses import BLOCK, digest, losses_in_blocks
+from headscape.models.model import Edit, LayerSpec, Spec, Watch
 
 
 class GPT2Model(LoadedModel):

@@ -6,25 +6,25 @@ from typing import Any
 
 from torch import nn
 
+from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
+from headscape.data.tokenize.gpt2_bpe import GPT2Tokenizer
+from headscape.data.tokenize.published_tokenizer import read_published
+from headscape.data.tokenize.tokenizer import Tokenizer, load_tokenizer
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, exported_weights, weights
 from headscape.io.json_file import read_json
-from headscape.loaded import LoadedModel
 from headscape.models.gpt2_model import GPT2Model
+from headscape.models.loaded import LoadedModel
 from headscape.models.run_model import open_run
 from headscape.models.stretched import StretchedModel, parse_extension
-from headscape.pretrained.open_published import (
+from headscape.models.transformers.open_published import (
     is_published,
     open_published,
     wrap_published,
     wrap_tokenizer,
 )
-from headscape.pretrained.published_model import PublishedModel
-from headscape.text.tokenize.byte_tokenizer import ByteTokenizer
-from headscape.text.tokenize.gpt2_bpe import GPT2Tokenizer
-from headscape.text.tokenize.published_tokenizer import read_published
-from headscape.text.tokenize.tokenizer import Tokenizer, load_tokenizer
-from headscape.train.run import CONFIG
+from headscape.models.transformers.published_model import PublishedModel
+from headscape.training.run import CONFIG
 
 HUGGING_FACE = "hf:"
 NAMED: dict[str, Callable[[], Tokenizer]] = {"bytes": ByteTokenizer, "gpt2": GPT2Tokenizer}

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from headscape.models.gpt2_model import GPT2Model
-from headscape.train.objective import objective_of
-from headscape.train.run import Run
+from headscape.training.objective import objective_of
+from headscape.training.run import Run
 
 
 def open_run(folder: Path | str, step: int | None = None) -> GPT2Model:

@@ -18,18 +18,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from headscape.data.dataset import Dataset
+from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.encodings import kinds
 from headscape.encodings.layer_schedule import parse
 from headscape.encodings.rope import RoPE
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
-from headscape.loaded import LoadedModel
 from headscape.models.gpt2_model import GPT2Model
-from headscape.pretrained.published_model import PublishedModel
-from headscape.pretrained.stretched_rotary import stretched_published
-from headscape.protocol import Edit, Model, Spec, Watch
-from headscape.text.dataset import Dataset
-from headscape.text.tokenize.tokenizer import Tokenizer
+from headscape.models.loaded import LoadedModel
+from headscape.models.model import Edit, Model, Spec, Watch
+from headscape.models.transformers.published_model import PublishedModel
+from headscape.models.transformers.stretched_rotary import stretched_published
 
 Kind = Literal["linear", "ntk", "dynamic", "yarn"]
 TITLES: dict[str, str] = {

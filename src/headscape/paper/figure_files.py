@@ -13,21 +13,21 @@ from pathlib import Path
 import numpy as np
 
 import headscape
-from headscape.arrays.capture_checks import FORMAT
-from headscape.arrays.capture_file import CAPTURE
-from headscape.arrays.context import ContextDependence, context_dependence
-from headscape.arrays.measures import Measures
-from headscape.capture.capture import Capture
+from headscape.captures.capture import Capture
+from headscape.captures.capture_checks import FORMAT
+from headscape.captures.capture_file import CAPTURE
 from headscape.errors import InputError, at_least
-from headscape.figures import style
-from headscape.figures.caption import caption
-from headscape.figures.curves import Curves
-from headscape.figures.gallery import Entry
-from headscape.figures.grid import Grid
 from headscape.io import atomic
 from headscape.io.output_file import KINDS, check_output, write_output
-from headscape.loaded import LoadedModel
+from headscape.measures.context import ContextDependence, context_dependence
+from headscape.measures.measures import Measures
+from headscape.models.loaded import LoadedModel
 from headscape.paper.paper_figures import PaperFigure
+from headscape.plots import style
+from headscape.plots.caption import caption
+from headscape.plots.curves import Curves
+from headscape.plots.gallery import Entry
+from headscape.plots.grid import Grid
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headscape.errors import InputError
-from headscape.figures.gallery import Entry, check_gallery
 from headscape.io.output_file import KINDS, check_output
-from headscape.loaded import LoadedModel
+from headscape.models.loaded import LoadedModel
 from headscape.paper import figure_models
 from headscape.paper.figure_files import Drawing, check_files, draw
 from headscape.paper.figure_viewer import PAGE as VIEWER
 from headscape.paper.paper_figures import FIGURES, PaperFigure, figure_of
-from headscape.train.loop.metrics import Line
-from headscape.train.trainer import train
+from headscape.plots.gallery import Entry, check_gallery
+from headscape.training.loop.metrics import Line
+from headscape.training.trainer import train
 
 Progress = Callable[[str, float], None]
 """Called with the stage of a figure, in words, and the share of its work that is done."""

@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
+from headscape.data.dataset import Dataset, open_dataset
 from headscape.encodings.layer_schedule import parse
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.run_model import open_run
 from headscape.paper.paper_figures import PaperFigure
-from headscape.text.dataset import Dataset, open_dataset
-from headscape.train.config.presets import preset as train_preset
-from headscape.train.config.train_config import TrainConfig
-from headscape.train.run import read_config
-from headscape.train.storage import checkpoint
+from headscape.training.config.presets import preset as train_preset
+from headscape.training.config.train_config import TrainConfig
+from headscape.training.run import read_config
+from headscape.training.storage import checkpoint
 
 
 def settings(

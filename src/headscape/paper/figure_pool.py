@@ -24,11 +24,11 @@ from typing import Any
 
 from headscape.encodings.plugins import load_plugin, loaded_plugins
 from headscape.errors import InputError
-from headscape.figures.gallery import Entry
 from headscape.io.child_process import end_with_parent, handling, no_semaphores
 from headscape.io.lost_interrupt import repeat_lost_interrupts
 from headscape.paper.figure_job import Job, Progress, make
 from headscape.paper.paper_figures import PaperFigure
+from headscape.plots.gallery import Entry
 
 Update = Callable[[str, str, float], None]
 """Called with a figure's title, its stage in words, and the share of its work that is done."""

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from headscape.arrays.pack import Pack, open_pack
+from headscape.captures.pack import Pack, open_pack
 from headscape.errors import InputError
-from headscape.figures.gallery import Entry
-from headscape.page.viewing import write_figures_page
+from headscape.plots.gallery import Entry
+from headscape.viewer.viewing import write_figures_page
 
 PAGE: Final = "viewer.html"
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import headscape
 from headscape.errors import InputError, at_least
-from headscape.figures.gallery import Entry, merge, read_entries, write_gallery
-from headscape.figures.style import FORMATS
 from headscape.io.child_process import handling, usable_cores
 from headscape.paper import figure_models
 from headscape.paper.figure_files import Drawing, draw
@@ -22,14 +20,16 @@ from headscape.paper.figure_pool import by_work, make_all
 from headscape.paper.figure_viewer import link_viewer
 from headscape.paper.job_line import JobLine
 from headscape.paper.paper_figures import FIGURES
-from headscape.train.loop import metrics
+from headscape.plots.gallery import Entry, merge, read_entries, write_gallery
+from headscape.plots.style import FORMATS
+from headscape.training.loop import metrics
 
 TITLE = "What position does in every head"
 QUICK: Mapping[str, object] = {"steps": 100}
 """Training settings of `quick`."""
 
 
-def figures(
+def paper_figures(
     encodings: str | Sequence[str] | None = None,
     *,
     out: Path | str = "figures",
@@ -44,7 +44,7 @@ def figures(
     shared_scale: bool = False,
     colormap: str | None = None,
     processes: int | None = None,
-    command: str = "headscape.figures",
+    command: str = "headscape.paper_figures",
     **settings: Any,
 ) -> Path:
     """Make the paper's figures and return their page.
@@ -57,7 +57,7 @@ def figures(
 
     Example:
         >>> import headscape as hs
-        >>> page = hs.figures("alibi", untrained=True, length=32, formats=["png"])
+        >>> page = hs.paper_figures("alibi", untrained=True, length=32, formats=["png"])
         >>> page.name
         'index.html'
     """

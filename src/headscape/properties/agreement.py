@@ -7,13 +7,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from headscape.attention import attend
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding
 from headscape.errors import InputError
+from headscape.kernels import attend
+from headscape.kernels.layer import prepare
 from headscape.properties.probe import Factory, draw, randomise, shape
 from headscape.properties.tolerance import require
 

@@ -10,12 +10,12 @@ from typing import get_args
 
 import torch
 
-from headscape.attention import attend
 from headscape.encodings import Encoding, Shape
 from headscape.encodings.names import ENCODINGS
 from headscape.encodings.wrapper import Wrapper
 from headscape.errors import InputError
 from headscape.io.typecheck import check_values
+from headscape.kernels import attend
 from headscape.properties.agreement import agreement
 from headscape.properties.cases import PROPERTIES, factory
 from headscape.properties.probe import TRAINED, Factory, shape

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headscape.attention.layer import prepare
 from headscape.call import definition
 from headscape.call.definition import softmax
 from headscape.call.mixing import Rows
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, QueriesAndKeys, Side
 from headscape.errors import InputError
+from headscape.kernels.layer import prepare
 from headscape.properties.probe import (
     HEAD_DIM,
     TRAINED,

@@ -1,1 +1,0 @@
-"""A page of every head of a model: thumbnails, kernel curves and measures."""

@@ -1,0 +1,155 @@
+"""The `headscape` command.
+
+Each command is a file of its own beside this one and imports what it needs when it runs, so that
+`headscape --help` is quick. A user's mistake is one sentence on stderr and exit code 2; a warning
+is one sentence on stderr. Results go to stdout, progress to stderr.
+"""
+
+import codecs
+import io
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from headscape import __version__
+from headscape.cli import (
+    atlas_command,
+    capture_command,
+    check_command,
+    doctor_command,
+    draw_command,
+    encodings_command,
+    evaluate_command,
+    export_command,
+    figures_command,
+    generate_command,
+    measure_command,
+    train_command,
+    view_command,
+)
+from headscape.errors import InputError
+from headscape.io.lost_interrupt import repeat_lost_interrupts
+from headscape.io.system_errors import memory_sentence, out_of_memory
+from headscape.io.table_text import one_line
+from headscape.io.terminal import say
+
+# In the order of the help.
+REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
+    figures_command.register,
+    encodings_command.register,
+    train_command.register,
+    generate_command.register,
+    capture_command.register,
+    draw_command.register,
+    measure_command.register,
+    atlas_command.register,
+    view_command.register,
+    evaluate_command.register,
+    export_command.register,
+    check_command.register,
+    doctor_command.register,
+)
+
+app = typer.Typer(
+    name="headscape",
+    help="Show, train and measure what position does in every attention head of a transformer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for register in REGISTER:
+    register(app)
+
+SPIN_COUNT = "3000"
+"""Iterations for which an OpenMP thread that waits spins before it sleeps; docs/training.md has
+what other values cost on idle and on busy cores."""
+
+
+def _version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headscape {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=lambda value: _version(wanted=value),
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Show, train and measure what position does in every attention head of a transformer."""
+
+
+def main() -> None:
+    """Run the command line; turn a user's mistake into a sentence."""
+    warnings.showwarning = _warn
+    _limit_spinning()
+    _accept_any_text()
+    repeat_lost_interrupts(signal.SIGINT)
+    try:
+        app()
+    except InputError as error:
+        _say("error: ", "red", one_line(str(error)))
+        sys.exit(2)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _say("error: ", "red", one_line(f"{where}{error.strerror or error}."))
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        _say("error: ", "red", memory_sentence(error))
+        sys.exit(2)
+    except SystemExit as stop:
+        # Typer turns Ctrl-C into exit code 130 and prints nothing.
+        if isinstance(getattr(stop.__context__, "__cause__", None), KeyboardInterrupt):
+            typer.echo("stopped; repeat the command to go on.", err=True)
+        raise
+
+
+def _limit_spinning() -> None:
+    """Let OpenMP threads that wait give up their core soon, unless the user has chosen otherwise.
+
+    libgomp, which torch and the native kernels share, spins 300,000 times by default. Where other
+    processes need the cores, a thread then spends its time slices waiting for one that is not
+    running. libgomp reads the variable when torch loads it; child processes inherit it.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+
+
+def _accept_any_text() -> None:
+    """Let a stream that is not UTF-8 print any text: paths as they are, ? for other characters."""
+
+    def handle(error: UnicodeError) -> tuple[str | bytes, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        code = ord(error.object[error.start])
+        found: str | bytes = bytes([code - 0xDC00]) if 0xDC80 <= code <= 0xDCFF else "?"
+        return found, error.start + 1
+
+    codecs.register_error("headscape", handle)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="headscape")
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    _say("warning: ", "yellow", str(message))
+
+
+def _say(label: str, colour: str, text: str) -> None:
+    typer.secho(label, fg=colour, bold=True, err=True, nl=False)
+    say(text, err=True)

@@ -1,0 +1,239 @@
+"""An evaluation as a table: perplexities of a text, or accuracies on a task.
+
+`save` writes, for a text,
+
+    evaluation.json, .csv              every row
+    evaluation.md, .tex                the table in the paper's layout
+    evaluation.png, .svg, .pdf         the quantity against length
+    positions.png, .svg, .pdf          loss along the window, by the protocol per-position
+
+for a task `tasks` in place of `evaluation`, and `tasks-symbols` as a second plot; and for heat
+maps, which belong to one model each, `passkey-RUN.json`, `.csv`, `.png`, `.svg` and `.pdf`. Every
+file is written atomically, and equal rows give equal bytes.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headscape.errors import InputError
+from headscape.evaluation.table import row_files
+from headscape.evaluation.table.comparable import check
+from headscape.evaluation.table.layout import Cell, Layout
+from headscape.evaluation.table.notes import note
+from headscape.evaluation.table.table_plots import against_length, along_window, heat_map
+from headscape.evaluation.table.table_row import Quantity, Row, known_quantity
+from headscape.io.output_file import KINDS, check_output, write_output
+from headscape.io.table_text import csv_text
+from headscape.io.terminal import printable
+from headscape.plots.depths import Depths
+from headscape.plots.lengths import Lengths
+from headscape.plots.style import save as save_figure
+
+STEMS = ("evaluation", "tasks", "positions", "passkey", "needle")
+"""How the names of a table's files begin."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Table:
+    """Rows of one kind that can be compared: losses on a text, or accuracies on a task.
+
+    Example:
+        >>> import headscape as hs
+        >>> gpt2 = hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257)
+        >>> model = hs.load(gpt2, tokenizer="bytes")
+        >>> table = hs.evaluate(model, task="needle", lengths=64, depths=[0, 1], examples=1)
+        >>> table.methods, table.lengths, len(table.rows)
+        (['ALiBi'], [64], 2)
+        >>> [path.suffix for path in table.save("found")]
+        ['.json', '.csv', '.png', '.svg', '.pdf']
+        >>> hs.Table.read("found/needle-ALiBi.json") == table
+        True
+    """
+
+    rows: tuple[Row, ...]
+    quantity: Quantity
+    """What `cell` and `plot` show; a task's tables show both of its accuracies."""
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], quantity: str | None = None) -> "Table":
+        """Arrange rows, each once; rows that cannot be compared are refused."""
+        found = tuple({row.key: row for row in rows}.values())
+        if not found:
+            raise InputError("a table needs at least one row: give at least one evaluation.")
+        shown = known_quantity(quantity, found[0].kind)
+        check(found, shown)
+        return cls(rows=found, quantity=shown)
+
+    @classmethod
+    def read(cls, *paths: Path | str, quantity: str | None = None) -> "Table":
+        """Merge evaluations, named by their folders or JSON files, into one table."""
+        return cls.of(row_files.read_all(map(Path, paths)), quantity)
+
+    def __repr__(self) -> str:
+        lengths = self.lengths
+        span = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
+        return f"Table({self.quantity} of {printable(', '.join(self.methods))} at length {span})"
+
+    @property
+    def methods(self) -> list[str]:
+        """Columns, in the order they first appear."""
+        return list(dict.fromkeys(row.method for row in self.rows))
+
+    @property
+    def lengths(self) -> list[int]:
+        """Lengths, ascending."""
+        return sorted({row.length for row in self.rows})
+
+    def cell(self, method: str, length: int, quantity: Quantity | None = None) -> Cell:
+        """Mean and spread over seeds."""
+        here = [row for row in self.rows if (row.method, row.length) == (method, length)]
+        return Cell.of([row.value(quantity or self.quantity) for row in here])
+
+    def note(self, quantity: Quantity | None = None) -> str:
+        """How the numbers were measured, in one sentence."""
+        # A heat map belongs to one model, so its cells are not means over seeds.
+        plain = self.rows if self.rows[0].depth is None else ()
+        seeds = {self.cell(row.method, row.length).count for row in plain}
+        return note(self.rows, quantity or self.quantity, seeds)
+
+    def to_markdown(self) -> str:
+        """The table in Markdown, with its note; for a task, one table per accuracy."""
+        return "\n".join(layout.markdown() for layout in self._layouts())
+
+    def to_latex(self) -> str:
+        """LaTeX tabulars for the package booktabs, with their notes as comments."""
+        return "\n".join(layout.latex() for layout in self._layouts())
+
+    def _repr_html_(self) -> str:
+        return "\n".join(layout.html() for layout in self._layouts())
+
+    def to_json(self) -> str:
+        """Every row with all its fields, as `Table.read` reads it."""
+        return row_files.to_json(self.rows)
+
+    def to_csv(self) -> str:
+        """Every row, with the quantity and its interval."""
+        records = self._records()
+        return csv_text(list(records[0]), records)
+
+    def to_frame(self) -> Any:
+        """Every row as a pandas DataFrame, with the columns of `to_csv`."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise InputError("to_frame needs pandas: pip install pandas, or use to_csv.") from error
+        return pd.DataFrame(self._records())
+
+    def maps(self) -> dict[str, "Table"]:
+        """A table per heat map, by the label of its model; empty for accuracies by length."""
+        by_label: dict[str, list[Row]] = {}
+        for row in self.rows if self.rows[0].depth is not None else ():
+            by_label.setdefault(row.label or row.method, []).append(row)
+        return {
+            label: Table(rows=tuple(rows), quantity=self.quantity)
+            for label, rows in by_label.items()
+        }
+
+    def plot(self, quantity: str | None = None) -> Lengths | Depths:
+        """The quantity against length, or one model's heat map."""
+        shown = known_quantity(quantity or self.quantity, self.rows[0].kind)
+        maps = self.maps()
+        if len(maps) > 1:
+            raise InputError(
+                f"this table has {len(maps)} heat maps: plot one, such as "
+                f"table.maps()[{next(iter(maps))!r}].plot()."
+            )
+        return heat_map(self.rows, shown) if maps else against_length(self.rows, shown)
+
+    def save(self, folder: Path | str) -> list[Path]:
+        """Write the table's files into a folder; return their paths.
+
+        Files of an earlier table are replaced; a file of a different kind is refused.
+        """
+        folder = Path(folder)
+        check_folder(folder)
+        paths = []
+        for label, table in self.maps().items():
+            stem = folder / f"{table.rows[0].task}-{label}"
+            texts = {"json": table.to_json(), "csv": table.to_csv()}
+            paths += [*_write(stem, texts), *save_figure(table.plot().draw(), stem)]
+        if paths:
+            return paths
+        stem = folder / self.rows[0].kind.stem
+        texts = {"json": self.to_json(), "csv": self.to_csv()}
+        paths = _write(stem, texts | {"md": self.to_markdown(), "tex": self.to_latex()})
+        first, *others = self._shown()
+        paths += save_figure(self.plot(first).draw(), stem)
+        for quantity in others:
+            paths += save_figure(
+                self.plot(quantity).draw(), stem.with_name(f"{stem.name}-{quantity}")
+            )
+        along = [row for row in self.rows if row.by_position is not None]
+        if along:
+            paths += save_figure(along_window(along).draw(), folder / "positions")
+        return paths
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [row.record(self.quantity) for row in self.rows]
+
+    def _shown(self) -> tuple[Quantity, ...]:
+        """The quantities that files and tables show."""
+        first = self.rows[0]
+        return (self.quantity,) if first.task is None else first.kind.quantities
+
+    def _layouts(self) -> list[Layout]:
+        maps = self.maps()
+        if maps:
+            return [_map_layout(table) for table in maps.values()]
+        return [
+            Layout(
+                columns=self.methods,
+                cells={n: [self.cell(m, n, shown) for m in self.methods] for n in self.lengths},
+                best=min if self.rows[0].task is None else max,
+                number=partial(format_number, quantity=shown),
+                note=self.note(shown),
+            )
+            for shown in self._shown()
+        ]
+
+
+def check_folder(folder: Path, reads: Iterable[Path | str] = ()) -> None:
+    """Refuse a folder where a table would replace a file of a different kind, or one it reads."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        kind = KINDS.get(path.suffix[1:])
+        if kind is not None and path.stem.split("-")[0] in STEMS:
+            check_output(path, kind, reads=reads)
+
+
+def _map_layout(table: Table) -> Layout:
+    """One model's heat map: lengths down, depths across."""
+    cells = {(row.length, row.depth): row for row in table.rows}
+    depths = sorted({row.depth for row in cells.values() if row.depth is not None})
+    return Layout(
+        columns=[f"{depth:.0%}" for depth in depths],
+        cells={
+            n: [Cell.of([cells[n, depth].value(table.quantity)]) for depth in depths]
+            for n in table.lengths
+        },
+        best=None,
+        number=partial(format_number, quantity=table.quantity),
+        note=table.note(),
+    )
+
+
+def format_number(value: float, quantity: Quantity = "perplexity") -> str:
+    """Two decimals for perplexities, as in the paper, and accuracies; three for losses and bits."""
+    if quantity in ("loss", "bits-per-byte"):
+        return f"{value:.3f}"
+    return f"{value:.2f}" if not 1e5 <= value < math.inf else f"{value:.3g}"
+
+
+def _write(stem: Path, texts: Mapping[str, str]) -> list[Path]:
+    paths = {stem.with_name(f"{stem.name}.{suffix}"): text for suffix, text in texts.items()}
+    for path, text in paths.items():
+        write_output(path, text, KINDS[path.suffix[1:]])
+    return list(paths)

@@ -1,0 +1,314 @@
+"""Native attention as torch operators, with gradients and fake implementations.
+
+    headscape::attention(q, k, v, ...) -> (out, lse)
+    headscape::attention_backward(d_out, ...) -> [d_q, d_k, d_v, a gradient per tensor of `values`]
+
+`values` are the bias's tensors, then those of a mixing encoding. `kind` names the former,
+
+    none      nothing
+    toeplitz  table [h n]
+    factor    table [h n], which multiplies the scores
+    slope     row [#b h t] and col [#b h s] in float64, and optionally weight [#b h t]
+    pieces    near [n], 1 / far [#b t], slopes [h p], offsets [h p], knots [p - 1]
+    sheared   r [#b h t c], basis [#h n c], and optionally u [#b h s c2], its basis [#h n c2] or
+              one number per key for all distances, [#b h s]
+
+and `mixing` says what DAPE or DAPEv2 does with them (empty: the scores are not mixed); its tensors
+are in_weight [m c k], in_bias [m], out_weight [h m k], out_bias [h]. A table to be mixed is
+followed by its fold [k+1 m n] (see fold.py): in_weight then has the scores' half alone, and the
+bias's half and in_bias are in the fold. `sticks` is empty for a softmax. For stick-breaking it
+starts with "sticks", followed by "own" if the query's own key takes part and by "rest" if the
+query's own value gets what is left.
+
+`at` has the positions of queries and keys, where there are groups those of both and, of a sheared
+bias, the row of its bases for every distance [1 n]. `low` is the distance in column 0 of a table,
+and the first of those distances. `window` and `softcap` are 0 where there is none; the temperature
+is [b h t], the sink [h]. q, k, v are float32, bfloat16 or float16, all else float32 or float64.
+Being operators, they can be compiled, checkpointed and differentiated like any other; of torch's
+global state only the thread count is read.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headscape.errors import InputError
+from headscape.kernels.native.fold import MARGIN as FOLD
+from headscape.kernels.native.gradients import buffers, gather, padded, parts_of, total
+from headscape.kernels.native.library import Fields, call
+
+KINDS = {"none": 0, "toeplitz": 1, "slope": 2, "pieces": 3, "factor": 4, "sheared": 0}
+BY_DISTANCE = ("toeplitz", "factor", "pieces")
+"""Kinds whose first tensor is a table by distance."""
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+MARGIN = 32
+"""Columns of a table beyond the distances that occur; a vector may reach that far."""
+REACH = 192
+"""The same of a sheared bias; a block of keys may reach that far."""
+SPARE = 16
+"""Columns of zeros behind a turned basis, as many as a vector may have."""
+MIXERS = 4
+"""Tensors of a mixing encoding, at the end of `values`."""
+
+
+def fields_of(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    at: list[Tensor],
+    values: list[Tensor],
+    kind: str,
+    mixing: str,
+    sticks: str,
+    low: int,
+    causal: bool,  # noqa: FBT001
+    scale: float,
+    window: int,
+    softcap: float,
+    temperature: Tensor | None,
+    sink: Tensor | None,
+) -> Fields:
+    """What the struct `Problem` is filled with."""
+    b, h, t, e = q.shape
+    at, source = (at[:-1], at[-1]) if kind == "sheared" else (at, None)
+    rows = max(x.shape[0] for x in at)
+    fields: Fields = {
+        "batch": b, "heads": h, "queries": t, "keys": k.shape[2], "head_dim": e,
+        "key_heads": k.shape[1], "value_dim": v.shape[3], "type": TYPES[q.dtype],
+        "causal": int(causal), "window": window, "scale": scale, "softcap": softcap,
+        "temperature": None if temperature is None else temperature.contiguous(),
+        "sink": None if sink is None else sink.contiguous(), "parts": 1, "kind": KINDS[kind],
+        "q": q.data_ptr(), "q_batch": q.stride(0), "q_head": q.stride(1), "q_row": q.stride(2),
+        "k": k, "v": v, "by_token": int(not mixing), "sticks": int(bool(sticks)),
+        "takes_own": int("own" in sticks.split()), "keeps_rest": int("rest" in sticks.split()),
+        "q_stride": 0 if rows == 1 else t, "k_stride": 0 if rows == 1 else k.shape[2],
+    }  # fmt: skip
+    for name, x in zip(("q_at", "k_at", "q_group", "k_group"), at, strict=False):
+        fields[name] = x.to(torch.int64).expand(rows, -1).contiguous()
+    bias = [x.contiguous() for x in (values[:-MIXERS] if mixing else values)]
+    if kind in BY_DISTANCE:
+        fields |= {"table": bias[0], "table_low": low, "table_length": bias[0].shape[-1]}
+    if kind == "toeplitz" and mixing:
+        fields |= {"fold": bias[1], "fold_low": low - FOLD, "fold_length": bias[1].shape[-1]}
+    if kind == "slope":
+        for name, x in zip(("row", "col", "weight"), bias, strict=False):
+            fields |= {name: x, f"{name}_stride": 0 if x.shape[0] == 1 else x[0].numel()}
+    if kind == "pieces":
+        far, slopes, offsets, knots = bias[1:]
+        fields |= {"weight": far, "weight_stride": 0 if far.shape[0] == 1 else t}
+        fields |= {"slopes": slopes, "offsets": offsets, "knots": knots, "pieces": slopes.shape[1]}
+    if kind == "sheared":
+        fields |= _sheared(bias) | {"source": source, "basis_low": low}
+    if mixing:
+        inner, in_bias, outer, out_bias = values[-MIXERS:]
+        fields |= {
+            "hidden": inner.shape[0], "taps": inner.shape[2],
+            "adds_bias": int("channel-only" not in mixing), "released": int("released" in mixing),
+            "in_weight": inner.permute(1, 2, 0).contiguous(), "in_bias": in_bias.contiguous(),
+            "out_weight": outer.permute(1, 2, 0).contiguous(), "out_bias": out_bias.contiguous(),
+            "in_back": inner.flip(2).permute(0, 2, 1).contiguous(),
+            "out_back": outer.flip(2).permute(0, 2, 1).contiguous(),
+        }  # fmt: skip
+    return fields
+
+
+def _sheared(bias: list[Tensor]) -> Fields:
+    """The fields of a sheared bias."""
+    fields: Fields = {"basis_rows": bias[1].shape[1]}
+    names = (("r", "basis", "rank"), ("u", "key_basis", "key_rank"))
+    tensors: dict[str, Tensor] = {}
+    for (own, basis, rank), x, y in zip(names, bias[::2], bias[1::2], strict=False):
+        tensors |= {own: padded(x), basis: padded(y)}
+        fields[rank] = x.shape[-1]
+    if len(bias) == 4:
+        tensors["key_turned"] = F.pad(bias[3].mT, (0, SPARE))
+        fields["turned_length"] = bias[3].shape[1] + SPARE
+    if len(bias) == 3:
+        tensors["constant"] = bias[2]
+    for name, x in tensors.items():
+        fields |= {name: x, f"{name}_stride": 0 if x.shape[0] == 1 else x[0].numel()}
+    return fields
+
+
+def _check(
+    at: list[Tensor],
+    values: list[Tensor],
+    kind: str,
+    mixing: str,
+    low: int,
+    causal: bool,  # noqa: FBT001
+) -> None:
+    for x in values:
+        if not bool(torch.isfinite(torch.stack(torch.aminmax(x))).all()):
+            raise InputError(f"bias ({kind}) contains values that are not finite.")
+    if kind in (*BY_DISTANCE, "sheared"):
+        columns, margin = values[0].shape[-1], MARGIN
+        if kind == "sheared":
+            columns, margin = at[-1].shape[1], REACH
+        least, most = int(at[0].min() - at[1].max()), int(at[0].max() - at[1].min())
+        least = max(least, 0) if causal else least
+        if least - margin < low or most + margin >= low + columns:
+            raise InputError(f"positions have distances {least} to {most}, beyond their bounds.")
+    if mixing and kind == "toeplitz":
+        hidden, _, taps = values[-MIXERS].shape
+        wanted = (taps + 1, hidden, values[0].shape[-1] + 2 * FOLD)
+        if values[1].shape != wanted:
+            raise InputError(f"the fold must have shape {wanted}, got {tuple(values[1].shape)}.")
+    if mixing and not contiguous(at):
+        raise InputError(
+            "positions.k must be consecutive within each group where scores are mixed natively; "
+            "path='torch' takes any."
+        )
+
+
+def contiguous(at: list[Tensor]) -> bool:
+    """Whether the keys of every group are one stretch of consecutive positions."""
+    rows = max(x.shape[0] for x in at)
+    position = at[1].expand(rows, -1)
+    group = at[3].expand(rows, -1) if len(at) == 4 else torch.zeros_like(position)
+    starts = torch.ones_like(position, dtype=torch.bool)
+    starts[:, 1:] = (position.diff() != 1) | (group.diff() != 0)
+    starts &= group >= 0
+    return all(g[s].unique().numel() == int(s.sum()) for g, s in zip(group, starts, strict=True))
+
+
+@torch.library.custom_op("headscape::attention", mutates_args=())
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    at: list[Tensor],
+    values: list[Tensor],
+    kind: str,
+    mixing: str,
+    sticks: str,
+    low: int,
+    causal: bool,  # noqa: FBT001
+    scale: float,
+    window: int,
+    softcap: float,
+    temperature: Tensor | None,
+    sink: Tensor | None,
+    learns: bool,  # noqa: FBT001, ARG001
+) -> tuple[Tensor, Tensor]:
+    """Attention and the logarithm of each softmax's denominator; of sticks, what is left."""
+    _check(at, values, kind, mixing, low, causal)
+    q, k, v = _rows(q, mixing), k.contiguous(), v.contiguous()
+    b, h, t, _ = q.shape
+    out, lse = q.new_zeros(b, t, h, v.shape[3]), q.new_zeros(q.shape[:3], dtype=torch.float32)
+    if mixing:
+        out = q.new_zeros(b, h, t, v.shape[3])
+    fields = fields_of(
+        q, k, v, at, values, kind, mixing, sticks, low, causal, scale, window, softcap,
+        temperature, sink,
+    )  # fmt: skip
+    call("forward", fields | {"out": out, "lse": lse})
+    # Laid out by token: what a layer's projection reads is then the tensor kept for backward.
+    return (out.transpose(1, 2).contiguous() if mixing else out).transpose(1, 2), lse
+
+
+def _rows(x: Tensor, mixing: str) -> Tensor:
+    """Return x as the kernels read it: with contiguous rows, all contiguous if scores are mixed."""
+    return x if x.stride(3) == 1 and not mixing else x.contiguous()
+
+
+def _by_token(x: Tensor) -> Tensor:
+    """Return [b h t e] as contiguous [b t h e], without a copy if memory already has that order."""
+    return x.transpose(1, 2).contiguous()
+
+
+@attention.register_fake
+def _(q, k, v, *_):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    b, h, t, _ = q.shape
+    return q.new_empty((b, t, h, v.shape[3])).transpose(1, 2), lse
+
+
+@torch.library.custom_op("headscape::attention_backward", mutates_args=())
+def attention_backward(
+    d_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    at: list[Tensor],
+    values: list[Tensor],
+    kind: str,
+    mixing: str,
+    sticks: str,
+    low: int,
+    causal: bool,  # noqa: FBT001
+    scale: float,
+    window: int,
+    softcap: float,
+    temperature: Tensor | None,
+    sink: Tensor | None,
+    learns: bool,  # noqa: FBT001
+) -> list[Tensor]:
+    """Gradients of q, k, v, of temperature and sink where given and, if `learns`, of `values`."""
+    q, k, v = _rows(q, mixing), k.contiguous(), v.contiguous()
+    out, d_out = (x.contiguous() if mixing else _by_token(x) for x in (out, d_out))
+    fields = fields_of(
+        q, k, v, at, values, kind, mixing, sticks, low, causal, scale, window, softcap,
+        temperature, sink,
+    )  # fmt: skip
+    parts = parts_of(q.shape[0] * (1 if mixing else k.shape[1]))
+    b, h, t, e = q.shape
+    d_q = torch.zeros((b, h, t, e) if mixing else (b, t, h, e), dtype=torch.float32)
+    d_k, d_v = (torch.empty(parts, *x.shape, dtype=torch.float32) for x in (k, v))
+    d_temperature = None if temperature is None else d_q.new_zeros(temperature.shape)
+    bias, mixers = (values[:-MIXERS], values[-MIXERS:]) if mixing else (values, [])
+    learned = buffers(kind, bias, mixers, parts, q, k) if learns or mixing else {}
+    given: Fields = {"parts": parts, "d_out": d_out, "out": out, "lse": lse}
+    written: Fields = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "d_temperature": d_temperature}
+    call("backward", {**fields, **given, **written, **learned})
+    d_q = d_q if mixing else d_q.transpose(1, 2)
+    found = [x.to(q.dtype) for x in (d_q, total(d_k), total(d_v))]
+    found += [] if d_temperature is None else [d_temperature]
+    if sink is not None:
+        # A sink is a key with a score and no value: ds = p (0 - delta).
+        delta = torch.linalg.vecdot(d_out.float(), out.float()).transpose(1, 2)
+        found.append(-(delta * (sink[:, None] - lse).exp()).sum((0, 2)))
+    if learns:
+        found += gather(kind, bias, learned)
+        found += [
+            learned[f"d_{name}"].sum((0, 1)).to(x.dtype)
+            for name, x in zip(("in_weight", "in_bias", "out_weight", "out_bias"), mixers)  # noqa: B905
+        ]
+    return found
+
+
+@attention_backward.register_fake
+def _(_, q, k, v, *rest):  # type: ignore[no-untyped-def]
+    values, mixing, temperature, sink, learns = rest[3], rest[5], *rest[-3:]
+    given = [x for x in (temperature, sink) if x is not None]
+    inputs = [q, k, v, *given, *(values if learns else [])]
+    found = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in inputs]
+    if not mixing:  # the gradient of q is laid out by token
+        b, h, t, e = q.shape
+        found[0] = q.new_empty((b, t, h, e)).transpose(1, 2)
+    return found
+
+
+def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    q, k, v, at, values, *rest, temperature, sink, ctx.learns = inputs
+    ctx.rest, ctx.places = rest, len(at)
+    ctx.save_for_backward(q, k, v, *output, temperature, sink, *at, *values)
+
+
+def _backward(ctx, d_out, _):  # type: ignore[no-untyped-def]
+    q, k, v, out, lse, temperature, sink, *rest = ctx.saved_tensors
+    at, values = rest[: ctx.places], rest[ctx.places :]
+    found = attention_backward(
+        d_out, q, k, v, out, lse, at, values, *ctx.rest, temperature, sink, ctx.learns
+    )
+    d_q, d_k, d_v, *found = found
+    d_temperature = None if temperature is None else found.pop(0)
+    d_sink = None if sink is None else found.pop(0)
+    d_values = found if ctx.learns else [None] * len(values)
+    nothing = [None] * len(ctx.rest)
+    return d_q, d_k, d_v, [None] * len(at), d_values, *nothing, d_temperature, d_sink, None
+
+
+attention.register_autograd(_backward, setup_context=_save)

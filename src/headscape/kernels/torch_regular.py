@@ -1,0 +1,286 @@
+"""Attention at consecutive positions in tiles of queries and keys, in plain PyTorch.
+
+Forward saves out and lse; backward recomputes the weights:
+
+    s_ij = scale q_i . k_j + B_ij       p_ij = exp(s_ij - lse_i)        out_i = sum_j p_ij v_j
+    ds_ij = p_ij (d_out_i . v_j - d_out_i . out_i)
+
+Terms that are sums of products of a query's and a key's numbers are computed by the same matrix
+product, as extra entries of the head dimension: a slope's weight_i (row_i - col_j), lse_i and
+d_out_i . out_i. Running sums are float64; they are made relative to the block of queries before
+they are rounded. Scores are in units of ln 2, because torch's exp is slow where it underflows and
+exp2 is not.
+
+Queries are in reverse order, so that a bias by distance is one strided view of the reversed table
+(a Hankel matrix: entry i + j); its gradient is the sum over the columns of the same view of ds.
+A slope's row_i shifts all scores of a query equally, so its exact gradient is 0. The rounding error
+computed in its place cancels that of col_j, which would otherwise accumulate when the gradients of
+running sums are summed. Keys too far back to get any weight are skipped (reach.py).
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, inf
+
+from headscape.kernels import reach
+from headscape.kernels.operands import Operands, Rule
+from headscape.kernels.reach import Reach
+
+LOG2E = 1 / math.log(2)
+FAINT, LOUD = math.log2(reach.TINY), 100.0
+"""Scores are clamped to this range, where 2^s is a normal float32; only hidden keys exceed it."""
+HEADS = 3
+"""Heads per thread processed together on a CPU; on other devices all are."""
+FORWARD, BACKWARD = 64, 128
+"""Queries per tile, multiples of `reach.BLOCK`."""
+KEYS = 512
+"""Keys per tile of the backward pass, half of it for short calls; forward has one tile."""
+
+
+class Regular(torch.autograd.Function):
+    """Attention as an autograd function of a `Rule` and the fields of `Operands`."""
+
+    @staticmethod
+    def forward(ctx: Any, rule: Rule, *tensors: Tensor | None) -> Tensor:  # noqa: D102
+        every = Operands(*cast("tuple[Any, ...]", tensors))
+        known = reach.bounds(every, rule)
+        out = every.q.new_empty(*every.q.shape[:2], every.v.shape[2])
+        lse = every.q.new_empty(every.q.shape[:2])
+        scratch = _Scratch(every.q)
+        for heads in _groups(every.q):
+            part = _Part(every, heads, rule, known, FORWARD, scratch)
+            part.forward(out[heads], lse[heads])
+        ctx.rule, ctx.known = rule, known
+        ctx.save_for_backward(*tensors, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        *tensors, out, lse = ctx.saved_tensors
+        every = Operands(*tensors)
+        grads = [torch.empty_like(x) for x in tensors[:3]] + [
+            torch.zeros_like(x) if need else None
+            for x, need in zip(tensors[3:], ctx.needs_input_grad[4:], strict=True)
+        ]
+        scratch, found = _Scratch(every.q), Operands(*cast("list[Any]", grads))
+        for heads in _groups(every.q):
+            part = _Part(every, heads, ctx.rule, ctx.known, BACKWARD, scratch)
+            part.backward(out[heads], d_out[heads], lse[heads], found.heads(heads))
+        return None, *grads
+
+
+def _groups(q: Tensor) -> Iterator[slice]:
+    """Yield slices of heads to process together, of nearly equal size."""
+    n = q.shape[0]
+    most = HEADS * torch.get_num_threads() if q.device.type == "cpu" else n
+    size = math.ceil(n / math.ceil(n / most))
+    for first in range(0, n, size):
+        yield slice(first, first + size)
+
+
+class _Scratch:
+    """Buffers that all tiles share."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.like = like
+        self.buffers: dict[str, Tensor] = {}
+        self.zeroed: dict[tuple[int, int, int], Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Return a buffer of this shape with arbitrary contents."""
+        count = math.prod(shape)
+        if name not in self.buffers or self.buffers[name].shape[0] < count:
+            self.buffers[name] = self.like.new_empty(count)
+        return self.buffers[name][:count].view(shape)
+
+    def padded(self, n: int, r: int, c: int) -> Tensor:
+        """Return rows of c followed by r zeros each; callers must not write to the zeros."""
+        if (n, r, c) not in self.zeroed:
+            self.zeroed[n, r, c] = self.like.new_zeros(n, r, c + r)
+        return self.zeroed[n, r, c]
+
+
+class _Part:
+    """Some heads of a call, with queries reversed and extra entries appended to q and k."""
+
+    def __init__(
+        self, every: Operands, heads: slice, rule: Rule, known: Reach, size: int, scratch: _Scratch
+    ) -> None:
+        part = self.part = every.heads(heads)
+        self.rule, self.known, self.size, self.scratch = rule, known, size, scratch
+        n, t, e = part.q.shape
+        self.n, self.t, self.e, self.s = n, t, e, part.k.shape[1]
+        self.ev = part.v.shape[2]
+        self.last = rule.gap + t - 1
+        wide = e + (1 if part.row is None else 2)
+        self.q, self.k = scratch.take("q", n, t, wide), scratch.take("k", n, wide, self.s)
+        torch.mul(part.q.flip(1), rule.scale, out=self.q[..., :e])
+        torch.mul(part.k.mT, LOG2E, out=self.k[:, :e])
+        self.k[:, -1] = 1
+        self.table = None if part.table is None else part.table * LOG2E
+        # The part of a slope that a query adds to all its scores, relative to its block.
+        self.own: Tensor | float = 0.0
+        if part.row is not None and part.col is not None:
+            weight = 1.0 if part.weight is None else part.weight.flip(1)
+            row, self.col = part.row.flip(1) * LOG2E, part.col * LOG2E
+            self.near = row[:, ::size].contiguous()
+            self.ahead = row - self.near.repeat_interleave(size, 1)[:, :t]
+            self.own = weight * self.ahead
+            self.q[..., e] = weight
+        self.blocks = torch.split(self.q, size, 1)
+        per = size // reach.BLOCK
+        starts = range(0, len(known.first[0]), per)
+        self.first = [min(min(x[at : at + per]) for x in known.first[heads]) for at in starts]
+        i = torch.arange(size, device=part.q.device)
+        self.shown = (i[:, None] + i <= size - 2).to(part.q.dtype)
+
+    def forward(self, out: Float[Tensor, "g t ev"], lse: Float[Tensor, "g t"]) -> None:
+        """Write the output and, in reverse order, log2 of each query's softmax denominator."""
+        back = self.scratch.take("back", len(self.blocks), self.n, self.size, self.ev)
+        total, base = torch.empty_like(lse), torch.zeros_like(lse)
+        if self.known.calm:
+            base += self.reference()
+        self.q[..., -1] = self.own - base
+        parts = zip(torch.split(total, self.size, 1), torch.split(base, self.size, 1), strict=True)
+        for block, (sums, largest) in enumerate(parts):
+            keys = slice(self.first[block], self.seen(block))
+            s = self.scores(block, keys)
+            if not self.known.calm:
+                self.subtract_largest(s, block, keys, largest)
+            p = self.weights(s, block, keys)
+            torch.sum(p, -1, out=sums)
+            torch.bmm(p, self.part.v[:, keys], out=back[block, :, : s.shape[1]])
+        torch.div(self.in_order(back), total.flip(1)[..., None], out=out)
+        torch.add(base, total.log2_(), out=lse)
+
+    def backward(
+        self,
+        out: Float[Tensor, "g t ev"],
+        d_out: Float[Tensor, "g t ev"],
+        lse: Float[Tensor, "g t"],
+        found: Operands,
+    ) -> None:
+        """Write the gradients into `found`."""
+        part, scratch, n, e, ev = self.part, self.scratch, self.n, self.e, self.ev
+        self.q[..., -1] = self.own - lse
+        d, v = scratch.take("d", n, self.t, ev + 1), scratch.take("v", n, ev + 1, self.s)
+        d[..., :ev], d[..., -1] = d_out.flip(1), torch.linalg.vecdot(out, d_out).flip(1).neg_()
+        v[:, :ev], v[:, -1] = part.v.mT, 1
+        d_q = scratch.take("d_q", len(self.blocks), n, self.size, e).zero_()
+        self.moments = part.q.new_zeros(n, 2, self.t)
+        rows = list(zip(self.blocks, torch.split(d, self.size, 1), d_q, strict=True))
+        width = KEYS if self.s > KEYS else KEYS // 2
+        for start in range(0, self.s, width):
+            stop = min(start + width, self.s)
+            d_k = scratch.take("d_k", n, e, stop - start).zero_()
+            d_v = scratch.take("d_v", n, ev, stop - start).zero_()
+            for block, (q, do, dq) in enumerate(rows):
+                keys = slice(start, min(stop, self.seen(block)))
+                if keys.stop <= start or self.first[block] >= stop:
+                    continue
+                p = self.weights(self.scores(block, keys), block, keys)
+                _add(d_v, do[..., :ev].mT, p)
+                ds = torch.bmm(do, v[:, :, keys], out=scratch.take("ds", *p.shape))
+                if found.table is None:
+                    ds.mul_(p)
+                else:
+                    ds = torch.mul(ds, p, out=scratch.padded(*p.shape)[:, :, : p.shape[2]])
+                _add(d_k, q[..., :e].mT, ds)
+                dq[:, : q.shape[1]].baddbmm_(ds, part.k[:, keys])
+                self.learn(ds, block, keys, found)
+            found.k[:, start:stop], found.v[:, start:stop] = d_k.mT, d_v.mT
+        torch.mul(self.in_order(d_q), self.rule.scale, out=found.q)
+        by_col, by_row = self.moments.unbind(1)
+        if found.row is not None:
+            found.row.copy_((self.q[..., e] * by_row).flip(1))
+        if found.weight is not None:
+            found.weight.copy_((by_col + self.ahead * by_row).div_(LOG2E).flip(1))
+
+    def learn(self, ds: Float[Tensor, "g r c"], block: int, keys: slice, found: Operands) -> None:
+        """Add a tile's score gradients to those of the bias; call it right after `scores`."""
+        start = block * self.size
+        n, r, c = ds.shape
+        if found.table is not None:
+            # A row stride one below the padded width shifts each row by one column, so entry j of
+            # row i is in column i + j.
+            skewed = ds.as_strided((n, r, c + r - 1), (ds.stride(0), c + r - 1, 1))
+            first = start + keys.start
+            found.table[:, first : first + c + r - 1] += skewed.sum(1)
+        if found.col is not None:
+            found.col[:, keys] -= torch.bmm(self.blocks[block][..., -2, None].mT, ds)[:, 0]
+        if found.row is not None or found.weight is not None:
+            # The last two entries of a key are its running sum and 1.
+            self.moments[..., start : start + r] += torch.bmm(self.k[:, -2:, keys], ds.mT)
+
+    def reference(self) -> Tensor | float:
+        """Return the bias of every query, in reverse order, for the key at its own position."""
+        part, own = self.part, slice(self.rule.gap, self.last + 1)
+        if self.table is not None:
+            return self.table[:, self.last, None]
+        if part.row is None or part.col is None:
+            return 0.0
+        slope = (part.row - part.col[:, own]) * LOG2E
+        return (slope if part.weight is None else part.weight * slope).flip(1)
+
+    def in_order(self, blocks: Float[Tensor, "m n r x"]) -> Float[Tensor, "g t x"]:
+        """Return blocks of reversed queries as one sequence, first query first."""
+        return blocks.transpose(0, 1).reshape(self.n, -1, blocks.shape[3])[:, : self.t].flip(1)
+
+    def seen(self, block: int) -> int:
+        """Return how many keys a block's queries see."""
+        return min(self.s, self.last - block * self.size + 1) if self.rule.causal else self.s
+
+    def scores(self, block: int, keys: slice) -> Float[Tensor, "g r c"]:
+        """Return a tile's scores in units of ln 2, plus the queries' last entry."""
+        q, k = self.blocks[block], self.k[:, :, keys]
+        s = self.scratch.take("s", self.n, q.shape[1], k.shape[2])
+        if self.table is not None:
+            first = block * self.size + keys.start
+            view = self.table.as_strided(s.shape, (self.table.shape[1], 1, 1), first)
+            torch.baddbmm(view, q, k, out=s)
+            return s
+        if self.part.row is not None:
+            torch.sub(self.near[:, block, None], self.col[:, keys], out=k[:, -2])
+        torch.bmm(q, k, out=s)
+        return s
+
+    def weights(self, s: Float[Tensor, "g r c"], block: int, keys: slice) -> Float[Tensor, "g r c"]:
+        """Return 2^s, 0 where hidden; clamped to avoid denormal numbers, which are slow on CPUs."""
+        if self.known.faint or not self.known.calm:
+            s.clamp_(2 * FAINT if s.dtype == torch.float64 else FAINT, LOUD)
+        p = s.exp2_()
+        border = self.border(p, block, keys)
+        if border is not None:
+            border[0].mul_(border[1])
+        return p
+
+    def subtract_largest(
+        self, s: Float[Tensor, "g r c"], block: int, keys: slice, largest: Float[Tensor, "g r"]
+    ) -> None:
+        """Subtract the largest visible score of each query and write it to `largest`."""
+        border = self.border(s, block, keys)
+        if border is not None:
+            border[0].masked_fill_(border[1] == 0, -inf)
+        torch.amax(s, -1, out=largest)
+        s.sub_(largest[..., None])
+
+    def border(self, x: Tensor, block: int, keys: slice) -> tuple[Tensor, Tensor] | None:
+        """Return the columns that some of a tile's queries do not see, and 1 where they do."""
+        r = x.shape[1]
+        first = self.last - block * self.size - r + 2
+        if not self.rule.causal or first >= keys.stop:
+            return None
+        shown = self.shown[self.size - r :, max(0, keys.start - first) : keys.stop - first]
+        return x[:, :, max(0, first - keys.start) :], shown
+
+
+def _add(to: Float[Tensor, "g e s"], a: Float[Tensor, "g e r"], b: Float[Tensor, "g r c"]) -> None:
+    """Add a b to the first columns of `to`; baddbmm_ is fast on contiguous memory only."""
+    if to.shape[2] == b.shape[2]:
+        to.baddbmm_(a, b)
+    else:
+        to[:, :, : b.shape[2]] += torch.bmm(a, b)

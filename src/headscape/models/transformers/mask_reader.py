@@ -1,0 +1,119 @@
+"""Masks of published models: what they hide, what they add, and the rule they follow.
+
+A mask of transformers is boolean, True where a key is seen, or it is added to the scores, with a
+very negative number where a key is hidden. Some families put their bias into it.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headscape.call.positions import Positions, Visible
+from headscape.errors import InputError
+from headscape.models.transformers.attention_call import ObservedCall
+
+ROWS = 256
+"""Queries compared at a time, so that memory is of order length."""
+
+
+def split_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
+    """Return what a mask lets a query see, and what it adds to the scores of seen keys."""
+    if mask is None:
+        return None, None
+    mask = mask[..., :keys]
+    if mask.dtype == torch.bool:
+        return mask.expand(-1, -1, queries, -1), None
+    seen = mask > torch.finfo(mask.dtype).min / 4
+    added = mask.masked_fill(~seen, 0.0)
+    return seen.expand(-1, -1, queries, -1), added if bool(added.any()) else None
+
+
+def with_bias(bias: Tensor | None, more: Tensor | None) -> Tensor | None:
+    """Return the sum of two biases, either of which may be missing."""
+    if bias is None or more is None:
+        return more if bias is None else bias
+    return bias + more
+
+
+def read_visible(
+    call: ObservedCall, positions: Positions, layer: int, real: Tensor | None = None
+) -> Visible:
+    """Return the mask of a call as a rule: causal or not, within a window, or within chunks.
+
+    Padding, where `real` is False, is a group of its own.
+    """
+    if real is not None and call.mask is not None:
+        return _read_padded(call.mask, positions, layer, real)
+    if call.mask is None:
+        group = None if real is None else torch.where(real, 0, -1)
+        return Visible(call.causal, group, group, call.window if call.flash else None)
+    ahead, behind = _reach(call.mask, positions)
+    # One token has nothing ahead of it, so the mask does not say.
+    causal = ahead == 0 and (positions.bounds[0] < 0 or call.causal)
+    window = Visible(causal, window=max(ahead, behind) + 1)
+    for visible in (Visible(causal), window, Visible(causal, chunk=_chunk(call))):
+        if _follows(call.mask, visible, positions):
+            return visible
+    raise InputError(
+        f"layer {layer} has a mask that is neither causal nor bidirectional, a sliding window or "
+        f"chunks: it cannot be read."
+    )
+
+
+def _read_padded(mask: Tensor, positions: Positions, layer: int, real: Tensor) -> Visible:
+    group = torch.where(real, 0, -1)
+    # What padding sees has no meaning: some families let it see everything.
+    shown = mask & real[:, None, :, None]
+    ahead, behind = _reach(shown, positions)
+    for window in (None, max(ahead, behind) + 1):
+        visible = Visible(ahead == 0, group, group, window)
+        if _follows(shown, visible, positions):
+            return visible
+    raise InputError(
+        f"layer {layer} has a mask that is neither causal nor bidirectional or a sliding window "
+        f"beside its padding: it cannot be read."
+    )
+
+
+def is_causal(call: ObservedCall) -> bool:
+    """Return whether no query sees a later key."""
+    if call.mask is None:
+        return call.causal
+    positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+    return _reach(call.mask, positions)[0] == 0
+
+
+def chunk_of(module: Any) -> int | None:
+    """Return the length of the chunks that the config states for a layer (Llama 4), or None."""
+    config = getattr(module, "config", None)
+    types, at = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    if not types or at is None or types[at] != "chunked_attention":
+        return None
+    size = getattr(config, "attention_chunk_size", None)
+    return None if size is None else int(size)
+
+
+def _chunk(call: ObservedCall) -> int:
+    """Return the length of a chunk: the config's, or the number of tokens that see the first."""
+    assert call.mask is not None
+    return call.chunk or max(1, int(call.mask[0, 0, :, 0].sum()))
+
+
+def _reach(mask: Tensor, positions: Positions) -> tuple[int, int]:
+    """Return how many tokens ahead and back the farthest seen keys are."""
+    ahead = behind = 0
+    for start in range(0, mask.shape[2], ROWS):
+        rows = slice(start, start + ROWS)
+        distance = positions.block(rows).distance()[:, None] * mask[:, :, rows]
+        ahead, behind = max(ahead, -int(distance.min())), max(behind, int(distance.max()))
+    return ahead, behind
+
+
+def _follows(mask: Tensor, visible: Visible, positions: Positions) -> bool:
+    for start in range(0, mask.shape[2], ROWS):
+        rows = slice(start, start + ROWS)
+        seen = visible.block(rows).dense(positions.block(rows))
+        if bool((seen != mask[:, :, rows]).any()):
+            return False
+    return True

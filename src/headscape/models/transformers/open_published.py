@@ -1,0 +1,220 @@
+"""Open a published model: a folder of safetensors, a GGUF file, or a model already in memory.
+
+`transformers` is optional. No pickle is opened and no code of a model's folder is run.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
+from headscape.data.tokenize.tokenizer import Tokenizer
+from headscape.errors import InputError
+from headscape.models.transformers.memory_check import check_size
+from headscape.models.transformers.model_folder import checked_folder, checked_gguf, explained
+from headscape.models.transformers.published_model import PublishedModel, body_of
+from headscape.models.transformers.readable_attention import ENCODING
+from headscape.models.transformers.sound_input import sound_input
+from headscape.models.transformers.speech_model import SpeechModel
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+HOW = (
+    "hf: takes a folder on this machine that save_pretrained or `hf download NAME --local-dir "
+    "FOLDER` wrote, or a GGUF file, and downloads nothing itself"
+)
+"""How to get a model, for messages."""
+
+
+def is_published(given: object) -> bool:
+    """Whether an object, a model or a tokenizer, is one of transformers' classes."""
+    return any(kind.__module__.startswith("transformers.") for kind in type(given).__mro__)
+
+
+def wrap_tokenizer(theirs: Any) -> PublishedTokenizer:
+    """A fast tokenizer of transformers as one of ours."""
+    backend = getattr(theirs, "backend_tokenizer", None)
+    if backend is None:
+        raise InputError(f"{type(theirs).__name__} is not a fast tokenizer: give one that is.")
+    return PublishedTokenizer(backend.to_str(), theirs.eos_token_id)
+
+
+def wrap_published(model: Any, tokenizer: Tokenizer | None) -> PublishedModel:
+    """Read a transformers model that is already in memory."""
+    name = Path(str(getattr(model, "name_or_path", ""))).name or type(model).__name__
+    return _wrapped(model, name, tokenizer, lambda: None)
+
+
+def _wrapped(
+    model: Any, name: str, given: Tokenizer | None, beside: Callable[[], Tokenizer | None]
+) -> PublishedModel:
+    """Read a model of tokens or a speech model, beside which no tokenizer is opened."""
+    reads = sound_input(body_of(model), model.config)
+    if reads is None:
+        return PublishedModel(model, name, given or beside())
+    if given is not None:
+        raise InputError(f"{name} reads sound and uses no tokenizer: leave tokenizer out.")
+    return SpeechModel(model, name, reads)
+
+
+def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> PublishedModel:
+    """Load a model from a folder of safetensors or from a GGUF file, in float32."""
+    transformers = _transformers()
+    _need_files(folder)
+    opened = checked_gguf if folder.suffix == ".gguf" else checked_folder
+    with opened(folder) as files, _quiet(transformers):
+        view = files.view
+        # By name alone, transformers would prefer a GGUF file in the current folder.
+        gguf = {"gguf_file": str(view / folder.name)} if folder.suffix == ".gguf" else {}
+        given = {"local_files_only": True, "trust_remote_code": False, **gguf}
+        with explained(folder, "is not a model that transformers loads", view):
+            config = transformers.AutoConfig.from_pretrained(view, **given)
+            _refuse_own(folder, config)
+            kind = _class(transformers, config)
+            _refuse_flash(folder, kind, config)
+            check_size(folder.name, kind, config, files.numbers)
+            model, found = kind.from_pretrained(
+                view, use_safetensors=not gguf, dtype=torch.float32, output_loading_info=True,
+                ignore_mismatched_sizes=True, **given,
+            )  # fmt: skip
+        _need_shapes(folder, found["mismatched_keys"])
+        _need_weights(folder, model, found["missing_keys"])
+        _need_layers(folder, model, found["unexpected_keys"])
+        model.name_or_path = model.config.name_or_path = str(folder.parent if gguf else folder)
+        name = folder.stem if gguf else folder.resolve().name
+
+        def beside() -> PublishedTokenizer | None:
+            return _open_tokenizer(transformers, folder, view, given)
+
+        with explained(folder, "loads, but does not run", view, runs_ours=True):
+            return _wrapped(model, name, tokenizer, beside)
+
+
+def _need_files(source: Path) -> None:
+    """Raise InputError if there is no model, saying how to get one."""
+    if source.suffix == ".gguf":
+        if not source.is_file():
+            raise InputError(f"there is no file {source}: {HOW}.")
+        if not (find_spec("gguf") and find_spec("accelerate")):
+            raise InputError(
+                f"{source} needs the packages gguf and accelerate: pip install 'headscape[gguf]', "
+                f"or pip install '.[gguf]' in a clone."
+            )
+        return
+    if not source.is_dir():
+        raise InputError(f"there is no folder {source}: {HOW}.")
+    if not (source / "config.json").is_file():
+        raise InputError(f"{source} has no config.json: {HOW}.")
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Silence progress bars and warnings of transformers: what matters of them is checked here."""
+    said, bars = (
+        transformers.logging.get_verbosity(),
+        transformers.logging.is_progress_bar_enabled(),
+    )
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(said)
+        if bars:
+            transformers.logging.enable_progress_bar()
+
+
+def _refuse_own(folder: Path, config: Any) -> None:
+    """Raise InputError if set_encoding replaced the model's position, which its class lacks."""
+    if getattr(config, ENCODING, None):
+        raise InputError(
+            f"{folder} has an encoding that set_encoding put in: load it with "
+            f"headscape.huggingface.load to run and train it; its attention cannot be read."
+        )
+
+
+def _refuse_flash(folder: Path, kind: Any, config: Any) -> None:
+    """Raise InputError if a config asks for flash attention and the family has none."""
+    asked = str(config._attn_implementation or "")
+    if "flash" in asked and not getattr(kind, "_supports_flash_attn", True):
+        raise InputError(
+            f"{folder} asks for {asked}, which {kind.__name__} cannot use: set attn_implementation "
+            f"to sdpa or eager in its config.json."
+        )
+
+
+def _need_shapes(folder: Path, mismatched: Collection[tuple[str, Any, Any]]) -> None:
+    """Raise InputError if weights have other shapes than the config: they would be random."""
+    for name, stored, needed in sorted(mismatched, key=lambda each: each[0])[:1]:
+        raise InputError(
+            f"{folder} has {name} of shape {tuple(stored)}, and its config needs {tuple(needed)}: "
+            f"config and weights do not belong together."
+        )
+
+
+def _need_weights(folder: Path, model: Any, missing: Collection[str]) -> None:
+    """Raise InputError if weights are missing: transformers fills them with random numbers.
+
+    Poolers, heads and training's masks of sound may be missing: folders often leave them out.
+    """
+    body = model if model.can_generate() else model.base_model
+    unread = ("pooler", "masked_spec_embed")
+    read = {
+        id(weight)
+        for name, weight in body.named_parameters()
+        if not any(part in name for part in unread)
+    }
+    names = sorted(
+        name for name, weight in model.named_parameters() if name in missing and id(weight) in read
+    )
+    if names:
+        raise InputError(
+            f"{folder} lacks {len(names)} weights of its model, the first of them {names[0]}: they "
+            f"are missing or stored in a form that transformers does not read."
+        )
+
+
+def _need_layers(folder: Path, model: Any, unexpected: Collection[str]) -> None:
+    """Raise InputError if weights of more layers are stored than the config states."""
+    read = {re.sub(r"\d+", "N", name) for name in model.state_dict()}
+    for name in sorted(unexpected):
+        if re.search(r"\.\d+\.", name) and re.sub(r"\d+", "N", name) in read:
+            raise InputError(
+                f"{folder} has {name}, a weight of a layer that its config leaves out: config and "
+                f"weights do not belong together."
+            )
+
+
+def _class(transformers: Any, config: Any) -> Any:
+    """The class of transformers that the config names; a causal language model if it names none."""
+    for name in config.architectures or []:
+        found = getattr(transformers, name, None)
+        # The name of a function or of a different family's class is no architecture of this config.
+        if isinstance(found, type) and getattr(found, "config_class", None) is type(config):
+            return found
+    mapping = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    return transformers.AutoModelForCausalLM if type(config) in mapping else transformers.AutoModel
+
+
+def _open_tokenizer(
+    transformers: Any, folder: Path, view: Path, given: dict[str, Any]
+) -> PublishedTokenizer | None:
+    """The tokenizer beside a model; None where there is none."""
+    if "gguf_file" not in given and not any((view / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    with explained(folder, "has a tokenizer that cannot be read", view):
+        return wrap_tokenizer(transformers.AutoTokenizer.from_pretrained(view, **given))
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise InputError(
+            "hf: models need transformers: pip install 'headscape[transformers]'."
+        ) from error
+    return transformers

@@ -1,0 +1,255 @@
+"""A published model that `transformers` loads, as a `Model`.
+
+Logits come from the model's own forward pass, so whatever a family does to them is in the loss.
+Only scored positions are asked for where the family allows it (`logits_to_keep`). What position
+does in every layer is read and checked when the model is loaded, see self_check.py.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from headscape.data.dataset import Dataset
+from headscape.data.tokenize.tokenizer import Tokenizer
+from headscape.errors import InputError
+from headscape.gpt2.generate import sample
+from headscape.models.loaded import LoadedModel, eval_mode
+from headscape.models.losses import digest, losses_in_blocks
+from headscape.models.model import Edit, LayerSpec, Spec, Watch
+from headscape.models.transformers.attention_call import ObservedCall
+from headscape.models.transformers.attention_watch import AttentionWatch
+from headscape.models.transformers.edited_published import edited_runs
+from headscape.models.transformers.layer_reading import UNKNOWN, LayerReading, trained_length
+from headscape.models.transformers.mask_reader import is_causal
+from headscape.models.transformers.self_check import check_tokens, read_model
+
+
+class PublishedModel(LoadedModel):
+    """A transformers model: captured, and scored and continued if it predicts the next token."""
+
+    def __init__(
+        self, model: Any, name: str, tokenizer: Tokenizer | None, *, trained: bool = True
+    ) -> None:
+        self.model = model
+        self._name = name
+        self._tokenizer = tokenizer
+        self._trained = trained
+        self._config = model.config.get_text_config(decoder=False)
+        self._body = body_of(model)
+        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        with eval_mode(model):
+            self._reading = read_model(
+                name, self._body, self._config, self._run, self._check_input()
+            )
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Sizes from the config, encodings and conventions as they were read."""
+        if self._reading is None:
+            return self._unread()
+        calls, layers = self._reading.calls, self._reading.layers
+        shown = layers[-1].at_input or layers[-1].encoding
+        provenance = {"architecture": type(self.model).__name__}
+        if self._reading.at_input is not None:
+            provenance["input"] = self._reading.at_input.title
+        if self._reading.convolves:
+            provenance["input"] = "positional convolution"
+        return Spec(
+            name=self._name,
+            layers=tuple(layer.spec(call) for layer, call in zip(layers, calls, strict=True)),
+            heads=calls[0].heads,
+            head_dim=calls[0].q.shape[-1],
+            width=self._config.hidden_size,
+            vocabulary=getattr(self._config, "vocab_size", None) or 0,
+            train_length=trained_length(self._config),
+            causal=is_causal(calls[0]),
+            shows=shown.shows or "final",
+            trained=self._trained,
+            provenance=provenance,
+        )
+
+    def _unread(self) -> Spec:
+        """The spec of a family that can only be scored, from the config."""
+        config = self._config
+        unknown = LayerSpec(encoding=UNKNOWN, conventions={}, claims={}, shows="final")
+        return Spec(
+            name=self._name,
+            layers=(unknown,) * config.num_hidden_layers,
+            heads=config.num_attention_heads,
+            head_dim=config.hidden_size // config.num_attention_heads,
+            width=config.hidden_size,
+            vocabulary=config.vocab_size,
+            train_length=trained_length(config),
+            causal=self.model.can_generate() and not self.model.config.is_encoder_decoder,
+            shows="final",
+            trained=self._trained,
+            provenance={"architecture": type(self.model).__name__},
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Its tokenizer."""
+        return self._tokenizer
+
+    @property
+    def dataset(self) -> Dataset | None:
+        """None: what it was trained on is not here."""
+        return None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of config and weights."""
+        return digest(self.model.config.to_json_string(), dict(self.model.state_dict()))
+
+    @torch.no_grad()
+    def observe(
+        self,
+        tokens: Int[Tensor, "b t"] | Float[Tensor, "b t ..."],
+        layers: Sequence[int],
+        watch: Watch,
+        *,
+        real: Bool[Tensor, "b t"] | None = None,
+        positions: Int[Tensor, "#b t"] | None = None,
+    ) -> None:
+        """Run tokens and call `watch` for each of `layers`; stop after the last of them.
+
+        A speech model takes frames [b t f] or samples [b t] as `tokens`. `real` is False for
+        padding. `positions` are given to the model where they do not count 0, 1, 2 ...; a model
+        that takes none is refused.
+        """
+        if tokens.shape[1] == 0:
+            raise InputError(
+                f"a sequence needs at least 1 token or frame, got shape {tuple(tokens.shape)}."
+            )
+        readings, last = self._readings(), max(layers)
+        seen = None if real is None else self._real_positions(real)
+
+        def on_call(layer: int, call: ObservedCall) -> None:
+            watch(layer, readings[layer].inputs(call, layer, seen, positions))
+            if layer == last:
+                raise _Done
+
+        given = {"attention_mask": None if real is None else real.long(), "position_ids": positions}
+        more = {name: value for name, value in given.items() if value is not None}
+        try:
+            with eval_mode(self.model), AttentionWatch(self._body, on_call, layers=set(layers)):
+                self._run(self._batch(tokens), **more)
+        except _Done:
+            return
+
+    @torch.inference_mode()
+    def losses(self, windows: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
+        """Nats of predictions first, first + 1 ... of each window, in float64."""
+        self._need_next_token()
+        windows = windows.to(self.model.device)
+        target = windows[:, 1 + first :]
+        keep = {"logits_to_keep": target.shape[1]} if self._keeps else {}
+        with eval_mode(self.model):
+            logits = self.model(windows[:, :-1], use_cache=False, **keep).logits
+        return losses_in_blocks(logits[:, -target.shape[1] :], target, lambda block: block).cpu()
+
+    def edited_losses(
+        self, windows: Int[Tensor, "b t_plus_1"], first: int, layer: int, edits: Sequence[Edit]
+    ) -> Iterator[Float[Tensor, "b scored"]]:
+        """Yield `losses` for each edit of a layer, counted from 0; earlier layers run once."""
+        readings = self._readings()
+        return edited_runs(self._body, lambda: self.losses(windows, first), readings, layer, edits)
+
+    @torch.inference_mode()
+    def predictions(
+        self, tokens: Int[Tensor, "b t"], where: Bool[Tensor, "b t"]
+    ) -> Int[Tensor, " n"]:
+        """The likeliest next token after each token that `where` selects, in row order."""
+        self._need_next_token()
+        with eval_mode(self.model):
+            logits: Tensor = self.model(tokens.to(self.model.device), use_cache=False).logits
+        return logits[where.to(logits.device)].argmax(dim=-1).cpu()
+
+    def continuation(
+        self, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
+    ) -> Iterator[Int[Tensor, "b 1"]]:
+        """New tokens, one at a time, with the model's own cache."""
+        self._need_next_token()
+        past: Any = None
+
+        def next_logits(step: Int[Tensor, "b n"]) -> Float[Tensor, "b v"]:
+            nonlocal past
+            with eval_mode(self.model):
+                out = self.model(step.to(self.model.device), past_key_values=past, use_cache=True)
+            past = out.past_key_values
+            last: Tensor = out.logits[:, -1]
+            return last
+
+        return sample(next_logits, tokens, length=length, **sampling)
+
+    def cannot(self, length: int) -> str | None:
+        """A learned table has an end; other positions are the model's to refuse."""
+        table = None if self._reading is None else self._reading.at_input
+        rows = None if table is None else table.conventions().get("length")
+        if isinstance(rows, int) and length > rows:
+            return f"{length} tokens are more than the model's table of {rows} positions holds."
+        return None
+
+    def cost(self, length: int) -> float:
+        """As for our own models, from the config's usual names."""
+        config = self._config
+        layer = 12 * config.hidden_size**2 + length * config.hidden_size
+        return float(
+            length * (len(self.spec.layers) * layer + config.vocab_size * config.hidden_size)
+        )
+
+    def _readings(self) -> list[LayerReading]:
+        """Every layer as it was read; a family that no reader sees is refused."""
+        if self._reading is None:
+            raise InputError(
+                f"{self._name} is a {self._config.model_type!r} model, whose attention does not go "
+                f"through the attention interface of transformers: it can be scored, not captured."
+            )
+        return self._reading.layers
+
+    def _check_input(self) -> Tensor:
+        """Return what the check on loading runs."""
+        return check_tokens(self._config, self.model.device)
+
+    def _batch(self, tokens: Tensor) -> Tensor:
+        return tokens.to(self.model.device)
+
+    def _real_positions(self, real: Bool[Tensor, "b t"]) -> Bool[Tensor, "b s"]:
+        """Return which positions of attention are not padding."""
+        return real
+
+    def _run(self, tokens: Tensor, **more: Tensor) -> object:
+        known = inspect.signature(self._body.forward).parameters
+        for name in more:
+            if name not in known:
+                raise InputError(f"{self._name} takes no {name}: leave it out.")
+        cached = {"use_cache": False} if "use_cache" in known else {}
+        return self._body(tokens, **cached, **more)
+
+    def _need_next_token(self) -> None:
+        if not (self.spec.causal and self.model.can_generate()):
+            raise InputError(
+                f"{self._name} is a {type(self.model).__name__}, which does not predict the next "
+                f"token: it can be captured, not scored or continued."
+            )
+
+
+class _Done(Exception):  # noqa: N818 - it ends a forward pass, nothing is wrong
+    """The last layer asked for was seen."""
+
+
+def body_of(model: Any) -> nn.Module:
+    """The stack of layers that reads the input: of an encoder-decoder model, the encoder."""
+    body = model.base_model
+    if hasattr(body, "speech_encoder"):
+        body = body.speech_encoder
+    elif getattr(model.config, "is_encoder_decoder", False) and hasattr(body, "decoder"):
+        reads = inspect.signature(body.encoder.forward).parameters
+        body = body.encoder if "input_ids" in reads else body.decoder
+    assert isinstance(body, nn.Module)
+    return body

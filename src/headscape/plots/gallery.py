@@ -1,0 +1,167 @@
+"""The page beside the figures: `index.html`, plain HTML with its style inside.
+
+It works from disk, makes no network request, runs no script, follows the reader's light or dark
+setting and prints. Every path on it is relative to its folder, so the folder can be moved. The same
+entries give the same bytes. `entries.json` beside it lets a later run keep the figures of earlier
+ones: `merge(read_entries(folder), new)`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from headscape.errors import InputError
+from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
+from headscape.measures.measures import Measures
+from headscape.measures.measures_table import COLUMNS, label, measured
+from headscape.plots.gallery_style import STYLE
+
+PAGE: Final = "index.html"
+ENTRIES: Final = "entries.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One figure on the page."""
+
+    name: str
+    """Unique on the page and used as the anchor, for example `figure-12-alibi`."""
+    title: str
+    """For example `Figure 12: ALiBi`."""
+    number: int | None = None
+    """The figure's number in the paper; numbered figures come first, in order."""
+    image: str
+    """The picture to show, relative to the page."""
+    alt: str
+    """What the picture shows, for those who cannot see it."""
+    caption: str
+    measures: Measures | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Label to path relative to the page: PNG, SVG, PDF, measures, capture."""
+    viewer: str | None = None
+    """Address of this figure in a viewer page, relative to the page; None for no link."""
+    made: Mapping[str, str] = field(default_factory=dict)
+    """How it was made: command, seed, steps, versions."""
+
+
+def write_gallery(
+    folder: Path, entries: Sequence[Entry], title: str, provenance: Mapping[str, str]
+) -> Path:
+    """Write the page and its entries into `folder` and return the page's path."""
+    stored = [asdict(each) for each in entries]
+    path = folder / PAGE
+    check_gallery(folder)
+    text = json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
+    write_output(folder / ENTRIES, text, KINDS["json"])
+    write_output(path, _page(entries, title, provenance), KINDS["html"])
+    return path
+
+
+def check_gallery(folder: Path) -> None:
+    """Refuse a folder whose index.html or entries.json is not a gallery's."""
+    check_output(folder / ENTRIES, KINDS["json"])
+    check_output(folder / PAGE, KINDS["html"])
+
+
+def read_entries(folder: Path) -> list[Entry]:
+    """Return the entries of the page in `folder` whose pictures exist; none without a page."""
+    path = folder / ENTRIES
+    if not path.is_file():
+        return []
+    try:
+        entries = [
+            Entry(**each | {"measures": measures and Measures.from_json(json.dumps(measures))})
+            for each in json.loads(path.read_text(encoding="utf-8"))
+            for measures in [each["measures"]]
+        ]
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} is damaged ({error}); delete it to start a new page.") from error
+    return [each for each in entries if (folder / each.image).is_file()]
+
+
+def merge(earlier: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
+    """Return all entries, a new one in place of an earlier one of the same name.
+
+    Numbered figures come first, by number; the others follow in the order they were made.
+    """
+    by_name = {each.name: each for each in (*earlier, *new)}
+    return sorted(by_name.values(), key=lambda each: (each.number is None, each.number or 0))
+
+
+def _page(entries: Sequence[Entry], title: str, provenance: Mapping[str, str]) -> str:
+    contents = "".join(
+        f'<li><a href="#{escape(each.name)}">{escape(each.title)}</a></li>\n' for each in entries
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"{GENERATOR}\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
+        f"<header>\n<h1>{escape(title)}</h1>\n"
+        f'<nav aria-label="Figures">\n<ol>\n{contents}</ol>\n</nav>\n</header>\n'
+        f"<main>\n{''.join(_section(each) for each in entries)}{_columns(entries)}</main>\n"
+        f"<footer>\n<h2>How this page was made</h2>\n{_pairs(provenance)}</footer>\n"
+        "</body>\n</html>\n"
+    )
+
+
+def _section(entry: Entry) -> str:
+    links = "".join(
+        f'<a href="{_address(path)}">{escape(label)}</a>\n' for label, path in entry.files.items()
+    )
+    viewer = (
+        f'<p><a class="viewer" href="{escape(entry.viewer)}">Open in the viewer</a></p>\n'
+        if entry.viewer
+        else ""
+    )
+    measures = "" if entry.measures is None else _table(entry.measures, entry.title)
+    return (
+        f'<section id="{escape(entry.name)}" aria-labelledby="{escape(entry.name)}-title">\n'
+        f'<h2 id="{escape(entry.name)}-title">{escape(entry.title)}</h2>\n<figure>\n'
+        f'<a href="{_address(entry.image)}"><img src="{_address(entry.image)}" '
+        f'alt="{escape(entry.alt)}" loading="lazy"></a>\n'
+        f"<figcaption>{escape(entry.caption)}</figcaption>\n</figure>\n"
+        f'{viewer}<p class="files">{links}</p>\n{measures}'
+        f"<details>\n<summary>How it was made</summary>\n{_pairs(entry.made)}</details>\n"
+        "</section>\n"
+    )
+
+
+def _table(measures: Measures, title: str) -> str:
+    return (
+        f'<details>\n<summary>Measures per head</summary>\n<div class="wide" tabindex="0" '
+        f'role="region" aria-label="Measures of {escape(title)}">\n{measures.to_html()}</div>\n'
+        '<p><a href="#columns">What the columns mean</a></p>\n</details>\n'
+    )
+
+
+def _columns(entries: Sequence[Entry]) -> str:
+    """Return a section that explains the columns of the tables above it."""
+    rows = [row for each in entries if each.measures for row in each.measures.rows()]
+    if not rows:
+        return ""
+    said = "".join(
+        f"<dt>{label(name)}</dt><dd>{escape(COLUMNS[name])}</dd>\n" for name in measured(rows)
+    )
+    return (
+        '<section id="columns" aria-labelledby="columns-title">\n'
+        '<h2 id="columns-title">What the columns mean</h2>\n'
+        f"<p>Layers and heads count from 1.</p>\n<dl>\n{said}</dl>\n</section>\n"
+    )
+
+
+def _pairs(pairs: Mapping[str, str]) -> str:
+    rows = "".join(
+        f"<dt>{escape(name)}</dt><dd><code>{escape(value)}</code></dd>\n"
+        for name, value in pairs.items()
+    )
+    return f"<dl>\n{rows}</dl>\n"
+
+
+def _address(path: str) -> str:
+    return escape(quote(path))

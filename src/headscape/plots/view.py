@@ -1,0 +1,94 @@
+"""What every figure can do: draw itself, write itself to a file, show itself in a notebook.
+
+A view is a frozen dataclass with the arrays it shows and the options it is drawn with. `draw()`
+gives a new matplotlib figure each time; nothing is kept between calls.
+"""
+
+from abc import ABC, abstractmethod
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import ClassVar, Final
+
+from matplotlib.figure import Figure
+
+from headscape.errors import InputError
+from headscape.io.output_file import KINDS, check_output, write_output
+from headscape.plots.style import FORMATS, check_width, encode
+
+_SCREEN_DPI: Final = 110
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class View(ABC):
+    """A figure, not yet drawn."""
+
+    heading: str | None = None
+    """A line above the panels; None for none."""
+    stem: str = "figure"
+    """The file name without suffix to use where the user gives none."""
+
+    formats: ClassVar[tuple[str, ...]] = FORMATS
+    """Suffixes that `save` writes, without the dot."""
+
+    def __post_init__(self) -> None:
+        check_width(getattr(self, "width", None))
+
+    @abstractmethod
+    def draw(self) -> Figure:
+        """Return the figure as a new matplotlib figure."""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the figure to `path` atomically, in the format of its suffix, and return `path`.
+
+        An existing file is replaced if it is a picture of the same format.
+        """
+        path = Path(path)
+        suffix = path.suffix.removeprefix(".").lower()
+        if suffix not in self.formats:
+            endings = ", ".join(f".{name}" for name in self.formats)
+            raise InputError(f"cannot tell the format of {str(path)!r}; end its name in {endings}.")
+        check_output(path, KINDS[suffix])
+        write_output(path, self.encode(suffix), KINDS[suffix])
+        return path
+
+    def encode(self, name: str) -> bytes:
+        """Return the figure as the bytes of a file in the format `name`."""
+        return encode(self.draw(), name)
+
+    def _repr_png_(self) -> bytes:
+        return encode(self.draw(), "png", _SCREEN_DPI)
+
+    def _repr_html_(self) -> str:
+        figure = self.draw()
+        picture = b64encode(encode(figure, "png")).decode()
+        width = round(96 * figure.get_figwidth())
+        alt = escape(self.heading or self.stem)
+        return f'<img src="data:image/png;base64,{picture}" alt="{alt}" width="{width}">'
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.heading or self.stem}>"
+
+
+def targets(
+    view: View, out: Path | None, formats: Sequence[str] | None, folder: Path
+) -> list[Path]:
+    """Return the files to write a view to.
+
+    Without `out` they are named after what the view shows and lie in `folder`. Without `formats`
+    there is one file, `out` itself or a PNG, and of the change over training also a GIF.
+    """
+    for name in formats or ():
+        if name not in view.formats:
+            raise InputError(
+                f"{name!r} is not a format of this figure; choose from {', '.join(view.formats)}."
+            )
+    if out is not None and not formats:
+        return [out]
+    stem = folder / view.stem if out is None else out
+    if stem.suffix[1:] in view.formats:
+        stem = stem.with_suffix("")
+    default = [name for name in view.formats if name in {"png", "gif"}]
+    return [stem.with_name(f"{stem.name}.{name}") for name in formats or default]

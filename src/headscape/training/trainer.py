@@ -1,0 +1,217 @@
+"""`train`: from a preset or configuration to a finished run."""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscape.data.dataset import default_cache
+from headscape.errors import InputError
+from headscape.gpt2 import GPT2
+from headscape.io import atomic
+from headscape.io.folder_lock import FolderLock
+from headscape.training.config import config_file
+from headscape.training.config.config_checks import allocating
+from headscape.training.config.presets import checked_settings, preset
+from headscape.training.config.train_config import TrainConfig
+from headscape.training.data import open_data, with_absolute_corpus
+from headscape.training.distributed.parallel import parallelize
+from headscape.training.distributed.world import World, joined, restarted
+from headscape.training.loop import metrics
+from headscape.training.loop.live_line import LiveLine, Report
+from headscape.training.loop.loop import Loop, progress_of
+from headscape.training.loop.optim import Optimizer
+from headscape.training.loop.step import Learner
+from headscape.training.loop.tensorboard import require_tensorboard
+from headscape.training.resume import check_data, check_folder, newest_checkpoint, require_run
+from headscape.training.run import CONFIG, TOKENIZER, read_config
+from headscape.training.storage import checkpoint, provenance
+from headscape.training.storage.checkpoint import Checkpoint, State
+from headscape.training.storage.checkpoint_tensors import load
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunResult:
+    """How a run ended."""
+
+    folder: Path
+    """The run; `Run.open` reads it."""
+    finished: bool
+    """False if a signal ended it early."""
+    step: int
+    """Updates made."""
+    tokens: int
+    """Tokens seen."""
+    seconds: float
+    """Training time, over all resumptions."""
+    loss: float
+    """Training loss of the last step, in nats per token."""
+    validation_loss: float | None
+    """Last validation loss, in nats per token."""
+    message: str
+    """Where the result is, or how to resume."""
+
+    def __repr__(self) -> str:
+        return (
+            f"RunResult({str(self.folder)!r}, finished={self.finished}, step={self.step}, "
+            f"loss={self.loss:.4g}, validation_loss={self.validation_loss})"
+        )
+
+
+def train(
+    config: TrainConfig | Path | str | None = None,
+    *,
+    out: Path | str,
+    resume: bool = False,
+    cache: Path | str | None = None,
+    quiet: bool = False,
+    report: Report | None = None,
+    **settings: Any,
+) -> RunResult:
+    """Train a model into the folder `out` and return how the run ended.
+
+    `config` is the name of a preset, a TrainConfig, or the path of a config.toml; by default the
+    preset nano, or when resuming the run's own configuration. `settings` are fields of TrainConfig
+    to change, such as encoding="cable", corpus="book.txt", steps=400, lr=1e-3.
+
+    With `resume` a run in `out` continues from its newest checkpoint; where there is no run, one
+    starts only if `config` is given. Tokens of the text are stored in `cache` (see
+    `default_cache`). Progress goes to stderr unless `quiet`; `report` is called after every step
+    with its metrics and the share of the run that is done. Under torchrun every process calls this;
+    processes restarted after a failure resume.
+
+    Example:
+        >>> import headscape as hs
+        >>> from pathlib import Path
+        >>> _ = Path("book.txt").write_text("It was the best of times. " * 200)
+        >>> result = hs.train(
+        ...     "nano", encoding="cable", corpus="book.txt", tokenizer="bytes", context_length=32,
+        ...     batch_size=2, steps=2, out="runs/cable", quiet=True,
+        ... )
+        >>> result.finished, result.step
+        (True, 2)
+    """
+    if not isinstance(out, Path | str):
+        raise InputError(f"out must be the path of a folder, got {out!r}.")
+    out = Path(out)
+    cache = default_cache() if cache is None else Path(cache)
+    with joined() as world, FolderLock(out) as lock:
+        if resume and config is None:
+            world.first(lambda: require_run(out))
+        resume = resume or restarted()
+        chosen = world.first(lambda: requested_config(config, settings, out, resume=resume))
+        # In a separate function, so that everything that holds the process group is freed before
+        # the group is destroyed.
+        return _train(chosen, out, cache, world, lock, resume=resume, quiet=quiet, report=report)
+
+
+def requested_config(
+    config: TrainConfig | Path | str | None, settings: dict[str, Any], out: Path, *, resume: bool
+) -> TrainConfig:
+    """Return the configuration that the arguments of `train` describe."""
+    if config is None and resume and (out / CONFIG).is_file():
+        config = read_config(out)
+    if isinstance(config, Path) or (isinstance(config, str) and config.endswith(".toml")):
+        config = config_file.read(Path(config))
+    if isinstance(config, TrainConfig):
+        return with_absolute_corpus(replace(config, **checked_settings(settings)))
+    if config is not None and not isinstance(config, str):
+        raise InputError(
+            f"config must be the name of a preset, a TrainConfig or the path of a config.toml, "
+            f"got {config!r}."
+        )
+    return with_absolute_corpus(preset(config or "nano", **settings))
+
+
+def _train(
+    config: TrainConfig,
+    out: Path,
+    cache: Path,
+    world: World,
+    lock: FolderLock,
+    *,
+    resume: bool,
+    quiet: bool,
+    report: Report | None,
+) -> RunResult:
+    if config.tensorboard:
+        require_tensorboard()
+    world.first(lambda: check_folder(config, out, lock, resume=resume))
+    torch.set_float32_matmul_precision("high" if world.device.type == "cuda" else "highest")
+    with LiveLine(config, enabled=world.is_first and not quiet, report=report) as live:
+        loop = _prepare(config, out, cache, world, live)
+        windows = loop.data.rows(config, 0, config.context_length, world)
+        attention = loop.learner.attention_path(windows)
+        # Locked only now, so that a text, model or path that fails leaves no folder behind.
+        world.first(lambda: _lock(config, out, lock, resume=resume))
+        newest = newest_checkpoint(out, config, world, live.message)
+        world.first(lambda: _write_run(loop, config))
+        state = _starting_state(loop, config, newest)
+        world.first(lambda: provenance.record(out, config, loop.data, world, attention, state.step))
+        finished = True
+        if progress_of(config, state) < 1:
+            state, finished = loop.train(state)
+        result = _result(out, state, finished=finished)
+        live.message(result.message)
+        return result
+
+
+def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, live: LiveLine) -> Loop:
+    data = open_data(config, world, cache)
+    with allocating("the model"), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = GPT2(config.model(data.tokenizer.vocabulary))
+    module = parallelize(model, config.distributed, world)
+    if config.compile:
+        module.compile()
+    learner = Learner(config=config, world=world, model=model, module=module)
+    return Loop(run=out, data=data, learner=learner, optimizer=Optimizer(model, config), live=live)
+
+
+def _lock(config: TrainConfig, out: Path, lock: FolderLock, *, resume: bool) -> None:
+    lock.acquire()
+    # Again, because a different process may have used the folder before it was locked.
+    check_folder(config, out, lock, resume=resume)
+
+
+def _write_run(loop: Loop, config: TrainConfig) -> None:
+    """Write configuration and tokenizer; refuse a text or tokenizer that has changed."""
+    check_data(config, loop.run, loop.data)
+    config_file.write(loop.run / CONFIG, config)
+    described = json.dumps(loop.data.tokenizer.describe())
+    atomic.write_text(loop.run / TOKENIZER, described + "\n")
+
+
+def _starting_state(loop: Loop, config: TrainConfig, newest: Checkpoint | None) -> State:
+    """Load the checkpoint to continue from, if there is one."""
+    if newest is None:
+        return State()
+    load(newest, loop.learner.model, loop.optimizer)
+    of = f" of {config.steps}" if config.steps else ""
+    loop.live.message(f"resuming {loop.run} at step {newest.state.step}{of}")
+    return newest.state
+
+
+def _result(out: Path, state: State, *, finished: bool) -> RunResult:
+    lines = [line for line in metrics.read(out) if line["step"] <= state.step]
+    validation = [line["validation_loss"] for line in lines if "validation_loss" in line]
+    if finished:
+        message = f"finished after {state.step} steps: {checkpoint.steps(out)[-1][1]}"
+    else:
+        message = (
+            f"stopped at step {state.step} and saved a checkpoint; continue with: "
+            f"headscape train --resume --out {out}"
+        )
+    return RunResult(
+        folder=out,
+        finished=finished,
+        step=state.step,
+        tokens=state.tokens,
+        seconds=state.seconds,
+        loss=lines[-1].get("loss", math.nan) if lines else math.nan,
+        validation_loss=validation[-1] if validation else None,
+        message=message,
+    )

@@ -1,0 +1,394 @@
+"""A small server on loopback that shows captures: exact tiles on demand, from files or live models.
+
+It listens on 127.0.0.1 alone and answers only requests that name it as their Host, come from its
+own page (Origin) and carry its token. It serves the page, the viewer's module and answers to
+messages (`answers`), no files by name. Bodies are limited in size and time, and every answer
+forbids scripts other than the module.
+
+The token is in no address. A browser is let in by an address with a code, `invite`, which anybody
+who lists this computer's processes can read while the browser starts. So the code is good once and
+for a minute: the page exchanges it for the token, which it keeps in the browser's storage for this
+port and sends in a header. A code that comes twice was read by somebody else, perhaps first: the
+token is then changed, which shuts everybody out, and a new address is printed.
+"""
+
+import asyncio
+import hmac
+import json
+import os
+import secrets
+import socket
+import struct
+import sys
+import threading
+import time
+import webbrowser
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from headscape.errors import InputError
+from headscape.viewer.build import static_text
+from headscape.viewer.connections import protocol
+from headscape.viewer.viewer_answers import Answers
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+ADDRESS: Final = "127.0.0.1"
+MOST_BODY: Final = 1 << 20
+"""Bytes of a request."""
+BODY_SECONDS: Final = 30.0
+"""Time that a request's body may take."""
+HTTP_PORT: Final = 80
+CODE_SECONDS: Final = 60.0
+"""How long a code lets a browser in."""
+SAY_SECONDS: Final = 5.0
+"""Shortest time between two printed addresses."""
+STATIC: Final = ("viewer.js", "open.js")
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src blob:; "
+        "connect-src 'self'; img-src data: blob:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Headscape</title>
+</head>
+<body>
+<main id="viewer" data-server="/api"></main>
+<noscript>This page draws attention maps and needs JavaScript.</noscript>
+<script type="module" src="/open.js"></script>
+</body>
+</html>
+"""
+
+
+class RefusedError(Exception):
+    """A request that is not answered, with its status."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Server:
+    """Serves some captures until it is stopped; also a context manager."""
+
+    def __init__(
+        self,
+        answers: Answers,
+        *,
+        port: int | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """Bind to a port; `say` prints a line for the user."""
+        _extra()
+        self.answers = answers
+        self._say = say or (lambda _: None)
+        self._said = -SAY_SECONDS
+        self._codes: dict[str, float] = {}
+        self._used: dict[str, float] = {}
+        self.token = secrets.token_urlsafe(32)
+        self._socket = _bind(port)
+        self.port: int = self._socket.getsockname()[1]
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the page, for browsers that have been let in."""
+        return f"http://{self._hosts()[0]}/"
+
+    def invite(self) -> str:
+        """A new address that lets one browser in, once and within CODE_SECONDS."""
+        now = time.monotonic()
+        for codes in (self._codes, self._used):
+            for code in [code for code, until in codes.items() if until < now]:
+                del codes[code]
+        code = secrets.token_urlsafe(24)
+        self._codes[code] = now + CODE_SECONDS
+        return f"{self.url}open/{code}"
+
+    def _hosts(self) -> list[str]:
+        """What browsers send as Host: without the port where it is that of http."""
+        if self.port == HTTP_PORT:
+            return [ADDRESS, "localhost"]
+        return [f"{name}:{self.port}" for name in (ADDRESS, "localhost")]
+
+    def run(self) -> None:
+        """Serve until Ctrl-C."""
+        try:
+            self._uvicorn().run(sockets=[self._socket])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.answers.stop()
+            self._socket.close()
+
+    def start(self) -> None:
+        """Serve in a thread."""
+        server = self._uvicorn()
+        self._thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [self._socket]}, daemon=True
+        )
+        self._thread.start()
+        while not server.started and self._thread.is_alive():
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """Stop serving and end background jobs."""
+        if self._server is not None:
+            self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(10)
+        self.answers.stop()
+        self._socket.close()
+
+    def __enter__(self) -> "Server":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _uvicorn(self) -> Any:
+        import uvicorn
+
+        answers = self.answers
+
+        class Stopping(uvicorn.Server):
+            """Cancels running models when asked to end, so that nothing has to be waited for."""
+
+            def handle_exit(self, sig: int, frame: Any) -> None:
+                answers.cancel()
+                super().handle_exit(sig, frame)
+
+        config = uvicorn.Config(
+            self.application(),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            http=protocol(),
+            limit_concurrency=256,
+            timeout_graceful_shutdown=2,
+            ws="none",
+            lifespan="off",
+            # asyncio's own loop: one way to run, whatever else is installed.
+            loop="asyncio",
+        )
+        self._server = Stopping(config)
+        return self._server
+
+    def application(self) -> "Starlette":
+        """The application, without a socket."""
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.requests import ClientDisconnect
+        from starlette.routing import Route
+
+        self._static = {name: static_text(name) for name in STATIC}
+        routes = [
+            Route("/", self._page),
+            Route("/open/{code}", self._page),
+            *(Route(f"/{name}", self._module) for name in STATIC),
+            Route("/api/enter", self._enter, methods=["POST"]),
+            Route("/api/packs", self._packs),
+            Route("/api/message", self._message, methods=["POST"]),
+        ]
+        handlers: Any = {
+            RefusedError: _refused,
+            InputError: _wrong,
+            HTTPException: _absent,
+            ClientDisconnect: _left,
+        }
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    async def _page(self, request: "Request") -> "Response":
+        # The same for everybody: it contains nothing of a capture, and reading it uses no code up.
+        self._refuse_strangers(request)
+        return _response(PAGE, "text/html")
+
+    async def _enter(self, request: "Request") -> "Response":
+        """Exchange a code for the token."""
+        self._refuse_strangers(request)
+        message = await _body(request)
+        code = message.get("code") if isinstance(message, dict) else None
+        now = time.monotonic()
+        if isinstance(code, str) and self._codes.get(code, 0.0) >= now:
+            self._used[code] = self._codes.pop(code)
+            return _response(json.dumps({"token": self.token}), "application/json")
+        if isinstance(code, str) and self._used.get(code, 0.0) >= now:
+            del self._used[code]
+            self.token = secrets.token_urlsafe(32)
+            self._say(
+                "An address was used twice, perhaps by somebody else on this computer. "
+                "Nobody is let in by it any more."
+            )
+            self._said = -SAY_SECONDS
+        raise self._not_let_in()
+
+    async def _module(self, request: "Request") -> "Response":
+        self._refuse_strangers(request)
+        return _response(self._static[request.url.path.removeprefix("/")], "text/javascript")
+
+    async def _packs(self, request: "Request") -> "Response":
+        from starlette.concurrency import run_in_threadpool
+
+        self._admit(request, request.headers.get("x-headscape-token"))
+        listed = await run_in_threadpool(self.answers.packs)
+        body = {"packs": listed, "can_run": self.answers.can_run}
+        return _response(json.dumps(body), "application/json")
+
+    async def _message(self, request: "Request") -> "Response":
+        from starlette.concurrency import run_in_threadpool
+
+        self._admit(request, request.headers.get("x-headscape-token"))
+        message = await _body(request)
+        content, buffers = await run_in_threadpool(self.answers.answer, message)
+        return _response(encode_answer(content, buffers), "application/octet-stream")
+
+    def _admit(self, request: "Request", token: str | None) -> None:
+        """Refuse a request from elsewhere or without the token."""
+        self._refuse_strangers(request)
+        if not hmac.compare_digest((token or "").encode(), self.token.encode()):
+            raise self._not_let_in()
+
+    def _not_let_in(self) -> RefusedError:
+        """Print a new address, and say so to the browser that came without the token."""
+        if time.monotonic() - self._said >= SAY_SECONDS:
+            self._said = time.monotonic()
+            self._say(f"To let one more browser in, open {self.invite()} within a minute.")
+        return RefusedError(403, "open the newest address in the terminal that runs headscape")
+
+    def _refuse_strangers(self, request: "Request") -> None:
+        names = self._hosts()
+        if request.headers.get("host") not in names:
+            raise RefusedError(421, "wrong host")
+        origin = request.headers.get("origin")
+        if origin is not None and origin not in {f"http://{name}" for name in names}:
+            raise RefusedError(403, "wrong origin")
+        if request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
+            raise RefusedError(403, "wrong site")
+
+
+def _response(body: str | bytes, kind: str, status: int = 200) -> "Response":
+    from starlette.responses import Response
+
+    return Response(body, status, media_type=kind, headers=HEADERS)
+
+
+async def _refused(_: "Request", error: Exception) -> "Response":
+    assert isinstance(error, RefusedError)
+    return _response(str(error), "text/plain", error.status)
+
+
+async def _wrong(_: "Request", error: Exception) -> "Response":
+    return _response(str(error), "text/plain", 400)
+
+
+async def _left(_: "Request", error: Exception) -> "Response":
+    return _response(str(error), "text/plain", 400)  # nobody reads it
+
+
+async def _absent(_: "Request", error: Exception) -> "Response":
+    return _response("not here", "text/plain", int(getattr(error, "status_code", 404)))
+
+
+def encode_answer(content: dict[str, Any], buffers: list[bytes]) -> bytes:
+    """uint32 length of a JSON text, the text {content, buffers: [bytes of each]}, the buffers."""
+    sizes = [len(each) for each in buffers]
+    text = json.dumps({"content": content, "buffers": sizes}).encode()
+    return b"".join([struct.pack("<I", len(text)), text, *buffers])
+
+
+def serve(answers: Answers, *, port: int | None = None, open_browser: bool = True) -> None:
+    """Show captures until Ctrl-C; print the address where no browser can be opened."""
+    server = Server(answers, port=port, say=_print)
+    missing = _no_browser() if open_browser else None
+    if open_browser and missing is None:
+        _print(f"viewer at {server.url}")
+        # The socket already listens, so the page may be asked for before the loop runs.
+        threading.Thread(target=webbrowser.open, args=[server.invite()], daemon=True).start()
+    else:
+        why = f"{missing}: " if missing else ""
+        _print(f"{why}open {server.invite()} within a minute; it lets one browser in.")
+    _print("Press Ctrl-C to stop.")
+    server.run()
+
+
+def _print(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+async def _body(request: "Request") -> object:
+    if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+        raise RefusedError(415, "a message must be application/json")
+    data = b""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                data += part
+                if len(data) > MOST_BODY:
+                    raise RefusedError(413, f"a message may have at most {MOST_BODY} bytes")
+    except TimeoutError as error:
+        raise RefusedError(408, f"a message must arrive within {BODY_SECONDS:g} s") from error
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(400, "a message must be JSON") from error
+
+
+def _bind(port: int | None) -> socket.socket:
+    if port is not None and not 0 <= port < 1 << 16:
+        raise InputError(f"port must be between 0 and 65535, got {port}.")
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((ADDRESS, port or 0))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise InputError(
+            f"port {port} cannot be used ({error.strerror}): choose a different one with --port."
+        ) from error
+    return listener
+
+
+def _no_browser() -> str | None:
+    """Return why no browser can be opened; None where one can."""
+    bare = sys.platform.startswith("linux") and not os.environ.get("BROWSER")
+    if bare and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return "there is no display to open a browser on"
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        return "no browser was found"
+    return None
+
+
+def _extra() -> None:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            f"the viewer's server needs {error.name}: pip install 'headscape[view]'."
+        ) from error

@@ -1,0 +1,276 @@
+"""Tiles of one capture for a viewer: exact where they can be, labelled as a preview where not.
+
+A tile is 256 x 256 cells, a cell 2^level x 2^level pairs, anchored to tokens. Level 0 is exact
+always. Zoomed out, closed forms are exact at once; otherwise every pair is visited up to
+FOREGROUND pairs. Beyond that the weights' overview is computed in the background and, until it is
+there, whole rows at even spacing stand in: a preview. Least and greatest scores of so many pairs
+stay a preview, from some pairs of every cell; their mean is exact.
+
+A very long capture has no log-sum-exp. It is computed for the rows looked at and kept; a finished
+overview gives all of it.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Float, Float64
+
+from headscape.captures.cells import REDUCTIONS, Grid, Reduction, empty_cells, pool
+from headscape.captures.factors import LayerFactors
+from headscape.captures.overview_file import OverviewJob, Progress, overview_level
+from headscape.captures.pack import Pack
+from headscape.captures.pooled import Pooled
+from headscape.captures.profile_factors import Minus, Profile, profile
+from headscape.captures.row_pass import WeightCells, log_sum_exp, weight_cells
+from headscape.errors import InputError
+
+TILE: Final = 256
+"""Cells a side of a tile."""
+FOREGROUND: Final = 1 << 28
+"""Pairs that are visited while somebody waits."""
+
+
+SAMPLED_KEYS: Final = 64
+"""Keys of a cell that go into a preview of its least and greatest score."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """Reduced maps of a tile; those named in `exact` are."""
+
+    values: Mapping[Reduction, Float[np.ndarray, "r c"]]
+    exact: tuple[Reduction, ...] = REDUCTIONS
+    progress: Progress | None = None
+    """Of the job that will make it exact."""
+
+
+@dataclass(eq=False)
+class Tiles:
+    """Everything computed for one capture; safe to use from several threads."""
+
+    pack: Pack
+    _pooled: dict[int, Pooled] = field(default_factory=dict, init=False)
+    _norms: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, init=False)
+    _profiles: dict[tuple[int, int, str], Profile] = field(default_factory=dict, init=False)
+    _previews: dict[tuple[Any, ...], Tile] = field(default_factory=dict, init=False)
+    _jobs: dict[tuple[int, int], OverviewJob] = field(default_factory=dict, init=False)
+    _overviews: dict[tuple[int, int], WeightCells] = field(default_factory=dict, init=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+
+    def tile(
+        self, layer: int, head: int, quantity: str, minus: Minus, level: int, row: int, column: int
+    ) -> Tile:
+        """One tile; layer and head count from 0."""
+        factors, at = self.pack.layer(layer), self.pack.head_index(head)
+        grid = _grid(factors.length, level, row, column, factors)
+        if level == 0:
+            # A tile is sent as float32; where heads are mixed it is computed so, in half the time.
+            dtype = np.float64 if factors.mix is None else np.float32
+            exact = self.values(
+                layer, head, quantity, minus, grid.rows, grid.cols, blank=np.nan, dtype=dtype
+            )
+            return Tile(dict.fromkeys(REDUCTIONS, exact))
+        taken = self._minus(layer, head, quantity, minus)
+        pooled, norms = self._pool(layer), self._norms_of(layer)
+        quick: list[Reduction] = [how for how in REDUCTIONS if pooled.closed(quantity, how, taken)]
+        slow = len(quick) < len(REDUCTIONS) and self._cost(factors, quantity, grid) > FOREGROUND
+        # What is taken away is known for moderate lengths only, so every pair can be visited.
+        if not slow or taken is not None:
+            dtype = np.float64 if grid.pairs < 1 << 22 else np.float32
+            values = pooled.cells(quantity, at, grid, minus=taken, norms=norms, dtype=dtype)
+            return Tile(values)
+        if quantity == "weights":
+            overview = self._overview(layer, head)
+            if isinstance(overview, WeightCells) and level >= overview_level(factors.length):
+                return Tile(_cut(overview, level - overview_level(factors.length), grid))
+            waits = overview if isinstance(overview, Progress) else None
+            return self._preview(layer, head, grid, waits)
+        values = pooled.cells(quantity, at, grid, quick)
+        return Tile(_sampled(factors, at, quantity, grid) | values, tuple(quick))
+
+    def difference(
+        self,
+        other: "Tiles",
+        layer: int,
+        head: int,
+        quantity: str,
+        minus: Minus,
+        level: int,
+        row: int,
+        column: int,
+    ) -> Tile:
+        """One tile of this map minus another capture's, over the tokens both have."""
+        length = min(self.pack.length, other.pack.length)
+        grid = _grid(length, level, row, column, self.pack.layer(layer))
+        if grid.pairs > FOREGROUND:
+            raise InputError("this difference is too large to compute at once: zoom in.")
+
+        def block(rows: slice, cols: slice) -> np.ndarray:
+            ours = self.values(layer, head, quantity, minus, rows, cols, blank=np.nan)
+            found: np.ndarray = ours - other.values(
+                layer, head, quantity, minus, rows, cols, blank=np.nan
+            )
+            return found
+
+        if level == 0:
+            return Tile(dict.fromkeys(REDUCTIONS, block(grid.rows, grid.cols)))
+        return Tile(pool(grid, block))
+
+    def values(
+        self,
+        layer: int,
+        head: int,
+        quantity: str,
+        minus: Minus,
+        rows: slice,
+        cols: slice,
+        *,
+        blank: float | None = None,
+        dtype: Any = np.float64,
+    ) -> Float[np.ndarray, "r c"]:
+        """Exact values; hidden pairs are NaN, or 0 in weights unless `blank` says otherwise."""
+        factors, at = self.pack.layer(layer), self.pack.head_index(head)
+        lse = self._norms_of(layer)(at, rows) if quantity == "weights" else None
+        found = factors.block(quantity, at, rows, cols, lse=lse, dtype=dtype)
+        taken = self._minus(layer, head, quantity, minus)
+        if taken is not None:
+            found = found - taken.block(0, rows, cols)
+        hidden = 0.0 if quantity == "weights" and taken is None else np.nan
+        seen = factors.visible(rows, cols)
+        return np.where(seen, found, hidden if blank is None else blank)
+
+    def profile(self, layer: int, head: int, quantity: str) -> Profile:
+        """The head's map by distance and by query."""
+        with self._lock:
+            if (layer, head, quantity) not in self._profiles:
+                self._profiles[layer, head, quantity] = profile(
+                    self.pack.layer(layer),
+                    self.pack.head_index(head),
+                    quantity,
+                    norms=self._norms_of(layer),
+                )
+            return self._profiles[layer, head, quantity]
+
+    def stop(self) -> None:
+        """End all background jobs."""
+        for job in self._jobs.values():
+            job.stop()
+
+    def _minus(self, layer: int, head: int, quantity: str, minus: Minus) -> Any:
+        if minus == "nothing":
+            return None
+        return self.profile(layer, head, quantity).minus(minus)
+
+    def _pool(self, layer: int) -> Pooled:
+        with self._lock:
+            if layer not in self._pooled:
+                self._pooled[layer] = Pooled(self.pack.layer(layer))
+            return self._pooled[layer]
+
+    def _cost(self, factors: LayerFactors, quantity: str, grid: Grid) -> int:
+        """Pairs to visit, those of missing log-sum-exps included."""
+        heads = 32 if factors.mix is not None else 1
+        rows = grid.rows
+        if quantity == "weights" and factors.lse is None:
+            found: int = (rows.stop - rows.start) * (
+                rows.stop if factors.causal else factors.length
+            )
+            return found
+        return grid.pairs * heads
+
+    def _norms_of(self, layer: int) -> Any:
+        """Log-sum-exp of a layer's rows: stored, or computed once where looked at."""
+        factors = self.pack.layer(layer)
+
+        def norms(head: int, rows: slice) -> Float64[np.ndarray, " r"]:
+            if factors.lse is not None:
+                return factors.lse[head, rows]
+            with self._lock:
+                known = self._norms.setdefault((layer, head), np.full(factors.length, np.nan))
+            missing = np.flatnonzero(np.isnan(known[rows]))
+            if len(missing):
+                part = slice(rows.start + int(missing[0]), rows.start + int(missing[-1]) + 1)
+                known[part] = log_sum_exp(factors, [head], part, dtype=np.float32)[0]
+            return known[rows]
+
+        return norms
+
+    def _overview(self, layer: int, head: int) -> WeightCells | Progress | None:
+        """The weights' overview, or how far it is; None where the capture is not a file."""
+        if self.pack.path is None:
+            return None
+        with self._lock:
+            if (layer, head) in self._overviews:
+                return self._overviews[layer, head]
+            job = self._jobs.setdefault((layer, head), OverviewJob(self.pack.path, layer, head))
+            job.start()
+            found = job.result()
+            if found is None:
+                return job.progress()
+            self._overviews[layer, head] = found
+            self._norms[layer, self.pack.head_index(head)] = found.lse
+            return found
+
+    def _preview(self, layer: int, head: int, grid: Grid, progress: Progress | None) -> Tile:
+        key = (layer, head, grid.level, grid.cell_rows.start, grid.cell_cols.start)
+        if key not in self._previews:
+            factors, at = self.pack.layer(layer), self.pack.head_index(head)
+            some = weight_cells(factors, at, grid.level, grid.cell_rows, samples=1)
+            part = slice(grid.cell_cols.start, grid.cell_cols.stop)
+            self._previews[key] = Tile({how: some.values(how)[:, part] for how in REDUCTIONS})
+        return Tile(self._previews[key].values, (), progress)
+
+
+def _grid(length: int, level: int, row: int, column: int, layer: LayerFactors) -> Grid:
+    coarsest = (length - 1).bit_length()
+    cells = -(-length // (1 << level)) if 0 <= level <= coarsest else 0
+    if not (0 <= row * TILE < cells and 0 <= column * TILE < cells):
+        raise InputError(f"there is no tile ({row}, {column}) at level {level}.")
+    spans = [range(x * TILE, min(cells, (x + 1) * TILE)) for x in (row, column)]
+    return Grid(length, level, spans[0], spans[1], layer.causal, layer.window)
+
+
+def _sampled(
+    factors: LayerFactors, head: int, quantity: str, grid: Grid
+) -> dict[Reduction, np.ndarray]:
+    """Cells from their middle query and SAMPLED_KEYS keys in their middle: a preview."""
+    rows = np.array([(first + last) // 2 for first, last in grid.row_spans])
+    out: dict[Reduction, np.ndarray] = {how: empty_cells(grid) for how in REDUCTIONS}
+    for x, (left, right) in enumerate(grid.col_spans):
+        middle = (left + right - SAMPLED_KEYS) // 2
+        cols = slice(max(left, middle), min(right, max(left, middle) + SAMPLED_KEYS))
+        sees = (rows >= cols.start) | (not factors.causal)
+        if not sees.any():
+            continue
+        part = rows[sees]
+        found = factors.block(quantity, head, part, cols, dtype=np.float32)
+        seen = factors.visible(part, cols)
+        out["mean"][sees, x] = np.where(seen, found, 0.0).sum(axis=1) / seen.sum(axis=1)
+        out["min"][sees, x] = np.where(seen, found, np.inf).min(axis=1)
+        out["max"][sees, x] = np.where(seen, found, -np.inf).max(axis=1)
+    return out
+
+
+def _cut(overview: WeightCells, above: int, grid: Grid) -> dict[Reduction, np.ndarray]:
+    """The part of an overview that a grid `above` levels coarser covers."""
+    starts = np.arange(0, len(overview.sum), 1 << above)
+    part = np.s_[
+        grid.cell_rows.start : grid.cell_rows.stop, grid.cell_cols.start : grid.cell_cols.stop
+    ]
+
+    def merge(function: np.ufunc, values: np.ndarray) -> np.ndarray:
+        down = function.reduceat(values, starts, axis=0)
+        across: np.ndarray = function.reduceat(down, starts, axis=1)
+        return across[part]
+
+    merged = WeightCells(
+        sum=merge(np.add, overview.sum),
+        min=merge(np.minimum, overview.min),
+        max=merge(np.maximum, overview.max),
+        count=merge(np.add, overview.count),
+        lse=overview.lse,
+    )
+    return {how: merged.values(how) for how in REDUCTIONS}

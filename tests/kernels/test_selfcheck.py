@@ -1,0 +1,23 @@
+"""The self-check passes on this machine's kernel and notices a wrong one."""
+
+import pytest
+import torch
+
+from headscape.call.definition import AttentionCall
+from headscape.kernels.native import adapter, selfcheck
+
+pytestmark = pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
+
+
+def test_this_machines_kernel_agrees() -> None:
+    assert 0 < selfcheck.largest_error() < selfcheck.TOLERANCE
+
+
+def test_a_wrong_output_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = adapter.attend
+
+    def wrong(inputs: AttentionCall) -> torch.Tensor:
+        return right(inputs) * 1.001
+
+    monkeypatch.setattr(adapter, "attend", wrong)
+    assert selfcheck.largest_error() > selfcheck.TOLERANCE

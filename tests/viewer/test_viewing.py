@@ -1,0 +1,79 @@
+"""`view`: what it opens and where it shows it."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from headscape.errors import InputError
+from headscape.viewer import serve, viewing
+from headscape.viewer import view as viewer
+from headscape.viewer.viewer_answers import Answers
+from pack_files import write
+from viewer.packs import made
+from viewer.test_build import packs_of
+
+pytestmark = pytest.mark.usefixtures("module")
+
+
+def test_a_file_is_written(tmp_path: Path) -> None:
+    write(made(40), tmp_path / "a.safetensors")
+    found = viewer.view(tmp_path / "a.safetensors", made(30, title="B"), html=tmp_path / "out.html")
+    assert found == tmp_path / "out.html"
+    one, two = packs_of(found.read_text())
+    assert (one.title, two.title) == ("ALiBi", "B")
+    assert one.header["precision"] == "float32"
+
+
+def test_many_heads_are_float16(tmp_path: Path) -> None:
+    large = made(2100, heads=4, dims=64)
+    assert viewing.default_precision([made(40)]) == "float32"
+    assert viewing.default_precision([large]) == "float16"
+    viewer.view(made(40), html=tmp_path / "a.html", precision="float16")
+    (pack,) = packs_of((tmp_path / "a.html").read_text())
+    assert pack.header["precision"] == "float16"
+
+
+def test_the_server_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr(
+        serve, "serve", lambda answers, **options: called.append((answers, options))
+    )
+    assert viewer.view(made(20), port=8123, open_browser=False) is None
+    ((answers, options),) = called
+    assert isinstance(answers, Answers)
+    assert options == {"port": 8123, "open_browser": False}
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ([], "at least one capture, run or model"),
+        ([5], "cannot view a int"),
+        ([None], "cannot view a NoneType"),
+    ],
+)
+def test_mistakes_are_told(sources: list[object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        viewer.view(*sources)
+
+
+def test_a_damaged_capture_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(b"damaged")
+    with pytest.raises(InputError, match="not a whole safetensors file"):
+        viewer.view(tmp_path / "a.safetensors", html=tmp_path / "out.html")
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_figures_link_into_one_page(tmp_path: Path) -> None:
+    links = viewing.write_figures_page(
+        tmp_path / "viewer.html",
+        {"fig-1": (made(30, layers=2), "bias"), "fig-2": (made(20, title="CABLE"), "final")},
+    )
+    assert [pack.title for pack in packs_of((tmp_path / "viewer.html").read_text())] == [
+        "ALiBi",
+        "CABLE",
+    ]
+    assert unquote(links["fig-1"]) == 'viewer.html#{"capture":"p0","layer":1,"quantity":"bias"}'
+    assert unquote(links["fig-2"]) == 'viewer.html#{"capture":"p1","layer":0,"quantity":"final"}'
