@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.timing import Step, ratios, times
-from headscape.call.bias import Sheared, Toeplitz
+from headscape.call.bias import RelativeCurves, Toeplitz
 from headscape.call.definition import AttentionCall
 from headscape.call.mixing import Product
 from headscape.call.positions import Positions, Visible
@@ -66,7 +66,7 @@ def steps_of(length: int) -> dict[str, Step]:
     def sheared(rank: int) -> Step:
         r = torch.randn(1, HEADS, length, rank, requires_grad=True)
         basis = (torch.randn(1, rank, 1024) / rank**0.5).requires_grad_()
-        return ours(Sheared(r, basis, 0), leaves=(r, basis))
+        return ours(RelativeCurves(r, basis, 0), leaves=(r, basis))
 
     def floor(heads: Callable[[], tuple[Tensor, ...]]) -> Step:
         return lambda: torch.autograd.grad(

@@ -96,10 +96,10 @@ class Subject:
     def fingerprint(self):
         return digest(json.dumps(self.model.config.to_json()), self.model.tensors())
 
-    def at(self, _length):
+    def for_length(self, _length):
         return self
 
-    def cannot(self, length):
+    def length_error(self, length):
         weight, shape = self.model.tokens.weight, self.model.config
         at = torch.full((1, 1), length - 1)
         try:
@@ -134,7 +134,7 @@ class Stretched(Subject):
         self.options = {"name": f"RoPE, {kind}"} | options
         super().__init__(model, **self.options)
 
-    def at(self, length):
+    def for_length(self, length):
         self.built.append(length)
         config = self.model.config
         changes = {"scaling": self.kind, "factor": max(1.0, length / config.train_length)}

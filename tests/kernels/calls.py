@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headscape.call import definition
-from headscape.call.bias import Bias, Perceptron, Sheared, Slope, Toeplitz
+from headscape.call.bias import Bias, Perceptron, RelativeCurves, Slope, Toeplitz
 from headscape.call.definition import AttentionCall
 from headscape.call.mixing import Product
 from headscape.call.positions import Positions, Visible
@@ -69,7 +69,7 @@ class Call:
             if "buckets" in self.kind:
                 # Distances that share a column, that follow each other, and that leave one out.
                 column = (torch.arange(2 * n) * 7 % 5 // 2).cumsum(0).clamp(max=n - 1)
-            return Sheared(x["r"], x["basis"], self.zero, key, column)
+            return RelativeCurves(x["r"], x["basis"], self.zero, key, column)
         return None
 
     def outcome(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headscape.call import definition
-from headscape.call.bias import Sheared
+from headscape.call.bias import RelativeCurves
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import ENCODINGS, Encoding, build
 from headscape.errors import InputError
@@ -77,7 +77,7 @@ def test_flex_equals_the_definition_or_says_why_not(name: str) -> None:
         whole = inputs(subject(name))
         reason = flex.refuses(whole)
         if reason is not None:
-            sheared = isinstance(whole.bias, Sheared)
+            sheared = isinstance(whole.bias, RelativeCurves)
             assert sheared or name in DENSE or "+" in name
             with pytest.raises(InputError, match=r"attention path 'flex' cannot run this call"):
                 attend.run(whole, "flex")

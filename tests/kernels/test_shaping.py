@@ -7,7 +7,7 @@ from torch import Tensor
 
 import oracle
 from headscape.call import definition
-from headscape.call.bias import Sheared, Toeplitz, dense
+from headscape.call.bias import RelativeCurves, Toeplitz, dense
 from headscape.call.check import check
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
@@ -192,9 +192,9 @@ def test_a_sheared_bias_is_the_oracles(heads: int) -> None:
     u, other = draw(1, HEADS, LENGTH, 2, seed=9), draw(heads, 2, 6, seed=10)
     wide = [np.broadcast_to(x.numpy(), (HEADS, *x.shape[1:])) for x in (basis, other)]
     by_query = oracle.sheared_bias(r.numpy(), wide[0], at, at, 2)
-    agree(made(bias=Sheared(r, basis, 2)), CAUSAL, by_query)
+    agree(made(bias=RelativeCurves(r, basis, 2)), CAUSAL, by_query)
     flipped = oracle.sheared_bias(u.numpy(), wide[1][:, :, ::-1], at, at, 6 - 1 - 2)
-    both = Sheared(r, basis, 2, (u, other))
+    both = RelativeCurves(r, basis, 2, (u, other))
     agree(made(bias=both), CAUSAL, by_query + flipped.swapaxes(2, 3))
     whole = dense(both, Positions.span(LENGTH))
     block = dense(both, Positions.span(LENGTH), slice(2, 5), slice(1, 7))

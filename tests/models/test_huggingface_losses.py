@@ -99,9 +99,9 @@ def test_a_learned_table_ends_and_rotary_positions_do_not(tmp_path: Path) -> Non
     saved("gpt2", tmp_path / "gpt2")
     saved("llama", tmp_path / "llama")
     gpt2 = load(f"hf:{tmp_path / 'gpt2'}")
-    assert gpt2.cannot(40) is None
-    assert "table of 40 positions" in (gpt2.cannot(41) or "")
-    assert load(f"hf:{tmp_path / 'llama'}").cannot(4000) is None
+    assert gpt2.length_error(40) is None
+    assert "table of 40 positions" in (gpt2.length_error(41) or "")
+    assert load(f"hf:{tmp_path / 'llama'}").length_error(4000) is None
 
 
 def test_fingerprints_tell_models_apart(tmp_path: Path) -> None:

@@ -158,9 +158,9 @@ def test_observe_computes_nothing_after_the_last_layer_asked_for() -> None:
 def test_stretching_keeps_one_copy_per_length(run: Path) -> None:
     model = stretch(load(run), "yarn")
     assert model.spec.name == "RoPE, YaRN"
-    assert model.at(64) is model.at(64)
-    assert model.at(64).fingerprint != model.at(128).fingerprint
-    shared = model.at(64).gpt2.tokens.weight.data_ptr()
+    assert model.for_length(64) is model.for_length(64)
+    assert model.for_length(64).fingerprint != model.for_length(128).fingerprint
+    shared = model.for_length(64).gpt2.tokens.weight.data_ptr()
     assert shared == model.base.gpt2.tokens.weight.data_ptr()
     windows = torch.from_numpy(np.arange(65)[None] % 250)
     assert model.losses(windows, 0).shape == (1, 64)

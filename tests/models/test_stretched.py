@@ -91,14 +91,14 @@ def test_a_capture_says_how_the_model_is_stretched(extension, factor):
     assert cap.model["name"] == model.spec.name == f"RoPE, {model.extension.title}"
     assert model.spec.seed == 2
     assert model.spec.layers[0].conventions["scaling"] == kind
-    assert model.fingerprint == model.at(16).fingerprint != model.base.fingerprint
+    assert model.fingerprint == model.for_length(16).fingerprint != model.base.fingerprint
 
 
 def test_measures_are_of_the_model_at_their_length():
     model = stretch(GPT2Model(tiny("rope")), "yarn")
     about = model.measures(stream(300).astype(np.int64), length=32, sequences=2).about
     assert about["model"] == "RoPE, YaRN"
-    assert about["fingerprint"] == model.at(32).fingerprint != model.fingerprint
+    assert about["fingerprint"] == model.for_length(32).fingerprint != model.fingerprint
     assert any("scaling='yarn', factor=2.0" in line for line in about["recognised"])
 
 
@@ -110,6 +110,6 @@ def test_a_row_is_named_after_the_extension():
     model = stretch(GPT2Model(tiny("rope"), dataset=lambda: data, seed=2), "yarn")
     table = evaluate(model, lengths=(8, 64))
     assert table.methods == ["RoPE, YaRN"]
-    fields = model.at(64).gpt2.config.encoding_fields
+    fields = model.for_length(64).gpt2.config.encoding_fields
     assert fields["factor"] == pytest.approx(64 / 16)
-    assert math.isclose(model.at(8).gpt2.config.encoding_fields["factor"], 1)
+    assert math.isclose(model.for_length(8).gpt2.config.encoding_fields["factor"], 1)

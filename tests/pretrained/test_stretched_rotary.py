@@ -34,14 +34,14 @@ def test_a_stretched_model_has_transformers_own_loss(name: str, kind: str) -> No
     expected = load(family.build(rope_parameters={**own, **fields}))
     assert torch.equal(model.losses(tokens, 0), expected.losses(tokens, 0))
     assert not torch.allclose(model.losses(tokens, 0), load(theirs).losses(tokens, 0))
-    stretched: Any = model.at(4 * TRAINED)
+    stretched: Any = model.for_length(4 * TRAINED)
     assert stretched.spec.layers == expected.spec.layers
     assert stretched.spec.layers[0].conventions["scaling"] == kind
 
 
 def test_a_larger_base_is_ours() -> None:
     theirs = FAMILIES["llama"].build()
-    model: Any = stretch(load(theirs), "ntk:4").at(16)
+    model: Any = stretch(load(theirs), "ntk:4").for_length(16)
     layer = model.spec.layers[0]
     assert layer.encoding == "rope"
     kept = {name: layer.conventions[name] for name in ("base", "scaling", "factor")}
@@ -68,7 +68,7 @@ def test_weights_are_shared_and_the_model_is_unchanged() -> None:
     theirs = FAMILIES["llama"].build()
     base: Any = load(theirs)
     before = base.losses(windows(20), 0)
-    twin: Any = stretch(base, "yarn:2").at(20)
+    twin: Any = stretch(base, "yarn:2").for_length(20)
     assert twin.model.lm_head.weight is theirs.lm_head.weight
     assert torch.equal(base.losses(windows(20), 0), before)
 

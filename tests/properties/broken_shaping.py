@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from headscape.call.bias import Pairwise, Sheared
+from headscape.call.bias import Pairwise, RelativeCurves
 from headscape.call.positions import Positions
 from headscape.call.weighting import Sticks
 from headscape.encodings import LayerContext, LayerInput, Shape, Side, Stream
@@ -84,7 +84,7 @@ class PositionToContentBackwards(DeBERTa):
         row = (self.bucket(-both) + self.config.buckets).clamp(0, 2 * self.config.buckets - 1)
         q_rows, _ = self.projected(layer.heads)
         by_query = right.basis[:, :, right.columns(both)]
-        return Sheared(right.r, by_query, 0, (right.key[0], q_rows.mT.index_select(2, row)))
+        return RelativeCurves(right.r, by_query, 0, (right.key[0], q_rows.mT.index_select(2, row)))
 
 
 class ForgetsOldVectors(GRAPE):

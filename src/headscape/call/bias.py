@@ -3,7 +3,7 @@
     Toeplitz    B_ij = table[i - j]                     ALiBi, T5, Kerple, Sandwich
     Slope       B_ij = weight_i (row_i - col_j)         CABLE, FoX
     Perceptron  B_ij = mlp(near[i - j] / far_i)         FIRE
-    Sheared     B_ij = r_i . basis[i - j]               Shaw, Transformer-XL, DeBERTa, Inkling
+    RelativeCurves  B_ij = r_i . basis[i - j]           Shaw, Transformer-XL, DeBERTa, Inkling
     Pairwise    B_ij = any function of i and j          K-CABLE, bidirectional CABLE
 
 The dense definition (`dense` below), the fused kernels, the cache, the capture and the figures all
@@ -84,7 +84,7 @@ class Perceptron:
 
 
 @dataclass(frozen=True)
-class Sheared:
+class RelativeCurves:
     """r_i . basis[i - j], a curve by distance for every query, and the same for every key.
 
     Distances beyond the columns of a basis take its first or last column. Columns of zeros there
@@ -166,7 +166,7 @@ class Pairwise:
         return self.fn(rows, cols)
 
 
-Bias = Toeplitz | Slope | Perceptron | Sheared | Pairwise
+Bias = Toeplitz | Slope | Perceptron | RelativeCurves | Pairwise
 
 
 def covered_distances(bias: Bias) -> tuple[int, int] | None:

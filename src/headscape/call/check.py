@@ -15,7 +15,7 @@ from headscape.call.bias import (
     Bias,
     Pairwise,
     Perceptron,
-    Sheared,
+    RelativeCurves,
     Slope,
     Toeplitz,
     covered_distances,
@@ -101,7 +101,7 @@ def _shapes(bias: Bias, inputs: AttentionCall) -> Mapping[str, tuple[Tensor, tup
     if isinstance(bias, Perceptron):
         units = bias.in_weight.shape[-1]
         return {"far": (bias.far, (b, t)), "out_weight": (bias.out_weight, (h, units))}
-    if isinstance(bias, Sheared):
+    if isinstance(bias, RelativeCurves):
         per_query = {"r": (bias.r, (b, h, t, bias.r.shape[-1]))}
         if bias.key is None:
             return per_query

@@ -62,8 +62,8 @@ def capture(
         if isinstance(text, Tokens)
         else choose_tokens(model, text, length=length, seed=seed, document=document)
     )
-    model = model.at(len(chosen.tokens))
-    reason = model.cannot(len(chosen.tokens))
+    model = model.for_length(len(chosen.tokens))
+    reason = model.length_error(len(chosen.tokens))
     if reason is not None:
         raise InputError(reason)
     kept = _Kept()

@@ -9,7 +9,7 @@ with (LayerContext, LayerInput, Side), and what it answers with (the biases, the
 Turn).
 """
 
-from headscape.call.bias import Pairwise, Perceptron, Sheared, Slope, Toeplitz
+from headscape.call.bias import Pairwise, Perceptron, RelativeCurves, Slope, Toeplitz
 from headscape.call.mixing import CountedTable, KeyConvolution, PairPerceptron, Product, Rows
 from headscape.call.positions import Positions
 from headscape.call.rotation import Turn
@@ -43,9 +43,9 @@ __all__ = [
     "Positions",
     "Product",
     "QueriesAndKeys",
+    "RelativeCurves",
     "Rows",
     "Shape",
-    "Sheared",
     "Side",
     "Slope",
     "Stream",

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headscape.call.bias import Sheared
+from headscape.call.bias import RelativeCurves
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, QueriesAndKeys
 from headscape.errors import InputError, at_least
@@ -97,7 +97,7 @@ class DeBERTa(Encoding):
         terms = 3 if self.config.terms == "both" else 2
         return 1 / math.sqrt(terms * self.shape.head_dim)
 
-    def bias(self, layer: LayerContext) -> Sheared:
+    def bias(self, layer: LayerContext) -> RelativeCurves:
         """Return content to position by query and position to content by key, both scaled."""
         heads = self.need_heads(layer)
         distance, _ = self.distances(layer.positions, self.rows.device)
@@ -112,7 +112,7 @@ class DeBERTa(Encoding):
         if self.config.terms == "p2c":
             nothing = heads.q.new_zeros(1, *heads.q.shape[1:3], 1)
             by_query = nothing, k_rows.new_zeros(1, 1, k_rows.shape[2])
-        return Sheared(*by_query, zero, None if self.config.terms == "c2p" else by_key, row)
+        return RelativeCurves(*by_query, zero, None if self.config.terms == "c2p" else by_key, row)
 
     def projected(
         self, heads: QueriesAndKeys

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.call.bias import Bias, Pairwise, Sheared
+from headscape.call.bias import Bias, Pairwise, RelativeCurves
 from headscape.call.positions import Positions
 from headscape.encodings.alibi import fairseq
 from headscape.encodings.base import Config, Encoding, Shape
@@ -114,9 +114,9 @@ class GRAPE(Encoding):
         if self.w is not None:
             by_query = rate * _gate(heads.q, self.w, work, unit=self.config.unit_query)
         if self.u is None:
-            return Sheared(by_query, decay, zero)
+            return RelativeCurves(by_query, decay, zero)
         by_key = rate * _gate(heads.keys(), self.u, work, unit=self.config.unit_key)
-        return Sheared(by_query, decay, zero, (by_key, decay))
+        return RelativeCurves(by_query, decay, zero, (by_key, decay))
 
     def along_path(self, positions: Positions, queries: Stream, keys: Stream) -> Pairwise:
         """Return m_h times the sums of ln sigmoid; queries are the last of the keys."""

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from headscape.call.bias import Sheared
+from headscape.call.bias import RelativeCurves
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.errors import at_least
@@ -83,8 +83,8 @@ class Inkling(Encoding):
         r = self.project(read.x).unflatten(-1, (self.shape.heads, self.config.rank))
         return Stream(query=r.transpose(1, 2))
 
-    def bias(self, layer: LayerContext) -> Sheared:
+    def bias(self, layer: LayerContext) -> RelativeCurves:
         """Return every query's curve; a column of zeros ends it."""
         queries, _ = self.need_streams(layer)
         assert queries.query is not None
-        return Sheared(queries.query, F.pad(self.bank, (0, 1))[None], 0)
+        return RelativeCurves(queries.query, F.pad(self.bank, (0, 1))[None], 0)

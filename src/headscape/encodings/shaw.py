@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from headscape.call.bias import Sheared
+from headscape.call.bias import RelativeCurves
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import InputError, at_least
@@ -64,7 +64,7 @@ class Shaw(Encoding):
             nn.init.normal_(table, std=0.02) if config.init == "normal" else nn.init.uniform_(table)
         )
 
-    def bias(self, layer: LayerContext) -> Sheared:
+    def bias(self, layer: LayerContext) -> RelativeCurves:
         """Return the product of every query with the vector of its distance to every key."""
         heads = self.need_heads(layer)
         low, high = layer.positions.bounds
@@ -74,4 +74,4 @@ class Shaw(Encoding):
                 f"Shaw has rows for distances {-self.right} to {self.config.left}, but the "
                 f"positions have {low} to {high}: use beyond='clip' or a larger left and right."
             )
-        return Sheared(heads.scale * heads.q, self.table.flip(0).T[None], self.right)
+        return RelativeCurves(heads.scale * heads.q, self.table.flip(0).T[None], self.right)

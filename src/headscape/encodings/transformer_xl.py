@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.call.bias import Sheared
+from headscape.call.bias import RelativeCurves
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import InputError, at_least
@@ -77,7 +77,7 @@ class TransformerXL(Encoding):
         """Convert XLNet's projection [d h e] to [h e, d]."""
         return value.flatten(1).T if value.ndim == 3 else value
 
-    def bias(self, layer: LayerContext) -> Sheared:
+    def bias(self, layer: LayerContext) -> RelativeCurves:
         """Return (q_i + w) . W_R R(i - j) by query, and u . k_j by key, both scaled."""
         heads = self.need_heads(layer)
         distance, zero = self.distances(layer.positions, self.content.device)
@@ -92,7 +92,7 @@ class TransformerXL(Encoding):
         r = heads.scale * (heads.q + self.position[:, None])
         constant = (heads.keys() * (heads.scale * self.content[:, None])).sum(-1, keepdim=True)
         flat = basis.new_ones(1, 1, 1).expand(-1, -1, basis.shape[-1])
-        return Sheared(r, basis, zero, (constant, flat))
+        return RelativeCurves(r, basis, zero, (constant, flat))
 
     def basis(self, left: int, right: int) -> Float[Tensor, "h e m"]:
         """Return W_R R of the distances from -left to right, both up to the clamp.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headscape.call.bias import Sheared
+from headscape.call.bias import RelativeCurves
 from headscape.encodings.base import Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.encodings.t5 import BucketConfig, bucket
@@ -70,11 +70,11 @@ class WavLM(Encoding):
         gate = a * (b * self.constant - 1) + 2
         return Stream(query=gate.transpose(1, 2)[..., None])
 
-    def bias(self, layer: LayerContext) -> Sheared:
+    def bias(self, layer: LayerContext) -> RelativeCurves:
         """Return the gated r_h[bucket] by distance."""
         queries, _ = self.need_streams(layer)
         assert queries.query is not None
         distance, zero = self.distances(layer.positions, self.table.weight.device)
         sizes = {"buckets": self.config.buckets, "max_distance": self.config.max_distance}
         column = bucket(distance, **sizes, causal=self.shape.causal)
-        return Sheared(queries.query, self.table.weight.T[:, None], zero, column=column)
+        return RelativeCurves(queries.query, self.table.weight.T[:, None], zero, column=column)

@@ -108,7 +108,7 @@ class AnswerJob:
             examples=len(sheet.questions),
             questions=sheet.fingerprint,
             model=model.fingerprint,
-            refused=model.cannot(sheet.reads),
+            refused=model.length_error(sheet.reads),
             label=label,
         )
         return cls(model=model, sheet=sheet, row=row)

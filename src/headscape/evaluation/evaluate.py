@@ -107,7 +107,7 @@ def _jobs(models: Sequence[Model], options: Options) -> list[Job]:
         longest = lengths[-1] if options.same_tokens else None
         texts = held_out(models, options.corpus, options.limit)
         found = [
-            TextJob.of(model.at(length), text, options.windows, length, longest)
+            TextJob.of(model.for_length(length), text, options.windows, length, longest)
             for model, text in zip(models, texts, strict=True)
             for length in lengths
         ]

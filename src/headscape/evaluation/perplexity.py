@@ -62,7 +62,7 @@ class TextJob:
             longest=longest,
             train_length=spec.train_length,
             seed=spec.seed,
-            refused=model.cannot(length),
+            refused=model.length_error(length),
         )
         if row.refused is None:
             size, words = text.scored_units(windows)

@@ -33,7 +33,7 @@ def by_length(models: Sequence[Model], lengths: Sequence[int], examples: int) ->
         )
     sheets = {length: _sheet(_on_task(chosen, length), examples) for length in lengths}
     return [
-        AnswerJob.of(model.at(sheet.reads), chosen.name, sheet, length=length)
+        AnswerJob.of(model.for_length(sheet.reads), chosen.name, sheet, length=length)
         for model in models
         for length, sheet in sheets.items()
     ]
@@ -72,7 +72,7 @@ def by_depth(
                 sheets[key] = _sheet(_at_depth(name, length, depth, encode), examples)
             sheet = sheets[key]
             if sheet.reads not in readers:
-                readers[sheet.reads] = model.at(sheet.reads)
+                readers[sheet.reads] = model.for_length(sheet.reads)
             reader = readers[sheet.reads]
             job = AnswerJob.of(reader, name, sheet, length=length, depth=depth, label=label)
             jobs.append(job)

@@ -143,7 +143,7 @@ def _ours(model: LoadedModel) -> GPT2Model:
                 f"{model.spec.name} stretches by what each length asks for, and an export has one "
                 f"factor: write {model.extension.kind}:4, for example."
             )
-        stretched = model.at(model.base.gpt2.config.train_length)
+        stretched = model.for_length(model.base.gpt2.config.train_length)
         assert isinstance(stretched, GPT2Model)
         return stretched
     if not isinstance(model, GPT2Model):

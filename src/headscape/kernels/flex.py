@@ -8,7 +8,7 @@ gradients for all three kinds of bias, the compiled forward for Toeplitz and for
 does not compile). Nothing is tested on a GPU.
 
 It supports Toeplitz, Slope and Perceptron, windows and grouped heads, but neither Pairwise nor
-Sheared, nor encodings that mix whole rows of scores (DAPE, DAPEv2, CoPE), nor a temperature,
+RelativeCurves, nor encodings that mix whole rows of scores (DAPE, DAPEv2, CoPE), nor a temperature,
 softcap or sink.
 
 flex_attention is imported where it is used: importing it loads torch's compiler.
@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.call.bias import Pairwise, Perceptron, Sheared, Slope, Toeplitz
+from headscape.call.bias import Pairwise, Perceptron, RelativeCurves, Slope, Toeplitz
 from headscape.call.definition import AttentionCall
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -37,7 +37,7 @@ def refuses(inputs: AttentionCall) -> str | None:
         return "keys that change on their way to a query are not supported"
     if isinstance(inputs.bias, Pairwise):
         return "its bias is an arbitrary function of pairs"
-    if isinstance(inputs.bias, Sheared):
+    if isinstance(inputs.bias, RelativeCurves):
         return "it does not take a sheared bias"
     for name in ("temperature", "softcap", "sink"):
         if getattr(inputs, name) is not None:

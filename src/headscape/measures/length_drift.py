@@ -36,7 +36,7 @@ def measures_at(
                 total[layer] += slash if name == "slash_score" else found.measures[name][0]
             progress(length)
 
-        model.at(length).observe(torch.from_numpy(window)[None], layers, watch)
+        model.for_length(length).observe(torch.from_numpy(window)[None], layers, watch)
     return {name: total / len(windows) for name, total in sums.items()}
 
 

@@ -80,7 +80,7 @@ def measure_heads(
     long = _long_windows(model, stream, plan)
     # Probes and effects read a few tokens less than the windows; a model that is stretched to what
     # it reads must stay the same model for all of them.
-    fitted = model.at(plan.length)
+    fitted = model.for_length(plan.length)
     with SlowBar("measuring", plan.work(model)) as bar:
         layers = _statistics(fitted, windows, bar.advance)
         values = _estimates(layers, Rows(plan.length, model.spec.causal))
@@ -138,7 +138,7 @@ def _plan(
     if drift and (drift[0] < 1 or trained is None):
         why = "its trained length is not known" if trained is None else f"got {drift[0]}"
         raise InputError(f"drift needs multiples of the trained length of at least 1: {why}.")
-    reason = model.cannot(length)
+    reason = model.length_error(length)
     if reason is not None:
         raise InputError(reason)
     return Plan(length=length, sequences=sequences, drift=drift, effects=effects)
@@ -204,7 +204,7 @@ def _long_windows(
     trained = model.spec.train_length or 0
     lengths = {multiple: multiple * trained for multiple in plan.drift}
     return {
-        multiple: stream.windows(1, length) if model.cannot(length) is None else None
+        multiple: stream.windows(1, length) if model.length_error(length) is None else None
         for multiple, length in lengths.items()
     }
 

@@ -136,7 +136,7 @@ class GPT2Model(LoadedModel):
         self.gpt2.save_pretrained(folder)
         return folder
 
-    def cannot(self, length: int) -> str | None:
+    def length_error(self, length: int) -> str | None:
         """Ask the encoding whether it has a position `length - 1`."""
         weight, shape = self.gpt2.tokens.weight, self.gpt2.config
         at = torch.full((1, 1), length - 1, device=weight.device)

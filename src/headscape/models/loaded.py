@@ -45,7 +45,7 @@ class LoadedModel(Model, ABC):
         'ALiBi'
     """
 
-    def at(self, length: int) -> Model:
+    def for_length(self, length: int) -> Model:
         """The model that reads `length` tokens: itself, unless its RoPE is stretched to fit."""
         return self
 

@@ -131,7 +131,7 @@ class Model(Protocol):
         """SHA-256 of config and weights: equal fingerprints mean equal losses."""
         ...
 
-    def at(self, length: int) -> "Model":
+    def for_length(self, length: int) -> "Model":
         """The model that reads `length` tokens: itself, unless its RoPE is stretched to fit."""
         ...
 
@@ -149,7 +149,7 @@ class Model(Protocol):
         """The likeliest next token after each token that `where` selects, in row order."""
         ...
 
-    def cannot(self, length: int) -> str | None:
+    def length_error(self, length: int) -> str | None:
         """Why it cannot read so many tokens, or None if it can."""
         ...
 

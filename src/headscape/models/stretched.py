@@ -105,7 +105,7 @@ class StretchedModel(LoadedModel):
         self._name = f"{base.spec.name}, {extension.title}"
         self._by_length: dict[int, GPT2Model | PublishedModel] = {}
 
-    def at(self, length: int) -> Model:
+    def for_length(self, length: int) -> Model:
         """The model as it reads `length` tokens."""
         return self._at(length)
 
@@ -175,9 +175,9 @@ class StretchedModel(LoadedModel):
         """New tokens, stretched to the final length."""
         return self._at(tokens.shape[1] + length).continuation(tokens, length=length, **sampling)
 
-    def cannot(self, length: int) -> str | None:
+    def length_error(self, length: int) -> str | None:
         """Why it cannot read a length, stretched to it."""
-        return self._at(length).cannot(length)
+        return self._at(length).length_error(length)
 
     def cost(self, length: int) -> float:
         """The base's."""

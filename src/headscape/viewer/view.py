@@ -116,9 +116,9 @@ class _Cancellable:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def at(self, length: int) -> "_Cancellable":
+    def for_length(self, length: int) -> "_Cancellable":
         """The model that reads a length, as cancellable as this one."""
-        return _Cancellable(self._model.at(length), self._cancelled)
+        return _Cancellable(self._model.for_length(length), self._cancelled)
 
     def observe(self, tokens: Any, layers: Sequence[int], watch: Watch) -> None:
         def checked(layer: int, inputs: Any) -> None:

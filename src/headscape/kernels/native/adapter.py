@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.call.bias import Bias, Pairwise, Perceptron, Sheared, Slope, Toeplitz
+from headscape.call.bias import Bias, Pairwise, Perceptron, RelativeCurves, Slope, Toeplitz
 from headscape.call.definition import AttentionCall
 from headscape.call.mixing import KeyConvolution, Mixing, PairPerceptron, Product
 from headscape.call.positions import Positions
@@ -103,7 +103,7 @@ def _refuses_beside_mixing(inputs: AttentionCall) -> str | None:
         return f"{plain} a sink"
     if inputs.k.shape[1] != inputs.q.shape[1] or inputs.v.shape[3] != inputs.q.shape[3]:
         return f"{plain} grouped queries or values of a different head dim"
-    if isinstance(inputs.bias, Sheared):
+    if isinstance(inputs.bias, RelativeCurves):
         return f"{plain} a sheared bias"
     if not contiguous(_at(inputs)):
         return "the native kernels mix the scores of consecutive keys only"
@@ -140,7 +140,7 @@ def arguments(inputs: AttentionCall) -> tuple[Any, ...]:
     if mixing:
         q, k, v = q.float(), k.float(), v.float()
     at = _at(inputs)
-    if isinstance(bias, Sheared):
+    if isinstance(bias, RelativeCurves):
         _, most = inputs.positions.bounds
         at += [bias.columns(torch.arange(low, max(most, low + REACH) + REACH + 1))[None]]
     return (
@@ -192,10 +192,10 @@ def _values(
         sums = [bias.row.double(), bias.col.double()]
         return "slope", sums if bias.weight is None else [*sums, bias.weight.float()], 0
     least, most = positions.bounds
-    margin = REACH if isinstance(bias, Sheared) else MARGIN
+    margin = REACH if isinstance(bias, RelativeCurves) else MARGIN
     low = (max(least, 0) if causal else least) - margin
     distance = torch.arange(low, max(most, low) + margin + 1)
-    if isinstance(bias, Sheared):
+    if isinstance(bias, RelativeCurves):
         tensors = [bias.r, bias.basis.mT, *_by_key(bias)]
         # In the kernels' layout here, so that the backward pass does not copy them again.
         return "sheared", [x.float().contiguous() for x in tensors], low
@@ -208,7 +208,7 @@ def _values(
     return "pieces", [near, (1 / bias.far.double()).float(), *pieces(bias)], low
 
 
-def _by_key(bias: Sheared) -> list[Tensor]:
+def _by_key(bias: RelativeCurves) -> list[Tensor]:
     """Return u and its basis, or u . basis as one number per key if the basis is constant."""
     if bias.key is None:
         return []

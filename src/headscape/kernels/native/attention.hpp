@@ -132,7 +132,7 @@ inline void conclude(int64_t count, int64_t e, const float *top, const float *to
 
 inline int64_t forward_floats(const Problem &p) {
     int64_t e = p.head_dim, halves = p.type == kFloat ? 0 : 1;
-    return kScores + (e + 3) * kQueryTile + Sheared::floats(p) +
+    return kScores + (e + 3) * kQueryTile + RelativeCurves::floats(p) +
            kQueryTile * greater(e, p.value_dim) + halves * kKeyTile * (e + p.value_dim);
 }
 
@@ -148,7 +148,7 @@ inline void forward_tile(const Problem &p, const Plan &plan, const Unit &unit, f
     float *factor = room.take(kQueryTile);
     float *k_room = room.take(halves * kKeyTile * e), *v_room = room.take(halves * kKeyTile * ev);
     float *own = room.take(kQueryTile * greater(e, ev));
-    Sheared sheared(p, unit.row, unit.head, q, padded, reach_of(p, plan, unit.row, q), room, false);
+    RelativeCurves sheared(p, unit.row, unit.head, q, padded, reach_of(p, plan, unit.row, q), room, false);
     int64_t at = head * p.queries + q.start;
     Rows into = Rows::per_query(p, unit.row, unit.head, q, ev);
     transpose(Rows::of_q(p, unit.row, unit.head, q).gather(p, p.q, own), q.count, e, padded,
@@ -231,7 +231,7 @@ inline void recall(const Problem &p, int64_t at, int64_t count, int64_t padded, 
 
 inline int64_t backward_floats(const Problem &p) {
     int64_t wide = p.head_dim + p.value_dim, halves = p.type == kFloat ? 0 : 1;
-    return 2 * kScores + (wide + 2) * kQueryTile + Sheared::floats(p) + kQueryTile * wide +
+    return 2 * kScores + (wide + 2) * kQueryTile + RelativeCurves::floats(p) + kQueryTile * wide +
            kQueryTile * greater(p.head_dim, p.value_dim) + halves * kKeyTile * wide;
 }
 
@@ -248,7 +248,7 @@ inline void backward_tile(const Problem &p, const Plan &plan, int64_t row, int64
     float *k_room = room.take(halves * kKeyTile * e), *v_room = room.take(halves * kKeyTile * ev);
     float *q_room = room.take(kQueryTile * e), *d_room = room.take(kQueryTile * ev);
     float *own = room.take(kQueryTile * greater(e, ev));
-    Sheared sheared(p, row, head_index, q, padded, reach_of(p, plan, row, q), room, kLearns);
+    RelativeCurves sheared(p, row, head_index, q, padded, reach_of(p, plan, row, q), room, kLearns);
     Bend bend(p, row, head_index, q);
     Rows from_out = Rows::per_query(p, row, head_index, q, ev);
     Rows into = Rows::per_query(p, row, head_index, q, e);

@@ -113,7 +113,7 @@ struct Softened {
 
 inline int64_t cells_floats(const Problem &p) {
     return kQuantities * (sizeof(Tally) / sizeof(float)) + (p.sticks ? 3 : 2) * kScores +
-           (2 * p.head_dim + 1) * kQueryTile + Sheared::floats(p);
+           (2 * p.head_dim + 1) * kQueryTile + RelativeCurves::floats(p);
 }
 
 // One query tile of one head.
@@ -126,7 +126,7 @@ inline void cells_tile(const Problem &p, const Cells &cells, const Plan &plan, i
     float *s = room.take(kScores) + W, *content = room.take(kScores) + W;
     float *turned = room.take(e * kQueryTile), *raw = room.take(e * kQueryTile);
     float *lse = room.take(kQueryTile);
-    Sheared sheared(p, 0, head, q, padded, reach_of(p, plan, 0, q), room, false);
+    RelativeCurves sheared(p, 0, head, q, padded, reach_of(p, plan, 0, q), room, false);
     transpose((const float *)p.q + at * e, q.count, e, padded, (float)p.scale, turned, kQueryTile);
     if (cells.raw_q)
         transpose(cells.raw_q + at * e, q.count, e, padded, (float)p.scale, raw, kQueryTile);

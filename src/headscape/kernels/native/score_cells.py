@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from headscape.call.bias import Sheared
+from headscape.call.bias import RelativeCurves
 from headscape.call.definition import AttentionCall, shared
 from headscape.errors import InputError
 from headscape.kernels.native import adapter, library
@@ -80,7 +80,7 @@ def reduce_scores(inputs: AttentionCall, edges: Int64[np.ndarray, " edges"]) -> 
 def _adds_only(inputs: AttentionCall) -> bool:
     """Whether the bias is taken as added; a sheared one is not kept apart from the scores."""
     changes = inputs.mixing is not None or inputs.unrotated is not None or inputs.score_transform
-    return not changes and not isinstance(inputs.bias, Sheared)
+    return not changes and not isinstance(inputs.bias, RelativeCurves)
 
 
 def _widened(x: Tensor, dims: int) -> Tensor:

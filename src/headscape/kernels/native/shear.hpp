@@ -200,7 +200,7 @@ struct Reach {
 
 // The sheared bias of a query tile. Rows of r, u and the bases are `wide` floats long, zeros behind
 // their rank.
-struct Sheared {
+struct RelativeCurves {
     const Problem &p;
     int64_t head, row, wide, key_wide;
     const Tile &q;
@@ -213,7 +213,7 @@ struct Sheared {
         int64_t block = kKeyBlock * kKeyLd, piece = kPiece * kRingLd;
         return rounded_up(p.rank, 16) * kQueryTile + 2 * kRing * kRingLd + block + piece + block;
     }
-    Sheared(const Problem &problem, int64_t row_, int64_t head_, const Tile &q_, int64_t padded,
+    RelativeCurves(const Problem &problem, int64_t row_, int64_t head_, const Tile &q_, int64_t padded,
             const Reach &reach_, Room &room, bool learns)
         : p(problem), head(head_), row(row_), q(q_), reach(reach_) {
         if (!p.r) return;
@@ -246,7 +246,7 @@ struct Sheared {
     struct Shared {
         Lanes from, last, same[4];  // last: for each of the rows, the last lane that has it
         int64_t rows, steps = 0;
-        Shared(const Sheared &s, int64_t d, int64_t end) {
+        Shared(const RelativeCurves &s, int64_t d, int64_t end) {
             int32_t row[W], lane[W] = {};
             int64_t most = smaller(W, end - d), first = s.source(d);
             for (int64_t l = 0; l < W; l++)

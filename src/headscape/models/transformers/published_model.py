@@ -187,7 +187,7 @@ class PublishedModel(LoadedModel):
 
         return sample(next_logits, tokens, length=length, **sampling)
 
-    def cannot(self, length: int) -> str | None:
+    def length_error(self, length: int) -> str | None:
         """A learned table has an end; other positions are the model's to refuse."""
         table = None if self._reading is None else self._reading.at_input
         rows = None if table is None else table.conventions().get("length")
