@@ -21,7 +21,7 @@ from headscape.call.bias import Toeplitz
 from headscape.call.definition import AttentionCall
 from headscape.errors import InputError
 from headscape.kernels.attend import run
-from headscape.measures.layer_statistics import Progress
+from headscape.measures.sums import Progress
 from headscape.models.model import Edit, Editable, LayerSpec, Model
 
 VARIANTS: Final = ("removed", "kernel")
