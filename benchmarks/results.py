@@ -15,8 +15,8 @@ from pathlib import Path
 
 from headscape.data.dataset import default_cache
 from headscape.evaluation.evaluate import evaluate
+from headscape.evaluation.row import Row
 from headscape.evaluation.table import Table
-from headscape.evaluation.table.table_row import Row
 from headscape.gpt2.model_config import Scale
 from headscape.io import atomic
 from headscape.models.load import load

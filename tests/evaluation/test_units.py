@@ -8,10 +8,9 @@ from evaluation.models import Numbers, Subject, tiny
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.data.tokenize.gpt2_bpe import GPT2Tokenizer
 from headscape.data.tokenize.trained_bpe import TrainedBPE, train
-from headscape.evaluation.held_out import HeldOut
-from headscape.evaluation.perplexity import TextJob
+from headscape.evaluation.perplexity import HeldOut, TextJob
 from headscape.evaluation.protocols import parse
-from headscape.evaluation.table.table_row import Row
+from headscape.evaluation.row import Row
 from headscape.evaluation.units import units
 
 TEXTS = ["Grüße an  die\tWelt,\nsaid ½ of them.\n\n", "  x = [1, 2]\r\n", "日本 語", ""]

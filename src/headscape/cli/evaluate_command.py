@@ -81,7 +81,7 @@ def evaluate(
     The same command resumes an interrupted evaluation.
     """
     import headscape as hs
-    from headscape.evaluation.table.table import check_folder
+    from headscape.evaluation.table import check_folder
 
     check_folder(out, reads=[corpus] if corpus else [])
     table = hs.evaluate(
@@ -116,7 +116,7 @@ def compare(
     Methods go across; several seeds of a method become mean and standard deviation.
     """
     import headscape as hs
-    from headscape.evaluation.table.table import check_folder
+    from headscape.evaluation.table import check_folder
 
     check_folder(out, reads=evaluations)
     _finish(hs.Table.read(*evaluations, quantity=quantity), out)

@@ -95,8 +95,8 @@ def markdown_grid(
 ) -> str:
     """Return a Markdown table of cells that are Markdown already, aligned to the right."""
     rules = ["---" if here else "---:" for here in left or [False] * len(heads)]
-    lines = [[markdown_text(head) for head in heads], rules, *cells]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    lines = [f"| {' | '.join(line)} |\n" for line in ([markdown_text(x) for x in heads], *cells)]
+    return "".join([lines[0], f"|{'|'.join(rules)}|\n", *lines[1:]])
 
 
 def html_grid(

@@ -147,8 +147,8 @@ class ScoreSums:
     def constant(self) -> Bool[Tensor, "b h"]:
         """Return which maps have one value everywhere."""
         origin = self._origin[..., self.pairs > 0]
-        same = (origin == origin[..., :1]).all(dim=-1)
-        return same.logical_and(self._squares.sum(dim=-1) == 0)
+        constant: Tensor = (origin == origin[..., :1]).all(dim=-1) & ~self._squares.any(dim=-1)
+        return constant
 
 
 class WeightSums:
