@@ -152,6 +152,10 @@ how they change with the length. The start of the held-out text is scored.
 {table.to_markdown()}
 ![Perplexity against length](results.svg)
 
+No number on this page has an interval over windows: ± is the standard deviation over seeds. The
+files that `evaluate` writes have one, since this version the expanded percentile interval
+([evaluation.md](evaluation.md#quantities)).
+
 ## Growth past the training length, beside the paper's
 
 Perplexity at 2, 4, 8 and 16 times the training length over perplexity at the training length. At 8

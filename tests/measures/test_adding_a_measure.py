@@ -1,6 +1,6 @@
 """A measure is one record: registered, it is in every table, file and page of heads.
 
-The file of a new measure has the part between the lines; `--plugin FILE` loads it.
+The part between the lines is all that a new measure needs.
 """
 
 import csv
