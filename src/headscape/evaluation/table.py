@@ -42,8 +42,7 @@ from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.io.table_text import markdown_text, one_line
 from headscape.io.terminal import printable
 from headscape.measures import record_table
-from headscape.plots.depths import Depths
-from headscape.plots.lengths import Lengths
+from headscape.plots.lengths import Depths, Lengths
 from headscape.plots.style import save as save_figure
 
 STEMS = ("evaluation", "tasks", "positions", "passkey", "needle")

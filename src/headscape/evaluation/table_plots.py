@@ -6,8 +6,7 @@ import numpy as np
 
 from headscape.data.tasks import task
 from headscape.evaluation.row import SHARES, Cell, Quantity, Row
-from headscape.plots.depths import Depths
-from headscape.plots.lengths import Lengths, Line
+from headscape.plots.lengths import Depths, Lengths, Line
 
 
 def against_length(rows: Sequence[Row], quantity: Quantity) -> Lengths:
