@@ -121,7 +121,11 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[Row], quantity: str | None = None) -> "Table":
-        """Arrange rows, each once; rows that cannot be compared are refused."""
+        """Arrange rows, each once; rows that cannot be compared are refused.
+
+        rows      models at lengths, all on texts or all on tasks
+        quantity  what is shown; default perplexity, for a task exact
+        """
         unique = tuple({row.key: row for row in rows}.values())
         if not unique:
             raise InputError("a table needs at least one row: give at least one evaluation.")
@@ -131,7 +135,11 @@ class Table:
 
     @classmethod
     def read(cls, *paths: Path | str, quantity: str | None = None) -> "Table":
-        """Merge evaluations, named by their folders or JSON files, into one table."""
+        """Merge evaluations into one table.
+
+        paths     folders or JSON files that `save` wrote
+        quantity  what is shown; default perplexity, for a task exact
+        """
         return cls.of(read_all(map(Path, paths)), quantity)
 
     def __repr__(self) -> str:
@@ -150,7 +158,12 @@ class Table:
         return sorted({row.length for row in self.rows})
 
     def cell(self, method: str, length: int, quantity: Quantity | None = None) -> Cell:
-        """Mean and spread over seeds."""
+        """Return mean and spread over seeds.
+
+        method    a column
+        length    a row
+        quantity  default the table's
+        """
         here = [row for row in self.rows if (row.method, row.length) == (method, length)]
         return Cell.of([row.value(quantity or self.quantity) for row in here])
 
@@ -197,7 +210,10 @@ class Table:
         }
 
     def plot(self, quantity: str | None = None) -> Lengths | Depths:
-        """The quantity against length, or one model's heat map."""
+        """Return the quantity against length, or one model's heat map.
+
+        quantity  default the table's
+        """
         shown = known_quantity(quantity or self.quantity, self.rows[0].kind)
         maps = self.maps()
         if len(maps) > 1:

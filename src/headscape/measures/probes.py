@@ -67,16 +67,16 @@ def needle_scores(
     """
     if model.tokenizer is None or not can_be_asked(model, length):
         return None
-    found = []
+    weights = []
     for index in range(questions):
         text, answer = RETRIEVAL["needle"].tokens_at(
             seed, index, length - ANSWER, DEPTHS[index % len(DEPTHS)], model.tokenizer.encode
         )
         at = _place(text, answer)
         if at is not None:
-            found.append(_weights(model, text, answer, at))
+            weights.append(_weights(model, text, answer, at))
         progress(length * len(model.spec.layers))
-    return np.stack(found, axis=1) if found else None
+    return np.stack(weights, axis=1) if weights else None
 
 
 def _place(text: Int64[np.ndarray, " t"], answer: Int64[np.ndarray, " a"]) -> int | None:
@@ -91,12 +91,12 @@ def _weights(
 ) -> Float[np.ndarray, "layers h"]:
     tokens = torch.from_numpy(np.concatenate([text, answer[:-1]]))[None]
     asks = slice(len(text) - 1, len(text) - 1 + len(answer))
-    found: list[np.ndarray] = []
+    by_layer: list[np.ndarray] = []
 
     def watch(_: int, inputs: AttentionCall) -> None:
         weights = scores(inputs, asks).weights[0].double()
         copied = weights[:, :, at : at + len(answer)].diagonal(0, 1, 2)
-        found.append(copied.mean(dim=-1).cpu().numpy())
+        by_layer.append(copied.mean(dim=-1).cpu().numpy())
 
     model.observe(tokens, range(len(model.spec.layers)), watch)
-    return np.stack(found)
+    return np.stack(by_layer)
