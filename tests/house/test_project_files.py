@@ -48,7 +48,17 @@ def test_the_workflow_and_ci_run_the_readmes_test_command() -> None:
     assert "make test" in [step.get("run") for step in job["steps"]]
     oldest = PROJECT["requires-python"].removeprefix(">=")
     assert job["strategy"]["matrix"]["python"][0] == oldest
-    assert (ROOT / ".ci/run").read_text().splitlines()[-1] == "make test"
+    run = (ROOT / ".ci/run").read_text()
+    [parts] = re.findall(r"for part in (.+); do", run)
+    assert parts.split()[0] == "test"
+    assert 'make "$part"' in run
+    for part in parts.split():
+        assert re.search(rf"^{part}:", MAKEFILE, re.MULTILINE), part
+    markers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]
+    for line in markers["ini_options"]["markers"]:
+        [target] = re.findall(r"run by `make ([a-z-]+)`", line)
+        assert f"-m {line.partition(':')[0]}" in made(target), line
+        assert (target in parts.split()) == (target not in ("test-slow", "test-pretrained")), line
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])

@@ -38,7 +38,7 @@ print("compiled", torch._dynamo.utils.counters["stats"]["unique_graphs"])
     [
         "alibi",
         *(
-            pytest.param(name, marks=pytest.mark.slow)
+            pytest.param(name, marks=pytest.mark.compiled)
             for name in ("cable", "fire", "dapev2+kerple")
         ),
     ],
