@@ -10,6 +10,7 @@ import pytest
 from headscape.training.loop import metrics
 from training.conftest import Make
 
+MAIN = "from headscape.cli.app import main; main()"
 WORDS = [
     "--tokenizer", "bytes", "--context-length", "32", "--batch-size", "2", "--steps", "3",
     "--encoding", "cable",
@@ -24,8 +25,8 @@ def test_a_compiled_training_has_the_losses_of_a_plain_one(
     for flags in ([], ["--compile"]):
         out = tmp_path / f"run{len(flags)}"
         done = subprocess.run(
-            [sys.executable, "-m", "headscape.cli.app", "train", "--out", out, "--corpus",
-             make().corpus, *WORDS, *flags],
+            [sys.executable, "-c", MAIN, "train", "--out", out, "--corpus", make().corpus, *WORDS,
+             *flags],
             env={**os.environ, "HEADSCAPE_CACHE": str(cache)},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
