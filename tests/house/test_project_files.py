@@ -1,6 +1,7 @@
 """The files around the package say the same: version, licence, commands."""
 
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 import headscape
+from headscape.kernels.native import adapter
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -78,6 +80,12 @@ def test_every_target_can_be_made() -> None:
 def test_the_figures_do_not_install_the_test_tools() -> None:
     assert "['optional-dependencies']" not in made("figures")
     assert "['optional-dependencies']['test']" in made("test")
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+def test_the_kernel_is_built_where_there_is_a_compiler() -> None:
+    """Without it some 900 tests of the kernels are skipped."""
+    assert adapter.available() is None
 
 
 def test_torch_is_pinned_by_the_constraints_alone() -> None:
