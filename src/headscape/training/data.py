@@ -12,9 +12,9 @@ from headscape.data.corpus.corpus import is_named
 from headscape.data.dataset import Dataset
 from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.errors import InputError
-from headscape.training.config.train_config import TrainConfig
-from headscape.training.distributed.world import World
+from headscape.training.config import TrainConfig
 from headscape.training.objective import Objective, WindowBatches, objective_of
+from headscape.training.world import World
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.data.tokens.batches import Batches, validation_windows
 from headscape.errors import InputError
-from headscape.training.config.train_config import TrainConfig
+from headscape.training.config import TrainConfig
 
 HELD_OUT_SEED = 1 << 40
 """Added to the seed for held-out examples of a task; larger than any seed in use."""

@@ -23,11 +23,10 @@ from headscape.errors import InputError
 from headscape.io import atomic
 from headscape.io.json_file import parse_json
 from headscape.io.system_errors import reporting
-from headscape.training.config import config_file
-from headscape.training.config.train_config import TrainConfig
+from headscape.training import checkpoint
+from headscape.training.config import TrainConfig, flat
 from headscape.training.data import Data
-from headscape.training.distributed.world import World
-from headscape.training.storage import checkpoint
+from headscape.training.world import World
 
 NAME = "provenance.json"
 PACKAGES = ("headscape", "torch", "numpy", "safetensors", "tokenizers")
@@ -51,7 +50,7 @@ def record(
         "objective": data.objective.description,
         "corpus": {"name": config.corpus} | _corpus(data),
         "tokenizer": {"name": config.tokenizer, "fingerprint": data.tokenizer.fingerprint},
-        "plugins": defining_files(config.encoding),
+        "plugins": defining_files(config.model.encoding),
         "attention": {"requested": config.path} | attention,
         "processes": world.size,
         "threads": torch.get_num_threads(),
@@ -69,7 +68,7 @@ def record(
 def made_with(config: TrainConfig, data: Data) -> dict[str, object]:
     """Return what every checkpoint records: the config, fingerprints of text and tokenizer."""
     return {
-        "config": config_file.to_dict(config),
+        "config": flat(config),
         "corpus": data.fingerprint,
         "tokenizer": data.tokenizer.fingerprint,
     }

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from headscape.call.definition import AttentionCall
 from headscape.gpt2 import GPT2
 from headscape.kernels import attend
-from headscape.training.config.train_config import TrainConfig
+from headscape.training.config import TrainConfig
 from headscape.training.data import Data
-from headscape.training.distributed.parallel import gradient_sync, reshard
-from headscape.training.distributed.world import World
 from headscape.training.objective import objective_of
+from headscape.training.parallel import gradient_sync, reshard
+from headscape.training.world import World
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,31 +9,60 @@ step that a checkpoint has.
 """
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
 from headscape.errors import InputError
-from headscape.training.config.train_config import TrainConfig
+from headscape.training import checkpoint, checkpoint_tensors, nonfinite
+from headscape.training.checkpoint import State
+from headscape.training.config import TrainConfig
 from headscape.training.data import Data
-from headscape.training.distributed.parallel import clip_gradients
-from headscape.training.loop import nonfinite
-from headscape.training.loop.interrupt import Interrupt
-from headscape.training.loop.live_line import LiveLine
-from headscape.training.loop.metrics import Line, Metrics
-from headscape.training.loop.nonfinite import NonFiniteError
-from headscape.training.loop.optim import Optimizer
-from headscape.training.loop.schedule import lr_at
-from headscape.training.loop.step import Learner
-from headscape.training.loop.tensorboard import Events
-from headscape.training.storage import checkpoint, checkpoint_tensors
-from headscape.training.storage.checkpoint import State
-from headscape.training.storage.provenance import made_with
+from headscape.training.live_line import LiveLine
+from headscape.training.metrics import Events, Line, Metrics
+from headscape.training.nonfinite import NonFiniteError
+from headscape.training.optim import Optimizer, lr_at
+from headscape.training.parallel import clip_gradients
+from headscape.training.provenance import made_with
+from headscape.training.step import Learner
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupt:
+    """Records whether a signal arrived inside the `with` block.
+
+    Ctrl-C and SIGTERM are requests to finish the step, write a checkpoint and end the run. A second
+    Ctrl-C stops at once. Python delivers signals to the main thread only; in other threads nothing
+    is changed.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interrupt":
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,15 @@ the mean over all its tokens, so any number of processes gives the same curve up
 
 FSDP2 cannot shard scalars (FIRE has two), and an encoding shared by all layers belongs to no block.
 These few parameters stay whole in every process and their gradients are averaged here.
+
+Nothing of torch.distributed that takes a second to import (FSDP, DTensor) is imported before a
+model is sharded.
 """
 
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -21,12 +24,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
-from headscape.training.config.train_config import Strategy
-from headscape.training.distributed.dtensors import is_dtensor, sharded_like
-from headscape.training.distributed.world import World
+from headscape.training.config import Strategy
+from headscape.training.world import World
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 
 def parallelize(model: GPT2, strategy: Strategy, world: World) -> nn.Module:
@@ -113,3 +116,16 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float) -> float:
 def assign(target: Tensor, value: Tensor) -> None:
     """Copy a whole tensor into a parameter that may be sharded over processes."""
     target.copy_(sharded_like(value, target) if is_dtensor(target) else value)
+
+
+def is_dtensor(value: object) -> "TypeGuard[DTensor]":
+    """Return whether a tensor is sharded over processes."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def sharded_like(value: Tensor, like: "DTensor") -> Tensor:
+    """Return a whole tensor with the sharding of another."""
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(like.device), like.device_mesh, list(like.placements))

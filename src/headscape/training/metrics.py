@@ -6,6 +6,9 @@
 Lines are appended, and flushed to the disk with every checkpoint. A kill may leave an incomplete
 line and lines after the last checkpoint: reading ignores the incomplete line, resuming removes
 both.
+
+With `tensorboard`, an optional package, the same numbers are TensorBoard events; a resumed run adds
+events from its step on.
 """
 
 import json
@@ -20,6 +23,7 @@ from headscape.io.json_file import parse_json
 from headscape.io.system_errors import reporting
 
 NAME = "metrics.jsonl"
+EVENTS = "tensorboard"
 Line = dict[str, float]
 
 
@@ -72,3 +76,33 @@ def read(run: Path) -> list[Line]:
 
 def _is_number(value: object) -> bool:
     return type(value) in {int, float} and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def require_tensorboard() -> None:
+    """Refuse to go on without the package, before anything is written."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "tensorboard is not installed: pip install 'headscape[tensorboard]', or train with "
+            "tensorboard=False."
+        ) from error
+
+
+class Events:
+    """An open events file in a run's folder."""
+
+    def __init__(self, run: Path, after: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(run / EVENTS), purge_step=after + 1)
+
+    def append(self, line: Line) -> None:
+        """Add the numbers of a step."""
+        for name in ("loss", "validation_loss", "lr", "grad_norm"):
+            if name in line:
+                self._writer.add_scalar(name, line[name], int(line["step"]))
+
+    def close(self) -> None:
+        """Write all pending events."""
+        self._writer.close()

@@ -1,6 +1,6 @@
 """Memory, time and cost of a run, calculated and not measured.
 
-    python -m headscape.training.config.budget            the tables of docs/scaling.md
+    python -m headscape.training.budget            the tables of docs/scaling.md
 
     parameters     V d + L (12 d^2 + 13 d) + 2 d                     without the encoding's few
     FLOPs / token  6 (parameters) + 6 L d T                          forward and backward, causal
@@ -17,10 +17,9 @@ it. The utilisation includes communication, validation and checkpoints.
 import sys
 from dataclasses import dataclass
 
-from headscape.training.config.presets import preset
-from headscape.training.config.train_config import TrainConfig
+from headscape.gpt2.model_config import GPT2_VOCABULARY, ModelConfig
+from headscape.training.config import TrainConfig, preset
 
-VOCABULARY = 50_304
 COLUMNS = (
     "run", "machine", "parameters", "tokens", "FLOPs", "state, GB per GPU",
     "activations, GB per GPU (batch)", "hours", "dollars",
@@ -68,14 +67,13 @@ EIGHT_A100 = Machine(name="8 A100 80 GB", gpus=8, peak=312e12)
 EIGHT_H100 = Machine(name="8 H100 80 GB", gpus=8, peak=989e12, price=3.0)
 MANY_H100 = Machine(name="512 H100 80 GB", gpus=512, peak=989e12, price=3.0)
 
-SEVEN = TrainConfig(
+GPT_7B_128K = TrainConfig(
     preset="7B at 128k",
-    layers=32,
-    heads=32,
-    width=4096,
+    model=ModelConfig(layers=32, heads=32, width=4096, encoding="rope"),
     tokenizer="gpt2",
     corpus="fineweb-edu",
     context_length=131_072,
+    curriculum=(),
     batch_size=1,
     tokens_per_step=512 * 131_072,
     steps=2_000,
@@ -87,14 +85,14 @@ SEVEN = TrainConfig(
 
 def parameters(config: TrainConfig) -> int:
     """Return the number of parameters without the encoding."""
-    d = config.width
-    return VOCABULARY * d + config.layers * (12 * d * d + 13 * d) + 2 * d
+    d = config.model.width
+    return GPT2_VOCABULARY * d + config.model.layers * (12 * d * d + 13 * d) + 2 * d
 
 
 def budget(config: TrainConfig, machine: Machine) -> Budget:
     """Return the budget of a run with a number of steps."""
     assert config.steps is not None
-    n, d, depth = parameters(config), config.width, config.layers
+    n, d, depth = parameters(config), config.model.width, config.model.layers
     tokens = config.steps * config.tokens_per_step
     flops = tokens * (6 * n + 6 * depth * d * config.context_length)
     share = machine.gpus if config.distributed == "fsdp" else 1
@@ -106,7 +104,7 @@ def budget(config: TrainConfig, machine: Machine) -> Budget:
         state_gb=16 * n / share / 1e9,
         activations_gb=config.batch_size
         * config.context_length
-        * (34 * d * depth + 10 * VOCABULARY)
+        * (34 * d * depth + 10 * GPT2_VOCABULARY)
         / 1e9,
         hours=hours,
         dollars=hours * machine.gpus * machine.price,
@@ -121,7 +119,7 @@ def table() -> str:
     ]
     names = ("paper-tiny-1024", "paper-small-512", "paper-small-1024", "paper-medium-1024")
     runs = [(preset(name), machine) for name in names for machine in (A100, EIGHT_A100, EIGHT_H100)]
-    for config, machine in [*runs, (SEVEN, MANY_H100)]:
+    for config, machine in [*runs, (GPT_7B_128K, MANY_H100)]:
         need = budget(config, machine)
         lines.append(
             f"| {config.preset} | {machine.name} | {need.parameters / 1e6:,.0f}M "

@@ -193,13 +193,23 @@ def part_folder(final: Path) -> Path:
     return final.with_name(f".{final.name}.part")
 
 
-def seal(part: Path, final: Path, state: State, made_with: Mapping[str, object]) -> None:
-    """Write state.json and give a written checkpoint its final name."""
-    files = {
-        str(path.relative_to(part)): {"bytes": path.stat().st_size, "sha256": weights.sha256(path)}
-        for path in sorted(part.rglob("*"))
-        if path.is_file()
-    }
+def seal(
+    part: Path,
+    final: Path,
+    state: State,
+    made_with: Mapping[str, object],
+    known: Mapping[str, str],
+) -> None:
+    """Write state.json and give a written checkpoint its final name.
+
+    `known` has the SHA-256 of files that were hashed as they were written.
+    """
+    files = {}
+    for path in sorted(part.rglob("*")):
+        if path.is_file():
+            name = str(path.relative_to(part))
+            digest = known.get(name) or weights.sha256(path)
+            files[name] = {"bytes": path.stat().st_size, "sha256": digest}
     sealed: dict[str, object] = {
         "format": FORMAT,
         "state": asdict(state),

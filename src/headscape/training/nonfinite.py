@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from headscape.errors import InputError
-from headscape.training.distributed.dtensors import is_dtensor
+from headscape.training.parallel import is_dtensor
 
 
 class NonFiniteError(InputError):

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from headscape.training.config.train_config import TrainConfig
-from headscape.training.loop.metrics import Line
+from headscape.training.config import TrainConfig
+from headscape.training.metrics import Line
 
 Report = Callable[[Line, float], None]
 """Called after a step with its metrics and the share of the run that is done."""
@@ -31,7 +31,7 @@ class LiveLine:
 
     def __enter__(self) -> "LiveLine":
         if self._enabled and self._console.is_terminal:
-            columns = (TextColumn(self._config.encoding), BarColumn(bar_width=24))
+            columns = (TextColumn(self._config.model.encoding), BarColumn(bar_width=24))
             text = TextColumn("{task.description}")
             self._bar = Progress(*columns, text, console=self._console)
             self._task = self._bar.add_task("", total=1.0)
@@ -52,7 +52,7 @@ class LiveLine:
         if self._bar is not None:
             self._bar.update(self._task, completed=progress, description=text)
         elif "validation_loss" in line:
-            self._console.print(f"{self._config.encoding}  {text}")
+            self._console.print(f"{self._config.model.encoding}  {text}")
 
     def message(self, text: str) -> None:
         """Show a sentence."""

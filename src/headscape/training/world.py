@@ -3,26 +3,35 @@
 torchrun sets RANK, WORLD_SIZE and LOCAL_RANK; without it there is one process. GPUs communicate
 over nccl, CPUs over gloo. What only one process may do (write a file, fill a cache) goes through
 `first`; if it fails, every process raises the same InputError instead of waiting forever.
+
+torchrun keeps one key-value store over all restarts, and a process group set up from it would find
+addresses of a dead attempt there. So rank 0 invents a name for the attempt, and all keys get that
+prefix. No rank can read a stale name: each asks with a fresh random question and accepts only the
+answer to it, and rank 0 answers until all ranks have confirmed.
 """
 
 import gc
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from headscape.errors import InputError
-from headscape.training.distributed.rendezvous import attempt_store
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
 TIMEOUT = timedelta(hours=2)
 """How long processes wait for each other; encoding 10 billion words takes one of them long."""
+POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,3 +128,31 @@ def joined() -> Iterator[World]:
 def restarted() -> bool:
     """Return whether torchrun restarted this process after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def attempt_store(timeout: timedelta) -> tuple[Store, int, int]:
+    """Return a store for this attempt, the rank of this process, and the number of processes."""
+    store, rank, size = next(iter(rendezvous("env://", timeout=timeout)))
+    fresh = uuid4().hex
+    name = _answer(store, size, fresh, timeout) if rank == 0 else _ask(store, rank, fresh)
+    return PrefixStore(name, store), rank, size
+
+
+def _ask(store: Store, rank: int, question: str) -> str:
+    store.set(f"question/{rank}", question)
+    name = store.get(f"answer/{question}").decode()
+    store.add(f"confirmed/{name}", 1)
+    return name
+
+
+def _answer(store: Store, size: int, name: str, timeout: timedelta) -> str:
+    until = time.monotonic() + timeout.total_seconds()
+    while store.add(f"confirmed/{name}", 0) < size - 1:
+        for rank in range(1, size):
+            if store.check([f"question/{rank}"]):
+                question = store.get(f"question/{rank}").decode()
+                store.set(f"answer/{question}", name)
+        if time.monotonic() > until:
+            raise TimeoutError(f"not all of {size} processes joined within {timeout}")
+        time.sleep(POLL_SECONDS)
+    return name
