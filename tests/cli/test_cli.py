@@ -135,7 +135,7 @@ def test_a_schedule_lists_its_layers(call) -> None:
     assert re.search(r"layer 6 +rope +base = 1000000.0\n", text)
     assert "a multiple of 6" in text
     text = call("encodings", "cohere2:window=64").output
-    assert text.startswith("cohere2:window=64  Cohere 2\npattern: rope:window=4096*3,nope\n")
+    assert text.startswith("cohere2:window=64  Cohere 2\npattern: rope:window=64*3,nope\n")
     assert "transformers" in text
     assert re.search(r"layers 1-3 +rope +window = 64\n +layer 4 +nope\n", text)
     assert re.search(
@@ -370,7 +370,7 @@ def test_a_text_file_and_a_document_are_captured(call, small_run: Path, tmp_path
     result = call("capture", small_run, "--text", text, "--length", 20, "--out", out)
     assert result.exit_code == 0, result.output
     assert "".join(capture_file.load(out).sequence["pieces"]) == "what every head does"
-    result = call("capture", small_run, "--document", 0, "--length", 20, "--out", out)
+    result = call("capture", small_run, "--document", 1, "--length", 20, "--out", out)
     assert capture_file.load(out).sequence["document"] == 0
     assert result.exit_code == 0, result.output
 
@@ -388,7 +388,7 @@ def test_a_model_is_viewed_with_a_text(call, small_run: Path, tmp_path: Path) ->
 
 def test_a_long_capture_is_reduced(call, small_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "long.safetensors"
-    words = ["capture", small_run, "--length", 300, "--resolution", 10, "--window", "280:290,0:50"]
+    words = ["capture", small_run, "--length", 300, "--resolution", 10, "--window", "281:290,1:50"]
     result = call(*words, "--out", out)
     assert result.exit_code == 0, result.output
     held = capture_file.load(out)

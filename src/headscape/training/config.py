@@ -91,7 +91,7 @@ class TrainConfig:
     beta2: float = 0.99
     """AdamW's decay rate of the mean of squared gradients."""
     eps: float = 1e-8
-    """AdamW's epsilon."""
+    """Added to the denominator of AdamW's update."""
     grad_clip: float = 1.0
     """Largest norm of the gradient; 0 turns clipping off."""
     seed: int = 0

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headscape.cli.parsing import MOST, Command, Plugin, given, numbers, refuse_unused
+from headscape.cli.command import command
+from headscape.cli.parsing import (
+    MAX_INDEX,
+    given,
+    numbers,
+    refuse_unused,
+)
+from headscape.errors import InputError
 from headscape.io.terminal import say
 
 if TYPE_CHECKING:
@@ -39,80 +46,61 @@ USES = {
 SOME_VIEWS = sorted(set.union(*USES.values()))
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("draw", cls=Command)(draw)
-
-
+@command()
 def draw(
     context: typer.Context,
-    captures: Annotated[
-        list[Path], typer.Argument(metavar="CAPTURE", help="Files that `headscape capture` wrote.")
-    ],
-    kind: Annotated[
-        Kind,
-        typer.Option(
-            "--as",
-            help="grid: the heads of a layer; curves: bias against distance; row: one query and "
-            "its tokens; overview: layers x heads; compare: one head of several captures; "
-            "difference: the first capture minus the second; training: one run's captures over "
-            "its steps, a strip and a GIF.",
-        ),
-    ] = Kind.grid,
-    quantity: Annotated[
-        str | None,
-        typer.Option(help="content, bias, final or weights. [default: bias; final for RoPE]"),
-    ] = None,
-    layer: Annotated[
-        int | None, typer.Option(help="Layer, counted from 1. [default: the last captured]")
-    ] = None,
-    heads: Annotated[
-        list[str] | None,
-        typer.Option(help="Heads, counted from 1, such as 1,4,7-9. [default: all]"),
-    ] = None,
-    head: Annotated[int, typer.Option(help="Head for compare, counted from 1.")] = 1,
-    query: Annotated[
-        int | None, typer.Option(help="Query for row, counted from 0. [default: the last]")
-    ] = None,
-    columns: Annotated[
-        int | None, typer.Option(help="Panels in a row. [default: 3 for 12 heads]")
-    ] = None,
-    width: Annotated[
-        float | None,
-        typer.Option(help="Width of the figure in inches. [default: by the number of panels]"),
-    ] = None,
-    shared_scale: Annotated[
-        bool, typer.Option("--shared-scale", help="One colour range for all panels.")
-    ] = False,
-    colormap: Annotated[
-        str | None, typer.Option(help="A matplotlib colour map instead of the chosen one.")
-    ] = None,
-    formats: Annotated[
-        list[str] | None,
-        typer.Option("--format", help="Any of png, svg, pdf. [default: png]"),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write, such as pic.png. [default: named after what it shows, beside the "
-            "capture]"
-        ),
-    ] = None,
-    plugin: Plugin = None,
+    captures: Annotated[list[Path], typer.Argument(metavar="CAPTURE...")],
+    *,
+    kind: Annotated[Kind, typer.Option("--as")] = Kind.grid,
+    quantity: str | None = None,
+    layer: int | None = None,
+    heads: list[str] | None = None,
+    head: int = 1,
+    query: int | None = None,
+    columns: int | None = None,
+    width: float | None = None,
+    shared_scale: bool = False,
+    colormap: str | None = None,
+    formats: Annotated[list[str] | None, typer.Option("--format")] = None,
+    out: Path | None = None,
 ) -> None:
-    """Draw captured scores as PNG, SVG or PDF."""
+    """Draw captured scores as PNG, SVG or PDF.
+
+    Args:
+        context: The command line as it was parsed.
+        captures: Files that `headscape capture` wrote.
+        kind: grid: the heads of a layer; curves: bias against distance; row: one query and its
+            tokens; overview: layers x heads; compare: one head of several captures; difference: the
+            first capture minus the second; training: one run's captures over its steps, a strip and
+            a GIF.
+        quantity: content, bias, final or weights. [default: bias; final for RoPE]
+        layer: Layer, counted from 1. [default: the last captured]
+        heads: Heads, counted from 1, such as 1,4,7-9. [default: all]
+        head: Head for compare, counted from 1.
+        query: Query for row, counted from 1. [default: the last]
+        columns: Panels in a row. [default: 3 for 12 heads]
+        width: Width of the figure in inches. [default: by the number of panels]
+        shared_scale: One colour range for all panels.
+        colormap: A matplotlib colour map instead of the chosen one.
+        formats: Any of png, svg, pdf. [default: png]
+        out: File to write, such as pic.png. [default: named after what it shows, beside the
+            capture]
+    """
     from headscape.captures.capture import Capture
     from headscape.plots.view import targets
 
     refuse_unused(context, USES[kind], SOME_VIEWS, f"--as {kind}")
     _check_count(kind, len(captures))
     loaded = [Capture.load(path) for path in captures]
+    length = loaded[0].length
+    if query is not None and not 1 <= query <= length:
+        raise InputError(f"--query {query} is not in this capture: choose one from 1 to {length}.")
     options: dict[str, Any] = {
         "columns": columns,
         "width": width,
         "shared_scale": shared_scale,
         "colormap": colormap,
-        "query": query,
+        "query": None if query is None else query - 1,
         "head": head - 1,
     }
     options = {name: value for name, value in options.items() if given(context, name)}
@@ -128,8 +116,6 @@ def draw(
 
 
 def _check_count(kind: Kind, count: int) -> None:
-    from headscape.errors import InputError
-
     wanted = {Kind.compare: None, Kind.training: None, Kind.difference: 2}.get(kind, 1)
     if wanted is not None and count != wanted:
         raise InputError(
@@ -141,9 +127,8 @@ def _check_count(kind: Kind, count: int) -> None:
 def from_captured(words: list[str], captured: tuple[int, ...], what: str) -> tuple[int, ...]:
     """Indices from 0 of captured layers or heads, which the command line counts from 1."""
     from headscape.captures.record import indices
-    from headscape.errors import InputError
 
-    chosen = indices(numbers(words, what), MOST, what, first=1)
+    chosen = indices(numbers(words, what), MAX_INDEX, what, first=1)
     for index in chosen if words != ["all"] else ():
         if index not in captured:
             there = ", ".join(str(one + 1) for one in captured)

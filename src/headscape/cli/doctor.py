@@ -1,25 +1,21 @@
 """`headscape doctor`: what this machine has, and which attention path each encoding takes."""
 
-from typing import Annotated
-
 import typer
 
-from headscape.cli.parsing import Command, Plugin
+from headscape.cli.command import command
+from headscape.errors import InputError
 
-LONGEST = 16_384
+MAX_LENGTH = 16_384
 """Longest trial sequence; some encodings are tried with a dense bias."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("doctor", cls=Command)(doctor)
+@command()
+def doctor(*, length: int = 128) -> None:
+    """Print which attention path each encoding takes here, and why.
 
-
-def doctor(
-    length: Annotated[int, typer.Option(help="Tokens of the trial sequence.")] = 128,
-    plugin: Plugin = None,
-) -> None:
-    """Print which attention path each encoding takes here, and why."""
+    Args:
+        length: Tokens of the trial sequence.
+    """
     import platform
 
     import torch
@@ -27,11 +23,10 @@ def doctor(
     from rich.table import Table
 
     from headscape.encodings import ENCODINGS
-    from headscape.errors import InputError
     from headscape.kernels.native import adapter, library, selfcheck
 
-    if not 2 <= length <= LONGEST:
-        raise InputError(f"--length must be from 2 to {LONGEST}, got {length}.")
+    if not 2 <= length <= MAX_LENGTH:
+        raise InputError(f"--length must be from 2 to {MAX_LENGTH}, got {length}.")
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Python {platform.python_version()}, torch {torch.__version__}")
     console.print(f"{platform.machine()}, {torch.get_num_threads()} threads")

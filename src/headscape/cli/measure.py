@@ -5,16 +5,9 @@ from typing import Annotated
 
 import typer
 
-from headscape.cli.atlas_command import (
-    Corpus,
-    Drift,
-    Effects,
-    Length,
-    Sequences,
-    Text,
-    multiples,
-)
-from headscape.cli.parsing import Command, Plugin, read_text, refuse_unused
+from headscape.cli.atlas import multiples
+from headscape.cli.command import command
+from headscape.cli.parsing import read_text, refuse_unused
 from headscape.errors import InputError
 from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.io.terminal import say
@@ -23,38 +16,20 @@ FORMS = ("csv", "json", "md")
 OF_A_MODEL = ("text", "corpus", "sequences", "length", "drift", "effects")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("measure", cls=Command)(measure)
-
-
+@command()
 def measure(
     context: typer.Context,
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            help="Files that `headscape capture` wrote, or one model: a run, a folder of weights, "
-            "hf:FOLDER.",
-            metavar="CAPTURE...|MODEL",
-        ),
-    ],
-    quantity: Annotated[
-        str | None,
-        typer.Option(help="Captures: content, bias or final. [default: bias; final for RoPE]"),
-    ] = None,
-    text: Text = None,
-    corpus: Corpus = None,
-    sequences: Sequences = 8,
-    length: Length = None,
-    drift: Drift = None,
-    effects: Effects = 0,
-    csv: Annotated[
-        bool, typer.Option("--csv", help="Print CSV instead of a table for reading.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Write to this .csv, .json or .md file instead.")
-    ] = None,
-    plugin: Plugin = None,
+    sources: Annotated[list[str], typer.Argument(metavar="CAPTURE...|MODEL")],
+    *,
+    quantity: str | None = None,
+    text: str | None = None,
+    corpus: str | None = None,
+    sequences: int = 8,
+    length: int | None = None,
+    drift: list[str] | None = None,
+    effects: int = 0,
+    csv: bool = False,
+    out: Path | None = None,
 ) -> None:
     """Print one row per layer and head, both counted from 1.
 
@@ -63,6 +38,22 @@ def measure(
     CSV and JSON. `headscape atlas` shows the same as a page.
 
         headscape measure runs/cable --effects 8 --out heads.csv
+
+    Args:
+        context: The command line as it was parsed.
+        sources: Files that `headscape capture` wrote, or one model: a run, a folder of weights,
+            hf:FOLDER.
+        quantity: Captures: content, bias or final. [default: bias; final for RoPE]
+        text: A model: measure on a text file; - reads standard input.
+        corpus: A model: measure on the validation side of a corpus: stdlib, a file or a folder.
+            [default: the text that a run was trained with]
+        sequences: A model: sequences to measure on; intervals are over them, from 6 on.
+        length: A model: tokens per sequence. [default: the trained length, at most 512]
+        drift: A model: measure again at these multiples of the trained length, such as 1,2,4.
+        effects: A model: measure how the loss changes when a head loses its positional part, on
+            this many sequences; 2 runs per head.
+        csv: Print CSV instead of a table for reading.
+        out: Write to this .csv, .json or .md file instead.
     """
     form = out.suffix[1:] if out is not None else "csv" if csv else "md"
     if form not in FORMS:
@@ -97,8 +88,15 @@ def measure(
 
 def _of_captures(paths: list[str], form: str, quantity: str | None) -> str:
     import headscape as hs
+    from headscape.captures.capture_file import CAPTURE
     from headscape.measures.measures import written
 
+    for path in map(Path, paths):
+        if path.is_file() and path.suffix != ".safetensors" and not CAPTURE.recognises(path):
+            raise InputError(
+                f"{path} is not a capture: `headscape measure MODEL --text {path}` measures a "
+                f"model on a text."
+            )
     return written({path: hs.Capture.load(path).measures(quantity) for path in paths}, form)
 
 

@@ -1,47 +1,32 @@
 """`headscape encodings`: the table of encodings, one of them in full, or a schedule of layers."""
 
-import ast
-import inspect
 import textwrap
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
-import typer
-
-from headscape.cli.parsing import Command, Plugin
+from headscape.cli.command import command, docstrings
 from headscape.errors import InputError
 from headscape.io.terminal import say
 
 if TYPE_CHECKING:
     from headscape.encodings import Encoding
+    from headscape.encodings.layer_schedule import Entry
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("encodings", cls=Command)(encodings)
-
-
-def encodings(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
-            help="One encoding, such as alibi or dapev2+kerple, or a schedule of layers, such as "
-            "rope:window=512*5,rope or cohere2.",
-        ),
-    ] = None,
-    of: Annotated[
-        str | None,
-        typer.Option(help="Print what a model uses, layer by layer: a run, a folder, hf:FOLDER."),
-    ] = None,
-    plugin: Plugin = None,
-) -> None:
+@command()
+def encodings(name: str | None = None, *, of: str | None = None) -> None:
     """List all encodings, one in full, or the layers of a schedule.
 
     The table has paper, formula, parameters and claims. Claims: S (shift-invariant), adding a
-    constant to all positions changes nothing; T (Toeplitz), only the distance matters; P
-    (pointwise), a pair's score depends on no other pair; C (context-dependent), it depends on the
-    tokens.
+    constant to all positions changes no score. The others are about what position adds to q.k: T
+    (Toeplitz), it depends on the distance alone; P (pointwise), it depends on no other pair; C
+    (context-dependent), it depends on the tokens. Encodings of the input, learned and sinusoidal,
+    add nothing to q.k, which is the same at every distance.
+
+    Args:
+        name: One encoding, such as alibi or dapev2+kerple, or a schedule of layers, such as
+            rope:window=512*5,rope or cohere2.
+        of: Print what a model uses, layer by layer: a run, a folder, hf:FOLDER.
     """
     from headscape.encodings.layer_schedule import is_schedule
 
@@ -106,13 +91,14 @@ def _layers(source: str) -> None:
 def _schedule(pattern: str) -> None:
     """Print the layers of a schedule's pattern, equal neighbours in one line."""
     from headscape.encodings import list_encodings as rows
+    from headscape.encodings.layer_schedule import parse
     from headscape.encodings.shipped_schedules import NOTE, SHIPPED
 
     period = rows(pattern)
     shipped = SHIPPED.get(pattern.partition(":")[0])
     say(pattern if shipped is None else f"{pattern}  {shipped.title}")
     if shipped is not None:
-        say(f"pattern: {shipped.pattern}")
+        say(f"pattern: {_pattern(parse(pattern))}")
         say(NOTE)
     count = len(period)
     if count > 1:
@@ -131,6 +117,17 @@ def _schedule(pattern: str) -> None:
     say(f"\nFields that are not listed have their defaults; see {names}.")
 
 
+def _pattern(entries: "list[Entry]") -> str:
+    """Return a schedule written out, equal neighbours as one entry."""
+    parts = []
+    for (name, fields), same in groupby(entries, key=lambda entry: (entry.name, entry.fields)):
+        values = {key: str(x).lower() if isinstance(x, bool) else x for key, x in fields.items()}
+        times = len(list(same))
+        written = "".join(f":{key}={value}" for key, value in values.items())
+        parts.append(f"{name}{written}" + (f"*{times}" if times > 1 else ""))
+    return ",".join(parts)
+
+
 def _one(name: str) -> None:
     from rich.console import Console
 
@@ -146,7 +143,7 @@ def _one(name: str) -> None:
     )
     values = encoding.conventions()
     config_types = [kind.config_type for kind in kinds(name).all]
-    notes = {field: note for kind in config_types for field, note in _field_notes(kind).items()}
+    notes = {field: note for kind in config_types for field, note in docstrings(kind).items()}
     hints = {field: hint for kind in config_types for field, hint in get_type_hints(kind).items()}
     # The encoding's own fields come before those that every encoding has.
     for field in sorted(values, key=lambda field: field in SHARED):
@@ -172,22 +169,3 @@ def _words(encoding: "Encoding") -> str:
         claim.replace("_", "-") if claimed else f"not {claim.replace('_', '-')}"
         for claim, claimed in encoding.claims().items()
     )
-
-
-def _field_notes(config: type) -> dict[str, str]:
-    """The docstring under each field of a dataclass, which Python itself does not keep."""
-    if config is object:
-        return {}
-    assert config.__base__ is not None
-    notes = _field_notes(config.__base__)
-    [body] = ast.parse(textwrap.dedent(inspect.getsource(config))).body
-    assert isinstance(body, ast.ClassDef)
-    for field, note in zip(body.body, body.body[1:], strict=False):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(note, ast.Expr)
-            and isinstance(note.value, ast.Constant)
-        ):
-            notes[field.target.id] = str(note.value.value)
-    return notes

@@ -1,30 +1,22 @@
 """`headscape check`: test the properties that every encoding must have."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from headscape.cli.parsing import Command, Plugin
+from headscape.cli.command import command
 from headscape.io.terminal import say
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("check", cls=Command)(check)
-
-
-def check(
-    encoding: Annotated[
-        str,
-        typer.Argument(help="A name, or a Python file with encodings.", metavar="ENCODING"),
-    ],
-    plugin: Plugin = None,
-) -> None:
+@command()
+def check(encoding: str) -> None:
     """Test the properties that every encoding must have.
 
     Causality, prefixes, decoding with a cache, packing, padding, claims, and the agreement of every
     attention path with the reference.
+
+    Args:
+        encoding: A name, or a Python file with encodings.
     """
     from headscape.encodings.plugins import load_plugin
     from headscape.properties import check as check_properties
