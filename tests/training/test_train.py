@@ -55,6 +55,8 @@ def test_what_the_arguments_mean(make: Make, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     write_toml(path, own)
     assert request(path, tmp_path / "x") == request(str(path), tmp_path / "x") == own
+    assert request(path, tmp_path / "x", path="torch", preset="y").path == "torch"
+    assert request(own, tmp_path / "x", path="torch").path == "torch"
     assert request(None, tmp_path, resume=True) == own
     assert request(None, tmp_path, resume=True, batch_size=1).batch_size == 1
     assert request(None, tmp_path).model.layers == 2

@@ -252,7 +252,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Settings by which each preset differs from nano, the defaults of TrainConfig."""
 
 
-def preset(name: str, **settings: Any) -> TrainConfig:
+def preset(name: str, /, **settings: Any) -> TrainConfig:
     """Return a preset with some fields changed.
 
     Changing a field also changes the fields derived from it, unless you set those too: `minutes`
@@ -291,7 +291,7 @@ def preset(name: str, **settings: Any) -> TrainConfig:
     return unflat(values)
 
 
-def changed(config: TrainConfig, **settings: Any) -> TrainConfig:
+def changed(config: TrainConfig, /, **settings: Any) -> TrainConfig:
     """Return a configuration with these fields changed and nothing derived from them."""
     return unflat(flat(config) | checked_settings(settings))
 
@@ -330,7 +330,7 @@ def to_toml(config: TrainConfig) -> str:
     return tomli_w.dumps({name: value for name, value in flat(config).items() if value is not None})
 
 
-def read_toml(path: Path, **settings: Any) -> TrainConfig:
+def read_toml(path: Path, /, **settings: Any) -> TrainConfig:
     """Return the configuration in a file, with some fields changed.
 
     A file that a run wrote is complete and means what it says. Any other file means the preset it
