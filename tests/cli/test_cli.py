@@ -21,6 +21,7 @@ from headscape.encodings import ENCODINGS
 from headscape.encodings.layer_schedule import parse
 from headscape.encodings.shipped_schedules import SHIPPED
 from headscape.errors import InputError
+from headscape.training.config import NAMES, PRESETS
 
 COMMANDS = (
     "figures", "encodings", "train", "generate", "capture", "draw", "measure", "view",
@@ -427,3 +428,66 @@ def test_a_model_writes(call, small_run: Path) -> None:
     assert first.exit_code == 0, first.output
     assert first.output == again.output
     assert first.output.startswith("line")
+
+
+def test_queries_count_from_1(call, small_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "cap.safetensors"
+    assert call("capture", small_run, "--length", 20, "--out", out).exit_code == 0
+    result = call("draw", out, "--as", "row", "--query", 20)
+    assert "query20" in result.output, result.output
+    result = call("draw", out, "--as", "row", "--query", 0)
+    assert "--query 0 is not in this capture: choose one from 1 to 20" in str(result.exception)
+    for words, message in (
+        (["--document", 0], "--document counts from 1"),
+        (["--resolution", 4, "--window", "0:5,1:5"], "count from 1"),
+    ):
+        result = call("capture", small_run, *words, "--out", out)
+        assert message in str(result.exception), words
+
+
+def test_a_text_is_not_called_a_damaged_capture(call, tmp_path: Path) -> None:
+    text = tmp_path / "book.txt"
+    text.write_text("a text")
+    result = call("measure", text)
+    assert f"{text} is not a capture: `headscape measure MODEL --text" in str(result.exception)
+
+
+def test_train_has_an_option_for_every_field(call) -> None:
+    text = call("train", "--help").output
+    for name in set(NAMES) - {"encoding_fields"}:
+        assert re.search(rf"^  --{name.replace('_', '-')} ", text, re.MULTILINE), name
+    for title in ("Model:", "Text:", "Schedule:", "Optimizer:", "Machine:"):
+        assert f"\n{title}\n" in text
+    assert "--optimizer adamw|muon " in text
+    for name in PRESETS:
+        assert re.search(rf"\b{name}\b", text), name
+
+
+def test_train_reads_fields_of_every_type(
+    call, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+
+    def train(config: object, **settings: object) -> object:
+        asked.update(settings, config=config)
+        raise InputError("asked")
+
+    monkeypatch.setattr("headscape.training.train", train)
+    words = ["--layers", 3, "--curriculum", "16,32", "--field", "base=100.0", "--no-compile"]
+    words += ["--qk-norm", "after", "--eps", "1e-6", "--encoding", "rope"]
+    call("train", "--preset", "mini", *words, "--out", tmp_path)
+    given = {name: value for name, value in asked.items() if value is not None}
+    assert given == {
+        "config": "mini", "out": tmp_path, "resume": False, "layers": 3, "curriculum": [16, 32],
+        "encoding_fields": {"base": 100.0}, "compile": False, "qk_norm": "after", "eps": 1e-6,
+        "encoding": "rope",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains(call, small_run: Path, tmp_path: Path) -> None:
+    words = ["--tokenizer", "bytes", "--context-length", 32, "--layers", 1, "--steps", 2]
+    corpus = small_run.parent / "text.txt"
+    result = call("train", "--compile", "--corpus", corpus, *words, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "run" / "checkpoints" / "step-000002").is_dir()

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from benchmarks.budget import EIGHT_A100, GPT_7B_128K, budget, parameters
 
 from headscape.gpt2 import GPT2
 from headscape.gpt2.model_config import GPT2_VOCABULARY
 from headscape.training import preset
-from headscape.training.budget import EIGHT_A100, GPT_7B_128K, budget, parameters
 
 
 @pytest.mark.parametrize("name", ["paper-tiny-1024", "paper-small-512", "paper-medium-1024"])

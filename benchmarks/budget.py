@@ -1,6 +1,6 @@
 """Memory, time and cost of a run, calculated and not measured.
 
-    python -m headscape.training.budget            the tables of docs/scaling.md
+    python -m benchmarks.budget            the tables of docs/scaling.md
 
     parameters     V d + L (12 d^2 + 13 d) + 2 d                     without the encoding's few
     FLOPs / token  6 (parameters) + 6 L d T                          forward and backward, causal
