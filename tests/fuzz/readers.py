@@ -174,7 +174,7 @@ def run_lines(data: bytes, folder: Path) -> object:
     """metrics.jsonl and provenance.json of a run, which are read as far as they are whole."""
     (folder / metrics.NAME).write_bytes(data)
     (folder / provenance.NAME).write_bytes(data)
-    return metrics.read(folder), provenance.text_of(folder)
+    return metrics.read(folder), provenance.fingerprint_of(folder, "corpus")
 
 
 def corpus(data: bytes, folder: Path) -> object:

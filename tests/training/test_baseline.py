@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headscape.training import preset, train
-from headscape.training.data import open_data
+from headscape.training.objective import open_data
 from headscape.training.world import World
 from training.ngram import bigram_loss, fivegram_loss
 

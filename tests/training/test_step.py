@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from headscape.gpt2 import GPT2
 from headscape.training import Run, train
-from headscape.training.data import open_data
+from headscape.training.objective import open_data
 from headscape.training.optim import lr_at
 from headscape.training.parallel import clip_gradients
 from headscape.training.step import Learner

@@ -141,15 +141,6 @@ def from_captured(words: list[str], captured: tuple[int, ...], what: str) -> tup
 def _view(
     kind: Kind, captures: "list[Capture]", quantity: str | None, options: dict[str, Any]
 ) -> "View":
-    first = captures[0]
-    if kind is Kind.grid:
-        return first.grid(quantity=quantity, **options)
-    if kind is Kind.curves:
-        return first.curves(quantity=quantity, **options)
-    if kind is Kind.row:
-        return first.row(quantity=quantity, **options)
-    if kind is Kind.overview:
-        return first.overview(quantity=quantity, **options)
     if kind is Kind.difference:
         from headscape.plots.compare import compare
 
@@ -158,6 +149,10 @@ def _view(
         from headscape.plots.compare import SideBySide
 
         return SideBySide.of(captures, quantity=quantity, **options)
-    from headscape.plots.training import Training
+    if kind is Kind.training:
+        from headscape.plots.training import Training
 
-    return Training.of(captures, quantity=quantity, **options)
+        return Training.of(captures, quantity=quantity, **options)
+    # grid, curves, row and overview are methods of a capture.
+    view: View = getattr(captures[0], kind.value)(quantity=quantity, **options)
+    return view

@@ -25,10 +25,10 @@ from headscape.errors import InputError
 from headscape.training import checkpoint, checkpoint_tensors, nonfinite
 from headscape.training.checkpoint import State
 from headscape.training.config import TrainConfig
-from headscape.training.data import Data
 from headscape.training.live_line import LiveLine
 from headscape.training.metrics import Events, Line, Metrics
 from headscape.training.nonfinite import NonFiniteError
+from headscape.training.objective import Data
 from headscape.training.optim import Optimizer, lr_at
 from headscape.training.parallel import clip_gradients
 from headscape.training.provenance import made_with

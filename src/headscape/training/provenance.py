@@ -15,6 +15,7 @@ import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -25,7 +26,7 @@ from headscape.io.json_file import parse_json
 from headscape.io.system_errors import reporting
 from headscape.training import checkpoint
 from headscape.training.config import TrainConfig, flat
-from headscape.training.data import Data
+from headscape.training.objective import Data
 from headscape.training.world import World
 
 NAME = "provenance.json"
@@ -74,20 +75,14 @@ def made_with(config: TrainConfig, data: Data) -> dict[str, object]:
     }
 
 
-def text_of(run: Path) -> str | None:
-    """Return the fingerprint of the text of a run, if it is recorded."""
-    return _recorded(run, "corpus")
-
-
-def tokenizer_of(run: Path) -> str | None:
-    """Return the fingerprint of the tokenizer of a run, if it is recorded."""
-    return _recorded(run, "tokenizer")
-
-
-def _recorded(run: Path, key: str) -> str | None:
-    """Return what the newest checkpoint recorded, or else the last start."""
+def fingerprint_of(run: Path, key: Literal["corpus", "tokenizer"]) -> str | None:
+    """Return the fingerprint that the newest checkpoint recorded, or else the last start."""
     value = checkpoint.made_with(run).get(key)
-    return value if isinstance(value, str) else _last(run, key)
+    if isinstance(value, str):
+        return value
+    [facts] = [entry.get(key) for entry in read(run)[-1:]] or [None]
+    recorded = facts.get("fingerprint") if isinstance(facts, dict) else None
+    return recorded if isinstance(recorded, str) else None
 
 
 def plugin_of(run: Path, encoding: str) -> str | None:
@@ -96,15 +91,6 @@ def plugin_of(run: Path, encoding: str) -> str | None:
         plugins = entry.get("plugins")
         if isinstance(plugins, dict) and isinstance(plugins.get(encoding), str):
             return str(plugins[encoding])
-    return None
-
-
-def _last(run: Path, key: str) -> str | None:
-    """Return the recorded fingerprint of the last start's corpus or tokenizer, if there is one."""
-    for entry in read(run)[-1:]:
-        facts = entry.get(key)
-        if isinstance(facts, dict) and isinstance(facts.get("fingerprint"), str):
-            return str(facts["fingerprint"])
     return None
 
 

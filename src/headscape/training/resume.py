@@ -16,7 +16,7 @@ from headscape.io.system_errors import reporting
 from headscape.training import checkpoint, provenance
 from headscape.training.checkpoint import Checkpoint
 from headscape.training.config import TrainConfig, flat
-from headscape.training.data import Data
+from headscape.training.objective import Data
 from headscape.training.run import (
     CHANGEABLE,
     CONFIG,
@@ -95,10 +95,10 @@ def check_data(config: TrainConfig, run: Path, data: Data) -> None:
         return
     if (run / TOKENIZER).exists():
         read_tokenizer(run)
-    now = {"text": data.fingerprint, "tokenizer": data.tokenizer.fingerprint}
-    trained = {"text": provenance.text_of(run), "tokenizer": provenance.tokenizer_of(run)}
-    for name, recorded in trained.items():
-        if recorded is not None and recorded != now[name]:
+    text = ("text", provenance.fingerprint_of(run, "corpus"), data.fingerprint)
+    trained = provenance.fingerprint_of(run, "tokenizer")
+    for name, recorded, now in (text, ("tokenizer", trained, data.tokenizer.fingerprint)):
+        if recorded is not None and recorded != now:
             raise InputError(
                 f"{run} was trained with a different {name} than {config.corpus} has now: restore "
                 f"it to resume, or choose a different folder."

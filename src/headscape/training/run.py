@@ -108,7 +108,7 @@ class Run:
             name: values[name] for name in names if name in RECIPE or values[name] != default[name]
         }
         # The fingerprint, because the same text may have a different path on another machine.
-        facts["corpus"] = provenance.text_of(self.folder) or facts["corpus"]
+        facts["corpus"] = provenance.fingerprint_of(self.folder, "corpus") or facts["corpus"]
         if self.config.steps is not None:
             facts["step"] = self.step
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -139,7 +139,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     """Return the tokenizer of a run; refuse one that the run was not trained with."""
     path = folder / TOKENIZER
     tokenizer = load_tokenizer(read_json(path))
-    recorded = provenance.tokenizer_of(folder)
+    recorded = provenance.fingerprint_of(folder, "tokenizer")
     if recorded is not None and tokenizer.fingerprint != recorded:
         raise InputError(
             f"{path} is not the tokenizer that the run was trained with: restore it, or delete it "

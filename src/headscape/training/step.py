@@ -18,8 +18,7 @@ from headscape.call.definition import AttentionCall
 from headscape.gpt2 import GPT2
 from headscape.kernels import attend
 from headscape.training.config import TrainConfig
-from headscape.training.data import Data
-from headscape.training.objective import objective_of
+from headscape.training.objective import Data, objective_of
 from headscape.training.parallel import gradient_sync, reshard
 from headscape.training.world import World
 

@@ -24,10 +24,10 @@ from headscape.training.config import (
     read_toml,
     write_toml,
 )
-from headscape.training.data import open_data, with_absolute_corpus
 from headscape.training.live_line import LiveLine, Report
 from headscape.training.loop import Loop, progress_of
 from headscape.training.metrics import require_tensorboard
+from headscape.training.objective import open_data, with_absolute_corpus
 from headscape.training.optim import Optimizer
 from headscape.training.parallel import parallelize
 from headscape.training.resume import check_data, check_folder, newest_checkpoint, require_run
