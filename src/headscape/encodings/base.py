@@ -214,6 +214,11 @@ class Encoding(nn.Module):
         """Return what rotates queries or keys in pairs of dims; None rotates nothing."""
         return None
 
+    def turns(self, asking: Side, asked: Side) -> tuple[Turn, Turn] | None:
+        """Return what queries and keys are turned by; None unless both are turned in pairs."""
+        q, k = self.turn(asking), self.turn(asked)
+        return None if q is None or k is None else (q, k)
+
     def rotate(self, x: Float[Tensor, "b h t e"], side: Side) -> Float[Tensor, "b h t wide"]:
         """Return the queries or keys, rotated; PoPE makes them wider."""
         turn = self.turn(side)

@@ -140,7 +140,8 @@ class Combined(Encoding):
             if stream is not None
             for name in stream.parts
         }
-        return Stream(**fields, carry=tuple(_carry(stream) for stream in streams))
+        ahead = tuple(None if stream is None else stream.carry_after() for stream in streams)
+        return Stream(**fields, carry=ahead)
 
     def bias(self, layer: LayerContext) -> Bias | None:
         """Return the sum of the parts' biases."""
@@ -199,10 +200,3 @@ class Combined(Encoding):
                     same = found.get(name, value) == value
                     found[name if same else f"{part.title}.{name}"] = value
         return found | shared
-
-
-def _carry(stream: Stream | None) -> object:
-    """Return what a part's next stream goes on from; by default its last running sum."""
-    if stream is None or stream.carry is not None or stream.total is None:
-        return None if stream is None else stream.carry
-    return stream.total[:, :, -1]

@@ -36,7 +36,7 @@ class LayerCache:
     start: int = 0
     """The token in column 0; above 0 in a layer with a window or chunk."""
     carry: Any = None
-    """What the stream goes on from, if that is not the last running sum."""
+    """What the stream goes on from."""
     passing: Stream | None = None
     """The stream of the tokens that the current pass has written."""
 
@@ -166,13 +166,9 @@ class Cache:
         self.rows.pop(layer, None)
 
     def carry(self, layer: int) -> Any:
-        """What the stream of the next tokens goes on from; by default the last running sum."""
+        """What the stream of the next tokens goes on from."""
         store = self.layers.get(layer)
-        if not self.length or store is None:
-            return None
-        if store.carry is not None or store.total is None:
-            return store.carry
-        return store.total[:, :, self.length - 1 - store.start]
+        return store.carry if self.length and store is not None else None
 
     def advance(self, tokens: int) -> None:
         """The new tokens are now old ones; drop what no later token sees."""
@@ -216,7 +212,7 @@ class Cache:
         stream, store.passing = store.passing, None
         if stream is None:
             return
-        store.carry = stream.carry
+        store.carry = stream.carry_after()
         if stream.transition is not None:
             keys = store.k[:, :, : self.length - store.start]
             keys.copy_(stream.transition.advance(keys))
