@@ -13,7 +13,7 @@ from headscape.call.positions import Positions
 from headscape.encodings import ENCODINGS, Encoding, build, list_encodings, load_plugin, title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.properties import PROPERTIES
 from headscape.properties.cases import factory
 from headscape.properties.probe import TRAINED, draw, randomise
@@ -87,7 +87,7 @@ def test_its_line_is_a_row_of_the_table(gaussian: type[Encoding]) -> None:
     entry = re.fullmatch(r'    "([\w-]+)": (\w+),\n', LINE)
     assert entry
     assert (entry[1], entry[2]) == ("gaussian", gaussian.__name__)
-    source = (DOCUMENT.parents[1] / "src" / "headscape" / "encodings" / "names.py").read_text()
+    source = (DOCUMENT.parents[1] / "src" / "headscape" / "encodings" / "registry.py").read_text()
     assert re.search(r'^    "alibi": ALiBi,\n', source, re.MULTILINE), "rows look like this"
 
 

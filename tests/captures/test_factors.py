@@ -17,7 +17,7 @@ from headscape.captures.profile_factors import Minus, profile
 from headscape.captures.row_pass import log_sum_exp, weight_cells
 from headscape.encodings import ENCODINGS, build
 from headscape.errors import InputError
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.properties.cases import FIELDS, WRAPPED
 from headscape.properties.probe import draw, randomise
 

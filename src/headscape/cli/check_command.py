@@ -26,7 +26,7 @@ def check(
     Causality, prefixes, decoding with a cache, packing, padding, claims, and the agreement of every
     attention path with the reference.
     """
-    from headscape.encodings.plugins import load_plugin
+    from headscape.encodings.registry import load_plugin
     from headscape.properties import check as check_properties
 
     file = Path(encoding)

@@ -28,7 +28,7 @@ def doctor(
 
     from headscape.encodings import ENCODINGS
     from headscape.errors import InputError
-    from headscape.kernels.native import adapter, library, selfcheck
+    from headscape.kernels.native import adapter, library
 
     if not 2 <= length <= LONGEST:
         raise InputError(f"--length must be from 2 to {LONGEST}, got {length}.")
@@ -40,8 +40,8 @@ def doctor(
     error = 0.0
     if missing is None:
         console.print(f"native kernel: {library.instructions()}, {library.library_path()}")
-        error = selfcheck.largest_error()
-        agrees = "agrees with" if error <= selfcheck.TOLERANCE else "DIFFERS FROM"
+        error = adapter.largest_error()
+        agrees = "agrees with" if error <= adapter.TOLERANCE else "DIFFERS FROM"
         console.print(f"self-check: {agrees} the reference, largest relative error {error:.0e}")
     else:
         console.print(f"native kernel: no, {missing}")
@@ -51,7 +51,7 @@ def doctor(
     for name in [*ENCODINGS, "dape+kerple", "dapev2+kerple", "dapev2+cable"]:
         table.add_row(name, *_choices(name, length))
     console.print(table)
-    if error > selfcheck.TOLERANCE:
+    if error > adapter.TOLERANCE:
         raise typer.Exit(1)
 
 

@@ -43,7 +43,7 @@ def encodings(
     (pointwise), a pair's score depends on no other pair; C (context-dependent), it depends on the
     tokens.
     """
-    from headscape.encodings.layer_schedule import is_schedule
+    from headscape.encodings.registry import is_schedule
 
     if of is not None:
         if name is not None:
@@ -63,7 +63,7 @@ def _table() -> None:
     from rich.table import Table
 
     from headscape.encodings import list_encodings as rows
-    from headscape.encodings.shipped_schedules import SHIPPED
+    from headscape.encodings.registry import SHIPPED
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("name", "paper", "formula", "parameters", "claims"):
@@ -106,7 +106,7 @@ def _layers(source: str) -> None:
 def _schedule(pattern: str) -> None:
     """Print the layers of a schedule's pattern, equal neighbours in one line."""
     from headscape.encodings import list_encodings as rows
-    from headscape.encodings.shipped_schedules import NOTE, SHIPPED
+    from headscape.encodings.registry import NOTE, SHIPPED
 
     period = rows(pattern)
     shipped = SHIPPED.get(pattern.partition(":")[0])
@@ -135,7 +135,7 @@ def _one(name: str) -> None:
     from rich.console import Console
 
     from headscape.encodings import kinds
-    from headscape.encodings.base import SHARED
+    from headscape.encodings.config import SHARED
 
     encoding = _small(name)
     console = Console(highlight=False)

@@ -160,7 +160,7 @@ def _is_number(word: str) -> bool:
 
 def _load(paths: "list[Path] | None") -> "list[Path] | None":
     for path in paths or []:
-        from headscape.encodings.plugins import load_plugin
+        from headscape.encodings.registry import load_plugin
 
         load_plugin(path)
     return paths

@@ -103,7 +103,7 @@ def train(
 
     Progress goes to stderr. The folder of the finished run goes to stdout.
     """
-    from headscape.encodings.layer_schedule import parse_field
+    from headscape.encodings.registry import parse_field
     from headscape.errors import InputError
     from headscape.training import train as run
 

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding
-from headscape.encodings.layer_schedule import Entry, is_schedule, shared_fields
-from headscape.encodings.names import UnknownEncodingError
+from headscape.encodings.registry import Entry, UnknownEncodingError, is_schedule, shared_fields
 from headscape.errors import InputError
 from headscape.gpt2 import exported_weights, published, weights
 from headscape.gpt2.block import Block, Watch

@@ -18,7 +18,15 @@ from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.call.transition import Transition
 from headscape.encodings import Encoding
-from headscape.encodings.context import LayerContext, Project, QueriesAndKeys, Role, Side, Stream
+from headscape.encodings.context import (
+    LayerContext,
+    LayerInput,
+    Project,
+    QueriesAndKeys,
+    Role,
+    Side,
+    Stream,
+)
 from headscape.errors import InputError
 
 Norm = Callable[[Tensor, Role], Tensor]
@@ -119,6 +127,34 @@ def assemble(
     _check_encoding(encoding, call)
     check(call)
     return call
+
+
+def prepare(
+    encoding: Encoding,
+    q: Float[Tensor, "b h t e"],
+    k: Float[Tensor, "b h s e"],
+    v: Float[Tensor, "b h s e"],
+    x: Float[Tensor, "b s d"] | None,
+    positions: Positions,
+    *,
+    visible: Visible | None = None,
+    scale: float | None = None,
+    project: Project | None = None,
+    observed: bool = True,
+) -> AttentionCall:
+    """Return the call of one layer without a cache; `x` is the layer's input for every key.
+
+    The queries are the last t of these tokens. The rest is as in `assemble`.
+    """
+    visible = Visible(encoding.shape.causal) if visible is None else visible
+    keys = None
+    if x is not None:
+        keys = encoding.stream(LayerInput(x, starts=visible.starts(x.shape[1])))
+    queries = None if keys is None else keys.last(q.shape[2])
+    return assemble(
+        encoding, q, k, v, positions, visible, streams=(queries, keys), scale=scale,
+        project=project, observed=observed,
+    )  # fmt: skip
 
 
 def _transition(queries: Stream | None, keys: Stream | None) -> Transition | None:

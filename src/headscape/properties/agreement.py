@@ -13,7 +13,7 @@ from headscape.call.positions import Positions
 from headscape.encodings import Encoding
 from headscape.errors import InputError
 from headscape.kernels import attend
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.properties.probe import Factory, draw, randomise, shape
 from headscape.properties.tolerance import require
 

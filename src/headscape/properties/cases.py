@@ -7,7 +7,7 @@ distances, FIRE's length, CoPE's table.
 from collections.abc import Callable
 
 from headscape.encodings import ENCODINGS, Encoding, Shape, make
-from headscape.encodings.layer_schedule import parse
+from headscape.encodings.registry import parse
 from headscape.properties.agreement import agreement
 from headscape.properties.batching import packing, padding, rows
 from headscape.properties.claims import claims, distant, flags

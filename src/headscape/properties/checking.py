@@ -11,8 +11,8 @@ from typing import get_args
 import torch
 
 from headscape.encodings import Encoding, Shape
-from headscape.encodings.names import ENCODINGS
-from headscape.encodings.wrapper import Wrapper
+from headscape.encodings.combined import Wrapper
+from headscape.encodings.registry import ENCODINGS
 from headscape.errors import InputError
 from headscape.io.typecheck import check_values
 from headscape.kernels import attend

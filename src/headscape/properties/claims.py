@@ -11,7 +11,7 @@ from headscape.call.mixing import Rows
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, QueriesAndKeys, Side
 from headscape.errors import InputError
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.properties.probe import (
     HEAD_DIM,
     TRAINED,
