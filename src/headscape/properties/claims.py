@@ -16,14 +16,15 @@ from headscape.properties.probe import (
     HEAD_DIM,
     TRAINED,
     Factory,
+    close,
     draw,
     model,
     observe,
     randomise,
+    require,
     shape,
     tokens,
 )
-from headscape.properties.tolerance import close, require
 
 FAR = 2**17
 """Positions that no table is likely to have been written for."""
