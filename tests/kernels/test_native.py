@@ -25,6 +25,7 @@ from headscape.errors import InputError
 from headscape.kernels import torch_blocks
 from headscape.kernels.attend import run
 from headscape.kernels.native import adapter, ops
+from headscape.kernels.native.ops import Settings
 
 PATHS = {"native": adapter.run, "torch": torch_blocks.run}
 EPS = torch.finfo(torch.float32).eps
@@ -267,12 +268,19 @@ def test_the_operator_is_registered_in_full() -> None:
     at = [torch.arange(9)[None]] * 2
     table = torch.randn(2, 9 + 2 * ops.MARGIN + 1, requires_grad=True)
     temperature, sink = (torch.rand(1, 2, 9) + 1).requires_grad_(), torch.rand(2).requires_grad_()
+    plain = Settings(causal=1.0, scale=0.3, low=-ops.MARGIN)
+    shaped = plain._replace(window=4, softcap=2.0)
     for kind in ("toeplitz", "factor"):
-        arguments = (q, k, v, at, [table], kind, "", "", -ops.MARGIN, True, 0.3)
-        torch.library.opcheck(ops.attention, (*arguments, 0, 0.0, None, None, True))
-        torch.library.opcheck(ops.attention, (*arguments, 4, 2.0, temperature, sink, True))
-    sticks = (q, k, v, at, [], "none", "", "sticks rest", 0, True, 0.3)
-    torch.library.opcheck(ops.attention, (*sticks, 4, 2.0, temperature, None, True))
+        arguments = (q, k, v, at, [table], kind, "")
+        torch.library.opcheck(ops.attention, (*arguments, floats(plain), None, None, True))
+        torch.library.opcheck(ops.attention, (*arguments, floats(shaped), temperature, sink, True))
+    sticks = floats(shaped._replace(low=0, sticks=1, keeps_rest=1))
+    arguments = (q, k, v, at, [], "none", "", sticks)
+    torch.library.opcheck(ops.attention, (*arguments, temperature, None, True))
+
+
+def floats(settings: Settings) -> list[float]:
+    return [float(x) for x in settings]
 
 
 class Halves:
