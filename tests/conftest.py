@@ -27,8 +27,6 @@ install_import_hook(
         "headscape.kernels.attend",
         "headscape.kernels.decode",
         "headscape.kernels.native.adapter",
-        "headscape.kernels.operands",
-        "headscape.kernels.reach",
         "headscape.call.definition",
         "headscape.kernels.torch_blocks",
         "headscape.kernels.torch_regular",
