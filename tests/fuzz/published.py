@@ -42,7 +42,7 @@ from headscape.call.definition import scores
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.gpt2.model_config import ModelConfig
-from headscape.huggingface import export as export_module
+from headscape.huggingface.export import write_export as export_module
 from headscape.models.load import load
 from headscape.models.transformers.published_model import body_of
 from pretrained.families import FAMILIES

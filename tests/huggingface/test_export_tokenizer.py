@@ -11,7 +11,7 @@ from headscape.data.tokenize.gpt2_bpe import GPT2Tokenizer
 from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.data.tokenize.trained_bpe import TrainedBPE, train
-from headscape.huggingface.exported_tokenizer import write_tokenizer
+from headscape.huggingface.export.export_files import write_tokenizer
 
 TEXTS = [
     "The cat sat on the mat.",

@@ -363,10 +363,10 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
 def test_attention_that_no_reader_sees_is_scored_and_not_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from headscape.models.transformers import attention_watch
+    from headscape.models.transformers import families
 
-    without = {name: read for name, read in attention_watch.OWN.items() if name != "XGLMAttention"}
-    monkeypatch.setattr(attention_watch, "OWN", without)
+    without = [each for each in families.FAMILIES if "xglm.XGLMAttention" not in each.attention]
+    monkeypatch.setattr(families, "FAMILIES", tuple(without))
     theirs = FAMILIES["xglm"].build()
     model = load(theirs)
     assert model.spec.encoding == "unknown"

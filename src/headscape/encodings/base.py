@@ -214,6 +214,11 @@ class Encoding(nn.Module):
         """Return what rotates queries or keys in pairs of dims; None rotates nothing."""
         return None
 
+    def turns(self, queries: Side, keys: Side) -> tuple[Turn, Turn] | None:
+        """What queries and keys are turned by; None if it does not turn pairs of dims."""
+        q, k = self.turn(queries), self.turn(keys)
+        return None if q is None or k is None else (q, k)
+
     def rotate(self, x: Float[Tensor, "b h t e"], side: Side) -> Float[Tensor, "b h t wide"]:
         """Return the queries or keys, rotated; PoPE makes them wider."""
         turn = self.turn(side)

@@ -16,7 +16,6 @@ from headscape.call.bias import Bias
 from headscape.call.check import check
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
-from headscape.call.rotation import Turn
 from headscape.call.transition import Transition
 from headscape.encodings import Encoding
 from headscape.encodings.context import LayerContext, Project, QueriesAndKeys, Role, Side, Stream
@@ -99,7 +98,7 @@ def assemble(
     unrotated = turns = None
     if observed and not cached and (encoding.rotates or scaled_q is not turned_q):
         unrotated = (q, k) if norm is None else (norm(q, "query"), norm(k, "key"))
-        turns = _turns(encoding, asking, asked)
+        turns = encoding.turns(asking, asked)
     call = AttentionCall(
         scaled_q,
         turned_k,
@@ -120,11 +119,6 @@ def assemble(
     _check_encoding(encoding, call)
     check(call)
     return call
-
-
-def _turns(encoding: Encoding, asking: Side, asked: Side) -> tuple[Turn, Turn] | None:
-    q, k = encoding.turn(asking), encoding.turn(asked)
-    return None if q is None or k is None else (q, k)
 
 
 def _transition(queries: Stream | None, keys: Stream | None) -> Transition | None:

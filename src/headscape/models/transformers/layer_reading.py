@@ -3,21 +3,20 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headscape.call.bias import Bias, Pairwise, Slope
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions
-from headscape.call.rotation import Turn
-from headscape.encodings import Encoding, Shape, Side, make
+from headscape.encodings import Encoding, Shape, Side, kinds, make
 from headscape.models.model import LayerSpec
-from headscape.models.transformers.alibi_reader import read_alibi
-from headscape.models.transformers.attention_call import ObservedCall
-from headscape.models.transformers.bucket_reader import read_buckets
+from headscape.models.transformers.bias_reader import read_alibi, read_buckets, read_relative
+from headscape.models.transformers.families import family_of
 from headscape.models.transformers.mask_reader import is_causal, read_visible
-from headscape.models.transformers.relative_reader import read_relative
+from headscape.models.transformers.observed_call import ENCODING_NAME, ObservedCall
 from headscape.models.transformers.rotary_reader import read_rotary, rotates
-from headscape.models.transformers.temperature_reader import same_growth, temperature_fields
+from headscape.models.transformers.rounding import allowance
 
 UNKNOWN = "unknown"
 
@@ -50,6 +49,8 @@ class LayerReading:
         at: Tensor | None = None,
     ) -> AttentionCall:
         """The attention inputs of a call of this layer; `real` and `at` as in `observe`."""
+        if call.injected is not None:
+            return call.injected
         positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
         if at is not None:
             positions = Positions(at, at)
@@ -62,6 +63,7 @@ class LayerReading:
             shrink = (1 / factor)[..., None].to(q.dtype)
             q = q * shrink
             unrotated = None if unrotated is None else (unrotated[0] * shrink, unrotated[1])
+        sides = Side(positions.q, "query"), Side(positions.k, "key")
         return AttentionCall(
             q,
             call.k,
@@ -71,17 +73,11 @@ class LayerReading:
             read_visible(call, positions, layer, real),
             call.scale,
             unrotated,
-            turns=None if unrotated is None else self._turns(positions),
+            turns=None if unrotated is None else self.encoding.turns(*sides),
             temperature=factor,
             softcap=call.softcap,
             sink=call.sink,
         )
-
-    def _turns(self, positions: Positions) -> tuple[Turn, Turn] | None:
-        """What the model turned queries and keys by, where that was recognised."""
-        sides = Side(positions.q, "query"), Side(positions.k, "key")
-        q, k = (self.encoding.turn(side) for side in sides)
-        return None if q is None or k is None else (q, k)
 
     def _bias(self, call: ObservedCall, positions: Positions) -> Bias | None:
         if call.bias is None:
@@ -89,8 +85,8 @@ class LayerReading:
         if isinstance(self.encoding, Unrecognised):
             every = call.bias.expand(-1, call.heads, call.q.shape[2], -1)
             return Pairwise(lambda rows, cols: every[:, :, rows, cols], positions)
-        if type(call.module).__name__ == "FalconAttention":
-            # Falcon rounds m j to bfloat16: its own numbers are the bias, 0 at distance 0.
+        if family_of(call.module).rounds_bias:
+            # 0 at distance 0.
             own = -call.bias[:, :, 0].double()
             return Slope(None, own[..., -call.q.shape[2] :], own)
         return call.bias_of(self.encoding, positions)
@@ -126,6 +122,12 @@ def read_layer(
     at_input: Encoding | None,
 ) -> LayerReading:
     """Recognise what a layer does with position."""
+    if call.encoding is not None:
+        name = getattr(call.module, ENCODING_NAME)
+        acts_there = any(kind.at_input for kind in kinds(name).parts)
+        return LayerReading(
+            name=name, encoding=call.encoding, at_input=at_input if acts_there else None
+        )
     shape = shape_of(call, config)
     heat = temperature_fields(call, config)
     found: Encoding | None
@@ -145,6 +147,12 @@ def read_layer(
         name = "sinusoidal" if at_input.title == "Sinusoidal" else "learned"
         return LayerReading(name=name, encoding=found, at_input=at_input)
     return LayerReading(name=name, encoding=found)
+
+
+def injected_input(body: nn.Module) -> Encoding | None:
+    """Return the encoding that `set_encoding` put at a model's input, if it acts there."""
+    every = (child for child in body.modules() if isinstance(child, Encoding))
+    return next((encoding for encoding in every if encoding.at_input), None)
 
 
 def shape_of(call: ObservedCall, config: Any) -> Shape:
@@ -172,3 +180,31 @@ def _scale(call: ObservedCall) -> str | float:
     named = {"one": 1.0, "head_dim": call.q.shape[-1] ** -0.5}
     return next((name for name, value in named.items() if abs(value - call.scale) < 1e-9),
                 call.scale)  # fmt: skip
+
+
+def temperature_fields(call: ObservedCall, config: Any) -> dict[str, Any]:
+    """Return the fields of the temperature that the config states for a layer, or none."""
+    module: Any = call.module
+    if getattr(module, "attn_temperature_tuning", None) and not getattr(module, "use_rope", True):
+        return _fields("llama4", module.attn_scale, module.floor_scale)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    if parameters.get("llama_4_scaling_beta"):
+        start = parameters["original_max_position_embeddings"]
+        return _fields("ministral", parameters["llama_4_scaling_beta"], start)
+    return {}
+
+
+def same_growth(call: ObservedCall, encoding: Encoding) -> bool:
+    """Return whether the model's queries grow with position as the encoding's temperature does."""
+    if call.growth is None:
+        return call.shares_position
+    positions = Positions.span(len(call.growth), on=call.growth.device)
+    factor = encoding.temperature(positions.q)
+    expected = torch.ones_like(call.growth) if factor is None else factor[0, 0] / factor[0, 0, 0]
+    within = max(1e-4, allowance(call.q.dtype))
+    same = (call.growth - expected).abs().amax() <= within * expected.amax()
+    return call.shares_position and bool(same)
+
+
+def _fields(kind: str, rate: float, start: float) -> dict[str, Any]:
+    return {"temperature": kind, "temperature_rate": float(rate), "temperature_start": int(start)}

@@ -11,29 +11,10 @@ from torch import Tensor
 
 from headscape.call.positions import Positions, Visible
 from headscape.errors import InputError
-from headscape.models.transformers.attention_call import ObservedCall
+from headscape.models.transformers.observed_call import ObservedCall
 
 ROWS = 256
 """Queries compared at a time, so that memory is of order length."""
-
-
-def split_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
-    """Return what a mask lets a query see, and what it adds to the scores of seen keys."""
-    if mask is None:
-        return None, None
-    mask = mask[..., :keys]
-    if mask.dtype == torch.bool:
-        return mask.expand(-1, -1, queries, -1), None
-    seen = mask > torch.finfo(mask.dtype).min / 4
-    added = mask.masked_fill(~seen, 0.0)
-    return seen.expand(-1, -1, queries, -1), added if bool(added.any()) else None
-
-
-def with_bias(bias: Tensor | None, more: Tensor | None) -> Tensor | None:
-    """Return the sum of two biases, either of which may be missing."""
-    if bias is None or more is None:
-        return more if bias is None else bias
-    return bias + more
 
 
 def read_visible(

@@ -15,15 +15,16 @@ from torch import Tensor, nn
 from headscape.call.definition import attend
 from headscape.encodings import Encoding
 from headscape.errors import InputError
-from headscape.models.transformers.attention_call import ObservedCall
 from headscape.models.transformers.attention_watch import AttentionWatch
 from headscape.models.transformers.input_reader import InputWatch, read_input
 from headscape.models.transformers.layer_reading import (
     LayerReading,
+    injected_input,
     read_layer,
     shape_of,
     trained_length,
 )
+from headscape.models.transformers.observed_call import ObservedCall
 from headscape.models.transformers.rounding import allowance, output_rounding
 
 LENGTH = 24
@@ -65,7 +66,7 @@ def read_model(
     if not calls:
         _need_heads(name, body, config)
         return None
-    at_input = read_input(table, config, shape_of(calls[0], config))
+    at_input = injected_input(body) or read_input(table, config, shape_of(calls[0], config))
     layers = []
     for layer, call in sorted(calls.items()):
         if call.heads != calls[0].heads:

@@ -9,23 +9,34 @@ where that computes the same, and a warning says so once for every reason.
 """
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headscape.call.bias import Bias, Slope, Toeplitz
+from headscape.call.bias import Bias, Slope, Toeplitz, dense
 from headscape.call.check import check
 from headscape.call.definition import AttentionCall
-from headscape.call.positions import Visible
+from headscape.call.positions import ALL, Visible
 from headscape.errors import InputError
-from headscape.huggingface.bloom_attention import join_interface
-from headscape.huggingface.mask_function import check_interface, rule_mask, rule_mask_or_dense
-from headscape.huggingface.mask_rule import MaskRule, packed_rule
-from headscape.huggingface.native_call import attend_plain, attend_rule
-from headscape.huggingface.own_encoding import check_loaded, encoded_inputs, encoding_of
-from headscape.huggingface.position_table import NAMES, keep_tables, read_table
-from headscape.kernels.native import adapter
+from headscape.huggingface.attend.biased_families import (
+    NAMES,
+    join_interface,
+    keep_tables,
+    read_table,
+)
+from headscape.huggingface.attend.mask_rule import (
+    MaskRule,
+    check_interface,
+    packed_rule,
+    rule_mask,
+    rule_mask_or_dense,
+)
+from headscape.huggingface.inject.injected_encoding import check_loaded, encoded_inputs, encoding_of
+from headscape.kernels import attend
+from headscape.kernels.native import adapter, one_query
+from headscape.models.transformers.observed_call import listener
 
 _WARNED: set[str] = set()
 
@@ -114,7 +125,8 @@ def _attend(
     scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
     own = encoding_of(module)
     shaped = (own, position_bias, alibi, softcap, s_aux)
-    if q.shape[2] == 1 and all(part is None for part in shaped):
+    tell = listener()
+    if q.shape[2] == 1 and tell is None and all(part is None for part in shaped):
         check_loaded(module)
         if (found := attend_plain(q, k, v, whole, scale)) is not None:
             return found.transpose(1, 2)
@@ -122,7 +134,10 @@ def _attend(
     keys = rule.positions.k.shape[1]
     k, v = k[:, :, :keys], v[:, :, :keys]
     if own is not None:
-        inputs = encoded_inputs(own, q, k, v, rule, scale, others, softcap=softcap, sink=s_aux)
+        inputs = encoded_inputs(
+            own, q, k, v, rule, scale, others,
+            softcap=softcap, sink=s_aux, observed=tell is not None,
+        )  # fmt: skip
     else:
         check_loaded(module)
         bias: Bias | None = None if position_bias is None else _bias(position_bias, rule)
@@ -135,6 +150,8 @@ def _attend(
         check(inputs)
         if (reason := adapter.refuses(inputs)) is not None:
             raise _RefusedError(reason)
+    if tell is not None:
+        tell(inputs, own)
     return attend_rule(inputs, rule).transpose(1, 2).contiguous()
 
 
@@ -202,3 +219,58 @@ def _sdpa(
         mask = rule.visible.dense(rule.positions)
     found: tuple[Tensor, None] = sdpa_attention_forward(module, q, k, v, mask, **given)
     return found
+
+
+HIDDEN = -1e30
+"""Added to the score of a hidden key; finite, because the kernel exponentiates it."""
+
+
+def attend_rule(inputs: AttentionCall, rule: MaskRule) -> Tensor:
+    """Return attention [b h t ev]."""
+    beside = (inputs.mixing, inputs.weighting, inputs.transition, inputs.visible.chunk)
+    whole = any(part is not None for part in beside)
+    if inputs.q.shape[2] == 1 and not whole and one_query.serves(inputs):
+        return _one(inputs, rule)
+    return attend.run(inputs)
+
+
+def attend_plain(q: Tensor, k: Tensor, v: Tensor, rule: MaskRule, scale: float) -> Tensor | None:
+    """Return the attention of one query without a bias, or None if the call needs more.
+
+    It runs as little Python as possible: between two layers a model's weights evict this code from
+    the CPU caches.
+    """
+    if rule.visible.k_group is not None:
+        return None
+    first, last = _stretch(rule, rule.visible, k.shape[2])
+    if last - first < k.shape[2]:
+        k, v = k[:, :, first:last], v[:, :, first:last]
+    inputs = AttentionCall(q, k, v, None, rule.positions, rule.visible, scale)
+    return one_query.attend(inputs, None) if one_query.serves(inputs) else None
+
+
+def _stretch(rule: MaskRule, visible: Visible, keys: int) -> tuple[int, int]:
+    """Return the range of keys that one query sees: the first, and the one after the last."""
+    gap, first, last = rule.first_query - rule.first_key, 0, keys
+    if visible.causal:
+        last = min(last, gap + 1)
+    if visible.window is not None:
+        first, last = max(0, gap - visible.window + 1), min(last, gap + visible.window)
+    return first, last
+
+
+def _one(inputs: AttentionCall, rule: MaskRule) -> Tensor:
+    """Return the attention of one query over the keys of its window."""
+    visible = inputs.visible
+    some = slice(*_stretch(rule, visible, inputs.k.shape[2]))
+    row = None if inputs.bias is None else _row(inputs.bias, inputs, some)
+    if visible.k_group is not None and visible.q_group is not None:
+        hidden = visible.k_group[:, None, some] != visible.q_group[:, None]
+        row = torch.where(hidden, HIDDEN, 0.0 if row is None else row)
+        row = row.expand(-1, inputs.q.shape[1], -1)
+    return one_query.attend(replace(inputs, k=inputs.k[:, :, some], v=inputs.v[:, :, some]), row)
+
+
+def _row(bias: Bias, inputs: AttentionCall, some: slice) -> Tensor:
+    """Return one query's bias for some of the keys, [#b h s]."""
+    return dense(bias, inputs.positions, ALL, some)[:, :, 0]

@@ -21,10 +21,10 @@ from headscape.encodings import WRAPPERS, kinds
 from headscape.encodings.names import split_name
 from headscape.encodings.plugins import PREFIX
 from headscape.errors import InputError
-from headscape.huggingface import exported_model
+from headscape.huggingface.export import exported_model
 
 NAMES = "headscape.encodings.names"
-MIXING = "headscape.huggingface.exported_mixing"
+MIXING = "headscape.huggingface.export.exported_attention"
 TABLE = '''ENCODINGS = {{{encodings}}}
 WRAPPERS = {{{wrappers}}}
 
@@ -57,7 +57,7 @@ def modeling_file(names: Sequence[str]) -> str:
         except (OSError, TypeError) as error:
             raise InputError(
                 f"the encoding {name!r} has no source file, so its code cannot be written: define "
-                f"{kind.__name__} in a file and load it with --plugin."
+                f"{kind.__name__} in a plugin file."
             ) from error
         place = bundle.need(kind.__module__, kind.__name__)
         group = "wrappers" if name in WRAPPERS else "encodings"

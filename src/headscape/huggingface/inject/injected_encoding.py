@@ -1,4 +1,4 @@
-"""What an attention layer with one of our encodings computes; replace_position.py puts it there.
+"""What an attention layer with one of our encodings computes; set_encoding.py puts it there.
 
 Its keys come from the cache without position, so all of them are rotated in every pass. The layer's
 input and the cache arrive as keyword arguments, which a hook on the layer adds.
@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from headscape.call.definition import AttentionCall, shared
 from headscape.encodings import Encoding
 from headscape.errors import InputError
-from headscape.huggingface.mask_rule import MaskRule
-from headscape.huggingface.position_table import NAMES
-from headscape.huggingface.running_sums import streams
+from headscape.huggingface.attend.biased_families import NAMES
+from headscape.huggingface.attend.mask_rule import MaskRule
+from headscape.huggingface.inject.running_sums import streams
 from headscape.kernels.assemble import assemble
+from headscape.models.transformers.observed_call import ENCODING
 
-ENCODING = "headscape_encoding"
-"""The attention module's child, and the field of the config."""
 INPUT, CACHE = "headscape_input", "headscape_cache"
 """Keyword arguments of the attention function."""
 
@@ -32,7 +31,7 @@ def argument_names(module: nn.Module) -> list[str]:
 
 
 @dataclass(frozen=True)
-class HandOver:
+class InjectionHook:
     """A hook before an attention module: takes its own position away, adds input and cache."""
 
     names: list[str]
@@ -109,8 +108,9 @@ def encoded_inputs(
     *,
     softcap: float | None,
     sink: Tensor | None,
+    observed: bool = False,
 ) -> AttentionCall:
-    """Return what the attention of one layer is a function of."""
+    """Return what the attention of one layer is a function of; `observed` as in `assemble`."""
     positions, visible = rule.positions, rule.visible
     if encoding.shape.causal != visible.causal and positions.q.shape[1] > 1:
         kind = "causal" if encoding.shape.causal else "bidirectional"
@@ -128,5 +128,50 @@ def encoded_inputs(
     )
     return assemble(
         encoding, q, k, v, positions, visible, streams=(asking, asked), model_scale=scale,
-        softcap=softcap, sink=sink,
+        softcap=softcap, sink=sink, observed=observed,
     )  # fmt: skip
+
+
+AT_INPUT = "headscape_positions"
+"""The first layer's child."""
+
+
+class PositionTable(nn.Module):
+    """What an encoding adds to the embeddings; zeros unless it acts at the input."""
+
+    def __init__(self, encoding: Encoding, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.encoding = encoding
+        self.tokens = (tokens,)  # a tuple, so that its weight is not listed twice
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        """Return the vectors to add, in the dtype of the token embeddings."""
+        weight = self.tokens[0].weight
+        nothing = torch.zeros(
+            *position_ids.shape, weight.shape[1], dtype=weight.dtype, device=weight.device
+        )
+        return self.encoding.embed(nothing, position_ids)
+
+
+@dataclass(frozen=True)
+class Embed:
+    """A hook before a model's first layer: adds positions to its input."""
+
+    names: list[str]
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[()], dict[str, Any]]:
+        """Return the changed arguments."""
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        encoding = getattr(module, AT_INPUT)
+        at = MaskRule.unpack(given["attention_mask"]).positions.q
+        given[self.names[0]] = encoding.embed(given[self.names[0]], at)
+        return (), given
+
+
+def add_before(layer: nn.Module, encoding: Encoding) -> None:
+    """Add an encoding's positions to the input of a model's first layer."""
+    if not hasattr(layer, AT_INPUT):
+        layer.register_forward_pre_hook(Embed(argument_names(layer)), with_kwargs=True)
+    setattr(layer, AT_INPUT, encoding)

@@ -11,7 +11,13 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    GenerationMixin,
+    PreTrainedModel,
+)
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
@@ -19,10 +25,13 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from headscape.encodings.base import Encoding, Shape
 from headscape.encodings.building import make
 from headscape.errors import InputError
-from headscape.huggingface.exported_attention import HeadscapeAttention, refuse_backend
-from headscape.huggingface.exported_cache import check_cache
-from headscape.huggingface.exported_config import HeadscapeConfig
-from headscape.huggingface.exported_places import place_tokens
+from headscape.huggingface.export.exported_attention import (
+    HeadscapeAttention,
+    check_cache,
+    lay_out,
+    refuse_backend,
+)
+from headscape.huggingface.export.exported_config import HeadscapeConfig
 
 
 class HeadscapeBlock(GradientCheckpointingLayer):
@@ -118,16 +127,16 @@ class HeadscapeModel(HeadscapePreTrainedModel):
         if past is not None:
             check_cache(past)
         old = 0 if past is None else int(past.get_seq_length())
-        placed = place_tokens(x, old, attention_mask, position_ids)
+        layout = lay_out(x, old, attention_mask, position_ids)
         at_input = self.encodings[0]
         assert isinstance(at_input, Encoding)
-        x = at_input.embed(x, placed.at)
+        x = at_input.embed(x, layout.at)
         states: list[Tensor] = []
         every: list[Tensor | None] = []
         for index, block in zip(self.config.layers, self.blocks, strict=True):
             states.append(x)
             encoding = self.encodings[index]
-            x, weights = block(x, encoding, placed, past, weights=bool(output_attentions))
+            x, weights = block(x, encoding, layout, past, weights=bool(output_attentions))
             every.append(weights)
         x = self.norm(x)
         out = BaseModelOutputWithPast(
@@ -219,3 +228,10 @@ def build_encodings(config: HeadscapeConfig) -> list[Encoding]:
 def as_fields(read: dict[str, Any]) -> dict[str, Any]:
     """Return fields as read from JSON with tuples in place of lists."""
     return {name: tuple(v) if isinstance(v, list) else v for name, v in read.items()}
+
+
+def register_exported() -> None:
+    """Let AutoConfig, AutoModel and AutoModelForCausalLM open exported models."""
+    AutoConfig.register(HeadscapeConfig.model_type, HeadscapeConfig, exist_ok=True)
+    AutoModel.register(HeadscapeConfig, HeadscapeModel, exist_ok=True)
+    AutoModelForCausalLM.register(HeadscapeConfig, HeadscapeForCausalLM, exist_ok=True)

@@ -1,5 +1,7 @@
 """What a published model's attention is called with, in one layer."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +10,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headscape.call.bias import Bias
+from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, QueriesAndKeys
 from headscape.encodings.context import Project
+
+ENCODING = "headscape_encoding"
+"""The child of an attention module that `set_encoding` put in, and the field of the config."""
+ENCODING_NAME = "headscape_encoding_name"
+"""The attribute of the same module with the encoding's name in the table."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,6 +75,10 @@ class ObservedCall:
     sink: Float[Tensor, " h"] | None = None
     relative: Relative | None = None
     """Where `bias` comes from, if it reads queries and keys."""
+    injected: AttentionCall | None = None
+    """The whole call, in a layer whose encoding `set_encoding` put in: our own code made it."""
+    encoding: Encoding | None = None
+    """That encoding."""
 
     def bias_of(self, encoding: Encoding, positions: Positions) -> Bias | None:
         """Return the bias that an encoding adds to the scores of this call."""
@@ -91,9 +103,72 @@ class ObservedCall:
         return every.tril(keys - queries) if self.causal else every
 
 
+Listener = Callable[[AttentionCall, Encoding | None], None]
+_LISTENERS: list[Listener] = []
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Have our own attention in a transformers model report its calls while the context is open."""
+    _LISTENERS.append(listener)
+    try:
+        yield
+    finally:
+        _LISTENERS.pop()
+
+
+def listener() -> Listener | None:
+    """Return who is to be told of a call of our own attention, with the encoding put into it."""
+    return _LISTENERS[-1] if _LISTENERS else None
+
+
 class Captured(Exception):  # noqa: N818 - it reports a result, not an error
     """Leaves a forward pass with the arguments of its attention."""
 
     def __init__(self, q: Any, k: Any) -> None:
         super().__init__()
         self.q, self.k = q, k
+
+
+def split_mask(mask: Tensor | None, queries: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
+    """Return what a mask lets a query see, and what it adds to the scores of seen keys."""
+    if mask is None:
+        return None, None
+    mask = mask[..., :keys]
+    if mask.dtype == torch.bool:
+        return mask.expand(-1, -1, queries, -1), None
+    seen = mask > torch.finfo(mask.dtype).min / 4
+    added = mask.masked_fill(~seen, 0.0)
+    return seen.expand(-1, -1, queries, -1), added if bool(added.any()) else None
+
+
+def with_bias(bias: Tensor | None, more: Tensor | None) -> Tensor | None:
+    """Return the sum of two biases, either of which may be missing."""
+    if bias is None or more is None:
+        return more if bias is None else bias
+    return bias + more
+
+
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """Return [b t h e] merged to [b t d] as [b h t e]."""
+    return x.reshape(*x.shape[:-1], -1, head_dim).transpose(1, 2)
+
+
+def custom_attention(
+    module: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    bias: Tensor | None,
+    unrotated: tuple[Tensor, Tensor] | None = None,
+    rotation: tuple[Tensor, Tensor] | None = None,
+) -> ObservedCall:
+    """Return a call from what a family's forward computes; `mask` as the family writes it."""
+    seen, _ = split_mask(mask, q.shape[2], k.shape[2])
+    causal = bool(getattr(module, "is_causal", False))
+    return ObservedCall(
+        module=module, q=q, k=k, v=v, scale=scale, causal=causal, mask=seen, bias=bias,
+        unrotated=unrotated, rotation=rotation,
+    )  # fmt: skip

@@ -19,11 +19,10 @@ from headscape.encodings.learned import Learned
 from headscape.encodings.rope import RoPE
 from headscape.errors import InputError, at_least
 from headscape.gpt2 import GPT2
-from headscape.huggingface.card_facts import evaluation as evaluation_of
-from headscape.huggingface.card_facts import losses, training, write_picture
-from headscape.huggingface.export_files import write_both_tokenizers, write_code, write_model
-from headscape.huggingface.model_card import Card
-from headscape.huggingface.stock_architecture import CLASSES, choose
+from headscape.huggingface.export.export_files import write_both_tokenizers, write_code, write_model
+from headscape.huggingface.export.model_card import Card, losses, training, write_picture
+from headscape.huggingface.export.model_card import evaluation as evaluation_of
+from headscape.huggingface.export.stock_architecture import CLASSES, choose
 from headscape.io import atomic
 from headscape.io.progress import SlowBar
 from headscape.models.gpt2_model import GPT2Model

@@ -5,15 +5,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 
+from headscape.data.tokenize import tokenizer as ours
+from headscape.data.tokenize.byte_tokenizer import END_OF_TEXT
+from headscape.data.tokenize.gpt2_bpe import gpt2
+from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.gpt2.exported_weights import ENTRY, TOKENIZER, Exported
 from headscape.gpt2.safetensors_stream import write_stream
 from headscape.gpt2.stock_layouts import to_layout
 from headscape.gpt2.weights import WEIGHTS, sha256
-from headscape.huggingface.exported_tokenizer import write_tokenizer
-from headscape.huggingface.stock_architecture import CLASSES, sinusoidal_table
+from headscape.huggingface.export.stock_architecture import CLASSES, sinusoidal_table
 from headscape.io import atomic
 from headscape.models.gpt2_model import GPT2Model
 
@@ -57,7 +61,7 @@ def write_model(
         ENTRY: entry.to_json(),
     }
     if chosen == "headscape":
-        from headscape.huggingface.exported_config import HeadscapeConfig
+        from headscape.huggingface.export.exported_config import HeadscapeConfig
 
         config = gpt2.config
         written = HeadscapeConfig(
@@ -116,7 +120,7 @@ def encoding_numbers(gpt2: GPT2) -> tuple[list[dict[str, Any]], list[int], list[
 
 def write_code(part: Path, gpt2: GPT2) -> None:
     """Write the model's class as one file, and say so in config.json."""
-    from headscape.huggingface.self_contained import modeling_file
+    from headscape.huggingface.export.self_contained import modeling_file
 
     names = [kind["name"] for kind in encoding_numbers(gpt2)[0]]
     atomic.write_text(part / f"{MODELING}.py", modeling_file(names))
@@ -140,3 +144,73 @@ def write_both_tokenizers(model: GPT2Model, part: Path, positions: int) -> None:
 def _plain(value: Any) -> Any:
     """Return a value as JSON reads it back."""
     return json.loads(json.dumps(value))
+
+
+def write_tokenizer(tokenizer: ours.Tokenizer, folder: Path, positions: int) -> None:
+    """Write tokenizer.json and tokenizer_config.json; `positions` is the longest input."""
+    from transformers import PreTrainedTokenizerFast
+
+    built = as_tokenizers(tokenizer)
+    end = tokenizer.end_of_text
+    word = None if end is None else built.id_to_token(end)
+    PreTrainedTokenizerFast(
+        tokenizer_object=built,
+        bos_token=word,
+        eos_token=word,
+        pad_token=word,
+        model_max_length=positions,
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+        add_prefix_space=False,
+        model_input_names=["input_ids", "attention_mask"],
+    ).save_pretrained(folder)
+
+
+def as_tokenizers(tokenizer: ours.Tokenizer) -> Tokenizer:
+    """Return the same tokenizer as an object of the package `tokenizers`."""
+    described = tokenizer.describe()
+    kind = described["kind"]
+    if kind not in BUILDERS:
+        raise InputError(f"a tokenizer of kind {kind!r} cannot be exported.")
+    built = BUILDERS[kind](described)
+    if kind != "published":
+        built.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+        assert built.token_to_id(END_OF_TEXT) == tokenizer.end_of_text
+    return built
+
+
+def _bytes(_: dict[str, Any]) -> Tokenizer:
+    """Return a byte-level BPE without merges whose token of a byte is the byte."""
+    letters = _letters()
+    vocabulary = {letters[byte]: byte for byte in range(256)}
+    built = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    built.decoder = decoders.ByteLevel()
+    return built
+
+
+def _letters() -> dict[int, str]:
+    """Return the character by which GPT-2's byte-level alphabet writes each byte.
+
+    Printable bytes are themselves; the others are the characters from 256 on, in order.
+    """
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    found = {byte: chr(byte) for byte in printable}
+    return found | {byte: chr(256 + place) for place, byte in enumerate(others)}
+
+
+def _from_json(described: dict[str, Any]) -> Tokenizer:
+    return Tokenizer.from_str(described["json"])
+
+
+def _gpt2(_: dict[str, Any]) -> Tokenizer:
+    return Tokenizer.from_str(gpt2().to_str())
+
+
+BUILDERS: dict[str, Callable[[dict[str, Any]], Tokenizer]] = {
+    "bytes": _bytes,
+    "bpe": _from_json,
+    "gpt2": _gpt2,
+    "published": _from_json,
+}
