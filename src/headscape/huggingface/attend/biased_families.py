@@ -1,15 +1,23 @@
-"""T5's bias as a table by distance, in place of a tensor of heads x queries x keys.
+"""Families whose bias reaches our attention as numbers by distance or by key.
 
-The interface hands `position_bias` on as [1, h, t, s]. The T5 families compute it from one number
-per head and distance; while our attention is chosen they compute [1, h, 1, t + s - 1] instead: the
-value of every k - q, ascending. For one query that is the row itself. Cross-attention, which has no
-bias, gets [1, h, 1, 1] in place of zeros.
+The interface hands T5's `position_bias` on as [1, h, t, s]. The T5 families compute it from one
+number per head and distance; while our attention is chosen they compute [1, h, 1, t + s - 1]
+instead: the value of every k - q, ascending. For one query that is the row itself. Cross-attention,
+which has no bias, gets [1, h, 1, 1] in place of zeros. A bias that a different family writes out is
+read as a table if it is one.
 
-A bias that another family writes out is read as a table if it is one.
+BLOOM's attention does not go through the interface:
+
+    scores_ij = q_i . k_j / sqrt(e) + slope j
+
+If our attention is selected, its mask is a packed rule. BLOOM's attention module then calls our
+attention function and passes its ALiBi term, one number per head and key. BLOOM's own code would
+write out heads x queries x keys several times. Which families these are is in their records
+(models/transformers/families.py).
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -21,26 +29,27 @@ from torch import Tensor
 from headscape.call.bias import Toeplitz
 from headscape.errors import InputError
 from headscape.huggingface.attend.mask_rule import MaskRule, is_packed
+from headscape.models.transformers.families import FAMILIES, Family
 
 NAMES = ("headscape", "headscape-or-sdpa")
 """What `attn_implementation` may be for our attention to run."""
-FAMILIES = {
-    "t5": "T5Attention",
-    "mt5": "MT5Attention",
-    "umt5": "UMT5Attention",
-    "switch_transformers": "SwitchTransformersAttention",
-    "pop2piano": "Pop2PianoAttention",
-}
 
 
 def keep_tables() -> None:
     """Let the attention of the T5 families hand over tables while our attention is chosen."""
-    for family, name in FAMILIES.items():
-        kind = getattr(import_module(f"transformers.models.{family}.modeling_{family}"), name)
+    for _, kind in _classes(lambda family: family.bias_by_distance):
         if not hasattr(kind.compute_bias, "__wrapped__"):
             kind.compute_bias = _by_distance(kind.compute_bias)
             if "position_bias" in inspect.signature(kind.forward).parameters:
                 kind.forward = _without_zeros(kind.forward)
+
+
+def _classes(chosen: Callable[[Family], bool]) -> Iterator[tuple[Any, Any]]:
+    """Yield the module and the attention class of every family that is chosen by its record."""
+    for name in (name for family in FAMILIES if chosen(family) for name in family.attention):
+        package, _, kind = name.partition(".")
+        module = import_module(f"transformers.models.{package}.modeling_{package}")
+        yield module, getattr(module, kind)
 
 
 def _ours(module: Any) -> bool:
@@ -91,15 +100,13 @@ def read_table(bias: Tensor, rule: MaskRule) -> Toeplitz | None:
 
 
 def join_interface(attention: Callable[..., tuple[Tensor, None]]) -> None:
-    """Let BLOOM's attention call `attention` where the mask is a packed rule."""
-    from transformers.models.bloom import modeling_bloom
-
-    kind = modeling_bloom.BloomAttention
-    if not hasattr(kind.forward, "__wrapped__"):
-        kind.forward = _through(kind.forward, attention)
-        # This lets BLOOM select our attention; transformers still refuses sdpa and flash for it.
-        base = modeling_bloom.BloomPreTrainedModel
-        base._can_set_attn_implementation_cached_value = True  # noqa: SLF001
+    """Let the attention of BLOOM call `attention` where the mask is a packed rule."""
+    for module, kind in _classes(lambda family: family.bias_by_key):
+        if not hasattr(kind.forward, "__wrapped__"):
+            kind.forward = _through(kind.forward, attention)
+            # This lets it select our attention; transformers still refuses sdpa and flash for it.
+            base = getattr(module, kind.__name__.replace("Attention", "PreTrainedModel"))
+            base._can_set_attn_implementation_cached_value = True  # noqa: SLF001
 
 
 def _through(forward: Any, attention: Callable[..., tuple[Tensor, None]]) -> Any:

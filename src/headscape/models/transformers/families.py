@@ -71,6 +71,8 @@ class Family:
     """The child with T5's table of buckets, an Embedding, or a Linear of one-hot buckets."""
     bias_by_distance: bool = False
     """Whether `compute_bias` gives T5's bias, one number per head and distance."""
+    bias_by_key: bool = False
+    """Whether its forward takes ALiBi as one number per head and key, as our attention can."""
 
 
 def family_of(module: nn.Module) -> Family:
@@ -392,6 +394,7 @@ FAMILIES: tuple[Family, ...] = (
         read=_read_bloom,
         result="dense",
         alibi=({"slopes": "fairseq"},),
+        bias_by_key=True,
     ),
     Family(
         attention=("mpt.MptAttention",),
