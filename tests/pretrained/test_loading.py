@@ -485,3 +485,12 @@ def test_two_models_are_not_observed_at_once() -> None:
     outer, inner = (load(FAMILIES["llama"].build()) for _ in range(2))
     with pytest.raises(InputError, match="observe one at a time"):
         outer.observe(tokens(), [0], lambda *_: inner.observe(tokens(), [0], lambda *_: None))
+
+
+def test_loading_runs_an_attention_module_twice() -> None:
+    """Once in the model's forward, and once up to its attention with all angles 0."""
+    theirs, ran = FAMILIES["llama"].build(), []
+    for layer in theirs.model.layers:
+        layer.self_attn.q_proj.register_forward_hook(lambda *_: ran.append(1))
+    load(theirs)
+    assert len(ran) == 2 * len(theirs.model.layers)

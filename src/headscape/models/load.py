@@ -38,11 +38,13 @@ def load(
 ) -> LoadedModel:
     """Open a model.
 
-    `source` is the folder of a training run, a folder that `save`, `save_pretrained` or `export`
-    wrote, a folder of Hugging Face GPT-2 weights, `hf:FOLDER` or `hf:FILE.gguf` for a model that
-    transformers loads, or a `GPT2` or transformers model in memory. `step` chooses a checkpoint of
-    a run (default: the newest good one). `tokenizer` ("bytes", "gpt2", a tokenizer of ours or of
-    transformers) is for models without their own.
+    Args:
+        source: The folder of a training run, a folder that `save`, `save_pretrained` or `export`
+            wrote, a folder of Hugging Face GPT-2 weights, `hf:FOLDER` or `hf:FILE.gguf` for a model
+            that transformers loads, or a `GPT2` or transformers model in memory.
+        step: Which checkpoint of a run; the newest good one by default.
+        tokenizer: For a model without its own: "bytes", "gpt2", a tokenizer of ours or of
+            transformers.
 
     Example:
         >>> import headscape as hs
@@ -72,10 +74,12 @@ def load(
     return _open_weights(folder, chosen)
 
 
-def stretch(model: LoadedModel, extension: str) -> StretchedModel:
-    """A RoPE model with its frequencies stretched to the length it reads.
+def stretch(model: LoadedModel, extension: str) -> LoadedModel:
+    """Return a RoPE model with its frequencies stretched to the length it reads.
 
-    `extension` is linear, ntk, dynamic or yarn; `yarn:8` stretches by 8 at every length.
+    Args:
+        model: What `load` returned.
+        extension: linear, ntk, dynamic or yarn; `yarn:8` stretches by 8 at every length.
 
     Example:
         >>> import headscape as hs

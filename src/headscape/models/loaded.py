@@ -64,11 +64,17 @@ class LoadedModel(Model, ABC):
     ) -> "Capture":
         """Run one sequence and keep what every chosen head does with it.
 
-        The sequence is `text` (or token numbers); without one, `length` tokens of the validation
-        text: at a random place given by `seed`, or the beginning of a `document`. A speech model
-        takes an array as `text`; without one, `length` frames of noise from `seed`. Layers and
-        heads count from 0 and -1 is the last. With `resolution`, maps are reduced to that many
-        cells a side while they are computed; `window` (queries, keys) is then kept exactly besides.
+        Args:
+            text: A text or token numbers; for a speech model an array of sound. Without one, text
+                of the validation split, or for a speech model noise.
+            length: Tokens or frames, if `text` is not given or is longer.
+            seed: Chooses the place in the validation text, or the noise.
+            document: The number of a document of the validation text, read from its beginning.
+            layers: Counted from 0 and -1 is the last; a number, several, "last" or "all".
+            heads: The same for heads.
+            quantities: Which maps are kept.
+            resolution: Reduces maps to that many cells a side while they are computed.
+            window: (queries, keys) that are then kept exactly besides.
 
         Example:
             >>> import headscape as hs
@@ -99,9 +105,10 @@ class LoadedModel(Model, ABC):
     ) -> "HeadMeasures":
         """Return numbers per layer and head with 95% intervals over sequences.
 
-        The sequences are windows of `text`, or of the validation text. Options: corpus, sequences,
-        length, drift (multiples of the trained length), effects (sequences on which each head is
-        changed in turn).
+        Args:
+            text: What the sequences are windows of; the validation text by default.
+            **options: corpus, sequences, length, drift (multiples of the trained length), effects
+                (sequences on which each head is changed in turn).
 
         Example:
             >>> import headscape as hs
@@ -120,9 +127,12 @@ class LoadedModel(Model, ABC):
         """New tokens, one at a time; `sampling`: temperature, top_k, top_p, seed, stop."""
 
     def write(self, prompt: str = "", *, length: int = 200, **sampling: Any) -> Iterator[str]:
-        """Continue a prompt and give the new text in parts, until `length` tokens or the end.
+        """Continue a prompt and give the new text in parts.
 
-        `sampling`: temperature (0 takes the likeliest token), top_k, top_p, seed.
+        Args:
+            prompt: The text to continue.
+            length: Most new tokens; it ends earlier at the end-of-text token.
+            **sampling: temperature (0 takes the likeliest token), top_k, top_p, seed.
         """
         tokenizer = self.tokenizer
         if tokenizer is None:
@@ -166,7 +176,7 @@ class LoadedModel(Model, ABC):
         return prompt + "".join(self.write(prompt, length=length, **sampling))
 
     def save(self, folder: Path | str) -> Path:
-        """Write weights, conventions and tokenizer to a folder that `load` opens."""
+        """Write weights, conventions and tokenizer to `folder`, which `load` opens; return it."""
         raise InputError(f"{self.spec.name} cannot be saved: only our own GPT2 models can.")
 
     def __repr__(self) -> str:

@@ -66,7 +66,12 @@ def register() -> None:
 
 
 def set_attention(model: Any, name: str = "headscape") -> None:
-    """Register, and make a transformers model use our attention or raise InputError."""
+    """Register our attention and make a model use it, or raise InputError with the reason.
+
+    Args:
+        model: A transformers model.
+        name: "headscape", or "headscape-or-sdpa" to pass on what our kernels do not serve.
+    """
     register()
     if name not in NAMES:
         raise InputError(f"attention must be one of {', '.join(NAMES)}, got {name!r}.")

@@ -112,9 +112,15 @@ def set_encoding(
 ) -> None:
     """Replace the position encoding of a Llama-, GPT-2-, NeoX-, BERT- or T5-type model.
 
-    `encoding` is a name or a schedule of layers ("rope*3,nope"), `layers` count from 0 (-1 is the
-    last), `train_length` defaults to the config's max_position_embeddings. Learned parameters are
-    initialised as in our own models. T5's two stacks get the same encoding, layer by layer.
+    Learned parameters are initialised as in our own models. T5's two stacks get the same encoding,
+    layer by layer.
+
+    Args:
+        model: A transformers model, which is changed in place.
+        encoding: A name, or a schedule of layers such as "rope*3,nope".
+        layers: Which layers get it, counted from 0 (-1 is the last); all by default.
+        train_length: The length it is built for; the config's max_position_embeddings by default.
+        **fields: Fields of the encoding. RoPE takes base, pairing and fraction from the model.
     """
     sites = find_sites(model)
     count = len(sites.stacks[0])
@@ -236,10 +242,14 @@ def _put_at_input(model: Any, sites: PositionSites, inputs: list[Encoding]) -> N
 
 
 def load(folder: Path | str, **options: Any) -> Any:
-    """Return the model in a folder, as the class it was saved from.
+    """Return the model that was saved with one of our encodings, as the class it was saved from.
 
-    `options` go to from_pretrained. As with `headscape.load`, only safetensors files inside the
-    folder are opened and no code of the folder is run.
+    As with `headscape.load`, only safetensors files inside the folder are opened and no code of the
+    folder is run.
+
+    Args:
+        folder: What `save_pretrained` wrote.
+        **options: Go to from_pretrained.
     """
     import transformers
 
