@@ -76,7 +76,7 @@ def test_a_model_without_text_says_so() -> None:
 
 
 def test_a_text_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headscape import viewer
+    from headscape.viewer import view as viewer
 
     model = nano()
     choose = viewer.choose_tokens

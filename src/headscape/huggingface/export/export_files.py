@@ -9,8 +9,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 
 from headscape.data.tokenize import tokenizer as ours
+from headscape.data.tokenize.bpe import gpt2
 from headscape.data.tokenize.byte_tokenizer import END_OF_TEXT
-from headscape.data.tokenize.gpt2_bpe import gpt2
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.gpt2.exported_weights import ENTRY, TOKENIZER, Exported
