@@ -61,7 +61,7 @@ def write_model(
         ENTRY: entry.to_json(),
     }
     if chosen == "headscape":
-        from headscape.huggingface.export.exported_config import HeadscapeConfig
+        from headscape.huggingface.export.exported_config import FIELDS, HeadscapeConfig
 
         config = gpt2.config
         written = HeadscapeConfig(
@@ -76,13 +76,7 @@ def write_model(
             layers=layers,
             score_scale=config.scale,
             layer_norm_eps=config.norm_epsilon,
-            qk_norm=config.qk_norm,
-            qk_norm_over=config.qk_norm_over,
-            qk_norm_weight=config.qk_norm_weight,
-            qk_norm_layers=config.qk_norm_layers,
-            qk_norm_kind=config.qk_norm_kind,
-            qk_norm_per_head=config.qk_norm_per_head,
-            qk_norm_scale=config.qk_norm_scale,
+            **{name: getattr(config, name) for name in FIELDS if name.startswith("qk_norm")},
             **shared,
         )
     else:

@@ -264,7 +264,8 @@ class AttentionWatch:
         self._tell(
             ObservedCall(
                 module=module, q=q, k=k, v=call.v, scale=call.scale, causal=causal, mask=None,
-                softcap=call.softcap, sink=call.sink, injected=call, encoding=encoding,
+                window=call.visible.window, chunk=call.visible.chunk, softcap=call.softcap,
+                sink=call.sink, injected=call, encoding=encoding,
             )
         )  # fmt: skip
 

@@ -361,7 +361,7 @@ def _conformer_still(module: Any, given: Given) -> Given | None:
 
 
 def _adjust_conformer(call: ObservedCall) -> ObservedCall:
-    """The Conformers: Transformer-XL's bias in one setting, Shaw's keys in another.
+    """The Conformers: Transformer-XL's bias in one setting, Shaw's keys in the other.
 
     In the first they add u to the queries; here u . k_j is part of the bias, as in our encoding.
     """

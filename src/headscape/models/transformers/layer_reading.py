@@ -10,6 +10,7 @@ from headscape.call.bias import Bias, Pairwise, Slope
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, Shape, Side, kinds, make
+from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.models.model import LayerSpec
 from headscape.models.transformers.bias_reader import read_alibi, read_buckets, read_relative
 from headscape.models.transformers.families import family_of
@@ -129,22 +130,23 @@ def read_layer(
             name=name, encoding=call.encoding, at_input=at_input if acts_there else None
         )
     shape = shape_of(call, config)
-    heat = temperature_fields(call, config)
+    temperature = temperature_fields(call, config)
     found: Encoding | None
     if call.relative is not None:
         found, name = read_relative(call, body, config, shape), call.relative.name
     elif call.bias is not None:
-        found = read_buckets(call, body, config, shape) or read_alibi(call, shape)
-        name = "t5" if found is not None and found.title == "T5 buckets" else "alibi"
+        found, name = read_buckets(call, body, config, shape), "t5"
+        if found is None:
+            found, name = read_alibi(call, shape), "alibi"
     elif rotates(call):
-        found, name = read_rotary(call, config, layer, shape, heat), "rope"
+        found, name = read_rotary(call, config, layer, shape, temperature), "rope"
     else:
-        found, name = make("nope", shape, heat), "nope"
+        found, name = make("nope", shape, temperature), "nope"
     if found is None or not same_growth(call, found):
         unknown = Unrecognised(shape, Unrecognised.config_type())
         return LayerReading(name=UNKNOWN, encoding=unknown)
     if name == "nope" and at_input is not None:
-        name = "sinusoidal" if at_input.title == "Sinusoidal" else "learned"
+        name = "sinusoidal" if isinstance(at_input, Sinusoidal) else "learned"
         return LayerReading(name=name, encoding=found, at_input=at_input)
     return LayerReading(name=name, encoding=found)
 

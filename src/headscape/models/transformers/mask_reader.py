@@ -24,36 +24,24 @@ def read_visible(
 
     Padding, where `real` is False, is a group of its own.
     """
-    if real is not None and call.mask is not None:
-        return _read_padded(call.mask, positions, layer, real)
+    group = None if real is None else torch.where(real, 0, -1)
     if call.mask is None:
-        group = None if real is None else torch.where(real, 0, -1)
         return Visible(call.causal, group, group, call.window if call.flash else None)
-    ahead, behind = _reach(call.mask, positions)
+    # What padding sees has no meaning: some families let it see everything.
+    mask = call.mask if real is None else call.mask & real[:, None, :, None]
+    ahead, behind = _reach(mask, positions)
     # One token has nothing ahead of it, so the mask does not say.
     causal = ahead == 0 and (positions.bounds[0] < 0 or call.causal)
-    window = Visible(causal, window=max(ahead, behind) + 1)
-    for visible in (Visible(causal), window, Visible(causal, chunk=_chunk(call))):
-        if _follows(call.mask, visible, positions):
+    rules = [Visible(causal, group, group, window) for window in (None, max(ahead, behind) + 1)]
+    if real is None:
+        rules.append(Visible(causal, chunk=_chunk(call)))
+    for visible in rules:
+        if _follows(mask, visible, positions):
             return visible
+    other = "chunks" if real is None else "one of these beside its padding"
     raise InputError(
         f"layer {layer} has a mask that is neither causal nor bidirectional, a sliding window or "
-        f"chunks: it cannot be read."
-    )
-
-
-def _read_padded(mask: Tensor, positions: Positions, layer: int, real: Tensor) -> Visible:
-    group = torch.where(real, 0, -1)
-    # What padding sees has no meaning: some families let it see everything.
-    shown = mask & real[:, None, :, None]
-    ahead, behind = _reach(shown, positions)
-    for window in (None, max(ahead, behind) + 1):
-        visible = Visible(ahead == 0, group, group, window)
-        if _follows(shown, visible, positions):
-            return visible
-    raise InputError(
-        f"layer {layer} has a mask that is neither causal nor bidirectional or a sliding window "
-        f"beside its padding: it cannot be read."
+        f"{other}: it cannot be read."
     )
 
 

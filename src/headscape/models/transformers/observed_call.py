@@ -118,7 +118,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def listener() -> Listener | None:
-    """Return who is to be told of a call of our own attention, with the encoding put into it."""
+    """Return what our own attention reports a call and its injected encoding to, or None."""
     return _LISTENERS[-1] if _LISTENERS else None
 
 

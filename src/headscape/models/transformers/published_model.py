@@ -50,46 +50,41 @@ class PublishedModel(LoadedModel):
 
     @cached_property
     def spec(self) -> Spec:
-        """Sizes from the config, encodings and conventions as they were read."""
-        if self._reading is None:
-            return self._unread()
-        calls, layers = self._reading.calls, self._reading.layers
-        shown = layers[-1].at_input or layers[-1].encoding
+        """Encodings and conventions as they were read; sizes of a family without a reader."""
+        config, reading = self._config, self._reading
+        shared: dict[str, Any] = {
+            "name": self._name,
+            "width": config.hidden_size,
+            "vocabulary": getattr(config, "vocab_size", None) or 0,
+            "train_length": trained_length(config),
+            "trained": self._trained,
+        }
         provenance = {"architecture": type(self.model).__name__}
-        if self._reading.at_input is not None:
-            provenance["input"] = self._reading.at_input.title
-        if self._reading.convolves:
+        if reading is None:
+            unknown = LayerSpec(encoding=UNKNOWN, conventions={}, claims={}, shows="final")
+            return Spec(
+                layers=(unknown,) * config.num_hidden_layers,
+                heads=config.num_attention_heads,
+                head_dim=config.hidden_size // config.num_attention_heads,
+                causal=self.model.can_generate() and not self.model.config.is_encoder_decoder,
+                shows="final",
+                provenance=provenance,
+                **shared,
+            )
+        if reading.at_input is not None:
+            provenance["input"] = reading.at_input.title
+        if reading.convolves:
             provenance["input"] = "positional convolution"
+        every = zip(reading.layers, reading.calls, strict=True)
+        layers = tuple(layer.spec(call) for layer, call in every)
         return Spec(
-            name=self._name,
-            layers=tuple(layer.spec(call) for layer, call in zip(layers, calls, strict=True)),
-            heads=calls[0].heads,
-            head_dim=calls[0].q.shape[-1],
-            width=self._config.hidden_size,
-            vocabulary=getattr(self._config, "vocab_size", None) or 0,
-            train_length=trained_length(self._config),
-            causal=is_causal(calls[0]),
-            shows=shown.shows or "final",
-            trained=self._trained,
+            layers=layers,
+            heads=reading.calls[0].heads,
+            head_dim=reading.calls[0].q.shape[-1],
+            causal=is_causal(reading.calls[0]),
+            shows=layers[-1].shows,
             provenance=provenance,
-        )
-
-    def _unread(self) -> Spec:
-        """The spec of a family that can only be scored, from the config."""
-        config = self._config
-        unknown = LayerSpec(encoding=UNKNOWN, conventions={}, claims={}, shows="final")
-        return Spec(
-            name=self._name,
-            layers=(unknown,) * config.num_hidden_layers,
-            heads=config.num_attention_heads,
-            head_dim=config.hidden_size // config.num_attention_heads,
-            width=config.hidden_size,
-            vocabulary=config.vocab_size,
-            train_length=trained_length(config),
-            causal=self.model.can_generate() and not self.model.config.is_encoder_decoder,
-            shows="final",
-            trained=self._trained,
-            provenance={"architecture": type(self.model).__name__},
+            **shared,
         )
 
     @property
@@ -193,7 +188,7 @@ class PublishedModel(LoadedModel):
         table = None if self._reading is None else self._reading.at_input
         rows = None if table is None else table.conventions().get("length")
         if isinstance(rows, int) and length > rows:
-            return f"{length} tokens are more than the model's table of {rows} positions holds."
+            return f"{length} tokens are more than the {rows} positions of the model's table."
         return None
 
     def cost(self, length: int) -> float:

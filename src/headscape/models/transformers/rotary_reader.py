@@ -35,18 +35,18 @@ def rotates(call: ObservedCall) -> bool:
     """Whether the model changes q by position; False in a layer without position."""
     if call.unrotated is None:
         return False
-    # A rotation changes a pair of dims by the size of its angle. A product of matrices of another
-    # batch size, as q comes from when a model is loaded, differs by roundings.
+    # A rotation changes a pair of dims by the size of its angle. A product of matrices of a
+    # different batch size, as q is when a model is loaded, differs by roundings.
     gap = (call.q - call.unrotated[0]).abs().amax()
     return bool(gap > 64 * torch.finfo(call.q.dtype).eps * call.q.abs().amax())
 
 
 def read_rotary(
-    call: ObservedCall, config: Any, layer: int, shape: Shape, heat: dict[str, Any]
+    call: ObservedCall, config: Any, layer: int, shape: Shape, temperature: dict[str, Any]
 ) -> Encoding | None:
     """RoPE with the conventions that reproduce this layer's rotation, or None.
 
-    `heat` contains the fields of the layer's temperature.
+    `temperature` contains the fields of the layer's temperature.
     """
     # In a model that mixes attention with other layers, the module knows its place among them.
     place = getattr(call.module, "layer_idx", None)
@@ -61,7 +61,11 @@ def read_rotary(
         for type_of in [bool if name == "truncate" else float]
     }
     fields |= {name: tuple(parameters[name]) for name in LISTS if scaling == "longrope"}
-    fields |= {"scaling": scaling, "base": float(parameters.get("rope_theta", 10_000.0)), **heat}
+    fields |= {
+        "scaling": scaling,
+        "base": float(parameters.get("rope_theta", 10_000.0)),
+        **temperature,
+    }
     original = parameters.get("original_max_position_embeddings")
     if scaling != "none" and original:
         fields["trained_length"] = int(original)
