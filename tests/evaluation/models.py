@@ -12,7 +12,7 @@ from headscape.data.dataset import Dataset
 from headscape.encodings import Side
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
-from headscape.models.losses import BLOCK, digest, losses_in_blocks
+from headscape.models.loaded import BLOCK, digest, losses_in_blocks
 from headscape.models.model import LayerSpec, Spec
 
 

@@ -12,7 +12,7 @@ from headscape.evaluation.held_out import HeldOut
 from headscape.evaluation.perplexity import TextJob, batches, bootstrap
 from headscape.evaluation.protocols import parse, plan
 from headscape.gpt2 import Cache
-from headscape.models.losses import BLOCK
+from headscape.models.loaded import BLOCK
 
 PROTOCOLS = ["nonoverlap", "last-5", "sliding-4", "sliding-1", "per-position"]
 

@@ -28,7 +28,6 @@ from headscape.call.definition import AttentionCall
 from headscape.encodings import Encoding
 from headscape.errors import InputError
 from headscape.models.transformers.families import Family, Given, family_of
-from headscape.models.transformers.mask_reader import chunk_of
 from headscape.models.transformers.observed_call import (
     ENCODING,
     Captured,
@@ -236,7 +235,7 @@ class AttentionWatch:
             growth=growth,
             window=more.get("sliding_window") or getattr(module, "sliding_window", None),
             flash=flash,
-            chunk=chunk_of(module),
+            chunk=_chunk_of(module),
             softcap=more.get("softcap"),
             sink=more.get("s_aux"),
         )
@@ -372,6 +371,16 @@ def _crosses(given: Given, q: Tensor, k: Tensor) -> bool:
     """Return whether keys come from a different sequence than queries."""
     names = ("key_value_states", "encoder_hidden_states")
     return q.shape[2] != k.shape[2] or any(given.get(name) is not None for name in names)
+
+
+def _chunk_of(module: Any) -> int | None:
+    """Return the length of the chunks that the config states for a layer (Llama 4), or None."""
+    config = getattr(module, "config", None)
+    types, at = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    if not types or at is None or types[at] != "chunked_attention":
+        return None
+    size = getattr(config, "attention_chunk_size", None)
+    return None if size is None else int(size)
 
 
 def _head_dim(module: Any) -> int:

@@ -20,12 +20,15 @@ from headscape.data.dataset import Dataset
 from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.errors import InputError
 from headscape.gpt2.generate import sample
-from headscape.models.loaded import LoadedModel, eval_mode
-from headscape.models.losses import digest, losses_in_blocks
+from headscape.models.loaded import LoadedModel, digest, eval_mode, losses_in_blocks
 from headscape.models.model import Edit, LayerSpec, Spec, Watch
 from headscape.models.transformers.attention_watch import AttentionWatch
-from headscape.models.transformers.layer_reading import UNKNOWN, LayerReading, trained_length
-from headscape.models.transformers.mask_reader import is_causal
+from headscape.models.transformers.layer_reading import (
+    UNKNOWN,
+    LayerReading,
+    is_causal,
+    trained_length,
+)
 from headscape.models.transformers.observed_call import ObservedCall
 from headscape.models.transformers.self_check import check_tokens, read_model
 

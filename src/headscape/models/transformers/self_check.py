@@ -7,6 +7,7 @@ from a wrong reading.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,20 +32,16 @@ LENGTH = 24
 """Tokens of the sequence; more than any exact range of T5's buckets."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ModelReading:
     """Every layer of a model as it was read, and its call on the check's sequence."""
 
-    def __init__(
-        self,
-        layers: list[LayerReading],
-        calls: list[ObservedCall],
-        at_input: Encoding | None,
-        *,
-        convolves: bool,
-    ) -> None:
-        """`convolves` is True if a convolution adds position to the input."""
-        self.layers, self.calls, self.at_input = layers, calls, at_input
-        self.convolves = convolves
+    layers: list[LayerReading]
+    calls: list[ObservedCall]
+    at_input: Encoding | None
+    """What is added to the token embeddings."""
+    convolves: bool
+    """Whether a convolution adds position to the input."""
 
 
 @torch.no_grad()
@@ -78,7 +75,7 @@ def read_model(
         check_layer(name, layer, reading, call, results[layer])
         layers.append(reading)
     every = [calls[layer] for layer in sorted(calls)]
-    return ModelReading(layers, every, at_input, convolves=table.convolves)
+    return ModelReading(layers=layers, calls=every, at_input=at_input, convolves=table.convolves)
 
 
 def _need_heads(name: str, body: nn.Module, config: Any) -> None:
