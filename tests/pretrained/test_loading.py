@@ -494,3 +494,13 @@ def test_loading_runs_an_attention_module_twice() -> None:
         layer.self_attn.q_proj.register_forward_hook(lambda *_: ran.append(1))
     load(theirs)
     assert len(ran) == 2 * len(theirs.model.layers)
+
+
+@pytest.mark.parametrize("name", ["factor", "rope_theta", "partial_rotary_factor"])
+def test_rotary_settings_must_be_numbers(name: str) -> None:
+    theirs = FAMILIES["llama"].build()
+    theirs.config.rope_parameters = {
+        "rope_type": "linear", "rope_theta": 1e4, "factor": 2.0, name: "x",
+    }  # fmt: skip
+    with pytest.raises(InputError, match=f"{name} in the config's rope_parameters must be a numb"):
+        load(theirs)

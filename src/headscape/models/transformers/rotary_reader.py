@@ -55,20 +55,19 @@ def read_rotary(
     if scaling is None or call.unrotated is None:
         return None
     fields: dict[str, Any] = {
-        name: type_of(parameters[name])
+        name: bool(parameters[name]) if name == "truncate" else _number(parameters, name)
         for name in NUMBERS
         if scaling != "none" and parameters.get(name) is not None
-        for type_of in [bool if name == "truncate" else float]
     }
     fields |= {name: tuple(parameters[name]) for name in LISTS if scaling == "longrope"}
     fields |= {
         "scaling": scaling,
-        "base": float(parameters.get("rope_theta", 10_000.0)),
+        "base": _number(parameters, "rope_theta", 10_000.0),
         **temperature,
     }
     original = parameters.get("original_max_position_embeddings")
     if scaling != "none" and original:
-        fields["trained_length"] = int(original)
+        fields["trained_length"] = int(_number(parameters, "original_max_position_embeddings"))
     if scaling == "longrope" and "factor" not in fields and original:
         fields["factor"] = config.max_position_embeddings / original
     fields |= {"scaling": "ntk", **parameters[NTK]} if NTK in parameters else {}
@@ -92,6 +91,13 @@ def rope_parameters(config: Any, layer: int) -> dict[str, Any]:
             f"Headscape reads models with one position per token."
         )
     return found
+
+
+def _number(parameters: dict[str, Any], name: str, default: float | None = None) -> float:
+    value = default if parameters.get(name) is None else parameters[name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{name} in the config's rope_parameters must be a number, got {value!r}.")
+    return float(value)
 
 
 def _try(call: ObservedCall, shape: Shape, fields: dict[str, Any]) -> Encoding | None:
@@ -123,11 +129,11 @@ def _fractions(call: ObservedCall, config: Any, parameters: dict[str, Any]) -> l
     found: list[float] = []
     if parameters.get("rope_type") == "proportional":
         # The whole head is rotated, most of its pairs by the angle 0.
-        return [float(parameters.get("partial_rotary_factor") or 1.0)]
+        return [(_number(parameters, "partial_rotary_factor", 1.0) or 1.0)]
     if call.rotation is not None:
         width = call.rotation[0].shape[-1]
         found += [width / head_dim, 2 * width / head_dim]
     if getattr(config, "rotary_dim", None):
         found.append(config.rotary_dim / head_dim)
-    found += [float(parameters.get("partial_rotary_factor") or 1.0), 1.0]
+    found += [(_number(parameters, "partial_rotary_factor", 1.0) or 1.0), 1.0]
     return [share for share in dict.fromkeys(found) if 0 < share <= 1]
