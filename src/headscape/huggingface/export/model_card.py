@@ -16,8 +16,8 @@ from headscape.io.table_text import markdown_text
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.loaded import LoadedModel
 from headscape.models.model import LayerSpec
-from headscape.training.config.train_config import TrainConfig
-from headscape.training.loop import metrics
+from headscape.training import metrics
+from headscape.training.config import TrainConfig
 from headscape.training.run import CONFIG, read_config
 
 PICTURE = "heads.png"
