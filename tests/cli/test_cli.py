@@ -281,7 +281,7 @@ def test_measures_are_numbers(call, small_run: Path, tmp_path: Path) -> None:
     rows = list(csv.DictReader(call("measure", out, "--csv").stdout.splitlines()))
     assert [(row["layer"], row["head"]) for row in rows[:2]] == [("1", "1"), ("1", "2")]
     assert len(rows) == 24
-    assert 0 <= float(rows[0]["shift_invariance"]) <= 1
+    assert 0 <= float(rows[0]["position_share"]) <= 1
 
 
 def test_text_comes_from_standard_input(small_run: Path, tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from headscape.data.tokenize.tokenizer import load_tokenizer
 from headscape.data.tokens.shards import Shard
 from headscape.errors import InputError
 from headscape.evaluation.journal import Journal
+from headscape.evaluation.row import read_all
 from headscape.evaluation.table import Table
-from headscape.evaluation.table.row_files import read_all
 from headscape.gpt2 import weights
 from headscape.io.json_file import read_json
 from headscape.training import checkpoint, metrics, provenance

@@ -82,7 +82,7 @@ def _table() -> None:
 def _layers(source: str) -> None:
     """Print the encoding and conventions of every layer, equal neighbours in one line."""
     import headscape
-    from headscape.measures.recognised import recognised
+    from headscape.measures.measure_model import recognised
 
     for line in recognised(headscape.load(source).spec):
         say(line)

@@ -55,7 +55,7 @@ def evaluate(
         out: Folder for the files.
     """
     import headscape as hs
-    from headscape.evaluation.table.table import check_folder
+    from headscape.evaluation.table import check_folder
 
     check_folder(out, reads=[corpus] if corpus else [])
     table = hs.evaluate(
@@ -92,7 +92,7 @@ def compare(
         out: Folder for the files.
     """
     import headscape as hs
-    from headscape.evaluation.table.table import check_folder
+    from headscape.evaluation.table import check_folder
 
     check_folder(out, reads=evaluations)
     _finish(hs.Table.read(*evaluations, quantity=quantity), out)

@@ -33,7 +33,7 @@ def measure(
 ) -> None:
     """Print one row per layer and head, both counted from 1.
 
-    Captures: shift-invariance, reach, the most similar head; several go below each other. A model:
+    Captures: position share, reach, the most similar head; several go below each other. A model:
     kernel, slash, sink, reach, entropy, induction and more, over many sequences, with intervals in
     CSV and JSON. `headscape atlas` shows the same as a page.
 
@@ -105,5 +105,5 @@ def _of_model(source: str, form: str, text: str | None, **options: object) -> st
 
     found = hs.load(source).measures(text, **options)
     if form == "md":
-        return found.to_markdown()
+        return found.to_markdown(first=1)
     return found.to_json() if form == "json" else found.to_csv(first=1)

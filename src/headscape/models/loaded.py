@@ -5,8 +5,9 @@ with block x vocabulary and not with length x vocabulary. Logits have the model'
 log-sum-exp over them and every sum after it are float64.
 """
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headscape.errors import InputError
@@ -23,11 +24,7 @@ from headscape.models.model import Model
 
 if TYPE_CHECKING:
     from headscape.captures.capture import Capture
-    from headscape.measures.head_measures import HeadMeasures
-import hashlib
-from collections.abc import Callable
-
-from jaxtyping import Float
+    from headscape.measures.measures import Measures
 
 
 @contextmanager
@@ -111,7 +108,7 @@ class LoadedModel(Model, ABC):
         self,
         text: str | Sequence[int] | np.ndarray | Tensor | None = None,
         **options: Any,
-    ) -> "HeadMeasures":
+    ) -> "Measures":
         """Return numbers per layer and head with 95% intervals over sequences.
 
         Args:
@@ -125,9 +122,9 @@ class LoadedModel(Model, ABC):
             >>> model.measures(list(range(200)), length=64, sequences=2)
             <measures of ALiBi: 2 layers x 12 heads>
         """
-        from headscape.measures.measure_heads import measure_heads
+        from headscape.measures.measure_model import measure_model
 
-        return measure_heads(self, text, **options)
+        return measure_model(self, text, **options)
 
     @abstractmethod
     def continuation(

@@ -10,30 +10,92 @@
 for a task `tasks` in place of `evaluation`, and `tasks-symbols` as a second plot; and for heat
 maps, which belong to one model each, `passkey-RUN.json`, `.csv`, `.png`, `.svg` and `.pdf`. Every
 file is written atomically, and equal rows give equal bytes.
+
+The paper's layout has lengths down and methods across, the best of each row in bold. A cell is the
+mean over seeds, with the sample standard deviation after it where there are several. "-" marks a
+length that a method cannot read; an empty cell was not measured.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
+from headscape.data.tasks import Task, task
 from headscape.errors import InputError
-from headscape.evaluation.table import row_files
-from headscape.evaluation.table.comparable import check
-from headscape.evaluation.table.layout import Cell, Layout
-from headscape.evaluation.table.notes import note
-from headscape.evaluation.table.table_plots import against_length, along_window, heat_map
-from headscape.evaluation.table.table_row import Quantity, Row, known_quantity
+from headscape.evaluation.row import (
+    SHARES,
+    Cell,
+    Quantity,
+    Row,
+    by_token,
+    check,
+    known_quantity,
+    read_all,
+    to_json,
+)
+from headscape.evaluation.table_plots import against_length, along_window, heat_map
 from headscape.io.output_file import KINDS, check_output, write_output
-from headscape.io.table_text import csv_text
+from headscape.io.table_text import markdown_text, one_line
 from headscape.io.terminal import printable
+from headscape.measures import record_table
 from headscape.plots.lengths import Depths, Lengths
 from headscape.plots.style import save as save_figure
 
 STEMS = ("evaluation", "tasks", "positions", "passkey", "needle")
 """How the names of a table's files begin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A table to be printed."""
+
+    columns: Sequence[str]
+    cells: Mapping[int, Sequence[Cell]]
+    """By length, in the order of the columns."""
+    best: Callable[[Sequence[float]], float] | None
+    """Chooses the best mean of a row; None for no bold cells."""
+    number: Callable[[float], str]
+    """Formats a value."""
+    note: str
+    """How the numbers were measured, in one sentence."""
+
+    def markdown(self) -> str:
+        """Return a Markdown table and its note."""
+        grid = record_table.markdown_grid(*self._grid("length", "**{}**", " ± "))
+        return f"{grid}\n{markdown_text(self.note)}\n"
+
+    def latex(self) -> str:
+        """Return a LaTeX tabular for the package booktabs, with its note as a comment."""
+        grid = record_table.latex_grid(*self._grid("Length", r"\textbf{{{}}}", r" $\pm$ "))
+        return f"% {one_line(self.note)}\n{grid}"
+
+    def html(self) -> str:
+        """Return an HTML table and its note."""
+        grid = record_table.html_grid(*self._grid("length", "<b>{}</b>", " ± "))
+        return f"{grid}<p>{escape(self.note)}</p>\n"
+
+    def _grid(self, corner: str, bold: str, between: str) -> tuple[list[str], list[list[str]]]:
+        """Return the heads of the columns, and a line of marked-up cells for each length."""
+        rows = [[str(n), *self._row(n, bold.format, between)] for n in self.cells]
+        return [corner, *self.columns], rows
+
+    def _row(self, length: int, bold: Callable[[str], str], between: str) -> list[str]:
+        cells = self.cells[length]
+        means = [c.mean for c in cells if c.mean is not None and not math.isnan(c.mean)]
+        best = self.number(self.best(means)) if means and self.best else ""
+        return [self._text(cell, best, bold, between) for cell in cells]
+
+    def _text(self, cell: Cell, best: str, bold: Callable[[str], str], between: str) -> str:
+        if cell.mean is None:
+            return "-" if cell.count else ""
+        text = self.number(cell.mean)
+        # Bold every cell that rounds to the best; never bold 0.
+        text = bold(text) if text == best and float(text) else text
+        return text if cell.spread is None else f"{text}{between}{self.number(cell.spread)}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -59,18 +121,26 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[Row], quantity: str | None = None) -> "Table":
-        """Arrange rows, each once; rows that cannot be compared are refused."""
-        found = tuple({row.key: row for row in rows}.values())
-        if not found:
+        """Arrange rows, each once; rows that cannot be compared are refused.
+
+        rows      models at lengths, all on texts or all on tasks
+        quantity  what is shown; default perplexity, for a task exact
+        """
+        unique = tuple({row.key: row for row in rows}.values())
+        if not unique:
             raise InputError("a table needs at least one row: give at least one evaluation.")
-        shown = known_quantity(quantity, found[0].kind)
-        check(found, shown)
-        return cls(rows=found, quantity=shown)
+        shown = known_quantity(quantity, unique[0].kind)
+        check(unique, shown)
+        return cls(rows=unique, quantity=shown)
 
     @classmethod
     def read(cls, *paths: Path | str, quantity: str | None = None) -> "Table":
-        """Merge evaluations, named by their folders or JSON files, into one table."""
-        return cls.of(row_files.read_all(map(Path, paths)), quantity)
+        """Merge evaluations into one table.
+
+        paths     folders or JSON files that `save` wrote
+        quantity  what is shown; default perplexity, for a task exact
+        """
+        return cls.of(read_all(map(Path, paths)), quantity)
 
     def __repr__(self) -> str:
         lengths = self.lengths
@@ -88,7 +158,12 @@ class Table:
         return sorted({row.length for row in self.rows})
 
     def cell(self, method: str, length: int, quantity: Quantity | None = None) -> Cell:
-        """Mean and spread over seeds."""
+        """Return mean and spread over seeds.
+
+        method    a column
+        length    a row
+        quantity  default the table's
+        """
         here = [row for row in self.rows if (row.method, row.length) == (method, length)]
         return Cell.of([row.value(quantity or self.quantity) for row in here])
 
@@ -97,7 +172,7 @@ class Table:
         # A heat map belongs to one model, so its cells are not means over seeds.
         plain = self.rows if self.rows[0].depth is None else ()
         seeds = {self.cell(row.method, row.length).count for row in plain}
-        return note(self.rows, quantity or self.quantity, seeds)
+        return _note(self.rows, quantity or self.quantity, seeds)
 
     def to_markdown(self) -> str:
         """The table in Markdown, with its note; for a task, one table per accuracy."""
@@ -112,20 +187,17 @@ class Table:
 
     def to_json(self) -> str:
         """Every row with all its fields, as `Table.read` reads it."""
-        return row_files.to_json(self.rows)
+        return to_json(self.rows)
 
     def to_csv(self) -> str:
         """Every row, with the quantity and its interval."""
         records = self._records()
-        return csv_text(list(records[0]), records)
+        return record_table.to_csv(list(records[0]), records)
 
     def to_frame(self) -> Any:
         """Every row as a pandas DataFrame, with the columns of `to_csv`."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise InputError("to_frame needs pandas: pip install pandas, or use to_csv.") from error
-        return pd.DataFrame(self._records())
+        records = self._records()
+        return record_table.to_frame(list(records[0]), records)
 
     def maps(self) -> dict[str, "Table"]:
         """A table per heat map, by the label of its model; empty for accuracies by length."""
@@ -138,7 +210,10 @@ class Table:
         }
 
     def plot(self, quantity: str | None = None) -> Lengths | Depths:
-        """The quantity against length, or one model's heat map."""
+        """Return the quantity against length, or one model's heat map.
+
+        quantity  default the table's
+        """
         shown = known_quantity(quantity or self.quantity, self.rows[0].kind)
         maps = self.maps()
         if len(maps) > 1:
@@ -236,3 +311,53 @@ def _write(stem: Path, texts: Mapping[str, str]) -> list[Path]:
     for path, text in paths.items():
         write_output(path, text, KINDS[path.suffix[1:]])
     return list(paths)
+
+
+def _note(rows: Sequence[Row], quantity: Quantity, seeds: Iterable[int]) -> str:
+    """How the numbers were measured, in one sentence; `seeds` are the cells' numbers of seeds."""
+    if rows[0].task is None:
+        parts = _text_parts(rows, quantity)
+    else:
+        parts = _task_parts(rows[0], task(rows[0].task), quantity)
+    counts = sorted({*seeds} - {0})
+    if counts and counts[-1] > 1:
+        parts.append(f"mean ± standard deviation over {'-'.join(map(str, counts))} seeds")
+    return "; ".join(parts) + "."
+
+
+def _text_parts(rows: Sequence[Row], quantity: Quantity) -> list[str]:
+    first = rows[0]
+    trained = sorted({row.train_length for row in rows if row.train_length is not None})
+    parts = [
+        f"{quantity} by protocol {first.protocol}",
+        f"corpus {first.corpus}",
+        "all whole windows" if first.longest is None else "the same tokens at every length",
+        f"{_span(row.tokens for row in rows if row.tokens)} tokens scored",
+    ]
+    if not by_token(quantity):
+        parts.append(f"{_span(row.bytes for row in rows if row.bytes)} bytes")
+    if trained:
+        parts.append(f"trained at {', '.join(map(str, trained))}")
+    return parts
+
+
+def _task_parts(first: Row, chosen: Task, quantity: Quantity) -> list[str]:
+    about = f"{chosen.name} ({chosen.level}): share of {SHARES[quantity]}"
+    if first.depth is not None:
+        name = first.method if first.seed is None else f"{first.method}, seed {first.seed}"
+        return [about, name, f"{first.examples} questions of each length and depth"]
+    low, high = chosen.train_lengths
+    parts = [
+        about,
+        f"{first.examples} questions of each length",
+        f"trained on lengths {low} to {high}",
+    ]
+    if chosen.guess:
+        parts.append(f"the commonest answer alone gets {chosen.guess:.2f}")
+    return parts
+
+
+def _span(counts: Iterable[int]) -> str:
+    """One number, or the smallest and the largest of several."""
+    ordered = sorted(set(counts)) or [0]
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((ordered[0], ordered[-1])))

@@ -21,7 +21,7 @@ from headscape.call.bias import Toeplitz
 from headscape.call.definition import AttentionCall
 from headscape.errors import InputError
 from headscape.kernels.attend import run
-from headscape.measures.layer_statistics import Progress
+from headscape.measures.sums import Progress
 from headscape.models.model import Edit, Editable, LayerSpec, Model
 
 VARIANTS: Final = ("removed", "kernel")
@@ -42,7 +42,7 @@ def causal_effects(
     tokens = torch.from_numpy(windows)
     own = model.losses(tokens, 0).mean(dim=1)
     heads = model.spec.heads
-    found = {name: np.zeros((len(kernels), len(windows), heads)) for name in VARIANTS}
+    changes = {name: np.zeros((len(kernels), len(windows), heads)) for name in VARIANTS}
     for layer, kernel in enumerate(kernels):
         variants = _variants(model.spec.layers[layer], kernel)
         edits = [
@@ -53,10 +53,10 @@ def causal_effects(
         asked = [(name, head) for name in variants for head in range(heads)]
         losses = model.edited_losses(tokens, 0, layer, edits)
         for (name, head), loss in zip(asked, losses, strict=True):
-            found[name][layer, :, head] = (loss.mean(dim=1) - own).numpy()
+            changes[name][layer, :, head] = (loss.mean(dim=1) - own).numpy()
             progress(1)
         progress((len(VARIANTS) - len(variants)) * heads)
-    return found
+    return changes
 
 
 def _variants(layer: LayerSpec, kernel: np.ndarray) -> tuple[str, ...]:

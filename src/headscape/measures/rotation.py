@@ -35,17 +35,6 @@ def closed_form(inputs: AttentionCall) -> Float[Tensor, "b h n"] | None:
     return inputs.scale * torch.cat([ahead[..., 1:].flip(-1), behind], dim=-1)
 
 
-def r_squared(
-    kernel: Float[Tensor, "b h n"], fit: Float[Tensor, "b h n"], count: Float[Tensor, " n"]
-) -> Float[Tensor, "b h"]:
-    """Return 1 - squares left / squares about the mean, every visible pair counting once."""
-    seen = count > 0
-    kernel, fit, n = kernel[..., seen], fit[..., seen], count[seen]
-    mean = (n * kernel).sum(dim=-1, keepdim=True) / n.sum()
-    total = (n * (kernel - mean) ** 2).sum(dim=-1)
-    return 1 - (n * (kernel - fit) ** 2).sum(dim=-1) / total
-
-
 def band_use(inputs: AttentionCall) -> Float[Tensor, "b h m"] | None:
     """Return the share of each pair, dims that do not rotate last as one.
 
@@ -76,7 +65,7 @@ def _by_frequency(inputs: AttentionCall) -> Turn | None:
     return None if turn is None or turn.frequencies is None else turn
 
 
-def massive_ratio(inputs: AttentionCall) -> Float[Tensor, "b h"] | None:
+def norm_ratio(inputs: AttentionCall) -> Float[Tensor, "b h"] | None:
     """Return the largest norm of a head dim over the mean norm; None where `band_use` is."""
     if inputs.unrotated is None or _by_frequency(inputs) is None:
         return None

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headscape.data.tasks import task
-from headscape.evaluation.table.layout import Cell
-from headscape.evaluation.table.notes import SHARES
-from headscape.evaluation.table.table_row import Quantity, Row
+from headscape.evaluation.row import SHARES, Cell, Quantity, Row
 from headscape.plots.lengths import Depths, Lengths, Line
 
 
