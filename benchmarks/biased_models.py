@@ -20,8 +20,8 @@ from torch.profiler import profile
 from benchmarks.allocations import profiled
 from benchmarks.model_steps import CLOCK, VOCABULARY, compare, training
 from benchmarks.timing import Step, ratios, times
-from headscape.huggingface import attention_function
-from headscape.huggingface.mask_function import rule_mask
+from headscape.huggingface.attend import attention_function
+from headscape.huggingface.attend.mask_rule import rule_mask
 
 LENGTH = 2048
 T5 = {"d_kv": 64, "dropout_rate": 0.0, "decoder_start_token_id": 0}

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headscape.evaluation.evaluate import evaluate
     from headscape.evaluation.table import Table
     from headscape.gpt2 import GPT2
-    from headscape.huggingface.export import export
+    from headscape.huggingface.export.write_export import export
     from headscape.kernels.layer import attention, bias
     from headscape.measures.measures import Measures
     from headscape.models.load import load, stretch
@@ -60,7 +60,7 @@ API = {
     "compare": "headscape.plots.compare",
     "evaluate": "headscape.evaluation.evaluate",
     "train": "headscape.training.trainer",
-    "export": "headscape.huggingface.export",
+    "export": "headscape.huggingface.export.write_export",
     "paper_figures": "headscape.paper.job",
     "view": "headscape.viewer.view",
     "atlas": "headscape.viewer.write_atlas",

@@ -12,7 +12,7 @@ from headscape.evaluation.perplexity import HeldOut, TextJob, batches
 from headscape.evaluation.protocols import parse, plan
 from headscape.gpt2 import Cache
 from headscape.measures.interval import estimate, tails
-from headscape.models.losses import BLOCK
+from headscape.models.loaded import BLOCK
 
 PROTOCOLS = ["nonoverlap", "last-5", "sliding-4", "sliding-1", "per-position"]
 

@@ -24,7 +24,7 @@ def test_a_walk_passes_no_more_files_than_before(name: str, walks: dict[str, lis
 def test_the_walks_pass_what_they_must(walks: dict[str, list[str]]) -> None:
     assert {"encodings/alibi.py", "kernels/native/adapter.py"} <= set(walks["attention"])
     assert {"models/load.py", "captures/record.py"} <= set(walks["published"])
-    assert {"cli/figures_command.py", "plots/grid.py"} <= set(walks["figure"])
+    assert {"cli/figures.py", "plots/grid.py"} <= set(walks["figure"])
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from headscape.huggingface import attention_function, register, set_attention
+from headscape.huggingface import register, set_attention
+from headscape.huggingface.attend import attention_function
 from huggingface.small_models import build, within_budget
 from pretrained.families import VOCABULARY
 

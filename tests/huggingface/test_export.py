@@ -13,7 +13,7 @@ from torch import Tensor
 
 import headscape as hs
 from headscape.gpt2 import generate
-from headscape.huggingface import export as export_module
+from headscape.huggingface.export import write_export as export_module
 from huggingface.export_cases import CASES, SCRIPT, STOCK, case_model
 
 pytestmark = pytest.mark.xdist_group("export")  # one worker exports, once

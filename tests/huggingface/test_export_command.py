@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import headscape as hs
 from headscape.cli.app import app, main
 from headscape.encodings import ENCODINGS, load_plugin
-from headscape.huggingface import export as export_module
+from headscape.huggingface.export import write_export as export_module
 from huggingface.export_cases import SIZES
 
 NANO = {"layers": 2, "heads": 4, "width": 32, "tokenizer": "bytes", "context_length": 32,

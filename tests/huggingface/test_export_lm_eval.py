@@ -11,7 +11,7 @@ import transformers
 import headscape as hs
 import headscape.huggingface
 from headscape.data.dataset import open_dataset
-from headscape.huggingface import export as export_module
+from headscape.huggingface.export import write_export as export_module
 from huggingface.export_cases import case_model
 
 LENGTH = 48

@@ -8,9 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import headscape as hs
-from headscape.huggingface import export as export_module
-from headscape.huggingface import exported_attention, exported_mixing
-from headscape.huggingface.exported_mixing import attend, attend_rows
+from headscape.huggingface.export import exported_attention
+from headscape.huggingface.export import write_export as export_module
+from headscape.huggingface.export.exported_attention import attend, attend_rows
 from huggingface.export_cases import case_model
 
 transformers = pytest.importorskip("transformers")
@@ -54,7 +54,7 @@ def test_blocks_of_rows_are_the_definition(
     expected = step(model, 23)
     model.set_attn_implementation("sdpa")
     monkeypatch.setattr(exported_attention, "attend", attend_rows)
-    monkeypatch.setattr(exported_mixing, "ROWS", 5)
+    monkeypatch.setattr(exported_attention, "ROWS", 5)
     found = step(model, 23)
     assert found.keys() == expected.keys()
     for key, value in expected.items():
@@ -73,7 +73,7 @@ def test_no_matrix_of_tokens(
     """
     model = opened(name, tmp_path, monkeypatch)
     monkeypatch.setattr(exported_attention, "attend", way)
-    monkeypatch.setattr(exported_mixing, "ROWS", 16)
+    monkeypatch.setattr(exported_attention, "ROWS", 16)
     with Largest() as largest:
         step(model, LENGTH)
     most = 4 * (64 + 8) * 320 if name == "path" else 257 * LENGTH

@@ -10,7 +10,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import headscape as hs
 import headscape.huggingface
-from headscape.huggingface import export as export_module
+from headscape.huggingface.export import write_export as export_module
 from huggingface.export_cases import case_model
 
 GREEDY = {"max_new_tokens": 10, "do_sample": False, "eos_token_id": None}

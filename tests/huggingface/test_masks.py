@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from headscape.errors import InputError
-from headscape.huggingface.mask_function import rule_mask
-from headscape.huggingface.mask_rule import MaskRule, is_packed
+from headscape.huggingface.attend.mask_rule import MaskRule, is_packed, rule_mask
 
 transformers = pytest.importorskip("transformers")
 masking = pytest.importorskip("transformers.masking_utils")

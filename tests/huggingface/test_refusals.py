@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from headscape.errors import InputError
-from headscape.huggingface import attention_function, load, register, set_attention, set_encoding
-from headscape.models.load import load as open_model
+from headscape.huggingface import load, register, set_attention, set_encoding
+from headscape.huggingface.attend import attention_function
 from huggingface.small_models import build, inputs
 from pretrained.families import FAMILIES
 
@@ -141,17 +141,6 @@ def test_an_encoding_is_never_dropped_unnoticed(tmp_path: Any) -> None:
             loaded(**given)
         stored = json.loads((tmp_path / name / "config.json").read_text())
         assert stored["attn_implementation"] == "headscape"
-
-
-def test_a_capture_of_a_model_with_an_encoding_of_ours(tmp_path: Any) -> None:
-    model = build("llama")
-    set_encoding(model, "cable")
-    model.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"load it with headscape\.huggingface\.load"):
-        open_model(f"hf:{tmp_path}")
-    with pytest.raises(InputError, match="LlamaModel has an encoding that set_encoding put in"):
-        open_model(model)
-    assert model.config._attn_implementation == "headscape"
 
 
 def test_an_encoding_in_a_bloom() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headscape.gpt2 import GPT2
 from headscape.models.load import load
-from headscape.models.losses import BLOCK, losses_in_blocks
+from headscape.models.loaded import BLOCK, losses_in_blocks
 
 TOKENS = 5 * BLOCK + 3
 

@@ -105,7 +105,7 @@ def test_removing_rope_from_a_head_is_attention_without_angles() -> None:
 def test_only_a_list_of_blocks_with_attention_is_skipped() -> None:
     from torch import nn
 
-    from headscape.models.transformers.edited_published import _blocks
+    from headscape.models.transformers.published_model import _blocks
 
     theirs = FAMILIES["llama"].build()
     assert _blocks(theirs.model, 3) == list(theirs.model.layers)

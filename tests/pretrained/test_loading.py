@@ -363,10 +363,10 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
 def test_attention_that_no_reader_sees_is_scored_and_not_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from headscape.models.transformers import attention_watch
+    from headscape.models.transformers import families
 
-    without = {name: read for name, read in attention_watch.OWN.items() if name != "XGLMAttention"}
-    monkeypatch.setattr(attention_watch, "OWN", without)
+    without = [each for each in families.FAMILIES if "xglm.XGLMAttention" not in each.attention]
+    monkeypatch.setattr(families, "FAMILIES", tuple(without))
     theirs = FAMILIES["xglm"].build()
     model = load(theirs)
     assert model.spec.encoding == "unknown"
@@ -485,3 +485,22 @@ def test_two_models_are_not_observed_at_once() -> None:
     outer, inner = (load(FAMILIES["llama"].build()) for _ in range(2))
     with pytest.raises(InputError, match="observe one at a time"):
         outer.observe(tokens(), [0], lambda *_: inner.observe(tokens(), [0], lambda *_: None))
+
+
+def test_loading_runs_an_attention_module_twice() -> None:
+    """Once in the model's forward, and once up to its attention with all angles 0."""
+    theirs, ran = FAMILIES["llama"].build(), []
+    for layer in theirs.model.layers:
+        layer.self_attn.q_proj.register_forward_hook(lambda *_: ran.append(1))
+    load(theirs)
+    assert len(ran) == 2 * len(theirs.model.layers)
+
+
+@pytest.mark.parametrize("name", ["factor", "rope_theta", "partial_rotary_factor"])
+def test_rotary_settings_must_be_numbers(name: str) -> None:
+    theirs = FAMILIES["llama"].build()
+    theirs.config.rope_parameters = {
+        "rope_type": "linear", "rope_theta": 1e4, "factor": 2.0, name: "x",
+    }  # fmt: skip
+    with pytest.raises(InputError, match=f"{name} in the config's rope_parameters must be a numb"):
+        load(theirs)

@@ -242,7 +242,7 @@ def test_talking_heads_are_refused() -> None:
 
 
 def test_samples_and_frames_agree_with_the_models_own_count() -> None:
-    from headscape.models.transformers.sound_input import sound_input
+    from headscape.models.transformers.speech_model import sound_input
 
     theirs = FAMILIES["wavlm"].build()
     reads = sound_input(theirs, theirs.config)

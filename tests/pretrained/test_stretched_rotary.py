@@ -8,7 +8,7 @@ import torch
 
 from headscape.errors import InputError
 from headscape.models.load import load, stretch
-from headscape.models.transformers import memory_check
+from headscape.models.transformers import open_published
 from pretrained.families import FAMILIES, VOCABULARY
 
 transformers = pytest.importorskip("transformers")
@@ -101,19 +101,19 @@ def test_a_model_larger_than_memory_says_its_size_and_what_fits(
     theirs = FAMILIES["llama"].build()
     theirs.save_pretrained(tmp_path / "large")
     weights = sum(weight.numel() for weight in theirs.parameters())
-    assert memory_check.count_weights(type(theirs), theirs.config) == weights
-    monkeypatch.setattr(memory_check, "free_bytes", lambda: 4 * weights - 1)
+    assert open_published.count_weights(type(theirs), theirs.config) == weights
+    monkeypatch.setattr(open_published, "free_bytes", lambda: 4 * weights - 1)
     message = rf"large has {weights / 1e9:.3g} billion weights, .* GB in float32, and .* GB of "
     with pytest.raises(InputError, match=message + "memory are free: a model of at most"):
         load(f"hf:{tmp_path / 'large'}")
-    monkeypatch.setattr(memory_check, "free_bytes", lambda: 4 * weights)
+    monkeypatch.setattr(open_published, "free_bytes", lambda: 4 * weights)
     assert load(f"hf:{tmp_path / 'large'}").spec.heads == 6
 
 
 def test_free_memory_is_read_where_the_system_says_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_check, "MEMORY", tmp_path / "meminfo")
-    assert memory_check.free_bytes() is None
+    monkeypatch.setattr(open_published, "MEMORY", tmp_path / "meminfo")
+    assert open_published.free_bytes() is None
     (tmp_path / "meminfo").write_text("MemTotal:  9 kB\nMemAvailable:    7 kB\n")
-    assert memory_check.free_bytes() == 7 * 1024
+    assert open_published.free_bytes() == 7 * 1024

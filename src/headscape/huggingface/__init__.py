@@ -21,10 +21,9 @@ except ImportError as error:
         "'headscape[transformers]', or pip install '.[transformers]' in a clone."
     ) from error
 
-from headscape.huggingface.attention_function import register, set_attention
-from headscape.huggingface.exported_auto import register_exported
-from headscape.huggingface.load_encoded import load
-from headscape.huggingface.replace_position import set_encoding
+from headscape.huggingface.attend.attention_function import register, set_attention
+from headscape.huggingface.export.exported_model import register_exported
+from headscape.huggingface.inject.set_encoding import load, set_encoding
 
 __all__ = ["load", "register", "set_attention", "set_encoding"]
 

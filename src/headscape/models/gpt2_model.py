@@ -19,8 +19,7 @@ from headscape.gpt2.generate import stream
 from headscape.gpt2.model_config import ModelConfig
 from headscape.io import atomic
 from headscape.io.output_file import check_output
-from headscape.models.loaded import LoadedModel, eval_mode
-from headscape.models.losses import BLOCK, digest, losses_in_blocks
+from headscape.models.loaded import BLOCK, LoadedModel, digest, eval_mode, losses_in_blocks
 from headscape.models.model import Edit, LayerSpec, Spec, Watch
 
 

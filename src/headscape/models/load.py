@@ -15,7 +15,6 @@ from headscape.gpt2 import GPT2, weights
 from headscape.io.json_file import read_json
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.loaded import LoadedModel
-from headscape.models.run_model import open_run
 from headscape.models.stretched import StretchedModel, parse_extension
 from headscape.models.transformers.open_published import (
     is_published,
@@ -24,7 +23,8 @@ from headscape.models.transformers.open_published import (
     wrap_tokenizer,
 )
 from headscape.models.transformers.published_model import PublishedModel
-from headscape.training.run import CONFIG
+from headscape.training.objective import objective_of
+from headscape.training.run import CONFIG, Run
 
 HUGGING_FACE = "hf:"
 NAMED: dict[str, Callable[[], Tokenizer]] = {"bytes": ByteTokenizer, "gpt2": GPT2Tokenizer}
@@ -38,11 +38,13 @@ def load(
 ) -> LoadedModel:
     """Open a model.
 
-    `source` is the folder of a training run, a folder that `save`, `save_pretrained` or `export`
-    wrote, a folder of Hugging Face GPT-2 weights, `hf:FOLDER` or `hf:FILE.gguf` for a model that
-    transformers loads, or a `GPT2` or transformers model in memory. `step` chooses a checkpoint of
-    a run (default: the newest good one). `tokenizer` ("bytes", "gpt2", a tokenizer of ours or of
-    transformers) is for models without their own.
+    Args:
+        source: The folder of a training run, a folder that `save`, `save_pretrained` or `export`
+            wrote, a folder of Hugging Face GPT-2 weights, `hf:FOLDER` or `hf:FILE.gguf` for a model
+            that transformers loads, or a `GPT2` or transformers model in memory.
+        step: Which checkpoint of a run; the newest good one by default.
+        tokenizer: For a model without its own: "bytes", "gpt2", a tokenizer of ours or of
+            transformers.
 
     Example:
         >>> import headscape as hs
@@ -72,10 +74,12 @@ def load(
     return _open_weights(folder, chosen)
 
 
-def stretch(model: LoadedModel, extension: str) -> StretchedModel:
-    """A RoPE model with its frequencies stretched to the length it reads.
+def stretch(model: LoadedModel, extension: str) -> LoadedModel:
+    """Return a RoPE model with its frequencies stretched to the length it reads.
 
-    `extension` is linear, ntk, dynamic or yarn; `yarn:8` stretches by 8 at every length.
+    Args:
+        model: What `load` returned.
+        extension: linear, ntk, dynamic or yarn; `yarn:8` stretches by 8 at every length.
 
     Example:
         >>> import headscape as hs
@@ -148,3 +152,23 @@ def _tokenizer(given: object) -> Tokenizer | None:
     if not isinstance(given, str) or given not in NAMED:
         raise InputError(f"unknown tokenizer {given!r}: give bytes, gpt2 or a tokenizer.")
     return NAMED[given]()
+
+
+def open_run(folder: Path | str, step: int | None = None) -> GPT2Model:
+    """The newest good checkpoint of a run, or the one of a step."""
+    run = Run.open(folder, step)
+    return GPT2Model(
+        run.model,
+        tokenizer=run.tokenizer,
+        dataset=run.dataset,
+        folder=run.folder,
+        preset=run.config.preset,
+        task=objective_of(run.config.corpus).task,
+        seed=run.config.seed,
+        recipe=run.recipe,
+        provenance={
+            "run": run.folder.name,
+            "step": run.step,
+            "checkpoint_hash": run.checkpoint_hash,
+        },
+    )

@@ -1,7 +1,13 @@
-"""What `load` returns: a `Model` with `capture`, `generate` and `save`."""
+"""What `load` returns: a `Model` with `capture`, `generate` and `save`, and what its kinds share.
 
+Losses: only scored positions reach the output matrix, `BLOCK` of them at a time, so memory grows
+with block x vocabulary and not with length x vocabulary. Logits have the model's dtype; the
+log-sum-exp over them and every sum after it are float64.
+"""
+
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -9,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headscape.errors import InputError
@@ -64,11 +70,17 @@ class LoadedModel(Model, ABC):
     ) -> "Capture":
         """Run one sequence and keep what every chosen head does with it.
 
-        The sequence is `text` (or token numbers); without one, `length` tokens of the validation
-        text: at a random place given by `seed`, or the beginning of a `document`. A speech model
-        takes an array as `text`; without one, `length` frames of noise from `seed`. Layers and
-        heads count from 0 and -1 is the last. With `resolution`, maps are reduced to that many
-        cells a side while they are computed; `window` (queries, keys) is then kept exactly besides.
+        Args:
+            text: A text or token numbers; for a speech model an array of sound. Without one, text
+                of the validation split, or for a speech model noise.
+            length: Tokens or frames, if `text` is not given or is longer.
+            seed: Chooses the place in the validation text, or the noise.
+            document: The number of a document of the validation text, read from its beginning.
+            layers: Counted from 0 and -1 is the last; a number, several, "last" or "all".
+            heads: The same for heads.
+            quantities: Which maps are kept.
+            resolution: Reduces maps to that many cells a side while they are computed.
+            window: (queries, keys) that are then kept exactly besides.
 
         Example:
             >>> import headscape as hs
@@ -99,9 +111,10 @@ class LoadedModel(Model, ABC):
     ) -> "Measures":
         """Return numbers per layer and head with 95% intervals over sequences.
 
-        The sequences are windows of `text`, or of the validation text. Options: corpus, sequences,
-        length, drift (multiples of the trained length), effects (sequences on which each head is
-        changed in turn).
+        Args:
+            text: What the sequences are windows of; the validation text by default.
+            **options: corpus, sequences, length, drift (multiples of the trained length), effects
+                (sequences on which each head is changed in turn).
 
         Example:
             >>> import headscape as hs
@@ -120,9 +133,12 @@ class LoadedModel(Model, ABC):
         """New tokens, one at a time; `sampling`: temperature, top_k, top_p, seed, stop."""
 
     def write(self, prompt: str = "", *, length: int = 200, **sampling: Any) -> Iterator[str]:
-        """Continue a prompt and give the new text in parts, until `length` tokens or the end.
+        """Continue a prompt and give the new text in parts.
 
-        `sampling`: temperature (0 takes the likeliest token), top_k, top_p, seed.
+        Args:
+            prompt: The text to continue.
+            length: Most new tokens; it ends earlier at the end-of-text token.
+            **sampling: temperature (0 takes the likeliest token), top_k, top_p, seed.
         """
         tokenizer = self.tokenizer
         if tokenizer is None:
@@ -166,7 +182,7 @@ class LoadedModel(Model, ABC):
         return prompt + "".join(self.write(prompt, length=length, **sampling))
 
     def save(self, folder: Path | str) -> Path:
-        """Write weights, conventions and tokenizer to a folder that `load` opens."""
+        """Write weights, conventions and tokenizer to `folder`, which `load` opens; return it."""
         raise InputError(f"{self.spec.name} cannot be saved: only our own GPT2 models can.")
 
     def __repr__(self) -> str:
@@ -179,3 +195,36 @@ class LoadedModel(Model, ABC):
 
     def _repr_html_(self) -> str:
         return f"<code>{escape(repr(self))}</code>"
+
+
+BLOCK = 128
+"""Rows that go through the output matrix at once."""
+
+
+def losses_in_blocks(
+    rows: Float[Tensor, "b t n"], target: Int[Tensor, "b t"], logits: Callable[[Tensor], Tensor]
+) -> Float[Tensor, "b t"]:
+    """Nats of each target, `BLOCK` rows at a time through `logits`."""
+    found = target.new_empty(target.numel(), dtype=torch.float64)
+    # Nothing that outlives a block is allocated between blocks: a small tensor above the logits
+    # keeps the allocator from reusing their memory, and then every block takes new memory.
+    every = (torch.split(x, BLOCK) for x in (rows.flatten(0, 1), target.flatten(), found))
+    for block, wanted, out in zip(*every, strict=True):
+        out.copy_(cross_entropy(logits(block), wanted))
+    return found.view(target.shape)
+
+
+def cross_entropy(logits: Float[Tensor, "n v"], target: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Nats of each target, in float64."""
+    exact = logits.double()
+    return exact.logsumexp(dim=-1) - exact.gather(1, target[:, None])[:, 0]
+
+
+def digest(config: str, tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of a config and of weights by name."""
+    whole = hashlib.sha256(config.encode())
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        whole.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        whole.update(value.flatten().view(torch.uint8).numpy().data)
+    return whole.hexdigest()

@@ -91,7 +91,7 @@ class Spec:
         }
 
     def claims_of(self, layers: Sequence[int]) -> dict[str, bool]:
-        """What holds for all of some layers; they depend on the context if one of them does."""
+        """What is true of all of some layers; they depend on the context if one of them does."""
         each = [self.layers[layer].claims for layer in layers]
         return {
             name: (any if name == "context_dependent" else all)(claims[name] for claims in each)

@@ -10,6 +10,7 @@ length / trained length (by 1 up to the trained length), which is what one would
 length; dynamic needs no number, because it follows the length by itself.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -28,8 +29,9 @@ from headscape.gpt2 import GPT2
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.loaded import LoadedModel
 from headscape.models.model import Edit, Model, Spec, Watch
+from headscape.models.transformers.observed_call import ENCODING
 from headscape.models.transformers.published_model import PublishedModel
-from headscape.models.transformers.stretched_rotary import stretched_published
+from headscape.models.transformers.rotary_reader import NTK, rope_parameters
 
 Kind = Literal["linear", "ntk", "dynamic", "yarn"]
 TITLES: dict[str, str] = {
@@ -207,3 +209,68 @@ def _factor(number: str, text: str) -> float:
     if not 1 <= factor < float("inf"):
         raise InputError(f"{text!r}: an extension's factor must be a number of at least 1.")
     return factor
+
+
+def stretched_published(
+    model: PublishedModel, name: str, kind: str, factor: float, trained: int
+) -> PublishedModel:
+    """Return the model, called `name`, with `kind` (linear, ntk, dynamic, yarn) applied."""
+    if getattr(model.model.config, ENCODING, None):
+        raise InputError(
+            f"{model.spec.name} has an encoding that set_encoding put in: stretch it with the "
+            f"fields of set_encoding, scaling and factor."
+        )
+    shared = {id(weight): weight for weight in model.model.parameters()}
+    twin = copy.deepcopy(model.model, shared)
+    config = twin.config.get_text_config(decoder=False)
+    plain = rope_parameters(config, 0)
+    # transformers keeps one set of parameters, or one per layer type under the type's name.
+    if "rope_theta" not in (getattr(config, "rope_parameters", None) or {}):
+        raise _refusal(model)
+    if plain.get("rope_type", "default") != "default":
+        raise InputError(
+            f"{model.spec.name} stretches its frequencies already ({plain['rope_type']}): leave "
+            f"the extension out."
+        )
+    fraction = float(plain.get("partial_rotary_factor") or 1.0)
+    dims = round(model.spec.head_dim * fraction)
+    if dims <= 2 and kind in {"ntk", "dynamic"}:
+        raise InputError(
+            f"{kind!r} stretches the base, which needs a rotary width above 2, and "
+            f"{model.spec.name} has {dims}: choose linear or yarn."
+        )
+    config.rope_parameters = {**plain, **_changes(kind, factor, trained, dims, plain)}
+    if not _renew(twin, config):
+        raise _refusal(model)
+    return PublishedModel(twin, name, model.tokenizer, trained=model.spec.trained)
+
+
+def _refusal(model: PublishedModel) -> InputError:
+    return InputError(
+        f"{model.spec.name} is a {type(model.model).__name__}, whose rotary frequencies "
+        f"cannot be stretched."
+    )
+
+
+def _changes(
+    kind: str, factor: float, trained: int, dims: int, plain: dict[str, Any]
+) -> dict[str, Any]:
+    """The RoPE parameters of an extension, in transformers' names."""
+    if kind == "ntk":
+        # transformers has no name for it: it is a larger base. The reader gets both numbers back.
+        base = plain["rope_theta"]
+        larger = base * factor ** (dims / (dims - 2))
+        return {"rope_theta": larger, NTK: {"base": base, "factor": factor}}
+    original = {"original_max_position_embeddings": trained} if kind == "yarn" else {}
+    return {"rope_type": kind, "factor": factor, **original}
+
+
+def _renew(model: Any, config: Any) -> bool:
+    """Make every rotary module again; return whether there is one."""
+    found = False
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if "RotaryEmbedding" in type(child).__name__ and hasattr(child, "inv_freq"):
+                setattr(parent, name, type(child)(config).to(model.device))
+                found = True
+    return found

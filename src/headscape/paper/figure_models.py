@@ -12,7 +12,7 @@ from headscape.encodings.registry import parse
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.models.gpt2_model import GPT2Model
-from headscape.models.run_model import open_run
+from headscape.models.load import open_run
 from headscape.paper.paper_figures import PaperFigure
 from headscape.training import checkpoint
 from headscape.training.config import TrainConfig

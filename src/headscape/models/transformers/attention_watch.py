@@ -2,37 +2,44 @@
 
 Most families call a function that `ALL_ATTENTION_FUNCTIONS.get_interface` returns. While a watch
 is open that function is wrapped: it reports its arguments, runs, and reports its result. Neither
-config nor masks change, so the model computes what it always computes. GPT-J, GPT-Neo and CodeGen
-call their own method `_attn`, XLNet `rel_attn_core` and WavLM `torch_multi_head_self_attention`,
-which are wrapped the same way. Families with attention written into their forward are read by
-hooks, see own_attention.py. Closing the watch removes all of it.
+config nor masks change, so the model computes what it always computes. Where a family's record says
+that attention is in a method or in its forward, that is wrapped or hooked instead (families.py).
+Closing the watch removes all of it.
 
 q and k before rotation come from the model's own code: the attention module is run a second time
 with all angles set to 0, up to the point where its attention function is called.
+
+A model on our own attention runs on sdpa while it is observed, or on eager where sdpa drops a part
+of the scores. One with an encoding that `set_encoding` put in stays on ours, which reports
+its calls.
 """
 
+import inspect
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 
+from headscape.call.bias import dense
+from headscape.call.definition import AttentionCall
+from headscape.encodings import Encoding
 from headscape.errors import InputError
-from headscape.models.transformers.attention_call import Captured, ObservedCall
-from headscape.models.transformers.attention_probe import Probe
-from headscape.models.transformers.conformer_attention import as_conformer
-from headscape.models.transformers.forward_arguments import arguments, crosses
-from headscape.models.transformers.mask_reader import chunk_of, split_mask, with_bias
-from headscape.models.transformers.own_attention import OWN, REFUSED, RESULT, kind_of
-from headscape.models.transformers.own_call import split_heads
-from headscape.models.transformers.readable_attention import readable_attention
-from headscape.models.transformers.relative_attention import unprojected, wavlm, xlnet
+from headscape.models.transformers.families import Family, Given, family_of
+from headscape.models.transformers.observed_call import (
+    ENCODING,
+    Captured,
+    ObservedCall,
+    listening,
+    split_mask,
+    with_bias,
+)
+from headscape.models.transformers.rounding import allowance
 
-METHODS = {"GPTJAttention", "CodeGenAttention", "GPTNeoSelfAttention"}
-"""Families with a method `_attn(q, k, v, mask)`."""
-XLNET, WAVLM = "XLNetRelativeAttention", "WavLMAttention"
-
+OURS = "headscape"
+"""How the names of our attention implementations begin."""
 OnCall = Callable[[int, ObservedCall], None]
 OnResult = Callable[[int, Tensor], Tensor | None]
 """Called with a layer and its attention's result [b h t e], heads still apart; a tensor that it
@@ -55,30 +62,28 @@ class AttentionWatch:
         self.body, self.on_call, self.on_result = body, on_call, on_result
         self.layers, self.examine = layers, examine
         self.layer = 0
-        self.probe = Probe()
+        self.probing = False
+        self.injected = is_injected(body)
         self.hooked: set[int] = set()
-        self.given: dict[int, dict[str, Any]] = {}
+        self.given: dict[int, Given] = {}
         self.stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(readable_attention(self.body))
+            if not self.injected:
+                stack.enter_context(_readable_attention(self.body))
             for module in observed(self.body):
-                kind = kind_of(module)
-                if kind in REFUSED:
-                    raise InputError(REFUSED[kind])
-                if kind in OWN:
-                    self._watch_own(stack, module, kind)
-                elif "ttention" in kind or "ttn" in kind:
+                family = family_of(module)
+                if family.refused is not None:
+                    raise InputError(family.refused)
+                if family.read is not None and family.method is None:
+                    self._watch_forward(stack, module, family)
+                elif "ttention" in type(module).__name__ or "ttn" in type(module).__name__:
                     hook = module.register_forward_pre_hook(self._remember, with_kwargs=True)
                     stack.callback(hook.remove)
                     self.hooked.add(id(module))
-                    if kind in METHODS:
-                        self._watch_method(stack, module)
-                    if kind == XLNET:
-                        self._watch_core(stack, module)
-                    if kind == WAVLM:
-                        self._watch_projected(stack, module)
+                    if family.method is not None:
+                        self._watch_method(stack, module, family)
             self._watch_interface(stack)
             self.stack = stack.pop_all()
         return self
@@ -92,11 +97,11 @@ class AttentionWatch:
         self.given.clear()
         self.stack.close()
 
-    def _remember(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.probe.running:
-            self.given[id(module)] = arguments(module, args, kwargs)
+    def _remember(self, module: nn.Module, args: tuple[Any, ...], kwargs: Given) -> None:
+        if not self.probing:
+            self.given[id(module)] = arguments(module.forward, args, kwargs)
 
-    def _given(self, module: nn.Module) -> dict[str, Any]:
+    def _given(self, module: nn.Module) -> Given:
         """The arguments of the module's forward, empty if its class is not one that is hooked."""
         if id(module) in self.hooked and id(module) not in self.given:
             raise InputError(
@@ -123,16 +128,23 @@ class AttentionWatch:
             ) -> Any:
                 if id(module) not in ours:
                     return run(module, q, k, v, *rest, **more)
-                if self.probe.running:
+                if self.probing:
                     raise Captured(q, k)
                 given = self._given(module)
-                if crosses(given, q, k):
+                if _crosses(given, q, k):
                     return run(module, q, k, v, *rest, **more)
-                if self._wanted():
-                    # AFMoE names its mask; most families pass it by place.
-                    mask = rest[0] if rest else more.get("attention_mask")
-                    self._report(module, given, q, k, v, mask, more)
-                result = run(module, q, k, v, *rest, **more)
+                # AFMoE names its mask; most families pass it by place.
+                mask = rest[0] if rest else more.get("attention_mask")
+
+                def hear(call: AttentionCall, encoding: Encoding | None) -> None:
+                    self._report_ours(module, given, q, k, call, encoding, more)
+
+                with ExitStack() as reporting:
+                    if self._wanted() and self.injected:
+                        reporting.enter_context(listening(hear))
+                    elif self._wanted():
+                        self._report(module, given, q, k, v, mask, more)
+                    result = run(module, q, k, v, *rest, **more)
                 changed = self._finish(result[0].transpose(1, 2))
                 return result if changed is None else (changed.transpose(1, 2), *result[1:])
 
@@ -141,62 +153,37 @@ class AttentionWatch:
         vars(INTERFACE)["get_interface"] = get_interface
         stack.callback(vars(INTERFACE).pop, "get_interface")
 
-    def _watch_method(self, stack: ExitStack, module: Any) -> None:
-        original = module._attn
+    def _watch_method(self, stack: ExitStack, module: Any, family: Family) -> None:
+        method = family.method
+        assert method is not None
+        original = getattr(module, method.name)
 
-        def attention(q: Any, k: Any, v: Any, mask: Any = None, **more: Any) -> Any:
-            if self.probe.running:
-                raise Captured(q, k)
-            scale = 1.0 / float(getattr(module, "scale_attn", 1.0))
-            window = getattr(module, "bias", None)
+        def attention(*args: Any, **kwargs: Any) -> Any:
+            asked = arguments(original, args, kwargs)
+            if self.probing:
+                raise Captured(asked["query"], asked["key"])
             given = self._given(module)
+            if self._wanted() and family.read is not None:
+                self._tell(family.read(module, asked))
+            elif self._wanted():
+                q, k, v = (asked[name] for name in ("query", "key", "value"))
+                scale = 1.0 / float(getattr(module, "scale_attn", 1.0))
+                more = {"scaling": scale, "allowed": getattr(module, "bias", None)}
+                self._report(module, given, q, k, v, asked.get("attention_mask"), more)
+            result, finish = method.run(module, original, asked)
+            changed = self._finish(result)
+            return finish(result if changed is None else changed)
+
+        setattr(module, method.name, attention)
+        stack.callback(delattr, module, method.name)
+
+    def _watch_forward(self, stack: ExitStack, module: nn.Module, family: Family) -> None:
+        read = family.read
+        assert read is not None
+
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: Given) -> None:
             if self._wanted():
-                extra = {"scaling": scale, "allowed": window}
-                self._report(module, given, q, k, v, mask, extra)
-            result = original(q, k, v, mask, **more)
-            changed = self._finish(result[0])
-            return result if changed is None else (changed, *result[1:])
-
-        module._attn = attention
-        stack.callback(delattr, module, "_attn")
-
-    def _watch_core(self, stack: ExitStack, module: Any) -> None:
-        original = module.rel_attn_core
-
-        def attention(
-            q: Any, k: Any, v: Any, r: Any, seg_mat: Any = None, attn_mask: Any = None, **more: Any
-        ) -> Any:
-            self._given(module)
-            if self._wanted():
-                self._tell(xlnet(module, q, k, v, r, seg_mat, attn_mask))
-            result = original(q, k, v, r, seg_mat=seg_mat, attn_mask=attn_mask, **more)
-            mixed = result[0] if isinstance(result, tuple) else result
-            self._finish(mixed.permute(1, 2, 0, 3))
-            return result
-
-        module.rel_attn_core = attention
-        stack.callback(delattr, module, "rel_attn_core")
-
-    def _watch_projected(self, stack: ExitStack, module: Any) -> None:
-        name = "torch_multi_head_self_attention"
-        original = getattr(module, name)
-
-        def attention(hidden: Any, mask: Any, bias: Any) -> Any:
-            if self._wanted():
-                self._tell(wavlm(module, hidden, mask, bias))
-            with unprojected(module):
-                merged, weights = original(hidden, mask, bias)
-            changed = self._finish(split_heads(merged, module.head_dim))
-            merged = merged if changed is None else changed.transpose(1, 2).flatten(2)
-            return module.out_proj(merged), weights
-
-        setattr(module, name, attention)
-        stack.callback(delattr, module, name)
-
-    def _watch_own(self, stack: ExitStack, module: nn.Module, kind: str) -> None:
-        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self._wanted():
-                self._tell(OWN[kind](module, arguments(module, args, kwargs)))
+                self._tell(read(module, arguments(module.forward, args, kwargs)))
 
         def merged(result: Tensor, *rest: Any) -> tuple[Any, ...] | None:
             heads = result.reshape(*result.shape[:-1], -1, _head_dim(module))
@@ -204,38 +191,35 @@ class AttentionWatch:
             return None if changed is None else (changed.transpose(1, 2).flatten(2), *rest)
 
         stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
-        name = RESULT[kind]
-        if name is None:
+        if family.result is None:
             hook = module.register_forward_hook(lambda _, __, result: merged(*result))
         else:
-            projection = module.get_submodule(name)
+            projection = module.get_submodule(family.result)
             hook = projection.register_forward_pre_hook(lambda _, given: merged(*given))
         stack.callback(hook.remove)
 
     def _report(
         self,
         module: nn.Module,
-        given: dict[str, Any],
+        given: Given,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         mask: Tensor | None,
-        more: dict[str, Any],
+        more: Given,
     ) -> None:
         queries, keys = q.shape[2], k.shape[2]
         causal = more.get("is_causal")
         flash = self._flash() is not None
-        mask = None if flash else mask
-        seen, added = split_mask(mask, queries, keys)
+        seen, added = split_mask(None if flash else mask, queries, keys)
         allowed = more.get("allowed")
         if allowed is not None:
             allowed = allowed[:, :, keys - queries : keys, :keys]
             seen = allowed if seen is None else seen & allowed
         scale = more.get("scaling")
-        softcap, sink = more.get("softcap"), more.get("s_aux")
         rotation = given.get("position_embeddings")
         pair = isinstance(rotation, tuple) and len(rotation) == 2
-        shares, growth = self.probe.growth(module, given) if self.examine else (True, None)
+        unrotated, shares, growth = self._probe(module, given)
         call = ObservedCall(
             module=module,
             q=q,
@@ -245,17 +229,82 @@ class AttentionWatch:
             causal=bool(getattr(module, "is_causal", True) if causal is None else causal),
             mask=seen,
             bias=with_bias(more.get("position_bias"), added),
-            unrotated=self.probe.without_angles(module, given),
+            unrotated=unrotated,
             rotation=rotation if pair else None,
             shares_position=shares,
             growth=growth,
             window=more.get("sliding_window") or getattr(module, "sliding_window", None),
             flash=flash,
-            chunk=chunk_of(module),
-            softcap=softcap,
-            sink=sink,
+            chunk=_chunk_of(module),
+            softcap=more.get("softcap"),
+            sink=more.get("s_aux"),
         )
-        self._tell(as_conformer(call))
+        adjust = family_of(module).adjust
+        self._tell(call if adjust is None else adjust(call))
+
+    def _report_ours(
+        self,
+        module: nn.Module,
+        given: Given,
+        q: Tensor,
+        k: Tensor,
+        call: AttentionCall,
+        encoding: Encoding | None,
+        more: Given,
+    ) -> None:
+        """Report a call that our own attention made, in a layer with or without our encoding."""
+        if encoding is None:
+            seen = call.visible.dense(call.positions)
+            bias = None if call.bias is None else dense(call.bias, call.positions)
+            more = {**more, "position_bias": bias, "scaling": call.scale}
+            self._report(module, given, q, k, call.v, seen, more)
+            return
+        causal = call.visible.causal
+        self._tell(
+            ObservedCall(
+                module=module, q=q, k=k, v=call.v, scale=call.scale, causal=causal, mask=None,
+                window=call.visible.window, chunk=call.visible.chunk, softcap=call.softcap,
+                sink=call.sink, injected=call, encoding=encoding,
+            )
+        )  # fmt: skip
+
+    def _probe(
+        self, module: nn.Module, given: Given
+    ) -> tuple[tuple[Tensor, Tensor] | None, bool, Tensor | None]:
+        """Run a module once more with all angles 0, up to its attention.
+
+        Returns q and k of its input before rotation, or None if it is given no angles; and, where
+        that is examined, whether equal hidden states give equal k and q up to a factor, and that
+        factor per position. Equal hidden states are a second row of the same batch.
+        """
+        still = _still(module, given)
+        name = next(iter(given), None)
+        if name is None or not isinstance(given[name], Tensor):
+            return None, not self.examine, None
+        hidden = given[name]
+        if not self.examine:
+            return None if still is None else self._run(module, {**given, **still}), True, None
+        both = torch.cat([hidden, hidden[:, :1].expand_as(hidden)])
+        each_q, each_k = self._run(module, {**given, name: both, **(still or {})})
+        unrotated = None if still is None else (each_q[: len(hidden)], each_k[: len(hidden)])
+        q, k = each_q[len(hidden) :], each_k[len(hidden) :]
+        growth = (q[0] * q[0, :, :1]).sum(dim=(0, 2)) / q[0, :, :1].square().sum()
+        expected = (growth[:, None] * q[:, :, :1], k[:, :, :1])
+        for each, wanted in zip((q, k), expected, strict=True):
+            if (each - wanted).abs().amax() > max(1e-4, allowance(q.dtype)) * each.abs().amax():
+                return unrotated, False, None
+        return unrotated, True, growth
+
+    def _run(self, module: nn.Module, given: Given) -> tuple[Tensor, Tensor]:
+        uncached = {name: None for name in given if name in {"past_key_values", "layer_past"}}
+        self.probing = True
+        try:
+            module.forward(**{**given, **uncached})
+        except Captured as found:
+            return found.q, found.k
+        finally:
+            self.probing = False
+        raise AssertionError(f"{type(module).__name__} did not call its attention again")
 
     def _tell(self, call: ObservedCall) -> None:
         """Report a call; raise InputError if flash attention would drop its bias."""
@@ -288,6 +337,77 @@ def observed(body: Any) -> Iterator[nn.Module]:
     return (module for module in body.modules() if module not in outside)
 
 
+def arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Given) -> Given:
+    """Return the arguments of a call by name, those of **kwargs among them."""
+    signature = inspect.signature(function)
+    bound = signature.bind(*args, **kwargs).arguments
+    found = {}
+    for name, value in bound.items():
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            found.update(value)
+        else:
+            found[name] = value
+    return found
+
+
+def is_injected(body: nn.Module) -> bool:
+    """Return whether `set_encoding` put an encoding into a model."""
+    return any(ENCODING in module._modules for module in body.modules())
+
+
+def _still(module: nn.Module, given: Given) -> Given | None:
+    """Return the arguments that rotate by nothing; None if there are none."""
+    rotation = given.get("position_embeddings")
+    if isinstance(rotation, tuple) and len(rotation) == 2:
+        cos, sin = rotation
+        return {"position_embeddings": (torch.ones_like(cos), torch.zeros_like(sin))}
+    if isinstance(rotation, Tensor) and rotation.is_complex():
+        return {"position_embeddings": torch.ones_like(rotation)}
+    still = family_of(module).still
+    return None if still is None else still(module, given)
+
+
+def _crosses(given: Given, q: Tensor, k: Tensor) -> bool:
+    """Return whether keys come from a different sequence than queries."""
+    names = ("key_value_states", "encoder_hidden_states")
+    return q.shape[2] != k.shape[2] or any(given.get(name) is not None for name in names)
+
+
+def _chunk_of(module: Any) -> int | None:
+    """Return the length of the chunks that the config states for a layer (Llama 4), or None."""
+    config = getattr(module, "config", None)
+    types, at = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    if not types or at is None or types[at] != "chunked_attention":
+        return None
+    size = getattr(config, "attention_chunk_size", None)
+    return None if size is None else int(size)
+
+
 def _head_dim(module: Any) -> int:
     names = ("head_dim", "attention_head_size", "key_value_proj_dim")
     return next(int(getattr(module, name)) for name in names if hasattr(module, name))
+
+
+@contextmanager
+def _readable_attention(body: nn.Module) -> Iterator[None]:
+    """Replace our attention by sdpa or eager in every config of a model, and restore it on exit.
+
+    On ours a mask is a row of integers and T5's bias a table by distance.
+    """
+    every = (getattr(module, "config", None) for module in body.modules())
+    configs: dict[int, Any] = {
+        id(config): config
+        for config in every
+        if str(getattr(config, "_attn_implementation", "")).startswith(OURS)
+    }
+    chosen = {key: config._attn_implementation for key, config in configs.items()}
+    try:
+        for config in configs.values():
+            # sdpa builds smaller matrices, but has no softcap.
+            capped = getattr(config, "attn_logit_softcapping", None) is not None
+            sdpa = getattr(body, "_supports_sdpa", False) and not capped
+            config._attn_implementation_internal = "sdpa" if sdpa else "eager"
+        yield
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation_internal = chosen[key]

@@ -1,22 +1,27 @@
-"""What one layer of a published model does with position, in our terms."""
+"""What one layer of a published model does with position and what it hides, in our terms.
+
+A mask of transformers is boolean, True where a key is seen, or it is added to the scores, with a
+very negative number where a key is hidden. Some families put their bias into it.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headscape.call.bias import Bias, Pairwise, Slope
 from headscape.call.definition import AttentionCall
-from headscape.call.positions import Positions
-from headscape.encodings import Encoding, Shape, Side, make
+from headscape.call.positions import Positions, Visible
+from headscape.encodings import Encoding, Shape, Side, kinds, make
+from headscape.encodings.sinusoidal import Sinusoidal
+from headscape.errors import InputError
 from headscape.models.model import LayerSpec
-from headscape.models.transformers.alibi_reader import read_alibi
-from headscape.models.transformers.attention_call import ObservedCall
-from headscape.models.transformers.bucket_reader import read_buckets
-from headscape.models.transformers.mask_reader import is_causal, read_visible
-from headscape.models.transformers.relative_reader import read_relative
+from headscape.models.transformers.bias_reader import read_alibi, read_buckets, read_relative
+from headscape.models.transformers.families import family_of
+from headscape.models.transformers.observed_call import ENCODING_NAME, ObservedCall
 from headscape.models.transformers.rotary_reader import read_rotary, rotates
-from headscape.models.transformers.temperature_reader import same_growth, temperature_fields
+from headscape.models.transformers.rounding import allowance
 
 UNKNOWN = "unknown"
 
@@ -49,6 +54,8 @@ class LayerReading:
         at: Tensor | None = None,
     ) -> AttentionCall:
         """The attention inputs of a call of this layer; `real` and `at` as in `observe`."""
+        if call.injected is not None:
+            return call.injected
         positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
         if at is not None:
             positions = Positions(at, at)
@@ -83,8 +90,8 @@ class LayerReading:
         if isinstance(self.encoding, Unrecognised):
             every = call.bias.expand(-1, call.heads, call.q.shape[2], -1)
             return Pairwise(lambda rows, cols: every[:, :, rows, cols], positions)
-        if type(call.module).__name__ == "FalconAttention":
-            # Falcon rounds m j to bfloat16: its own numbers are the bias, 0 at distance 0.
+        if family_of(call.module).rounds_bias:
+            # 0 at distance 0.
             own = -call.bias[:, :, 0].double()
             return Slope(None, own[..., -call.q.shape[2] :], own)
         return call.bias_of(self.encoding, positions)
@@ -120,25 +127,38 @@ def read_layer(
     at_input: Encoding | None,
 ) -> LayerReading:
     """Recognise what a layer does with position."""
+    if call.encoding is not None:
+        name = getattr(call.module, ENCODING_NAME)
+        acts_there = any(kind.at_input for kind in kinds(name).parts)
+        return LayerReading(
+            name=name, encoding=call.encoding, at_input=at_input if acts_there else None
+        )
     shape = shape_of(call, config)
-    heat = temperature_fields(call, config)
+    temperature = temperature_fields(call, config)
     found: Encoding | None
     if call.relative is not None:
         found, name = read_relative(call, body, config, shape), call.relative.name
     elif call.bias is not None:
-        found = read_buckets(call, body, config, shape) or read_alibi(call, shape)
-        name = "t5" if found is not None and found.title == "T5 buckets" else "alibi"
+        found, name = read_buckets(call, body, config, shape), "t5"
+        if found is None:
+            found, name = read_alibi(call, shape), "alibi"
     elif rotates(call):
-        found, name = read_rotary(call, config, layer, shape, heat), "rope"
+        found, name = read_rotary(call, config, layer, shape, temperature), "rope"
     else:
-        found, name = make("nope", shape, heat), "nope"
+        found, name = make("nope", shape, temperature), "nope"
     if found is None or not same_growth(call, found):
         unknown = Unrecognised(shape, Unrecognised.config_type())
         return LayerReading(name=UNKNOWN, encoding=unknown)
     if name == "nope" and at_input is not None:
-        name = "sinusoidal" if at_input.title == "Sinusoidal" else "learned"
+        name = "sinusoidal" if isinstance(at_input, Sinusoidal) else "learned"
         return LayerReading(name=name, encoding=found, at_input=at_input)
     return LayerReading(name=name, encoding=found)
+
+
+def injected_input(body: nn.Module) -> Encoding | None:
+    """Return the encoding that `set_encoding` put at a model's input, if it acts there."""
+    every = (child for child in body.modules() if isinstance(child, Encoding))
+    return next((encoding for encoding in every if encoding.at_input), None)
 
 
 def shape_of(call: ObservedCall, config: Any) -> Shape:
@@ -166,3 +186,96 @@ def _scale(call: ObservedCall) -> str | float:
     named = {"one": 1.0, "head_dim": call.q.shape[-1] ** -0.5}
     return next((name for name, value in named.items() if abs(value - call.scale) < 1e-9),
                 call.scale)  # fmt: skip
+
+
+def temperature_fields(call: ObservedCall, config: Any) -> dict[str, Any]:
+    """Return the fields of the temperature that the config states for a layer, or none."""
+    module: Any = call.module
+    if getattr(module, "attn_temperature_tuning", None) and not getattr(module, "use_rope", True):
+        return _fields("llama4", module.attn_scale, module.floor_scale)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    if parameters.get("llama_4_scaling_beta"):
+        start = parameters["original_max_position_embeddings"]
+        return _fields("ministral", parameters["llama_4_scaling_beta"], start)
+    return {}
+
+
+def same_growth(call: ObservedCall, encoding: Encoding) -> bool:
+    """Return whether the model's queries grow with position as the encoding's temperature does."""
+    if call.growth is None:
+        return call.shares_position
+    positions = Positions.span(len(call.growth), on=call.growth.device)
+    factor = encoding.temperature(positions.q)
+    expected = torch.ones_like(call.growth) if factor is None else factor[0, 0] / factor[0, 0, 0]
+    within = max(1e-4, allowance(call.q.dtype))
+    same = (call.growth - expected).abs().amax() <= within * expected.amax()
+    return call.shares_position and bool(same)
+
+
+def _fields(kind: str, rate: float, start: float) -> dict[str, Any]:
+    return {"temperature": kind, "temperature_rate": float(rate), "temperature_start": int(start)}
+
+
+ROWS = 256
+"""Queries compared at a time, so that memory is of order length."""
+
+
+def read_visible(
+    call: ObservedCall, positions: Positions, layer: int, real: Tensor | None = None
+) -> Visible:
+    """Return the mask of a call as a rule: causal or not, within a window, or within chunks.
+
+    Padding, where `real` is False, is a group of its own.
+    """
+    group = None if real is None else torch.where(real, 0, -1)
+    if call.mask is None:
+        return Visible(call.causal, group, group, call.window if call.flash else None)
+    # What padding sees has no meaning: some families let it see everything.
+    mask = call.mask if real is None else call.mask & real[:, None, :, None]
+    ahead, behind = _reach(mask, positions)
+    # One token has nothing ahead of it, so the mask does not say.
+    causal = ahead == 0 and (positions.bounds[0] < 0 or call.causal)
+    rules = [Visible(causal, group, group, window) for window in (None, max(ahead, behind) + 1)]
+    if real is None:
+        rules.append(Visible(causal, chunk=_chunk(call)))
+    for visible in rules:
+        if _follows(mask, visible, positions):
+            return visible
+    other = "chunks" if real is None else "one of these beside its padding"
+    raise InputError(
+        f"layer {layer} has a mask that is neither causal nor bidirectional, a sliding window or "
+        f"{other}: it cannot be read."
+    )
+
+
+def is_causal(call: ObservedCall) -> bool:
+    """Return whether no query sees a later key."""
+    if call.mask is None:
+        return call.causal
+    positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+    return _reach(call.mask, positions)[0] == 0
+
+
+def _chunk(call: ObservedCall) -> int:
+    """Return the length of a chunk: the config's, or the number of tokens that see the first."""
+    assert call.mask is not None
+    return call.chunk or max(1, int(call.mask[0, 0, :, 0].sum()))
+
+
+def _reach(mask: Tensor, positions: Positions) -> tuple[int, int]:
+    """Return how many tokens ahead and back the farthest seen keys are."""
+    ahead = behind = 0
+    for start in range(0, mask.shape[2], ROWS):
+        rows = slice(start, start + ROWS)
+        distance = positions.block(rows).distance()[:, None] * mask[:, :, rows]
+        ahead, behind = max(ahead, -int(distance.min())), max(behind, int(distance.max()))
+    return ahead, behind
+
+
+def _follows(mask: Tensor, visible: Visible, positions: Positions) -> bool:
+    for start in range(0, mask.shape[2], ROWS):
+        rows = slice(start, start + ROWS)
+        seen = visible.block(rows).dense(positions.block(rows))
+        if bool((seen != mask[:, :, rows]).any()):
+            return False
+    return True

@@ -8,19 +8,18 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch import nn
 
 from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.errors import InputError
-from headscape.models.transformers.memory_check import check_size
 from headscape.models.transformers.model_folder import checked_folder, checked_gguf, explained
+from headscape.models.transformers.observed_call import ENCODING
 from headscape.models.transformers.published_model import PublishedModel, body_of
-from headscape.models.transformers.readable_attention import ENCODING
-from headscape.models.transformers.sound_input import sound_input
-from headscape.models.transformers.speech_model import SpeechModel
+from headscape.models.transformers.speech_model import SpeechModel, sound_input
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 HOW = (
@@ -73,10 +72,13 @@ def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> Publishe
         given = {"local_files_only": True, "trust_remote_code": False, **gguf}
         with explained(folder, "is not a model that transformers loads", view):
             config = transformers.AutoConfig.from_pretrained(view, **given)
-            _refuse_own(folder, config)
             kind = _class(transformers, config)
             _refuse_flash(folder, kind, config)
             check_size(folder.name, kind, config, files.numbers)
+            if getattr(config, ENCODING, None):
+                from headscape.huggingface.inject.set_encoding import with_encodings
+
+                kind = with_encodings(kind, config)
             model, found = kind.from_pretrained(
                 view, use_safetensors=not gguf, dtype=torch.float32, output_loading_info=True,
                 ignore_mismatched_sizes=True, **given,
@@ -126,15 +128,6 @@ def _quiet(transformers: Any) -> Iterator[None]:
         transformers.logging.set_verbosity(said)
         if bars:
             transformers.logging.enable_progress_bar()
-
-
-def _refuse_own(folder: Path, config: Any) -> None:
-    """Raise InputError if set_encoding replaced the model's position, which its class lacks."""
-    if getattr(config, ENCODING, None):
-        raise InputError(
-            f"{folder} has an encoding that set_encoding put in: load it with "
-            f"headscape.huggingface.load to run and train it; its attention cannot be read."
-        )
 
 
 def _refuse_flash(folder: Path, kind: Any, config: Any) -> None:
@@ -218,3 +211,61 @@ def _transformers() -> Any:
             "hf: models need transformers: pip install 'headscape[transformers]'."
         ) from error
     return transformers
+
+
+BYTES: Final = 4
+"""Of a weight: models are loaded in float32."""
+MEMORY: Final = Path("/proc/meminfo")
+
+
+def check_size(name: str, kind: Any, config: Any, stored: int) -> None:
+    """Raise InputError if a model needs more memory than is free, or more weights than are stored.
+
+    `stored` is the number of stored weights. Heads are often left out of it, and quantised weights
+    are packed.
+    """
+    model = _empty(kind, config)
+    weights = sum(weight.numel() for weight in model.parameters())
+    packed = getattr(config, "quantization_config", None) is not None
+    if weights > 2 * stored and not packed:
+        raise InputError(
+            f"{name} has {stored:,} weights, and its config describes {weights:,}: config and "
+            f"weights do not belong together."
+        )
+    free = free_bytes()
+    if free is None:
+        return
+    if weights * BYTES > free:
+        raise InputError(
+            f"{name} has {weights / 1e9:.3g} billion weights, {weights * BYTES / 1e9:.3g} GB in "
+            f"float32, and {free / 1e9:.3g} GB of memory are free: a model of at most "
+            f"{free / BYTES / 1e9:.2g} billion weights fits, or one in bfloat16 that you load "
+            f"with transformers and pass to load()."
+        )
+    tables = sum(table.numel() * table.element_size() for table in model.buffers())
+    if tables > free:
+        raise InputError(
+            f"{name} has tables of positions and masks of {tables / 1e9:.3g} GB, and "
+            f"{free / 1e9:.3g} GB of memory are free: lower the length in its config.json."
+        )
+
+
+def count_weights(kind: Any, config: Any) -> int:
+    """Return the weights of a class of transformers, tied ones once, without memory for them."""
+    return sum(weight.numel() for weight in _empty(kind, config).parameters())
+
+
+def _empty(kind: Any, config: Any) -> nn.Module:
+    """Return a model whose tensors have shapes and no memory."""
+    with torch.device("meta"):
+        build = getattr(kind, "_from_config", None) or kind.from_config
+        model: nn.Module = build(config)
+    return model
+
+
+def free_bytes() -> int | None:
+    """Return the memory that can be used without swapping; None where the system does not say."""
+    if not MEMORY.is_file():
+        return None
+    lines = dict(line.split(":", 1) for line in MEMORY.read_text().splitlines() if ":" in line)
+    return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None

@@ -6,7 +6,8 @@ does in every layer is read and checked when the model is loaded, see self_check
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
 
@@ -14,18 +15,21 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from headscape.call.definition import AttentionCall
 from headscape.data.dataset import Dataset
 from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.errors import InputError
 from headscape.gpt2.generate import sample
-from headscape.models.loaded import LoadedModel, eval_mode
-from headscape.models.losses import digest, losses_in_blocks
+from headscape.models.loaded import LoadedModel, digest, eval_mode, losses_in_blocks
 from headscape.models.model import Edit, LayerSpec, Spec, Watch
-from headscape.models.transformers.attention_call import ObservedCall
 from headscape.models.transformers.attention_watch import AttentionWatch
-from headscape.models.transformers.edited_published import edited_runs
-from headscape.models.transformers.layer_reading import UNKNOWN, LayerReading, trained_length
-from headscape.models.transformers.mask_reader import is_causal
+from headscape.models.transformers.layer_reading import (
+    UNKNOWN,
+    LayerReading,
+    is_causal,
+    trained_length,
+)
+from headscape.models.transformers.observed_call import ObservedCall
 from headscape.models.transformers.self_check import check_tokens, read_model
 
 
@@ -49,46 +53,41 @@ class PublishedModel(LoadedModel):
 
     @cached_property
     def spec(self) -> Spec:
-        """Sizes from the config, encodings and conventions as they were read."""
-        if self._reading is None:
-            return self._unread()
-        calls, layers = self._reading.calls, self._reading.layers
-        shown = layers[-1].at_input or layers[-1].encoding
+        """Encodings and conventions as they were read; sizes of a family without a reader."""
+        config, reading = self._config, self._reading
+        shared: dict[str, Any] = {
+            "name": self._name,
+            "width": config.hidden_size,
+            "vocabulary": getattr(config, "vocab_size", None) or 0,
+            "train_length": trained_length(config),
+            "trained": self._trained,
+        }
         provenance = {"architecture": type(self.model).__name__}
-        if self._reading.at_input is not None:
-            provenance["input"] = self._reading.at_input.title
-        if self._reading.convolves:
+        if reading is None:
+            unknown = LayerSpec(encoding=UNKNOWN, conventions={}, claims={}, shows="final")
+            return Spec(
+                layers=(unknown,) * config.num_hidden_layers,
+                heads=config.num_attention_heads,
+                head_dim=config.hidden_size // config.num_attention_heads,
+                causal=self.model.can_generate() and not self.model.config.is_encoder_decoder,
+                shows="final",
+                provenance=provenance,
+                **shared,
+            )
+        if reading.at_input is not None:
+            provenance["input"] = reading.at_input.title
+        if reading.convolves:
             provenance["input"] = "positional convolution"
+        every = zip(reading.layers, reading.calls, strict=True)
+        layers = tuple(layer.spec(call) for layer, call in every)
         return Spec(
-            name=self._name,
-            layers=tuple(layer.spec(call) for layer, call in zip(layers, calls, strict=True)),
-            heads=calls[0].heads,
-            head_dim=calls[0].q.shape[-1],
-            width=self._config.hidden_size,
-            vocabulary=getattr(self._config, "vocab_size", None) or 0,
-            train_length=trained_length(self._config),
-            causal=is_causal(calls[0]),
-            shows=shown.shows or "final",
-            trained=self._trained,
+            layers=layers,
+            heads=reading.calls[0].heads,
+            head_dim=reading.calls[0].q.shape[-1],
+            causal=is_causal(reading.calls[0]),
+            shows=layers[-1].shows,
             provenance=provenance,
-        )
-
-    def _unread(self) -> Spec:
-        """The spec of a family that can only be scored, from the config."""
-        config = self._config
-        unknown = LayerSpec(encoding=UNKNOWN, conventions={}, claims={}, shows="final")
-        return Spec(
-            name=self._name,
-            layers=(unknown,) * config.num_hidden_layers,
-            heads=config.num_attention_heads,
-            head_dim=config.hidden_size // config.num_attention_heads,
-            width=config.hidden_size,
-            vocabulary=config.vocab_size,
-            train_length=trained_length(config),
-            causal=self.model.can_generate() and not self.model.config.is_encoder_decoder,
-            shows="final",
-            trained=self._trained,
-            provenance={"architecture": type(self.model).__name__},
+            **shared,
         )
 
     @property
@@ -192,7 +191,7 @@ class PublishedModel(LoadedModel):
         table = None if self._reading is None else self._reading.at_input
         rows = None if table is None else table.conventions().get("length")
         if isinstance(rows, int) and length > rows:
-            return f"{length} tokens are more than the model's table of {rows} positions holds."
+            return f"{length} tokens are more than the {rows} positions of the model's table."
         return None
 
     def cost(self, length: int) -> float:
@@ -253,3 +252,73 @@ def body_of(model: Any) -> nn.Module:
         body = body.encoder if "input_ids" in reads else body.decoder
     assert isinstance(body, nn.Module)
     return body
+
+
+@torch.inference_mode()
+def edited_runs(
+    body: nn.Module,
+    run: Callable[[], Tensor],
+    readings: Sequence[LayerReading],
+    layer: int,
+    edits: Sequence[Edit],
+) -> Iterator[Tensor]:
+    """Yield what `run` returns with each edit of a layer, counted from 0."""
+    before = _blocks(body, len(readings))[:layer]
+    saved: dict[int, Any] = {}
+    for edit in edits:
+        with ExitStack() as stack:
+            skipped = len(saved) == len(before) and bool(before)
+            for number, block in enumerate(before):
+                if skipped:
+                    _return(stack, block, saved[number])
+                else:
+                    _record(stack, block, saved, number)
+            watch = _watch(body, readings, layer, edit)
+            watch.layer = layer if skipped else 0
+            stack.enter_context(watch)
+            result = run()
+        yield result
+
+
+def _watch(
+    body: nn.Module, readings: Sequence[LayerReading], layer: int, edit: Edit
+) -> AttentionWatch:
+    found: list[AttentionCall] = []
+
+    def on_call(at: int, call: ObservedCall) -> None:
+        found.append(readings[at].inputs(call, at))
+
+    def on_result(at: int, result: Tensor) -> Tensor | None:
+        return edit(found.pop(), result) if at == layer else None
+
+    return AttentionWatch(body, on_call, on_result, layers={layer})
+
+
+def _blocks(body: nn.Module, layers: int) -> list[nn.Module]:
+    """The model's blocks in order, one per layer; empty where they cannot be told apart."""
+    for module in body.modules():
+        sized = isinstance(module, nn.ModuleList) and len(module) == layers
+        if sized and all(_attends(block) for block in module.children()):
+            return list(module.children())
+    return []
+
+
+def _attends(block: nn.Module) -> bool:
+    """Whether a block contains attention, by the names that transformers gives its classes."""
+    kinds = (type(module).__name__ for module in block.modules())
+    return any("ttention" in kind or "ttn" in kind for kind in kinds)
+
+
+def _record(stack: ExitStack, block: nn.Module, saved: dict[int, Any], number: int) -> None:
+    def keep(_: nn.Module, __: Any, result: Any) -> None:
+        saved[number] = result
+
+    stack.callback(block.register_forward_hook(keep).remove)
+
+
+def _return(stack: ExitStack, block: nn.Module, result: Any) -> None:
+    # A block may have a forward of its own already, such as accelerate's.
+    before = {name: vars(block)[name] for name in ("forward",) if name in vars(block)}
+    vars(block)["forward"] = lambda *_, **__: result
+    stack.callback(vars(block).update, before)
+    stack.callback(vars(block).pop, "forward")

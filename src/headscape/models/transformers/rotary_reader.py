@@ -12,7 +12,7 @@ from torch import Tensor
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, Shape, Side, make
 from headscape.errors import InputError
-from headscape.models.transformers.attention_call import ObservedCall
+from headscape.models.transformers.observed_call import ObservedCall
 from headscape.models.transformers.rounding import rotation_agrees
 
 SCALINGS = {
@@ -28,20 +28,25 @@ SCALINGS = {
 NUMBERS = ("factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor", "truncate")
 LISTS = ("short_factor", "long_factor")
 NTK = "headscape_ntk"
-"""Entry of the RoPE parameters of a model that stretched_rotary.py gave a larger base."""
+"""Entry of the RoPE parameters of a model that models/stretched.py gave a larger base."""
 
 
 def rotates(call: ObservedCall) -> bool:
     """Whether the model changes q by position; False in a layer without position."""
-    return call.unrotated is not None and not torch.equal(call.q, call.unrotated[0])
+    if call.unrotated is None:
+        return False
+    # A rotation changes a pair of dims by the size of its angle. A product of matrices of a
+    # different batch size, as q is when a model is loaded, differs by roundings.
+    gap = (call.q - call.unrotated[0]).abs().amax()
+    return bool(gap > 64 * torch.finfo(call.q.dtype).eps * call.q.abs().amax())
 
 
 def read_rotary(
-    call: ObservedCall, config: Any, layer: int, shape: Shape, heat: dict[str, Any]
+    call: ObservedCall, config: Any, layer: int, shape: Shape, temperature: dict[str, Any]
 ) -> Encoding | None:
     """RoPE with the conventions that reproduce this layer's rotation, or None.
 
-    `heat` contains the fields of the layer's temperature.
+    `temperature` contains the fields of the layer's temperature.
     """
     # In a model that mixes attention with other layers, the module knows its place among them.
     place = getattr(call.module, "layer_idx", None)
@@ -50,16 +55,19 @@ def read_rotary(
     if scaling is None or call.unrotated is None:
         return None
     fields: dict[str, Any] = {
-        name: type_of(parameters[name])
+        name: bool(parameters[name]) if name == "truncate" else _number(parameters, name)
         for name in NUMBERS
         if scaling != "none" and parameters.get(name) is not None
-        for type_of in [bool if name == "truncate" else float]
     }
     fields |= {name: tuple(parameters[name]) for name in LISTS if scaling == "longrope"}
-    fields |= {"scaling": scaling, "base": float(parameters.get("rope_theta", 10_000.0)), **heat}
+    fields |= {
+        "scaling": scaling,
+        "base": _number(parameters, "rope_theta", 10_000.0),
+        **temperature,
+    }
     original = parameters.get("original_max_position_embeddings")
     if scaling != "none" and original:
-        fields["trained_length"] = int(original)
+        fields["trained_length"] = int(_number(parameters, "original_max_position_embeddings"))
     if scaling == "longrope" and "factor" not in fields and original:
         fields["factor"] = config.max_position_embeddings / original
     fields |= {"scaling": "ntk", **parameters[NTK]} if NTK in parameters else {}
@@ -83,6 +91,13 @@ def rope_parameters(config: Any, layer: int) -> dict[str, Any]:
             f"Headscape reads models with one position per token."
         )
     return found
+
+
+def _number(parameters: dict[str, Any], name: str, default: float | None = None) -> float:
+    value = default if parameters.get(name) is None else parameters[name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{name} in the config's rope_parameters must be a number, got {value!r}.")
+    return float(value)
 
 
 def _try(call: ObservedCall, shape: Shape, fields: dict[str, Any]) -> Encoding | None:
@@ -114,11 +129,11 @@ def _fractions(call: ObservedCall, config: Any, parameters: dict[str, Any]) -> l
     found: list[float] = []
     if parameters.get("rope_type") == "proportional":
         # The whole head is rotated, most of its pairs by the angle 0.
-        return [float(parameters.get("partial_rotary_factor") or 1.0)]
+        return [(_number(parameters, "partial_rotary_factor", 1.0) or 1.0)]
     if call.rotation is not None:
         width = call.rotation[0].shape[-1]
         found += [width / head_dim, 2 * width / head_dim]
     if getattr(config, "rotary_dim", None):
         found.append(config.rotary_dim / head_dim)
-    found += [float(parameters.get("partial_rotary_factor") or 1.0), 1.0]
+    found += [(_number(parameters, "partial_rotary_factor", 1.0) or 1.0), 1.0]
     return [share for share in dict.fromkeys(found) if 0 < share <= 1]

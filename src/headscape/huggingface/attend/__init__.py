@@ -1,0 +1,1 @@
+"""Our attention in transformers models: what attn_implementation="headscape" computes."""

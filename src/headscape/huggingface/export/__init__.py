@@ -1,0 +1,1 @@
+"""Our models as transformers models: what `headscape.export` writes and transformers loads."""

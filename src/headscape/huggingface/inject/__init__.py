@@ -1,0 +1,1 @@
+"""Our encodings in transformers models: what `set_encoding` puts in."""

@@ -1,0 +1,177 @@
+"""What an attention layer with one of our encodings computes; set_encoding.py puts it there.
+
+Its keys come from the cache without position, so all of them are rotated in every pass. The layer's
+input and the cache arrive as keyword arguments, which a hook on the layer adds.
+"""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscape.call.definition import AttentionCall, shared
+from headscape.encodings import Encoding
+from headscape.errors import InputError
+from headscape.huggingface.attend.biased_families import NAMES
+from headscape.huggingface.attend.mask_rule import MaskRule
+from headscape.huggingface.inject.running_sums import streams
+from headscape.kernels.assemble import assemble
+from headscape.models.transformers.observed_call import ENCODING
+
+INPUT, CACHE = "headscape_input", "headscape_cache"
+"""Keyword arguments of the attention function."""
+
+
+def argument_names(module: nn.Module) -> list[str]:
+    """Return the names of the arguments of a module's forward, the input first."""
+    parameters = inspect.signature(type(module).forward).parameters.values()
+    return [item.name for item in parameters if item.kind is not item.VAR_KEYWORD][1:]
+
+
+@dataclass(frozen=True)
+class InjectionHook:
+    """A hook before an attention module: takes its own position away, adds input and cache."""
+
+    names: list[str]
+    layer: int
+    heads: int
+
+    def __call__(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[()], dict[str, Any]]:
+        """Return the changed arguments."""
+        if module.config._attn_implementation not in NAMES:  # noqa: SLF001
+            raise InputError(
+                f"the model has {getattr(module, ENCODING).title} in place of its own position, "
+                f"which attn_implementation={module.config._attn_implementation!r} would drop: "  # noqa: SLF001
+                f"call headscape.huggingface.set_attention(model)."
+            )
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        hidden = given[self.names[0]]
+        cache = given.get("past_key_values", given.get("layer_past"))
+        cache = getattr(cache, "self_attention_cache", cache)
+        given[INPUT] = hidden
+        given[CACHE] = None if cache is None else _cache_layer(cache, self.layer)
+        rotation = given.get("position_embeddings")
+        if rotation is not None:
+            cos, sin = rotation
+            given["position_embeddings"] = torch.ones_like(cos), torch.zeros_like(sin)
+        if "position_bias" in self.names:
+            given["position_bias"] = hidden.new_zeros(1, self.heads, 1, 1)
+        return (), given
+
+
+def _cache_layer(cache: Any, layer: int) -> Any:
+    """Return a layer of a cache, which a lazy one appends when it is first used."""
+    while len(cache.layers) <= layer:
+        cache.layers.append(cache.layer_class_to_replicate())
+    return cache.layers[layer]
+
+
+def encoding_of(module: nn.Module) -> Encoding | None:
+    """Return the encoding that was put into an attention module, or None."""
+    found: Any = module._modules.get(ENCODING)  # noqa: SLF001 - fast for a missing child
+    if found is not None and not isinstance(found, Encoding):
+        # PEFT's modules_to_save wraps the module and trains a copy.
+        found = found.modules_to_save[found.active_adapters[0]] if found.active_adapters else None
+    assert found is None or isinstance(found, Encoding)
+    return found
+
+
+def check_loaded(module: Any) -> None:
+    """Raise InputError if the config names an encoding that the model was loaded without."""
+    # Not getattr: for a missing name a config runs Python, here in every layer for every token.
+    records = vars(module.config).get(ENCODING) if "config" in vars(module) else None
+    if not records:
+        return
+    name, layer = type(module).__name__, getattr(module, "layer_idx", None)
+    crosses = "Cross" in name or getattr(module, "is_cross_attention", False)
+    crosses = crosses or (getattr(module, "is_decoder", False) and not module.is_causal)
+    for record in [] if crosses else records:
+        if record["layers"] is None or layer in record["layers"]:
+            raise InputError(
+                f"this model was saved with the encoding {record['encoding']!r}, which {name} "
+                f"lacks: load it with headscape.huggingface.load."
+            )
+
+
+def encoded_inputs(
+    encoding: Encoding,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rule: MaskRule,
+    scale: float,
+    given: dict[str, Any],
+    *,
+    softcap: float | None,
+    sink: Tensor | None,
+    observed: bool = False,
+) -> AttentionCall:
+    """Return what the attention of one layer is a function of; `observed` as in `assemble`."""
+    positions, visible = rule.positions, rule.visible
+    if encoding.shape.causal != visible.causal and positions.q.shape[1] > 1:
+        kind = "causal" if encoding.shape.causal else "bidirectional"
+        raise InputError(
+            f"{encoding.title} was built for {kind} attention, but the model's mask is not: set "
+            f"the encoding again after changing the config."
+        )
+    learns = encoding.streams or any(True for _ in encoding.parameters())
+    if encoding.rotates and learns and k.shape[1] < q.shape[1]:
+        # What is learned per query head (PoPE's phases) makes the keys of a group differ.
+        k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
+    starts = visible.starts(q.shape[2])
+    asking, asked = streams(
+        encoding, given[INPUT], starts, given[CACHE], rule.first_query, rule.first_key
+    )
+    return assemble(
+        encoding, q, k, v, positions, visible, streams=(asking, asked), model_scale=scale,
+        softcap=softcap, sink=sink, observed=observed,
+    )  # fmt: skip
+
+
+AT_INPUT = "headscape_positions"
+"""The first layer's child."""
+
+
+class PositionTable(nn.Module):
+    """What an encoding adds to the embeddings; zeros unless it acts at the input."""
+
+    def __init__(self, encoding: Encoding, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.encoding = encoding
+        self.tokens = (tokens,)  # a tuple, so that its weight is not listed twice
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        """Return the vectors to add, in the dtype of the token embeddings."""
+        weight = self.tokens[0].weight
+        nothing = torch.zeros(
+            *position_ids.shape, weight.shape[1], dtype=weight.dtype, device=weight.device
+        )
+        return self.encoding.embed(nothing, position_ids)
+
+
+@dataclass(frozen=True)
+class Embed:
+    """A hook before a model's first layer: adds positions to its input."""
+
+    names: list[str]
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[()], dict[str, Any]]:
+        """Return the changed arguments."""
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        encoding = getattr(module, AT_INPUT)
+        at = MaskRule.unpack(given["attention_mask"]).positions.q
+        given[self.names[0]] = encoding.embed(given[self.names[0]], at)
+        return (), given
+
+
+def add_before(layer: nn.Module, encoding: Encoding) -> None:
+    """Add an encoding's positions to the input of a model's first layer."""
+    if not hasattr(layer, AT_INPUT):
+        layer.register_forward_pre_hook(Embed(argument_names(layer)), with_kwargs=True)
+    setattr(layer, AT_INPUT, encoding)
