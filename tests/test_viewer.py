@@ -8,7 +8,7 @@ import torch
 
 import headscape
 from headscape.call.definition import AttentionCall, scores
-from headscape.captures.pack import open_pack
+from headscape.captures.capture_file import open_pack
 from headscape.captures.record import _Kept, capture
 from headscape.errors import InputError
 from headscape.models.model import Model
@@ -76,7 +76,7 @@ def test_a_model_without_text_says_so() -> None:
 
 
 def test_a_text_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headscape import viewer
+    from headscape.viewer import view as viewer
 
     model = nano()
     choose = viewer.choose_tokens

@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from headscape.captures import factors
+from headscape.captures import saved_call
 from headscape.errors import InputError
 from headscape.measures.context import context_dependence
 from headscape.measures.measures import (
@@ -54,7 +54,7 @@ def test_rows_in_blocks_measure_as_whole_maps(monkeypatch):
     maps = causal(np.random.default_rng(3).normal(size=(3, 40, 40)))
     weights = softmax(maps)
     whole = shift_invariance(maps), head_similarity(maps), *effective_reach(weights)
-    monkeypatch.setattr(factors, "WHOLE_PAIRS", 3 * 40 * 7)
+    monkeypatch.setattr(saved_call, "WHOLE_PAIRS", 3 * 40 * 7)
     parts = shift_invariance(maps), head_similarity(maps), *effective_reach(weights)
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)

@@ -19,7 +19,7 @@ by the rotation, for DAPEv2 everything it adds to q.k. The output of a query tha
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 import torch.nn.functional as F
@@ -190,10 +190,6 @@ class BlockPlan:
     whole: bool
     """Whether whole rows are read."""
 
-    def part(self, name: str, x: Any, axes: tuple[str, ...]) -> Any:  # noqa: ARG002
-        """Return what is read of one tensor or function of the call."""
-        return self.selection.take(x, axes) if axes else self.selection.function(x)
-
     def cut(self, values: Float[Tensor, "b h r s"]) -> Float[Tensor, "b n r c"]:
         """Return what was asked for; keys beyond those read are after every query."""
         if self.heads is not None and values.shape[1] > 1:
@@ -289,7 +285,9 @@ def block(
     Entries that are hidden have no meaning, except in weights, where they are 0.
     """
     chosen = plan(call, quantity, heads, rows, cols, norms=lse is not None)
-    return finish(mapped(replace(call, turns=None), chosen.part), quantity, chosen, lse=lse)
+    return finish(
+        mapped(replace(call, turns=None), chosen.selection.leaf), quantity, chosen, lse=lse
+    )
 
 
 def finish(

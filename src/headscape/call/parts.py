@@ -107,6 +107,10 @@ class Selection:
             found["hk"] = _tidy(tuple(head * key_heads // heads for head in self.heads))
         return found
 
+    def leaf(self, name: str, x: Any, axes: tuple[str, ...]) -> Any:  # noqa: ARG002
+        """Return the part of a tensor or function of the call."""
+        return self.take(x, axes) if axes else self.function(x)
+
     def function(self, fn: Callable[[slice, slice], Tensor]) -> Callable[[slice, slice], Tensor]:
         """Return a function of the queries and keys of the part."""
         listed: Tensor | None = None

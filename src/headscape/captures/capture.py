@@ -43,26 +43,26 @@ class Capture(CaptureData):
         Example:
             >>> import headscape as hs
             >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
-            >>> model.capture([72, 105, 33]).save("hi.safetensors")
-            >>> hs.Capture.load("hi.safetensors", quantities=["bias"])
+            >>> path = model.capture([72, 105, 33]).save("hi.safetensors")
+            >>> hs.Capture.load(path, quantities=["bias"])
             <capture of ALiBi, untrained: 3 tokens, layers 1, 12 heads; bias>
         """
         return capture_file.load(Path(path), layers, quantities, kind=cls)
 
-    def grid(self, layer: int = -1, quantity: str | None = None, **options: Any) -> "Grid":
+    def grid(self, quantity: str | None = None, layer: int = -1, **options: Any) -> "Grid":
         """One panel per head; options: heads, columns, width (inches), shared_scale, colormap."""
         from headscape.plots.grid import Grid
 
         return Grid.of(self, layer, quantity, **options)
 
-    def curves(self, layer: int = -1, quantity: str | None = None, **options: Any) -> "Curves":
+    def curves(self, quantity: str | None = None, layer: int = -1, **options: Any) -> "Curves":
         """The quantity against distance, one small plot per head."""
         from headscape.plots.curves import Curves
 
         return Curves.of(self, layer, quantity, **options)
 
     def row(
-        self, query: int | None = None, layer: int = -1, quantity: str | None = None, **options: Any
+        self, quantity: str | None = None, layer: int = -1, query: int | None = None, **options: Any
     ) -> "Row":
         """What one query (default: the last) gives to every key, all heads, with the tokens."""
         from headscape.plots.row import Row

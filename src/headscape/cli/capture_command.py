@@ -91,7 +91,7 @@ def capture(
     Long sequences need --resolution; memory then grows linearly with the length.
     """
     import headscape as hs
-    from headscape.captures.target import check_target
+    from headscape.captures.capture_file import check_target
 
     target = out or Path("" if model.startswith("hf:") else model) / "capture.safetensors"
     check_target(target, overwrite=overwrite, reads=[] if text is None else [text])

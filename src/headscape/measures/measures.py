@@ -23,7 +23,7 @@ from jaxtyping import Float, Float64, Int64
 
 from headscape.captures.capture_file import CaptureData
 from headscape.captures.choice import choose_layer, choose_quantity
-from headscape.captures.factors import rows_at_once
+from headscape.captures.saved_call import rows_at_once
 from headscape.errors import InputError
 from headscape.io.table_text import markdown_text
 from headscape.measures import measures_table
@@ -238,7 +238,7 @@ def written(files: Mapping[str, Measures], form: str) -> str:
 
 def _blocks(capture: CaptureData, layer: int, quantity: str) -> RowBlocks:
     def read() -> Iterator[tuple[slice, np.ndarray]]:
-        return capture.row_blocks(layer, quantity, capture.heads)
+        return capture.row_blocks(quantity, layer, capture.heads)
 
     return RowBlocks(len(capture.heads), capture.length, read)
 

@@ -81,7 +81,7 @@ class Curves(View):
             **options,
         }
         profile = Profile.of_blocks(
-            lambda rows, cols: capture.block(layer, quantity, heads, rows, cols),
+            lambda rows, cols: capture.block(quantity, layer, heads, rows, cols),
             capture.length,
             causal=capture.causal,
         )

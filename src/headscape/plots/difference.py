@@ -42,7 +42,7 @@ class Difference(Maps):
         quantity = choose_quantity(quantity, *pair, layers=layers)
         heads = choose_heads(heads, first.heads)
         one, other = (
-            each.drawn(where, quantity, heads) for each, where in zip(pair, layers, strict=True)
+            each.drawn(quantity, where, heads) for each, where in zip(pair, layers, strict=True)
         )
         names = [method(each) for each in pair]
         where = [layer_words(each, at) for each, at in zip(pair, layers, strict=True)]

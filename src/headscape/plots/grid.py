@@ -49,7 +49,7 @@ class Grid(Maps):
             **options,
         }
         return cls(
-            maps=capture.drawn(layer, quantity, heads),
+            maps=capture.drawn(quantity, layer, heads),
             titles=head_titles(heads),
             edges=capture.drawn_edges,
             unit=capture.unit,

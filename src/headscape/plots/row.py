@@ -229,5 +229,5 @@ def _row(
     """Return one query's value for every key, NaN where it does not see the key."""
     seen = slice(0, query + 1 if capture.causal else capture.length)
     row = np.full((len(heads), capture.length), np.nan, dtype=np.float32)
-    row[:, seen] = capture.block(layer, quantity, heads, slice(query, query + 1), seen)[:, 0]
+    row[:, seen] = capture.block(quantity, layer, heads, slice(query, query + 1), seen)[:, 0]
     return row

@@ -83,7 +83,7 @@ class SideBySide(Maps):
         }
         return cls(
             maps=np.concatenate(
-                [each.drawn(where, quantity, [which]) for each, where, which in places]
+                [each.drawn(quantity, where, [which]) for each, where, which in places]
             ),
             titles=tuple(panels),
             edges=captures[0].drawn_edges,
