@@ -1,7 +1,7 @@
 """Saved calls computed by the definition, and calls saved: the torch side of saved_call.py."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -44,6 +44,40 @@ Progress = Callable[[int], None]
 
 class CannotSaveError(InputError):
     """A layer that a capture keeps as maps; the message says why, without an end."""
+
+
+@dataclass(frozen=True)
+class LinearPieces:
+    """A perceptron of one input as what it is, piecewise linear: a tile takes a fiftieth."""
+
+    near: Float[Tensor, " n"]
+    zero: int
+    far: Float[Tensor, "#b t"]
+    breaks: Float[Tensor, " p"]
+    slope: Float[Tensor, "h p1"]
+    intercept: Float[Tensor, "h p1"]
+
+    @classmethod
+    def of(cls, mlp: biases.Perceptron) -> "LinearPieces":
+        """Return the pieces, where they meet included."""
+        w, b = mlp.in_weight.double(), mlp.in_bias.double()
+        breaks: Tensor = (-b[w != 0] / w[w != 0]).unique()  # type: ignore[no-untyped-call]
+        inside = breaks.new_zeros(1)
+        if len(breaks):
+            middle = (breaks[1:] + breaks[:-1]) / 2
+            inside = torch.cat([breaks[:1] - 1, middle, breaks[-1:] + 1])
+        active = torch.where(inside[:, None] * w + b > 0, 1.0, mlp.leak).to(w)
+        out = mlp.out_weight.double()
+        intercept = (out * b) @ active.T + mlp.out_bias.double()[:, None]
+        return cls(mlp.near.double(), mlp.zero, mlp.far.double(), breaks, (out * w) @ active.T,
+                   intercept)  # fmt: skip
+
+    def block(self, positions: Positions, rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
+        """Return the bias of some of the queries and keys."""
+        column = positions.block(rows, cols).distance() + self.zero
+        u = self.near[column.clamp(0, len(self.near) - 1)] / self.far[:, rows, None]
+        piece = torch.searchsorted(self.breaks, u)
+        return (self.slope[:, piece] * u + self.intercept[:, piece]).movedim(0, 1)
 
 
 class Calculator:
@@ -106,7 +140,8 @@ class Calculator:
                 found[name] = described[name]
         if cls is biases.Slope or cls is biases.GapKernel:
             found.setdefault("weight", None)
-        return cls(**found)
+        value = cls(**found)
+        return LinearPieces.of(value) if cls is biases.Perceptron else value
 
     def _tensor(self, name: str) -> Tensor:
         """An array; zeros without memory where it stays in its file and is read by parts."""

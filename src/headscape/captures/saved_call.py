@@ -285,9 +285,11 @@ class SavedCall:
     def _agree(self, heads: int) -> bool:
         """Whether values that belong together are there, and numbers can be indices."""
         names, mixing = set(self.arrays), self.described["mixing"]
-        pairs = (("turn.q", "turn.k"), ("unrotated.0", "unrotated.1"),
+        pairs: tuple[tuple[str, str], ...] = (("turn.q", "turn.k"), ("unrotated.0", "unrotated.1"),
                  ("visible.q_group", "visible.k_group"))  # fmt: skip
         turned = self.described["turn"] is not None
+        keys = {name[:-1] for name in names if name.endswith((".key.0", ".key.1"))}
+        pairs += tuple((f"{name}0", f"{name}1") for name in keys)
         right = all((one in names) == (two in names) for one, two in pairs)
         right = right and ("turn.q" in names) == turned
         if turned:
