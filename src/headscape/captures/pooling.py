@@ -75,11 +75,12 @@ class CellReducer:
         self,
         rows: slice,
         block: Float[np.ndarray, "h r c"],
-        visible: Bool[np.ndarray, "r c"] | None = None,
+        visible: Bool[np.ndarray, "r v"] | None = None,
     ) -> None:
         """Take some queries; their keys begin at the first cell and may end early.
 
-        Without `visible` every entry counts that is finite.
+        `visible` is of the last keys of the block, and all before them are visible. Without it
+        every entry counts that is finite.
         """
         seen = self._seen[rows.start - self.rows[0] : rows.stop - self.rows[0]]
         if block.shape[1] != len(seen) or seen.any():
@@ -93,34 +94,29 @@ class CellReducer:
         down = np.maximum(self.rows[first : last + 1], rows.start) - rows.start
         width = self.cols[0] + block.shape[2]
         across = self.cols[: int(np.searchsorted(self.cols, width, "left"))] - self.cols[0]
+        shape = block.shape[1:]
+        sizes = [np.diff(at, append=n) for at, n in zip((down, across), shape, strict=True)]
+
+        def reduce(function: np.ufunc, values: np.ndarray, kind: type | None) -> np.ndarray:
+            part = function.reduceat(values, down, axis=0, dtype=kind)
+            found: np.ndarray = function.reduceat(part, across, axis=1, dtype=kind)
+            return found
+
         # A head at a time, so that what is set aside is small beside the block.
         for head, values in enumerate(block):
-            own = np.isfinite(values) if visible is None else visible
+            hidden = ~(np.isfinite(values) if visible is None else visible)
             at = np.s_[head, first : last + 1, : len(across)]
-            whole = bool(own.all())
-
-            def reduce(
-                function: np.ufunc,
-                blank: float,
-                kind: type | None,
-                values: np.ndarray = values,
-                own: np.ndarray | None = None if whole else own,
-            ) -> np.ndarray:
-                shown = values if own is None else np.where(own, values, values.dtype.type(blank))
-                part = function.reduceat(shown, down, axis=0, dtype=kind)
-                found: np.ndarray = function.reduceat(part, across, axis=1, dtype=kind)
-                return found
-
-            self._sum[at] += reduce(np.add, 0.0, np.float64)
-            self._min[at] = np.minimum(self._min[at], reduce(np.minimum, np.inf, None))
-            self._max[at] = np.maximum(self._max[at], reduce(np.maximum, -np.inf, None))
-            if whole:
-                sizes = [np.diff(starts, append=n) for starts, n in
-                         zip((down, across), values.shape, strict=True)]  # fmt: skip
-                self._count[at] += sizes[0][:, None] * sizes[1]
-            else:
-                part = np.add.reduceat(own, down, axis=0, dtype=np.int64)
-                self._count[at] += np.add.reduceat(part, across, axis=1)
+            if not hidden.any():
+                hidden = hidden[:, :0]
+            self._sum[at] += reduce(np.add, _blanked(values, hidden, 0.0), np.float64)
+            least = reduce(np.minimum, _blanked(values, hidden, np.inf), None)
+            self._min[at] = np.minimum(self._min[at], least)
+            greatest = reduce(np.maximum, _blanked(values, hidden, -np.inf), None)
+            self._max[at] = np.maximum(self._max[at], greatest)
+            without = np.zeros((len(down), shape[1]), dtype=np.int64)
+            without[:, shape[1] - hidden.shape[1] :] = np.add.reduceat(hidden, down, dtype=np.int64)
+            self._count[at] += sizes[0][:, None] * sizes[1]
+            self._count[at] -= np.add.reduceat(without, across, axis=1)
 
     def result(self) -> dict[Reduction, Float[np.ndarray, "h a b"]]:
         """Every reduction; NaN where a cell has no entry. Every row must have been added."""
@@ -130,6 +126,17 @@ class CellReducer:
         mean = self._sum / np.where(empty, 1, self._count)
         maps: dict[Reduction, np.ndarray] = {"mean": mean, "min": self._min, "max": self._max}
         return {how: np.where(empty, np.nan, x).astype(x.dtype) for how, x in maps.items()}
+
+
+def _blanked(
+    values: Float[np.ndarray, "r c"], hidden: Bool[np.ndarray, "r v"], blank: float
+) -> Float[np.ndarray, "r c"]:
+    """Values with `blank` at the hidden ones of the last columns."""
+    if not hidden.size:
+        return values
+    out = values.copy()
+    out[:, values.shape[1] - hidden.shape[1] :][hidden] = blank
+    return out
 
 
 @dataclass(frozen=True)
@@ -248,10 +255,9 @@ def pool(
         cols = slice(grid.cols.start, stop)
         if grid.visible is not None:
             visible = grid.visible(rows, cols)
-        elif grid.causal and stop > rows.start + 1:
-            visible = np.arange(cols.start, stop) <= np.arange(rows.start, rows.stop)[:, None]
         else:
-            visible = np.ones((rows.stop - rows.start, stop - cols.start), dtype=bool)
+            first = max(cols.start, rows.start + 1) if grid.causal else stop
+            visible = np.arange(first, stop) <= np.arange(rows.start, rows.stop)[:, None]
         cells.add(rows, block(rows, cols)[None], visible)
     return {how: values[0] for how, values in cells.result().items()}
 

@@ -191,4 +191,5 @@ def _rows(
         for query, values, seen in zip(part, block, visible, strict=True):
             keys = np.flatnonzero(seen)
             if len(keys):
-                yield int(query), keys, values[keys]
+                span = values[keys[0] : keys[-1] + 1]
+                yield int(query), keys, span if len(span) == len(keys) else values[keys]
