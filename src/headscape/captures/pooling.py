@@ -37,6 +37,8 @@ BLOCK_PAIRS: Final = 1 << 20
 """Most pairs in memory at once where heads are independent."""
 MIXED_PAIRS: Final = 1 << 16
 """The same where heads are mixed, which takes some hundred numbers per pair."""
+WIDE: Final = 8192
+"""Keys of independent heads in memory at once."""
 BASE_LEVEL: Final = 4
 """Sums are kept from this level on; finer ones are computed where they are needed."""
 Norms = Callable[[int, slice], Float[np.ndarray, " r"] | None]
@@ -578,50 +580,19 @@ def log_sum_exp(
     out = np.empty((len(picked), rows.stop - rows.start))
     together = [picked] if layer.mixes_heads else [[head] for head in picked]
     for group in together:
-        at = [picked.index(head) for head in group]
-        start = rows.start
+        at, start = [picked.index(head) for head in group], rows.start
         while start < rows.stop:
-            width, step = _block(layer, start)
-            block = slice(start, min(rows.stop, start + step))
-            out[at, start - rows.start : block.stop - rows.start] = _norms(
-                layer, group, block, width, dtype
-            )
+            last = start + 1 if layer.orders_keys else layer.length
+            pairs = BLOCK_PAIRS // 8 if layer.described["mixing"] is None else MIXED_PAIRS
+            stop = min(rows.stop, start + max(1, min(256, pairs // last)))
+            part = np.arange(start, stop)
+            out[at, start - rows.start : stop - rows.start] = _row_cells(
+                layer, group, part, WIDE, dtype
+            )[0]
             if group is together[-1]:
-                progress(block.stop - start)
-            start = block.stop
+                progress(stop - start)
+            start = stop
     return out
-
-
-def _block(layer: SavedCall, start: int) -> tuple[int, int]:
-    """Keys and queries to take at once."""
-    if layer.described["mixing"] is not None:
-        last = start + 1 if layer.orders_keys else layer.length
-        return layer.length, max(1, min(256, MIXED_PAIRS // last))
-    width = min(layer.length, 8192)
-    return width, BLOCK_PAIRS // width
-
-
-def _norms(
-    layer: SavedCall, heads: list[int], rows: slice, width: int, dtype: Any
-) -> Float64[np.ndarray, "n r"]:
-    shape = (len(heads), rows.stop - rows.start)
-    greatest, total = np.full(shape, -np.inf), np.zeros(shape)
-    last = rows.stop if layer.orders_keys else layer.length
-    for left in range(layer.first_key(rows.start), last, width):
-        cols = slice(left, min(last, left + width))
-        final = layer.blocks("final", heads, rows, cols, dtype=dtype)
-        if not layer.by_distance or (layer.causal and cols.stop > rows.start + 1):
-            final = np.where(layer.visible(rows, cols), final, -np.inf)
-        top = np.maximum(greatest, final.max(axis=-1))
-        # A query that sees none of these keys has -inf - -inf = NaN, so its maximum is set to 0.
-        safe = np.where(np.isfinite(top), top, 0.0)
-        final = np.exp((final - safe[..., None]).astype(dtype))
-        total = total * np.exp(greatest - safe) + final.sum(axis=-1, dtype=np.float64)
-        greatest = top
-    with np.errstate(divide="ignore"):  # a query that sees no key
-        found: np.ndarray = greatest + np.log(total)
-    sink = layer.arrays.get("sink")
-    return found if sink is None else np.logaddexp(found, sink[heads, None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -634,7 +605,7 @@ class WeightCells:
     count: Float64[np.ndarray, "a b"]
     """Pairs that went into each cell; 0 where it is hidden."""
     lse: Float64[np.ndarray, " r"]
-    """Of the queries taken, in order."""
+    """Of the queries taken, in order; NaN where weights are not a softmax of stored scores."""
 
     def values(self, reduction: str) -> Float64[np.ndarray, "a b"]:
         """Mean, least or greatest, NaN where hidden."""
@@ -665,14 +636,16 @@ def weight_cells(
     step = max(1, MIXED_PAIRS // layer.length) if mixed else 128
     for start in range(0, len(rows), step):
         part, own = rows[start : start + step], owner[start : start + step]
-        lse, low, high, sums, seen = _row_cells(layer, head, part, level, dtype)
+        row_cells = _row_cells if layer.has_norms else _whole_rows
+        parts = row_cells(layer, [head], part, 1 << level, dtype)
+        lse, low, high, sums, seen = (each[0] for each in parts)
         norms.append(lse)
         for cell in np.unique(own):
-            mine, cells = own == cell, sums.shape[1]
-            total[cell, :cells] += sums[mine].sum(axis=0)
-            count[cell, :cells] += seen[mine].sum(axis=0)
-            least[cell, :cells] = np.minimum(least[cell, :cells], low[mine].min(axis=0))
-            greatest[cell, :cells] = np.maximum(greatest[cell, :cells], high[mine].max(axis=0))
+            mine, at = own == cell, np.s_[cell, : sums.shape[1]]
+            total[at] += sums[mine].sum(axis=0)
+            count[at] += seen[mine].sum(axis=0)
+            least[at] = np.minimum(least[at], low[mine].min(axis=0))
+            greatest[at] = np.maximum(greatest[at], high[mine].max(axis=0))
     return WeightCells(total, least, greatest, count, np.concatenate(norms))
 
 
@@ -684,73 +657,62 @@ def _evenly(first: int, last: int, samples: int | None) -> Int[np.ndarray, " n"]
 
 
 def _row_cells(
-    layer: SavedCall, head: int, rows: Int[np.ndarray, " r"], level: int, dtype: Any
+    layer: SavedCall, heads: Sequence[int], rows: Int[np.ndarray, " r"], side: int, dtype: Any
 ) -> tuple[np.ndarray, ...]:
-    """Log-sum-exp [r]; least, greatest and summed weight and visible keys [r cells] of queries."""
-    side = 1 << level
+    """Log-sum-exp [n r]; least, greatest, summed weight and visible keys [n r cells] of queries.
+
+    A cell is `side` keys.
+    """
     last = int(rows[-1]) + 1 if layer.orders_keys else layer.length
-    cells = -(-last // side)
-    shape = (len(rows), cells)
-    if not layer.has_norms:
-        return _whole_rows(layer, head, rows, side, last)
+    shape = (len(heads), len(rows), -(-last // side))
     high, low = np.full(shape, -np.inf, dtype), np.full(shape, np.inf, dtype)
     sums, seen = np.zeros(shape, dtype), np.zeros(shape)
-    width = layer.length if layer.described["mixing"] is not None else max(side, 4096)
-    begin = layer.first_key(int(rows[0])) // width * width
-    for left in range(begin, last, width):
+    width = layer.length if layer.described["mixing"] is not None else max(side, WIDE)
+    width = -(-width // side) * side
+    for left in range(layer.first_key(int(rows[0])) // width * width, last, width):
         cols = slice(left, min(last, left + width))
         # Rows ascend, so the queries that see a key at all are the last of them.
         first = int(np.searchsorted(rows, left)) if layer.orders_keys else 0
-        part, starts = rows[first:], np.arange(0, cols.stop - left, side)
-        final = layer.blocks("final", [head], part, cols, dtype=dtype)[0]
-        at = np.s_[first:, left // side : left // side + len(starts)]
-        if not layer.by_distance or (layer.causal and cols.stop > part[0] + 1):
+        part: Any = rows[first:]
+        if part[-1] - part[0] + 1 == len(part):
+            part = slice(int(part[0]), int(part[-1]) + 1)
+        starts = np.arange(0, cols.stop - left, side)
+        final = layer.blocks("final", heads, part, cols, dtype=dtype)
+        at = np.s_[:, first:, left // side : left // side + len(starts)]
+        seen[at], lowest = np.diff(starts, append=cols.stop - left), final
+        if not layer.by_distance or (layer.causal and cols.stop > rows[first] + 1):
             visible = layer.visible(part, cols)
             seen[at] = np.add.reduceat(visible, starts, axis=1, dtype=np.float64)
-            hidden = np.where(visible, final, np.inf)
+            lowest = np.where(visible, final, np.inf)
             final = np.where(visible, final, -np.inf)
-        else:
-            seen[at] = np.diff(starts, append=cols.stop - left)
-            hidden = final
-        top, bottom = _reduce(np.maximum, final, side), _reduce(np.minimum, hidden, side)
-        high[at], low[at] = top, bottom
-        safe = np.where(np.isfinite(top), top, 0)
-        if len(starts) * side == final.shape[1]:
-            by_cell = final.reshape(len(final), len(starts), side)
-            by_cell -= safe[..., None]
-        else:
-            final -= np.repeat(safe, np.diff(starts, append=cols.stop - left), axis=1)
+        high[at] = np.maximum.reduceat(final, starts, axis=-1)
+        low[at] = np.minimum.reduceat(lowest, starts, axis=-1)
+        # A cell that a query sees no key of has -inf - -inf = NaN, so its maximum is set to 0.
+        top = np.where(np.isfinite(high[at]), high[at], 0)
+        final -= np.repeat(top, np.diff(starts, append=cols.stop - left), axis=-1)
         np.exp(final, out=final)
-        sums[at] = _reduce(np.add, final, side)
-    top = high.max(axis=1).astype(np.float64)[:, None]
+        sums[at] = np.add.reduceat(final, starts, axis=-1)
+    top = high.max(axis=-1, keepdims=True).astype(np.float64)
     top = np.where(np.isfinite(top), top, 0.0)
     shift = np.exp(high - top)
     with np.errstate(divide="ignore"):  # a query that sees no key
-        lse = top + np.log((shift * sums).sum(axis=1, keepdims=True))
-    lse = np.where(np.isneginf(lse), 0.0, lse)
+        lse = top + np.log((shift * sums).sum(axis=-1, keepdims=True, dtype=np.float64))
     if "sink" in layer.arrays:
-        lse = np.logaddexp(lse, layer.arrays["sink"][head])
-    factor = np.exp(top - lse)
-    return lse[:, 0], np.exp(low - lse), shift * factor, shift * sums * factor, seen
+        lse = np.logaddexp(lse, layer.arrays["sink"][list(heads), None, None])
+    norm = np.where(np.isfinite(lse), lse, 0.0)
+    factor = np.exp(top - norm)
+    return lse[..., 0], np.exp(low - norm), shift * factor, shift * sums * factor, seen
 
 
 def _whole_rows(
-    layer: SavedCall, head: int, rows: Int[np.ndarray, " r"], side: int, last: int
+    layer: SavedCall, heads: Sequence[int], rows: Int[np.ndarray, " r"], side: int, _: Any
 ) -> tuple[np.ndarray, ...]:
     """The same where weights are not a softmax of stored scores."""
-    cols = slice(0, last)
-    weights, visible = layer.blocks("weights", [head], rows, cols)[0], layer.visible(rows, cols)
-    low = _reduce(np.minimum, np.where(visible, weights, np.inf), side)
-    high = _reduce(np.maximum, np.where(visible, weights, 0.0), side)
-    sums = _reduce(np.add, np.where(visible, weights, 0.0), side)
-    seen = _reduce(np.add, visible.astype(np.float64), side)
-    return np.full(len(rows), np.nan), low, high, sums, seen
-
-
-def _reduce(function: np.ufunc, values: np.ndarray, side: int) -> np.ndarray:
-    """Reduce runs of `side` columns; the last run may be shorter."""
-    whole = values.shape[1] // side
-    if whole * side == values.shape[1]:
-        out: np.ndarray = function.reduce(values.reshape(len(values), whole, side), axis=-1)
-        return out
-    return function.reduceat(values, np.arange(0, values.shape[1], side), axis=1)
+    cols = slice(0, int(rows[-1]) + 1 if layer.orders_keys else layer.length)
+    weights, visible = layer.blocks("weights", heads, rows, cols), layer.visible(rows, cols)
+    starts = np.arange(0, cols.stop, side)
+    low = np.minimum.reduceat(np.where(visible, weights, np.inf), starts, axis=-1)
+    high = np.maximum.reduceat(weights, starts, axis=-1)
+    sums = np.add.reduceat(weights, starts, axis=-1)
+    seen = np.add.reduceat(visible[None], starts, axis=-1, dtype=np.float64)
+    return np.full(weights.shape[:2], np.nan), low, high, sums, seen
