@@ -53,13 +53,13 @@ class Capture(CaptureData):
         """One panel per head; options: heads, columns, width (inches), shared_scale, colormap."""
         from headscape.plots.grid import Grid
 
-        return Grid.of(self, layer, quantity, **options)
+        return Grid.of(self, quantity, layer, **options)
 
     def curves(self, quantity: str | None = None, layer: int = -1, **options: Any) -> "Curves":
         """The quantity against distance, one small plot per head."""
         from headscape.plots.curves import Curves
 
-        return Curves.of(self, layer, quantity, **options)
+        return Curves.of(self, quantity, layer, **options)
 
     def row(
         self, quantity: str | None = None, layer: int = -1, query: int | None = None, **options: Any
@@ -67,7 +67,7 @@ class Capture(CaptureData):
         """What one query (default: the last) gives to every key, all heads, with the tokens."""
         from headscape.plots.row import Row
 
-        return Row.of(self, layer, quantity, query, **options)
+        return Row.of(self, quantity, layer, query, **options)
 
     def overview(self, quantity: str | None = None, **options: Any) -> "Overview":
         """All captured layers and heads as small maps."""
