@@ -98,7 +98,8 @@ def bases() -> list[tuple[dict[str, Any], Arrays]]:
         (factors, plain), (factors | {"factors": {"1": slope}}, sloped), (maps, {**two, **MAPS}),
         (mixed, CAPTURED), (reduced, {**two, **cells, **places}),
     ]  # fmt: skip
-    return [*old, *((about | {"layers": [1]} | kind, {**two, **arrays}) for kind, arrays in CALLS)]
+    calls = [(about | {"layers": [1]} | kind, {**two, **arrays}) for kind, arrays in CALLS]
+    return [*old[:-1], *calls[::-1], old[-1]]
 
 
 def _layer(**values: Any) -> dict[str, Any]:

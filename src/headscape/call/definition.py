@@ -23,7 +23,7 @@ from typing import Final, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, inf
 
 from headscape.call.bias import Bias, dense
@@ -159,14 +159,15 @@ def _final(
     inputs: AttentionCall,
     rotated: Float[Tensor, "b h r s"],
     added: Float[Tensor, "#b h r s"] | None,
-    seen: Bool[Tensor, "#b 1 r s"],
+    seen: Bool[Tensor, "#b 1 r s"] | None,
     at: Positions,
     rows: slice = ALL,
 ) -> Float[Tensor, "b h r s"]:
-    """Return what the softmax takes."""
+    """Return what the softmax takes; only a mixing needs to know what is seen."""
     if inputs.mixing is None:
         final = rotated if added is None else rotated + added
     else:
+        assert seen is not None
         final = inputs.mixing.final(ScoreRows(rotated, added, seen, inputs.q[:, :, rows], at))
     if inputs.temperature is not None:
         final = final * inputs.temperature[:, :, rows, None].to(final.dtype)
@@ -190,7 +191,7 @@ class BlockPlan:
     whole: bool
     """Whether whole rows are read."""
 
-    def cut(self, values: Float[Tensor, "b h r s"]) -> Float[Tensor, "b n r c"]:
+    def cut(self, values: Shaped[Tensor, "b h r s"]) -> Shaped[Tensor, "b n r2 c"]:
         """Return what was asked for; keys beyond those read are after every query."""
         if self.heads is not None and values.shape[1] > 1:
             values = values[:, list(self.heads)]
@@ -309,7 +310,7 @@ def finish(
     rotated = _rotated(part)
     if quantity == "weights" and chosen.whole:
         return chosen.cut(weigh(part, rotated, added)[2])
-    seen = rotated.new_ones((), dtype=torch.bool)
+    seen = None
     if part.mixing is not None or quantity == "weights":
         seen = part.visible.dense(part.positions)
     final = chosen.cut(_final(part, rotated, added, seen, part.positions))
@@ -318,6 +319,7 @@ def finish(
     if quantity == "final":
         return final
     assert lse is not None
+    assert seen is not None
     # A hidden score may exceed its row's norm by far.
     exponent = (final - lse[None, :, :, None]).clamp(max=1.0).to(final.dtype)
     return exponent.exp() * chosen.cut(seen)

@@ -1,6 +1,7 @@
 """Saved calls computed by the definition, and calls saved: the torch side of saved_call.py."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ ROUNDED: Final = 5e-2
 """How far scores from stored arrays may be from the model's, in float32 and in 16 bits."""
 TURN_ERROR: Final = 2e-2
 """How far a rotated query may be from what cos and sin make of it, for models in bfloat16."""
+ONE_THREAD_PAIRS: Final = 1 << 18
+"""Pairs up to which a block is computed by one thread."""
 CAST_ONCE: Final = 1 << 20
 """Numbers of a bias up to which it is kept in float64."""
 CLASSES: Final[Mapping[str, type]] = {
@@ -175,7 +178,7 @@ class Calculator:
             return np.zeros((len(heads), _count(rows), _count(cols)), dtype=dtype)
         some = rows if isinstance(rows, slice) else torch.from_numpy(rows)
         norms = None if lse is None or not self._norms else _tensor(lse)
-        with torch.inference_mode():
+        with torch.inference_mode(), _threads_for(_count(rows) * _count(cols)):
             chosen = plan(self.call, quantity, heads, some, cols, norms=norms is not None)
             part = self._part(quantity, chosen, torch.float32 if dtype == np.float32 else None)
             found: np.ndarray = finish(part, quantity, chosen, lse=norms)[0].numpy()
@@ -246,6 +249,20 @@ class Calculator:
 
 _EMPTY: Final = torch.zeros(())
 _SIDES: Final = (("b", "h", "t", "e"), ("b", "hk", "s", "e"))
+
+
+@contextmanager
+def _threads_for(pairs: int) -> Iterator[None]:
+    """Use one thread for a tile: waking others, who then wait busily, costs more than it gains."""
+    threads = torch.get_num_threads()
+    if threads == 1 or pairs > ONE_THREAD_PAIRS:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _batched(axes: tuple[str, ...]) -> bool:
