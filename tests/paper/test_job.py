@@ -26,7 +26,7 @@ from headscape.training import Run
 from paper.conftest import Settings
 from viewer.test_build import packs_of
 
-TICKS = Path(__file__).parents[1] / "figures" / "figure_ticks.json"
+TICKS = Path(__file__).parents[1] / "plots" / "figure_ticks.json"
 
 pytestmark = pytest.mark.xdist_group("figures")  # one worker makes the eight figures, once
 
@@ -106,7 +106,8 @@ def test_two_processes_make_all_eight_and_a_second_call_makes_nothing(
         assert held.trained
         assert re.search(rf"{figure.name}\.png \(validation loss \d\.\d+\)", said)
         measured = json.loads((out / "data" / f"{figure.name}.json").read_text())
-        share = measured["layers"][0]["context"]["overall"]
+        [context] = measured["context"].values()
+        share = context["overall"]
         made = build(figure.encoding, heads=12, head_dim=4, width=48, train_length=32)
         assert (share > 0) == made.context_dependent, figure.name
     before = {path: path.stat().st_mtime_ns for path in sorted(out.rglob("figure-*"))}
@@ -156,10 +157,10 @@ def fox(tiny: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_page_has_the_order_that_was_asked_for(tmp_path: Path) -> None:
+def test_the_page_has_the_order_that_was_asked_for(tmp_path: Path, tiny: Settings) -> None:
     names = ["sandwich", "fox", "bam"]
     page = hs.paper_figures(
-        names, out=tmp_path, untrained=True, length=16, formats=("png",), processes=1
+        names, out=tmp_path, untrained=True, length=16, formats=("png",), processes=1, **tiny
     )
     assert re.findall(r'<li><a href="#extra-([a-z]+)"', page.read_text()) == names
 

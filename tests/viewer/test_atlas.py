@@ -11,7 +11,7 @@ import pytest
 
 import headscape as hs
 from headscape.errors import InputError
-from headscape.measures.head_measures import HeadMeasures
+from headscape.measures.measures import Measures
 from headscape.viewer.atlas_page import atlas_page
 
 
@@ -33,12 +33,12 @@ def test_the_folder_has_a_page_a_table_and_json(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [
         "atlas.html", "heads.csv", "heads.json", "viewer.html",
     ]  # fmt: skip
-    found = HeadMeasures.from_json((folder / "heads.json").read_text())
+    found = Measures.from_json((folder / "heads.json").read_text())
     assert len((folder / "heads.csv").read_text().splitlines()) == 1 + len(found.rows())
 
 
 def test_the_page_shows_every_head_with_its_kernel_and_measures(folder: Path) -> None:
-    found = HeadMeasures.from_json((folder / "heads.json").read_text())
+    found = Measures.from_json((folder / "heads.json").read_text())
     data = data_of((folder / "atlas.html").read_text())
     assert [(head["layer"], head["head"]) for head in data["heads"]] == [
         (layer, head) for layer in range(2) for head in range(12)
@@ -74,11 +74,13 @@ def test_the_policy_allows_this_script_and_style_and_no_other(folder: Path) -> N
 
 
 def test_a_name_from_outside_is_text() -> None:
-    found = HeadMeasures(
+    found = Measures(
         about={
             "model": "<img src=x onerror=alert(1)>", "recognised": ["</pre><b>"], "layers": 1,
             "heads": 1, "causal": True, "text": "<i>", "sequences": 1, "length": 16, "effects": 0,
         },
+        layers=(0,),
+        heads=(0,),
         values={"position_share": np.full((3, 1, 1), 0.5)},
         kernel=np.zeros((1, 1, 31)),
         drift={},

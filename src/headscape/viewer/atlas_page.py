@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Float
 
 from headscape.io.output_file import GENERATOR
-from headscape.measures.head_definitions import KINDS, MEASURES
-from headscape.measures.head_measures import HeadMeasures
+from headscape.measures.definitions import KINDS, MEASURES
+from headscape.measures.measures import Measures
 from headscape.viewer.build import static_text
 
 POINTS: Final = 48
@@ -83,7 +83,7 @@ is a mean over sequences, with its 95% bootstrap interval from 6 sequences on.</
 """
 
 
-def atlas_page(found: HeadMeasures, links: Mapping[tuple[int, int], str] | None = None) -> str:
+def atlas_page(found: Measures, links: Mapping[tuple[int, int], str] | None = None) -> str:
     """Return the page; `links` are addresses in the viewer by layer and head, from 0."""
     script, style = static_text("atlas.js"), static_text("atlas.css")
     about = found.about
@@ -104,8 +104,9 @@ def atlas_page(found: HeadMeasures, links: Mapping[tuple[int, int], str] | None 
     )
 
 
-def page_data(found: HeadMeasures, links: Mapping[tuple[int, int], str]) -> dict[str, Any]:
+def page_data(found: Measures, links: Mapping[tuple[int, int], str]) -> dict[str, Any]:
     """Return what the page's module draws from."""
+    assert found.kernel is not None
     length = (found.kernel.shape[-1] + 1) // 2
     distances = _distances(length, causal=bool(found.about["causal"]))
     at = np.array(distances) + length - 1
@@ -188,7 +189,7 @@ def _measured(about: Mapping[str, Any]) -> str:
     )
 
 
-def _kinds(found: HeadMeasures) -> str:
+def _kinds(found: Measures) -> str:
     rows = found.rows()
     counts = {kind: sum(kind in row["kinds"] for row in rows) for kind in KINDS}
     parts = [f"{count} {kind} ({KINDS[kind][2]})" for kind, count in counts.items() if count]

@@ -9,7 +9,7 @@ import numpy as np
 from headscape.errors import InputError
 from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.io.system_errors import reporting
-from headscape.measures.head_measures import HeadMeasures
+from headscape.measures.measures import Measures
 from headscape.viewer.atlas_page import atlas_page
 from headscape.viewer.build import link, write_page
 
@@ -35,7 +35,7 @@ def atlas(
     drift: Sequence[int] = (),
     effects: int = 0,
     viewer: bool = False,
-) -> HeadMeasures:
+) -> Measures:
     """Measure every head of a model and write a page, a table and JSON to the folder `out`.
 
     `model` is a model or what `load` takes. The sequences are windows of `text` (or of token
@@ -51,8 +51,7 @@ def atlas(
         >>> found.row(layer=0, head=0)["slash_distance"]
         0.0
     """
-    from headscape.measures.measure_heads import measure_heads
-    from headscape.measures.windows_of_text import open_stream
+    from headscape.measures.measure_model import measure_model, open_stream
 
     folder = Path(out)
     check_folder(folder, reads=() if corpus is None else (corpus,))
@@ -64,7 +63,7 @@ def atlas(
         shown = min(VIEWED, opened.spec.train_length or VIEWED)
         tokens = open_stream(opened, text, corpus).windows(1, shown)
         links = _write_viewer(folder / VIEWER, opened, tokens[0])
-    found = measure_heads(
+    found = measure_model(
         opened,
         text,
         corpus=corpus,
