@@ -18,13 +18,10 @@ from urllib.parse import quote
 import numpy as np
 
 import headscape as hs
-from headscape.captures.bias_factors import SlopeFactor
-from headscape.captures.capture_file import CaptureData
-from headscape.captures.cells import REDUCTIONS
-from headscape.captures.factors import LayerFactors
+from headscape.captures.capture_file import CaptureData, open_pack
 from headscape.captures.overview_file import OverviewJob
-from headscape.captures.pack import open_pack
-from headscape.captures.row_pass import weight_cells
+from headscape.captures.pooling import REDUCTIONS, weight_cells
+from headscape.captures.saved_call import SavedCall
 from headscape.viewer.build import write_page
 from headscape.viewer.tiles import Tiles
 
@@ -45,28 +42,37 @@ PAN = """async () => {
 }"""
 
 
+DESCRIBED = {
+    **dict.fromkeys(("softcap", "positions", "mixing", "weighting", "transition", "turn")),
+    "scale": 0.125,
+    "bias": {"kind": "Slope"},
+    "visible": {"kind": "Visible", "causal": True, "window": None, "chunk": None},
+}
+
+
 def random_capture(layers: int, heads: int, length: int) -> CaptureData:
-    """A capture with random factors and no log-sum-exp."""
+    """A capture with a random layer and no log-sum-exp."""
     random = np.random.default_rng(0)
-    factors = {}
+    calls = {}
     for layer in range(layers):
         q, k = random.standard_normal((2, heads, length, 64), dtype=np.float32)
         total = -np.cumsum(random.gamma(0.3, 0.02, (heads, length)), axis=1)
         weight = random.gamma(2.0, 0.5, (heads, length))
-        factors[layer] = LayerFactors(q=q, k=k, scale=0.125, bias=SlopeFactor(weight, total, total))
+        arrays = {"bias.row": total, "bias.col": total, "bias.weight": weight}
+        calls[layer] = SavedCall(DESCRIBED, {"q": q, "k": k, **arrays})
     return CaptureData(
         encoding="cable",
         conventions={},
         claims={},
         model={"name": "CABLE"},
-        layers=tuple(factors),
+        layers=tuple(calls),
         heads=tuple(range(heads)),
         length=length,
         sequence={"pieces": [f" word{n % 5000}" for n in range(length)]},
         trained=False,
         tokens=np.zeros(length, dtype=np.int64),
         positions=np.arange(length, dtype=np.int64),
-        factors=factors,
+        calls=calls,
     )
 
 

@@ -1,15 +1,15 @@
-"""Packs of synthetic factors as capture files."""
+"""Packs of synthetic layers as capture files."""
 
 from pathlib import Path
 
 import numpy as np
 
+from headscape.captures.browser import Pack
 from headscape.captures.capture_file import CaptureData
-from headscape.captures.pack import Pack
 
 
 def write(pack: Pack, path: Path) -> None:
-    """Write a capture with the factors of a pack."""
+    """Write a capture with the layers of a pack."""
     header, length = pack.header, pack.length
     CaptureData(
         encoding=header["encoding"],
@@ -25,5 +25,5 @@ def write(pack: Pack, path: Path) -> None:
         trained=False,
         tokens=np.zeros(length, dtype=np.int64),
         positions=np.arange(length, dtype=np.int64),
-        factors={layer: pack.layer(layer) for layer in header["layers"]},
+        calls=pack.layers,
     ).save(path)

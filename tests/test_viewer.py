@@ -8,7 +8,7 @@ import torch
 
 import headscape
 from headscape.call.definition import AttentionCall, scores
-from headscape.captures.pack import open_pack
+from headscape.captures.capture_file import open_pack
 from headscape.captures.record import _Kept, capture
 from headscape.errors import InputError
 from headscape.models.model import Model

@@ -1,12 +1,12 @@
-"""Captures for the browser: every encoding's factors, and what numpy says of them."""
+"""Captures for the browser: every encoding's calls, and what the definition says of them."""
 
 import numpy as np
 import torch
 
 from headscape.call.definition import AttentionCall, scores
 from headscape.call.positions import Positions
-from headscape.captures.factors_of import factors_of
-from headscape.captures.pack import Pack, make_pack
+from headscape.captures.browser import Pack, make_pack
+from headscape.captures.call_blocks import save_call
 from headscape.encodings import build
 from headscape.kernels.assemble import prepare
 from headscape.properties.cases import FIELDS
@@ -38,7 +38,7 @@ def capture(
 ) -> Pack:
     """A capture with some layers; `fields` are the encoding's."""
     more = fields or {}
-    factors = {n: factors_of(inputs_of(name, seed=n, length=length, **more)) for n in range(layers)}
+    saved = {n: save_call(inputs_of(name, seed=n, length=length, **more)) for n in range(layers)}
     pieces = [WORDS[n % len(WORDS)] for n in range(length)]
     known = {
         "encoding": name,
@@ -47,7 +47,7 @@ def capture(
         "pieces": pieces,
         "train_length": 64,
     }
-    return make_pack(factors, **{**known, **header})
+    return make_pack(saved, **{**known, **header})
 
 
 def definition(

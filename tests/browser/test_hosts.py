@@ -11,8 +11,9 @@ import pytest
 
 from browser.captures import capture, definition
 from browser.conftest import Open, Opened
-from captures.test_factors_overview import dense_weights, long_pack
-from headscape.captures.pack import Pack, open_pack
+from captures.test_overview import dense_weights, long_pack
+from headscape.captures.browser import Pack
+from headscape.captures.capture_file import open_pack
 from headscape.viewer.viewer_answers import Answers
 from pack_files import write
 

@@ -5,8 +5,10 @@ import pytest
 
 from browser.captures import LENGTH, capture, definition
 from browser.conftest import Open
-from captures.test_factors import BENT, SUBJECTS, reduced
-from headscape.captures.cells import Grid
+from captures.test_blocks import BENT
+from captures.test_packs import SUBJECTS
+from captures.test_pooling import reduced
+from headscape.captures.pooling import Grid
 
 pytestmark = pytest.mark.browser
 QUANTITIES = ("content", "bias", "final", "weights")

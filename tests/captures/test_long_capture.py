@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headscape.call.definition import AttentionCall
-from headscape.captures import factors_of, layer_maps
+from headscape.captures import call_blocks, layer_maps
 from headscape.captures.layer_maps import Request
 from headscape.captures.record import capture
 from headscape.encodings import ENCODINGS
@@ -90,13 +90,13 @@ def test_no_row_of_scores_is_computed_densely(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_the_norms_of_a_long_input_are_native(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens = own(name), np.arange(3, 63)
-    exact = capture(model, tokens).factors[0].lse
+    exact = capture(model, tokens).calls[0].lse
     assert exact is not None
-    monkeypatch.setattr(factors_of, "EXACT_LENGTH", 59)
-    spied = Mock(wraps=factors_of.log_sum_exp)
-    monkeypatch.setattr(factors_of, "log_sum_exp", spied)
+    monkeypatch.setattr(call_blocks, "EXACT_LENGTH", 59)
+    spied = Mock(wraps=call_blocks.log_sum_exp)
+    monkeypatch.setattr(call_blocks, "log_sum_exp", spied)
     heads = [0, 1, 2, 3] if name.startswith("dape") else [2, 0]
-    found = capture(model, tokens, heads=heads).factors[0].lse
+    found = capture(model, tokens, heads=heads).calls[0].lse
     assert all("rows" in call.kwargs for call in spied.call_args_list)  # two rows are compared
     np.testing.assert_allclose(found, exact[heads], rtol=0, atol=1e-5)
 

@@ -9,8 +9,9 @@ import torch
 import oracle
 from headscape.call.bias import dense
 from headscape.call.definition import AttentionCall
-from headscape.captures import factors, layer_maps
+from headscape.captures import layer_maps, saved_call
 from headscape.captures.capture_file import load
+from headscape.captures.choice import QUANTITIES
 from headscape.captures.record import capture, indices
 from headscape.captures.sequences import Tokens, choose_tokens
 from headscape.cli.parsing import from_zero, numbers
@@ -70,7 +71,7 @@ def test_maps_are_the_oracles(name: str, tokens: np.ndarray) -> None:
 
     wanted = {"content": content, "final": final, "bias": final - content, "weights": weights}
     for quantity, values in wanted.items():
-        got = made.array(quantity)
+        got = made.map(quantity)
         np.testing.assert_allclose(got[:, seen], values[:, seen], rtol=1e-6, atol=2e-6)
         blank = got[:, ~seen]
         assert (blank == 0).all() if quantity == "weights" else np.isnan(blank).all()
@@ -113,12 +114,12 @@ def test_blocks_do_not_matter(
     model = GPT2Model(tiny(name))
     whole = capture(model, tokens, layers="all")
     monkeypatch.setattr(layer_maps, "BLOCK_ENTRIES", 5 * LENGTH)
-    monkeypatch.setattr(factors, "WHOLE_PAIRS", 4 * 5 * LENGTH)
+    monkeypatch.setattr(saved_call, "WHOLE_PAIRS", 4 * 5 * LENGTH)
     parts = capture(model, tokens, layers="all")
     for layer in (0, 1):
-        for quantity in factors.QUANTITIES:
+        for quantity in QUANTITIES:
             np.testing.assert_allclose(
-                parts.array(quantity, layer), whole.array(quantity, layer), rtol=1e-6, atol=1e-6
+                parts.map(quantity, layer), whole.map(quantity, layer), rtol=1e-6, atol=1e-6
             )
 
 
@@ -162,7 +163,7 @@ def test_a_recorded_capture_says_what_it_is(tmp_path, tokens: np.ndarray) -> Non
     assert len(held.sequence["pieces"]) == LENGTH
     assert held.claims["context_dependent"] is False
     assert held.model["name"] == "ALiBi"
-    np.testing.assert_array_equal(held.values(1, "bias"), made.values(1, "bias"))
+    np.testing.assert_array_equal(held.map("bias", 1), made.map("bias", 1))
     assert held.quantities == ("bias", "weights")
 
 

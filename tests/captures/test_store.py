@@ -42,14 +42,14 @@ def test_part_of_a_capture(saved):
     part = load(path, layers=[3], quantities=["bias", "weights"])
     assert set(part.maps) == {"layer.3.bias", "layer.3.weights"}
     assert part.layers == (3,)
-    np.testing.assert_array_equal(part.head(3, "bias", 2), made.maps["layer.3.bias"][2])
+    np.testing.assert_array_equal(part.map("bias", 3, 2), made.maps["layer.3.bias"][2])
 
 
 def test_weights_are_zero_in_the_file_and_blank_to_the_eye(saved):
     made, _ = saved
     ahead = ~np.tri(24, dtype=bool)
-    assert (made.values(1, "weights")[:, ahead] == 0).all()
-    seen = made.visible(1, "weights")
+    assert (made.map("weights", 1)[:, ahead] == 0).all()
+    seen = made.visible("weights", 1, made.heads)
     assert np.isnan(seen[:, ahead]).all()
     assert np.isfinite(seen[:, ~ahead]).all()
 
@@ -57,12 +57,12 @@ def test_weights_are_zero_in_the_file_and_blank_to_the_eye(saved):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda c: c.values(2, "bias"), "layer 2 is not in this capture, which contains 1, 3"),
+        (lambda c: c.map("bias", 2), "layer 2 is not in this capture, which contains layer 1, 3"),
         (
-            lambda c: c.values(1, "speed"),
+            lambda c: c.map("speed", 1),
             "speed .* contains content, bias, final, weights",
         ),
-        (lambda c: c.head(1, "bias", 9), "head 9 .* contains 0, 1, 2, 3"),
+        (lambda c: c.map("bias", 1, 9), "head 9 .* contains head 0, 1, 2, 3"),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(saved, call, message):
@@ -133,8 +133,8 @@ def test_reduced_capture_and_its_window(saved, tmp_path):
     assert back.resolution == 3
     np.testing.assert_array_equal(back.edges, edges)
     np.testing.assert_array_equal(back.window, window)
-    assert (back.values(1, "bias") == 0).all()
-    assert (back.values(1, "bias", "max") == 2).all()
-    assert back.values(1, "bias", "exact").shape == (4, 2, 5)
+    assert (back.map("bias", 1) == 0).all()
+    assert (back.map("bias", 1, reduction="max") == 2).all()
+    assert back.map("bias", 1, reduction="exact").shape == (4, 2, 5)
     with pytest.raises(InputError, match="reduction median"):
-        back.values(1, "bias", "median")
+        back.map("bias", 1, reduction="median")

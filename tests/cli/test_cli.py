@@ -253,7 +253,7 @@ def test_a_run_is_captured_and_drawn(call, small_run: Path, tmp_path: Path) -> N
     held = capture_file.load(out)
     assert held.layers == (0, 1)
     assert held.heads == (0, 3, 4)
-    assert held.values(1, "bias").shape == (3, 40, 40)
+    assert held.map("bias", 1).shape == (3, 40, 40)
     assert held.provenance["step"] == 8
     for kind in ("grid", "curves", "row", "overview"):
         result = call("draw", out, "--as", kind, "--format", "png,svg")
@@ -392,8 +392,8 @@ def test_a_long_capture_is_reduced(call, small_run: Path, tmp_path: Path) -> Non
     result = call(*words, "--out", out)
     assert result.exit_code == 0, result.output
     held = capture_file.load(out)
-    assert held.values(1, "final", "max").shape == (12, 10, 10)
-    assert held.values(1, "final", "exact").shape == (12, 10, 50)
+    assert held.map("final", 1, reduction="max").shape == (12, 10, 10)
+    assert held.map("final", 1, reduction="exact").shape == (12, 10, 50)
     result = call("draw", out, "--format", "png")
     assert result.exit_code == 0, result.output
 

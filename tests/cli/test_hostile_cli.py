@@ -14,10 +14,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from headscape.captures import capture_file, pack
+from headscape.captures import capture_file
 from headscape.captures.capture import Capture
-from headscape.captures.capture_checks import digest_of
 from headscape.captures.capture_file import load
+from headscape.captures.file_checks import digest_of
 from headscape.cli.app import main
 from headscape.io.folder_lock import FolderLock
 
@@ -319,12 +319,12 @@ def sealed(path: Path, out: Path, change: Callable[[dict[str, Any]], object]) ->
         ("layers", [1, 1]),
         ("heads", []),
         ("shown", ["bias", []]),
-        ("factors", {"1": []}),
-        ("factors.1.scale", "1"),
-        ("factors.1.scale", float("nan")),
-        ("factors.1.group", None),
-        ("factors.1.bias", {"kind": []}),
-        ("factors.1.window", 10**400),
+        ("calls", {"1": []}),
+        ("calls.1.scale", "1"),
+        ("calls.1.scale", float("nan")),
+        ("calls.1.visible", None),
+        ("calls.1.bias", {"kind": []}),
+        ("calls.1.visible.window", 10**400),
     ],
 )
 def test_a_field_of_the_wrong_type_or_size_is_named(
@@ -367,8 +367,7 @@ def test_an_unreadable_capture_says_why(
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(captured))
 
-    for module in (capture_file, pack):
-        monkeypatch.setattr(module, "safe_open", denied)
+    monkeypatch.setattr(capture_file, "safe_open", denied)
     message = f"cannot read {captured}: Permission denied: check its permissions."
     refused(message, "measure", captured)
     refused(message, "view", captured, "--html", captured.with_name("a.html"))

@@ -43,7 +43,10 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 DTYPES = (np.float64, np.float16, np.int64, np.int32, np.uint8, np.bool_)
 NUMBERS = (np.nan, np.inf, -np.inf, 1e38, -1e38, 0.0, 1e-38, -1.0)
-NAMES = ("layer.9.bias", "layer.x.bias", "layer.0.nothing", "layer.", "factors.1.mix.table", "a")
+NAMES = (
+    "layer.9.bias", "layer.x.bias", "layer.0.nothing", "layer.", "factors.1.mix.table",
+    "call.1.mixing.table", "a",
+)  # fmt: skip
 COMMANDS = (
     ["measure", "IN"],
     ["measure", "IN", "--out", "a.json"],
@@ -88,10 +91,60 @@ def bases() -> list[tuple[dict[str, Any], Arrays]]:
     cells |= {f"{name}.exact": np.ones((2, 1, 2), np.float32) for name in MAPS}
     places = {"edges": np.array([0, 1, 3]), "window": np.array([0, 1, 1, 3])}
     two = {"tokens": CAPTURED["tokens"], "positions": CAPTURED["positions"]}
-    return [
+    old = [
         (factors, plain), (factors | {"factors": {"1": slope}}, sloped), (maps, {**two, **MAPS}),
         (mixed, CAPTURED), (reduced, {**two, **cells, **places}),
     ]  # fmt: skip
+    calls = [(about | {"layers": [1]} | kind, {**two, **arrays}) for kind, arrays in CALLS]
+    return [*old[:-1], *calls[::-1], old[-1]]
+
+
+def _layer(**values: Any) -> dict[str, Any]:
+    names = ("softcap", "positions", "bias", "mixing", "weighting", "transition", "turn")
+    visible = {"kind": "Visible", "causal": True, "window": None, "chunk": None}
+    described = {**dict.fromkeys(names), "scale": 0.5, "visible": visible, **values}
+    return {"format": 5, "calls": {"1": described}, "factors": None}
+
+
+def _ones(**shapes: tuple[int, ...]) -> Arrays:
+    sides = {"q": (2, 3, 4), "k": (1, 3, 4)}
+    return {
+        f"call.1.{name.replace('__', '.')}": np.ones(shape, np.float32)
+        for name, shape in (sides | shapes).items()
+    }
+
+
+_SUM = {"kind": "BiasSum", "parts": [{"kind": "Toeplitz", "zero": 0}, {"kind": "Matrix"}]}
+_CONVOLUTION = {"kind": "KeyConvolution", "boundary": "masked"}
+CALLS: tuple[tuple[dict[str, Any], Arrays], ...] = (
+    (_layer(bias=_SUM), _ones(bias__parts__0__table=(2, 3), bias__parts__1__values=(2, 3, 3))),
+    (
+        _layer(bias={"kind": "RelativeCurves", "zero": 1}),
+        _ones(bias__r=(2, 3, 5), bias__basis=(1, 5, 4))
+        | {"call.1.bias.column": np.array([0, 3, 2])},
+    ),
+    (
+        _layer(mixing=_CONVOLUTION),
+        _ones(mixing__in_weight=(3, 2, 3), mixing__in_bias=(3,), mixing__out_weight=(2, 3, 3),
+              mixing__out_bias=(2,)),
+    ),
+    (_layer(transition={"kind": "Decay"}), _ones(transition__gate=(2, 3, 4))),
+    (
+        _layer(transition={"kind": "Reflections"}),
+        _ones(transition__w=(2, 3, 4), transition__beta=(2, 3)),
+    ),
+    (
+        _layer(weighting={"kind": "Sticks", "takes_own": True, "keeps_rest": False}),
+        _ones(unrotated__0=(2, 3, 5), unrotated__1=(1, 3, 5)),
+    ),
+    (
+        _layer(positions={"kind": "Positions"}),
+        _ones(lse=(2, 3))
+        | {f"call.1.positions.{side}": np.arange(3) for side in ("q", "k")}
+        | {f"call.1.visible.{side}_group": np.zeros(3, np.int64) for side in ("q", "k")},
+    ),
+)  # fmt: skip
+"""Layers in the present format: their descriptions and arrays."""
 
 
 def forged(seed: int) -> tuple[dict[str, Any], Arrays]:

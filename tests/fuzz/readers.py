@@ -17,7 +17,7 @@ import zstandard
 from safetensors.numpy import save_file
 
 from headscape.captures import capture_file
-from headscape.captures.pack import open_pack
+from headscape.captures.capture_file import open_pack
 from headscape.data.corpus.reading import read_documents
 from headscape.data.tokenize.tokenizer import load_tokenizer
 from headscape.data.tokens.shards import Shard
@@ -44,7 +44,7 @@ KIND = {
 }  # fmt: skip
 CAPTURED = {"tokens": np.arange(3), "positions": np.arange(3), **MAPS, **FACTORS}
 DESCRIBED = {
-    "format": capture_file.FORMAT, "kind": "capture", "encoding": "alibi", "conventions": {},
+    "format": 4, "kind": "capture", "encoding": "alibi", "conventions": {},
     "claims": {"toeplitz": True}, "model": {"name": "ALiBi", "shows": "bias", "heads": 2},
     "layers": [0, 1], "heads": [0, 1], "length": 3, "resolution": None, "causal": True,
     "sequence": {"pieces": ["a", "b", "c"]}, "provenance": {}, "trained": True,
@@ -84,10 +84,10 @@ def capture(data: bytes, folder: Path) -> object:
     else:
         write_checked(path, described, CAPTURED)
     read = capture_file.load(path)
-    if all(layer in read.factors for layer in read.layers):
+    if all(layer in read.calls for layer in read.layers):
         pack = open_pack(path)
         assert pack.length == read.length
-    return [read.array(name, layer) for name in read.quantities for layer in read.layers]
+    return [read.map(name, layer) for name in read.quantities for layer in read.layers]
 
 
 def factors(data: bytes, folder: Path) -> object:
@@ -106,7 +106,7 @@ def factors(data: bytes, folder: Path) -> object:
     write_checked(path, DESCRIBED | {"layers": [1], "factors": {"1": given.get("layer")}}, arrays)
     pack = open_pack(path)
     with np.errstate(all="ignore"):
-        return [pack.layer(1).whole(name) for name in capture_file.QUANTITIES]
+        return [pack.layer(1).whole(name, [0, 1]) for name in capture_file.QUANTITIES]
 
 
 def checkpoint_state(data: bytes, folder: Path) -> object:

@@ -144,7 +144,7 @@ def test_every_figure_links_into_the_viewer(untrained_page: Path) -> None:
     assert [(each["capture"], each["quantity"]) for each in states] == [
         ("p0", "bias"), ("p1", "final"),
     ]  # fmt: skip
-    cable, rope = packs_of((page.parent / "viewer.html").read_text())  # PoPE has no factors
+    cable, rope = packs_of((page.parent / "viewer.html").read_text())  # a page cannot compute PoPE
     assert (cable.header["encoding"], rope.header["encoding"]) == ("cable", "rope")
     assert cable.header["layers"] == [states[0]["layer"]]
 

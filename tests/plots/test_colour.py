@@ -117,7 +117,7 @@ def test_bars_of_two_slopes_show_the_colours_of_the_map():
     (mesh,) = [each for each in _bar(figure).collections if hasattr(each, "get_coordinates")]
     values = mesh.get_array().ravel()
     np.testing.assert_allclose(mesh.to_rgba(values), image.cmap(image.norm(values)))
-    low, high = limits(made.values(0, "final"))
+    low, high = limits(made.map("final", 0))
     assert image.norm(low) == 0
     assert image.norm(high) == 1
 

@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.ticker import MaxNLocator
 
 from headscape.captures import capture_file
-from headscape.captures.pyramid import Reducer
+from headscape.captures.pooling import CellReducer, cell_edges
 from headscape.errors import InputError
 from headscape.plots.colour import GREY
 from headscape.plots.figure_layout import shape
@@ -76,7 +76,7 @@ def test_images_hold_the_maps_and_leave_the_invisible_blank():
     made = capture(cable(12, 48, seed=1))
     figure = Grid.of(made, "bias", 0).draw()
     ahead = ~np.tri(48, dtype=bool)
-    for values, axes in zip(made.values(0, "bias"), _panels(figure), strict=True):
+    for values, axes in zip(made.map("bias", 0), _panels(figure), strict=True):
         image = axes.images[0].get_array()
         np.testing.assert_array_equal(image.mask, ahead)
         np.testing.assert_array_equal(image.data[~ahead], values[~ahead])
@@ -101,9 +101,7 @@ def test_panels_lie_in_four_rows_of_three_in_reading_order():
 def test_bars_show_the_range_that_occurs():
     made = capture(scores(6, 32, seed=0))
     figure = Grid.of(made, "bias", 0).draw()
-    for values, axes, bar in zip(
-        made.values(0, "bias"), _panels(figure), _bars(figure), strict=True
-    ):
+    for values, axes, bar in zip(made.map("bias", 0), _panels(figure), _bars(figure), strict=True):
         expected = (np.nanmin(values), np.nanmax(values))
         assert axes.images[0].get_clim() == expected
         assert bar.get_ylim() == expected
@@ -113,15 +111,16 @@ def test_shared_scale_and_colour_map():
     made = capture(alibi(12, 32))
     figure = Grid.of(made, "bias", 0, shared_scale=True, colormap="cividis").draw()
     limits = {axes.images[0].get_clim() for axes in _panels(figure)}
-    assert limits == {(np.nanmin(made.values(0, "bias")), 0.0)}
+    assert limits == {(np.nanmin(made.map("bias", 0)), 0.0)}
     assert {axes.images[0].cmap.name for axes in _panels(figure)} == {"cividis"}
 
 
 def test_reduced_maps_keep_token_positions():
     maps = alibi(2, 600)
-    reducer = Reducer(heads=2, length=600, resolution=64)
+    edges = cell_edges(600, 64)
+    reducer = CellReducer(edges, edges, heads=2)
     reducer.add(slice(0, 600), maps)
-    grid = Grid(maps=reducer.result()["mean"], titles=("Head 1", "Head 2"), edges=reducer.edges)
+    grid = Grid(maps=reducer.result()["mean"], titles=("Head 1", "Head 2"), edges=edges)
     axes = _panels(grid.draw())[0]
     assert axes.images[0].get_array().shape == (64, 64)
     assert axes.get_xlim() == (-0.5, 599.5)
@@ -153,7 +152,7 @@ def test_weights_are_coloured_by_their_logarithm_and_blank_ahead():
     made = capture(alibi(2, 32))
     figure = Grid.of(made, "weights", 0).draw()
     for values, axes, bar in zip(
-        made.values(0, "weights"), _panels(figure), _bars(figure), strict=True
+        made.map("weights", 0), _panels(figure), _bars(figure), strict=True
     ):
         image = axes.images[0]
         np.testing.assert_array_equal(image.get_array().mask, ~np.tri(32, dtype=bool))
@@ -174,7 +173,7 @@ def test_overview_has_a_panel_per_layer_and_head(shared):
     assert panels[0].get_title() == "Head 1"
     assert panels[10].get_ylabel() == "Layer 5"
     np.testing.assert_array_equal(
-        panels[13].images[0].get_array().filled(np.nan), made.values(4, "final")[3]
+        panels[13].images[0].get_array().filled(np.nan), made.map("final", 4)[3]
     )
     assert (len({axes.images[0].get_clim() for axes in panels}) == 1) == shared
 
@@ -186,7 +185,7 @@ def test_chosen_heads_in_the_order_given():
     assert [axes.get_title() for axes in _panels(figure)] == ["Head 10", "Head 1", "Head 12"]
     for head, axes in zip([9, 0, 11], _panels(figure), strict=True):
         np.testing.assert_array_equal(
-            axes.images[0].get_array().filled(np.nan), made.values(5, "bias")[head]
+            axes.images[0].get_array().filled(np.nan), made.map("bias", 5)[head]
         )
     assert grid.heading == "alibi, untrained, layer 6: positional bias"
     assert figure.get_suptitle() == grid.heading
@@ -199,7 +198,7 @@ def test_chosen_heads_in_the_order_given():
 
 def test_an_encoding_without_a_bias_shows_its_scores():
     made = capture(scores(2, 8, seed=0), encoding="rope")
-    np.testing.assert_array_equal(Grid.of(made).maps, made.values(0, "final"))
+    np.testing.assert_array_equal(Grid.of(made).maps, made.map("final", 0))
     assert "final scores" in Grid.of(made).heading
 
 
@@ -264,7 +263,7 @@ def test_widths_that_cannot_be_drawn():
 
 def test_a_long_capture_is_drawn_from_cell_means(monkeypatch):
     cap = capture(cable(3, 40, seed=1))
-    whole = cap.head(0, "bias", 2)
+    whole = cap.map("bias", 0, 2)
     monkeypatch.setattr(capture_file, "DRAWN_LENGTH", 39)
     monkeypatch.setattr(capture_file, "DRAWN_CELLS", 20)
     grid = Grid.of(cap, heads=[2])

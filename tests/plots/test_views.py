@@ -61,7 +61,7 @@ def test_row_has_one_meaning_of_colour_in_both_strips(shared):
     made = capture(alibi(3, 100))
     figure = Row.of(made, "bias", 0, query=79, shared_scale=shared).draw()
     everything, close = _axes(figure, "all-keys"), _axes(figure, "close-up")
-    row = made.values(0, "bias")[:, 79, :80]
+    row = made.map("bias", 0)[:, 79, :80]
     low = row.min() if shared else row.min(axis=1, keepdims=True)
     high = row.max() if shared else row.max(axis=1, keepdims=True)
     (upper,), (lower,) = everything.images, close.images
@@ -130,7 +130,7 @@ def test_row_shows_the_query_and_its_tokens():
     figure = row.draw()
     everything, close = _axes(figure, "all-keys"), _axes(figure, "close-up")
     (image,) = everything.images
-    np.testing.assert_array_equal(image.get_array(), made.values(0, "final")[:, 79, :80])
+    np.testing.assert_array_equal(image.get_array(), made.map("final", 0)[:, 79, :80])
     assert everything.get_xlim() == (-0.5, 79.5)
     assert close.get_xlim() == (79.5 - CLOSE_UP, 79.5)
     shown = [text.get_text() for text in close.get_xticklabels()]
@@ -220,7 +220,7 @@ def test_compare_shows_one_head_of_each():
     assert view.heading == "Layer 1, head 3: positional bias"
     for each, axes in zip(made, panels, strict=True):
         np.testing.assert_array_equal(
-            axes.images[0].get_array().filled(np.nan), each.values(0, "bias")[2]
+            axes.images[0].get_array().filled(np.nan), each.map("bias", 0)[2]
         )
     assert SideBySide.of(made[:2]).titles == (
         "alibi, untrained, layer 2, head 1", "dapev2+cable, step 1,200, layer 1, head 1",
@@ -235,7 +235,7 @@ def test_difference_is_first_minus_second_and_symmetric():
     first = capture(cable(4, 20, seed=1), encoding="cable", step=1200, trained=True)
     second = capture(alibi(4, 20), encoding="cable", step=300, trained=True)
     view = Difference.of(first, second, heads=[3, 0])
-    expected = (first.values(0, "bias") - second.values(0, "bias"))[[3, 0]]
+    expected = (first.map("bias", 0) - second.map("bias", 0))[[3, 0]]
     figure = view.draw()
     for index, values in enumerate(expected, start=1):
         axes = _axes(figure, f"panel-{index}")
@@ -277,7 +277,7 @@ def test_strip_goes_by_step_with_one_range_a_head(run):
     assert len(set(limits[:3])) == len(set(limits[3:])) == 1
     assert limits[0] != limits[3]
     np.testing.assert_array_equal(
-        panels[2].images[0].get_array().filled(np.nan), run[0].values(0, "bias")[2]
+        panels[2].images[0].get_array().filled(np.nan), run[0].map("bias", 0)[2]
     )
 
 

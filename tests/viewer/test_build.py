@@ -7,16 +7,17 @@ import re
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from captures.test_factors_pack import read_bytes
-from headscape.captures.bias_factors import SlopeFactor
-from headscape.captures.factors import LayerFactors
-from headscape.captures.pack import Pack, make_pack
+from captures.test_packs import read_bytes
+from headscape.captures.browser import Pack, make_pack, page_arrays
+from headscape.captures.saved_call import SavedCall
 from headscape.errors import InputError
 from headscape.viewer.build import build_page, link, page_script, write_page
+from saved_calls import saved, slope
 from viewer.packs import MODULE, made
 
 pytestmark = pytest.mark.usefixtures("module")
@@ -47,11 +48,22 @@ class Scripts(HTMLParser):
         self._open = self._open and tag != "script"
 
 
-def packs_of(page: str) -> list[Pack]:
+class PagePack(NamedTuple):
+    """A pack as a page has it."""
+
+    header: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def title(self) -> str:
+        return str(self.header["title"])
+
+
+def packs_of(page: str) -> list[PagePack]:
     found = []
     for attributes, text in Scripts(page).scripts:
         if attributes.get("type") == "application/octet-stream":
-            found.append(Pack(*read_bytes(zlib.decompress(base64.b64decode(text), -15))))
+            found.append(PagePack(*read_bytes(zlib.decompress(base64.b64decode(text), -15))))
     return found
 
 
@@ -60,8 +72,10 @@ def test_a_page_contains_its_packs() -> None:
     page = build_page([one, two], precision="float32")
     first, second = packs_of(page)
     for pack, read in ((one, first), (two, second)):
-        assert set(pack.arrays) == set(read.arrays)
-        for name, value in pack.arrays.items():
+        layers = {f"layer.{n}": page_arrays(layer) for n, layer in pack.layers.items()}
+        expected = {f"{n}.{name}": x for n, mine in layers.items() for name, x in mine.items()}
+        assert set(expected) == set(read.arrays)
+        for name, value in expected.items():
             np.testing.assert_array_equal(read.arrays[name], value)
     ids = [attributes.get("data-pack") for attributes, _ in Scripts(page).scripts]
     assert ids == ["p0", "p1", None]
@@ -125,9 +139,9 @@ def test_links_carry_a_state() -> None:
 
 
 def many(layers: int, heads: int, length: int, dims: int = 64) -> Pack:
-    """Factors as a model makes them: a few strong directions, noise, running sums."""
+    """Layers as a model makes them: a few strong directions, noise, running sums."""
     random = np.random.default_rng(0)
-    made: dict[int, LayerFactors] = {}
+    made: dict[int, SavedCall] = {}
     for layer in range(layers):
         strong = random.standard_normal((heads, length, 16)) @ random.standard_normal((16, dims))
         q, k = (
@@ -136,13 +150,9 @@ def many(layers: int, heads: int, length: int, dims: int = 64) -> Pack:
         )
         total = -np.cumsum(random.gamma(0.3, 0.2, (heads, length)), axis=1)
         weight = random.gamma(2.0, 0.5, (heads, length))
-        made[layer] = LayerFactors(
-            q=q,
-            k=k,
-            scale=dims**-0.5,
-            bias=SlopeFactor(weight, total, total),
-            lse=random.standard_normal((heads, length)),
-        )
+        one = saved(q, k, slope(weight, total, total), lse=False)
+        norms = random.standard_normal((heads, length))
+        made[layer] = SavedCall(one.described, {**one.arrays, "lse": norms})
     pieces = [f"token{number % 50_000} " for number in range(length)]
     return make_pack(made, encoding="cable", heads=list(range(heads)), title="CABLE", pieces=pieces)
 
@@ -164,7 +174,7 @@ def test_sizes(
 ) -> None:
     # The log-sum-exp has the same size whatever it is, and takes a minute at 16,384 tokens.
     monkeypatch.setattr(
-        "headscape.captures.pack_bytes.log_sum_exp", lambda layer, **_: np.asarray(layer.lse)
+        "headscape.captures.browser.log_sum_exp", lambda layer, **_: np.asarray(layer.lse)
     )
     size = write_page(tmp_path / "a.html", [many(layers, 12, length)], precision="float16")
     assert size + MODULE_BYTES <= megabytes * 1e6

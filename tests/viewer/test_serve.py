@@ -397,7 +397,7 @@ def test_ten_clients_for_a_minute(client: Client, capfd: pytest.CaptureFixture[s
 
 
 def test_a_capture_replaced_while_it_is_served(tmp_path: Path) -> None:
-    from headscape.captures.pack import open_pack
+    from headscape.captures.capture_file import open_pack
 
     path = tmp_path / "a.safetensors"
     write(made(300), path)

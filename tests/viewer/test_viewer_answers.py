@@ -95,7 +95,7 @@ def test_profiles() -> None:
     assert content["first"] == 0
     count, mean, std, low, high, rows = arrays
     assert count.tolist() == list(range(80, 0, -1))
-    table = pack.arrays["layer.0.bias.table"][1]
+    table = pack.layer(0).arrays["bias.table"][1]
     for found in (mean, low, high):
         np.testing.assert_allclose(found, table, atol=1e-6)
     assert std.max() < 1e-6
@@ -110,7 +110,7 @@ def test_a_long_head_is_a_preview_until_its_overview_is_there(
     monkeypatch.setattr("headscape.captures.overview_file.overview_level", lambda _: 1)
     pack = made(700, lse=False, kind="slope")
     write(pack, tmp_path / "a.safetensors")
-    from headscape.captures.pack import open_pack
+    from headscape.captures.capture_file import open_pack
 
     answers = Answers.of([open_pack(tmp_path / "a.safetensors")])
     content, first = tile(answers, quantity="weights", level=3)
@@ -142,7 +142,7 @@ def test_a_long_head_is_a_preview_until_its_overview_is_there(
 def test_a_replaced_file_is_opened_again(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     write(made(60, title="before"), path)
-    from headscape.captures.pack import open_pack
+    from headscape.captures.capture_file import open_pack
 
     answers = Answers.of([open_pack(path)])
     assert answers.packs()[0]["title"] == "before"

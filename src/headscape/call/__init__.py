@@ -6,6 +6,7 @@ mixing.py       how whole rows of scores are mixed
 rotation.py     what queries and keys are turned by
 transition.py   how keys change on the way to a query (reflections.py, decay.py)
 weighting.py    weights that are not a softmax
-definition.py   AttentionCall, and its scores, weights and output
+definition.py   AttentionCall, its scores, weights and output, and any block of its scores
+parts.py        some heads, queries and keys of every tensor of a call
 check.py        whether the parts of a call fit together
 """

@@ -1,10 +1,13 @@
-"""The bias that an additive encoding adds to the scores, as data in one of five forms.
+"""The bias that an additive encoding adds to the scores, as data in one of these forms.
 
     Toeplitz    B_ij = table[i - j]                     ALiBi, T5, Kerple, Sandwich
     Slope       B_ij = weight_i (row_i - col_j)         CABLE, FoX
     Perceptron  B_ij = mlp(near[i - j] / far_i)         FIRE
     RelativeCurves  B_ij = r_i . basis[i - j]           Shaw, Transformer-XL, DeBERTa, Inkling
-    Pairwise    B_ij = any function of i and j          K-CABLE, bidirectional CABLE
+    GapKernel   B_ij = weight_i f(row_i - col_j)        K-CABLE, bidirectional CABLE
+    BiasSum     B_ij = the sum of other biases          combinations
+    Matrix      B_ij = a number per pair                what a capture writes out
+    Pairwise    B_ij = any function of i and j          a form of your own
 
 The dense definition (`dense` below), the fused kernels, the cache, the capture and the figures all
 read the same value. Entries that the mask hides (a key after its query in a causal model) are
@@ -16,6 +19,7 @@ that adds a bias to scores casts the sum, not the parts.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -154,6 +158,57 @@ def _same_batch(u: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
+class GapKernel:
+    """weight_i f(row_i - col_j), or f(weight_i (row_i - col_j)) if the weight is inside.
+
+    f(x) is -|x| ("distance") or -ln(1 + x^2) ("log").
+    """
+
+    weight: Float[Tensor, "#b h t"] | None
+    """None means a weight of 1."""
+    row: Float[Tensor, "#b h t"]
+    col: Float[Tensor, "#b h s"]
+    kernel: Literal["distance", "log"]
+    inside: bool = False
+
+    def block(self, positions: Positions, rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
+        """Return the bias of some of the queries and keys."""
+        gap = self.row[:, :, rows, None] - self.col[:, :, None, cols]
+        weight = None if self.weight is None else self.weight[:, :, rows, None]
+        if weight is not None and self.inside:
+            gap = weight * gap
+        found = -gap.abs() if self.kernel == "distance" else -torch.log1p(gap.square())
+        return found if weight is None or self.inside else weight * found
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A bias written out."""
+
+    values: Float[Tensor, "#b h t s"]
+
+    def block(self, positions: Positions, rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
+        """Return the bias of some of the queries and keys."""
+        return self.values[:, :, rows, cols]
+
+
+@dataclass(frozen=True)
+class BiasSum:
+    """The sum of biases that were all made for the same positions."""
+
+    parts: tuple["Bias", ...]
+    positions: Positions | None = None
+    """The positions that the biases were built for."""
+
+    def block(self, positions: Positions, rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
+        """Return the bias of some of the queries and keys."""
+        work = self.parts[0].block(positions, rows, cols)
+        for each in self.parts[1:]:
+            work = work + each.block(positions, rows, cols)
+        return work
+
+
+@dataclass(frozen=True)
 class Pairwise:
     """Any other bias, computed a block at a time from the indices of its queries and keys."""
 
@@ -166,7 +221,9 @@ class Pairwise:
         return self.fn(rows, cols)
 
 
-Bias = Toeplitz | Slope | Perceptron | RelativeCurves | Pairwise
+BlockBias = GapKernel | Matrix | BiasSum | Pairwise
+"""Forms that the fused kernels do not compute from their data."""
+Bias = Toeplitz | Slope | Perceptron | RelativeCurves | BlockBias
 
 
 def covered_distances(bias: Bias) -> tuple[int, int] | None:
@@ -200,12 +257,4 @@ def total(biases: Sequence[Bias | None], positions: Positions) -> Bias | None:
         for each in tables[1:]:
             work = work + each.table
         return Toeplitz(work, tables[0].zero)
-
-    def fn(rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
-        blocks = [bias.block(positions, rows, cols) for bias in given]
-        work = blocks[0]
-        for each in blocks[1:]:
-            work = work + each
-        return work
-
-    return Pairwise(fn, positions)
+    return BiasSum(tuple(given), positions)

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from headscape.call.bias import (
     Bias,
+    BiasSum,
+    GapKernel,
+    Matrix,
     Pairwise,
     Perceptron,
     RelativeCurves,
@@ -40,9 +43,15 @@ def check(inputs: AttentionCall) -> None:
 
 def check_bias(inputs: AttentionCall) -> None:
     """Raise InputError unless the bias was made for the heads and positions of the call."""
-    bias = inputs.bias
+    _check_bias(inputs.bias, inputs)
+
+
+def _check_bias(bias: Bias | None, inputs: AttentionCall) -> None:
     if bias is None:
         return
+    if isinstance(bias, BiasSum):
+        for part in bias.parts:
+            _check_bias(part, inputs)
     for name, (found, shape) in _shapes(bias, inputs).items():
         if tuple(found.shape) not in (shape, (1, *shape[1:])) or found.device != inputs.q.device:
             raise InputError(
@@ -53,7 +62,7 @@ def check_bias(inputs: AttentionCall) -> None:
     made_for = bias.at if isinstance(bias, Perceptron) else None
     if made_for is not None and not _equal(made_for, inputs.positions.q):
         raise InputError(f"the bias was made for different query positions: {REBUILD}.")
-    if isinstance(bias, Pairwise) and bias.positions is not None:
+    if isinstance(bias, Pairwise | BiasSum) and bias.positions is not None:
         for role in ("q", "k"):
             if not _equal(getattr(bias.positions, role), getattr(inputs.positions, role)):
                 raise InputError(f"the bias was made for different positions.{role}: {REBUILD}.")
@@ -95,7 +104,9 @@ def _shapes(bias: Bias, inputs: AttentionCall) -> Mapping[str, tuple[Tensor, tup
     b, h, t, _ = inputs.q.shape
     if isinstance(bias, Toeplitz):
         return {"table": (bias.table, (h, bias.table.shape[-1]))}
-    if isinstance(bias, Slope):
+    if isinstance(bias, Matrix):
+        return {"values": (bias.values, (b, h, t, inputs.k.shape[2]))}
+    if isinstance(bias, Slope | GapKernel):
         found = {"row": (bias.row, (b, h, t)), "col": (bias.col, (b, h, inputs.k.shape[2]))}
         return found if bias.weight is None else found | {"weight": (bias.weight, (b, h, t))}
     if isinstance(bias, Perceptron):

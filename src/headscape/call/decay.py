@@ -29,7 +29,7 @@ LARGEST_EXPONENT = 40.0
 class Decay:
     """The log gates of the last n keys; older keys already contain their own decay."""
 
-    gate: Float[Tensor, "b h n e"]
+    gate: Float[Tensor, "b h tail e"]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

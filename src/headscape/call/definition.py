@@ -11,26 +11,33 @@ tokens between key and query change the key in R(q_i) . R(k_j) (reflections.py, 
 A weighting replaces the softmax. k and v may have fewer heads than q: consecutive query heads then
 share keys and values (grouped queries).
 
-Any dtype up to float64, any device, whole matrices in memory (or a block of rows at a time through
-`scores`). The reported bias is the effective one, final - content: for an additive encoding the
-bias itself, for RoPE the change made by the rotation, for DAPEv2 everything it adds to q.k. The
-output of a query that sees no key is 0.
+Any dtype up to float64, any device, whole matrices in memory, or a block of rows at a time through
+`scores`, or a block of queries and keys of some heads through `block`. The reported bias is the
+effective one, final - content: for an additive encoding the bias itself, for RoPE the change made
+by the rotation, for DAPEv2 everything it adds to q.k. The output of a query that sees no key is 0.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, inf
 
 from headscape.call.bias import Bias, dense
-from headscape.call.mixing import Mixing, Rows
+from headscape.call.mixing import Mixing
+from headscape.call.mixing import Rows as ScoreRows
+from headscape.call.parts import Rows, Selection, mapped
 from headscape.call.positions import ALL, Positions, Visible
 from headscape.call.rotation import Turn
 from headscape.call.transition import Transition
 from headscape.call.weighting import Weighting
+from headscape.errors import InputError
+
+Quantity = Literal["content", "bias", "final", "weights"]
+QUANTITIES: Final[tuple[Quantity, ...]] = ("content", "bias", "final", "weights")
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class AttentionCall:
     positions: Positions
     visible: Visible
     scale: float
-    unrotated: tuple[Tensor, Tensor] | None = None
+    unrotated: tuple[Float[Tensor, "b h t e2"], Float[Tensor, "b hk s e2"]] | None = None
     """q and k before rotation and temperature, where either changes them; only a tap needs it.
 
     Without it (a cache stores only rotated keys) content is the rotated score.
@@ -74,6 +81,12 @@ class AttentionCall:
     def score_transform(self) -> bool:
         """Whether something acts on scores after the bias: a temperature or a softcap."""
         return self.temperature is not None or self.softcap is not None
+
+    @property
+    def additive(self) -> bool:
+        """Whether position does nothing but add a bias."""
+        turned = self.unrotated is not None or self.transition is not None
+        return self.mixing is None and not turned and not self.score_transform
 
 
 @dataclass(frozen=True)
@@ -100,12 +113,7 @@ def scores(inputs: AttentionCall, rows: slice = ALL) -> Scores:
     q = inputs.q[:, :, rows]
     heads = q.shape[1]
     keys = shared(inputs.k, heads)
-    if inputs.transition is None:
-        rotated = inputs.scale * (q @ keys.mT)
-    else:
-        moved = inputs.transition.through(inputs.q, keys).scores(rows)
-        later = keys.shape[2] - moved.shape[3]
-        rotated = inputs.scale * F.pad(moved, (0, later)).to(q.dtype)
+    rotated = _rotated(inputs, rows)
     if inputs.unrotated is None:
         content = rotated if inputs.transition is None else inputs.scale * (q @ keys.mT)
     else:
@@ -116,6 +124,16 @@ def scores(inputs: AttentionCall, rows: slice = ALL) -> Scores:
         added = dense(inputs.bias, inputs.positions, rows).to(rotated.dtype)
     seen, final, weights = weigh(inputs, rotated, added, rows)
     return Scores(content, _effective(inputs, content, added, final), final, weights, seen)
+
+
+def _rotated(inputs: AttentionCall, rows: slice = ALL) -> Float[Tensor, "b h r s"]:
+    """Return the scaled R(q) . R(k); with a transition, of keys changed on their way."""
+    q, keys = inputs.q[:, :, rows], shared(inputs.k, inputs.q.shape[1])
+    if inputs.transition is None:
+        return inputs.scale * (q @ keys.mT)
+    moved = inputs.transition.through(inputs.q, keys).scores(rows)
+    later = keys.shape[2] - moved.shape[3]
+    return inputs.scale * F.pad(moved, (0, later)).to(q.dtype)
 
 
 def weigh(
@@ -130,18 +148,187 @@ def weigh(
     """
     at = inputs.positions.block(rows)
     seen = inputs.visible.block(rows).dense(at)
-    if inputs.mixing is None:
-        final = rotated if added is None else rotated + added
-    else:
-        final = inputs.mixing.final(Rows(rotated, added, seen, inputs.q[:, :, rows], at))
-    if inputs.temperature is not None:
-        final = final * inputs.temperature[:, :, rows, None].to(final.dtype)
-    if inputs.softcap is not None:
-        final = inputs.softcap * (final / inputs.softcap).tanh()
+    final = _final(inputs, rotated, added, seen, at, rows)
     if inputs.sink is not None:
         return seen, final, _softmax_with_sink(final, seen, inputs.sink)
     weights = softmax if inputs.weighting is None else inputs.weighting.weights
     return seen, final, weights(final, seen)
+
+
+def _final(
+    inputs: AttentionCall,
+    rotated: Float[Tensor, "b h r s"],
+    added: Float[Tensor, "#b h r s"] | None,
+    seen: Bool[Tensor, "#b 1 r s"] | None,
+    at: Positions,
+    rows: slice = ALL,
+) -> Float[Tensor, "b h r s"]:
+    """Return what the softmax takes; only a mixing needs to know what is seen."""
+    if inputs.mixing is None:
+        final = rotated if added is None else rotated + added
+    else:
+        assert seen is not None
+        final = inputs.mixing.final(ScoreRows(rotated, added, seen, inputs.q[:, :, rows], at))
+    if inputs.temperature is not None:
+        final = final * inputs.temperature[:, :, rows, None].to(final.dtype)
+    if inputs.softcap is not None:
+        final = inputs.softcap * (final / inputs.softcap).tanh()
+    return final
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """What a block of one quantity is computed from: a part of the call, and its cut."""
+
+    selection: Selection
+    """What is read of the call."""
+    heads: tuple[int, ...] | None
+    """Places of the heads asked for among those read; None: all."""
+    rows: Rows
+    """Places of the queries asked for among those read."""
+    cols: slice
+    """Places of the keys asked for among those read."""
+    whole: bool
+    """Whether whole rows are read."""
+
+    def cut(self, values: Shaped[Tensor, "b h r s"]) -> Shaped[Tensor, "b n r2 c"]:
+        """Return what was asked for; keys beyond those read are after every query."""
+        if self.heads is not None and values.shape[1] > 1:
+            values = values[:, list(self.heads)]
+        beyond = self.cols.stop - values.shape[3]
+        return (F.pad(values, (0, beyond)) if beyond > 0 else values)[:, :, self.rows, self.cols]
+
+
+def plan(
+    call: AttentionCall,
+    quantity: str,
+    heads: Sequence[int] | None = None,
+    rows: Rows = ALL,
+    cols: slice = ALL,
+    *,
+    norms: bool = False,
+) -> BlockPlan:
+    """Return what a block needs; `norms` says that the rows' log-sum-exp is known."""
+    if quantity not in QUANTITIES:
+        raise InputError(f"unknown quantity {quantity!r}: choose from {', '.join(QUANTITIES)}.")
+    (h, t), s = call.q.shape[1:3], call.k.shape[2]
+    rows = slice(*rows.indices(t)[:2]) if isinstance(rows, slice) else rows
+    asked = need = slice(*cols.indices(s)[:2])
+    plain = quantity == "content" or (quantity == "bias" and call.additive)
+    whole = quantity == "weights" and (call.weighting is not None or not norms)
+    every, read = heads is None, rows
+    if not plain:
+        if call.transition is not None:
+            whole, read = True, _span(rows)
+        if call.mixing is not None:
+            every = every or not getattr(call.mixing, "by_head", False)
+            if call.transition is not None and not call.mixing.pointwise:
+                read = slice(_span(rows).start, t)
+        need = _keys(call, read, asked, whole=whole)
+    chosen = None if every or heads is None else tuple(heads)
+    return BlockPlan(
+        Selection(chosen, read, need, (h, call.k.shape[1], t, s)),
+        None if heads is None or not every else tuple(heads),
+        ALL if read is rows else _within(rows, _span(read).start),
+        slice(asked.start - need.start, asked.stop - need.start),
+        whole,
+    )
+
+
+def _span(rows: Rows) -> slice:
+    return rows if isinstance(rows, slice) else slice(int(rows.min()), int(rows.max()) + 1)
+
+
+def _within(rows: Rows, start: int) -> Rows:
+    if isinstance(rows, slice):
+        return slice(rows.start - start, rows.stop - start)
+    return rows - start
+
+
+def _keys(call: AttentionCall, rows: Rows, asked: slice, *, whole: bool) -> slice:
+    """Return the keys that the scores of some queries and keys are a function of."""
+    span, keys = _span(rows), call.k.shape[2]
+    seen, need = call.visible.reach(call.positions, span.start, span.stop - 1), asked
+    if call.transition is not None:
+        # Its queries are those of the last keys, and later keys are hidden.
+        return slice(0, span.stop + keys - call.q.shape[2])
+    if whole:
+        need = slice(min(asked.start, seen.start), max(asked.stop, seen.stop))
+    if call.mixing is None or call.mixing.pointwise:
+        return need
+    grown = getattr(call.mixing, "keys", None)
+    if grown is None or call.visible.q_group is not None:
+        return slice(0, keys)
+    need = grown(need, seen)
+    return slice(max(0, need.start), min(keys, need.stop))
+
+
+def block(
+    call: AttentionCall,
+    quantity: str,
+    heads: Sequence[int] | None = None,
+    rows: Rows = ALL,
+    cols: slice = ALL,
+    *,
+    lse: Float[Tensor, "n r"] | None = None,
+) -> Float[Tensor, "b n r c"]:
+    """Return one quantity of some heads, queries and keys, computing little else.
+
+    Args:
+        call: Any call.
+        quantity: content, bias, final or weights.
+        heads: Numbers from 0; None is all.
+        rows: Queries, as a range or by their indices.
+        cols: Keys.
+        lse: The log-sum-exp of these heads' rows over all visible keys and the sink. Without it,
+            weights are computed from whole rows.
+
+    Entries that are hidden have no meaning, except in weights, where they are 0.
+    """
+    chosen = plan(call, quantity, heads, rows, cols, norms=lse is not None)
+    return finish(
+        mapped(replace(call, turns=None), chosen.selection.leaf), quantity, chosen, lse=lse
+    )
+
+
+def finish(
+    part: AttentionCall,
+    quantity: str,
+    chosen: BlockPlan,
+    *,
+    lse: Float[Tensor, "n r"] | None = None,
+) -> Float[Tensor, "b n r c"]:
+    """Return a block from the part of a call that its plan names."""
+    if quantity == "content":
+        return chosen.cut(_content(part))
+    added = None
+    if part.bias is not None:
+        added = dense(part.bias, part.positions).to(part.q.dtype)
+    if quantity == "bias" and part.additive:
+        shape = (*part.q.shape[:3], part.k.shape[2])
+        return chosen.cut(part.q.new_zeros(shape) if added is None else added.expand(shape))
+    rotated = _rotated(part)
+    if quantity == "weights" and chosen.whole:
+        return chosen.cut(weigh(part, rotated, added)[2])
+    seen = None
+    if part.mixing is not None or quantity == "weights":
+        seen = part.visible.dense(part.positions)
+    final = chosen.cut(_final(part, rotated, added, seen, part.positions))
+    if quantity == "bias":
+        return final - chosen.cut(_content(part))
+    if quantity == "final":
+        return final
+    assert lse is not None
+    assert seen is not None
+    # A hidden score may exceed its row's norm by far.
+    exponent = (final - lse[None, :, :, None]).clamp(max=1.0).to(final.dtype)
+    return exponent.exp() * chosen.cut(seen)
+
+
+def _content(part: AttentionCall) -> Float[Tensor, "b h r s"]:
+    """Return the scaled q.k before rotation; where that is unknown, after it."""
+    q, k = part.unrotated or (part.q, part.k)
+    return part.scale * (q @ shared(k, q.shape[1]).mT)
 
 
 def shared(x: Float[Tensor, "b hk s e"], heads: int) -> Float[Tensor, "b h s e"]:
@@ -171,8 +358,7 @@ def _effective(
     inputs: AttentionCall, content: Tensor, added: Tensor | None, final: Tensor
 ) -> Float[Tensor, "b h t s"]:
     """Return final - content; for a plain bias the bias itself, without the rounding of the sum."""
-    turned = inputs.unrotated is not None or inputs.transition is not None
-    if inputs.mixing is not None or turned or inputs.score_transform:
+    if not inputs.additive:
         return final - content
     return torch.zeros_like(content) if added is None else added.expand_as(content)
 

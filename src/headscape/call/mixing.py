@@ -7,7 +7,9 @@
 
 A is the scaled R(q).R(k) of all heads, B their bias, absent where there is none. The definition and
 the kernels match on these classes, never on an encoding. A class of your own needs `pointwise` and
-`final`; the paths that compute rows of scores serve it, the fused kernels refuse it.
+`final`; the paths that compute rows of scores serve it, the fused kernels refuse it. What a block
+of scores needs besides itself is said by `by_head` (whether heads are independent) and `keys`; a
+class without them gets whole rows of all heads.
 """
 
 from dataclasses import dataclass
@@ -70,6 +72,7 @@ class Product:
 
     table: Toeplitz
     pointwise: ClassVar[bool] = True
+    by_head: ClassVar[bool] = True
 
     def final(self, rows: Rows) -> Float[Tensor, "b h t s"]:
         """Return A_ij table[i - j] + B_ij."""
@@ -109,6 +112,11 @@ class KeyConvolution:
     """The hidden maps beyond the last key; see the top of encodings/dapev2.py."""
     pointwise: ClassVar[bool] = False
 
+    def keys(self, asked: slice, seen: slice) -> slice:  # noqa: ARG002
+        """Return the keys that scores of the keys asked for are a function of; it may reach out."""
+        reach = 2 * (self.in_weight.shape[2] // 2)
+        return slice(asked.start - reach, asked.stop + reach)
+
     def final(self, rows: Rows) -> Float[Tensor, "b h t s"]:
         """Return scores plus bias plus the convolution's output."""
         half = self.in_weight.shape[2] // 2
@@ -136,6 +144,11 @@ class CountedTable:
     divisor: float = 1.0
     """What the product of query and vector is divided by."""
     pointwise: ClassVar[bool] = False
+    by_head: ClassVar[bool] = True
+
+    def keys(self, asked: slice, seen: slice) -> slice:
+        """Return the keys from those asked for to the last that the queries see."""
+        return slice(asked.start, max(asked.stop, seen.stop))
 
     def final(self, rows: Rows) -> Float[Tensor, "b h t s"]:
         """Return scores plus z_i at the counted position, plus the bias."""

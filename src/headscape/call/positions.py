@@ -77,6 +77,8 @@ class Positions:
 
     def block(self, rows: slice, cols: slice = ALL) -> "Positions":
         """Return the positions of some of the queries and keys."""
+        if rows == ALL and cols == ALL:
+            return self
         return Positions(self.q[:, rows], self.k[:, cols])
 
     def distance(self) -> Int[Tensor, "#b t s"]:
@@ -123,6 +125,17 @@ class Visible:
             q, k = (_block(at, self.chunk) for at in (positions.q, positions.k))
             seen = seen & (q[:, :, None] == k[:, None, :])
         return seen[:, None]
+
+    def reach(self, positions: Positions, first: int, last: int) -> slice:
+        """Return a range of keys with all that the queries `first` to `last` may see."""
+        keys = positions.k.shape[1]
+        if not positions.consecutive:
+            return slice(0, keys)
+        shift = int(positions.q[0, 0]) - int(positions.k[0, 0])
+        window = keys + abs(shift) + last if self.window is None else self.window
+        start = max(0, first + shift - window + 1)
+        stop = last + shift + (1 if self.causal else window)
+        return slice(min(start, keys), max(0, min(stop, keys)))
 
     def count(self, positions: Positions) -> Int[Tensor, "#b t"]:
         """Return how many keys each query sees.

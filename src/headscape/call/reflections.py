@@ -38,8 +38,8 @@ BLOCK = 64
 class Reflections:
     """The reflections of the last n keys; keys before them already went through their own."""
 
-    w: Float[Tensor, "b h n e"]
-    beta: Float[Tensor, "b h n"]
+    w: Float[Tensor, "b h tail e"]
+    beta: Float[Tensor, "b h tail"]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -43,8 +43,8 @@ class Capture(CaptureData):
         Example:
             >>> import headscape as hs
             >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
-            >>> model.capture([72, 105, 33]).save("hi.safetensors")
-            >>> hs.Capture.load("hi.safetensors", quantities=["bias"])
+            >>> path = model.capture([72, 105, 33]).save("hi.safetensors")
+            >>> hs.Capture.load(path, quantities=["bias"])
             <capture of ALiBi, untrained: 3 tokens, layers 1, 12 heads; bias>
         """
         return capture_file.load(Path(path), layers, quantities, kind=cls)

@@ -2,9 +2,9 @@
 
 Tensors, with letters h heads, t queries, s keys (s = t), r cells a side:
 
-    factors.{i}.*                        what every map of layer i is computed from: queries, keys,
-                                         the bias as data, log-sum-exp; `pack` has the names
-    layer.{i}.{quantity}                 float32 [h t s]   the whole map, of a layer without factors
+    call.{i}.*                           the attention call of layer i, which every map of it is
+                                         computed from; `saved_call` has the names
+    layer.{i}.{quantity}                 float32 [h t s]   the whole map, of a layer without a call
     layer.{i}.{quantity}.mean|min|max    float32 [h r r]   a long map, reduced while computed
     layer.{i}.{quantity}.exact           float32 [h a b]   one window of a long map, unreduced
     tokens, positions                    int64 [t]
@@ -15,19 +15,22 @@ Quantities: `content` is the scaled q.k before rotation and bias, `final` the sc
 the softmax, `bias` = final - content the effective positional bias, `weights` the softmax. Where a
 query does not see a key the value is NaN; weights are 0 there.
 
-A layer whose encoding has factors keeps these, in float32, and its maps are computed in float64
-when they are asked for: an added bias is the model's own to the bit, content, final scores and
-weights are within float32 rounding of what the model computed. Other layers keep whole maps, and
+A layer keeps its call, and its maps are computed by the definition in float64 when they are asked
+for: an added bias is the model's own to the bit, content, final scores and weights are within
+float32 rounding of what the model computed. A layer that cannot be saved so keeps whole maps, and
 `refused` says why.
 
 The metadata has one key, `headscape`: a JSON object with `format`, `kind`, the fields of
-`CaptureData` that are not arrays, `factors` (what describes each layer's) and `sha256`: that of
-every tensor by name, and of all else as `description`. Layers and heads count from 0. Absent on
-purpose: the model's weights and anything pickled.
+`CaptureData` that are not arrays, `calls` (what describes each layer's) and `sha256`: that of every
+tensor by name, and of all else as `description`. Layers and heads count from 0. Absent on purpose:
+the model's weights and anything pickled. Format 4, which is read too, has `factors` in place of
+`calls` and other names for the same arrays.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -37,7 +40,10 @@ from jaxtyping import Bool, Float32, Int64
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from headscape.captures.capture_checks import (
+from headscape.captures.browser import Pack, make_pack, pack_header
+from headscape.captures.choice import QUANTITIES, about_layer, choose_heads, choose_layer
+from headscape.captures.file_array import FileArray, OpenFile
+from headscape.captures.file_checks import (
     DESCRIPTION,
     FORMAT,
     check_names,
@@ -48,16 +54,12 @@ from headscape.captures.capture_checks import (
     digest_of,
     require,
 )
-from headscape.captures.choice import QUANTITIES, choose_heads, choose_layer
-from headscape.captures.factors import LayerFactors, rows_at_once
-from headscape.captures.layer_arrays import layer_from, write_layer
-from headscape.captures.layer_notes import about_layer
-from headscape.captures.pack import Pack, pack_header, without_factors
-from headscape.captures.pyramid import Reducer, cell_edges
+from headscape.captures.pooling import CellReducer, cell_edges
+from headscape.captures.saved_call import SavedCall, from_factors, read_call, rows_at_once
 from headscape.errors import InputError
-from headscape.io.atomic import replacing, utf8
+from headscape.io.atomic import replacing, utf8, writable_target
 from headscape.io.output_file import FileKind, check_output
-from headscape.io.system_errors import reason
+from headscape.io.system_errors import reason, reporting
 
 KEPT_BYTES: Final = 1 << 29
 """Computed maps that are kept for the next time; the last one always is."""
@@ -65,6 +67,12 @@ DRAWN_LENGTH: Final = 4096
 """Tokens up to which figures show every pair."""
 DRAWN_CELLS: Final = 2048
 """Cells a side that figures of longer captures show."""
+LAZY_BYTES: Final = 1 << 20
+"""Arrays of tokens above this size stay in the file that the viewer shows."""
+CHECKED_BYTES: Final = 1 << 28
+"""Up to this size of a file all arrays that the viewer shows are compared with their checksums; of
+longer ones, those that do not stay in the file."""
+DTYPES: Final = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I64": "<i8", "I32": "<i4", "U8": "u1"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,15 +109,15 @@ class CaptureData:
     positions: Int64[np.ndarray, " t"]
     maps: Mapping[str, Float32[np.ndarray, "h _ _"]] = field(default_factory=dict)
     """Stored maps, keyed as in the file: `layer.{i}.{quantity}` with an optional reduction."""
-    factors: Mapping[int, LayerFactors] = field(default_factory=dict)
+    calls: Mapping[int, SavedCall] = field(default_factory=dict)
     """What maps are computed from, by layer."""
     shown: tuple[str, ...] = QUANTITIES
-    """Quantities that are computed from factors."""
+    """Quantities that are computed from calls."""
     refused: str | None = None
-    """Why a layer has no factors."""
+    """Why a layer has no call."""
     edges: Int64[np.ndarray, " edges"] | None = None
     window: Int64[np.ndarray, "4"] | None = None
-    _computed: dict[tuple[int, str], np.ndarray] = field(
+    _computed: dict[tuple[str, int, tuple[int, ...]], np.ndarray] = field(
         default_factory=dict, init=False, repr=False
     )
 
@@ -130,70 +138,67 @@ class CaptureData:
     def quantities(self) -> tuple[str, ...]:
         """The quantities held here, in the order of QUANTITIES."""
         held = {key.split(".")[2] for key in self.maps}
-        if self.resolution is None and self.factors:
+        if self.resolution is None and self.calls:
             held |= set(self.shown)
         return tuple(name for name in QUANTITIES if name in held)
 
     def content(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
-        """Scaled q.k before rotation and bias; see `array`."""
-        return self.array("content", layer, head)
+        """Scaled q.k before rotation and bias; see `map`."""
+        return self.map("content", layer, head)
 
     def bias(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
-        """The effective positional bias, final - content; see `array`."""
-        return self.array("bias", layer, head)
+        """The effective positional bias, final - content; see `map`."""
+        return self.map("bias", layer, head)
 
     def final(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
-        """Scores as the softmax takes them; see `array`."""
-        return self.array("final", layer, head)
+        """Scores as the softmax takes them; see `map`."""
+        return self.map("final", layer, head)
 
     def weights(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
-        """Attention weights, 0 where a key is masked; see `array`."""
-        return self.array("weights", layer, head)
+        """Attention weights, 0 where a key is masked; see `map`."""
+        return self.map("weights", layer, head)
 
-    def array(
+    def map(
         self, quantity: str, layer: int = -1, head: int | None = None, reduction: str = "mean"
     ) -> Float32[np.ndarray, "..."]:
         """One head's map [queries, keys], or all captured heads' [heads, queries, keys].
 
         Layers and heads are the model's, counted from 0; negative ones count back from the last
         captured. Masked entries are NaN, and 0 in weights. Of a reduced capture, `reduction` is
-        mean, min or max, and the axes are cells.
+        mean, min or max, and the axes are cells. Only the head asked for is computed.
         """
-        values = self.values(choose_layer(layer, self.layers), quantity, reduction)
-        if head is None:
-            return values
-        one: Float32[np.ndarray, ...] = values[
-            self.heads.index(choose_heads([head], self.heads)[0])
-        ]
-        return one
+        heads = self.heads if head is None else choose_heads([head], self.heads)
+        values = self.maps_of(quantity, choose_layer(layer, self.layers), heads, reduction)
+        return values if head is None else values[0]
 
-    def values(
-        self, layer: int, quantity: str, reduction: str = "mean"
-    ) -> Float32[np.ndarray, "h _ _"]:
-        """The whole map, stored or computed, where there is one; otherwise the reduction."""
+    def maps_of(
+        self, quantity: str, layer: int, heads: Sequence[int], reduction: str = "mean"
+    ) -> Float32[np.ndarray, "n _ _"]:
+        """The whole maps, stored or computed, where there are some; otherwise the reduction."""
         require("layer", [layer], self.layers)
         require("quantity", [quantity], self.quantities)
-        whole = f"layer.{layer}.{quantity}"
+        require("head", heads, self.heads)
+        places, whole = [self.heads.index(head) for head in heads], f"layer.{layer}.{quantity}"
         if whole in self.maps:
-            return self.maps[whole]
-        if self.resolution is None and layer in self.factors:
-            return self._map(layer, quantity)
+            return _picked(self.maps[whole], places)
+        if self.resolution is None and layer in self.calls:
+            return self._map(quantity, layer, tuple(places))
         held = [key.rsplit(".", 1)[1] for key in self.maps if key.startswith(f"{whole}.")]
         require("reduction", [reduction], held)
-        return self.maps[f"{whole}.{reduction}"]
+        return _picked(self.maps[f"{whole}.{reduction}"], places)
 
     def visible(
-        self, layer: int, quantity: str, reduction: str = "mean"
-    ) -> Float32[np.ndarray, "h _ _"]:
+        self, quantity: str, layer: int, heads: Sequence[int], reduction: str = "mean"
+    ) -> Float32[np.ndarray, "n _ _"]:
         """The same values with NaN at every invisible entry, of the weights too."""
-        values = self.values(layer, quantity, reduction)
-        if self.resolution is not None or not self._may_show_hidden(layer, quantity):
+        values = self.maps_of(quantity, layer, heads, reduction)
+        if self.resolution is not None or not self._may_show_hidden(quantity, layer):
             return values
         every = slice(0, self.length)
         return np.where(self._seen(layer, every, every), values, np.float32(np.nan))
 
     def block(
-        self, layer: int, quantity: str, heads: Sequence[int], rows: slice, cols: slice
+        self, quantity: str, layer: int, heads: Sequence[int], rows: slice, cols: slice
     ) -> Float32[np.ndarray, "n r c"]:
         """Some queries and keys of some heads; NaN where invisible, of the weights too.
 
@@ -201,30 +206,30 @@ class CaptureData:
         """
         require("head", heads, self.heads)
         places = [self.heads.index(head) for head in heads]
-        if self._stored(layer, quantity) or layer not in self.factors:
-            found = self.values(layer, quantity)[places, rows, cols]
+        if self._stored(quantity, layer) or layer not in self.calls:
+            found = self.maps_of(quantity, layer, heads)[:, rows, cols]
         else:
-            found = self.factors[layer].tile(quantity, places, rows, cols).astype(np.float32)
-        if self._may_show_hidden(layer, quantity):
+            found = self.calls[layer].tile(quantity, places, rows, cols).astype(np.float32)
+        if self._may_show_hidden(quantity, layer):
             found = np.where(self._seen(layer, rows, cols), found, np.float32(np.nan))
         return found
 
     def row_blocks(
-        self, layer: int, quantity: str, heads: Sequence[int]
+        self, quantity: str, layer: int, heads: Sequence[int]
     ) -> Iterator[tuple[slice, Float32[np.ndarray, "n r c"]]]:
         """Yield all rows of some heads, a few at a time, from key 0 on, as `block` gives them.
 
         Keys that no query of a causal block sees are left out.
         """
-        mixed = layer in self.factors and self.factors[layer].mix is not None
+        mixed = layer in self.calls and self.calls[layer].mixes_heads
         # Heads that are mixed are computed together, however few are asked for.
         together = len(self.heads) if mixed else len(heads)
         for rows in rows_at_once(together, self.length):
             cols = slice(0, rows.stop if self.causal else self.length)
-            yield rows, self.block(layer, quantity, heads, rows, cols)
+            yield rows, self.block(quantity, layer, heads, rows, cols)
 
     def drawn(
-        self, layer: int, quantity: str, heads: Sequence[int]
+        self, quantity: str, layer: int, heads: Sequence[int]
     ) -> Float32[np.ndarray, "n _ _"]:
         """The maps of some heads as figures show them; `drawn_edges` are their cells, if any.
 
@@ -232,13 +237,12 @@ class CaptureData:
         time, so memory does not grow with the square of the length.
         """
         if self.drawn_edges is self.edges:
-            return np.stack([self.head(layer, quantity, head) for head in heads])
-        reducer = Reducer(
-            heads=len(heads), length=self.length, resolution=DRAWN_CELLS, causal=self.causal
-        )
-        for rows, block in self.row_blocks(layer, quantity, heads):
-            reducer.add(rows, block)
-        return reducer.result()["mean"]
+            return self.visible(quantity, layer, heads)
+        edges = cell_edges(self.length, DRAWN_CELLS)
+        cells = CellReducer(edges, edges, heads=len(heads), dtype=np.float32)
+        for rows, block in self.row_blocks(quantity, layer, heads):
+            cells.add(rows, block)
+        return cells.result()["mean"].astype(np.float32)
 
     @property
     def drawn_edges(self) -> Int64[np.ndarray, " edges"] | None:
@@ -247,42 +251,29 @@ class CaptureData:
             return self.edges
         return cell_edges(self.length, DRAWN_CELLS)
 
-    def _may_show_hidden(self, layer: int, quantity: str) -> bool:
+    def _may_show_hidden(self, quantity: str, layer: int) -> bool:
         """Whether invisible entries may be numbers: in weights, and in maps that were given."""
-        return quantity == "weights" or self._stored(layer, quantity)
+        return quantity == "weights" or self._stored(quantity, layer)
 
-    def _stored(self, layer: int, quantity: str) -> bool:
+    def _stored(self, quantity: str, layer: int) -> bool:
         return f"layer.{layer}.{quantity}" in self.maps
 
     def _seen(self, layer: int, rows: slice, cols: slice) -> Bool[np.ndarray, "r c"]:
         """Where a query sees a key."""
-        if layer in self.factors:
-            return self.factors[layer].visible(rows, cols)
+        if layer in self.calls:
+            return self.calls[layer].visible(rows, cols)
         queries, keys = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
         return keys <= queries if self.causal else np.ones((len(queries), len(keys)), dtype=bool)
 
-    def head(
-        self, layer: int, quantity: str, head: int, reduction: str = "mean"
-    ) -> Float32[np.ndarray, "_ _"]:
-        """One head's map, NaN where invisible."""
-        require("head", [head], self.heads)
-        values: np.ndarray = self.visible(layer, quantity, reduction)[self.heads.index(head)]
-        return values
-
     def pack(self) -> Pack:
-        """The factors of all layers, for the viewer."""
+        """All layers, for the viewer."""
+        if any(layer not in self.calls for layer in self.layers):
+            raise InputError(_without_calls(self.refused))
         described = {name: getattr(self, name) for name in _DESCRIBED}
-        header, arrays = pack_header(described), dict[str, np.ndarray]()
-        for layer in self.layers:
-            if layer not in self.factors:
-                raise InputError(without_factors(self.refused))
-            kind, mine = write_layer(self.factors[layer])
-            header["factors"].append(kind)
-            arrays |= {f"layer.{layer}.{name}": value for name, value in mine.items()}
-        return Pack(header, arrays)
+        return make_pack({n: self.calls[n] for n in self.layers}, **pack_header(described))
 
-    def save(self, path: Path | str, *, overwrite: bool = False) -> None:
-        """Write the capture to `path`, whole or not at all.
+    def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
+        """Write the capture to `path`, whole or not at all, and return the path.
 
         An existing file is replaced if it is a capture; with `overwrite`, whatever it is.
         """
@@ -291,11 +282,11 @@ class CaptureData:
             check_output(path, CAPTURE, advice="choose a different name, or pass overwrite=True")
         arrays = {"tokens": self.tokens, "positions": self.positions, **self.maps}
         arrays |= {name: value for name in _OPTIONAL if (value := getattr(self, name)) is not None}
-        described: dict[str, Any] = {"format": FORMAT, "kind": "capture", "factors": {}}
+        described: dict[str, Any] = {"format": FORMAT, "kind": "capture", "calls": {}}
         described |= {name: getattr(self, name) for name in _DESCRIBED}
-        for layer, factors in self.factors.items():
-            described["factors"][str(layer)], mine = write_layer(factors)
-            arrays |= {f"factors.{layer}.{name}": value for name, value in mine.items()}
+        for layer, call in self.calls.items():
+            described["calls"][str(layer)] = call.described
+            arrays |= {f"call.{layer}.{name}": value for name, value in call.arrays.items()}
         contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
         sums = {name: digest(value) for name, value in contiguous.items()}
         text = json.dumps(described, sort_keys=True, allow_nan=False, ensure_ascii=False)
@@ -304,19 +295,38 @@ class CaptureData:
         text = json.dumps(described, sort_keys=True, ensure_ascii=False)
         with replacing(path) as part:
             save_file(contiguous, part, metadata={"headscape": text})
+        return path
 
-    def _map(self, layer: int, quantity: str) -> Float32[np.ndarray, "h t t"]:
-        """A map from its factors, kept for the next time."""
+    def _map(
+        self, quantity: str, layer: int, places: tuple[int, ...]
+    ) -> Float32[np.ndarray, "n t t"]:
+        """Maps computed from a call, kept for the next time."""
         known = self._computed
-        if (layer, quantity) not in known:
-            known[layer, quantity] = self.factors[layer].whole(quantity)
-            while len(known) > 1 and sum(each.nbytes for each in known.values()) > KEPT_BYTES:
-                del known[next(iter(known))]
-        return known[layer, quantity]
+        for (name, number, held), maps in known.items():
+            if (name, number) == (quantity, layer) and set(places) <= set(held):
+                return _picked(maps, [held.index(place) for place in places])
+        maps = self.calls[layer].whole(quantity, places)
+        known[quantity, layer, places] = maps
+        while len(known) > 1 and sum(each.nbytes for each in known.values()) > KEPT_BYTES:
+            del known[next(iter(known))]
+        return maps
+
+
+def _picked(maps: np.ndarray, places: list[int]) -> np.ndarray:
+    return maps if places == list(range(len(maps))) else maps[places]
+
+
+def _without_calls(refused: object) -> str:
+    """Why a capture cannot be viewed, in one sentence."""
+    why = f" ({refused})" if refused else ""
+    return (
+        f"this capture keeps maps instead of calls{why}, so the viewer cannot show it: use "
+        f"`headscape draw`."
+    )
 
 
 Kind = TypeVar("Kind", bound=CaptureData)
-_ARRAYS = ("tokens", "positions", "maps", "factors", "edges", "window", "_computed")
+_ARRAYS = ("tokens", "positions", "maps", "calls", "edges", "window", "_computed")
 _OPTIONAL = ("edges", "window")
 _DESCRIBED = tuple(each.name for each in fields(CaptureData) if each.name not in _ARRAYS)
 
@@ -331,60 +341,128 @@ def load(
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder: capture a run first, headscape capture {path}.")
+    with _reading(path), safe_open(path, framework="numpy") as file:
+        described, sums = describe(path, file.metadata() or {}, _DESCRIBED)
+        names = list(file.keys())
+        check_names(path, described, names)
+        stored = _Stored.of(path, described)
+        maps = [name for name in names if name.startswith("layer.")]
+        if layers is not None:
+            require("layer", layers, described["layers"])
+            maps = [name for name in maps if int(name.split(".")[1]) in layers]
+            described["layers"] = tuple(each for each in described["layers"] if each in layers)
+        if quantities is not None:
+            held = {name.split(".")[2] for name in names if name.startswith("layer.")}
+            held |= set(described["shown"] if stored.kinds else ())
+            require("quantity", quantities, [name for name in QUANTITIES if name in held])
+            maps = [name for name in maps if name.split(".")[2] in quantities]
+            described["shown"] = tuple(quantities)
+
+        def read(name: str) -> np.ndarray:
+            value: np.ndarray = file.get_tensor(name)
+            check_sum(path, name, value, sums)
+            return value
+
+        wanted = [each for each in described["layers"] if str(each) in stored.kinds]
+        calls = {
+            each: stored.call(
+                each, described, {name: read(name) for name in stored.own(each, names)}
+            )
+            for each in (wanted if described["shown"] else ())
+        }
+        arrays: dict[str, Any] = {
+            name: read(name)
+            for name in ("tokens", "positions", *(each for each in _OPTIONAL if each in names))
+        }
+        kept = {name: read(name) for name in maps}
+        check_shapes(path, described, arrays | kept)
+        return kind(**described, **arrays, maps=kept, calls=calls)
+
+
+def open_pack(path: Path) -> Pack:
+    """Open a capture for the viewer; of arrays above LAZY_BYTES only what is asked for is read."""
+    path = Path(path)
+    with _reading(path):
+        # Checks that header and file size agree, so no slice can reach beyond the file.
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+        with path.open("rb") as raw:
+            size = int.from_bytes(raw.read(8), "little")
+            directory = json.loads(raw.read(size))
+        opened = OpenFile(path)
+    described, sums = describe(path, metadata, _DESCRIBED)
+    stored = _Stored.of(path, described)
+    if any(str(layer) not in stored.kinds for layer in described["layers"]):
+        raise InputError(f"{path}: {_without_calls(described['refused'])}")
+    checked = path.stat().st_size <= CHECKED_BYTES
+    calls = {}
+    for layer in described["layers"]:
+        mine = {}
+        for name in stored.own(layer, directory):
+            value = _array(opened, name, directory[name], 8 + size)
+            if checked or isinstance(value, np.ndarray):
+                check_sum(path, name, np.asarray(value), sums)
+            mine[name] = value
+        calls[layer] = stored.call(layer, described, mine)
+    return make_pack(calls, path, **pack_header(described))
+
+
+def _array(file: OpenFile, name: str, entry: Mapping[str, Any], start: int) -> np.ndarray:
+    if entry["dtype"] not in DTYPES:
+        raise InputError(f"{file.path} is damaged: {name} has dtype {entry['dtype']}.")
+    dtype = np.dtype(DTYPES[entry["dtype"]])
+    lazy = FileArray(file, start + entry["data_offsets"][0], dtype, entry["shape"])
+    if lazy.nbytes <= LAZY_BYTES or lazy.ndim < 3 or ".turn." in name or ".mix" in name:
+        return np.asarray(lazy)
+    return lazy  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where a file has its calls: in the names of its format."""
+
+    path: Path
+    kinds: Mapping[str, Any]
+    """What describes each layer, by its number."""
+    prefix: str
+
+    @classmethod
+    def of(cls, path: Path, described: dict[str, Any]) -> "_Stored":
+        if "factors" in described:
+            return cls(path, described.pop("factors"), "factors")
+        return cls(path, described.pop("calls"), "call")
+
+    def own(self, layer: int, names: Iterable[str]) -> list[str]:
+        """The names of a layer's arrays."""
+        return [name for name in names if name.startswith(f"{self.prefix}.{layer}.")]
+
+    def call(
+        self, layer: int, described: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    ) -> SavedCall:
+        """A layer, checked."""
+        short = {name.removeprefix(f"{self.prefix}.{layer}."): x for name, x in arrays.items()}
+        kind: Any = self.kinds[str(layer)]
+        if self.prefix == "factors":
+            kind, short = from_factors(kind, short, causal=described["causal"])
+        return read_call(self.path, layer, described, kind, short)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what reading a file raises into one sentence."""
     if not path.is_file():
         raise InputError(f"there is no file {path}: `headscape capture` writes captures.")
     try:
-        with safe_open(path, framework="numpy") as file:
-            described, sums = describe(path, file.metadata() or {}, _DESCRIBED)
-            names = list(file.keys())
-            check_names(path, described, names)
-            kinds: dict[str, Any] = described.pop("factors")
-            maps = [name for name in names if name.startswith("layer.")]
-            if layers is not None:
-                require("layer", layers, described["layers"])
-                maps = [name for name in maps if int(name.split(".")[1]) in layers]
-                described["layers"] = tuple(each for each in described["layers"] if each in layers)
-            if quantities is not None:
-                held = {name.split(".")[2] for name in names if name.startswith("layer.")}
-                held |= set(described["shown"] if kinds else ())
-                require("quantity", quantities, [name for name in QUANTITIES if name in held])
-                maps = [name for name in maps if name.split(".")[2] in quantities]
-                described["shown"] = tuple(quantities)
-            wanted = [
-                each for each in described["layers"] if str(each) in kinds and described["shown"]
-            ]
-            parts = {each: _named(names, f"factors.{each}.") for each in wanted}
-
-            def read(name: str) -> np.ndarray:
-                value: np.ndarray = file.get_tensor(name)
-                check_sum(path, name, value, sums)
-                return value
-
-            factors = {
-                each: layer_from(
-                    path, each, described, kinds[str(each)],
-                    {short: read(name) for short, name in parts[each].items()},
-                )
-                for each in wanted
-            }  # fmt: skip
-            arrays: dict[str, Any] = {
-                name: read(name)
-                for name in ("tokens", "positions", *(each for each in _OPTIONAL if each in names))
-            }
-            kept = {name: read(name) for name in maps}
-            check_shapes(path, described, arrays | kept)
-            return kind(**described, **arrays, maps=kept, factors=factors)
+        yield
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"cannot read {path}: {reason(error)}.") from error
-    except (SafetensorError, TypeError) as error:
+    except (SafetensorError, TypeError, ValueError) as error:
         # numpy has no bfloat16 and float8, which safetensors reports as a TypeError.
         raise InputError(
             f"{path} is not a whole safetensors file ({error}); capture it again."
         ) from error
-
-
-def _named(names: Sequence[str], prefix: str) -> dict[str, str]:
-    return {name.removeprefix(prefix): name for name in names if name.startswith(prefix)}
 
 
 def is_capture(path: Path) -> bool:
@@ -399,3 +477,18 @@ def is_capture(path: Path) -> bool:
 
 CAPTURE: Final = FileKind("a capture", is_capture)
 """What may be replaced by a capture."""
+ANY_FILE: Final = FileKind("a file", lambda _: True)
+
+
+def check_target(path: Path, *, overwrite: bool, reads: Iterable[Path | str] = ()) -> None:
+    """Refuse a folder, a device or pipe, and a file that is not a capture unless `overwrite`.
+
+    A file in `reads` is refused in any case.
+    """
+    target = writable_target(path)
+    with reporting("write", path):
+        nearest = next(folder for folder in target.parents if folder.exists())
+        if not os.access(nearest, os.W_OK) or not nearest.is_dir():
+            raise InputError(f"cannot write {path}: {nearest} is not a folder you may write to.")
+    kind = ANY_FILE if overwrite else CAPTURE
+    check_output(path, kind, reads=reads, advice="add --overwrite to replace it")

@@ -1,11 +1,12 @@
-"""Which layer, heads and quantity of a capture are meant.
+"""Which layer, heads and quantity of a capture are meant, and what it says of a layer.
 
 Layers and heads count from 0. A negative number counts from the end of what was captured, so -1 is
-the last captured layer or head.
+the last captured layer or head. The note that titles add to a layer's number names its encoding if
+layers differ, and its window, chunk, temperature, softcap and sink if it has them.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from headscape.errors import InputError, unknown
 
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
     from headscape.captures.capture_file import CaptureData
 
 QUANTITIES: Final = ("content", "bias", "final", "weights")
+OFF: Final[Mapping[str, Any]] = {
+    "window": None,
+    "chunk": None,
+    "temperature": "none",
+    "softcap": None,
+    "sink": False,
+}
+"""Fields of every encoding that a note names, and the value of each that switches it off."""
 
 
 def choose_layer(layer: int, captured: Sequence[int]) -> int:
@@ -70,3 +79,33 @@ def _choose(what: str, number: int, captured: Sequence[int]) -> int:
             f"(counted from 0): capture the {what}s you need."
         )
     return number
+
+
+def about_layer(described: Mapping[str, Any], layer: int) -> dict[str, Any]:
+    """Return the conventions, `shows` and `claims` of a layer, counted from 0.
+
+    `described` has a capture's model, conventions and claims. If layers differ, the `title` of the
+    layer's encoding is returned too.
+    """
+    model, conventions = described["model"], described["conventions"]
+    return {
+        "conventions": conventions.get(str(layer), conventions),
+        "shows": str(model.get("shows", "bias")),
+        "claims": described["claims"],
+        **model.get("schedule", {}).get(str(layer), {}),
+    }
+
+
+def layer_note(about: Mapping[str, Any]) -> str:
+    """Return the note of a layer, such as "RoPE, window 64"; it may be empty."""
+    conventions = about["conventions"]
+    parts = [about["title"]] if "title" in about else []
+    for name, off in OFF.items():
+        value = conventions.get(name, off)
+        if value != off:
+            parts.append(name if value is True else f"{name} {_plain(value)}")
+    return ", ".join(parts)
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

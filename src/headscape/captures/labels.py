@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from headscape.captures.capture_file import CaptureData
-from headscape.captures.layer_notes import OFF, layer_note
+from headscape.captures.choice import OFF, layer_note
 from headscape.io.file_name import file_name
 from headscape.io.table_text import one_line
 from headscape.io.terminal import printable

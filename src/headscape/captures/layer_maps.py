@@ -1,28 +1,29 @@
 """The maps of one layer, from what its attention is a function of.
 
 Maps are kept whole, or reduced to a grid of cells while they are computed, with one exact window
-beside the cells. The native kernels reduce what they serve (attention/native/score_cells.py). All
+beside the cells. The native kernels reduce what they serve (kernels/native/score_cells.py). All
 else comes from the dense definition, a block of queries at a time, in memory of order block x
 length.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
 
 from headscape.call.definition import AttentionCall, scores
 from headscape.captures.choice import QUANTITIES
-from headscape.captures.pyramid import Reducer, cell_edges
-from headscape.captures.sinks import Exact, Maps, Reduced, Sink, Whole
+from headscape.captures.pooling import CellReducer, cell_edges
 from headscape.errors import InputError, at_least
 from headscape.kernels.native.score_cells import reduce_scores, refuses
 
 BLOCK_ENTRIES = 1 << 20
 """Query-key pairs per head in memory at once."""
 
+Maps = dict[str, Float32[np.ndarray, "h _ _"]]
 Progress = Callable[[int], None]
 """Called with the number of queries just done."""
 
@@ -48,40 +49,90 @@ class Request:
             raise InputError("window keeps part of a reduced map exactly: give a resolution too.")
 
 
+class RowWriter(Protocol):
+    """Takes the rows of one quantity."""
+
+    def add(
+        self, rows: slice, block: Float32[np.ndarray, "h t s"], hidden: Bool[np.ndarray, "t s"]
+    ) -> None:
+        """Take some queries' rows; `hidden` is True where a query does not see a key."""
+
+    def result(self) -> Maps:
+        """What was kept, by the end of its name in a capture."""
+
+
+class Exact:
+    """Keeps the entries of some queries and keys; hidden ones become `blank`."""
+
+    def __init__(
+        self, heads: int, queries: slice, keys: slice, blank: float, name: str = ""
+    ) -> None:
+        self.queries, self.keys, self.name = queries, keys, name
+        size = (queries.stop - queries.start, keys.stop - keys.start)
+        self.map = np.empty((heads, *size), dtype=np.float32)
+        self.blank = np.float32(blank)
+
+    def add(
+        self, rows: slice, block: Float32[np.ndarray, "h t s"], hidden: Bool[np.ndarray, "t s"]
+    ) -> None:
+        """Take some queries' rows."""
+        first, last = max(rows.start, self.queries.start), min(rows.stop, self.queries.stop)
+        if first < last:
+            own = np.s_[first - rows.start : last - rows.start, self.keys]
+            shown = np.where(hidden[own], self.blank, block[:, *own])
+            self.map[:, first - self.queries.start : last - self.queries.start] = shown
+
+    def result(self) -> Maps:
+        """The entries."""
+        return {self.name: self.map}
+
+
+class Reduced:
+    """Keeps cells of visible entries."""
+
+    def __init__(self, heads: int, cells: Int64[np.ndarray, " edges"]) -> None:
+        self.cells = CellReducer(cells, cells, heads=heads, dtype=np.float32)
+
+    def add(
+        self, rows: slice, block: Float32[np.ndarray, "h t s"], hidden: Bool[np.ndarray, "t s"]
+    ) -> None:
+        """Take some queries' rows."""
+        self.cells.add(rows, np.where(hidden, np.float32(np.nan), block))
+
+    def result(self) -> Maps:
+        """The mean, min and max of every cell."""
+        return {f".{name}": x.astype(np.float32) for name, x in self.cells.result().items()}
+
+
 def layer_maps(layer: int, inputs: AttentionCall, request: Request, progress: Progress) -> Maps:
     """The maps asked for of one layer, by their name in a capture."""
     length = inputs.q.shape[2]
-    sinks = {name: _sinks(name, inputs, request) for name in request.quantities}
-    maps: Maps = {}
     rows, cells = slice(0, length), edges(length, request)
-    if cells is not None and refuses(inputs) is None:
+    native = cells is not None and refuses(inputs) is None
+    writers = {name: _writers(name, length, request, native=native) for name in request.quantities}
+    maps: Maps = {}
+    if native and cells is not None:
         maps = _native(inputs, cells, request)
         rows = slice(0, 0) if request.window is None else request.window[0]
         progress(length - (rows.stop - rows.start))
-    _fill(inputs, rows, request.heads, sinks, progress)
-    for name, own in sinks.items():
-        maps |= {name + suffix: value for sink in own for suffix, value in sink.result().items()}
+    _fill(inputs, rows, request.heads, writers, progress)
+    for name, own in writers.items():
+        maps |= {name + suffix: x for writer in own for suffix, x in writer.result().items()}
     return {f"layer.{layer}.{name}": value for name, value in maps.items()}
 
 
-def _sinks(name: str, inputs: AttentionCall, request: Request) -> list[Sink]:
+def _writers(name: str, length: int, request: Request, *, native: bool) -> list[RowWriter]:
     """Where the rows of one quantity go that the dense definition computes."""
-    length, heads = inputs.q.shape[2], len(request.heads)
+    heads, cells = len(request.heads), edges(length, request)
     blank = 0.0 if name == "weights" else np.nan
-    if request.resolution is None:
-        return [Whole(heads, length, blank)]
-    sinks: list[Sink] = []
-    if refuses(inputs) is not None:
-        causal = inputs.visible.causal
-        sinks.append(
-            Reduced(
-                Reducer(heads=heads, length=length, resolution=request.resolution, causal=causal)
-            )
-        )
+    if cells is None:
+        every = slice(0, length)
+        return [Exact(heads, every, every, blank)]
+    writers: list[RowWriter] = [] if native else [Reduced(heads, cells)]
     if request.window is not None:
         _check_window(request.window, length)
-        sinks.append(Exact(heads, request.window, blank))
-    return sinks
+        writers.append(Exact(heads, *request.window, blank, ".exact"))
+    return writers
 
 
 def _native(inputs: AttentionCall, cells: Int64[np.ndarray, " edges"], request: Request) -> Maps:
@@ -99,7 +150,7 @@ def _fill(
     inputs: AttentionCall,
     rows: slice,
     heads: tuple[int, ...],
-    sinks: Mapping[str, Sequence[Sink]],
+    writers: Mapping[str, Sequence[RowWriter]],
     progress: Progress,
 ) -> None:
     """Compute some queries' rows by the dense definition, a block at a time."""
@@ -109,11 +160,11 @@ def _fill(
         part = slice(start, min(rows.stop, start + block))
         every = scores(inputs, part)
         hidden = ~every.visible[0, 0].cpu().numpy()
-        for name, own in sinks.items():
+        for name, own in writers.items():
             values: Tensor = getattr(every, name)[0, list(heads)]
             entries = values.float().cpu().numpy()
-            for sink in own:
-                sink.add(part, entries, hidden)
+            for writer in own:
+                writer.add(part, entries, hidden)
         progress(part.stop - part.start)
 
 

@@ -28,8 +28,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from headscape.captures.pack import open_pack
-from headscape.captures.row_pass import WeightCells, weight_cells
+from headscape.captures.capture_file import open_pack
+from headscape.captures.pooling import WeightCells, weight_cells
 from headscape.errors import InputError
 from headscape.io.atomic import replacing
 from headscape.io.folder_lock import NAME, FolderLock
@@ -160,7 +160,7 @@ class OverviewJob:
                 words = json.dumps([*fixed, str(self._parts.resolve()), index, self._processes])
                 self._running.append(
                     subprocess.Popen(  # noqa: S603
-                        [sys.executable, "-m", "headscape.captures.overview_worker", words],
+                        [sys.executable, "-m", "headscape.captures.overview_file", words],
                         env=environment,
                         text=True,
                         stdin=subprocess.DEVNULL,
@@ -238,12 +238,18 @@ def compute_parts(
 ) -> None:
     """Write every `of`-th row of cells that is not there yet, the longest first."""
     pack = open_pack(capture)
-    factors, at = pack.layer(layer), pack.head_index(head)
+    saved, at = pack.layer(layer), pack.head_index(head)
     cells = -(-pack.length // (1 << level))
     for number in range(cells - 1 - index, -1, -of):
         path = folder / f"{number}.npz"
         if path.is_file():
             continue
-        found = weight_cells(factors, at, level, range(number, number + 1))
+        found = weight_cells(saved, at, level, range(number, number + 1))
         with replacing(path) as part, part.open("wb") as file:
             np.savez(file, **{name: getattr(found, name) for name in _FIELDS})
+
+
+if __name__ == "__main__":
+    _path, _layer, _head, _level, _folder, _index, _of = json.loads(sys.argv[1])
+    os.nice(10)
+    compute_parts(Path(_path), _layer, _head, _level, Path(_folder), _index, _of)

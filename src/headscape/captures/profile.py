@@ -1,22 +1,31 @@
-"""Bias against distance: the curve behind a Toeplitz map, with its spread over tokens.
+"""A map by distance: the curve behind a Toeplitz map, with its spread over tokens.
 
 For each head and each distance d = query - key, the profile has the mean, the minimum, the maximum
 and the 10th and 90th percentile of the map's d-th diagonal. Where the bias is a function of the
 distance all five are equal. Invisible entries are NaN and left out; a distance without a visible
 entry is left out, so causal maps give d = 0 ... t-1. Reduced maps have no exact profile.
+
+The viewer's profile of one head has count, mean, standard deviation, least and greatest by distance
+and the mean by query. The map minus its row means, or minus its distance means (what is left when
+position by distance is taken away), is the map minus a bias with closed forms.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 
+from headscape.captures.pooling import ClosedBias, DistanceTable, Norms, SumGap
+from headscape.captures.saved_call import SavedCall
 from headscape.errors import InputError
 
 BAND: Final = 128
 """Distances, and queries, that are read at a time."""
+Minus = Literal["nothing", "row", "distance"]
+LONGEST: Final = 32_768
+"""Tokens up to which every pair goes into a head's profile; beyond, `samples` of the queries do."""
 Read = Callable[[slice, slice], Float[np.ndarray, "h r c"]]
 """Returns the values of some queries and keys; NaN where a key is invisible."""
 
@@ -91,3 +100,96 @@ def _diagonals(
         values = block[:, query, keys[inside] - cols.start]
         found[distance, :, query + rows.start] = values.T
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class HeadProfile:
+    """A map by distance, from distance `first` on, and by query."""
+
+    first: int
+    count: Float64[np.ndarray, " n"]
+    mean: Float64[np.ndarray, " n"]
+    std: Float64[np.ndarray, " n"]
+    min: Float64[np.ndarray, " n"]
+    max: Float64[np.ndarray, " n"]
+    rows: Float64[np.ndarray, " t"]
+    """Mean of each query over its visible keys; NaN where a query was left out."""
+    complete: bool
+    """Whether every query went in."""
+
+    def minus(self, what: Minus) -> ClosedBias | None:
+        """What is to be taken away."""
+        if what == "nothing":
+            return None
+        if not self.complete:
+            raise InputError(
+                f"taking away the {what} mean needs every pair: use at most {LONGEST} tokens."
+            )
+        if what == "row":
+            return SumGap(None, self.rows, np.zeros(len(self.rows)))
+        if what == "distance":
+            return DistanceTable(self.mean, -self.first)
+        raise InputError(f"unknown minus {what!r}: choose nothing, row or distance.")
+
+
+def profile(
+    layer: SavedCall,
+    head: int,
+    quantity: str,
+    *,
+    norms: Norms | None = None,
+    samples: int = 512,
+) -> HeadProfile:
+    """Profile one head of one quantity over all visible pairs."""
+    length, first = layer.length, 0 if layer.orders_keys else 1 - layer.length
+    size = length - first
+    count, total, square = np.zeros(size), np.zeros(size), np.zeros(size)
+    least, greatest = np.full(size, np.inf), np.full(size, -np.inf)
+    rows, complete = np.full(length, np.nan), length <= LONGEST
+    # Squares are taken of differences from a first guess, so that a large mean costs no digits.
+    guess = np.zeros(size)
+    for query, keys, found in _rows(layer, head, quantity, norms, None if complete else samples):
+        rows[query] = found.mean()
+        at: slice | np.ndarray = query - keys - first
+        values = found
+        if keys[-1] - keys[0] + 1 == len(keys):
+            at, values = slice(query - keys[-1] - first, query - keys[0] - first + 1), found[::-1]
+        fresh = count[at] == 0
+        guess[at] = np.where(fresh, values, guess[at])
+        off = values - guess[at]
+        count[at] += 1
+        total[at] += off
+        square[at] += off * off
+        least[at] = np.minimum(least[at], values)
+        greatest[at] = np.maximum(greatest[at], values)
+    some = np.maximum(count, 1)
+    mean = total / some
+    std = np.sqrt(np.maximum(square / some - mean * mean, 0.0))
+    curves = {"mean": guess + mean, "std": std, "min": least, "max": greatest}
+    blank = {name: np.where(count > 0, value, np.nan) for name, value in curves.items()}
+    return HeadProfile(first=first, count=count, rows=rows, complete=complete, **blank)
+
+
+def _rows(
+    layer: SavedCall, head: int, quantity: str, norms: Norms | None, samples: int | None
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Each query that sees a key, with the keys it sees and their values."""
+    length = layer.length
+    queries = np.arange(length)
+    if samples is not None:
+        queries = np.unique(np.linspace(0, length - 1, samples).astype(np.int64))
+    step = max(1, (1 << 20) // length)
+    for start in range(0, len(queries), step):
+        part = queries[start : start + step]
+        rows = slice(int(part[0]), int(part[-1]) + 1) if samples is None else part
+        cols = slice(0, int(part[-1]) + 1 if layer.orders_keys else length)
+        lse = None
+        if norms is not None and quantity == "weights" and layer.has_norms:
+            spans = [rows] if isinstance(rows, slice) else [slice(q, q + 1) for q in part.tolist()]
+            lse = np.concatenate([norms(head, span) for span in spans])
+        block, visible = layer.block(quantity, head, rows, cols, lse=lse), layer.visible(rows, cols)
+        for query, values, seen in zip(part, block, visible, strict=True):
+            keys = np.flatnonzero(seen)
+            if len(keys):
+                span = values[keys[0] : keys[-1] + 1]
+                yield int(query), keys, span if len(span) == len(keys) else values[keys]

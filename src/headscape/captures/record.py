@@ -7,13 +7,12 @@ import numpy as np
 
 import headscape
 from headscape.call.definition import AttentionCall
+from headscape.captures.call_blocks import CannotSaveError, save_call
 from headscape.captures.capture import Capture
 from headscape.captures.choice import QUANTITIES
-from headscape.captures.factors import LayerFactors
-from headscape.captures.factors_of import NoFactorsError, factors_of
-from headscape.captures.layer_maps import Progress, Request, cells_of, edges, layer_maps
+from headscape.captures.layer_maps import Maps, Progress, Request, cells_of, edges, layer_maps
+from headscape.captures.saved_call import SavedCall
 from headscape.captures.sequences import Text, Tokens, choose_tokens
-from headscape.captures.sinks import Maps
 from headscape.encodings.registry import title
 from headscape.errors import InputError
 from headscape.io.progress import SlowBar
@@ -38,10 +37,10 @@ def capture(
     The sequence is `text` (or token numbers); without one, `length` tokens of the validation text:
     at a random place given by `seed`, or the beginning of a `document`. Layers and heads count from
     0 and -1 is the last; `"all"` and `"last"` are accepted too. `quantities` is any of content,
-    bias, final and weights. What is kept are factors, which any part of any map is computed from
-    when it is asked for, and whole maps of layers that have none. With `resolution`, maps are
-    reduced to that many cells a side as well; `window` (queries, keys) is then kept exactly
-    besides.
+    bias, final and weights. What is kept are the layers' calls, which any part of any map is
+    computed from when it is asked for, and whole maps of a layer whose call cannot be saved. With
+    `resolution`, maps are reduced to that many cells a side as well; `window` (queries, keys) is
+    then kept exactly besides.
 
     Example:
         >>> import headscape as hs
@@ -81,19 +80,19 @@ class _Kept:
     """What is kept of the layers seen so far."""
 
     maps: Maps = field(default_factory=dict)
-    factors: dict[int, LayerFactors] = field(default_factory=dict)
+    calls: dict[int, SavedCall] = field(default_factory=dict)
     refused: str | None = None
 
     def add(self, layer: int, inputs: AttentionCall, request: Request, progress: Progress) -> None:
-        """Keep one layer: its factors where it has some, its maps where not or where reduced."""
+        """Keep one layer: its call where that can be saved, its maps where not or where reduced."""
         whole = request.resolution is None
         try:
-            self.factors[layer] = factors_of(
+            self.calls[layer] = save_call(
                 inputs, request.heads, lse=whole and "weights" in request.quantities
             )
-        except NoFactorsError as reason:
+        except CannotSaveError as reason:
             self.refused = self.refused or f"layer {layer + 1}: {reason}"
-        if request.quantities and not (whole and layer in self.factors):
+        if request.quantities and not (whole and layer in self.calls):
             self.maps |= layer_maps(layer, inputs, request, progress)
         else:
             progress(inputs.q.shape[2])
@@ -177,7 +176,7 @@ def _described(model: Model, chosen: Tokens, request: Request, kept: _Kept) -> C
         tokens=chosen.tokens,
         positions=np.arange(length, dtype=np.int64),
         maps=kept.maps,
-        factors=kept.factors,
+        calls=kept.calls,
         shown=request.quantities,
         refused=kept.refused,
         edges=edges(length, request),

@@ -62,7 +62,7 @@ def capture(
         overwrite: Replace a file that is not a capture.
     """
     import headscape as hs
-    from headscape.captures.target import check_target
+    from headscape.captures.capture_file import check_target
 
     target = out or Path("" if model.startswith("hf:") else model) / "capture.safetensors"
     check_target(target, overwrite=overwrite, reads=[] if text is None else [text])

@@ -18,13 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.call.bias import Bias, Pairwise, Slope
-from headscape.call.positions import Positions
+from headscape.call.bias import Bias, GapKernel, Slope
 from headscape.encodings.base import Encoding
 from headscape.encodings.config import Config, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
@@ -95,7 +92,7 @@ class _RunningSum(Encoding):
         queries, keys = self.need_streams(layer)
         if self.shape.causal:
             return Slope(queries.weight, queries.sums, keys.sums)
-        return _pairwise(layer.positions, queries, keys, lambda gap: -gap.abs())
+        return GapKernel(queries.weight, queries.sums, keys.sums, "distance")
 
 
 class CABLE(_RunningSum):
@@ -135,26 +132,4 @@ class KCABLE(_RunningSum):
         """Return -ln((S_i - S_j)^2 + 1); it is even, so both directions use this formula."""
         queries, keys = self.need_streams(layer)
         inside = self.config.weights == "inside"
-        return _pairwise(
-            layer.positions, queries, keys, lambda gap: -torch.log1p(gap.square()), inside=inside
-        )
-
-
-def _pairwise(
-    positions: Positions,
-    queries: Stream,
-    keys: Stream,
-    kernel: Callable[[Tensor], Tensor],
-    *,
-    inside: bool = False,
-) -> Pairwise:
-    """Return weight_i kernel(S_i - S_j), or kernel(weight_i (S_i - S_j)) if `inside`."""
-
-    def fn(rows: slice, cols: slice) -> Float[Tensor, "b h t s"]:
-        gap = queries.sums[:, :, rows, None] - keys.sums[:, :, None, cols]
-        if queries.weight is None:
-            return kernel(gap)
-        weight = queries.weight[:, :, rows, None]
-        return kernel(weight * gap) if inside else weight * kernel(gap)
-
-    return Pairwise(fn, positions)
+        return GapKernel(queries.weight, queries.sums, keys.sums, "log", inside)

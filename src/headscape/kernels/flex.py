@@ -7,7 +7,7 @@ gradients for all three kinds of bias, the compiled forward for Toeplitz and for
 2.13 the compiled CPU kernel of a Slope or Perceptron does not build (the C++ that torch generates
 does not compile). Nothing is tested on a GPU.
 
-It supports Toeplitz, Slope and Perceptron, windows and grouped heads, but neither Pairwise nor
+It supports Toeplitz, Slope and Perceptron, windows and grouped heads, but neither BlockBias nor
 RelativeCurves, nor encodings that mix whole rows of scores (DAPE, DAPEv2, CoPE), nor a temperature,
 softcap or sink.
 
@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.call.bias import Pairwise, Perceptron, RelativeCurves, Slope, Toeplitz
+from headscape.call.bias import BlockBias, Perceptron, RelativeCurves, Slope, Toeplitz
 from headscape.call.definition import AttentionCall
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -35,7 +35,7 @@ def refuses(inputs: AttentionCall) -> str | None:
         return f"it computes a softmax, not {type(inputs.weighting).__name__}"
     if inputs.transition is not None:
         return "keys that change on their way to a query are not supported"
-    if isinstance(inputs.bias, Pairwise):
+    if isinstance(inputs.bias, BlockBias):
         return "its bias is an arbitrary function of pairs"
     if isinstance(inputs.bias, RelativeCurves):
         return "it does not take a sheared bias"

@@ -362,10 +362,10 @@ def _blocks(
     capture: CaptureData, layer: int, quantity: str, *, weighed: bool
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray | None]]:
     """Yield queries with their scores and weights."""
-    scores = capture.row_blocks(layer, quantity, capture.heads)
+    scores = capture.row_blocks(quantity, layer, capture.heads)
     if not weighed:
         return ((rows, block, None) for rows, block in scores)
-    weights = capture.row_blocks(layer, "weights", capture.heads)
+    weights = capture.row_blocks("weights", layer, capture.heads)
     return ((rows, block, each) for (rows, block), (_, each) in zip(scores, weights, strict=True))
 
 

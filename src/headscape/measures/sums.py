@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from headscape.call.definition import AttentionCall, scores
-from headscape.captures.pyramid import Reducer
+from headscape.captures.pooling import CellReducer, cell_edges
 from headscape.errors import InputError
 
 BANDS: Final = 8
@@ -303,7 +303,8 @@ def sums_of_call(
     rows = Rows(length, call.visible.causal, sample)
     sums = LayerSums(rows, batch, heads)
     sums.call, sums.context, sums.weights = call, context, WeightSums(rows, batch, heads)
-    picture = Reducer(heads=heads, length=length, resolution=CELLS, causal=False)
+    edges = cell_edges(length, min(CELLS, length))
+    picture = CellReducer(edges, edges, heads=heads, dtype=np.float32)
     for band, block in rows.blocks(batch * heads):
         part = scores(call, block)
         sums.add(
@@ -313,7 +314,8 @@ def sums_of_call(
             picture.add(block, part.weights.detach().mean(dim=0).cpu().numpy())
         progress(block.stop - block.start)
     if sample is None:
-        sums.maps = picture.result()["mean"].astype(np.float64) * np.diff(picture.edges)
+        mean = picture.result()["mean"].astype(np.float32)
+        sums.maps = mean.astype(np.float64) * np.diff(edges)
     return sums
 
 

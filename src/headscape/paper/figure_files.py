@@ -14,8 +14,8 @@ import numpy as np
 
 import headscape
 from headscape.captures.capture import Capture
-from headscape.captures.capture_checks import FORMAT
 from headscape.captures.capture_file import CAPTURE
+from headscape.captures.file_checks import FORMAT
 from headscape.errors import InputError, at_least
 from headscape.io import atomic
 from headscape.io.output_file import KINDS, check_output, write_output
@@ -95,11 +95,11 @@ def _context(
     """Context-dependence over several sequences, the captured one first."""
 
     def maps() -> Iterator[np.ndarray]:
-        yield first.array(figure.quantity)
+        yield first.map(figure.quantity)
         for number in range(1, drawing.sequences):
             yield model.capture(
                 length=drawing.length, seed=drawing.seed + number, quantities=(figure.quantity,)
-            ).array(figure.quantity)
+            ).map(figure.quantity)
 
     return context_dependence(maps())
 

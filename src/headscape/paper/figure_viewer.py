@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from headscape.captures.pack import Pack, open_pack
+from headscape.captures.browser import Pack
+from headscape.captures.capture_file import open_pack
 from headscape.errors import InputError
 from headscape.plots.gallery import Entry
 from headscape.viewer.viewing import write_figures_page
@@ -15,13 +16,15 @@ PAGE: Final = "viewer.html"
 def link_viewer(folder: Path, entries: list[Entry]) -> list[Entry]:
     """Write the viewer's page and return the entries with their links into it.
 
-    A figure whose capture keeps no factors has no link.
+    A figure that a page cannot compute has no link.
     """
     shown: dict[str, tuple[Pack, str]] = {}
     for entry in entries:
         try:
             pack = open_pack(folder / "data" / f"{entry.name}.safetensors")
         except InputError:
+            continue
+        if pack.page_bytes is None:
             continue
         quantity = "bias" if entry.measures is None else entry.measures.quantity
         shown[entry.name] = pack, quantity

@@ -74,7 +74,7 @@ class Difference(Maps):
         quantity = choose_quantity(quantity, *pair, layers=layers)
         heads = choose_heads(heads, first.heads)
         one, other = (
-            each.drawn(where, quantity, heads) for each, where in zip(pair, layers, strict=True)
+            each.drawn(quantity, where, heads) for each, where in zip(pair, layers, strict=True)
         )
         names = [method(each) for each in pair]
         where = [layer_words(each, at) for each, at in zip(pair, layers, strict=True)]
@@ -151,7 +151,7 @@ class SideBySide(Maps):
         }
         return cls(
             maps=np.concatenate(
-                [each.drawn(where, quantity, [which]) for each, where, which in places]
+                [each.drawn(quantity, where, [which]) for each, where, which in places]
             ),
             titles=tuple(panels),
             edges=captures[0].drawn_edges,

@@ -72,7 +72,7 @@ class Curves(View):
         chosen = select("curves", capture, quantity, layer, heads, note=" against distance")
         layer, quantity, heads = chosen.layer, chosen.quantity, chosen.heads
         profile = Profile.of_blocks(
-            lambda rows, cols: capture.block(layer, quantity, heads, rows, cols),
+            lambda rows, cols: capture.block(quantity, layer, heads, rows, cols),
             capture.length,
             causal=capture.causal,
         )

@@ -142,7 +142,7 @@ class Grid(Maps):
         """
         chosen = select("grid", capture, quantity, layer, heads)
         return cls(
-            maps=capture.drawn(chosen.layer, chosen.quantity, chosen.heads),
+            maps=capture.drawn(chosen.quantity, chosen.layer, chosen.heads),
             titles=head_titles(chosen.heads),
             edges=capture.drawn_edges,
             unit=capture.unit,

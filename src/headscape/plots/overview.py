@@ -70,7 +70,7 @@ class Overview(Coloured):
             layers=capture.layers,
             encodings=_encodings(capture),
             heads=heads,
-            maps=tuple(capture.drawn(layer, quantity, heads) for layer in capture.layers),
+            maps=tuple(capture.drawn(quantity, layer, heads) for layer in capture.layers),
             weights=quantity == "weights",
             **shown,
         )

@@ -98,7 +98,7 @@ class Row(Coloured):
         seen = slice(0, query + 1 if capture.causal else capture.length)
         values = np.full((len(chosen.heads), capture.length), np.nan, dtype=np.float32)
         one = slice(query, query + 1)
-        block = capture.block(chosen.layer, chosen.quantity, chosen.heads, one, seen)
+        block = capture.block(chosen.quantity, chosen.layer, chosen.heads, one, seen)
         values[:, seen] = block[:, 0]
         return cls(
             values=values,

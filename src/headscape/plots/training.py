@@ -81,7 +81,7 @@ class Training(View):
             "stem": default_name("training", captures, quantity=quantity, layer=layer, heads=heads),
             **options,
         }
-        maps = [each.drawn(layer, quantity, heads) for each in captures]
+        maps = [each.drawn(quantity, layer, heads) for each in captures]
         return cls(
             steps=tuple(_step(each) for each in captures),
             titles=head_titles(heads),

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from headscape.captures.pack import Pack
-from headscape.captures.pack_bytes import Precision, pack_bytes
+from headscape.captures.browser import Pack, Precision, pack_bytes
 from headscape.errors import InputError
 from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
 

@@ -7,10 +7,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-from headscape.captures.cells import Grid
-from headscape.captures.pack import Pack
-from headscape.captures.pooled import Pooled
-from headscape.captures.row_pass import weight_cells
+from headscape.captures.browser import Pack
+from headscape.captures.pooling import Grid, Pooled, weight_cells
 
 SIDE: Final = 128
 """Pixels a side of a head, at most; cells are whole powers of two of tokens."""
@@ -45,7 +43,7 @@ def _panel(pack: Pack, layer: int, quantity: str, head: int) -> UInt8[np.ndarray
         sampled = None if factors.lse is not None else 1
         values = weight_cells(factors, at, level, cells, samples=sampled).values("max")
     else:
-        grid = Grid(pack.length, level, cells, cells, factors.causal, factors.window)
+        grid = Grid.of(factors, level, cells, cells)
         values = Pooled(factors).cells(quantity, at, grid, ["mean"])["mean"]
     return paint(values)
 

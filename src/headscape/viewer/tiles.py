@@ -12,19 +12,28 @@ overview gives all of it.
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float, Float64
 
-from headscape.captures.cells import REDUCTIONS, Grid, Reduction, empty_cells, pool
-from headscape.captures.factors import LayerFactors
+from headscape.captures.browser import Pack
 from headscape.captures.overview_file import OverviewJob, Progress, overview_level
-from headscape.captures.pack import Pack
-from headscape.captures.pooled import Pooled
-from headscape.captures.profile_factors import Minus, Profile, profile
-from headscape.captures.row_pass import WeightCells, log_sum_exp, weight_cells
+from headscape.captures.pooling import (
+    REDUCTIONS,
+    ClosedBias,
+    Grid,
+    Pooled,
+    Reduction,
+    WeightCells,
+    empty_cells,
+    log_sum_exp,
+    pool,
+    weight_cells,
+)
+from headscape.captures.profile import HeadProfile, Minus, profile
+from headscape.captures.saved_call import SavedCall
 from headscape.errors import InputError
 
 TILE: Final = 256
@@ -54,7 +63,7 @@ class Tiles:
     pack: Pack
     _pooled: dict[int, Pooled] = field(default_factory=dict, init=False)
     _norms: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, init=False)
-    _profiles: dict[tuple[int, int, str], Profile] = field(default_factory=dict, init=False)
+    _profiles: dict[tuple[int, int, str], HeadProfile] = field(default_factory=dict, init=False)
     _previews: dict[tuple[Any, ...], Tile] = field(default_factory=dict, init=False)
     _jobs: dict[tuple[int, int], OverviewJob] = field(default_factory=dict, init=False)
     _overviews: dict[tuple[int, int], WeightCells] = field(default_factory=dict, init=False)
@@ -64,11 +73,11 @@ class Tiles:
         self, layer: int, head: int, quantity: str, minus: Minus, level: int, row: int, column: int
     ) -> Tile:
         """One tile; layer and head count from 0."""
-        factors, at = self.pack.layer(layer), self.pack.head_index(head)
-        grid = _grid(factors.length, level, row, column, factors)
+        saved, at = self.pack.layer(layer), self.pack.head_index(head)
+        grid = _grid(saved.length, level, row, column, saved)
         if level == 0:
             # A tile is sent as float32; where heads are mixed it is computed so, in half the time.
-            dtype = np.float64 if factors.mix is None else np.float32
+            dtype = np.float32 if saved.mixes_heads else np.float64
             exact = self.values(
                 layer, head, quantity, minus, grid.rows, grid.cols, blank=np.nan, dtype=dtype
             )
@@ -76,7 +85,7 @@ class Tiles:
         taken = self._minus(layer, head, quantity, minus)
         pooled, norms = self._pool(layer), self._norms_of(layer)
         quick: list[Reduction] = [how for how in REDUCTIONS if pooled.closed(quantity, how, taken)]
-        slow = len(quick) < len(REDUCTIONS) and self._cost(factors, quantity, grid) > FOREGROUND
+        slow = len(quick) < len(REDUCTIONS) and self._cost(saved, quantity, grid) > FOREGROUND
         # What is taken away is known for moderate lengths only, so every pair can be visited.
         if not slow or taken is not None:
             dtype = np.float64 if grid.pairs < 1 << 22 else np.float32
@@ -84,12 +93,12 @@ class Tiles:
             return Tile(values)
         if quantity == "weights":
             overview = self._overview(layer, head)
-            if isinstance(overview, WeightCells) and level >= overview_level(factors.length):
-                return Tile(_cut(overview, level - overview_level(factors.length), grid))
+            if isinstance(overview, WeightCells) and level >= overview_level(saved.length):
+                return Tile(_cut(overview, level - overview_level(saved.length), grid))
             waits = overview if isinstance(overview, Progress) else None
             return self._preview(layer, head, grid, waits)
         values = pooled.cells(quantity, at, grid, quick)
-        return Tile(_sampled(factors, at, quantity, grid) | values, tuple(quick))
+        return Tile(_sampled(saved, at, quantity, grid) | values, tuple(quick))
 
     def difference(
         self,
@@ -132,17 +141,17 @@ class Tiles:
         dtype: Any = np.float64,
     ) -> Float[np.ndarray, "r c"]:
         """Exact values; hidden pairs are NaN, or 0 in weights unless `blank` says otherwise."""
-        factors, at = self.pack.layer(layer), self.pack.head_index(head)
+        saved, at = self.pack.layer(layer), self.pack.head_index(head)
         lse = self._norms_of(layer)(at, rows) if quantity == "weights" else None
-        found = factors.block(quantity, at, rows, cols, lse=lse, dtype=dtype)
+        found = saved.block(quantity, at, rows, cols, lse=lse, dtype=dtype)
         taken = self._minus(layer, head, quantity, minus)
         if taken is not None:
-            found = found - taken.block(0, rows, cols)
+            found = found - taken.block(rows, cols)
         hidden = 0.0 if quantity == "weights" and taken is None else np.nan
-        seen = factors.visible(rows, cols)
+        seen = saved.visible(rows, cols)
         return np.where(seen, found, hidden if blank is None else blank)
 
-    def profile(self, layer: int, head: int, quantity: str) -> Profile:
+    def profile(self, layer: int, head: int, quantity: str) -> HeadProfile:
         """The head's map by distance and by query."""
         with self._lock:
             if (layer, head, quantity) not in self._profiles:
@@ -159,7 +168,7 @@ class Tiles:
         for job in self._jobs.values():
             job.stop()
 
-    def _minus(self, layer: int, head: int, quantity: str, minus: Minus) -> Any:
+    def _minus(self, layer: int, head: int, quantity: str, minus: Minus) -> ClosedBias | None:
         if minus == "nothing":
             return None
         return self.profile(layer, head, quantity).minus(minus)
@@ -170,30 +179,32 @@ class Tiles:
                 self._pooled[layer] = Pooled(self.pack.layer(layer))
             return self._pooled[layer]
 
-    def _cost(self, factors: LayerFactors, quantity: str, grid: Grid) -> int:
+    def _cost(self, saved: SavedCall, quantity: str, grid: Grid) -> int:
         """Pairs to visit, those of missing log-sum-exps included."""
-        heads = 32 if factors.mix is not None else 1
+        heads = 32 if saved.mixes_heads else 1
         rows = grid.rows
-        if quantity == "weights" and factors.lse is None:
+        if quantity == "weights" and saved.lse is None and saved.has_norms:
             found: int = (rows.stop - rows.start) * (
-                rows.stop if factors.causal else factors.length
+                rows.stop if saved.orders_keys else saved.length
             )
             return found
         return grid.pairs * heads
 
     def _norms_of(self, layer: int) -> Any:
         """Log-sum-exp of a layer's rows: stored, or computed once where looked at."""
-        factors = self.pack.layer(layer)
+        saved = self.pack.layer(layer)
 
-        def norms(head: int, rows: slice) -> Float64[np.ndarray, " r"]:
-            if factors.lse is not None:
-                return factors.lse[head, rows]
+        def norms(head: int, rows: slice) -> Float64[np.ndarray, " r"] | None:
+            if not saved.has_norms:
+                return None
+            if saved.lse is not None:
+                return saved.lse[head, rows]
             with self._lock:
-                known = self._norms.setdefault((layer, head), np.full(factors.length, np.nan))
+                known = self._norms.setdefault((layer, head), np.full(saved.length, np.nan))
             missing = np.flatnonzero(np.isnan(known[rows]))
             if len(missing):
                 part = slice(rows.start + int(missing[0]), rows.start + int(missing[-1]) + 1)
-                known[part] = log_sum_exp(factors, [head], part, dtype=np.float32)[0]
+                known[part] = log_sum_exp(saved, [head], part, dtype=np.float32)[0]
             return known[rows]
 
         return norms
@@ -217,40 +228,41 @@ class Tiles:
     def _preview(self, layer: int, head: int, grid: Grid, progress: Progress | None) -> Tile:
         key = (layer, head, grid.level, grid.cell_rows.start, grid.cell_cols.start)
         if key not in self._previews:
-            factors, at = self.pack.layer(layer), self.pack.head_index(head)
-            some = weight_cells(factors, at, grid.level, grid.cell_rows, samples=1)
+            saved, at = self.pack.layer(layer), self.pack.head_index(head)
+            some = weight_cells(saved, at, grid.level, grid.cell_rows, samples=1)
             part = slice(grid.cell_cols.start, grid.cell_cols.stop)
             self._previews[key] = Tile({how: some.values(how)[:, part] for how in REDUCTIONS})
         return Tile(self._previews[key].values, (), progress)
 
 
-def _grid(length: int, level: int, row: int, column: int, layer: LayerFactors) -> Grid:
+def _grid(length: int, level: int, row: int, column: int, layer: SavedCall) -> Grid:
     coarsest = (length - 1).bit_length()
     cells = -(-length // (1 << level)) if 0 <= level <= coarsest else 0
     if not (0 <= row * TILE < cells and 0 <= column * TILE < cells):
         raise InputError(f"there is no tile ({row}, {column}) at level {level}.")
     spans = [range(x * TILE, min(cells, (x + 1) * TILE)) for x in (row, column)]
-    return Grid(length, level, spans[0], spans[1], layer.causal, layer.window)
+    return replace(Grid.of(layer, level, spans[0], spans[1]), length=length)
 
 
-def _sampled(
-    factors: LayerFactors, head: int, quantity: str, grid: Grid
-) -> dict[Reduction, np.ndarray]:
+def _sampled(saved: SavedCall, head: int, quantity: str, grid: Grid) -> dict[Reduction, np.ndarray]:
     """Cells from their middle query and SAMPLED_KEYS keys in their middle: a preview."""
     rows = np.array([(first + last) // 2 for first, last in grid.row_spans])
     out: dict[Reduction, np.ndarray] = {how: empty_cells(grid) for how in REDUCTIONS}
     for x, (left, right) in enumerate(grid.col_spans):
         middle = (left + right - SAMPLED_KEYS) // 2
         cols = slice(max(left, middle), min(right, max(left, middle) + SAMPLED_KEYS))
-        sees = (rows >= cols.start) | (not factors.causal)
+        sees = (rows >= cols.start) | (not saved.orders_keys)
         if not sees.any():
             continue
         part = rows[sees]
-        found = factors.block(quantity, head, part, cols, dtype=np.float32)
-        seen = factors.visible(part, cols)
-        out["mean"][sees, x] = np.where(seen, found, 0.0).sum(axis=1) / seen.sum(axis=1)
+        found = saved.block(quantity, head, part, cols, dtype=np.float32)
+        seen = saved.visible(part, cols)
+        some = np.maximum(seen.sum(axis=1), 1)
+        out["mean"][sees, x] = np.where(seen, found, 0.0).sum(axis=1) / some
         out["min"][sees, x] = np.where(seen, found, np.inf).min(axis=1)
         out["max"][sees, x] = np.where(seen, found, -np.inf).max(axis=1)
+        for values in out.values():
+            values[np.flatnonzero(sees)[~seen.any(axis=1)], x] = np.nan
     return out
 
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from headscape.captures.capture_file import CaptureData
-from headscape.captures.pack import Pack, open_pack
-from headscape.captures.pack_bytes import Precision
+from headscape.captures.browser import Pack, Precision
+from headscape.captures.capture_file import CaptureData, open_pack
 from headscape.captures.record import capture
 from headscape.captures.sequences import Tokens, choose_tokens
 from headscape.errors import InputError

@@ -24,18 +24,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from headscape.captures.cells import REDUCTIONS
-from headscape.captures.factors import QUANTITIES
+from headscape.captures.browser import Pack, pack_bytes
+from headscape.captures.capture_file import open_pack
+from headscape.captures.choice import QUANTITIES
 from headscape.captures.overview_file import stamp
-from headscape.captures.pack import Pack, open_pack
-from headscape.captures.pack_bytes import pack_bytes
+from headscape.captures.pooling import REDUCTIONS
 from headscape.errors import InputError
 from headscape.viewer.tiles import TILE, Tiles
 
 MOST_VALUES: Final = 1 << 22
 """Values in one answer."""
 WHOLE_BYTES: Final = 160_000_000
-"""Packs up to this size are sent whole; longer ones are served in tiles."""
+"""Packs up to this size are sent whole, if a page can compute them; others are served in tiles."""
 MOST_TEXT: Final = 20_000
 """Characters of a text to run."""
 
@@ -58,7 +58,8 @@ class Served:
     @property
     def whole(self) -> bool:
         """Whether the viewer gets all of it at once."""
-        return sum(each.nbytes for each in self.tiles.pack.arrays.values()) <= WHOLE_BYTES
+        size = self.tiles.pack.page_bytes
+        return size is not None and size <= WHOLE_BYTES
 
     def listed(self) -> dict[str, Any]:
         """The description that the viewer gets before it asks for data."""
@@ -162,7 +163,7 @@ class Answers:
     def _pack(self, message: Mapping[str, Any]) -> Answer:
         one = self._find(message)
         if not one.whole:
-            raise InputError("this capture is too long to be sent whole: ask for tiles.")
+            raise InputError("this capture cannot be sent whole: ask for tiles.")
         return {"id": one.id}, [pack_bytes(one.tiles.pack)]
 
     def _tile(self, message: Mapping[str, Any]) -> Answer:

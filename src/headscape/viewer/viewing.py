@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from headscape.captures.pack import Pack
-from headscape.captures.pack_bytes import Precision
+from headscape.captures.browser import Pack, Precision
 from headscape.viewer.build import link, write_page
 from headscape.viewer.viewer_answers import Answers, Run
 
@@ -43,12 +42,7 @@ def show(
 
 def default_precision(packs: Sequence[Pack]) -> Precision:
     """float32 for a few heads of a short text, float16 for anything larger."""
-    numbers = sum(
-        value.size
-        for pack in packs
-        for name, value in pack.arrays.items()
-        if name.endswith((".q", ".k")) and ".turn." not in name
-    )
+    numbers = sum(pack.numbers for pack in packs)
     return "float16" if numbers >= HALF_FROM else "float32"
 
 

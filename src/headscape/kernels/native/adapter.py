@@ -1,6 +1,6 @@
 """Attention by the native kernels on the CPU, forward and backward.
 
-Serves every bias of bias.py but Pairwise, causal or not, with any positions, groups, windows and
+Serves every bias of bias.py but BlockBias, causal or not, with any positions, groups, windows and
 chunks, a temperature, a softcap and sinks, and heads that share keys. Half precision is converted a
 tile at a time and summed in float32. A table by distance may multiply the scores (Kerple's weight
 form). Weights may be those of stick-breaking instead of a softmax, then without a bias or sink.
@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscape.call import definition
-from headscape.call.bias import Bias, Pairwise, Perceptron, RelativeCurves, Slope, Toeplitz
+from headscape.call.bias import Bias, BlockBias, Perceptron, RelativeCurves, Slope, Toeplitz
 from headscape.call.definition import AttentionCall
 from headscape.call.mixing import KeyConvolution, Mixing, PairPerceptron, Product
 from headscape.call.positions import Positions, Visible
@@ -81,7 +81,7 @@ def refuses(inputs: AttentionCall) -> str | None:
                 f"the native kernels take head dims that are multiples of 8 up to {MOST_DIM}, "
                 f"not {dim}"
             )
-    if isinstance(inputs.bias, Pairwise):
+    if isinstance(inputs.bias, BlockBias):
         return "the native kernels take no bias that is given as a function"
     if inputs.transition is not None:
         return "the native kernels do not support keys that change on their way to a query"

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from headscape.captures.pyramid import Reducer, cell_edges
+from headscape.captures.pooling import CellReducer, cell_edges
 
 
 def dense(maps, edges, causal):
@@ -26,13 +26,16 @@ def dense(maps, edges, causal):
 def test_streaming_equals_the_reduction_of_the_dense_map(length, resolution, step, causal):
     maps = np.random.default_rng(0).normal(size=(3, length, length)).astype(np.float32)
     maps[1, length // 2, 0] = np.nan
-    reducer = Reducer(heads=3, length=length, resolution=resolution, causal=causal)
+    edges = cell_edges(length, min(resolution, length))
+    reducer = CellReducer(edges, edges, heads=3, dtype=np.float32)
+    if causal:
+        maps[:, ~np.tri(length, dtype=bool)] = np.nan
     for start in reversed(range(0, length, step)):
         stop = min(start + step, length)
         keys = stop if causal else length
         reducer.add(slice(start, stop), maps[:, start:stop, :keys])
     found = reducer.result()
-    expected = dense(maps, reducer.edges, causal)
+    expected = dense(maps, edges, causal)
     np.testing.assert_array_equal(found["min"], expected["min"])
     np.testing.assert_array_equal(found["max"], expected["max"])
     # Entries are of order 1, so float64 sums agree far below float32's spacing of 6e-8.
@@ -47,7 +50,8 @@ def test_cells_are_even_and_cover_every_token():
 
 
 def test_rows_once_and_all():
-    reducer = Reducer(heads=1, length=4, resolution=2)
+    edges = cell_edges(4, 2)
+    reducer = CellReducer(edges, edges)
     reducer.add(slice(0, 2), np.zeros((1, 2, 4), np.float32))
     with pytest.raises(ValueError, match="already added"):
         reducer.add(slice(1, 3), np.zeros((1, 2, 4), np.float32))

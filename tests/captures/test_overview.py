@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headscape.captures.bias_factors import SlopeFactor
-from headscape.captures.factors import LayerFactors
+from headscape.captures.browser import Pack, make_pack
+from headscape.captures.capture_file import open_pack
 from headscape.captures.overview_file import OverviewJob, compute_parts, overview_level, stamp
-from headscape.captures.pack import Pack, make_pack, open_pack
+from headscape.captures.saved_call import SavedCall
 from pack_files import write
+from saved_calls import saved, slope
 
 
 def long_pack(length: int, dims: int = 16, *, seed: int = 0) -> Pack:
@@ -20,24 +21,23 @@ def long_pack(length: int, dims: int = 16, *, seed: int = 0) -> Pack:
     q, k = random.standard_normal((2, 1, length, dims)).astype(np.float32)
     total = -np.cumsum(random.gamma(0.3, 0.02, (1, length)), axis=1)
     weight = random.gamma(2.0, 0.5, (1, length))
-    factors = LayerFactors(q=q, k=k, scale=dims**-0.5, bias=SlopeFactor(weight, total, total))
-    return make_pack({0: factors}, encoding="cable", heads=[5], title="long")
+    layer = saved(q, k, slope(weight, total, total), lse=False)
+    return make_pack({0: layer}, encoding="cable", heads=[5], title="long")
 
 
-def dense_weights(layer: LayerFactors, rows: slice) -> np.ndarray:
+def dense_weights(layer: SavedCall, rows: slice) -> np.ndarray:
     """Weights of some queries with all keys, by numpy alone."""
-    assert isinstance(layer.bias, SlopeFactor)
-    bias, length = layer.bias, layer.length
-    assert bias.weight is not None
-    final = layer.scale * layer.q[0, rows].astype(np.float64) @ layer.k[0].astype(np.float64).T
-    final += bias.weight[0, rows, None] * (bias.row[0, rows, None] - bias.col[0])
+    arrays, length = {name: np.asarray(x) for name, x in layer.arrays.items()}, layer.length
+    q, k = arrays["q"][0, rows].astype(np.float64), arrays["k"][0].astype(np.float64)
+    gap = arrays["bias.row"][0, rows, None] - arrays["bias.col"][0]
+    final = layer.described["scale"] * q @ k.T + arrays["bias.weight"][0, rows, None] * gap
     final[np.arange(length) > np.arange(rows.start, rows.stop)[:, None]] = -np.inf
     final -= final.max(axis=1, keepdims=True)
     weights = np.exp(final)
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def check(job: OverviewJob, layer: LayerFactors, cells: int, every: int) -> None:
+def check(job: OverviewJob, layer: SavedCall, cells: int, every: int) -> None:
     """Compare every `every`-th row of cells with numpy."""
     found = job.result()
     assert found is not None

@@ -2,28 +2,55 @@
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from captures.test_factors import DIM, HEADS, LENGTH, SUBJECTS, made
-from headscape.captures.capture_checks import digest_of
-from headscape.captures.capture_file import load
-from headscape.captures.factors import QUANTITIES
-from headscape.captures.factors_of import factors_of
+from captures.test_blocks import BENT, DIM, HEADS, LENGTH, made
+from headscape.call.positions import Visible
+from headscape.captures.browser import (
+    Pack,
+    Precision,
+    make_pack,
+    pack_bytes,
+    page_arrays,
+    page_refuses,
+)
+from headscape.captures.call_blocks import save_call
+from headscape.captures.capture_file import load, open_pack
+from headscape.captures.choice import QUANTITIES
 from headscape.captures.file_array import FileArray, OpenFile
-from headscape.captures.pack import Pack, make_pack, open_pack
-from headscape.captures.pack_bytes import Precision, pack_bytes
+from headscape.captures.file_checks import digest_of
+from headscape.captures.saved_call import SavedCall
+from headscape.encodings import ENCODINGS
 from headscape.errors import InputError
+from headscape.properties.cases import WRAPPED
 from pack_files import write
+
+REFUSED = {
+    "pope": "its rotation is not by position alone",
+    "selective-rope": "its rotation is not by position alone",
+    "carope": "its rotation is not by position alone",
+    "repo": "its rotation is not by position alone",
+    "grape-m": "its rotation is not by position alone",
+    "path": "its keys change on the way to a query",
+    "wall": "its keys change on the way to a query",
+    "kerple-weight": "its scores are multiplied by a table",
+    "stick-breaking": "its weights are not a softmax",
+}
+"""Encodings that a page cannot compute; the served viewer shows them."""
+EVERY = (*ENCODINGS, *WRAPPED)
+SUBJECTS = tuple(name for name in EVERY if name not in REFUSED)
 
 
 def packed(name: str = "alibi") -> Pack:
     return make_pack(
-        {3: factors_of(made(name))},
+        {3: save_call(made(name))},
         encoding=name,
         heads=list(range(HEADS)),
         title="<script>",
@@ -31,7 +58,7 @@ def packed(name: str = "alibi") -> Pack:
     )
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_file_gives_the_same_tiles(name: str, tmp_path: Path) -> None:
     pack = packed(name)
     write(pack, tmp_path / "a.safetensors")
@@ -48,15 +75,15 @@ def test_a_file_gives_the_same_tiles(name: str, tmp_path: Path) -> None:
     assert read.header["pieces"] == pack.header["pieces"]
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", EVERY)
 def test_large_arrays_stay_in_the_file(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headscape.captures.pack.LAZY_BYTES", 0)
+    monkeypatch.setattr("headscape.captures.capture_file.LAZY_BYTES", 0)
     pack, path = packed(name), tmp_path / "a.safetensors"
     write(pack, path)
     read = open_pack(path)
-    assert isinstance(read.layer(3).q, FileArray)
+    assert isinstance(read.layer(3).arrays["q"], FileArray)
     rows, cols = slice(20, 60), slice(3, 41)
     for quantity in QUANTITIES:
         np.testing.assert_array_equal(
@@ -67,11 +94,11 @@ def test_large_arrays_stay_in_the_file(
     np.testing.assert_array_equal(
         read.layer(3).block("final", 1, some, cols), pack.layer(3).block("final", 1, some, cols)
     )
-    np.testing.assert_array_equal(np.asarray(read.layer(3).k), pack.layer(3).k)
+    np.testing.assert_array_equal(np.asarray(read.layer(3).arrays["k"]), pack.layer(3).arrays["k"])
 
 
 def test_a_tile_reads_its_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headscape.captures.pack.LAZY_BYTES", 0)
+    monkeypatch.setattr("headscape.captures.capture_file.LAZY_BYTES", 0)
     write(packed(), tmp_path / "a.safetensors")
     layer = open_pack(tmp_path / "a.safetensors").layer(3)
     sizes: list[int] = []
@@ -89,7 +116,7 @@ def test_a_tile_reads_its_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_file_cut_short_while_open_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headscape.captures.pack.LAZY_BYTES", 0)
+    monkeypatch.setattr("headscape.captures.capture_file.LAZY_BYTES", 0)
     path = tmp_path / "a.safetensors"
     write(packed(), path)
     layer = open_pack(path).layer(3)
@@ -116,9 +143,10 @@ def test_bytes_are_read_back(name: str) -> None:
     pack = packed(name)
     header, arrays = read_bytes(pack_bytes(pack))
     assert header["pieces"] == pack.header["pieces"]
-    assert set(arrays) == set(pack.arrays)
-    for key, value in pack.arrays.items():
-        np.testing.assert_array_equal(arrays[key], value)
+    expected = page_arrays(pack.layer(3))
+    assert set(arrays) == {f"layer.3.{key}" for key in expected}
+    for key, value in expected.items():
+        np.testing.assert_array_equal(arrays[f"layer.3.{key}"], value)
 
 
 @pytest.mark.parametrize("name", ["cable", "rope", "dapev2+kerple"])
@@ -127,7 +155,12 @@ def test_float16_rows_still_sum_to_one(name: str) -> None:
     header, arrays = read_bytes(pack_bytes(pack, "float16"))
     assert header["precision"] == "float16"
     assert arrays["layer.3.q"].dtype == np.float16
-    half = Pack(header, arrays).layer(3)
+    own = pack.layer(3)
+    names = {"mix.inner": "mixing.in_", "mix.outer": "mixing.out_"}
+    back = {key.removeprefix("layer.3."): value for key, value in arrays.items()}
+    for old, new in names.items():
+        back = {key.replace(f"{old}.", new): value for key, value in back.items()}
+    half = SavedCall(own.described, back)
     every = slice(0, LENGTH)
     weights = half.tile("weights", range(HEADS), every, every)
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-5)
@@ -138,7 +171,7 @@ def test_float16_rows_still_sum_to_one(name: str) -> None:
 
 def test_float16_has_a_range() -> None:
     pack = packed()
-    pack.arrays["layer.3.q"][0, 0, 0] = 1e5
+    pack.layer(3).arrays["q"][0, 0, 0] = 1e5
     with pytest.raises(InputError, match="write the page in float32"):
         pack_bytes(pack, "float16")
 
@@ -157,16 +190,16 @@ def changed(path: Path, **header: object) -> None:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ({"format": 99}, "format 99 and this version reads 4: capture it again, or upgrade"),
-        ({"factors": {}}, "keeps maps instead of factors"),
+        ({"format": 99}, "format 99 and this version reads 4 and 5: capture it again, or upgrade"),
+        ({"calls": {}}, "keeps maps instead of calls"),
         ({"length": 74}, "has 74 tokens and 75 pieces"),
         ({"length": "x"}, "its length cannot be 'x'"),
         ({"heads": [0, 1]}, "do not fit its description"),
         (
-            {"layers": [4], "factors": {"4": {"scale": 1, "bias": None}}},
+            {"layers": [4], "calls": {"4": {"scale": 1, "bias": None}}},
             "the description of layer 4 is wrong",
         ),
-        ({"factors": {"3": 5}}, "its factors cannot be"),
+        ({"calls": {"3": 5}}, "its calls cannot be"),
         ({"model": 5}, "its model cannot be 5"),
         ({"causal": "left out"}, "has no causal"),
     ],
@@ -178,7 +211,7 @@ def test_a_wrong_header_is_told(header: dict[str, object], message: str, tmp_pat
         open_pack(path)
 
 
-@pytest.mark.parametrize("name", ["factors.3.q", "factors.3.lse"])
+@pytest.mark.parametrize("name", ["call.3.q", "call.3.lse"])
 def test_a_changed_array_is_told(name: str, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     write(packed(), path)
@@ -217,14 +250,57 @@ def test_arrays_that_stay_in_the_file_are_packed(
     pack = packed("cable")
     write(pack, tmp_path / "a.safetensors")
     expected = pack_bytes(open_pack(tmp_path / "a.safetensors"), precision)
-    monkeypatch.setattr("headscape.captures.pack.LAZY_BYTES", 0)
+    monkeypatch.setattr("headscape.captures.capture_file.LAZY_BYTES", 0)
     lazy = open_pack(tmp_path / "a.safetensors")
-    assert isinstance(lazy.arrays["layer.3.q"], FileArray)
+    assert isinstance(lazy.layer(3).arrays["q"], FileArray)
     assert pack_bytes(lazy, precision) == expected
 
 
 def test_half_of_a_surrogate_pair_survives() -> None:
     pack = packed()
-    odd = Pack({**pack.header, "pieces": ["\ud800", "é"], "title": "\udfff"}, pack.arrays)
+    odd = Pack({**pack.header, "pieces": ["\ud800", "é"], "title": "\udfff"}, pack.layers)
     header, _ = read_bytes(pack_bytes(odd))
     assert header["pieces"] == ["\ud800", "é"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_a_page_cannot_compute(name: str) -> None:
+    """The list of encodings that only the served viewer shows."""
+    pack = packed(name)
+    assert page_refuses(pack.layer(3)) == REFUSED.get(name)
+    if name in REFUSED:
+        assert pack.page_bytes is None
+        message = f"cannot compute layer 4 of <script>: {REFUSED[name]}; `headscape view` serves it"
+        with pytest.raises(InputError, match=message):
+            pack_bytes(pack)
+    else:
+        assert pack_bytes(pack).startswith(b"HSPACK01")
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "causal", "reason"),
+    [
+        ("alibi", {"window": 9}, False, "its window has two sides"),
+        ("alibi", {"chunk": 9}, True, "keys are seen in chunks"),
+        ("cope", {"window": 9}, True, "its scores are mixed within a window"),
+        *((name, fields, True, None) for name, fields in BENT.values()
+          if name != "cope" and "chunk" not in fields),
+    ],
+)  # fmt: skip
+def test_what_acts_on_scores_that_a_page_cannot_compute(
+    name: str, fields: dict[str, object], causal: bool, reason: str | None
+) -> None:
+    assert page_refuses(save_call(made(name, fields, causal=causal))) == reason
+
+
+def test_values_that_no_encoding_combines_are_refused_by_a_page() -> None:
+    mixed, group = made("dape+kerple"), torch.zeros(1, LENGTH, dtype=torch.int64)
+    seen = {
+        "a temperature or a softcap acts on mixed scores": replace(mixed, softcap=9.0),
+        "its bias is added to counted positions": replace(made("cope"), bias=made("alibi").bias),
+        "tokens are in groups (padding or several documents)": replace(
+            made("alibi"), visible=Visible(True, group, group)
+        ),
+    }
+    for reason, call in seen.items():
+        assert page_refuses(save_call(call)) == reason
