@@ -25,7 +25,7 @@ from headscape.captures.factors import LayerFactors
 from headscape.captures.overview_file import OverviewJob
 from headscape.captures.pack import open_pack
 from headscape.captures.row_pass import weight_cells
-from headscape.viewer.build import write_page
+from headscape.viewer.page import write_page
 from headscape.viewer.tiles import Tiles
 
 PAGES = {"12 x 512": (1, 12, 512), "144 x 512": (12, 12, 512), "12 x 16,384": (1, 12, 16_384)}

@@ -1,10 +1,11 @@
 // The pool of workers with workers that fail: jobs are given to new ones, and nothing waits for ever.
+
+import kernel from "embed:kernel";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import kernel from "embed:kernel";
-import { type Capture } from "../src/capture.ts";
+import type { Capture } from "../src/core/capture.ts";
 import { Engine } from "../src/engine/engine.ts";
-import { type FromWorker, type ToWorker } from "../src/engine/messages.ts";
+import type { FromWorker, ToWorker } from "../src/engine/messages.ts";
 import { makeFactors } from "./factors.ts";
 
 const wasm = Uint8Array.from(Buffer.from(kernel, "base64"));

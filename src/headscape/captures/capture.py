@@ -89,7 +89,7 @@ class Capture(CaptureData):
 
         Options are those of `headscape.view`: html, port, open_browser, precision.
         """
-        from headscape.viewer.viewing import show
+        from headscape.viewer.view import show
 
         return show([self.pack()], **options)
 

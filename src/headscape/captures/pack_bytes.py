@@ -1,28 +1,26 @@
-"""A pack as one run of bytes: what a page contains and a host sends to the browser.
+"""A pack as safetensors bytes: what a page contains and a host sends to the browser.
 
-    8 bytes    HSPACK01
-    4 bytes    uint32, little endian: length n of the header
-    n bytes    the header as JSON with `arrays`, [{name, dtype, shape, offset, bytes}]
-    arrays     little endian, each at a multiple of 16
+The metadata has two JSON texts: `headscape`, the header, and `same`, names of arrays that have the
+bytes of another array (CABLE's sums of queries and of keys).
 
 A capture without log-sum-exp gets one here. q and k may be written in float16. The log-sum-exp is
 then computed anew from what is written, so that every row of weights still sums to 1; it, running
 sums and their weights are rounded to multiples of 2^-24, far below what float16 costs, which leaves
-zeros for deflate. Equal arrays of a layer (CABLE's sums of queries and of keys) share their bytes.
+zeros for deflate.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numpy as np
+from safetensors.numpy import save
 
 from headscape.captures.pack import Pack
 from headscape.captures.row_pass import log_sum_exp
 from headscape.errors import InputError
 
-MAGIC: Final = b"HSPACK01"
-ALIGN: Final = 16
 HALF_LIMIT: Final = 65504.0
 """Greatest number that float16 holds."""
 
@@ -42,35 +40,19 @@ def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:
             f"capture instead, `headscape view CAPTURE`."
         )
     arrays = _halved(pack) if precision == "float16" else _with_lse(pack)
-    # Sums of queries come before those of keys, which may be the same bytes.
-    ordered = sorted(arrays.items(), key=lambda item: (item[0].endswith(".bias.col"), item[0]))
-    little = {name: np.ascontiguousarray(value) for name, value in ordered}
-    little = {
-        name: value.astype(value.dtype.newbyteorder("<"), copy=False)
-        for name, value in little.items()
+    twins = {
+        name: name.removesuffix(".col") + ".row" for name in arrays if name.endswith(".bias.col")
     }
-    # Offsets depend on the header's length and the header on the offsets, so reserve their digits.
-    size = 4096 + 400 * len(little) + len(json.dumps(header))
-    start = -(-(len(MAGIC) + 4 + size) // ALIGN) * ALIGN
-    size = start - len(MAGIC) - 4
-    directory, offset = [], start
-    written: dict[str, np.ndarray] = {}
-    places: dict[str, int] = {}
-    for name, value in little.items():
-        twin = name.removesuffix(".col") + ".row"
-        if name.endswith(".bias.col") and np.array_equal(value, little[twin]) and twin in places:
-            places[name] = places[twin]
-        else:
-            places[name], written[name] = offset, value
-            offset += -(-value.nbytes // ALIGN) * ALIGN
-        entry = {"name": name, "dtype": value.dtype.name, "shape": list(value.shape)}
-        directory.append({**entry, "offset": places[name], "bytes": value.nbytes})
+    same = {a: b for a, b in twins.items() if np.array_equal(arrays[a], arrays[b])}
+    written = {name: value for name, value in arrays.items() if name not in same}
+    return safetensors_bytes({"headscape": header, "same": same}, written)
+
+
+def safetensors_bytes(texts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Safetensors bytes with JSON texts as metadata."""
     # Escaped to ASCII: a token's text may contain half of a surrogate pair, which UTF-8 cannot.
-    text = json.dumps({**header, "arrays": directory}, allow_nan=False).encode()
-    parts = [MAGIC, size.to_bytes(4, "little"), text.ljust(size)]
-    for value in written.values():
-        parts += [value.tobytes(), bytes(-value.nbytes % ALIGN)]
-    return b"".join(parts)
+    metadata = {name: json.dumps(text, allow_nan=False) for name, text in texts.items()}
+    return save({name: np.ascontiguousarray(value) for name, value in arrays.items()}, metadata)
 
 
 def _with_lse(pack: Pack) -> dict[str, np.ndarray]:

@@ -70,7 +70,7 @@ def atlas(
         headscape atlas runs/cable --out atlas --effects 8
     """
     import headscape as hs
-    from headscape.viewer.write_atlas import check_folder
+    from headscape.viewer.atlas import check_folder
 
     check_folder(out, reads=[path for path in (text, corpus) if path is not None])
     hs.atlas(

@@ -7,7 +7,7 @@ from typing import Final
 from headscape.captures.pack import Pack, open_pack
 from headscape.errors import InputError
 from headscape.plots.gallery import Entry
-from headscape.viewer.viewing import write_figures_page
+from headscape.viewer.page import write_figures_page
 
 PAGE: Final = "viewer.html"
 

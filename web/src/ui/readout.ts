@@ -1,9 +1,10 @@
 // The exact values of the pair looked at, in words.
-import { type App, captureOf, otherOf, pairOf } from "../app.ts";
-import { type Capture } from "../capture.ts";
-import { QUANTITIES, type Quantity } from "../pack.ts";
-import { rank } from "../rows.ts";
-import { number, quoted } from "../text.ts";
+
+import type { Capture } from "../core/capture.ts";
+import { QUANTITIES, type Quantity } from "../core/pack.ts";
+import { number, quoted } from "../core/text.ts";
+import { rank } from "../engine/rows.ts";
+import { type App, captureOf, otherOf, pairOf } from "./app.ts";
 import { h, say } from "./dom.ts";
 
 /** Significant digits of one value, and of two beside their difference. */
@@ -28,6 +29,7 @@ export function pairValues(app: App, capture: Capture, query: number, key: numbe
     Quantity,
     number
   >;
+  if (Number.isNaN(values.final)) return null;
   return { values, ...rank(row[quantity], key - row.first), whole: row[quantity].length === capture.length };
 }
 
@@ -139,7 +141,9 @@ export class Readout {
       this.footer,
       half
         ? "Computed in float64 from float16 queries and keys: good to about 3 digits."
-        : "Exact: float64 arithmetic on the stored float32 factors.",
+        : capture.arrays
+          ? "Exact: float64 arithmetic on the stored float32 factors."
+          : "Exact: computed in float64 by the program that serves this page.",
     );
   }
 }

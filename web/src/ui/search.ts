@@ -1,5 +1,5 @@
 // Token search: matches are marked on the strips; next and previous move the pair's key or query to them.
-import { type App, captureOf, matchesOf, pairOf, setPair } from "../app.ts";
+import { type App, captureOf, matchesOf, pairOf, setPair } from "./app.ts";
 import { button, choice, h, say } from "./dom.ts";
 
 export class Search {

@@ -1,6 +1,6 @@
 // Token strips beside the map: every token where there is room, every n-th otherwise, the pair's own always.
-import { type Capture } from "../capture.ts";
-import { roundStep, visible } from "../text.ts";
+import type { Capture } from "../core/capture.ts";
+import { roundStep, visible } from "../core/text.ts";
 import { h } from "./dom.ts";
 
 const LINE = 13;

@@ -16,7 +16,7 @@ from headscape.captures.bias_factors import SlopeFactor
 from headscape.captures.factors import LayerFactors
 from headscape.captures.pack import Pack, make_pack
 from headscape.errors import InputError
-from headscape.viewer.build import build_page, link, page_script, write_page
+from headscape.viewer.page import build_page, link, page_script, write_page
 from viewer.packs import MODULE, made
 
 pytestmark = pytest.mark.usefixtures("module")

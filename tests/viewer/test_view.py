@@ -7,12 +7,12 @@ from urllib.parse import unquote
 import pytest
 
 from headscape.errors import InputError
-from headscape.viewer import serve, viewing
+from headscape.viewer import page, serve
 from headscape.viewer import view as viewer
 from headscape.viewer.viewer_answers import Answers
 from pack_files import write
 from viewer.packs import made
-from viewer.test_build import packs_of
+from viewer.test_page import packs_of
 
 pytestmark = pytest.mark.usefixtures("module")
 
@@ -28,8 +28,8 @@ def test_a_file_is_written(tmp_path: Path) -> None:
 
 def test_many_heads_are_float16(tmp_path: Path) -> None:
     large = made(2100, heads=4, dims=64)
-    assert viewing.default_precision([made(40)]) == "float32"
-    assert viewing.default_precision([large]) == "float16"
+    assert page.default_precision([made(40)]) == "float32"
+    assert page.default_precision([large]) == "float16"
     viewer.view(made(40), html=tmp_path / "a.html", precision="float16")
     (pack,) = packs_of((tmp_path / "a.html").read_text())
     assert pack.header["precision"] == "float16"
@@ -67,7 +67,7 @@ def test_a_damaged_capture_is_told(tmp_path: Path) -> None:
 
 
 def test_figures_link_into_one_page(tmp_path: Path) -> None:
-    links = viewing.write_figures_page(
+    links = page.write_figures_page(
         tmp_path / "viewer.html",
         {"fig-1": (made(30, layers=2), "bias"), "fig-2": (made(20, title="CABLE"), "final")},
     )
