@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import headscape as hs
+from browser.acting import violations
 from measures import handmade
 
 pytestmark = pytest.mark.browser
@@ -35,7 +36,8 @@ def names(page: Any, place: str) -> list[str]:
 
 
 def choose(page: Any, label: str, option: str) -> None:
-    page.locator("label.field", has_text=label).locator("select").select_option(option)
+    named = page.get_by_text(label, exact=True)
+    page.locator("label.field", has=named).locator("select").select_option(option)
 
 
 def test_every_head_is_a_card_with_a_curve_and_a_picture(page: Any) -> None:
@@ -69,3 +71,9 @@ def test_a_card_opens_all_measures_and_its_address_opens_it_again(page: Any) -> 
     assert dialog.is_visible()
     page.keyboard.press("Escape")
     assert not dialog.is_visible()
+
+
+def test_axe_finds_nothing(page: Any) -> None:
+    assert violations(page) == []
+    page.locator("#all .card").first.click()
+    assert violations(page) == []

@@ -60,7 +60,7 @@ const VALUES: unknown[] = [
   { query: 1 },
   { query: 1, key: 2, span: 1e-9 },
   { toString: 1 },
-  { limits: { "bias|row|": [1, 1e400] } },
+  { limits: { "bias|row|": [1, Number.POSITIVE_INFINITY] } },
   { limits: null },
 ];
 const CAPTURE = { header: { source: 'a"\\\n\u2028.safetensors' }, title: "t", length: 64 } as unknown as Capture;

@@ -74,7 +74,7 @@ const OWN: Measure[] = [
     title: "Greatest value shown",
     shown,
     of: (_profiles, _source, whole) =>
-      whole?.complete ? whole.greatest.reduce((a, b) => (b > a ? b : a), -Infinity) : null,
+      whole?.complete ? whole.greatest.reduce((a, b) => Math.max(a, Number.isNaN(b) ? a : b), -Infinity) : null,
   },
 ];
 

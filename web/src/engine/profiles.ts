@@ -50,10 +50,15 @@ export class Profiles {
         : this.ask(capture, layer, head, quantity);
       run
         .then(
-          (profile) => (this.done.set(key, profile), this.changed()),
-          (error) =>
-            error instanceof Dropped ||
-            (this.failed.add(key), this.fail(`The distance profile could not be computed: ${error.message}`, true)),
+          (profile) => {
+            this.done.set(key, profile);
+            this.changed();
+          },
+          (error) => {
+            if (error instanceof Dropped) return;
+            this.failed.add(key);
+            this.fail(`The distance profile could not be computed: ${error.message}`, true);
+          },
         )
         .finally(() => this.started.delete(key));
     } else if (before !== undefined) this.started.set(key, Math.min(before, priority));

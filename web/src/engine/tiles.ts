@@ -207,7 +207,13 @@ export class Tiles {
             );
             tile.version++;
           },
-          (error) => (error instanceof Dropped ? tile.todo.push(first) : (tile.failed.push(first), this.report(error))),
+          (error) => {
+            if (error instanceof Dropped) tile.todo.push(first);
+            else {
+              tile.failed.push(first);
+              this.report(error);
+            }
+          },
         )
         .finally(() => {
           tile.running--;
@@ -248,7 +254,11 @@ export class Tiles {
             }
           : null;
       tile.version++;
-      if (progress) setTimeout(() => ((tile.stale = true), this.changed()), AGAIN);
+      const askAgain = () => {
+        tile.stale = true;
+        this.changed();
+      };
+      if (progress) setTimeout(askAgain, AGAIN);
     } catch (error) {
       tile.failed = [0];
       this.report(error as Error);

@@ -68,10 +68,11 @@ export function storedMap(source: Source): Whole | null {
           low = Math.min(low, from.least[at]);
           high = Math.max(high, from.greatest[at]);
         }
-      if (weight)
-        (out.mean[y * cells + x] = sum / weight),
-          (out.least[y * cells + x] = low),
-          (out.greatest[y * cells + x] = high);
+      if (weight) {
+        out.mean[y * cells + x] = sum / weight;
+        out.least[y * cells + x] = low;
+        out.greatest[y * cells + x] = high;
+      }
     }
   return out;
 }

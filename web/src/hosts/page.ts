@@ -73,10 +73,14 @@ function fromBase64(text: string): Uint8Array<ArrayBuffer> {
   const clean = text.trim(),
     size = 1 << 20,
     parts: Uint8Array[] = [];
-  for (let at = 0; at < clean.length; at += size)
-    parts.push(Uint8Array.from(atob(clean.slice(at, at + size)), (letter) => letter.charCodeAt(0)));
+  for (let start = 0; start < clean.length; start += size)
+    parts.push(Uint8Array.from(atob(clean.slice(start, start + size)), (letter) => letter.charCodeAt(0)));
   const out = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  parts.reduce((at, part) => (out.set(part, at), at + part.length), 0);
+  let at = 0;
+  for (const part of parts) {
+    out.set(part, at);
+    at += part.length;
+  }
   return out;
 }
 
@@ -84,9 +88,15 @@ async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<ArrayBuffer> {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))).arrayBuffer();
 }
 
+interface Embedded {
+  id: string;
+  title: string;
+  bytes: ArrayBuffer;
+}
+
 /** The packs or the atlas written into the page; their text is let go once read. */
-export async function embedded(kind: "pack" | "atlas"): Promise<{ id: string; title: string; bytes: ArrayBuffer }[]> {
-  const packs = [];
+export async function embedded(kind: "pack" | "atlas"): Promise<Embedded[]> {
+  const packs: Embedded[] = [];
   for (const element of document.querySelectorAll<HTMLScriptElement>(`script[data-${kind}]`)) {
     const id = element.dataset[kind] ?? "",
       title = element.dataset.title ?? "";

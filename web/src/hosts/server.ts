@@ -75,5 +75,9 @@ function decode(body: ArrayBuffer): { content: unknown; buffers: ArrayBuffer[] }
     buffers: number[];
   };
   let at = 4 + size;
-  return { content, buffers: buffers.map((bytes) => body.slice(at, (at += bytes))) };
+  const cut = (bytes: number) => {
+    at += bytes;
+    return body.slice(at - bytes, at);
+  };
+  return { content, buffers: buffers.map(cut) };
 }

@@ -69,9 +69,9 @@ export class Viewer implements App {
     this.controls = new Controls(this);
     this.overview = new Overview(this);
     const keys = new Keys(this, {
-      search: () => (this.store.set({ screen: "head" }), this.screen.search.input.focus()),
-      note: () => (this.store.set({ screen: "head" }), this.screen.notes.input.focus()),
-      map: () => (this.store.set({ screen: "head" }), this.drawNow(), this.screen.panels[0]?.focus()),
+      search: () => this.focusOn(() => this.screen.search.input),
+      note: () => this.focusOn(() => this.screen.notes.input),
+      map: () => this.focusOn(() => this.screen.panels[0]),
       link: () => this.screen.export.link(),
     });
     this.top = new TopBar(this, () => keys.help());
@@ -84,11 +84,21 @@ export class Viewer implements App {
       this.screen.element,
       keys.dialog,
     );
-    this.store.on(() => (this.draw(), this.save()));
+    this.store.on(() => {
+      this.draw();
+      this.save();
+    });
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(root);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed, { signal: this.end.signal });
     for (const [event, listener] of this.listeners) host.model.on(event, listener);
+  }
+
+  /** Show the screen of one head and focus a part of it. */
+  private focusOn(part: () => { focus(): void } | undefined): void {
+    this.store.set({ screen: "head" });
+    this.drawNow();
+    part()?.focus();
   }
 
   /** Read the captures that the host has; asks for those that come without bytes. */

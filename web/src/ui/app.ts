@@ -108,7 +108,8 @@ export function automaticFor(app: App, source: Source): Scale | null {
   let kept = app.scales.get(name);
   if (!kept || kept.wholes.length !== wholes.length || kept.wholes.some((whole, n) => whole !== wholes[n])) {
     if (app.scales.size > 500) app.scales.clear();
-    app.scales.set(name, (kept = { wholes, scale: automatic(source, colour, wholes) }));
+    kept = { wholes, scale: automatic(source, colour, wholes) };
+    app.scales.set(name, kept);
   }
   app.frame.set(name, kept.scale);
   return kept.scale;

@@ -16,7 +16,8 @@ function spread(profile: Profile): { low: Float64Array; high: Float64Array } {
   let found = spreads.get(profile);
   if (!found) {
     const at = (side: 1 | -1) => profile.mean.map((value, n) => value + side * profile.deviation[n]);
-    spreads.set(profile, (found = { low: at(-1), high: at(1) }));
+    found = { low: at(-1), high: at(1) };
+    spreads.set(profile, found);
   }
   return found;
 }

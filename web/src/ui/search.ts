@@ -24,7 +24,9 @@ export class Search {
         ["query", "query"],
         ["key", "key"],
       ],
-      (value) => void (this.axis = value),
+      (value) => {
+        this.axis = value;
+      },
     );
     this.element = h(
       "section",
