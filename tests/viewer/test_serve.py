@@ -124,7 +124,9 @@ def test_the_page_and_its_answers(client: Client) -> None:
     policy = HEADERS["Content-Security-Policy"]
     assert "unsafe-inline" not in policy
     assert "unsafe-eval" not in policy.replace("wasm-unsafe-eval", "")
-    assert re.findall(r"<script[^>]*>", body.decode()) == ['<script type="module" src="/viewer.js">']
+    assert re.findall(r"<script[^>]*>", body.decode()) == [
+        '<script type="module" src="/viewer.js">'
+    ]
     status, headers, body = client.ask("GET", "/viewer.js")
     assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
     token = {"X-Headscape-Token": client.server.token}

@@ -7,8 +7,8 @@ import { automatic, paint, place, type Scale, spacing, table } from "../src/core
 import { type Header, readPack } from "../src/core/pack.ts";
 import type { Source, Whole } from "../src/core/source.ts";
 import { complete, DEFAULT, difference, readState } from "../src/core/state.ts";
-import { number, roundStep, visible } from "../src/core/text.ts";
-import { measuresOf } from "../src/engine/measures.ts";
+import { formatted, number, roundStep, visible } from "../src/core/text.ts";
+import { defaultMeasure, measuresOf } from "../src/engine/measures.ts";
 import { rank } from "../src/engine/rows.ts";
 import { field } from "../src/export/csv.ts";
 import { literal } from "../src/export/python.ts";
@@ -51,6 +51,35 @@ test("a layer is named with its note, and sound is made of frames", () => {
   assert.equal(capture.unit, "token");
   const sound = new Capture("p1", "b", { ...header, unit: "frame" }, null);
   assert.ok(measuresOf(sound).every(({ title }) => !title.includes("token")));
+});
+
+test("a measure of Python's is offered first, by its name; the viewer's own of that name is not", () => {
+  const share = { name: "position_share", label: "position share", text: "t", form: ".2f", values: [[0.5, null]] };
+  const header = { layers: [3], heads: [0, 7], length: 4, measures: [share] } as unknown as Header;
+  const here = new Capture("p0", "a", header, new Map()),
+    served = new Capture("p0", "a", header, null);
+  const [first, ...rest] = measuresOf(here);
+  assert.deepEqual([first.name, first.title, defaultMeasure(here)], ["position_share", "position share", first.name]);
+  const value = (head: number) => first.of({} as never, { capture: here, layer: 3, head } as Source, null);
+  assert.equal(value(0), 0.5);
+  assert.equal(first.shown(0.5), "0.50");
+  assert.ok(Number.isNaN(value(7)));
+  assert.equal(first.shown(Number.NaN), "–");
+  assert.ok(rest.every(({ name }) => name !== "position_share"));
+  assert.ok(rest.some(({ name }) => name === "first token"));
+  assert.ok(measuresOf(served).every(({ name }) => name !== "first token"));
+});
+
+test("numbers are printed as Python prints them", () => {
+  const cases: [number | null, string, string][] = [
+    [0.125, ".2f", "0.13"],
+    [-3, ".0f", "−3"],
+    [0.00031149, ".3g", "0.000311"],
+    [0.5, "+.4f", "+0.5000"],
+    [-0.5, "+.4f", "−0.5000"],
+    [null, ".2f", "–"],
+  ];
+  for (const [value, form, text] of cases) assert.equal(formatted(value, form), text);
 });
 
 test("every field of a state is checked by value, and what is left out is named", () => {
