@@ -13,8 +13,8 @@ from headscape.io.system_errors import reporting
 from headscape.measures.head_definitions import KINDS as KINDS_OF_HEADS
 from headscape.measures.head_definitions import MEASURES
 from headscape.measures.head_measures import HeadMeasures
-from headscape.viewer.measured import table_of
-from headscape.viewer.page import link, page_of, write_page
+from headscape.viewer.measured import table_of, with_measures
+from headscape.viewer.page import page_of, write_page
 
 if TYPE_CHECKING:
     from headscape.captures.sequences import Text
@@ -28,9 +28,8 @@ VIEWED: Final = 128
 POINTS: Final = 48
 """Distances of a drawn kernel on either side of 0."""
 FORMAT: Final = 1
-
-Links = Mapping[tuple[int, int], str]
-"""Addresses in the viewer by layer and head, from 0."""
+FIELDS: Final = ("label", "text", "reference", "form")
+"""Of a measure's definition, what the page shows."""
 
 
 def atlas(
@@ -68,6 +67,7 @@ def atlas(
         >>> hs.atlas(model, "atlas", list(range(200)), length=64, sequences=2).name
         'atlas.html'
     """
+    from headscape.captures.record import capture
     from headscape.measures.measure_heads import measure_heads
     from headscape.measures.windows_of_text import open_stream
 
@@ -76,11 +76,10 @@ def atlas(
     opened = _opened(model)
     with reporting("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    links: Links = {}
     if viewer:
         shown = min(VIEWED, opened.spec.train_length or VIEWED)
-        tokens = open_stream(opened, text, corpus).windows(1, shown)
-        links = _write_viewer(folder / VIEWER, opened, tokens[0])
+        tokens = open_stream(opened, text, corpus).windows(1, shown)[0]
+        write_page(folder / VIEWER, [with_measures(capture(opened, tokens, layers="all").pack())])
     measured = measure_heads(
         opened,
         text,
@@ -92,7 +91,8 @@ def atlas(
     )
     write_output(folder / "heads.json", measured.to_json(), KINDS["json"])
     write_output(folder / "heads.csv", measured.to_csv(first=1), KINDS["csv"])
-    write_output(folder / PAGE, atlas_page(measured, links), KINDS["html"])
+    page = atlas_page(measured, viewer=VIEWER if viewer else None)
+    write_output(folder / PAGE, page, KINDS["html"])
     return folder / PAGE
 
 
@@ -102,21 +102,19 @@ def check_folder(folder: Path, reads: Iterable[Path | str] = ()) -> None:
         check_output(folder / name, KINDS[Path(name).suffix[1:]], reads=reads)
 
 
-def atlas_page(measured: HeadMeasures, links: Links | None = None) -> str:
-    """Return the atlas as one page."""
+def atlas_page(measured: HeadMeasures, viewer: str | None = None) -> str:
+    """Return the atlas as one page; `viewer` is the address of a viewer page to link heads to."""
     title = str(measured.about["model"])
-    data = safetensors_bytes(
-        {"headscape": atlas_header(measured, links or {})}, atlas_arrays(measured)
-    )
+    header = {**atlas_header(measured), "viewer": viewer}
+    data = safetensors_bytes({"headscape": header}, atlas_arrays(measured))
     return page_of("atlas", [(title, data)], f"Atlas of {title}")
 
 
-def atlas_header(measured: HeadMeasures, links: Links) -> dict[str, Any]:
+def atlas_header(measured: HeadMeasures) -> dict[str, Any]:
     """Return what the page's module reads beside the arrays."""
     about, rows = measured.about, measured.rows()
     layers, heads = measured.kernel.shape[:2]
     kinds = [row["kinds"] for row in rows]
-    addresses = [links.get((row["layer"], row["head"])) for row in rows]
     return {
         "format": FORMAT,
         "title": about["model"],
@@ -132,10 +130,7 @@ def atlas_header(measured: HeadMeasures, links: Links) -> dict[str, Any]:
         "measures": [
             {
                 "name": name,
-                "label": MEASURES[name].label,
-                "text": MEASURES[name].text,
-                "reference": MEASURES[name].reference,
-                "form": MEASURES[name].form,
+                **{field: getattr(MEASURES[name], field) for field in FIELDS},
                 "by_size": name.startswith("effect_"),
                 **dict(zip(("values", "low", "high"), table_of(estimates), strict=True)),
             }
@@ -148,7 +143,6 @@ def atlas_header(measured: HeadMeasures, links: Links) -> dict[str, Any]:
             if measures is not None
         },
         "distances": _distances(measured),
-        "links": [addresses[at : at + heads] for at in range(0, len(rows), heads)],
     }
 
 
@@ -225,17 +219,3 @@ def _opened(model: "Model | str | Path") -> "Model":
 
         return load(model)
     raise InputError(f"atlas takes a model or its folder, got {type(model).__name__}.")
-
-
-def _write_viewer(path: Path, model: Any, tokens: np.ndarray) -> Links:
-    """Write the viewer of one sequence; return the link to each layer and head."""
-    from headscape.captures.record import capture
-
-    write_page(path, [capture(model, tokens, layers="all").pack()])
-    return {
-        (layer, head): link(
-            path.name, {"screen": "head", "capture": "p0", "layer": layer, "head": head}
-        )
-        for layer in range(len(model.spec.layers))
-        for head in range(model.spec.heads)
-    }

@@ -29,7 +29,6 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from headscape.errors import InputError
@@ -76,14 +75,16 @@ class Server:
     """Serves some captures until it is stopped; also a context manager."""
 
     def __init__(
-        self,
-        answers: Answers,
-        *,
-        port: int | None = None,
-        say: Callable[[str], None] | None = None,
+        self, answers: Answers, *, port: int | None = None, say: Callable[[str], None] | None = None
     ) -> None:
-        """Bind to a port; `say` prints a line for the user."""
-        _extra()
+        """Bind to a port, by default a free one; `say` prints a line for the user."""
+        try:
+            import starlette  # noqa: F401
+            import uvicorn  # noqa: F401
+        except ImportError as error:
+            raise InputError(
+                f"the viewer's server needs {error.name}: pip install 'headscape[view]'."
+            ) from error
         self.answers = answers
         self._say = say or (lambda _: None)
         self._said = -SAY_SECONDS
@@ -149,12 +150,7 @@ class Server:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _uvicorn(self) -> Any:
@@ -201,13 +197,8 @@ class Server:
             Route("/api/packs", self._packs),
             Route("/api/message", self._message, methods=["POST"]),
         ]
-        handlers: Any = {
-            RefusedError: _refused,
-            InputError: _wrong,
-            HTTPException: _absent,
-            ClientDisconnect: _left,
-        }
-        return Starlette(routes=routes, exception_handlers=handlers)
+        errors = (RefusedError, InputError, HTTPException, ClientDisconnect)
+        return Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, _failed))
 
     async def _page(self, request: "Request") -> "Response":
         # The same for everybody: it contains nothing of a capture, and reading it uses no code up.
@@ -240,7 +231,7 @@ class Server:
     async def _packs(self, request: "Request") -> "Response":
         from starlette.concurrency import run_in_threadpool
 
-        self._admit(request, request.headers.get("x-headscape-token"))
+        self._admit(request)
         listed = await run_in_threadpool(self.answers.packs)
         body = {"packs": listed, "can_run": self.answers.can_run}
         return _response(json.dumps(body), "application/json")
@@ -248,15 +239,16 @@ class Server:
     async def _message(self, request: "Request") -> "Response":
         from starlette.concurrency import run_in_threadpool
 
-        self._admit(request, request.headers.get("x-headscape-token"))
+        self._admit(request)
         message = await _body(request)
         content, buffers = await run_in_threadpool(self.answers.answer, message)
         return _response(encode_answer(content, buffers), "application/octet-stream")
 
-    def _admit(self, request: "Request", token: str | None) -> None:
+    def _admit(self, request: "Request") -> None:
         """Refuse a request from elsewhere or without the token."""
         self._refuse_strangers(request)
-        if not hmac.compare_digest((token or "").encode(), self.token.encode()):
+        token = request.headers.get("x-headscape-token", "")
+        if not hmac.compare_digest(token.encode(), self.token.encode()):
             raise self._not_let_in()
 
     def _not_let_in(self) -> RefusedError:
@@ -331,21 +323,11 @@ def _response(body: str | bytes, kind: str, status: int = 200) -> "Response":
     return Response(body, status, media_type=kind, headers=HEADERS)
 
 
-async def _refused(_: "Request", error: Exception) -> "Response":
-    assert isinstance(error, RefusedError)
-    return _response(str(error), "text/plain", error.status)
-
-
-async def _wrong(_: "Request", error: Exception) -> "Response":
-    return _response(str(error), "text/plain", 400)
-
-
-async def _left(_: "Request", error: Exception) -> "Response":
-    return _response(str(error), "text/plain", 400)  # nobody reads it
-
-
-async def _absent(_: "Request", error: Exception) -> "Response":
-    return _response("not here", "text/plain", int(getattr(error, "status_code", 404)))
+async def _failed(_: "Request", error: Exception) -> "Response":
+    """Answer in one sentence; an address or method that is not served has Starlette's status."""
+    if hasattr(error, "status_code"):
+        return _response("not here", "text/plain", error.status_code)
+    return _response(str(error), "text/plain", getattr(error, "status", 400))
 
 
 def encode_answer(content: dict[str, Any], buffers: list[bytes]) -> bytes:
@@ -419,13 +401,3 @@ def _no_browser() -> str | None:
     except webbrowser.Error:
         return "no browser was found"
     return None
-
-
-def _extra() -> None:
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"the viewer's server needs {error.name}: pip install 'headscape[view]'."
-        ) from error

@@ -58,24 +58,7 @@ def view(
     if html is not None:
         check_output(html, KINDS["html"])
     opened = [open_source(source, text) for source in sources]
-    packs, runs = [pack for pack, _ in opened], [run for _, run in opened]
-    return show(packs, runs, html=html, port=port, open_browser=open_browser, precision=precision)
-
-
-def show(
-    packs: Sequence[Pack],
-    runs: Sequence[Run | None] | None = None,
-    *,
-    html: str | Path | None = None,
-    port: int | None = None,
-    open_browser: bool = True,
-    precision: Precision | None = None,
-) -> Any:
-    """Write a page of some packs, or make a widget in a notebook, or serve until Ctrl-C.
-
-    `runs` says for each pack what runs its model on a new text, where there is one.
-    """
-    packs = [with_measures(pack) for pack in packs]
+    packs, runs = [with_measures(pack) for pack, _ in opened], [run for _, run in opened]
     if html is not None:
         write_page(Path(html), packs, precision=precision or default_precision(packs))
         return Path(html)

@@ -14,10 +14,6 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-from headscape.captures.cells import Grid
-from headscape.captures.pack import Pack
-from headscape.captures.pooled import Pooled
-from headscape.captures.row_pass import weight_cells
 from headscape.errors import InputError
 from headscape.viewer.page import MODULE, static_text
 from headscape.viewer.viewer_answers import Answers
@@ -122,38 +118,27 @@ def _checked(answers: Answers, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _still(answers: Answers, selection: dict[str, Any]) -> bytes:
-    pack = answers.served[selection["capture"]].tiles.pack
-    heads = list(pack.header["heads"])[:PICTURE_HEADS]
+    """Return a PNG with one panel per head, four in a row; the selected head is among them."""
+    tiles = answers.served[selection["capture"]].tiles
+    heads = list(tiles.pack.header["heads"])[:PICTURE_HEADS]
     if selection["head"] not in heads:
         heads = [selection["head"], *heads[:-1]]
-    return picture(pack, selection["layer"], selection["quantity"], heads)
-
-
-def picture(pack: Pack, layer: int, quantity: str, heads: list[int]) -> bytes:
-    """A PNG with one panel per head (counted from 0), four in a row."""
-    panels = [_panel(pack, layer, quantity, head) for head in heads]
-    side, across = len(panels[0]), min(4, len(panels))
+    quantity, layer = selection["quantity"], selection["layer"]
+    level = max(0, (-(-tiles.pack.length // SIDE) - 1).bit_length())
+    cells = -(-tiles.pack.length // (1 << level))
+    panels = []
+    for head in heads:
+        tile = tiles.tile(layer, head, quantity, "nothing", level, 0, 0)
+        panels.append(paint(tile.values["max" if quantity == "weights" else "mean"]))
+    across = min(4, len(panels))
     down = -(-len(panels) // across)
-    sheet = np.full((down * (side + GAP) - GAP, across * (side + GAP) - GAP, 3), 255, np.uint8)
+    sheet = np.full((down * (cells + GAP) - GAP, across * (cells + GAP) - GAP, 3), 255, np.uint8)
     for number, panel in enumerate(panels):
-        y, x = (side + GAP) * (number // across), (side + GAP) * (number % across)
-        sheet[y : y + side, x : x + side] = panel
+        y, x = (cells + GAP) * (number // across), (cells + GAP) * (number % across)
+        sheet[y : y + cells, x : x + cells] = panel
     file = io.BytesIO()
     Image.fromarray(sheet).save(file, format="PNG")
     return file.getvalue()
-
-
-def _panel(pack: Pack, layer: int, quantity: str, head: int) -> UInt8[np.ndarray, "r r 3"]:
-    factors, at = pack.layer(layer), pack.head_index(head)
-    level = max(0, (-(-pack.length // SIDE) - 1).bit_length())
-    cells = range(-(-pack.length // (1 << level)))
-    if quantity == "weights":
-        sampled = None if factors.lse is not None else 1
-        values = weight_cells(factors, at, level, cells, samples=sampled).values("max")
-    else:
-        grid = Grid(pack.length, level, cells, cells, factors.causal, factors.window)
-        values = Pooled(factors).cells(quantity, at, grid, ["mean"])["mean"]
-    return paint(values)
 
 
 def paint(values: Float[np.ndarray, "r c"]) -> UInt8[np.ndarray, "r c 3"]:

@@ -33,8 +33,8 @@ export interface AtlasHeader extends Header {
   drift: Record<string, Record<string, (number | null)[][]>>;
   /** Distances of the kernels' points. */
   distances: number[];
-  /** Addresses in the viewer, by layer and head; null where there is none. */
-  links: (string | null)[][];
+  /** Address of a viewer page that shows the same heads. */
+  viewer: string | null;
 }
 
 const TOP = 10;
@@ -242,7 +242,8 @@ export class Atlas {
         ({ name, form }) => (values[name] ? formatted(values[name][layer][head], form) : ""),
       ],
     );
-    const link = header.links[layer]?.[head];
+    const shown = { screen: "head", capture: "p0", layer: header.layers[layer], head: header.heads[head] },
+      link = header.viewer && `${header.viewer}#${encodeURIComponent(JSON.stringify(shown))}`;
     this.dialog.replaceChildren(
       h("form", { method: "dialog" }, h("button", { "aria-label": "Close" }, "×")),
       h("h2", {}, this.place(entry)),
