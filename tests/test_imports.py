@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": {"call", "data", "encodings", "gpt2", "training"},
     "captures": {"call", "encodings", "kernels", "models"},
     "measures": {"call", "captures", "data", "encodings", "kernels", "models"},
-    "plots": {"captures", "measures"},
+    "plots": {"captures", "measures", "models"},
     "evaluation": {"data", "models", "plots"},
     "viewer": {"captures", "measures", "models"},
     "huggingface": {

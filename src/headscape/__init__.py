@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headscape.call.positions import Positions
     from headscape.captures.capture import Capture
-    from headscape.captures.compare import compare
     from headscape.captures.record import capture
     from headscape.encodings import Encoding, build, list_encodings, register
     from headscape.errors import InputError
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from headscape.models.load import load, stretch
     from headscape.models.loaded import LoadedModel as Model
     from headscape.paper.job import paper_figures
+    from headscape.plots.compare import compare
     from headscape.plots.curves import Curves
     from headscape.plots.grid import Grid
     from headscape.training.trainer import train
@@ -56,7 +56,7 @@ API = {
     "load": "headscape.models.load",
     "stretch": "headscape.models.load",
     "capture": "headscape.captures.record",
-    "compare": "headscape.captures.compare",
+    "compare": "headscape.plots.compare",
     "evaluate": "headscape.evaluation.evaluate",
     "train": "headscape.training.trainer",
     "export": "headscape.huggingface.export",

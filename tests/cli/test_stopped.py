@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 import headscape
-from headscape import cli
+from headscape.cli import app as cli
 
 
 def test_ctrl_c_is_answered(
@@ -15,7 +15,7 @@ def test_ctrl_c_is_answered(
     def figures(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(headscape, "figures", figures)
+    monkeypatch.setattr(headscape, "paper_figures", figures)
     monkeypatch.setattr(sys, "argv", ["headscape", "figures"])
     # main() replaces both.
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)

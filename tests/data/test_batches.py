@@ -3,8 +3,13 @@ import time
 import numpy as np
 import pytest
 
-from headscape.data.tokens.batches import Batches, validation_windows
-from headscape.data.tokens.permutation import ROUNDS, keyed_numbers, permuted
+from headscape.data.tokens.batches import (
+    ROUNDS,
+    Batches,
+    keyed_numbers,
+    permuted,
+    validation_windows,
+)
 from headscape.errors import InputError
 
 

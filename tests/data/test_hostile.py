@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from headscape.data.corpus import decompress
+from headscape.data.corpus import reading as decompress
 from headscape.data.corpus.corpus import open_corpus
 from headscape.data.dataset import open_dataset
 from headscape.data.tokenize.tokenizer import load_tokenizer

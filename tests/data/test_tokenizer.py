@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscape.data.corpus.corpus import open_corpus
-from headscape.data.tokenize import gpt2_bpe
+from headscape.data.tokenize import bpe as gpt2_bpe
 from headscape.data.tokenize.tokenizer import load_tokenizer, open_tokenizer
 from headscape.data.tokens.pieces import jobs, pieces
 from headscape.errors import InputError

@@ -10,7 +10,7 @@ from headscape.data.tasks import TASKS, Example
 from headscape.data.tasks.retrieval import RETRIEVAL
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.evaluation.answers import AnswerJob, Question, Sheet
-from headscape.plots.depths import Depths
+from headscape.plots.lengths import Depths
 
 
 def sheet(name, length, count):

@@ -5,9 +5,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from evaluation.models import Numbers, Subject, tiny
+from headscape.data.tokenize.bpe import GPT2Tokenizer, TrainedBPE, train
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
-from headscape.data.tokenize.gpt2_bpe import GPT2Tokenizer
-from headscape.data.tokenize.trained_bpe import TrainedBPE, train
 from headscape.evaluation.held_out import HeldOut
 from headscape.evaluation.perplexity import TextJob
 from headscape.evaluation.protocols import parse

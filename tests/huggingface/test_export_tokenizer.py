@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import transformers
 
+from headscape.data.tokenize.bpe import GPT2Tokenizer, TrainedBPE, train
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
-from headscape.data.tokenize.gpt2_bpe import GPT2Tokenizer
 from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.data.tokenize.tokenizer import Tokenizer
-from headscape.data.tokenize.trained_bpe import TrainedBPE, train
 from headscape.huggingface.exported_tokenizer import write_tokenizer
 
 TEXTS = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evaluation.models import stream
-from headscape.data.tokenize.trained_bpe import train
+from headscape.data.tokenize.bpe import train
 from headscape.evaluation.evaluate import evaluate
 from headscape.evaluation.held_out import HeldOut, held_out
 from headscape.evaluation.perplexity import TextJob

@@ -112,7 +112,7 @@ def test_zero_is_marked_where_it_lies_inside_the_range(low, high, marks):
 
 def test_bars_of_two_slopes_show_the_colours_of_the_map():
     made = capture(scores(1, 32, seed=0))
-    figure = Grid.of(made, 0, "final").draw()
+    figure = Grid.of(made, "final", 0).draw()
     (image,) = next(axes for axes in figure.axes if axes.get_gid() == "panel-1").images
     (mesh,) = [each for each in _bar(figure).collections if hasattr(each, "get_coordinates")]
     values = mesh.get_array().ravel()
@@ -123,6 +123,6 @@ def test_bars_of_two_slopes_show_the_colours_of_the_map():
 
 
 def test_alibi_has_no_zero_mark_and_no_diverging_colours():
-    figure = Grid.of(capture(alibi(2, 16)), 0, "bias").draw()
+    figure = Grid.of(capture(alibi(2, 16)), "bias", 0).draw()
     assert _zero(_bar(figure)) == []
     assert figure.axes[0].images[0].cmap.name == "viridis"

@@ -26,7 +26,7 @@ PRINTED = json.loads(Path(__file__).with_name("figure_ticks.json").read_text())[
 def figure_12(tmp_path_factory):
     """ALiBi at GPT-2 Small's size, read back from its SVG: id of an axes to its texts."""
     stem = tmp_path_factory.mktemp("figures") / "figure-12-alibi"
-    save(Grid.of(capture(alibi(12, 512)), 0, "bias").draw(), stem, ["svg"])
+    save(Grid.of(capture(alibi(12, 512)), "bias", 0).draw(), stem, ["svg"])
     root = ET.parse(stem.with_suffix(".svg")).getroot()  # noqa: S314
     groups = {group.get("id"): group for group in root.iter(f"{SVG}g")}
     return {
@@ -53,7 +53,7 @@ def test_panels_of_figure_12(figure_12):
 
 
 def test_colour_bar_rule_is_matplotlibs_own_on_a_tall_bar():
-    figure = Grid.of(capture(alibi(12, 512)), 0, "bias").draw()
+    figure = Grid.of(capture(alibi(12, 512)), "bias", 0).draw()
     for axes in _bars(figure):
         rule = axes.yaxis.get_major_locator()
         assert isinstance(rule, MaxNLocator)
@@ -72,7 +72,7 @@ def _bars(figure):
 
 def test_images_hold_the_maps_and_leave_the_invisible_blank():
     made = capture(cable(12, 48, seed=1))
-    figure = Grid.of(made, 0, "bias").draw()
+    figure = Grid.of(made, "bias", 0).draw()
     ahead = ~np.tri(48, dtype=bool)
     for values, axes in zip(made.values(0, "bias"), _panels(figure), strict=True):
         image = axes.images[0].get_array()
@@ -85,7 +85,7 @@ def test_images_hold_the_maps_and_leave_the_invisible_blank():
 
 
 def test_panels_lie_in_four_rows_of_three_in_reading_order():
-    panels = _panels(Grid.of(capture(alibi(12, 16)), 0, "bias").draw())
+    panels = _panels(Grid.of(capture(alibi(12, 16)), "bias", 0).draw())
     corners = [(-axes.get_position().y1, axes.get_position().x0) for axes in panels]
     assert corners == sorted(corners)
     assert len({round(top, 6) for top, _ in corners}) == 4
@@ -98,7 +98,7 @@ def test_panels_lie_in_four_rows_of_three_in_reading_order():
 
 def test_bars_show_the_range_that_occurs():
     made = capture(scores(6, 32, seed=0))
-    figure = Grid.of(made, 0, "bias").draw()
+    figure = Grid.of(made, "bias", 0).draw()
     for values, axes, bar in zip(
         made.values(0, "bias"), _panels(figure), _bars(figure), strict=True
     ):
@@ -109,7 +109,7 @@ def test_bars_show_the_range_that_occurs():
 
 def test_shared_scale_and_colour_map():
     made = capture(alibi(12, 32))
-    figure = Grid.of(made, 0, "bias", shared_scale=True, colormap="cividis").draw()
+    figure = Grid.of(made, "bias", 0, shared_scale=True, colormap="cividis").draw()
     limits = {axes.images[0].get_clim() for axes in _panels(figure)}
     assert limits == {(np.nanmin(made.values(0, "bias")), 0.0)}
     assert {axes.images[0].cmap.name for axes in _panels(figure)} == {"cividis"}
@@ -149,7 +149,7 @@ def test_the_bar_of_a_bias_of_zero_says_0_and_nothing_else():
 
 def test_weights_are_coloured_by_their_logarithm_and_blank_ahead():
     made = capture(alibi(2, 32))
-    figure = Grid.of(made, 0, "weights").draw()
+    figure = Grid.of(made, "weights", 0).draw()
     for values, axes, bar in zip(
         made.values(0, "weights"), _panels(figure), _bars(figure), strict=True
     ):

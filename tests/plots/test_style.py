@@ -17,9 +17,9 @@ from plots.synthetic import alibi, capture, scores
 
 def test_same_capture_same_bytes_whatever_the_users_settings(tmp_path):
     made = capture(scores(3, 40, seed=0))
-    first = save(Grid.of(made, 0, "bias").draw(), tmp_path / "a")
+    first = save(Grid.of(made, "bias", 0).draw(), tmp_path / "a")
     with mpl.rc_context({"font.size": 20, "axes.unicode_minus": False, "svg.fonttype": "path"}):
-        second = save(Grid.of(made, 0, "bias").draw(), tmp_path / "b")
+        second = save(Grid.of(made, "bias", 0).draw(), tmp_path / "b")
     assert [path.suffix for path in first] == [".png", ".svg", ".pdf"]
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
@@ -43,7 +43,7 @@ def test_same_bytes_in_another_process(tmp_path):
 
 
 def test_a_name_with_a_dot_keeps_it(tmp_path):
-    figure = Curves.of(capture(alibi(1, 8)), 0).draw()
+    figure = Curves.of(capture(alibi(1, 8)), layer=0).draw()
     assert save(figure, tmp_path / "v0.1", ["png"]) == [tmp_path / "v0.1.png"]
 
 
@@ -97,7 +97,7 @@ def test_files_are_named_after_what_they_show(tmp_path):
 
 
 def test_refused_formats(tmp_path):
-    figure = Curves.of(capture(alibi(1, 8)), 0).draw()
+    figure = Curves.of(capture(alibi(1, 8)), layer=0).draw()
     with pytest.raises(InputError, match="'bmp' is not a figure format; choose from png, svg, pdf"):
         save(figure, tmp_path / "a", ["bmp"])
     assert not list(tmp_path.iterdir())

@@ -9,11 +9,10 @@ from PIL import Image
 
 from headscape.errors import InputError
 from headscape.plots.colour import GREY
+from headscape.plots.compare import Difference, SideBySide
 from headscape.plots.curves import Curves
-from headscape.plots.difference import Difference
 from headscape.plots.overview import Overview
 from headscape.plots.row import CLOSE_UP, Row
-from headscape.plots.side_by_side import SideBySide
 from headscape.plots.training import Training
 from plots.synthetic import alibi, cable, capture, causal, scores
 
@@ -23,7 +22,7 @@ def _axes(figure, gid):
 
 
 def test_curve_of_a_toeplitz_bias_is_one_line():
-    figure = Curves.of(capture(alibi(12, 40)), 0).draw()
+    figure = Curves.of(capture(alibi(12, 40)), layer=0).draw()
     assert len(figure.axes) == 12
     for head, axes in enumerate(figure.axes, start=1):
         distance, bias = axes.lines[0].get_data()
@@ -35,7 +34,7 @@ def test_curve_of_a_toeplitz_bias_is_one_line():
 
 def test_curve_of_a_varying_bias_has_bands():
     maps = cable(2, 40, seed=0)
-    figure = Curves.of(capture(maps, encoding="cable"), 0).draw()
+    figure = Curves.of(capture(maps, encoding="cable"), layer=0).draw()
     everything, middle = figure.axes[1].collections
     top = everything.get_paths()[0].get_extents()
     assert (top.ymin, top.ymax) == (pytest.approx(np.nanmin(maps[1])), 0)
@@ -60,7 +59,7 @@ def test_curves_of_chosen_heads_keep_a_given_width():
 @pytest.mark.parametrize("shared", [False, True])
 def test_row_has_one_meaning_of_colour_in_both_strips(shared):
     made = capture(alibi(3, 100))
-    figure = Row.of(made, 0, "bias", query=79, shared_scale=shared).draw()
+    figure = Row.of(made, "bias", 0, query=79, shared_scale=shared).draw()
     everything, close = _axes(figure, "all-keys"), _axes(figure, "close-up")
     row = made.values(0, "bias")[:, 79, :80]
     low = row.min() if shared else row.min(axis=1, keepdims=True)
@@ -85,7 +84,7 @@ def test_a_head_without_a_bias_is_grey_beside_others():
     maps = alibi(3, 100)
     maps[0] *= 0
     made = capture(maps)
-    figure = Row.of(made, 0).draw()
+    figure = Row.of(made, layer=0).draw()
     for name in ("all-keys", "close-up"):
         axes = _axes(figure, name)
         assert axes.images[0].get_array().mask.all(axis=1).tolist() == [True, False, False]
@@ -127,7 +126,7 @@ def test_the_bar_of_a_row_and_the_panels_of_an_overview_cover_no_numbers(width):
 
 def test_row_shows_the_query_and_its_tokens():
     made = capture(scores(3, 100, seed=0))
-    row = Row.of(made, 0, "final", query=79, shared_scale=True)
+    row = Row.of(made, "final", 0, query=79, shared_scale=True)
     figure = row.draw()
     everything, close = _axes(figure, "all-keys"), _axes(figure, "close-up")
     (image,) = everything.images
@@ -139,7 +138,7 @@ def test_row_shows_the_query_and_its_tokens():
     words = made.sequence["pieces"][80 - CLOSE_UP : 80]
     assert shown[0] == words[0].replace(" ", "␣")
     assert shown[-1] == "↵"
-    assert "of query 79 “↵”" in figure.get_suptitle()
+    assert "of query 80 “↵”" in figure.get_suptitle()
     assert [text.get_text() for text in close.get_yticklabels()] == ["Head 1", "Head 2", "Head 3"]
 
 
@@ -175,7 +174,7 @@ def test_rows_and_overviews_refuse_widths_that_are_too_small():
 
 
 def test_row_of_weights_ends_at_the_query():
-    figure = Row.of(capture(alibi(2, 30)), 0, "weights", query=10).draw()
+    figure = Row.of(capture(alibi(2, 30)), "weights", 0, query=10).draw()
     assert _axes(figure, "close-up").get_xlim() == (-0.5, 10.5)
 
 
@@ -190,7 +189,7 @@ def test_a_row_that_fits_is_drawn_once():
 def test_row_draws_tokens_that_look_like_formulas():
     made = capture(alibi(1, 4))
     made = replace(made, sequence={"pieces": ["$x", "_$日", "\x00", "a" * 40]})
-    figure = Row.of(made, 0, "bias").draw()
+    figure = Row.of(made, "bias", 0).draw()
     figure.canvas.draw()
     shown = [text.get_text() for text in _axes(figure, "close-up").get_xticklabels()]
     assert shown == ["$x", "_$�", "�", "a" * 11 + "…"]
@@ -199,11 +198,11 @@ def test_row_draws_tokens_that_look_like_formulas():
 def test_row_refusals():
     made = capture(alibi(1, 8))
     with pytest.raises(InputError, match="query 8 is not in this capture of 8 tokens"):
-        Row.of(made, 0, "bias", query=8)
+        Row.of(made, "bias", 0, query=8)
     with pytest.raises(InputError, match="reduced to 4 cells"):
-        Row.of(replace(made, resolution=4), 0, "bias")
+        Row.of(replace(made, resolution=4), "bias", 0)
     with pytest.raises(InputError, match="reduced to 4 cells"):
-        Curves.of(replace(made, resolution=4), 0)
+        Curves.of(replace(made, resolution=4), layer=0)
 
 
 def test_compare_shows_one_head_of_each():
@@ -212,7 +211,7 @@ def test_compare_shows_one_head_of_each():
         capture(cable(4, 20, seed=1), encoding="dapev2+cable", step=1200, trained=True),
         capture(cable(4, 20, seed=2), encoding="dapev2+cable", step=300, trained=True),
     ]
-    view = SideBySide.of(made, 0, 2)
+    view = SideBySide.of(made, layer=0, head=2)
     figure = view.draw()
     panels = [_axes(figure, f"panel-{index}") for index in (1, 2, 3)]
     assert [axes.get_title() for axes in panels] == [
@@ -227,7 +226,7 @@ def test_compare_shows_one_head_of_each():
         "alibi, untrained, layer 2, head 1", "dapev2+cable, step 1,200, layer 1, head 1",
     )  # fmt: skip
     with pytest.raises(InputError, match="captures of 20, 8 tokens cannot be compared"):
-        SideBySide.of([made[0], capture(alibi(4, 8))], 0, 0)
+        SideBySide.of([made[0], capture(alibi(4, 8))], layer=0, head=0)
     with pytest.raises(InputError, match="at least one capture"):
         SideBySide.of([])
 
@@ -269,7 +268,7 @@ def run():
 
 
 def test_strip_goes_by_step_with_one_range_a_head(run):
-    figure = Training.of(run, 0, "bias", heads=[2, 0]).draw()
+    figure = Training.of(run, "bias", 0, heads=[2, 0]).draw()
     panels = [_axes(figure, f"panel-{index}") for index in range(1, 7)]
     assert [axes.get_title() for axes in panels] == [
         f"Head {head}, step {step}" for head in (3, 1) for step in (0, 100, 200)
@@ -284,7 +283,7 @@ def test_strip_goes_by_step_with_one_range_a_head(run):
 
 def test_animation_has_a_frame_per_checkpoint_and_the_same_bytes(run, tmp_path):
     for name in ("a.gif", "b.gif"):
-        Training.of(run, 0, "bias").save(tmp_path / name)
+        Training.of(run, "bias", 0).save(tmp_path / name)
     assert (tmp_path / "a.gif").read_bytes() == (tmp_path / "b.gif").read_bytes()
     with Image.open(tmp_path / "a.gif") as film:
         assert film.n_frames == 3
@@ -297,14 +296,14 @@ def test_animation_has_a_frame_per_checkpoint_and_the_same_bytes(run, tmp_path):
 
 def test_training_refusals(run):
     with pytest.raises(InputError, match="at least 2 checkpoints, got 1"):
-        Training.of(run[:1], 0, "bias")
+        Training.of(run[:1], "bias", 0)
     with pytest.raises(InputError, match="does not say its training step"):
-        Training.of([capture(alibi(3, 16)), *run], 0, "bias")
+        Training.of([capture(alibi(3, 16)), *run], "bias", 0)
     with pytest.raises(InputError, match="captures of 8, 16, 16, 16 tokens"):
-        Training.of([capture(alibi(3, 8), step=5), *run], 0, "bias")
+        Training.of([capture(alibi(3, 8), step=5), *run], "bias", 0)
     with pytest.raises(InputError, match="two captures are of step 100"):
-        Training.of([*run, run[2]], 0, "bias")
+        Training.of([*run, run[2]], "bias", 0)
     with pytest.raises(InputError, match=r"different encodings \(alibi, cable\)"):
-        Training.of([run[0], replace(run[1], encoding="cable")], 0, "bias")
+        Training.of([run[0], replace(run[1], encoding="cable")], "bias", 0)
     with pytest.raises(InputError, match="different inputs; capture every checkpoint"):
-        Training.of([run[0], replace(run[1], tokens=run[1].tokens + 1)], 0, "bias")
+        Training.of([run[0], replace(run[1], tokens=run[1].tokens + 1)], "bias", 0)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from headscape.captures import capture_file
 from headscape.cli.app import app, main
-from headscape.data.tokenize.trained_bpe import train
+from headscape.data.tokenize.bpe import train
 from headscape.models.load import load
 from pretrained.families import FAMILIES
 

@@ -16,7 +16,7 @@ from headscape.errors import InputError
 from headscape.measures.context import context_dependence
 from headscape.models.load import load
 from headscape.plots.caption import caption
-from headscape.plots.difference import Difference
+from headscape.plots.compare import Difference
 from pretrained.families import FAMILIES, SIZES
 from pretrained.test_families import observed
 
@@ -85,7 +85,7 @@ def test_a_capture_of_sound_speaks_of_frames(tmp_path: Path) -> None:
     }
     assert shown <= labels
     assert not any("position" in label and "Positional" not in label for label in labels)
-    assert cap.row(query=7).heading.endswith("of query frame 7")
+    assert cap.row(query=7).heading.endswith("of query frame 8")
     with pytest.raises(InputError, match="not in this capture of 60 frames"):
         cap.row(query=60)
     with pytest.raises(InputError, match="captures of 60, 9 frames cannot be compared"):

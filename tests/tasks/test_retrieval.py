@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from headscape.data.tasks.retrieval import RETRIEVAL
+from headscape.data.tokenize.bpe import GPT2Tokenizer
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
-from headscape.data.tokenize.gpt2_bpe import GPT2Tokenizer
 from headscape.errors import InputError
 
 

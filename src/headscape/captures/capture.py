@@ -49,25 +49,25 @@ class Capture(CaptureData):
         """
         return capture_file.load(Path(path), layers, quantities, kind=cls)
 
-    def grid(self, layer: int = -1, quantity: str | None = None, **options: Any) -> "Grid":
+    def grid(self, quantity: str | None = None, layer: int = -1, **options: Any) -> "Grid":
         """One panel per head; options: heads, columns, width (inches), shared_scale, colormap."""
         from headscape.plots.grid import Grid
 
-        return Grid.of(self, layer, quantity, **options)
+        return Grid.of(self, quantity, layer, **options)
 
-    def curves(self, layer: int = -1, quantity: str | None = None, **options: Any) -> "Curves":
+    def curves(self, quantity: str | None = None, layer: int = -1, **options: Any) -> "Curves":
         """The quantity against distance, one small plot per head."""
         from headscape.plots.curves import Curves
 
-        return Curves.of(self, layer, quantity, **options)
+        return Curves.of(self, quantity, layer, **options)
 
     def row(
-        self, query: int | None = None, layer: int = -1, quantity: str | None = None, **options: Any
+        self, quantity: str | None = None, layer: int = -1, query: int | None = None, **options: Any
     ) -> "Row":
         """What one query (default: the last) gives to every key, all heads, with the tokens."""
         from headscape.plots.row import Row
 
-        return Row.of(self, layer, quantity, query, **options)
+        return Row.of(self, quantity, layer, query, **options)
 
     def overview(self, quantity: str | None = None, **options: Any) -> "Overview":
         """All captured layers and heads as small maps."""

@@ -82,7 +82,8 @@ def default_name(
 ) -> str:
     """Return a file name without suffix that says what a figure of this `kind` shows.
 
-    `layer` and `heads` count from 0; heads are named only where they are not all of the capture's.
+    `layer`, `heads` and `query` count from 0. Heads are named only where they are not all of the
+    capture's.
     """
     several = [captures] if isinstance(captures, CaptureData) else list(captures)
     parts = [file_name("-vs-".join(dict.fromkeys(_slug(each) for each in several)), 120)]
@@ -95,7 +96,7 @@ def default_name(
         word = "head" if len(heads) == 1 else "heads"
         parts.append(word + "-".join(str(head + 1) for head in heads))
     if query is not None:
-        parts.append(f"query{query}")
+        parts.append(f"query{query + 1}")
     return "-".join([*parts, quantity, kind])
 
 

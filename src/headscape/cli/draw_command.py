@@ -166,11 +166,11 @@ def _view(
     if kind is Kind.overview:
         return first.overview(quantity=quantity, **options)
     if kind is Kind.difference:
-        from headscape.captures.compare import compare
+        from headscape.plots.compare import compare
 
         return compare(captures[0], captures[1], quantity=quantity, **options)
     if kind is Kind.compare:
-        from headscape.plots.side_by_side import SideBySide
+        from headscape.plots.compare import SideBySide
 
         return SideBySide.of(captures, quantity=quantity, **options)
     from headscape.plots.training import Training

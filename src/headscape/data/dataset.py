@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import UInt
 
 from headscape.data.corpus.corpus import Corpus, open_corpus
-from headscape.data.corpus.document import Split
+from headscape.data.corpus.reading import Split
 from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.data.tokenize.tokenizer import Tokenizer, open_tokenizer
 from headscape.data.tokens.shards import open_shards

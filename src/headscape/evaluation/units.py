@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Bool, Int64, Integer
 
-from headscape.data.tokenize.gpt2_bpe import gpt2
+from headscape.data.tokenize.bpe import gpt2
 from headscape.data.tokenize.tokenizer import Tokenizer
 
 _SPACE = frozenset(b" \t\n\r\v\f")

@@ -11,8 +11,8 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from headscape.data.tokenize import tokenizer as ours
+from headscape.data.tokenize.bpe import gpt2
 from headscape.data.tokenize.byte_tokenizer import END_OF_TEXT
-from headscape.data.tokenize.gpt2_bpe import gpt2
 from headscape.errors import InputError
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from headscape.data.tokenize.bpe import GPT2Tokenizer
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
-from headscape.data.tokenize.gpt2_bpe import GPT2Tokenizer
 from headscape.data.tokenize.published_tokenizer import read_published
 from headscape.data.tokenize.tokenizer import Tokenizer, load_tokenizer
 from headscape.errors import InputError

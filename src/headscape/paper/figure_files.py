@@ -118,14 +118,14 @@ def _draw(figure: PaperFigure, capture: Capture, drawing: Drawing) -> None:
     layer = capture.layers[-1]
     grid = Grid.of(
         capture,
-        layer,
         figure.quantity,
+        layer,
         shared_scale=drawing.shared_scale,
         colormap=drawing.colormap,
         heading=None,
     )
     style.save(grid.draw(), drawing.out / figure.name, drawing.formats)
-    curves = Curves.of(capture, layer, figure.quantity, heading=None)
+    curves = Curves.of(capture, figure.quantity, layer, heading=None)
     style.save(curves.draw(), drawing.out / f"{figure.name}-curves", drawing.formats)
 
 

@@ -15,14 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from headscape.captures.capture_file import CaptureData
-from headscape.captures.choice import choose_heads, choose_layer, choose_quantity
-from headscape.captures.labels import default_name, head_titles, heading, quantity_words
+from headscape.captures.labels import head_titles, quantity_words
 from headscape.captures.profile import Profile
-from headscape.errors import InputError, at_least
+from headscape.errors import at_least
 from headscape.plots.colour import limits, number
 from headscape.plots.figure_layout import Layout, shape
 from headscape.plots.style import ACCENT, RULE
-from headscape.plots.view import View
+from headscape.plots.view import View, check_whole, select
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -55,36 +54,30 @@ class Curves(View):
     def of(
         cls,
         capture: CaptureData,
-        layer: int = -1,
         quantity: str | None = None,
+        layer: int = -1,
         heads: Sequence[int] | None = None,
         **options: Any,
     ) -> "Curves":
         """Return the curves of one captured layer, which must not be reduced.
 
-        `layer` and `heads` count from 0, -1 is the last. `options` are the fields above, and
-        `heading`.
+        Args:
+            capture: The capture to show.
+            quantity: content, bias, final or weights; by default what the layer shows.
+            layer: Counted from 0; -1 is the last captured layer.
+            heads: Counted from 0, -1 is the last; by default all captured heads.
+            options: The fields above, and `heading`.
         """
-        if capture.resolution is not None:
-            raise InputError(
-                f"a capture reduced to {capture.resolution} cells has no exact curve over distance;"
-                " capture a shorter sequence without --resolution."
-            )
-        layer = choose_layer(layer, capture.layers)
-        heads = choose_heads(heads, capture.heads)
-        quantity = choose_quantity(quantity, capture, layers=[layer])
-        shown: dict[str, Any] = {
-            "heading": f"{heading(capture, layer, quantity)} against distance",
-            "stem": default_name("curves", capture, quantity=quantity, layer=layer, heads=heads),
-            "label": quantity_words(quantity).capitalize(),
-            "unit": capture.unit,
-            **options,
-        }
+        check_whole(capture, "has no exact curve over distance")
+        chosen = select("curves", capture, quantity, layer, heads, note=" against distance")
+        layer, quantity, heads = chosen.layer, chosen.quantity, chosen.heads
         profile = Profile.of_blocks(
             lambda rows, cols: capture.block(layer, quantity, heads, rows, cols),
             capture.length,
             causal=capture.causal,
         )
+        label = quantity_words(quantity).capitalize()
+        shown = {"label": label, "unit": capture.unit, **chosen.named, **options}
         return cls(profile=profile, titles=head_titles(heads), **shown)
 
     def draw(self) -> Figure:

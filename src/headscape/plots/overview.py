@@ -18,7 +18,7 @@ from headscape.captures.choice import choose_heads, choose_quantity
 from headscape.captures.labels import default_name, method, quantity_words
 from headscape.errors import InputError
 from headscape.plots.colour import Scale, range_label
-from headscape.plots.coloured import Coloured
+from headscape.plots.grid import Coloured
 from headscape.plots.panel import Box, draw_bar, draw_map, draw_relative_bar
 from headscape.plots.style import (
     DPI,

@@ -22,11 +22,10 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from headscape.captures.capture_file import CaptureData
-from headscape.captures.choice import choose_heads, choose_layer, choose_quantity
-from headscape.captures.labels import default_name, head_titles, heading, position_label
+from headscape.captures.labels import head_titles, position_label
 from headscape.errors import InputError
 from headscape.plots.colour import GREY, Scale, range_label, with_range
-from headscape.plots.coloured import Coloured
+from headscape.plots.grid import Coloured
 from headscape.plots.panel import Box, draw_bar, draw_relative_bar
 from headscape.plots.style import (
     DPI,
@@ -38,6 +37,7 @@ from headscape.plots.style import (
     text_width,
     wrap,
 )
+from headscape.plots.view import check_whole, select
 
 CLOSE_UP: Final = 48
 """The most keys in the lower strip."""
@@ -64,22 +64,23 @@ class Row(Coloured):
     def of(
         cls,
         capture: CaptureData,
-        layer: int = -1,
         quantity: str | None = None,
+        layer: int = -1,
         query: int | None = None,
         heads: Sequence[int] | None = None,
         **options: Any,
     ) -> "Row":
-        """Return the row of `query` in one captured layer, which must not be reduced.
+        """Return the row of one query in one captured layer, which must not be reduced.
 
-        `query`, `layer` and `heads` count from 0, -1 is the last; by default the last query and
-        layer and all heads. `options` are the fields of `Coloured`, and `heading`.
+        Args:
+            capture: The capture to show.
+            quantity: content, bias, final or weights; by default what the layer shows.
+            layer: Counted from 0; -1 is the last captured layer.
+            query: Counted from 0; by default the last.
+            heads: Counted from 0, -1 is the last; by default all captured heads.
+            options: Fields of `Coloured`, and `heading`.
         """
-        if capture.resolution is not None:
-            raise InputError(
-                f"a capture reduced to {capture.resolution} cells has no single rows; "
-                "capture a shorter sequence without --resolution."
-            )
+        check_whole(capture, "has no single rows")
         query = -1 if query is None else query
         if not -capture.length <= query < capture.length:
             raise InputError(
@@ -87,27 +88,25 @@ class Row(Coloured):
                 f"one from 0 to {capture.length - 1}."
             )
         query %= capture.length
-        layer = choose_layer(layer, capture.layers)
-        heads = choose_heads(heads, capture.heads)
-        quantity = choose_quantity(quantity, capture, layers=[layer])
         pieces = capture.sequence.get("pieces") or [str(token) for token in capture.tokens]
+        number = query + 1
         sound = capture.unit == "frames"
-        which = f"frame {query}" if sound else f"{query} “{readable(pieces[query])}”"
-        shown: dict[str, Any] = {
-            "heading": f"{heading(capture, layer, quantity)} of query {which}",
-            "unit": capture.unit,
-            "stem": default_name(
-                "row", capture, quantity=quantity, layer=layer, heads=heads, query=query
-            ),
-            **options,
-        }
+        which = f"frame {number}" if sound else f"{number} “{readable(pieces[query])}”"
+        chosen = select(
+            "row", capture, quantity, layer, heads, query=query, note=f" of query {which}"
+        )
+        seen = slice(0, query + 1 if capture.causal else capture.length)
+        values = np.full((len(chosen.heads), capture.length), np.nan, dtype=np.float32)
+        one = slice(query, query + 1)
+        block = capture.block(chosen.layer, chosen.quantity, chosen.heads, one, seen)
+        values[:, seen] = block[:, 0]
         return cls(
-            values=_row(capture, layer, quantity, heads, query),
-            titles=head_titles(heads),
+            values=values,
+            titles=head_titles(chosen.heads),
             pieces=tuple(pieces),
             query=query,
-            weights=quantity == "weights",
-            **shown,
+            weights=chosen.quantity == "weights",
+            **{"unit": capture.unit, **chosen.named, **options},
         )
 
     def scales(self) -> list[Scale]:
@@ -221,13 +220,3 @@ def readable(piece: str) -> str:
     shown = piece.replace(" ", "␣").replace("\n", "↵")
     shown = "".join(x if font.get_char_index(ord(x)) and x.isprintable() else "�" for x in shown)
     return shown if len(shown) <= 12 else f"{shown[:11]}…"
-
-
-def _row(
-    capture: CaptureData, layer: int, quantity: str, heads: Sequence[int], query: int
-) -> Float[np.ndarray, "h s"]:
-    """Return one query's value for every key, NaN where it does not see the key."""
-    seen = slice(0, query + 1 if capture.causal else capture.length)
-    row = np.full((len(heads), capture.length), np.nan, dtype=np.float32)
-    row[:, seen] = capture.block(layer, quantity, heads, slice(query, query + 1), seen)[:, 0]
-    return row

@@ -26,8 +26,8 @@ from headscape.captures.labels import (
 )
 from headscape.errors import InputError
 from headscape.plots.colour import limits
+from headscape.plots.compare import check_comparable, same_input
 from headscape.plots.grid import Grid
-from headscape.plots.side_by_side import check_comparable, same_input
 from headscape.plots.style import FORMATS, encode
 from headscape.plots.view import View
 
@@ -60,8 +60,8 @@ class Training(View):
     def of(
         cls,
         captures: Sequence[CaptureData],
-        layer: int = -1,
         quantity: str | None = None,
+        layer: int = -1,
         heads: Sequence[int] | None = None,
         **options: Any,
     ) -> "Training":

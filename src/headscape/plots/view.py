@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from matplotlib.figure import Figure
 
+from headscape.captures.capture_file import CaptureData
+from headscape.captures.choice import choose_heads, choose_layer, choose_quantity
+from headscape.captures.labels import default_name, heading
 from headscape.errors import InputError
 from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.plots.style import FORMATS, check_width, encode
@@ -70,6 +73,46 @@ class View(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.heading or self.stem}>"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a view of one layer shows, and what it is called."""
+
+    quantity: str
+    layer: int
+    """Counted from 0, as heads are."""
+    heads: tuple[int, ...]
+    named: dict[str, Any]
+    """The view's `heading` and `stem`."""
+
+
+def select(
+    kind: str,
+    capture: CaptureData,
+    quantity: str | None,
+    layer: int,
+    heads: Sequence[int] | None,
+    *,
+    query: int | None = None,
+    note: str = "",
+) -> Selection:
+    """Return what a view of this `kind` shows of one captured layer; `note` ends its heading."""
+    layer = choose_layer(layer, capture.layers)
+    chosen = choose_heads(heads, capture.heads)
+    quantity = choose_quantity(quantity, capture, layers=[layer])
+    stem = default_name(kind, capture, quantity=quantity, layer=layer, heads=chosen, query=query)
+    named = {"heading": heading(capture, layer, quantity) + note, "stem": stem}
+    return Selection(quantity, layer, chosen, named)
+
+
+def check_whole(capture: CaptureData, why: str) -> None:
+    """Refuse a reduced capture, which `why` says something of."""
+    if capture.resolution is not None:
+        raise InputError(
+            f"a capture reduced to {capture.resolution} cells {why}; capture a shorter sequence "
+            f"without a resolution."
+        )
 
 
 def targets(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from headscape.data.corpus.document import SPLITS, Document
+from headscape.data.corpus.reading import SPLITS, Document
 from headscape.errors import InputError
 
 COMMIT = re.compile(r"[0-9a-f]{40}")

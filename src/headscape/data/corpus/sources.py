@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headscape.data.corpus.document import Document
-from headscape.data.corpus.reading import is_text_name, read_documents
+from headscape.data.corpus.reading import Document, is_text_name, read_documents
 from headscape.errors import InputError
 from headscape.io.system_errors import reason, reporting
 

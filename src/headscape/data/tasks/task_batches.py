@@ -1,4 +1,4 @@
-"""Batches of a task's examples, with the interface of text/tokens/batches.py.
+"""Batches of a task's examples, with the interface of tokens/batches.py.
 
     windows(step, count, length, rows)  int64 [rows, length + 1]
     weights(windows)                    float32 [rows, length], factor on the loss of a prediction

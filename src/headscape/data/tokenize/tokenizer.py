@@ -17,10 +17,9 @@ import numpy as np
 from jaxtyping import Integer, UInt
 
 from headscape.data.corpus.corpus import Corpus
+from headscape.data.tokenize.bpe import GPT2Tokenizer, TrainedBPE, trained_on
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
-from headscape.data.tokenize.gpt2_bpe import GPT2Tokenizer
 from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
-from headscape.data.tokenize.trained_bpe import TrainedBPE, trained_on
 from headscape.errors import InputError
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from headscape.data.corpus.document import Document, Split
+from headscape.data.corpus.reading import Document, Split
 
 JOB_CHARACTERS = 1_000_000
 CUT = re.compile(r"(?<=\S\n)(?=\S)")

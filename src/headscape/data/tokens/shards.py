@@ -24,10 +24,9 @@ import numpy as np
 from jaxtyping import UInt
 
 from headscape.data.corpus.corpus import Corpus
-from headscape.data.corpus.document import SPLITS, Split
+from headscape.data.corpus.reading import SPLITS, Split
 from headscape.data.tokenize.tokenizer import Tokenizer
-from headscape.data.tokens.workers import token_dtype
-from headscape.data.tokens.writing import Side, write_sides
+from headscape.data.tokens.writing import Side, token_dtype, write_sides
 from headscape.errors import InputError
 from headscape.io.atomic import write_text
 from headscape.io.json_file import parse_json

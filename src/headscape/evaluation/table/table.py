@@ -29,8 +29,7 @@ from headscape.evaluation.table.table_row import Quantity, Row, known_quantity
 from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.io.table_text import csv_text
 from headscape.io.terminal import printable
-from headscape.plots.depths import Depths
-from headscape.plots.lengths import Lengths
+from headscape.plots.lengths import Depths, Lengths
 from headscape.plots.style import save as save_figure
 
 STEMS = ("evaluation", "tasks", "positions", "passkey", "needle")

@@ -8,8 +8,7 @@ from headscape.data.tasks import task
 from headscape.evaluation.table.layout import Cell
 from headscape.evaluation.table.notes import SHARES
 from headscape.evaluation.table.table_row import Quantity, Row
-from headscape.plots.depths import Depths
-from headscape.plots.lengths import Lengths, Line
+from headscape.plots.lengths import Depths, Lengths, Line
 
 
 def against_length(rows: Sequence[Row], quantity: Quantity) -> Lengths:
