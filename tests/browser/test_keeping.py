@@ -82,6 +82,24 @@ def test_a_link_restores_everything(open_page: Open) -> None:
     assert np.array_equal(again.pixels(), opened.pixels())
 
 
+def test_a_link_to_what_is_not_there_says_what_was_left_out(open_page: Open) -> None:
+    state = {
+        "quantity": "speed",
+        "layer": 7,
+        "view": {"query": 5000, "key": 0, "span": 40},
+        "overview": {"measure": "explained by distance", "order": "rising"},
+    }
+    opened = open_page([capture("cable")], state)
+    opened.settle()
+    told = opened.page.locator("[role=alert]").inner_text()
+    for part in ('quantity = "speed"', "layer = 7", '"query":5000', "explained by distance"):
+        assert part in told
+    assert opened.state()["overview"] == {
+        "measure": "", "order": "rising", "least": None, "greatest": None,
+    }  # fmt: skip
+    assert "view" not in opened.state()
+
+
 def test_pictures(open_page: Open) -> None:
     opened = head(open_page)
     png = Image.open(io.BytesIO(opened.download("PNG")))

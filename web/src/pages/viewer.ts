@@ -4,6 +4,7 @@ import { Capture } from "../core/capture.ts";
 import { checkHeader, type Header, readPack } from "../core/pack.ts";
 import { DEFAULT, difference, readState, type State, Store } from "../core/state.ts";
 import { Engine } from "../engine/engine.ts";
+import { measuresOf } from "../engine/measures.ts";
 import { Profiles } from "../engine/profiles.ts";
 import { Rows } from "../engine/rows.ts";
 import { Tiles } from "../engine/tiles.ts";
@@ -150,6 +151,13 @@ export class Viewer implements App {
     if (state.locked && (state.locked.query >= capture.length || state.locked.key >= capture.length))
       patch.locked = null;
     if (!this.captures.has(state.other) && state.other) Object.assign(patch, { other: "", compare: "off" });
+    const { view } = state,
+      length = Math.max(capture.length, this.captures.get(state.other)?.length ?? 0),
+      outside = (first: number, span: number) => first >= length || first + span <= 0;
+    if (view && (outside(view.query, view.span) || outside(view.key, view.span))) patch.view = null;
+    const { measure } = state.overview;
+    if (measure && !measuresOf(capture).some(({ name }) => name === measure))
+      patch.overview = { ...state.overview, measure: "" };
     if (tell) {
       const asked = Object.keys(patch).filter(
         (name) => JSON.stringify(state[name as keyof State]) !== JSON.stringify(DEFAULT[name as keyof State]),
