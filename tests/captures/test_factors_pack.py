@@ -102,12 +102,9 @@ def test_a_file_cut_short_while_open_is_told(
 def read_bytes(data: bytes) -> tuple[dict[str, object], dict[str, np.ndarray]]:
     """The header and arrays, read with safetensors' own reader."""
     (size,) = struct.unpack("<Q", data[:8])
-    metadata = json.loads(data[8 : 8 + size])["__metadata__"]
+    header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["headscape"])
     arrays = safetensors.numpy.load(data)
-    same = json.loads(metadata.get("same", "{}"))
-    return json.loads(metadata["headscape"]), arrays | {
-        name: arrays[twin] for name, twin in same.items()
-    }
+    return header, arrays | {name: arrays[twin] for name, twin in header.pop("same", {}).items()}
 
 
 @pytest.mark.parametrize("name", ["cable", "rope", "fire", "dapev2+kerple"])

@@ -139,7 +139,7 @@ function packOf(
   same?: Record<string, string>,
 ): Uint8Array<ArrayBuffer> {
   const out = new Uint8Array(8000);
-  const metadata = { headscape: JSON.stringify(header), ...(same ? { same: JSON.stringify(same) } : {}) };
+  const metadata = { headscape: JSON.stringify(same ? { ...header, same } : header) };
   const entries: Record<string, unknown> = { __metadata__: metadata };
   let offset = 0;
   for (const { name, dtype, shape, data } of arrays.toSorted(

@@ -1,7 +1,7 @@
 """A pack as safetensors bytes: what a page contains and a host sends to the browser.
 
-The metadata has two JSON texts: `headscape`, the header, and `same`, names of arrays that have the
-bytes of another array (CABLE's sums of queries and of keys).
+The header is JSON in the file's metadata. Its field `same` names arrays that have the bytes of
+another array (CABLE's sums of queries and of keys).
 
 A capture without log-sum-exp gets one here. q and k may be written in float16. The log-sum-exp is
 then computed anew from what is written, so that every row of weights still sums to 1; it, running
@@ -45,14 +45,18 @@ def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:
     }
     same = {a: b for a, b in twins.items() if np.array_equal(arrays[a], arrays[b])}
     written = {name: value for name, value in arrays.items() if name not in same}
-    return safetensors_bytes({"headscape": header, "same": same}, written)
+    return safetensors_bytes({**header, "same": same}, written)
 
 
-def safetensors_bytes(texts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Safetensors bytes with JSON texts as metadata."""
+def safetensors_bytes(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Safetensors bytes with a header as their one metadata text, `headscape`.
+
+    One text, because safetensors writes several in no fixed order and equal pages should be equal.
+    """
     # Escaped to ASCII: a token's text may contain half of a surrogate pair, which UTF-8 cannot.
-    metadata = {name: json.dumps(text, allow_nan=False) for name, text in texts.items()}
-    return save({name: np.ascontiguousarray(value) for name, value in arrays.items()}, metadata)
+    text = json.dumps(header, allow_nan=False)
+    contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+    return save(contiguous, {"headscape": text})
 
 
 def _with_lse(pack: Pack) -> dict[str, np.ndarray]:

@@ -106,7 +106,7 @@ def atlas_page(measured: HeadMeasures, viewer: str | None = None) -> str:
     """Return the atlas as one page; `viewer` is the address of a viewer page to link heads to."""
     title = str(measured.about["model"])
     header = {**atlas_header(measured), "viewer": viewer}
-    data = safetensors_bytes({"headscape": header}, atlas_arrays(measured))
+    data = safetensors_bytes(header, atlas_arrays(measured))
     return page_of("atlas", [(title, data)], f"Atlas of {title}")
 
 

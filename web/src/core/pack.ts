@@ -92,25 +92,18 @@ export function asBytes(given: ArrayBuffer | ArrayBufferView): Uint8Array<ArrayB
   return bytes.byteOffset % 16 ? bytes.slice() : bytes;
 }
 
-/** The JSON texts in the file's metadata. */
-interface Metadata {
-  headscape: string;
-  /** Arrays that have the bytes of another: name to name. */
-  same?: string;
-}
-
 interface Entry {
   dtype: string;
   shape: number[];
   data_offsets: [number, number];
 }
 
-function directory(bytes: Uint8Array<ArrayBuffer>): { start: number; metadata: Metadata; entries: [string, Entry][] } {
+function directory(bytes: Uint8Array<ArrayBuffer>): { start: number; text: string; entries: [string, Entry][] } {
   try {
     const size = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
     const { __metadata__: metadata, ...entries } = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + size)));
     if (typeof metadata?.headscape !== "string") throw new Error("no description");
-    return { start: 8 + size, metadata, entries: Object.entries(entries as Record<string, Entry>) };
+    return { start: 8 + size, text: metadata.headscape, entries: Object.entries(entries as Record<string, Entry>) };
   } catch {
     throw new Error("these bytes are not a headscape pack: they do not start with a safetensors header of ours");
   }
@@ -125,7 +118,7 @@ export function readPack(given: ArrayBuffer | ArrayBufferView): { header: Header
 /** Return the header and arrays in a pack's bytes. */
 export function readArrays(given: ArrayBuffer | ArrayBufferView): { header: unknown; arrays: Map<string, Stored> } {
   const bytes = asBytes(given),
-    { start, metadata, entries } = directory(bytes);
+    { start, text, entries } = directory(bytes);
   const arrays = new Map<string, Stored>();
   for (const [name, { dtype, shape, data_offsets: at }] of entries) {
     const Type = TYPES[dtype];
@@ -134,11 +127,13 @@ export function readArrays(given: ArrayBuffer | ArrayBufferView): { header: unkn
     const data = new Type(bytes.buffer, bytes.byteOffset + start + at[0], (at[1] - at[0]) / Type.BYTES_PER_ELEMENT);
     arrays.set(name, { shape, data });
   }
-  for (const [name, twin] of Object.entries(JSON.parse(metadata.same ?? "{}") as Record<string, string>)) {
+  // Arrays that have the bytes of another: name to name.
+  const { same = {}, ...header } = JSON.parse(text) as { same?: Record<string, string> };
+  for (const [name, twin] of Object.entries(same)) {
     const stored = arrays.get(twin);
     if (stored) arrays.set(name, stored);
   }
-  return { header: JSON.parse(metadata.headscape), arrays };
+  return { header, arrays };
 }
 
 /** Return the header, or say why this viewer cannot read it. */
