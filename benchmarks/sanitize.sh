@@ -24,9 +24,9 @@ for set in avx512 avx2 portable; do
     echo "sanitizers: $set"
     HEADSCAPE_LIBRARY=$library HEADSCAPE_NATIVE=$set ASAN_OPTIONS=detect_leaks=0 \
         LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" \
-        "$PYTHON" -m pytest tests/attention/test_native.py tests/attention/test_native_calls.py \
-        tests/attention/test_native_sticks.py tests/attention/test_decode.py \
-        tests/attention/test_cells.py -q -p no:cacheprovider \
+        "$PYTHON" -m pytest tests/kernels/test_native.py tests/kernels/test_native_calls.py \
+        tests/kernels/test_native_sticks.py tests/kernels/test_decode.py \
+        tests/kernels/test_cells.py -q -p no:cacheprovider \
         -k "not thousand and not long_sums and not registered"
 done
 

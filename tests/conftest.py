@@ -34,7 +34,7 @@ install_import_hook(
     "beartype.beartype",
 )
 
-CHECKED = {"attention", "encodings", "gpt2"}
+CHECKED = {"kernels", "encodings", "gpt2"}
 """Folders whose tests check shapes. Elsewhere the same functions run without the checks, which take
 four tenths of a property test's time."""
 

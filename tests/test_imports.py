@@ -168,14 +168,16 @@ def test_the_table_has_no_circle() -> None:
 
 @pytest.mark.parametrize("folder", FORBIDDEN)
 def test_what_a_folder_does_without(folder: str) -> None:
-    for path in FILES:
-        if unit(path) == folder:
-            packages = {name.split(".")[0] for name in imported(path)}
-            assert not packages & FORBIDDEN[folder], path
+    inside = [path for path in FILES if unit(path) == folder]
+    assert inside
+    for path in inside:
+        packages = {name.split(".")[0] for name in imported(path)}
+        assert not packages & FORBIDDEN[folder], path
 
 
 @pytest.mark.parametrize("folder", SHARED)
 def test_neighbours_do_not_import_one_another(folder: str) -> None:
+    assert SHARED[folder] | GATHERS[folder] <= {path.stem for path in (ROOT / folder).glob("*.py")}
     for path in (ROOT / folder).glob("*.py"):
         if path.stem in GATHERS[folder]:
             continue

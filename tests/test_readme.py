@@ -59,6 +59,10 @@ def test_every_make_target_exists() -> None:
         assert (ROOT / f"{module.replace('.', os.sep)}.py").is_file(), module
 
 
+def test_commands_are_found_in_the_readme() -> None:
+    assert {"capture", "draw", "measure", "view"} <= {name for name, _ in COMMAND.findall(README)}
+
+
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
 def test_every_link_leads_somewhere(path: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):

@@ -1,6 +1,6 @@
 """Long commands stopped at random moments, twenty times each, and then left to finish.
 
-    python -m commands.interruptions [--times 20] [train capture evaluate figures]   (from tests/)
+    python -m cli.interruptions [--times 20] [train capture evaluate figures]   (from tests/)
 
 Each command first runs undisturbed. Then it is started again and again in a new folder and stopped,
 in turn by SIGINT, SIGTERM and SIGKILL, after a random part of the time that it took; the last start
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
-import headscape.cli
+from headscape.cli import app
 from headscape.training.loop import metrics
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -96,7 +96,7 @@ def start(words: list[str], log: Path) -> int:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
         sys.argv = ["headscape", *words]
-        headscape.cli.main()
+        app.main()
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1

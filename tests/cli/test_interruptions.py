@@ -1,4 +1,4 @@
-"""Every long command, stopped twenty times at random moments, gives the same files in the end."""
+"""Every long command, stopped at random moments, gives the same files in the end."""
 
 import subprocess
 import sys
@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "times", [pytest.param(6, marks=pytest.mark.kills), pytest.param(20, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("command", ["train", "capture", "evaluate", "figures"])
-def test_twenty_interruptions_change_nothing(command: str) -> None:
-    script = [sys.executable, "-m", "commands.interruptions", command]
+def test_interruptions_change_nothing(command: str, times: int) -> None:
+    script = [sys.executable, "-m", "cli.interruptions", "--times", str(times), command]
     done = subprocess.run(
         script, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert f"{command}: 20 interruptions" in done.stdout
+    assert f"{command}: {times} interruptions" in done.stdout
     assert "left []" in done.stdout

@@ -8,24 +8,21 @@ changes its shape, dtype or numbers, gets a different name or is left out. Exits
 raised anything but InputError, said more than one line or took longer than 20 s.
 """
 
-import argparse
 import contextlib
 import copy
 import io
 import os
 import random
-import sys
 import tempfile
 import time
-import traceback
 import warnings
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from typer.main import get_command
 
+from fuzz.loop import main
 from fuzz.readers import CAPTURED, DESCRIBED, KIND, MAPS, write_checked
 from headscape.cli.app import app
 from headscape.errors import InputError
@@ -187,29 +184,11 @@ def _call(words: list[str], folder: Path) -> None:
         os.chdir(before)
 
 
-def main() -> None:
-    """Use seeds, print what came of them and every one that failed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--inputs", type=int, default=2_000)
-    parser.add_argument("--first", type=int, default=0)
-    args = parser.parse_args()
-    counts, failed = Counter[str](), Counter[str]()
-    for seed in range(args.first, args.first + args.inputs):
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                counts[one(seed, Path(folder))] += 1
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
-                frames = traceback.extract_tb(error.__traceback__)
-                own = [each for each in frames if "/headscape/" in each.filename] or frames
-                where = f"{Path(own[-1].filename).name}:{own[-1].lineno}"
-                kind = f"{type(error).__name__} in {where}"
-                failed[kind] += 1
-                if failed[kind] == 1:
-                    sys.stdout.write(f"seed {seed}: {kind}: {ascii(str(error))[:200]}\n")
-                    sys.stdout.flush()
-    sys.stdout.write(f"captures: {dict(counts)}; findings: {dict(failed)}\n")
-    sys.exit(1 if failed else 0)
+def check(seed: int) -> str:
+    """Use the file of a seed in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        return one(seed, Path(folder))
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"captures": check})

@@ -7,12 +7,8 @@ softcap, sinks, every bias and mixing encoding, one to five threads: attention w
 one query against a cache, scores reduced to cells. Exits with 1 if any differs from the definition.
 """
 
-import argparse
 import itertools
 import random
-import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -21,6 +17,7 @@ import numpy as np
 import torch
 from torch.nn.functional import leaky_relu
 
+from fuzz.loop import main
 from headscape.call import definition
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions
@@ -153,27 +150,5 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def main() -> None:
-    """Check seeds, print what was tried and every seed that failed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--inputs", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=3600)
-    args = parser.parse_args()
-    until, tried, failed = time.monotonic() + args.seconds, Counter[str](), 0
-    for seed in range(args.first, args.first + args.inputs):
-        try:
-            tried[one(seed)] += 1
-        except AssertionError as error:
-            failed += 1
-            said = " ".join(str(error).split())[:200]
-            sys.stdout.write(f"seed {seed}: {said}\n")
-        if time.monotonic() > until:
-            break
-    counts = ", ".join(f"{name} {count:,}" for name, count in tried.items())
-    sys.stdout.write(f"kernels: {counts}; {failed} differ from the definition\n")
-    sys.exit(1 if failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"kernels": one}, inputs=10_000)

@@ -7,15 +7,12 @@ passes, packed documents and passes over a cache in chunks of any size, in float
 `auto` chooses. Exits with 1 if any differs from the definition.
 """
 
-import argparse
 import copy
 import random
-import sys
-import time
-from collections import Counter
 
 import torch
 
+from fuzz.loop import main
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
 from headscape.properties.cases import SUBJECTS
@@ -78,27 +75,5 @@ def one(seed: int) -> str:
     return kind
 
 
-def main() -> None:
-    """Check seeds, print what was tried and every seed that failed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--inputs", type=int, default=2000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=3600)
-    args = parser.parse_args()
-    until, tried, failed = time.monotonic() + args.seconds, Counter[str](), 0
-    for seed in range(args.first, args.first + args.inputs):
-        try:
-            tried[one(seed)] += 1
-        except Exception as error:  # noqa: BLE001 - a pass that raises is a finding too
-            failed += 1
-            said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            sys.stdout.write(f"seed {seed}: {said}\n")
-        if time.monotonic() > until:
-            break
-    counts = ", ".join(f"{name} {count:,}" for name, count in tried.items())
-    sys.stdout.write(f"models: {counts}; {failed} differ from the definition\n")
-    sys.exit(1 if failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, {"models": one})

@@ -12,22 +12,19 @@ Every seed is an input of its own. Exits with 1 if weights differ, if anything b
 raised, or if an input takes over 30 s.
 """
 
-import argparse
 import atexit
 import copy
 import json
 import os
 import random
 import shutil
-import sys
 import tempfile
 import time
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +35,7 @@ import torch
 import transformers
 
 import headscape as hs
+from fuzz.loop import main
 from headscape.call.definition import scores
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
@@ -325,33 +323,15 @@ def one(name: str, seed: int) -> tuple[str, str | None]:
     return ended, None
 
 
-def main() -> None:
-    """Try seeds, print how they ended and every finding."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("checks", nargs="*", default=list(CHECKS))
-    parser.add_argument("--inputs", type=int, default=2_000, help="Of each check.")
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=3600, help="Most seconds per check.")
-    args = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    findings = 0
-    for name in args.checks:
-        until, counts = time.monotonic() + args.seconds, Counter[str]()
-        for seed in range(args.first, args.first + args.inputs):
-            ended, found = one(name, seed)
-            counts[ended] += 1
-            if found is not None:
-                findings += 1
-                sys.stdout.write(f"{name} seed {seed}: {found}\n")
-                sys.stdout.flush()
-            if time.monotonic() > until:
-                break
-        told = ", ".join(f"{ended} {count:,}" for ended, count in counts.most_common())
-        sys.stdout.write(f"{name}: {counts.total():,} inputs, {told}\n")
-    sys.stdout.write(f"published models: {findings} findings\n")
-    sys.exit(1 if findings else 0)
+def check(name: str, seed: int) -> str:
+    """Try an input; return how it ended and raise what was found."""
+    ended, found = one(name, seed)
+    if found is not None:
+        raise AssertionError(found)
+    return ended
 
 
 if __name__ == "__main__":
-    main()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    main(__doc__, {name: partial(check, name) for name in CHECKS})

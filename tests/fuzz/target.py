@@ -11,13 +11,13 @@ import shutil
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
 
 import atheris
 
 with atheris.instrument_imports(include=["headscape"]):
     from fuzz import readers
+from fuzz.loop import kind
 
 SLOW = 5.0
 """Seconds that an input may take."""
@@ -51,7 +51,7 @@ class Fuzzer:
         try:
             self.right += readers.read(self.name, data, folder)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is a finding
-            self.find(_kind(error), data)
+            self.find(kind(error), data)
         if time.perf_counter() - started > SLOW:
             self.find("slow", data)
         if _peak() - self.peak > MEMORY:
@@ -74,14 +74,6 @@ class Fuzzer:
         """Write the report."""
         facts = {"inputs": self.count, "right": self.right, "found": self.found}
         self.report.write_text(json.dumps(facts))
-
-
-def _kind(error: BaseException) -> str:
-    frames = [
-        each for each in traceback.extract_tb(error.__traceback__) if "/headscape/" in each.filename
-    ]
-    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
-    return f"{type(error).__name__} in {where}"
 
 
 def _peak() -> int:

@@ -8,19 +8,16 @@ viewer failed, one that cannot be read back, and one that takes over SLOW second
 there is any.
 """
 
-import argparse
 import asyncio
 import json
 import random
-import sys
 import time
-import traceback
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+from fuzz.loop import main
 from headscape.errors import InputError
 from headscape.viewer.serve import Server
 from headscape.viewer.viewer_answers import Answers
@@ -145,25 +142,6 @@ def check(app: Application, seed: int) -> str:
     return "refused"
 
 
-def main() -> None:
-    """Fuzz and print what the messages got."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--inputs", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0)
-    args = parser.parse_args()
-    kinds: Counter[str] = Counter()
-    findings = 0
-    with application() as app:
-        for seed in range(args.first, args.first + args.inputs):
-            try:
-                kinds[check(app, seed)] += 1
-            except Exception:  # noqa: BLE001 - whatever it is, it is a finding
-                findings += 1
-                sys.stderr.write(f"seed {seed}: {message_bytes(seed)!r}\n{traceback.format_exc()}")
-    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    sys.stdout.write(f"{args.inputs} messages: {counts}; findings: {findings}\n")
-    sys.exit(1 if findings else 0)
-
-
 if __name__ == "__main__":
-    main()
+    with application() as app:
+        main(__doc__, {"viewer messages": lambda seed: check(app, seed)}, inputs=10_000)

@@ -1,6 +1,7 @@
 """The files around the package say the same: version, licence, commands."""
 
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 import headscape
+from headscape.kernels.native import adapter
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -48,7 +50,17 @@ def test_the_workflow_and_ci_run_the_readmes_test_command() -> None:
     assert "make test" in [step.get("run") for step in job["steps"]]
     oldest = PROJECT["requires-python"].removeprefix(">=")
     assert job["strategy"]["matrix"]["python"][0] == oldest
-    assert (ROOT / ".ci/run").read_text().splitlines()[-1] == "make test"
+    run = (ROOT / ".ci/run").read_text()
+    [parts] = re.findall(r"for part in (.+); do", run)
+    assert parts.split()[0] == "test"
+    assert 'make "$part"' in run
+    for part in parts.split():
+        assert re.search(rf"^{part}:", MAKEFILE, re.MULTILINE), part
+    markers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]
+    for line in markers["ini_options"]["markers"]:
+        [target] = re.findall(r"run by `make ([a-z-]+)`", line)
+        assert f"-m {line.partition(':')[0]}" in made(target), line
+        assert (target in parts.split()) == (target not in ("test-slow", "test-pretrained")), line
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
@@ -68,6 +80,12 @@ def test_every_target_can_be_made() -> None:
 def test_the_figures_do_not_install_the_test_tools() -> None:
     assert "['optional-dependencies']" not in made("figures")
     assert "['optional-dependencies']['test']" in made("test")
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+def test_the_kernel_is_built_where_there_is_a_compiler() -> None:
+    """Without it some 900 tests of the kernels are skipped."""
+    assert adapter.available() is None
 
 
 def test_torch_is_pinned_by_the_constraints_alone() -> None:

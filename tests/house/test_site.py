@@ -66,7 +66,9 @@ def test_no_page_fetches_from_the_network(site: Path) -> None:
         fetched = Fetched(page.read_text()).addresses
         assert fetched, page.name
         assert not [address for address in fetched if external(address)], page.name
-    for sheet in site.rglob("*.css"):
+    sheets = list(site.rglob("*.css"))
+    assert sheets
+    for sheet in sheets:
         found = re.findall(r"(?:url\(|@import )\s*['\"]?([^)'\";]+)", sheet.read_text())
         assert not [address for address in found if external(address)], sheet.name
 

@@ -45,8 +45,8 @@ def test_gradient_checkpointing(name: str, encoding: str | None) -> None:
     ("backend", "encoding"),
     [
         ("eager", None),
-        pytest.param("inductor", None, marks=pytest.mark.slow),
-        pytest.param("inductor", "cable", marks=pytest.mark.slow),
+        pytest.param("inductor", None, marks=pytest.mark.compiled),
+        pytest.param("inductor", "cable", marks=pytest.mark.compiled),
     ],
 )
 def test_compiled(backend: str, encoding: str | None) -> None:

@@ -100,7 +100,7 @@ def test_flex_gradients_reach_what_is_learned(name: str) -> None:
         torch.testing.assert_close(mine, true, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.slow
+@pytest.mark.compiled
 @quiet
 @pytest.mark.parametrize("name", ["alibi", "nope"])
 def test_flex_compiled_equals_the_definition_at_several_lengths(name: str) -> None:

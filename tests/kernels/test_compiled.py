@@ -33,16 +33,8 @@ print("compiled", torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 @pytest.mark.skipif(adapter.available() is not None, reason=str(adapter.available()))
-@pytest.mark.parametrize(
-    "name",
-    [
-        "alibi",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("cable", "fire", "dapev2+kerple")
-        ),
-    ],
-)
+@pytest.mark.compiled
+@pytest.mark.parametrize("name", ["alibi", "cable", "fire", "dapev2+kerple"])
 def test_a_compiled_model_takes_the_same_step(name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, name], capture_output=True, text=True, check=False

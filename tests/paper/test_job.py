@@ -26,7 +26,7 @@ from headscape.training import Run
 from paper.conftest import Settings
 from viewer.test_page import packs_of
 
-TICKS = Path(__file__).parents[1] / "figures" / "figure_ticks.json"
+TICKS = Path(__file__).parents[1] / "plots" / "figure_ticks.json"
 
 pytestmark = pytest.mark.xdist_group("figures")  # one worker makes the eight figures, once
 
@@ -156,10 +156,10 @@ def fox(tiny: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_page_has_the_order_that_was_asked_for(tmp_path: Path) -> None:
+def test_the_page_has_the_order_that_was_asked_for(tmp_path: Path, tiny: Settings) -> None:
     names = ["sandwich", "fox", "bam"]
     page = hs.paper_figures(
-        names, out=tmp_path, untrained=True, length=16, formats=("png",), processes=1
+        names, out=tmp_path, untrained=True, length=16, formats=("png",), processes=1, **tiny
     )
     assert re.findall(r'<li><a href="#extra-([a-z]+)"', page.read_text()) == names
 

@@ -15,7 +15,7 @@ from paper.conftest import Settings
 
 WORKER = Path(__file__).with_name("figures_worker.py")
 
-pytestmark = pytest.mark.xdist_group("figures")  # not beside the other figures' processes
+pytestmark = pytest.mark.kills
 
 
 def started(tmp_path: Path, tiny: Settings) -> "subprocess.Popen[str]":

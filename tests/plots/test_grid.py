@@ -54,7 +54,9 @@ def test_panels_of_figure_12(figure_12):
 
 def test_colour_bar_rule_is_matplotlibs_own_on_a_tall_bar():
     figure = Grid.of(capture(alibi(12, 512)), "bias", 0).draw()
-    for axes in _bars(figure):
+    bars = _bars(figure)
+    assert len(bars) == 12
+    for axes in bars:
         rule = axes.yaxis.get_major_locator()
         assert isinstance(rule, MaxNLocator)
         # Intervals for which matplotlib finds room by itself; it never takes more than nine.

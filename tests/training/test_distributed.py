@@ -13,7 +13,7 @@ from headscape.training.config import config_file
 from headscape.training.loop import metrics
 from training.conftest import Make
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.processes
 WORKER = Path(__file__).with_name("worker.py")
 
 

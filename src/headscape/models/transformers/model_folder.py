@@ -98,7 +98,7 @@ def checked_folder(folder: Path) -> Iterator[ModelFiles]:
 @contextmanager
 def checked_gguf(path: Path) -> Iterator[ModelFiles]:
     """Yield a GGUF file, which may state no more layers than it has tensors."""
-    from gguf import GGUFReader  # type: ignore[import-not-found]
+    from gguf import GGUFReader
 
     with explained(path, "is not a GGUF file that can be read"):
         reader = GGUFReader(path)
