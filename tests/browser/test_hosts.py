@@ -73,13 +73,14 @@ def test_a_short_capture_is_shown_in_tiles(
         opened.settle()
         measures = answers.served["p0"].tiles.pack.header["measures"]
         assert measures[0]["name"] == "position_share"
-        expected = sorted((f"{x:.2f}" for row in measures[0]["values"] for x in row), reverse=True)
+        values = sorted((x for row in measures[0]["values"] for x in row), reverse=True)
+        expected = [format(x, measures[0]["form"]) for x in values]
         assert opened.page.locator(".card .value").all_inner_texts() == expected
         assert (opened.pixels(".card canvas")[..., 3] > 0).any()  # thumbnails are painted
         opened.page.locator('.card[data-layer="1"][data-head="2"]').click()
         opened.settle()
         row = opened.page.locator('tr[data-measure="position_share"] td')
-        assert row.inner_text() == f"{measures[0]['values'][1][2]:.2f}"
+        assert row.inner_text() == format(measures[0]["values"][1][2], measures[0]["form"])
         x, y = opened.cell(60, 20)
         opened.page.mouse.click(x, y)
         opened.page.wait_for_function(
