@@ -15,8 +15,8 @@ from pathlib import Path
 
 from headscape.data.dataset import default_cache
 from headscape.evaluation.evaluate import evaluate
+from headscape.evaluation.row import Row
 from headscape.evaluation.table import Table
-from headscape.evaluation.table.table_row import Row
 from headscape.gpt2.model_config import Scale
 from headscape.io import atomic
 from headscape.models.load import load
@@ -151,6 +151,10 @@ how they change with the length. The start of the held-out text is scored.
 
 {table.to_markdown()}
 ![Perplexity against length](results.svg)
+
+No number on this page has an interval over windows: ± is the standard deviation over seeds. The
+files that `evaluate` writes have one, since this version the expanded percentile interval
+([evaluation.md](evaluation.md#quantities)).
 
 ## Growth past the training length, beside the paper's
 

@@ -29,8 +29,8 @@ from benchmarks.results import (
 )
 from headscape.data.dataset import default_cache
 from headscape.evaluation.evaluate import evaluate
+from headscape.evaluation.row import Row
 from headscape.evaluation.table import Table
-from headscape.evaluation.table.table_row import Row
 from headscape.io import atomic
 from headscape.models.load import load
 from headscape.training import preset, train

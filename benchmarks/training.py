@@ -30,10 +30,10 @@ from benchmarks.timing import ratios, times
 from headscape.data.tokens.batches import Batches
 from headscape.gpt2 import GPT2
 from headscape.training import TrainConfig, preset
-from headscape.training.distributed.parallel import clip_gradients
-from headscape.training.distributed.world import World
-from headscape.training.loop.optim import Optimizer
-from headscape.training.loop.step import Learner
+from headscape.training.optim import Optimizer
+from headscape.training.parallel import clip_gradients
+from headscape.training.step import Learner
+from headscape.training.world import World
 
 SHAPES = {"nano": (4, 512, 1024), "small": (1, 512, 50_304)}
 """Windows, tokens in each, vocabulary."""
@@ -64,11 +64,11 @@ class Plain(nn.Module):
 
     def __init__(self, config: TrainConfig, vocabulary: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, config.width)
+        self.tokens = nn.Embedding(vocabulary, config.model.width)
         self.blocks = nn.ModuleList(
-            PlainBlock(config.width, config.heads) for _ in range(config.layers)
+            PlainBlock(config.model.width, config.model.heads) for _ in range(config.model.layers)
         )
-        self.norm = nn.LayerNorm(config.width)
+        self.norm = nn.LayerNorm(config.model.width)
         nn.init.normal_(self.tokens.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Plain(nn.Module):
 
 
 def ours(config: TrainConfig, vocabulary: int) -> Step:
-    model = GPT2(config.model(vocabulary))
+    model = GPT2(config.model_for(vocabulary))
     learner = Learner(config=config, world=World(), model=model, module=model)
     optimiser = Optimizer(model, config)
 
@@ -112,9 +112,9 @@ def theirs(config: TrainConfig, vocabulary: int, attention: str = "sdpa") -> Ste
         GPT2Config(
             vocab_size=vocabulary,
             n_positions=config.context_length,
-            n_embd=config.width,
-            n_layer=config.layers,
-            n_head=config.heads,
+            n_embd=config.model.width,
+            n_layer=config.model.layers,
+            n_head=config.model.heads,
             resid_pdrop=0.0,
             embd_pdrop=0.0,
             attn_pdrop=0.0,

@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "captures": {"call", "encodings", "kernels", "models"},
     "measures": {"call", "captures", "data", "encodings", "kernels", "models"},
     "plots": {"captures", "measures", "models"},
-    "evaluation": {"data", "models", "plots"},
+    "evaluation": {"data", "measures", "models", "plots"},
     "viewer": {"captures", "measures", "models"},
     "huggingface": {
         "call", "data", "encodings", "evaluation", "gpt2", "kernels", "models", "training",

@@ -26,7 +26,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 from headscape.cli import app
-from headscape.training.loop import metrics
+from headscape.training import metrics
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 TEXT = "".join(f"line {n} of {n % 7} things and {n % 11} more\n" for n in range(4000))

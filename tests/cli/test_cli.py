@@ -21,6 +21,7 @@ from headscape.encodings import ENCODINGS
 from headscape.encodings.layer_schedule import parse
 from headscape.encodings.shipped_schedules import SHIPPED
 from headscape.errors import InputError
+from headscape.training.config import NAMES, PRESETS
 
 COMMANDS = (
     "figures", "encodings", "train", "generate", "capture", "draw", "measure", "view",
@@ -135,7 +136,7 @@ def test_a_schedule_lists_its_layers(call) -> None:
     assert re.search(r"layer 6 +rope +base = 1000000.0\n", text)
     assert "a multiple of 6" in text
     text = call("encodings", "cohere2:window=64").output
-    assert text.startswith("cohere2:window=64  Cohere 2\npattern: rope:window=4096*3,nope\n")
+    assert text.startswith("cohere2:window=64  Cohere 2\npattern: rope:window=64*3,nope\n")
     assert "transformers" in text
     assert re.search(r"layers 1-3 +rope +window = 64\n +layer 4 +nope\n", text)
     assert re.search(
@@ -280,7 +281,7 @@ def test_measures_are_numbers(call, small_run: Path, tmp_path: Path) -> None:
     rows = list(csv.DictReader(call("measure", out, "--csv").stdout.splitlines()))
     assert [(row["layer"], row["head"]) for row in rows[:2]] == [("1", "1"), ("1", "2")]
     assert len(rows) == 24
-    assert 0 <= float(rows[0]["shift_invariance"]) <= 1
+    assert 0 <= float(rows[0]["position_share"]) <= 1
 
 
 def test_text_comes_from_standard_input(small_run: Path, tmp_path: Path) -> None:
@@ -370,7 +371,7 @@ def test_a_text_file_and_a_document_are_captured(call, small_run: Path, tmp_path
     result = call("capture", small_run, "--text", text, "--length", 20, "--out", out)
     assert result.exit_code == 0, result.output
     assert "".join(capture_file.load(out).sequence["pieces"]) == "what every head does"
-    result = call("capture", small_run, "--document", 0, "--length", 20, "--out", out)
+    result = call("capture", small_run, "--document", 1, "--length", 20, "--out", out)
     assert capture_file.load(out).sequence["document"] == 0
     assert result.exit_code == 0, result.output
 
@@ -388,7 +389,7 @@ def test_a_model_is_viewed_with_a_text(call, small_run: Path, tmp_path: Path) ->
 
 def test_a_long_capture_is_reduced(call, small_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "long.safetensors"
-    words = ["capture", small_run, "--length", 300, "--resolution", 10, "--window", "280:290,0:50"]
+    words = ["capture", small_run, "--length", 300, "--resolution", 10, "--window", "281:290,1:50"]
     result = call(*words, "--out", out)
     assert result.exit_code == 0, result.output
     held = capture_file.load(out)
@@ -427,3 +428,66 @@ def test_a_model_writes(call, small_run: Path) -> None:
     assert first.exit_code == 0, first.output
     assert first.output == again.output
     assert first.output.startswith("line")
+
+
+def test_queries_count_from_1(call, small_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "cap.safetensors"
+    assert call("capture", small_run, "--length", 20, "--out", out).exit_code == 0
+    result = call("draw", out, "--as", "row", "--query", 20)
+    assert "query20" in result.output, result.output
+    result = call("draw", out, "--as", "row", "--query", 0)
+    assert "--query 0 is not in this capture: choose one from 1 to 20" in str(result.exception)
+    for words, message in (
+        (["--document", 0], "--document counts from 1"),
+        (["--resolution", 4, "--window", "0:5,1:5"], "count from 1"),
+    ):
+        result = call("capture", small_run, *words, "--out", out)
+        assert message in str(result.exception), words
+
+
+def test_a_text_is_not_called_a_damaged_capture(call, tmp_path: Path) -> None:
+    text = tmp_path / "book.txt"
+    text.write_text("a text")
+    result = call("measure", text)
+    assert f"{text} is not a capture: `headscape measure MODEL --text" in str(result.exception)
+
+
+def test_train_has_an_option_for_every_field(call) -> None:
+    text = call("train", "--help").output
+    for name in set(NAMES) - {"encoding_fields"}:
+        assert re.search(rf"^  --{name.replace('_', '-')} ", text, re.MULTILINE), name
+    for title in ("Model:", "Text:", "Schedule:", "Optimizer:", "Machine:"):
+        assert f"\n{title}\n" in text
+    assert "--optimizer adamw|muon " in text
+    for name in PRESETS:
+        assert re.search(rf"\b{name}\b", text), name
+
+
+def test_train_reads_fields_of_every_type(
+    call, small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+
+    def train(config: object, **settings: object) -> object:
+        asked.update(settings, config=config)
+        raise InputError("asked")
+
+    monkeypatch.setattr("headscape.training.train", train)
+    words = ["--layers", 3, "--curriculum", "16,32", "--field", "base=100.0", "--no-compile"]
+    words += ["--qk-norm", "after", "--eps", "1e-6", "--encoding", "rope"]
+    call("train", "--preset", "mini", *words, "--out", tmp_path)
+    given = {name: value for name, value in asked.items() if value is not None}
+    assert given == {
+        "config": "mini", "out": tmp_path, "resume": False, "layers": 3, "curriculum": [16, 32],
+        "encoding_fields": {"base": 100.0}, "compile": False, "qk_norm": "after", "eps": 1e-6,
+        "encoding": "rope",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains(call, small_run: Path, tmp_path: Path) -> None:
+    words = ["--tokenizer", "bytes", "--context-length", 32, "--layers", 1, "--steps", 2]
+    corpus = small_run.parent / "text.txt"
+    result = call("train", "--compile", "--corpus", corpus, *words, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "run" / "checkpoints" / "step-000002").is_dir()

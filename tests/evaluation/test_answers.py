@@ -9,14 +9,14 @@ from evaluation.models import Subject
 from headscape.data.tasks import TASKS, Example
 from headscape.data.tasks.retrieval import RETRIEVAL
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
-from headscape.evaluation.answers import AnswerJob, Question, Sheet
+from headscape.evaluation.answers import AnswerJob, Question, QuestionSet
 from headscape.plots.lengths import Depths
 
 
-def sheet(name, length, count):
+def question_set(name, length, count):
     task = TASKS[name]
     examples = [task.example(1, index, length) for index in range(count)]
-    return Sheet(questions=[Question.in_layout(task, one) for one in examples])
+    return QuestionSet(questions=[Question.in_layout(task, one) for one in examples])
 
 
 def marked(model, asked, **options):
@@ -26,19 +26,19 @@ def marked(model, asked, **options):
 
 @pytest.mark.parametrize("name", ["reverse-string", "addition", "stack-manipulation"])
 def test_a_model_that_knows_is_always_right(name):
-    asked = sheet(name, 9, 6)
+    asked = question_set(name, 9, 6)
     assert marked(knowing(asked.questions), asked, batch_tokens=24) == (1, 1)
 
 
 def test_one_wrong_symbol_spoils_one_answer():
-    asked = sheet("copy", 8, 5)
+    asked = question_set("copy", 8, 5)
     last = len(asked.questions[2].tokens) - 2
     found = marked(knowing(asked.questions, wrong=[(2, last)]), asked)
     assert found == pytest.approx((1 - 1 / (5 * 8), 4 / 5))
 
 
 def test_a_wrong_end_spoils_the_answer_and_no_symbol():
-    asked = sheet("copy", 8, 5)
+    asked = question_set("copy", 8, 5)
     end = len(asked.questions[2].tokens) - 1
     found = marked(knowing(asked.questions, wrong=[(2, end)]), asked)
     assert found == pytest.approx((1, 4 / 5))
@@ -46,7 +46,7 @@ def test_a_wrong_end_spoils_the_answer_and_no_symbol():
 
 def test_where_an_answers_length_is_asked_its_end_is_a_symbol():
     task = TASKS["stack-manipulation"]
-    asked = Sheet(
+    asked = QuestionSet(
         questions=[
             Question.in_layout(task, Example("aP", "")),
             Question.in_layout(task, Example("abA", "aba")),
@@ -57,7 +57,7 @@ def test_where_an_answers_length_is_asked_its_end_is_a_symbol():
 
 
 def test_a_wrong_guess_at_parity_scores_nothing():
-    asked = sheet("parity", 7, 4)
+    asked = question_set("parity", 7, 4)
     found = marked(knowing(asked.questions, wrong=[(0, 9), (3, 9)]), asked)
     assert found == (0.5, 0.5)
 
@@ -65,12 +65,12 @@ def test_a_wrong_guess_at_parity_scores_nothing():
 def test_every_answer_counts_alike_whatever_its_length():
     task = TASKS["copy"]
     examples = [Example("a", "a"), Example("abc", "abc")]
-    asked = Sheet(questions=[Question.in_layout(task, one) for one in examples])
+    asked = QuestionSet(questions=[Question.in_layout(task, one) for one in examples])
     assert marked(knowing(asked.questions, wrong=[(0, 3)]), asked) == (0.5, 0.5)
 
 
 def test_symbols_are_those_of_a_pass_per_token_after_the_true_answer():
-    asked, model = sheet("reverse-string", 6, 8), choosing()
+    asked, model = question_set("reverse-string", 6, 8), choosing()
     shares = []
     for one in asked.questions:
         hits = []
@@ -84,7 +84,7 @@ def test_symbols_are_those_of_a_pass_per_token_after_the_true_answer():
 
 
 def test_exact_answers_are_those_of_greedy_decoding():
-    asked, right = sheet("stack-manipulation", 2, 16), []
+    asked, right = question_set("stack-manipulation", 2, 16), []
     model = choosing(seed=8)
     for one in asked.questions:
         said = one.tokens[: one.answer].tolist()
@@ -98,7 +98,7 @@ def test_exact_answers_are_those_of_greedy_decoding():
 
 def test_a_text_is_continued_with_the_answer():
     task, encode = RETRIEVAL["needle"], ByteTokenizer().encode
-    asked = Sheet(
+    asked = QuestionSet(
         questions=[
             Question.in_text(*task.tokens_at(1, index, 80, 0.5, encode)) for index in range(3)
         ]
@@ -111,8 +111,8 @@ def test_a_text_is_continued_with_the_answer():
     assert found == pytest.approx((1 - 1 / 12, 2 / 3))
 
 
-def test_an_interrupted_sheet_goes_on_where_it_was(tmp_path):
-    asked = sheet("copy", 8, 6)
+def test_an_interrupted_set_goes_on_where_it_was(tmp_path):
+    asked = question_set("copy", 8, 6)
     wrong = [(1, len(asked.questions[1].tokens) - 2)]
     whole = marked(knowing(asked.questions, wrong), asked, batch_tokens=2 * asked.reads)
     model, told = knowing(asked.questions, wrong), []
@@ -130,15 +130,17 @@ def test_an_interrupted_sheet_goes_on_where_it_was(tmp_path):
     assert model.calls == 2
     assert marked(model, asked, **options) == whole
     assert model.calls == 3
-    other = sheet("copy", 9, 6)
+    other = question_set("copy", 9, 6)
     marked(model, other, **options)
     assert model.calls > 3
 
 
-def test_sheets_that_ask_otherwise_have_other_fingerprints():
-    asked = {sheet("copy", length, count).fingerprint for length in (5, 6) for count in (2, 3)}
+def test_sets_that_ask_otherwise_have_other_fingerprints():
+    asked = {
+        question_set("copy", length, count).fingerprint for length in (5, 6) for count in (2, 3)
+    }
     assert len(asked) == 4
-    assert sheet("copy", 5, 2).fingerprint in asked
+    assert question_set("copy", 5, 2).fingerprint in asked
 
 
 def test_the_heat_map_shows_every_cell():

@@ -9,7 +9,7 @@ from evaluation.models import Stretched, Subject, dataset, stream, tiny
 from headscape.data.dataset import open_dataset
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.errors import InputError
-from headscape.evaluation import held_out
+from headscape.evaluation import perplexity
 from headscape.evaluation.evaluate import evaluate
 from headscape.evaluation.table import Table
 
@@ -56,7 +56,7 @@ def test_a_length_longer_than_the_text_is_refused_before_anything_runs():
 
 def test_what_cannot_stand_in_one_table_is_refused_before_anything_runs():
     other = dataset(stream(299))
-    with pytest.raises(InputError, match=r"different tokens \(different --limit or tokenizer\)"):
+    with pytest.raises(InputError, match=r"different tokens \(different limit or tokenizer\)"):
         evaluate([untouched("a"), untouched("b", other)], lengths=8)
     texts = [dataset(stream(count), ByteTokenizer()) for count in (300, 200)]
     with pytest.raises(InputError, match="a was scored on 296 bytes and b on 192"):
@@ -74,7 +74,8 @@ def test_what_cannot_stand_in_one_table_is_refused_before_anything_runs():
 def test_a_stretched_model_is_built_once_for_each_length():
     stretched = Stretched(tiny("rope"), data=TEXT)
     table = evaluate([subject("rope"), stretched], lengths=(16, 64))
-    assert stretched.built == [16, 64]
+    assert stretched.asked == [16, 64]
+    assert sorted(stretched.built) == [16, 64]
     assert table.methods == ["RoPE", "RoPE, linear"]
     assert table.cell("RoPE", 16).mean == pytest.approx(table.cell("RoPE, linear", 16).mean)
     assert table.cell("RoPE", 64).mean != pytest.approx(table.cell("RoPE, linear", 64).mean)
@@ -164,7 +165,7 @@ def book(tmp_path, monkeypatch):
 def test_a_corpus_is_opened_once_with_each_tokenizer(book, monkeypatch):
     opened = []
     monkeypatch.setattr(
-        held_out, "open_dataset", lambda *given: opened.append(given) or open_dataset(*given)
+        perplexity, "open_dataset", lambda *given: opened.append(given) or open_dataset(*given)
     )
     models = [
         Subject(tiny(encoding, vocabulary=257), tokenizer=ByteTokenizer())
@@ -174,19 +175,19 @@ def test_a_corpus_is_opened_once_with_each_tokenizer(book, monkeypatch):
     assert len(opened) == 1
     assert all(row.bytes == row.tokens for row in table.rows)
     assert {row.corpus for row in table.rows} == {str(book)}
-    (text,) = {text.fingerprint for text in held_out.held_out(models, str(book))}
+    (text,) = {text.fingerprint for text in perplexity.held_out(models, str(book))}
     assert {row.text for row in table.rows} == {text}
 
 
 def test_the_text_is_the_held_out_side_of_the_models_own_corpus(book):
     data = open_dataset(str(book), ByteTokenizer())
-    (text,) = held_out.held_out([Subject(tiny(), data=data)], limit=50)
+    (text,) = perplexity.held_out([Subject(tiny(), data=data)], limit=50)
     assert np.array_equal(text.tokens, data.validation[:50])
     assert text.corpus == str(book)
 
 
 def test_a_model_without_a_corpus_or_tokenizer_says_so(book):
-    with pytest.raises(InputError, match="ALiBi has no corpus of its own: name one with --corpus"):
+    with pytest.raises(InputError, match="ALiBi has no text of its own: name a corpus"):
         evaluate(Subject(tiny()), lengths=8)
     with pytest.raises(InputError, match="ALiBi has no tokenizer, so it cannot read"):
         evaluate(Subject(tiny()), lengths=8, corpus=str(book))

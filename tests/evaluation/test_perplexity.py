@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from evaluation.models import Subject, loss_after, stream, tiny
-from headscape.evaluation.held_out import HeldOut
-from headscape.evaluation.perplexity import TextJob, batches, bootstrap
+from headscape.evaluation.perplexity import HeldOut, TextJob, batches
 from headscape.evaluation.protocols import parse, plan
 from headscape.gpt2 import Cache
+from headscape.measures.interval import estimate, tails
 from headscape.models.losses import BLOCK
 
 PROTOCOLS = ["nonoverlap", "last-5", "sliding-4", "sliding-1", "per-position"]
@@ -116,17 +116,37 @@ def test_a_batch_holds_windows_scored_alike():
     assert max(part.stop - part.start for part in cut) == 4
 
 
-def test_bootstrap_covers_the_mean_and_narrows_with_more_windows():
+def test_the_interval_is_the_expanded_percentile_interval_over_windows():
+    model, text = tiny(), HeldOut(tokens=stream(8 * 9 + 1), corpus="random")
+    found = measure(Subject(model), text, "nonoverlap", 8)
+    losses = direct(model, text.tokens, "nonoverlap", 8)
+    sums = np.add.reduceat(list(losses.values()), range(0, 72, 8))
+    random = np.random.default_rng(5)
+    means = [sums[random.integers(9, size=9)].sum() / 72 for _ in range(20_000)]
+    low, high = np.percentile(means, tails(9))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.1 * (high - low))
+    plain_low, plain_high = np.percentile(means, [2.5, 97.5])
+    assert found.high - found.low > 1.05 * (plain_high - plain_low)
+
+
+def test_windows_that_score_more_tokens_weigh_more_in_the_interval():
     random = np.random.default_rng(1)
-    counts = np.full(400, 10)
-    sums = random.normal(30, 3, size=400)
-    low, high = bootstrap(sums, counts)
-    assert low < sums.sum() / counts.sum() < high
-    assert (high - low) / 2 == pytest.approx(1.96 * 0.3 / 20, rel=0.15)
-    few_low, few_high = bootstrap(sums[:25], counts[:25])
-    assert few_high - few_low > 2 * (high - low)
-    assert bootstrap(sums, counts) == (low, high)
-    assert bootstrap(sums[:1], counts[:1]) == (None, None)
+    counts = np.where(np.arange(400) < 200, 5, 20)
+    sums = counts * random.normal(3, 0.3, size=400)
+    mean, low, high = estimate(sums, counts)
+    assert mean == pytest.approx(sums.sum() / counts.sum())
+    # The spread of a ratio: residuals about the mean loss, each of the size of its window.
+    error = np.sqrt((((sums - counts * mean) / counts.mean()) ** 2).sum()) / 400
+    assert (high - low) / 2 == pytest.approx(1.97 * error, rel=0.1)
+
+
+def test_fewer_than_six_windows_have_no_interval():
+    model = Subject(tiny())
+    five, six = (HeldOut(tokens=stream(8 * n + 1), corpus="random") for n in (5, 6))
+    row = measure(model, five, "nonoverlap", 8)
+    assert (row.windows, row.low, row.high) == (5, None, None)
+    row = measure(model, six, "nonoverlap", 8)
+    assert row.low < row.loss < row.high
 
 
 class Counting(Subject):

@@ -8,9 +8,15 @@ from headscape.data.tasks import TASKS
 from headscape.data.tasks.retrieval import RETRIEVAL
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.errors import InputError
-from headscape.evaluation.answers import AnswerJob, Question, Sheet
+from headscape.evaluation.answers import (
+    SEED,
+    AnswerJob,
+    Question,
+    QuestionSet,
+    default_lengths,
+    labels,
+)
 from headscape.evaluation.evaluate import evaluate
-from headscape.evaluation.questions import SEED, default_lengths, labels
 
 
 def subject(encoding, task=None, *, seed=0, model=None, run=None, kind=Subject, recipe="r"):
@@ -35,7 +41,7 @@ def test_a_row_says_who_was_asked_what_and_both_accuracies():
     ]
     assert (found[3].symbols, found[3].exact) == pytest.approx((5 / 6, 4 / 6))
     assert {one.examples for one in found} == {6}
-    alone = AnswerJob.of(models[0], "parity", Sheet(questions=questions), length=9).run()
+    alone = AnswerJob.of(models[0], "parity", QuestionSet(questions=questions), length=9).run()
     assert found[1] == alone
 
 
@@ -133,7 +139,8 @@ def test_a_model_of_the_task_is_asked_in_its_layout_and_one_of_text_in_text(task
 def test_a_stretched_model_is_built_once_for_all_depths():
     model = subject("rope", kind=Stretched)
     evaluate(model, task="needle", lengths=(60, 70), examples=1, depths=(0.0, 1.0))
-    assert len(model.built) == len(set(model.built)) == 2
+    assert len(model.asked) == len(set(model.asked)) == 2
+    assert len(model.built) == len(set(model.built))
 
 
 def test_maps_are_labelled_by_the_run(tmp_path):

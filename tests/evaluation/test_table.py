@@ -5,15 +5,14 @@ import io
 import statistics
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from headscape.errors import InputError
+from headscape.evaluation.row import Row
 from headscape.evaluation.table import Table
-from headscape.evaluation.table.table_plots import along_window
-from headscape.evaluation.table.table_row import Row
+from headscape.evaluation.table_plots import along_window
 
 BASE = Row(
     method="ALiBi", length=8, protocol="nonoverlap", recipe="r", corpus="c", text="t",
@@ -212,23 +211,30 @@ def test_a_field_of_a_different_type_is_refused_in_a_sentence(tmp_path, old, new
 def test_a_table_shows_itself_in_a_notebook():
     rows = [*ROWS, at("a<b", 8, np.log(30))]
     html = Table.of(rows)._repr_html_()
-    assert "<th>a&lt;b</th>" in html
-    assert "<tr><th>8</th><td>20.50</td><td><b>19.25</b></td><td>30.00</td></tr>" in html
+    assert '<th scope="col">a&lt;b</th>' in html
+    assert (
+        '<tr><th scope="row">8</th><td>20.50</td><td><b>19.25</b></td><td>30.00</td></tr>' in html
+    )
     assert "protocol nonoverlap" in html
     assert repr(Table.of(ROWS)) == "Table(perplexity of ALiBi, Learnable at length 8 to 16)"
 
 
-def test_a_frame_has_the_columns_of_the_csv(monkeypatch):
-    made = []
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=made.append))
+def test_a_frame_has_the_columns_of_the_csv():
+    pandas = pytest.importorskip("pandas")
     table = Table.of(ROWS)
-    table.to_frame()
-    (records,) = made
-    assert [",".join(record) for record in records] == [table.to_csv().splitlines()[0]] * 4
-    assert records[0]["perplexity"] == pytest.approx(20.5)
+    frame = table.to_frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert ",".join(frame.columns) == table.to_csv().splitlines()[0]
+    assert frame["method"].tolist() == [row.method for row in ROWS]
+    assert frame["length"].tolist() == [row.length for row in ROWS]
+    assert frame["perplexity"][0] == pytest.approx(20.5)
+    assert frame["perplexity"].isna().tolist() == [row.loss is None for row in ROWS]
+
+
+def test_a_frame_without_pandas_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match="to_frame needs pandas: pip install pandas"):
-        table.to_frame()
+    with pytest.raises(InputError, match=r"to_frame needs pandas.*`pip install pandas`"):
+        Table.of(ROWS).to_frame()
 
 
 def test_losses_and_bits_have_three_decimals_and_large_numbers_few_digits():

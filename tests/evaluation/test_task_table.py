@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from headscape.errors import InputError
+from headscape.evaluation.row import Row
 from headscape.evaluation.table import Table
-from headscape.evaluation.table.table_row import Row
 
 
 def score(method, length, exact, *, seed=0, **others):

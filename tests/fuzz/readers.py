@@ -23,13 +23,12 @@ from headscape.data.tokenize.tokenizer import load_tokenizer
 from headscape.data.tokens.shards import Shard
 from headscape.errors import InputError
 from headscape.evaluation.journal import Journal
+from headscape.evaluation.row import read_all
 from headscape.evaluation.table import Table
-from headscape.evaluation.table.row_files import read_all
 from headscape.gpt2 import weights
 from headscape.io.json_file import read_json
-from headscape.training.config import config_file, presets
-from headscape.training.loop import metrics
-from headscape.training.storage import checkpoint, provenance
+from headscape.training import checkpoint, metrics, provenance
+from headscape.training.config import preset, read_toml, to_toml
 
 Reader = Callable[[bytes, Path], object]
 MAPS = {f"layer.0.{name}": np.zeros((2, 3, 3), np.float32) for name in capture_file.QUANTITIES}
@@ -148,7 +147,7 @@ def shard(data: bytes, folder: Path) -> object:
 def config(data: bytes, folder: Path) -> object:
     """config.toml of a run."""
     (folder / "config.toml").write_bytes(data)
-    return config_file.read(folder / "config.toml")
+    return read_toml(folder / "config.toml")
 
 
 def journal(data: bytes, folder: Path) -> object:
@@ -175,7 +174,7 @@ def run_lines(data: bytes, folder: Path) -> object:
     """metrics.jsonl and provenance.json of a run, which are read as far as they are whole."""
     (folder / metrics.NAME).write_bytes(data)
     (folder / provenance.NAME).write_bytes(data)
-    return metrics.read(folder), provenance.text_of(folder)
+    return metrics.read(folder), provenance.fingerprint_of(folder, "corpus")
 
 
 def corpus(data: bytes, folder: Path) -> object:
@@ -249,7 +248,7 @@ _STATE = {
         "bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}},
 }  # fmt: skip
 _MODEL = {
-    "format": 1, "model": presets.preset("nano", tokenizer="bytes").model(257).to_json(),
+    "format": 1, "model": preset("nano", tokenizer="bytes").model_for(257).to_json(),
     "conventions": {}, "sha256": "0" * 64,
 }  # fmt: skip
 _BPE = tokenizers.Tokenizer(
@@ -298,7 +297,7 @@ SEEDS: dict[str, list[bytes | str]] = {
     "checkpoint-header": [json.dumps(_MODEL)],
     "checkpoint-tensors": [_TINY],
     "shard": [json.dumps(_SHARD)],
-    "config": [config_file.dumps(presets.preset("nano", encoding="dapev2+kerple")), "steps = 3"],
+    "config": [to_toml(preset("nano", encoding="dapev2+kerple")), "steps = 3"],
     "journal": ['{"batch": 0, "losses": [[1.5, 2.0]]} 3d3b901e\n{"batch": 1'],
     "tokenizer": ['{"kind": "bytes"}', json.dumps({"kind": "bpe", "json": _BPE.to_str()})],
     "evaluation": [

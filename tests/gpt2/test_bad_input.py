@@ -10,7 +10,7 @@ from headscape.encodings import ENCODINGS, build
 from headscape.encodings.shipped_schedules import SHIPPED
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig, preset
-from headscape.training import TrainConfig
+from headscape.training import preset as train_preset
 
 SHAPE = {"heads": 2, "head_dim": 4, "width": 8, "train_length": 16}
 
@@ -47,7 +47,7 @@ def test_an_unknown_encoding_names_the_nearest(wrong: str, nearest: str) -> None
 @pytest.mark.parametrize("encoding", ["pope", "nope,pope", "dape+pope", "pope+kerple"])
 def test_a_weighted_norm_after_a_rotation_that_widens(encoding: str) -> None:
     fields = {"layers": 2, "heads": 2, "width": 8, "encoding": encoding, "qk_norm": "after"}
-    for built in (lambda: GPT2(ModelConfig(**fields)), lambda: TrainConfig(**fields)):
+    for built in (lambda: GPT2(ModelConfig(**fields)), lambda: train_preset("nano", **fields)):
         with pytest.raises(
             InputError, match=r"PE(\+Kerple)? makes queries and keys wider: use"
         ) as error:

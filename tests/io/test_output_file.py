@@ -9,8 +9,8 @@ import pytest
 
 import headscape as hs
 from headscape.errors import InputError
+from headscape.evaluation.row import Row
 from headscape.evaluation.table import Table
-from headscape.evaluation.table.table_row import Row
 from headscape.io.output_file import KINDS, check_output
 from headscape.plots.gallery import write_gallery
 

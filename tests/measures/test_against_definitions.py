@@ -11,11 +11,12 @@ import headscape as hs
 from headscape.call.definition import AttentionCall, scores
 from headscape.call.positions import Positions
 from headscape.kernels.layer import prepare
-from headscape.measures import row_blocks
+from headscape.measures import sums
+from headscape.measures.definitions import computed
 from headscape.measures.interval import estimate, largest, tails
-from headscape.measures.layer_statistics import LayerStatistics, layer_statistics
-from headscape.measures.rotation_measures import wavelengths
-from headscape.measures.shear import sheared
+from headscape.measures.measure_model import LayerStatistics, layer_statistics
+from headscape.measures.rotation import wavelengths
+from headscape.measures.sums import sheared, sums_of_call
 from measures import direct
 
 BATCH, HEADS, LENGTH, DIMS = 3, 2, 21, 8
@@ -74,7 +75,7 @@ def test_every_measure_of_scores_and_weights(
             leak = direct.absolute_leak(every.final[:, h].detach().numpy(), seen, b)
             close(own["absolute_leak"], leak)
             close(own["decay"], direct.decay(final, seen, causal=causal))
-            close(found.slash[b, h], list(direct.slash(weights, causal=causal).values()))
+            close(own["slash_score"], list(direct.slash(weights, causal=causal).values()))
             late = direct.late(LENGTH, causal=causal)
             taken = [1 - weights[i].sum() + weights[i, 0] for i in late]
             close(own["sink_score"], np.mean(taken))
@@ -93,7 +94,7 @@ def test_blocks_of_any_size_give_the_same(
     case: tuple[AttentionCall, LayerStatistics, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs, whole, _ = case
-    monkeypatch.setattr(row_blocks, "ENTRIES", 2 * BATCH * HEADS * LENGTH)
+    monkeypatch.setattr(sums, "ENTRIES", 2 * BATCH * HEADS * LENGTH)
     blocks = layer_statistics(inputs, context=12)
     for name, values in whole.measures.items():
         close(blocks.measures[name], values)
@@ -105,10 +106,9 @@ def test_a_sample_of_all_late_queries_is_the_whole(
     case: tuple[AttentionCall, LayerStatistics, bool],
 ) -> None:
     inputs, whole, _ = case
-    sampled = layer_statistics(inputs, sample=1000)
-    for name in ("sink_score", "entropy", "reach_90", "reach_50_no_sink"):
-        close(sampled.measures[name], whole.measures[name])
-    close(sampled.slash, whole.slash)
+    sampled = computed(sums_of_call(inputs, sample=1000))
+    for name in ("slash_score", "sink_score", "entropy", "reach_90", "reach_50_no_sink"):
+        close(sampled[name], whole.measures[name])
 
 
 @pytest.mark.parametrize("causal", [True, False])

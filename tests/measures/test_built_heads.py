@@ -8,16 +8,16 @@ import headscape as hs
 from headscape.call.definition import scores
 from headscape.data.tasks.retrieval import RETRIEVAL
 from headscape.errors import InputError
-from headscape.measures.head_measures import HeadMeasures
-from headscape.measures.measure_heads import measure_heads
-from headscape.measures.needle_probe import needle_scores
+from headscape.measures.measure_model import measure_model
+from headscape.measures.measures import Measures
+from headscape.measures.probes import needle_scores
 from measures import handmade
 
 TOKENS = np.random.default_rng(1).integers(1, handmade.VOCABULARY, 400)
 
 
-def measured(model: hs.Model, tokens: np.ndarray = TOKENS, **options: object) -> HeadMeasures:
-    return measure_heads(model, tokens, **{"length": 40, "sequences": 4, **options})
+def measured(model: hs.Model, tokens: np.ndarray = TOKENS, **options: object) -> Measures:
+    return measure_model(model, tokens, **{"length": 40, "sequences": 4, **options})
 
 
 def test_a_previous_token_head() -> None:
@@ -33,7 +33,8 @@ def test_a_previous_token_head() -> None:
     other = found.row(0, 1)
     assert other["kinds"] == []
     assert other["entropy_growth"] == pytest.approx(1.0)
-    assert other["position_share"] == 0.0
+    # One value everywhere: equal distances have equal scores.
+    assert other["position_share"] == 1.0
 
 
 def test_a_sink_head() -> None:
@@ -194,7 +195,7 @@ def test_drift_is_measured_at_multiples_and_empty_past_a_table() -> None:
 
 def test_tables_and_json_say_the_same() -> None:
     found = measured(handmade.previous_token())
-    again = HeadMeasures.from_json(found.to_json())
+    again = Measures.from_json(found.to_json())
     assert again.row(0, 0)["kinds"] == ["previous token"]
     for name, value in found.row(0, 1).items():
         other = again.row(0, 1)[name]
@@ -202,10 +203,12 @@ def test_tables_and_json_say_the_same() -> None:
     lines = found.to_csv(first=1).splitlines()
     assert lines[0].startswith("layer,head,position_share,position_share_low,")
     assert lines[1].startswith("1,1,")
-    assert "| 1 | 1 | 1.00 | 1.00 | 1 |" in found.to_markdown()
+    assert "| 0 | 0 | 1 | 1.00 | 1 |" in found.to_markdown()
+    assert "| 1 | 1 | 1 | 1.00 | 1 |" in found.to_markdown(first=1)
     assert "previous token" in found._repr_html_()
-    assert found.top(1)[0]["head"] == 0
-    assert found.top(1, least=True)[0]["head"] == 1
+    assert found.importance == "position_share"
+    assert found.top(1, "slash_score")[0]["head"] == 0
+    assert found.top(1, "slash_score", least=True)[0]["head"] == 1
     with pytest.raises(InputError, match="'nothing' was not measured"):
         found.top(measure="nothing")
 
@@ -228,4 +231,4 @@ def test_a_mistake_is_one_sentence(options: dict[str, object], message: str) -> 
 
 def test_a_model_without_text_asks_for_one() -> None:
     with pytest.raises(InputError, match="has no text of its own: give a text or a corpus"):
-        measure_heads(handmade.sink())
+        measure_model(handmade.sink())

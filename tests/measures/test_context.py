@@ -3,6 +3,7 @@ import pytest
 
 from headscape.errors import InputError
 from headscape.measures.context import context_dependence
+from headscape.measures.interval import tails
 from plots.synthetic import alibi, cable
 
 
@@ -53,7 +54,7 @@ def test_interval_is_that_of_a_direct_bootstrap():
     found = context_dependence(maps, seed=3)
     rng = np.random.default_rng(9)
     drawn = [direct(maps[rng.integers(0, 16, 16)])[0] * 16 / 15 for _ in range(2000)]
-    expected = np.percentile(drawn, [2.5, 97.5], axis=0).T
+    expected = np.percentile(drawn, tails(16), axis=0).T
     # Two bootstraps of 2000 differ in their quantiles by a few percent of the width.
     width = np.diff(expected, axis=1)
     assert (np.abs(np.array(found.head_intervals) - expected) < 0.15 * width).all()

@@ -3,32 +3,48 @@ import json
 import sys
 from dataclasses import replace
 from html import escape
-from types import ModuleType
 
 import numpy as np
 import pytest
 
-from headscape.captures import factors
 from headscape.errors import InputError
 from headscape.measures.context import context_dependence
-from headscape.measures.measures import (
-    Measures,
-    effective_reach,
-    head_similarity,
-    measure_layer,
-    shift_invariance,
-    written,
-)
-from headscape.measures.measures_table import COLUMNS
+from headscape.measures.definitions import MEASURES, computed
+from headscape.measures.measures import Measures, written
+from headscape.measures.sums import LayerSums, sums_of_maps
 from plots.synthetic import alibi, cable, capture, causal, scores, softmax
 
 
-def test_toeplitz_is_exactly_shift_invariant():
-    assert (shift_invariance(alibi(12, 64)) == 1.0).all()
+def layer_sums(maps, weights=None, step=None) -> LayerSums:
+    """The sums of whole maps, `step` rows at a time."""
+    heads, length, _ = maps.shape
+    step = step or length
+    parts = (slice(at, min(at + step, length)) for at in range(0, length, step))
+    blocks = ((p, maps[:, p], None if weights is None else weights[:, p]) for p in parts)
+    weighed = weights is not None
+    return sums_of_maps(blocks, heads=heads, length=length, causal=False, weighed=weighed)
+
+
+def position_share(maps, step=None):
+    return computed(layer_sums(maps, step=step))["position_share"][0]
+
+
+def head_similarity(maps, step=None):
+    sums = layer_sums(maps, step=step)
+    return sums.products.similarity(sums.scores.constant()[0]).numpy()
+
+
+def effective_reach(weights, step=None):
+    found = computed(layer_sums(np.zeros_like(weights), weights, step))
+    return found["reach_median"][0], found["reach_mean"][0]
+
+
+def test_toeplitz_is_exactly_1():
+    assert (position_share(alibi(12, 64)) == 1.0).all()
     table = np.random.default_rng(0).normal(size=64).astype(np.float32)
     places = np.arange(64)
-    assert shift_invariance(causal(table[None, np.abs(places[:, None] - places)]))[0] == 1.0
-    assert shift_invariance(np.zeros((1, 8, 8), np.float32))[0] == 1.0
+    assert position_share(causal(table[None, np.abs(places[:, None] - places)]))[0] == 1.0
+    assert position_share(np.zeros((1, 8, 8), np.float32))[0] == 1.0
 
 
 @pytest.mark.parametrize("hidden", [np.nan, np.inf, -np.inf, 0.0])
@@ -50,20 +66,19 @@ def test_hidden_entries_of_a_given_capture_do_not_count():
         assert Measures.of(replace(cap, maps=given)) == plain
 
 
-def test_rows_in_blocks_measure_as_whole_maps(monkeypatch):
+def test_rows_in_blocks_measure_as_whole_maps():
     maps = causal(np.random.default_rng(3).normal(size=(3, 40, 40)))
     weights = softmax(maps)
-    whole = shift_invariance(maps), head_similarity(maps), *effective_reach(weights)
-    monkeypatch.setattr(factors, "WHOLE_PAIRS", 3 * 40 * 7)
-    parts = shift_invariance(maps), head_similarity(maps), *effective_reach(weights)
+    whole = position_share(maps), head_similarity(maps), *effective_reach(weights)
+    parts = position_share(maps, 7), head_similarity(maps, 7), *effective_reach(weights, 7)
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
-    assert (shift_invariance(alibi(3, 40)) == 1.0).all()
+    assert (position_share(alibi(3, 40), 7) == 1.0).all()
 
 
-def test_shift_invariance_equals_the_share_of_diagonal_means():
+def test_position_share_equals_the_share_of_diagonal_means():
     maps = cable(3, 33, seed=2)
-    for head, found in zip(maps.astype(np.float64), shift_invariance(maps), strict=True):
+    for head, found in zip(maps.astype(np.float64), position_share(maps), strict=True):
         means = [np.diagonal(head, -d).mean() for d in range(33)]
         left = sum(((np.diagonal(head, -d) - means[d]) ** 2).sum() for d in range(33))
         seen = head[np.tri(33, dtype=bool)]
@@ -71,9 +86,9 @@ def test_shift_invariance_equals_the_share_of_diagonal_means():
         assert found < 1
 
 
-def test_a_map_of_keys_alone_is_not_shift_invariant():
+def test_distance_explains_little_of_a_map_of_keys_alone():
     keys = np.random.default_rng(1).normal(size=200)
-    assert shift_invariance(causal(np.tile(keys, (1, 200, 1))))[0] < 0.2
+    assert position_share(causal(np.tile(keys, (1, 200, 1))))[0] < 0.2
 
 
 def reach_of(row, query):
@@ -105,17 +120,16 @@ def test_reach_of_attention_to_oneself_is_zero():
 def test_a_map_of_one_value_has_no_most_similar_head(value):
     maps = np.random.default_rng(0).normal(size=(3, 24, 24)).astype(np.float32)
     maps[1] = value
-    maps[:, ~np.tri(24, dtype=bool)] = np.nan
-    one = Measures(quantity="bias", layers=(measure_layer(layer=0, heads=(0, 1, 2), maps=maps),))
+    one = Measures.of(capture(causal(maps)))
     found = [row["most_similar_head"] for row in one.rows()]
     assert found == [2, None, 0]
     assert one.rows()[1]["similarity"] is None
-    lines = one.to_markdown().splitlines()
-    assert [cell.strip() for cell in lines[3].split("|")][4:6] == ["none", ""]
-    assert one.to_csv(first=1).splitlines()[2].endswith(",,")
-    every = Measures(
-        quantity="bias", layers=(measure_layer(layer=0, heads=(0, 1, 2), maps=maps * 0),)
-    )
+    heads, _, *lines = one.to_markdown().splitlines()
+    cells = [cell.strip() for cell in lines[1].split("|")]
+    assert cells[[cell.strip() for cell in heads.split("|")].index("most similar head")] == "none"
+    row = list(csv.DictReader(one.to_csv(first=1).splitlines()))[1]
+    assert row["most_similar_head"] == row["similarity"] == ""
+    every = Measures.of(capture(causal(maps * 0)))
     assert "most similar head" in every.to_markdown()
     assert every.to_html().count("<td>none</td>") == 3
 
@@ -143,24 +157,29 @@ def test_rows_are_numbers_counted_from_0(found):
     assert [(row["layer"], row["head"]) for row in rows] == [
         (layer, head) for layer in (1, 5) for head in (0, 1, 2)
     ]
-    assert all(list(row) == list(COLUMNS) for row in rows)
+    assert len({tuple(row) for row in rows}) == 1
+    assert list(rows[0])[:5] == [
+        "layer", "head", "context_dependence", "context_dependence_low", "context_dependence_high",
+    ]  # fmt: skip
     maps = cable(3, 24, seed=0)
     final = maps + causal(np.random.default_rng(0).normal(size=maps.shape))
     median, mean = effective_reach(softmax(final))
     similar = head_similarity(maps)
     np.fill_diagonal(similar, -2)
-    context = found.layers[1].context
+    context = found.context[5]
     for row in rows:
         head = row["head"]
-        assert row["shift_invariance"] == shift_invariance(maps)[head]
+        assert row["position_share"] == position_share(maps)[head]
         assert (row["reach_median"], row["reach_mean"]) == (median[head], mean[head])
         assert row["most_similar_head"] == similar[head].argmax()
         assert row["similarity"] == similar[head].max()
         if row["layer"] == 5:
             assert row["context_dependence"] == context.heads[head]
-            assert (row["low"], row["high"]) == context.head_intervals[head]
+            ends = (row["context_dependence_low"], row["context_dependence_high"])
+            assert ends == context.head_intervals[head]
         else:
-            assert row["context_dependence"] is row["low"] is row["high"] is None
+            assert row["context_dependence"] is None
+            assert row["context_dependence_low"] is row["context_dependence_high"] is None
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -169,6 +188,9 @@ def test_csv_counts_from_first(found, first):
     assert len(read) == 6
     for row, expected in zip(read, found.rows(), strict=True):
         for name, text in row.items():
+            if name == "kinds":
+                assert text == "; ".join(expected[name])
+                continue
             shift = first if name in ("layer", "head", "most_similar_head") else 0
             value = expected[name]
             assert text == "" if value is None else float(text) == value + shift
@@ -176,54 +198,86 @@ def test_csv_counts_from_first(found, first):
 
 def test_json_is_read_back(found):
     assert Measures.from_json(found.to_json()) == found
-    assert json.loads(found.to_json())["layers"][1]["context"]["sequences"] == 16
+    assert json.loads(found.to_json())["context"]["5"]["sequences"] == 16
+
+
+def test_a_file_of_an_earlier_version_is_refused_in_one_sentence():
+    old = {"quantity": "bias", "layers": [{"layer": 0, "heads": [0], "shift": [1.0]}]}
+    with pytest.raises(InputError, match=r"shift_invariance in place of position_share: measure"):
+        Measures.from_json(json.dumps(old))
 
 
 def test_markdown_and_html_show_what_was_measured(found):
-    lines = found.to_markdown().splitlines()
+    lines = found.to_markdown(first=1).splitlines()
     assert [line.split("|")[2].strip() for line in lines[2:]] == ["1", "2", "3"] * 2
-    assert f"{found.layers[1].context.heads[1]:.3g}" in lines[6]
+    assert f"{found.context[5].heads[1]:.3g}" in lines[6]
     assert len({line.count("|") for line in lines}) == 1
     html = found._repr_html_()
     assert html.count("<tr>") == 7
-    assert all(f'title="{escape(COLUMNS[name])}"' in html for name in COLUMNS)
-    assert repr(found) == "<Measures of bias: 2 layers, 6 heads>"
+    assert html.count('<th scope="row">0</th>') == 2
+    for column in found.columns():
+        assert f'title="{escape(column.text)}">{column.label}<' in html
+    assert repr(found) == "<measures of the bias of cable, untrained: 2 layers x 3 heads>"
 
 
 def test_columns_that_were_not_measured_are_left_out_of_tables():
     made = capture(alibi(1, 8))
     maps = {name: x for name, x in made.maps.items() if name.endswith("bias")}
     found = Measures.of(replace(made, maps=maps))
-    assert found.to_markdown().splitlines()[0] == "| layer | head | shift invariance |"
+    header = found.to_markdown().splitlines()[0]
+    assert header == "| layer | head | position share | half-life | kinds |"
     assert found.rows()[0]["most_similar_head"] is None
+    assert "reach_mean" not in found.rows()[0]
     assert Measures.from_json(found.to_json()) == found
 
 
 def test_layers_and_refusals(found):
     made = capture(alibi(2, 8), layers=(1, 5))
-    assert [each.layer for each in Measures.of(made, layers=[-1, 1]).layers] == [5, 1]
+    assert Measures.of(made, layers=[-1, 1]).layers == (5, 1)
     with pytest.raises(InputError, match="layer 2 is not in this capture"):
         Measures.of(made, layers=[2])
     with pytest.raises(InputError, match="reduced to 4 cells cannot be measured"):
         Measures.of(replace(made, resolution=4))
 
 
-def test_frame_has_the_rows(found, monkeypatch):
-    pandas = ModuleType("pandas")
-    pandas.DataFrame = lambda rows, columns: (rows, columns)
-    monkeypatch.setitem(sys.modules, "pandas", pandas)
-    rows, columns = found.to_frame()
-    assert columns == list(COLUMNS)
-    assert rows[3:] == found.rows()[3:]
-    assert np.isnan([rows[0][name] for name in ("context_dependence", "low", "high")]).all()
+def test_frame_has_the_rows(found):
+    pandas = pytest.importorskip("pandas")
+    frame = found.to_frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame.columns) == list(found.rows()[0])
+    assert frame["layer"].tolist() == [1, 1, 1, 5, 5, 5]
+    assert frame["head"].tolist() == [0, 1, 2] * 2
+    assert frame["most_similar_head"].tolist() == [x["most_similar_head"] for x in found.rows()]
+    assert frame["position_share"].tolist() == [x["position_share"] for x in found.rows()]
+    assert frame["context_dependence"].isna().tolist() == [True] * 3 + [False] * 3
+    assert frame["context_dependence"].dtype == float
+
+
+def test_frame_without_pandas_says_what_to_install(found, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match="`pip install pandas`"):
         found.to_frame()
 
 
+def test_the_viewer_gets_a_value_per_layer_and_head(found):
+    given = {each["name"]: each for each in found.for_viewer()}
+    assert set(given) <= set(MEASURES)
+    share = given["position_share"]
+    assert (share["label"], len(share["values"]), len(share["values"][0])) == (
+        "position share",
+        2,
+        3,
+    )
+    assert share["values"][1][2] == found.row(5, 2)["position_share"]
+    assert given["context_dependence"]["values"][0] == [None] * 3
+    [turned] = [x for x in found.for_viewer(layers=[5], heads=[2, 0]) if x["name"] == "entropy"]
+    assert turned["values"] == [[found.row(5, 2)["entropy"], found.row(5, 0)["entropy"]]]
+    json.dumps(found.for_viewer(), allow_nan=False)
+
+
 def test_one_or_several_captures_are_written(found):
     assert written({"a": found}, "csv") == found.to_csv(first=1)
-    assert written({"a": found}, "md") == found.to_markdown()
+    assert written({"a": found}, "md") == found.to_markdown(first=1)
     assert written({"a": found}, "json") == found.to_json()
     both = list(csv.DictReader(written({"a": found, "b": found}, "csv").splitlines()))
     assert [row["capture"] for row in both] == ["a"] * 6 + ["b"] * 6
@@ -236,7 +290,8 @@ def test_one_or_several_captures_are_written(found):
 
 def test_context_of_the_only_layer(found):
     made = capture(cable(3, 24, seed=0), encoding="cable", layers=(5,))
-    context = found.layers[1].context
-    assert Measures.of(made, context=context).layers == found.layers[1:]
+    alone = Measures.of(made, context=found.context[5])
+    assert alone.context == found.context
+    assert alone.rows() == found.rows()[3:]
     with pytest.raises(InputError, match="given for 2 layers"):
-        Measures.of(replace(made, layers=(4, 5)), context=context)
+        Measures.of(replace(made, layers=(4, 5)), context=found.context[5])

@@ -32,7 +32,7 @@ def test_varying_says_so_with_its_number_and_interval():
     made = capture(cable(2, 32, 0), encoding="cable", trained=True, step=1200)
     found = _measured(made, (cable(2, 32, seed) for seed in range(18)))
     text = caption(made, 0, "bias", found)
-    context = found.layers[0].context
+    context = found.context[0]
     share, low, high = (100 * x for x in (context.overall, *context.interval))
     assert "trained for 1,200 steps at length 256" in text
     assert "layer 1 of 6" in text

@@ -5,7 +5,6 @@ import pytest
 
 from headscape.errors import InputError
 from headscape.measures.measures import Measures
-from headscape.measures.measures_table import COLUMNS, label
 from headscape.plots.gallery import Entry, merge, read_entries, write_gallery
 from plots.synthetic import alibi, capture
 
@@ -61,7 +60,7 @@ def test_page_says_and_links_everything(entry, tmp_path):
     assert page.images == [("figure-12-alibi.png", "Two maps that darken with distance")]
     assert "figure-12-alibi.svg" in page.links
     assert "captures/a%20b.safetensors" in page.links
-    for part in ("The bias of <all> heads & more.", "headscape figures", "0.1.0", "shift invari"):
+    for part in ("The bias of <all> heads & more.", "headscape figures", "0.1.0", "position share"):
         assert part in page.text
     anchors = [link[1:] for link in page.links if link.startswith("#")]
     assert anchors == ["figure-12-alibi", "columns"]
@@ -86,11 +85,12 @@ def test_same_entries_same_bytes(entry, tmp_path):
 
 def test_page_explains_the_columns_it_shows(entry, tmp_path):
     page = Page(write_gallery(tmp_path, [entry], "T", {}).read_text(encoding="utf-8"))
-    shown = [name for name in COLUMNS if name not in ("context_dependence", "low", "high")]
-    for name in shown:
-        assert label(name) in page.text
-        assert COLUMNS[name] in page.text
-    assert COLUMNS["context_dependence"] not in page.text
+    columns = entry.measures.columns()
+    assert len(columns) > 5
+    for column in columns:
+        assert column.label in page.text
+        assert column.text in page.text
+    assert "context dependence" not in page.text
     bare = replace(entry, measures=None)
     text = write_gallery(tmp_path, [bare], "T", {}).read_text(encoding="utf-8")
     assert "What the columns mean" not in text

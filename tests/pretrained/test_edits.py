@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headscape.call.definition import AttentionCall, attend
 from headscape.errors import InputError
-from headscape.measures.measure_heads import measure_heads
+from headscape.measures.measure_model import measure_model
 from headscape.models.load import load
 from pretrained.families import FAMILIES, VOCABULARY
 
@@ -56,13 +56,13 @@ def test_an_edit_replaces_one_layer(name: str) -> None:
 def test_an_encoder_has_measures_and_no_effects(name: str) -> None:
     model = load(FAMILIES[name].build())
     tokens = windows(160)[0].numpy()
-    found = measure_heads(model, tokens, length=32, sequences=3)
+    found = measure_model(model, tokens, length=32, sequences=3)
     row = found.row(2, 5)
     assert row["position_share"] > 0
     assert "retrieval" not in found.values
     assert np.isnan(found.values["entropy_growth"]).all()
     with pytest.raises(InputError, match="does not predict the next token"):
-        measure_heads(model, tokens, length=32, sequences=3, effects=1)
+        measure_model(model, tokens, length=32, sequences=3, effects=1)
 
 
 def test_removing_rope_from_a_head_is_attention_without_angles() -> None:
@@ -70,7 +70,7 @@ def test_removing_rope_from_a_head_is_attention_without_angles() -> None:
     theirs = FAMILIES["llama"].build()
     model: Any = load(theirs)
     tokens = windows(160)[0].numpy()
-    found = measure_heads(model, tokens, length=32, sequences=3, effects=3)
+    found = measure_model(model, tokens, length=32, sequences=3, effects=3)
     parts = torch.from_numpy(np.stack([tokens[:32], tokens[32:64], tokens[96:128]]))
     before = model.losses(parts, 0).mean()
 

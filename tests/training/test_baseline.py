@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from headscape.training import preset, train
-from headscape.training.data import open_data
-from headscape.training.distributed.world import World
+from headscape.training.objective import open_data
+from headscape.training.world import World
 from training.ngram import bigram_loss, fivegram_loss
 
 PAPER = (

@@ -13,11 +13,10 @@ import torch
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, preset, weights
 from headscape.io import atomic
-from headscape.training import TrainConfig
-from headscape.training.distributed.world import World
-from headscape.training.loop.optim import Optimizer
-from headscape.training.storage import checkpoint, checkpoint_tensors
-from headscape.training.storage.checkpoint import DamagedError, State
+from headscape.training import TrainConfig, checkpoint, checkpoint_tensors
+from headscape.training.checkpoint import DamagedError, State
+from headscape.training.optim import Optimizer
+from headscape.training.world import World
 
 FILES = ["model.safetensors", "headscape.json", "optimizer.safetensors", "state.json"]
 

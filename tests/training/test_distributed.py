@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from headscape.training import Run, TrainConfig, train
-from headscape.training.config import config_file
-from headscape.training.loop import metrics
+from headscape.training import Run, TrainConfig, metrics, train
+from headscape.training.config import write_toml
 from training.conftest import Make
 
 pytestmark = pytest.mark.processes
@@ -21,7 +20,7 @@ def on_two(
     config: TrainConfig, out: Path, cache: Path, *flags: str, **extra: str
 ) -> "subprocess.CompletedProcess[str]":
     path = out.with_suffix(".toml")
-    config_file.write(path, config)
+    write_toml(path, config)
     words = [WORKER, out, cache, path, *flags]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from headscape.gpt2 import weights
-from headscape.training import Run, train
-from headscape.training.config import config_file
-from headscape.training.loop import metrics
+from headscape.training import Run, metrics, train
+from headscape.training.config import write_toml
 from training.conftest import Make
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -50,7 +49,7 @@ def test_kills_leave_the_same_bits(
     config = make(steps=steps, checkpoint_every=5, validate_every=50, curriculum=(16, 32), width=64)
     assert config.optimizer == "muon"
     path = tmp_path / "config.toml"
-    config_file.write(path, config)
+    write_toml(path, config)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(config, out=whole, cache=cache, quiet=True)
     draw = random.Random(3)  # noqa: S311 - moments, not secrets
@@ -86,7 +85,7 @@ def test_kills_leave_the_same_bits(
 @pytest.mark.kills
 def test_ctrl_c_saves_and_the_exit_code_says_so(make: Make, cache: Path, tmp_path: Path) -> None:
     path, out = tmp_path / "config.toml", tmp_path / "run"
-    config_file.write(path, make(steps=100_000, checkpoint_every=50_000))
+    write_toml(path, make(steps=100_000, checkpoint_every=50_000))
     process = started(out, cache, path)
     while len(metrics.read(out)) < 20:
         assert process.poll() is None
@@ -94,5 +93,5 @@ def test_ctrl_c_saves_and_the_exit_code_says_so(make: Make, cache: Path, tmp_pat
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert f"headscape train --resume --out {out}" in said
+    assert f"resume {out} to continue" in said
     assert Run.open(out).step >= 20

@@ -9,11 +9,10 @@ from torch import nn
 
 from headscape.gpt2 import GPT2, preset
 from headscape.training import TrainConfig
-from headscape.training.loop.muon import Muon
-from headscape.training.loop.optim import Optimizer
-from headscape.training.loop.schedule import lr_at
+from headscape.training.optim import Muon, Optimizer, lr_at
 
-CONFIG = TrainConfig(lr=1e-2, final_lr=1e-3, warmup_steps=10, steps=110)
+ADAMW = {"optimizer": "adamw", "beta2": 0.95}
+CONFIG = TrainConfig(**ADAMW, lr=1e-2, final_lr=1e-3, warmup_steps=10, steps=110)
 
 
 def test_the_rate_rises_in_a_line_and_falls_as_a_cosine() -> None:
@@ -103,7 +102,7 @@ def test_muon_gets_the_matrices_of_the_blocks_and_adamw_the_rest() -> None:
 
 def test_beside_muon_an_encodings_projections_train_at_a_tenth_of_the_rate() -> None:
     model = GPT2(preset("nano", vocabulary=64, encoding="dapev2+cable", train_length=64, layers=1))
-    for config, slow in ((MUON, {"increment", "weight"}), (TrainConfig(lr=1e-2), set())):
+    for config, slow in ((MUON, {"increment", "weight"}), (TrainConfig(**ADAMW, lr=1e-2), set())):
         optimiser = Optimizer(model, config)
         for item in model.parameters():
             item.grad = torch.ones_like(item)

@@ -20,14 +20,12 @@ from headscape.errors import InputError
 from headscape.gpt2.weights import read_tensors
 from headscape.io.file_name import is_utf8
 from headscape.models.load import load
-from headscape.training import Run, read_config, train
-from headscape.training.data import open_data
-from headscape.training.distributed.world import World
-from headscape.training.loop import loop, metrics
-from headscape.training.loop.interrupt import Interrupt
-from headscape.training.loop.nonfinite import NonFiniteError
-from headscape.training.loop.step import Learner
-from headscape.training.storage import provenance
+from headscape.training import Run, loop, metrics, provenance, read_config, train
+from headscape.training.loop import Interrupt
+from headscape.training.nonfinite import NonFiniteError
+from headscape.training.objective import open_data
+from headscape.training.step import Learner
+from headscape.training.world import World
 from training.conftest import Make
 
 
@@ -103,7 +101,7 @@ def test_a_signal_saves_and_says_how_to_resume(
         result = train(make(), out=tmp_path, cache=cache)
     assert signal.getsignal(number) == before
     assert (result.finished, result.step) == (False, 6)
-    assert f"headscape train --resume --out {tmp_path}" in capsys.readouterr().err
+    assert f"resume {tmp_path} to continue" in capsys.readouterr().err
     assert Run.open(tmp_path).step == 6
     assert train(None, out=tmp_path, cache=cache, resume=True, quiet=True).finished
 

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 
 from headscape.gpt2 import GPT2
 from headscape.training import Run, train
-from headscape.training.data import open_data
-from headscape.training.distributed.parallel import clip_gradients
-from headscape.training.distributed.world import World
-from headscape.training.loop.schedule import lr_at
-from headscape.training.loop.step import Learner
+from headscape.training.objective import open_data
+from headscape.training.optim import lr_at
+from headscape.training.parallel import clip_gradients
+from headscape.training.step import Learner
+from headscape.training.world import World
 from training.conftest import Make
 
 
@@ -21,7 +21,7 @@ def test_a_run_is_plain_training(make: Make, cache: Path, tmp_path: Path) -> Non
     train(config, out=tmp_path, cache=cache, quiet=True)
     data = open_data(config, World(), cache)
     torch.manual_seed(config.seed)
-    model = GPT2(config.model(data.tokenizer.vocabulary))
+    model = GPT2(config.model_for(data.tokenizer.vocabulary))
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     optimiser = torch.optim.AdamW(
@@ -63,7 +63,7 @@ def test_the_size_of_a_pass_does_not_change_the_gradient(
         config = make(batch_size=size)
         data = open_data(config, World(), cache)
         torch.manual_seed(0)
-        model = GPT2(config.model(data.tokenizer.vocabulary))
+        model = GPT2(config.model_for(data.tokenizer.vocabulary))
         learner = Learner(config=config, world=World(), model=model, module=model)
         loss = learner.gradient(data.rows(config, 3, 32, World()))
         return loss, [p.grad for p in model.parameters() if p.grad is not None]

@@ -24,7 +24,7 @@ def test_a_task_is_trained_and_counts_its_answers_alone(make, tmp_path: Path) ->
     first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
     from headscape.gpt2 import GPT2
 
-    model = GPT2(config.model(257))
+    model = GPT2(config.model_for(257))
     rows = torch.from_numpy(windows)
     with torch.no_grad():
         losses = F.cross_entropy(

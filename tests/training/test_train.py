@@ -13,12 +13,11 @@ import torch
 from headscape.errors import InputError
 from headscape.gpt2 import weights
 from headscape.io.folder_lock import FolderLock
-from headscape.training import Run, TrainConfig, preset, train
-from headscape.training.config import config_file
-from headscape.training.loop.nonfinite import NonFiniteError
-from headscape.training.loop.step import Learner
+from headscape.training import Run, TrainConfig, checkpoint_tensors, preset, train
+from headscape.training.config import read_toml, write_toml
+from headscape.training.nonfinite import NonFiniteError
 from headscape.training.objective import objective_of
-from headscape.training.storage import checkpoint_tensors
+from headscape.training.step import Learner
 from headscape.training.trainer import requested_config
 from training.conftest import Make
 
@@ -34,7 +33,7 @@ def test_a_preset_and_settings_are_enough(
         context_length=32, curriculum=[16, 32], **SMALL,
     )  # fmt: skip
     run = Run.open(tmp_path / "run")
-    assert (run.config.encoding, run.config.curriculum, result.step) == ("cable", (16, 32), 2)
+    assert (run.config.model.encoding, run.config.curriculum, result.step) == ("cable", (16, 32), 2)
     assert len(repr(run)) < 200
     assert len(repr(result)) < 250
     assert repr(run.config).startswith("TrainConfig(layers=1, heads=4, width=32, encoding='cable'")
@@ -54,11 +53,13 @@ def test_what_the_arguments_mean(make: Make, tmp_path: Path) -> None:
     own = make()
     assert request(own, tmp_path, seed=9) == replace(own, seed=9)
     path = tmp_path / "config.toml"
-    config_file.write(path, own)
+    write_toml(path, own)
     assert request(path, tmp_path / "x") == request(str(path), tmp_path / "x") == own
+    assert request(path, tmp_path / "x", path="torch", preset="y").path == "torch"
+    assert request(own, tmp_path / "x", path="torch").path == "torch"
     assert request(None, tmp_path, resume=True) == own
     assert request(None, tmp_path, resume=True, batch_size=1).batch_size == 1
-    assert request(None, tmp_path).layers == 2
+    assert request(None, tmp_path).model.layers == 2
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_what_the_arguments_mean(make: Make, tmp_path: Path) -> None:
         (7, {}, "config must be the name of a preset, a TrainConfig or the path.*got 7"),
         ("nanoo", {}, "unknown preset 'nanoo': did you mean 'nano'"),
         ("no.toml", {}, r"cannot read no\.toml: No such file"),
-        ("nano", {"encoding_fields": 3}, "encoding_fields=3"),
+        ("nano", {"encoding_fields": 3}, "encoding_fields must be an object of names"),
         ("nano", {"seed": -1}, "seed must be at least 0, got -1"),
     ],
 )
@@ -100,7 +101,7 @@ def test_nested_toml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("curriculum = " + "[" * 200_000)
     with pytest.raises(InputError, match="nested too deeply"):
-        config_file.read(path)
+        read_toml(path)
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -118,7 +119,7 @@ def test_a_live_run_in_a_different_process_is_left_alone(
 ) -> None:
     path, out = tmp_path / "config.toml", tmp_path / "run"
     config = make(steps=100_000, checkpoint_every=20)
-    config_file.write(path, config)
+    write_toml(path, config)
     process = subprocess.Popen([sys.executable, WORKER, out, cache, path], stderr=subprocess.PIPE)
     try:
         while not list(out.glob("checkpoints/step-*")):

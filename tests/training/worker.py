@@ -9,8 +9,8 @@ import torch
 
 from headscape.errors import InputError
 from headscape.training import train
-from headscape.training.config import config_file
-from headscape.training.loop.step import Learner
+from headscape.training.config import read_toml
+from headscape.training.step import Learner
 
 torch.set_num_threads(1)
 
@@ -34,9 +34,7 @@ def main() -> int:
         die_once(int(os.environ["HEADSCAPE_TEST_DIE"]))
     out, cache, config, *flags = sys.argv[1:]
     try:
-        result = train(
-            config_file.read(Path(config)), out=out, cache=cache, resume="resume" in flags
-        )
+        result = train(read_toml(Path(config)), out=out, cache=cache, resume="resume" in flags)
     except InputError as error:
         if os.environ.get("RANK", "0") == "0":
             sys.stderr.write(f"{error}\n")

@@ -13,8 +13,8 @@ import pytest
 import headscape as hs
 from captures.test_factors_pack import read_bytes
 from headscape.errors import InputError
-from headscape.measures.head_measures import HeadMeasures
-from headscape.viewer.atlas import atlas_page
+from headscape.measures.measures import Measures
+from headscape.viewer.atlas import atlas_arrays, atlas_page
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +37,12 @@ def test_the_folder_has_a_page_a_table_and_json(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [
         "atlas.html", "heads.csv", "heads.json", "viewer.html",
     ]  # fmt: skip
-    found = HeadMeasures.from_json((folder / "heads.json").read_text())
+    found = Measures.from_json((folder / "heads.json").read_text())
     assert len((folder / "heads.csv").read_text().splitlines()) == 1 + len(found.rows())
 
 
 def test_the_page_shows_every_head_with_its_kernel_and_measures(folder: Path) -> None:
-    found = HeadMeasures.from_json((folder / "heads.json").read_text())
+    found = Measures.from_json((folder / "heads.json").read_text())
     header, arrays = data_of((folder / "atlas.html").read_text())
     assert (header["layers"], header["heads"]) == ([0, 1], list(range(12)))
     [sink] = [each for each in header["measures"] if each["name"] == "sink_score"]
@@ -56,11 +56,13 @@ def test_the_page_shows_every_head_with_its_kernel_and_measures(folder: Path) ->
     assert header["kinds"][1][5] == found.row(1, 5)["kinds"]
 
 
-def test_a_map_has_the_mean_weight_of_the_pairs_in_each_cell(folder: Path) -> None:
-    header, arrays = data_of((folder / "atlas.html").read_text())
+@pytest.mark.parametrize("length", [64, 50])
+def test_a_map_has_the_mean_weight_of_the_pairs_in_each_cell(length: int) -> None:
+    model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+    arrays = atlas_arrays(model.measures(list(range(200)), length=length, sequences=2))
     edges, means = arrays["edges"], arrays["layer.1.overview.weights.mean"].astype(np.float64)
-    assert (edges[0], edges[-1], len(edges)) == (0, header["length"], means.shape[-1] + 1)
-    seen = np.tri(header["length"])
+    assert (edges[0], edges[-1], len(edges)) == (0, length, means.shape[-1] + 1)
+    seen = np.tri(length)
     pairs = np.add.reduceat(np.add.reduceat(seen, edges[:-1], axis=0), edges[:-1], axis=1)
     assert (np.isnan(means) == (pairs == 0)).all()
     # Every query gives all its weight away, so a row of cells has as much weight as queries.
@@ -90,11 +92,13 @@ def test_the_policy_allows_this_script_and_no_other(folder: Path) -> None:
 
 
 def test_a_name_from_outside_is_text() -> None:
-    found = HeadMeasures(
+    found = Measures(
         about={
             "model": "<img src=x onerror=alert(1)>", "recognised": ["</pre><b>"], "layers": 1,
             "heads": 1, "causal": True, "text": "<i>", "sequences": 1, "length": 16, "effects": 0,
         },
+        layers=(0,),
+        heads=(0,),
         values={"position_share": np.full((3, 1, 1), 0.5)},
         kernel=np.zeros((1, 1, 31)),
         drift={},

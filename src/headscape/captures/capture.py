@@ -76,7 +76,7 @@ class Capture(CaptureData):
         return Overview.of(self, quantity, **options)
 
     def measures(self, quantity: str | None = None, **options: Any) -> "Measures":
-        """Numbers per layer and head: shift-invariance, reach, most similar head.
+        """Numbers per layer and head: position share, slash, sink, reach, most similar head.
 
         Options are those of `Measures.of`: layers, context.
         """

@@ -1,75 +1,59 @@
 """The `headscape` command.
 
-Each command is a file of its own beside this one and imports what it needs when it runs, so that
-`headscape --help` is quick. A user's mistake is one sentence on stderr and exit code 2; a warning
-is one sentence on stderr. Results go to stdout, progress to stderr.
+Every file beside this one is imported, and its functions marked with `@command()` are commands
+(command.py). A command imports what it needs when it runs, so that `headscape --help` is quick. A
+user's mistake is one sentence on stderr and exit code 2; a warning is one sentence on stderr.
+Results go to stdout, progress to stderr.
 """
 
 import codecs
+import importlib
 import io
 import os
+import pkgutil
 import signal
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from headscape import __version__
-from headscape.cli import (
-    atlas_command,
-    capture_command,
-    check_command,
-    doctor_command,
-    draw_command,
-    encodings_command,
-    evaluate_command,
-    export_command,
-    figures_command,
-    generate_command,
-    measure_command,
-    train_command,
-    view_command,
-)
+from headscape import __version__, cli
+from headscape.cli.command import COMMANDS, Command
 from headscape.errors import InputError
 from headscape.io.lost_interrupt import repeat_lost_interrupts
 from headscape.io.system_errors import memory_sentence, out_of_memory
 from headscape.io.table_text import one_line
 from headscape.io.terminal import say
 
-# In the order of the help.
-REGISTER: tuple[Callable[[typer.Typer], None], ...] = (
-    figures_command.register,
-    encodings_command.register,
-    train_command.register,
-    generate_command.register,
-    capture_command.register,
-    draw_command.register,
-    measure_command.register,
-    atlas_command.register,
-    view_command.register,
-    evaluate_command.register,
-    export_command.register,
-    check_command.register,
-    doctor_command.register,
-)
-
-app = typer.Typer(
-    name="headscape",
-    help="Show, train and measure what position does in every attention head of a transformer.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for register in REGISTER:
-    register(app)
-
+FIRST = (
+    "figures", "encodings", "train", "generate", "capture", "draw", "measure", "atlas", "view",
+    "evaluate", "compare", "export", "check", "doctor",
+)  # fmt: skip
+"""The order of the help; other commands come after these."""
 SPIN_COUNT = "3000"
 """Iterations for which an OpenMP thread that waits spins before it sleeps; docs/training.md has
 what other values cost on idle and on busy cores."""
+
+
+def make_app() -> typer.Typer:
+    """Return the command line with every command of the files beside this one."""
+    for file in pkgutil.iter_modules(cli.__path__):
+        if file.name not in {"app", "__main__"}:
+            importlib.import_module(f"{cli.__name__}.{file.name}")
+    made = typer.Typer(
+        name="headscape",
+        help="Show, train and measure what position does in every attention head of a transformer.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_options)
+    for name in sorted(COMMANDS, key=lambda name: (*FIRST, name).index(name)):
+        made.command(name, cls=Command)(COMMANDS[name])
+    return made
 
 
 def _version(*, wanted: bool) -> None:
@@ -78,7 +62,6 @@ def _version(*, wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool,
@@ -91,6 +74,9 @@ def _options(
     ] = False,
 ) -> None:
     """Show, train and measure what position does in every attention head of a transformer."""
+
+
+app = make_app()
 
 
 def main() -> None:

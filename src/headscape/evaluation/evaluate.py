@@ -5,21 +5,79 @@ and so are models that cannot share a table, before anything is computed. Progre
 the time left, estimated from the work of each window.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
+from typing import Any
 
-from headscape.errors import InputError
-from headscape.evaluation.answers import AnswerJob
-from headscape.evaluation.held_out import held_out
-from headscape.evaluation.options import EXAMPLES, TEXT_LENGTHS, Options, as_models, several
-from headscape.evaluation.perplexity import TextJob
-from headscape.evaluation.questions import by_depth, by_length
+from headscape.errors import InputError, at_least
+from headscape.evaluation.answers import AnswerJob, by_depth, by_length
+from headscape.evaluation.perplexity import TextJob, held_out
+from headscape.evaluation.protocols import Protocol, parse
+from headscape.evaluation.row import TASK, TEXT, Row, known_quantity
 from headscape.evaluation.table import Table
-from headscape.evaluation.table.table_row import Row
 from headscape.io.progress import SlowBar
-from headscape.models.model import Model
+from headscape.models.model import Model, Spec
 
 Job = TextJob | AnswerJob
+TEXT_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+TEXT_ONLY = ("protocol", "same_tokens", "corpus", "limit")
+EXAMPLES = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The arguments of `evaluate`; None and () mean the default."""
+
+    lengths: tuple[int, ...] = ()
+    protocol: str | None = None
+    same_tokens: bool = False
+    quantity: str | None = None
+    corpus: str | None = None
+    limit: int | None = None
+    task: str | None = None
+    depths: tuple[float, ...] = ()
+    examples: int | None = None
+    batch_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        for length in self.lengths:
+            at_least(1, **{"a length": length})
+        at_least(1, limit=self.limit, examples=self.examples, batch_tokens=self.batch_tokens)
+        for depth in self.depths:
+            if not _is(depth, Real) or not 0 <= depth <= 1:
+                raise InputError(f"a depth must be between 0 and 1, got {depth!r}.")
+        if self.depths and self.task is None:
+            raise InputError("depths need a heat map: name its task, passkey or needle.")
+        for name in ("protocol", "quantity", "corpus", "task"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise InputError(f"{name} must be a string, got {value!r}.")
+        # Files and journals take plain numbers only, not numpy's, and tell 0 from 0.0.
+        object.__setattr__(self, "lengths", tuple(map(int, self.lengths)))
+        object.__setattr__(self, "depths", tuple(map(float, self.depths)))
+        object.__setattr__(self, "batch_tokens", int(self.batch_tokens))
+
+    def check_for(self, models: Sequence[Model]) -> None:
+        """Refuse options that do not apply to what these models are evaluated on."""
+        on_task = self.on_task(models)
+        known_quantity(self.quantity, TASK if on_task else TEXT)
+        if not on_task and self.examples is not None:
+            raise InputError("examples applies to tasks only: leave it out, or name a task.")
+        for name in TEXT_ONLY if on_task else ():
+            if getattr(self, name):
+                raise InputError(f"{name} applies to text, and this is a task: leave it out.")
+        _ = self.windows
+
+    def on_task(self, models: Sequence[Model]) -> bool:
+        """Whether the models answer questions instead of reading a text."""
+        return self.task is not None or any(model.spec.task for model in models)
+
+    @property
+    def windows(self) -> Protocol:
+        """How a text is cut into windows."""
+        return parse(self.protocol or "nonoverlap")
 
 
 def evaluate(
@@ -96,22 +154,22 @@ def evaluate(
 
 def _jobs(models: Sequence[Model], options: Options) -> list[Job]:
     """Return everything to compute, each job once."""
-    found: list[Job]
+    jobs: list[Job]
     if options.task is not None:
         count = options.examples or EXAMPLES
-        found = [*by_depth(models, options.task, options.lengths, options.depths, count)]
+        jobs = [*by_depth(models, options.task, options.lengths, options.depths, count)]
     elif options.on_task(models):
-        found = [*by_length(models, options.lengths, options.examples or EXAMPLES)]
+        jobs = [*by_length(models, options.lengths, options.examples or EXAMPLES)]
     else:
         lengths = sorted(set(options.lengths or TEXT_LENGTHS))
         longest = lengths[-1] if options.same_tokens else None
         texts = held_out(models, options.corpus, options.limit)
-        found = [
+        jobs = [
             TextJob.of(model.for_length(length), text, options.windows, length, longest)
             for model, text in zip(models, texts, strict=True)
             for length in lengths
         ]
-    return list({job.row.key: job for job in found}.values())
+    return list({job.row.key: job for job in jobs}.values())
 
 
 def _check_readable(jobs: Sequence[Job]) -> None:
@@ -119,9 +177,9 @@ def _check_readable(jobs: Sequence[Job]) -> None:
     reasons: dict[tuple[str, int | None], list[str | None]] = {}
     for job in jobs:
         reasons.setdefault((job.row.method, job.row.seed), []).append(job.row.refused)
-    for (method, _), found in reasons.items():
-        if all(found):
-            raise InputError(f"{method}: {found[0]}")
+    for (method, _), refused in reasons.items():
+        if all(refused):
+            raise InputError(f"{method}: {refused[0]}")
 
 
 def _run(jobs: Sequence[Job], batch_tokens: int, journal: Path | None) -> list[Row]:
@@ -134,3 +192,34 @@ def _run(jobs: Sequence[Job], batch_tokens: int, journal: Path | None) -> list[R
             else job.run(batch_tokens=batch_tokens, journal=journal, advance=bar.advance)
             for job in jobs
         ]
+
+
+def several(values: Any, name: str) -> tuple[Any, ...]:
+    """Return a tuple of one value or of several; () for None."""
+    if values is None:
+        return ()
+    if _is(values, Real):
+        return (values,)
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InputError(f"{name} must be a number or a list of numbers, got {values!r}.")
+    numbers = tuple(values)
+    if not numbers:
+        raise InputError(f"{name} must contain at least one number, got none.")
+    return numbers
+
+
+def as_models(models: Any) -> list[Model]:
+    """Return a list of one model or of several; anything else is refused."""
+    listed = list(models) if isinstance(models, list | tuple) else [models]
+    if not listed:
+        raise InputError("evaluate needs at least one model, got none.")
+    for one in listed:
+        if not isinstance(getattr(one, "spec", None), Spec):
+            raise InputError(
+                f"evaluate takes models, got {one!r}: open a run with headscape.load first."
+            )
+    return listed
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

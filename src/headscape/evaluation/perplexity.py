@@ -1,32 +1,97 @@
-"""A model's loss over a text at one length, by one protocol.
+"""A model's loss over a held-out text at one length, by one protocol.
 
-Windows go through the model in batches of about `batch_tokens` tokens. Batches are cut once, before
-anything is computed, so a resumed evaluation adds the same numbers in the same order as an
+The text is the held-out side of a corpus: the one the model was trained on, unless the caller names
+one. Windows go through the model in batches of about `batch_tokens` tokens. Batches are cut once,
+before anything is computed, so a resumed evaluation adds the same numbers in the same order as an
 uninterrupted one. Each window leaves one sum of losses (and, by `per-position`, a share in one sum
 per position); nothing else is kept, so memory does not grow with the text.
 
-The 95% interval is the percentile bootstrap over windows: `RESAMPLES` draws (seed 0) of as many
-windows with replacement, each giving a mean over its tokens. It covers the choice of text, not of
-training seed.
+The 95% interval is the expanded percentile bootstrap over windows (measures/interval.py), from 6
+windows on. It covers the choice of text, not of training seed.
 """
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int64, Integer
 
-from headscape.evaluation.held_out import HeldOut
+from headscape.data.dataset import Dataset, open_dataset
+from headscape.errors import InputError
 from headscape.evaluation.journal import resumed
 from headscape.evaluation.protocols import Protocol, Windows, plan
-from headscape.evaluation.table.table_row import Row
+from headscape.evaluation.row import Row
+from headscape.evaluation.units import Units, units
+from headscape.measures.interval import estimate
 from headscape.models.model import Model
 
-RESAMPLES = 1000
 Advance = Callable[[int], None]
 """Called with the cost of each finished batch."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeldOut:
+    """A stream of tokens and what they stand for."""
+
+    tokens: Integer[np.ndarray, " n"]
+    corpus: str
+    """The corpus, as the user named it."""
+    units: Units | None = None
+    """Bytes and words of the tokens; None where the tokenizer does not say."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the tokens, whatever their dtype."""
+        return hashlib.sha256(self.tokens.astype("<i8").tobytes()).hexdigest()
+
+    def scored_units(self, windows: Windows) -> tuple[int | None, int | None]:
+        """Bytes and words that windows score; None where the tokenizer does not say."""
+        if self._counts is None:
+            return None, None
+        size, words = self._counts
+        targets = windows.targets()
+        return int(size[targets].sum()), int(words[targets].sum())
+
+    @cached_property
+    def _counts(self) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]] | None:
+        return None if self.units is None else self.units.counts(self.tokens)
+
+
+def held_out(
+    models: Sequence[Model], corpus: str | None = None, limit: int | None = None
+) -> list[HeldOut]:
+    """The text of each model, cut to `limit` tokens; models with equal texts share one."""
+    texts: dict[tuple[str, ...], HeldOut] = {}
+    of_models = []
+    opened: dict[str, Dataset] = {}
+    for model in models:
+        dataset = _dataset(model, corpus, opened)
+        key = (dataset.corpus, dataset.fingerprint, dataset.tokenizer.fingerprint)
+        if key not in texts:
+            texts[key] = HeldOut(
+                tokens=dataset.validation[:limit],
+                corpus=dataset.corpus,
+                units=units(dataset.tokenizer),
+            )
+        of_models.append(texts[key])
+    return of_models
+
+
+def _dataset(model: Model, corpus: str | None, opened: dict[str, Dataset]) -> Dataset:
+    if corpus is None:
+        if model.dataset is None:
+            raise InputError(f"{model.spec.name} has no text of its own: name a corpus.")
+        return model.dataset
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise InputError(f"{model.spec.name} has no tokenizer, so it cannot read {corpus}.")
+    if tokenizer.fingerprint not in opened:
+        opened[tokenizer.fingerprint] = open_dataset(corpus, tokenizer)
+    return opened[tokenizer.fingerprint]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,12 +166,12 @@ class TextJob:
             if advance is not None:
                 advance(self._window_cost * (batch.stop - batch.start))
         counts = length - windows.first
-        low, high = bootstrap(sums, counts)
+        _, low, high = estimate(sums, counts)
         return replace(
             self.row,
             loss=float(sums.sum() / counts.sum()),
-            low=low,
-            high=high,
+            low=None if np.isnan(low) else float(low),
+            high=None if np.isnan(high) else float(high),
             by_position=_means(positions, windows) if self._by_position else None,
         )
 
@@ -140,21 +205,6 @@ def batches(windows: Windows, batch_tokens: int) -> Iterator[slice]:
         stop = start + int(other[0]) if len(other) else stop
         yield slice(start, stop)
         start = stop
-
-
-def bootstrap(
-    sums: Float64[np.ndarray, " windows"], counts: Int64[np.ndarray, " windows"]
-) -> tuple[float | None, float | None]:
-    """The 95% interval of the mean loss; (None, None) for a single window."""
-    if len(sums) < 2:
-        return None, None
-    random = np.random.default_rng(0)
-    means = np.empty(RESAMPLES)
-    for draw in range(RESAMPLES):
-        chosen = random.integers(len(sums), size=len(sums))
-        means[draw] = sums[chosen].sum() / counts[chosen].sum()
-    low, high = np.quantile(means, [0.025, 0.975]).tolist()
-    return low, high
 
 
 def _means(sums: Float64[np.ndarray, " length"], windows: Windows) -> tuple[float, ...]:

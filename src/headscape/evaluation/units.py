@@ -57,34 +57,34 @@ class Units:
 
 
 def units(tokenizer: Tokenizer) -> Units | None:
-    """The units of a tokenizer's tokens; None if its description does not give their bytes."""
+    """Return the units of a tokenizer's tokens; None if its description does not give bytes."""
     described = tokenizer.describe()
-    given = {number: b"" for number in (tokenizer.end_of_text,) if number is not None}
+    special = {number: b"" for number in (tokenizer.end_of_text,) if number is not None}
     if described["kind"] == "bytes":
         return Units.of([bytes([byte]) for byte in range(256)] + [b""])
     if described["kind"] == "gpt2":
-        return byte_level(gpt2().get_vocab(), tokenizer.vocabulary, given)
+        return byte_level(gpt2().get_vocab(), tokenizer.vocabulary, special)
     if '"ByteLevel"' not in described.get("json", ""):
         return None
     # The JSON of the package `tokenizers`: added tokens are spelled in characters, not in bytes.
     parsed = json.loads(described["json"])
     for token in parsed["added_tokens"]:
-        given.setdefault(token["id"], b"" if token["special"] else token["content"].encode())
+        special.setdefault(token["id"], b"" if token["special"] else token["content"].encode())
     vocabulary = parsed["model"]["vocab"]
-    size = max(tokenizer.vocabulary, *(number + 1 for number in [*vocabulary.values(), *given]))
-    return byte_level(vocabulary, size, given)
+    size = max(tokenizer.vocabulary, *(number + 1 for number in [*vocabulary.values(), *special]))
+    return byte_level(vocabulary, size, special)
 
 
-def byte_level(vocabulary: Mapping[str, int], size: int, given: Mapping[int, bytes]) -> Units:
-    """The units of a byte-level vocabulary; `given` tokens are not spelled in its alphabet."""
+def byte_level(vocabulary: Mapping[str, int], size: int, special: Mapping[int, bytes]) -> Units:
+    """Return the units of a byte-level vocabulary; `special` tokens are spelled as they are."""
     whole = [*range(33, 127), *range(161, 173), *range(174, 256)]
     alphabet = {chr(byte): byte for byte in whole}
     rest = sorted(set(range(256)) - set(whole))
     alphabet |= {chr(256 + number): byte for number, byte in enumerate(rest)}
     spelled = [b""] * size
     for text, number in vocabulary.items():
-        if number not in given:
+        if number not in special:
             spelled[number] = bytes(alphabet[character] for character in text)
-    for number, content in given.items():
+    for number, content in special.items():
         spelled[number] = content
     return Units.of(spelled)

@@ -30,13 +30,18 @@ class ModelConfig:
     """A GPT-2 and its position encoding."""
 
     layers: int
+    """Number of transformer blocks."""
     heads: int
+    """Attention heads per layer."""
     width: int
+    """Model width (d_model)."""
     vocabulary: int = GPT2_VOCABULARY
+    """Number of tokens."""
     train_length: int = 1024
     """The length it is trained at."""
     encoding: str = "learned"
-    """A name that `headscape.build` takes, or a schedule such as "rope*3,nope"."""
+    """A position encoding such as cable or dapev2+kerple, or a schedule of layers such as
+    rope*3,nope; `headscape encodings` lists them."""
     encoding_fields: Mapping[str, object] = field(default_factory=dict)
     """Fields of the encoding that differ from its defaults; in a schedule, of all with them."""
     share_encoding: bool = False
@@ -45,6 +50,7 @@ class ModelConfig:
     scale: Scale = "head_dim"
     """What q.k is multiplied by: 1/sqrt(head_dim), 1/sqrt(width), or one."""
     causal: bool = True
+    """Whether a token sees only itself and earlier ones."""
     norm_epsilon: float = 1e-5
     """Epsilon of every norm."""
     qk_norm: Literal["none", "before", "after"] = "none"

@@ -39,10 +39,11 @@ def write(
     config: ModelConfig,
     conventions: Mapping[str, object],
     tensors: Mapping[str, torch.Tensor],
-) -> None:
+) -> str:
     """Write weights first and the header last: a folder with a header is whole.
 
-    Weights of a different library in the folder are not replaced.
+    Weights of a different library in the folder are not replaced. Returns the SHA-256 of the
+    weights.
     """
     check_output(folder / WEIGHTS, OURS)
     with atomic.replacing(folder / WEIGHTS) as part:
@@ -55,6 +56,7 @@ def write(
         "sha256": digest,
     }
     atomic.write_text(folder / HEADER, json.dumps(header, indent=2) + "\n")
+    return digest
 
 
 def read_header(folder: Path) -> tuple[ModelConfig, str | None]:

@@ -9,8 +9,8 @@ from headscape.errors import InputError
 from headscape.evaluation.table import Table
 from headscape.huggingface.model_card import PICTURE
 from headscape.models.gpt2_model import GPT2Model
-from headscape.training.config.train_config import TrainConfig
-from headscape.training.loop import metrics
+from headscape.training import metrics
+from headscape.training.config import TrainConfig
 from headscape.training.run import CONFIG, read_config
 
 PICTURE_TOKENS = 128

@@ -10,7 +10,7 @@ from headscape.huggingface.stock_architecture import CLASSES
 from headscape.io.table_text import markdown_text
 from headscape.models.loaded import LoadedModel
 from headscape.models.model import LayerSpec
-from headscape.training.config.train_config import TrainConfig
+from headscape.training.config import TrainConfig
 
 PICTURE = "heads.png"
 LOAD = """```python

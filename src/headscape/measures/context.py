@@ -22,14 +22,14 @@ import numpy as np
 from jaxtyping import Float
 
 from headscape.errors import InputError
+from headscape.measures.interval import resamples, tails
 
 MINIMUM_SEQUENCES: Final = 16
-RESAMPLES: Final = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextDependence:
-    """The share, with its 95% bootstrap interval over sequences."""
+    """The share, with its 95% bootstrap interval over sequences (interval.py)."""
 
     sequences: int
     heads: tuple[float, ...]
@@ -43,13 +43,14 @@ class ContextDependence:
 def context_dependence(
     maps: Iterable[Float[np.ndarray, "h t s"]], *, seed: int = 0
 ) -> ContextDependence:
-    """Return the context-dependence of one layer, from maps of at least 16 sequences."""
+    """Return the context-dependence of one layer.
+
+    maps  the maps of at least 16 sequences of one length, NaN where a key is invisible
+    seed  of the bootstrap
+    """
     gram, along, ones, base, count = _products(maps)
     sequences = gram.shape[-1]
-    drawn = np.random.default_rng(seed).multinomial(
-        sequences, np.full(sequences, 1 / sequences), size=RESAMPLES
-    )
-    times = np.concatenate([np.ones((1, sequences)), drawn])
+    times = np.concatenate([np.ones((1, sequences)), *resamples(sequences, seed)])
     squares = np.einsum("hss->hs", gram) @ times.T
     spread = np.einsum("rs,hsu,ru->hr", times, gram, times, optimize=True) / sequences
     within = np.maximum(squares - spread, 0.0)
@@ -58,13 +59,13 @@ def context_dependence(
     total -= (ones @ times.T) ** 2 / (sequences * count)
     shares = _ratio(within, total)
     overall = _ratio(within.sum(axis=0), total.sum(axis=0))
-    limits = np.percentile(shares[:, 1:], [2.5, 97.5], axis=1)
+    limits = np.percentile(shares[:, 1:], tails(sequences), axis=1)
     return ContextDependence(
         sequences=sequences,
         heads=tuple(shares[:, 0].tolist()),
         head_intervals=tuple((float(low), float(high)) for low, high in limits.T),
         overall=float(overall[0]),
-        interval=tuple(np.percentile(overall[1:], [2.5, 97.5]).tolist()),
+        interval=tuple(np.percentile(overall[1:], tails(sequences)).tolist()),
     )
 
 
@@ -76,14 +77,14 @@ def _products(
     With x_s = b_s - b_1 and c = b_1 minus its mean: <x_s, x_u> [h n n], <c, x_s> [h n],
     <1, x_s> [h n], <c, c> [h], and the number of visible entries.
     """
-    every = iter(maps)
-    first = next(every, None)
+    sequence_maps = iter(maps)
+    first = next(sequence_maps, None)
     if first is None:
         raise InputError(f"context-dependence needs at least {MINIMUM_SEQUENCES} sequences, got 0.")
     visible = np.isfinite(first).all(axis=0)
     origin = first[:, visible].astype(np.float64)
     differences: list[np.ndarray | None] = [None]
-    for each in every:
+    for each in sequence_maps:
         if each.shape != first.shape:
             raise InputError(
                 f"context-dependence compares maps of one shape, got {first.shape} and "

@@ -1,4 +1,4 @@
-"""The mean of a measure over sequences with its 95% bootstrap interval.
+"""The 95% bootstrap interval: of a measure over sequences, and of a loss over windows.
 
 The plain percentile interval is too narrow for few sequences: the means of resamples of n values
 spread by only sqrt((n - 1) / n) times the standard error, and the interval uses the normal quantile
@@ -11,6 +11,7 @@ and 99.4th percentiles. Fewer than six sequences have no interval: a resample ne
 of the values, and the range of five values misses the median more than one time in twenty.
 """
 
+from collections.abc import Iterator
 from statistics import NormalDist
 from typing import Final
 
@@ -20,18 +21,32 @@ from jaxtyping import Float
 RESAMPLES: Final = 2000
 FEWEST: Final = 6
 """Sequences from which an interval is given."""
+ENTRIES: Final = 1 << 22
+"""Numbers of a table of resamples in memory at once."""
 
 
-def estimate(values: Float[np.ndarray, " n *rest"], seed: int = 0) -> Float[np.ndarray, " 3 *rest"]:
-    """Return mean, low and high; fewer than six sequences have no interval, NaN is not counted."""
+def estimate(
+    values: Float[np.ndarray, " n *rest"],
+    counts: Float[np.ndarray, " n"] | None = None,
+    seed: int = 0,
+) -> Float[np.ndarray, " 3 *rest"]:
+    """Return mean, low and high; fewer than six sequences have no interval, NaN is not counted.
+
+    values  one value for each sequence
+    counts  number of terms that each value is the sum of, for a mean over all terms; default 1
+    seed    of the resamples
+    """
     kept = np.asarray(values, dtype=np.float64)
-    found = np.isfinite(kept)
-    filled = np.where(found, kept, 0.0)
+    known = np.isfinite(kept).astype(np.float64)
+    filled = np.where(known > 0, kept, 0.0)
+    terms = known if counts is None else np.asarray(counts, dtype=np.float64)
     sequences = len(kept)
-    mean = _mean(filled, found, np.ones((1, sequences)))[0]
+    mean = _mean(filled, terms, np.ones((1, sequences)))[0]
     if sequences < FEWEST:
         return np.stack([mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)])
-    drawn = _mean(filled, found, _resamples(sequences, seed))
+    drawn = np.concatenate(
+        [_mean(filled, terms, times) for times in resamples(sequences, seed)], axis=0
+    )
     with np.errstate(all="ignore"):
         missing = np.isnan(drawn).all(axis=0)
         low, high = np.nanpercentile(np.where(missing, 0.0, drawn), tails(sequences), axis=0)
@@ -47,7 +62,8 @@ def largest(curves: Float[np.ndarray, "n *rest m"], seed: int = 0) -> Float[np.n
     drawn = np.stack(
         [
             np.tensordot(times, curves, axes=1).argmax(axis=-1)
-            for times in _resamples(sequences, seed)
+            for part in resamples(sequences, seed)
+            for times in part
         ]
     )
     low, high = np.percentile(drawn, tails(sequences), axis=0, method="nearest")
@@ -65,15 +81,17 @@ def tails(sequences: int) -> tuple[float, float]:
     return low, 100 - low
 
 
-def _resamples(sequences: int, seed: int) -> Float[np.ndarray, "resamples n"]:
-    """Return how often each sequence is drawn in each resample."""
-    share = np.full(sequences, 1 / sequences)
-    drawn = np.random.default_rng(seed).multinomial(sequences, share, size=RESAMPLES)
-    return drawn.astype(np.float64)
+def resamples(sequences: int, seed: int) -> Iterator[Float[np.ndarray, "r n"]]:
+    """Yield how often each sequence is drawn, for RESAMPLES resamples, a few at a time."""
+    random, share = np.random.default_rng(seed), np.full(sequences, 1 / sequences)
+    at_once = max(1, ENTRIES // sequences)
+    for start in range(0, RESAMPLES, at_once):
+        size = min(at_once, RESAMPLES - start)
+        yield random.multinomial(sequences, share, size=size).astype(np.float64)
 
 
-def _mean(filled: np.ndarray, found: np.ndarray, times: np.ndarray) -> np.ndarray:
+def _mean(filled: np.ndarray, terms: np.ndarray, times: np.ndarray) -> np.ndarray:
     total = np.tensordot(times, filled, axes=1)
-    count = np.tensordot(times, found.astype(np.float64), axes=1)
+    count = np.tensordot(times, terms, axes=1)
     mean: np.ndarray = np.where(count > 0, total / np.where(count > 0, count, 1), np.nan)
     return mean

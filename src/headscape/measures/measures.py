@@ -1,130 +1,66 @@
-"""Numbers behind the captions: one record per layer and head.
+"""Numbers per layer and head, of one capture or of a model: rows, tables, JSON, the viewer.
 
-`shift_invariance`  1 - (squares left within diagonals) / (squares about the mean): how much of a
-                    map's variance i - j explains. Exactly 1.0 for a Toeplitz map.
-`effective_reach`   the least distance that contains 90% of a query's attention weight; per head the
-                    median and the mean over queries. Both sides count where attention looks ahead.
-`head_similarity`   Pearson correlation between the heads' maps; 0 for a constant map, which has no
-                    most similar head.
-
-Context-dependence, which needs many sequences, is in `context.py`. All work on [h t s] arrays with
-NaN where a key is invisible (NaN or 0 in weights), or on blocks of their rows, so that the maps of
-a long capture are never whole in memory. `Measures` puts them together for one or more layers;
-how it is written as CSV, HTML and so on is in `measures_table.py`.
+Layers and heads count from 0. Text for readers counts from what it is told: the command line and
+pages from 1.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float
 
 from headscape.captures.capture_file import CaptureData
 from headscape.captures.choice import choose_layer, choose_quantity
-from headscape.captures.factors import rows_at_once
+from headscape.captures.labels import method
 from headscape.errors import InputError
 from headscape.io.table_text import markdown_text
-from headscape.measures import measures_table
+from headscape.io.terminal import printable
+from headscape.measures import record_table
 from headscape.measures.context import ContextDependence
-from headscape.measures.measures_table import Record
+from headscape.measures.definitions import MEASURES, Measure, computed, estimates, kinds_of
+from headscape.measures.record_table import Column
+
+Row = dict[str, Any]
+CURVES: Final = ("kernel", "closed_form", "bands", "maps")
 
 
-@dataclass(frozen=True, eq=False)
-class RowBlocks:
-    """Maps of one layer that are read a few rows at a time, as often as needed."""
-
-    heads: int
-    length: int
-    read: Callable[[], Iterable[tuple[slice, Float[np.ndarray, "h r c"]]]]
-    """Yields rows and their values from key 0 on; NaN where a key is invisible."""
-
-    @classmethod
-    def of(cls, maps: "Float[np.ndarray, 'h t t'] | RowBlocks") -> "RowBlocks":
-        """Return the blocks of maps in memory."""
-        if isinstance(maps, RowBlocks):
-            return maps
-        heads, length, _ = maps.shape
-
-        def read() -> Iterator[tuple[slice, np.ndarray]]:
-            return ((rows, maps[:, rows]) for rows in rows_at_once(heads, length))
-
-        return cls(heads, length, read)
-
-    def entries(self) -> Iterator[tuple[Int64[np.ndarray, " n"], Float64[np.ndarray, "h n"]]]:
-        """Yield diagonals, numbered from the last key's on, and values of visible entries."""
-        for rows, block in self.read():
-            queries, keys = np.nonzero(np.isfinite(block).all(axis=0))
-            if len(keys):
-                diagonal = queries + rows.start - keys + self.length - 1
-                yield diagonal, block[:, queries, keys].astype(np.float64)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerMeasures:
-    """The measures of one layer; a measure whose quantity was not captured is None."""
-
-    layer: int
-    """Counted from 0."""
-    heads: tuple[int, ...]
-    """Heads measured, counted from 0; every per-head tuple follows this order."""
-    context: ContextDependence | None = None
-    shift: tuple[float, ...]
-    reach_median: tuple[float, ...] | None = None
-    reach_mean: tuple[float, ...] | None = None
-    similarity: tuple[tuple[float, ...], ...]
-
-    def records(self) -> list[Record]:
-        """Return one record per head."""
-        nearest = self._most_similar()
-        rows: list[Record] = []
-        for row, head in enumerate(self.heads):
-            other = nearest[row]
-            low, high = self.context.head_intervals[row] if self.context else (None, None)
-            rows.append(
-                {
-                    "layer": self.layer,
-                    "head": head,
-                    "context_dependence": self.context.heads[row] if self.context else None,
-                    "low": low,
-                    "high": high,
-                    "shift_invariance": self.shift[row],
-                    "reach_median": self.reach_median[row] if self.reach_median else None,
-                    "reach_mean": self.reach_mean[row] if self.reach_mean else None,
-                    "most_similar_head": None if other is None else self.heads[other],
-                    "similarity": None if other is None else self.similarity[row][other],
-                }
-            )
-        return rows
-
-    def _most_similar(self) -> list[int | None]:
-        """Return for each head the index of the most similar one; None if its map is constant."""
-        others = np.array(self.similarity)
-        np.fill_diagonal(others, 0)
-        # Only a constant map has a correlation of exactly 0 with every other.
-        constant = ~others.any(axis=1)
-        others[constant], others[:, constant] = -np.inf, -np.inf
-        np.fill_diagonal(others, -np.inf)
-        best = others.argmax(axis=1).tolist()
-        return [at if others[row, at] > -np.inf else None for row, at in enumerate(best)]
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Measures:
-    """Numbers per layer and head of one capture.
+    """Numbers per layer and head of a capture or of a model.
 
     Example:
         >>> import headscape as hs
         >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
         >>> row = model.capture([5, 6, 7, 8]).measures().rows()[0]
-        >>> row["layer"], row["head"], row["shift_invariance"]
+        >>> row["layer"], row["head"], row["position_share"]
         (1, 0, 1.0)
     """
 
-    quantity: str
-    """The quantity measured: `bias`, or `final` for the scores themselves."""
-    layers: tuple[LayerMeasures, ...]
+    quantity: str = "final"
+    """What the measures of scores are of: the final scores, or `bias` or `content` of a capture."""
+    about: dict[str, Any]
+    """The model, what was recognised in it, and what it was measured on."""
+    layers: tuple[int, ...]
+    """Layers measured, counted from 0."""
+    heads: tuple[int, ...]
+    """Heads measured, counted from 0."""
+    values: dict[str, Float[np.ndarray, "e layers h"]]
+    """Mean, low and high by measure, or the value of one sequence alone; NaN is not measured."""
+    context: Mapping[int, ContextDependence] = field(default_factory=dict)
+    """Context-dependence by layer, where several sequences of a capture were measured."""
+    kernel: Float[np.ndarray, "layers h n"] | None = None
+    """Model: mean final score at distances 1 - T to T - 1; NaN where no key is visible."""
+    closed_form: Float[np.ndarray, "layers h n"] | None = None
+    """The kernel of mean queries and keys, for encodings that rotate."""
+    bands: Float[np.ndarray, "layers h m"] | None = None
+    """RoPE: the use of each pair of dims, fastest first, as shares."""
+    maps: Float[np.ndarray, "layers h c c"] | None = None
+    """Mean weight by cells of queries and keys."""
+    drift: dict[int, dict[str, Float[np.ndarray, "layers h"]] | None] = field(default_factory=dict)
+    """Measures at multiples of the trained length; None where the model cannot read it."""
 
     @classmethod
     def of(
@@ -135,19 +71,21 @@ class Measures:
         *,
         context: ContextDependence | Mapping[int, ContextDependence] | None = None,
     ) -> "Measures":
-        """Return the measures of a capture, which must not be reduced.
+        """Return the measures of a capture.
 
-        `layers` count from 0, -1 is the last; by default all captured ones. `context` is the
-        context-dependence over several sequences, of the only layer or by layer.
+        capture   maps of one sequence, not reduced to cells
+        quantity  content, bias or final; default what the encoding is shown as
+        layers    counted from 0, -1 is the last; default all captured ones
+        context   context-dependence over several sequences, of the only layer or by layer
         """
         if capture.resolution is not None:
             raise InputError(
-                f"a capture reduced to {capture.resolution} cells cannot be measured exactly; "
-                "capture a shorter sequence without --resolution."
+                f"a capture reduced to {capture.resolution} cells cannot be measured exactly: "
+                "capture a shorter sequence at full resolution."
             )
         quantity = choose_quantity(quantity, capture)
         asked = capture.layers if layers is None else layers
-        chosen = [choose_layer(layer, capture.layers) for layer in asked]
+        chosen = tuple(choose_layer(layer, capture.layers) for layer in asked)
         if isinstance(context, ContextDependence):
             if len(chosen) != 1:
                 raise InputError(
@@ -155,199 +93,326 @@ class Measures:
                     "mapping from layer to context-dependence."
                 )
             context = {chosen[0]: context}
-        has_weights = "weights" in capture.quantities
+        context = {layer: each for layer, each in (context or {}).items() if layer in chosen}
+        values = _values_of(capture, chosen, quantity)
+        if context:
+            values = {"context_dependence": _shares(context, chosen, len(capture.heads)), **values}
+        about = {"model": method(capture), "sequences": 1, "length": capture.length}
         return cls(
             quantity=quantity,
-            layers=tuple(
-                measure_layer(
-                    layer=layer,
-                    heads=capture.heads,
-                    maps=_blocks(capture, layer, quantity),
-                    weights=_blocks(capture, layer, "weights") if has_weights else None,
-                    context=(context or {}).get(layer),
-                )
-                for layer in chosen
-            ),
+            about=about,
+            layers=chosen,
+            heads=tuple(capture.heads),
+            values=values,
+            context=context,
         )
 
-    def rows(self) -> list[Record]:
-        """Return one record per layer and head, both counted from 0; None is not measured."""
-        return [record for layer in self.layers for record in layer.records()]
+    def row(self, layer: int, head: int) -> Row:
+        """Return one head: measures by name, with `_low` and `_high`; None is not measured.
+
+        layer  counted from 0
+        head   counted from 0
+        """
+        for name, number, known in (("layer", layer, self.layers), ("head", head, self.heads)):
+            if number not in known:
+                raise InputError(f"{name} {number} was not measured: there are {list(known)}.")
+        at = self.layers.index(layer), self.heads.index(head)
+        row: Row = {"layer": layer, "head": head}
+        for name, parts in self.values.items():
+            for suffix, values in zip(("", "_low", "_high"), parts, strict=False):
+                row[name + suffix] = _number(values[at], MEASURES.get(name))
+        for multiple, at_length in self.drift.items():
+            for name in _drifting(self.drift):
+                value = None if at_length is None else _number(at_length[name][at])
+                row[f"{name}_{multiple}x"] = value
+        row["kinds"] = kinds_of(row)
+        return row
+
+    def rows(self, first: int = 0) -> list[Row]:
+        """Return every head, layer by layer; layers and heads count from `first`."""
+        numbers = ["layer", "head"]
+        numbers += [name for name in self.values if definition(name).numbers_heads]
+        rows = [self.row(layer, head) for layer in self.layers for head in self.heads]
+        return [
+            row | {name: None if row[name] is None else row[name] + first for name in numbers}
+            for row in rows
+        ]
+
+    @property
+    def importance(self) -> str:
+        """The measure that ranks heads by how much position matters: the causal effect if known."""
+        return "effect_removed" if "effect_removed" in self.values else "position_share"
+
+    def top(self, count: int = 10, measure: str | None = None, *, least: bool = False) -> list[Row]:
+        """Return the heads with the largest measure; effects are ranked by their size.
+
+        count    number of heads
+        measure  its name; default the importance
+        least    whether to return the heads with the least measure instead
+        """
+        name = measure or self.importance
+        if name not in self.values:
+            known = ", ".join(self.values)
+            raise InputError(f"{name!r} was not measured: choose from {known}.")
+        rows = [row for row in self.rows() if row[name] is not None]
+        ranked = abs if name.startswith("effect_") else float
+        return sorted(rows, key=lambda row: ranked(row[name]), reverse=not least)[:count]
+
+    def columns(self) -> list[Column]:
+        """Return the columns of tables for reading: the main measures that were measured."""
+        columns = [
+            Column(name="layer", label="layer", text="Layer of the model.", heads_rows=True),
+            Column(name="head", label="head", text="Head within the layer.", heads_rows=True),
+        ]
+        for name, parts in self.values.items():
+            one = definition(name)
+            several = one.numbers_heads and len(self.heads) > 1
+            if not one.main or not (several or np.isfinite(parts[0]).any()):
+                continue
+            empty = "none" if one.numbers_heads else ""
+            # The number of a head is printed as it is.
+            form = "" if one.numbers_heads else one.form
+            columns.append(
+                Column(name=name, label=one.label, text=one.text, form=form, empty=empty)
+            )
+            # A capture has one interval; a model's, one for each measure, are in CSV and JSON.
+            for end in ("low", "high") if name == "context_dependence" else ():
+                text = f"{end.capitalize()} end of the 95% bootstrap interval of {one.label}."
+                columns.append(
+                    Column(name=f"{name}_{end}", label=f"95% {end}", text=text, form=one.form)
+                )
+        text = "Names that its measures earn a head."
+        return [*columns, Column(name="kinds", label="kinds", text=text, left=True)]
+
+    def to_csv(self, first: int = 0) -> str:
+        """Return every column as CSV; layers and heads count from `first`."""
+        rows = self.rows(first)
+        return record_table.to_csv(list(rows[0]), rows)
+
+    def to_markdown(self, first: int = 0) -> str:
+        """Return a Markdown table for reading; layers and heads count from `first`."""
+        return record_table.to_markdown(self.columns(), self.rows(first))
+
+    def to_html(self, first: int = 0) -> str:
+        """Return an HTML table for reading; layers and heads count from `first`."""
+        return record_table.to_html(self.columns(), self.rows(first))
+
+    def to_frame(self) -> Any:
+        """Return every column as a pandas DataFrame; layers and heads count from 0."""
+        rows = self.rows()
+        return record_table.to_frame(list(rows[0]), rows)
+
+    def for_viewer(
+        self, layers: Iterable[int] | None = None, heads: Iterable[int] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the measures as the viewer's header has them: name, label, text and values.
+
+        `values[layer][head]` follows the order of the arguments; None is not measured.
+
+        layers  which layers, counted from 0; default all
+        heads   which heads, counted from 0; default all
+        """
+        wanted = (
+            (self.layers if layers is None else layers),
+            (self.heads if heads is None else heads),
+        )
+        places = [
+            [known.index(number) for number in numbers]
+            for numbers, known in zip(wanted, (self.layers, self.heads), strict=True)
+        ]
+        return [
+            {
+                "name": name,
+                "label": definition(name).label,
+                "text": definition(name).text,
+                "form": definition(name).form,
+                "values": _listed(parts[0][np.ix_(*places)]),
+            }
+            for name, parts in self.values.items()
+            if np.isfinite(parts[0][np.ix_(*places)]).any()
+        ]
 
     def to_json(self) -> str:
-        """Return JSON text that `from_json` reads back; layers and heads count from 0."""
-        return json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"
+        """Return JSON text that `from_json` reads; layers and heads count from 0."""
+        whole = {
+            "quantity": self.quantity,
+            "about": self.about,
+            "layers": self.layers,
+            "heads": self.heads,
+            "definitions": {
+                name: {key: getattr(definition(name), key) for key in DESCRIBED}
+                for name in self.values
+            },
+            "values": {name: _listed(parts) for name, parts in self.values.items()},
+            "kinds": [row["kinds"] for row in self.rows()],
+            "context": {str(layer): asdict(each) for layer, each in self.context.items()},
+            "drift": {
+                str(multiple): None if each is None else {k: _listed(v) for k, v in each.items()}
+                for multiple, each in self.drift.items()
+            },
+            **{name: _listed(getattr(self, name), digits=6) for name in CURVES},
+        }
+        return json.dumps(whole, allow_nan=False, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Measures":
-        """Return the measures that `to_json` wrote."""
-        read = _tuples(json.loads(text))
+        """Return the measures that `to_json` wrote; those of a model also from earlier versions."""
+        read = json.loads(text)
+        if "about" not in read:
+            raise InputError(
+                "these measures were written by an earlier version, with shift_invariance in place "
+                "of position_share: measure the capture again."
+            )
+        about = read["about"]
         return cls(
-            quantity=read["quantity"],
-            layers=tuple(
-                LayerMeasures(**layer | {"context": ContextDependence(**found) if found else None})
-                for layer in read["layers"]
-                for found in [layer["context"]]
-            ),
+            quantity=read.get("quantity", "final"),
+            about=about,
+            layers=tuple(read["layers"] if "layers" in read else range(about["layers"])),
+            heads=tuple(read["heads"] if "heads" in read else range(about["heads"])),
+            values={name: _array(value) for name, value in read["values"].items()},
+            context={int(layer): _context(each) for layer, each in read.get("context", {}).items()},
+            drift={
+                int(multiple): None if each is None else {k: _array(v) for k, v in each.items()}
+                for multiple, each in read["drift"].items()
+            },
+            **{name: None if read[name] is None else _array(read[name]) for name in CURVES},
         )
 
-    def to_csv(self, first: int = 0) -> str:
-        """Return CSV text with a header; layers and heads count from `first`."""
-        return measures_table.to_csv(self.rows(), first)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Measures) and self.to_json() == other.to_json()
 
-    def to_markdown(self, first: int = 1) -> str:
-        """Return a Markdown table of what was measured; layers and heads count from `first`."""
-        return measures_table.to_markdown(self.rows(), first)
-
-    def to_html(self, first: int = 1) -> str:
-        """Return an HTML table of what was measured; layers and heads count from `first`."""
-        return measures_table.to_html(self.rows(), first)
-
-    def to_frame(self) -> Any:
-        """Return a pandas DataFrame of the rows; layers and heads count from 0."""
-        return measures_table.to_frame(self.rows())
-
-    def _repr_html_(self) -> str:
-        return self.to_html(first=0)
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        heads = sum(len(layer.heads) for layer in self.layers)
-        return f"<Measures of {self.quantity}: {len(self.layers)} layers, {heads} heads>"
+        name = printable(self.about["model"])
+        what = name if self.quantity == "final" else f"the {self.quantity} of {name}"
+        return f"<measures of {what}: {len(self.layers)} layers x {len(self.heads)} heads>"
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+DESCRIBED: Final = ("label", "text", "reference", "form")
+"""What JSON says of a measure."""
+
+
+def definition(name: str) -> Measure:
+    """Return the definition of a measure; a plain one where this session does not define it."""
+    return MEASURES.get(name) or Measure(name=name, label=name.replace("_", " "), text="")
 
 
 def written(files: Mapping[str, Measures], form: str) -> str:
-    """Return the measures of several captures, by name, as `csv`, `json` or `md`.
+    """Return measures as the command line writes them.
 
     Layers and heads count from 1 in csv and md, from 0 in json. Names stand in a first column of
     csv and above each table of md, if there are several.
+
+    files  measures by name
+    form   csv, json or md
     """
     alone = len(files) == 1
     if form == "csv":
-        parts = [(name, each.rows()) for name, each in files.items()]
-        return measures_table.to_csv(parts[0][1], 1) if alone else measures_table.join_csv(parts, 1)
+        if alone:
+            return next(iter(files.values())).to_csv(first=1)
+        rows = [{"capture": name, **row} for name, each in files.items() for row in each.rows(1)]
+        names = list(dict.fromkeys(key for row in rows for key in row if key != "kinds"))
+        complete = [dict.fromkeys(names) | row for row in rows]
+        return record_table.to_csv([*names, "kinds"], complete)
     if form == "md":
         heads = {name: "" if alone else f"## {markdown_text(name)}\n\n" for name in files}
-        return "\n".join(heads[name] + each.to_markdown() for name, each in files.items())
+        return "\n".join(heads[name] + each.to_markdown(first=1) for name, each in files.items())
     if form == "json":
         if alone:
             return next(iter(files.values())).to_json()
         whole = {name: json.loads(each.to_json()) for name, each in files.items()}
-        return json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        return json.dumps(whole, allow_nan=False, ensure_ascii=False) + "\n"
     raise InputError(f"measures cannot be written as {form!r}; choose csv, json or md.")
 
 
-def _blocks(capture: CaptureData, layer: int, quantity: str) -> RowBlocks:
-    def read() -> Iterator[tuple[slice, np.ndarray]]:
-        return capture.row_blocks(layer, quantity, capture.heads)
+def _values_of(
+    capture: CaptureData, layers: tuple[int, ...], quantity: str
+) -> dict[str, Float[np.ndarray, "1 layers h"]]:
+    """Return every measure that one sequence has."""
+    from headscape.measures.sums import Rows, sums_of_maps
 
-    return RowBlocks(len(capture.heads), capture.length, read)
+    weighed = "weights" in capture.quantities
+    by_layer = [
+        computed(
+            sums_of_maps(
+                _blocks(capture, layer, quantity, weighed=weighed),
+                heads=len(capture.heads),
+                length=capture.length,
+                causal=capture.causal,
+                weighed=weighed,
+            )
+        )
+        for layer in layers
+    ]
+    values = {
+        name: parts[:1]
+        for name, parts in estimates(by_layer, Rows(capture.length, capture.causal)).items()
+    }
+    numbers = np.array([*capture.heads, np.nan])
+    for name, places in values.items():
+        if MEASURES[name].numbers_heads:
+            values[name] = numbers[np.nan_to_num(places, nan=-1).astype(int)]
+    return values
 
 
-def measure_layer(
-    *,
-    layer: int,
-    heads: tuple[int, ...],
-    maps: Float[np.ndarray, "h t t"] | RowBlocks,
-    weights: Float[np.ndarray, "h t t"] | RowBlocks | None = None,
-    context: ContextDependence | None = None,
-) -> LayerMeasures:
-    """Return the measures of one sequence's maps, with `context` from many sequences."""
-    median, mean = (None, None) if weights is None else effective_reach(weights)
-    shift, similarity = _compare_entries(RowBlocks.of(maps))
-    return LayerMeasures(
-        layer=layer,
-        heads=heads,
-        context=context,
-        shift=tuple(shift.tolist()),
-        reach_median=None if median is None else tuple(median.tolist()),
-        reach_mean=None if mean is None else tuple(mean.tolist()),
-        similarity=tuple(tuple(row) for row in similarity.tolist()),
+def _blocks(
+    capture: CaptureData, layer: int, quantity: str, *, weighed: bool
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray | None]]:
+    """Yield queries with their scores and weights."""
+    scores = capture.row_blocks(layer, quantity, capture.heads)
+    if not weighed:
+        return ((rows, block, None) for rows, block in scores)
+    weights = capture.row_blocks(layer, "weights", capture.heads)
+    return ((rows, block, each) for (rows, block), (_, each) in zip(scores, weights, strict=True))
+
+
+def _shares(
+    context: Mapping[int, ContextDependence], layers: tuple[int, ...], heads: int
+) -> Float[np.ndarray, "3 layers h"]:
+    """Return context-dependence and its interval; NaN in layers without it."""
+    shares = np.full((3, len(layers), heads), np.nan)
+    for at, layer in enumerate(layers):
+        if layer in context:
+            shares[0, at] = context[layer].heads
+            shares[1:, at] = np.transpose(context[layer].head_intervals)
+    return shares
+
+
+def _context(read: Mapping[str, Any]) -> ContextDependence:
+    return ContextDependence(
+        sequences=read["sequences"],
+        heads=tuple(read["heads"]),
+        head_intervals=tuple((low, high) for low, high in read["head_intervals"]),
+        overall=read["overall"],
+        interval=tuple(read["interval"]),
     )
 
 
-def shift_invariance(maps: Float[np.ndarray, "h t t"] | RowBlocks) -> Float[np.ndarray, " h"]:
-    """Return the share of each map's variance over visible entries that i - j explains."""
-    return _compare_entries(RowBlocks.of(maps))[0]
+def _drifting(drift: Mapping[int, Mapping[str, Any] | None]) -> list[str]:
+    """Return the measures that are given at multiples of the trained length."""
+    measured = [each for each in drift.values() if each is not None]
+    return list(measured[0]) if measured else [x.name for x in MEASURES.values() if x.drifts]
 
 
-def head_similarity(maps: Float[np.ndarray, "h t t"] | RowBlocks) -> Float[np.ndarray, "h h"]:
-    """Return the correlation of every pair of heads over visible entries."""
-    return _compare_entries(RowBlocks.of(maps))[1]
+def _number(value: float, one: Measure | None = None) -> float | int | None:
+    if not np.isfinite(value):
+        return None
+    return int(value) if one is not None and one.numbers_heads else float(value)
 
 
-def effective_reach(
-    weights: Float[np.ndarray, "h t t"] | RowBlocks, share: float = 0.9
-) -> tuple[Float[np.ndarray, " h"], Float[np.ndarray, " h"]]:
-    """Return median and mean over queries of the distance that contains `share` of the weight.
-
-    An entry that is not finite is invisible, and a query without any weight does not count.
-    """
-    blocks = RowBlocks.of(weights)
-    reach = np.full((blocks.heads, blocks.length), np.nan)
-    for rows, block in blocks.read():
-        visible = np.where(np.isfinite(block), block, 0.0).astype(np.float64)
-        for query in range(rows.start, rows.stop):
-            values = visible[:, query - rows.start]
-            ahead = values[:, query + 1 :]
-            near = np.zeros((blocks.heads, max(query, ahead.shape[1]) + 1))
-            near[:, : query + 1] += values[:, query::-1]
-            near[:, 1 : ahead.shape[1] + 1] += ahead
-            within = near.cumsum(axis=1)
-            distance = (within < share * within[:, -1:]).sum(axis=1)
-            reach[:, query] = np.where(within[:, -1] > 0, distance, np.nan)
-    if np.isnan(reach).all(axis=1).any():
-        raise InputError("a head has no finite attention weight, so its reach cannot be measured.")
-    return np.nanmedian(reach, axis=1), np.nanmean(reach, axis=1)
+def _listed(value: np.ndarray | None, digits: int | None = None) -> Any:
+    """Return nested lists of numbers, None for NaN."""
+    if value is None:
+        return None
+    if value.ndim:
+        return [_listed(part, digits) for part in value]
+    number = float(value) if digits is None else float(f"{value:.{digits}g}")
+    return number if np.isfinite(value) else None
 
 
-def _compare_entries(
-    blocks: RowBlocks,
-) -> tuple[Float[np.ndarray, " h"], Float[np.ndarray, "h h"]]:
-    """Return shift-invariance and similarity of heads, from two passes over their rows.
-
-    The first pass finds every head's mean and the first entry of every diagonal; the second sums
-    squares and products of what differs from them.
-    """
-    diagonals = 2 * blocks.length - 1
-    origin = np.zeros((blocks.heads, diagonals))
-    count = np.zeros(diagonals, dtype=np.int64)
-    total = np.zeros(blocks.heads)
-    low, high = np.full(blocks.heads, np.inf), np.full(blocks.heads, -np.inf)
-    for diagonal, values in blocks.entries():
-        found, first = np.unique(diagonal, return_index=True)
-        fresh = count[found] == 0
-        origin[:, found[fresh]] = values[:, first[fresh]]
-        count += np.bincount(diagonal, minlength=diagonals)
-        total += values.sum(axis=1)
-        low, high = np.minimum(low, values.min(axis=1)), np.maximum(high, values.max(axis=1))
-    if not count.any():
-        raise InputError("a head has no finite score, so it cannot be measured.")
-    mean = total / count.sum()
-    left, squares = np.zeros((2, blocks.heads, diagonals))
-    products = np.zeros((blocks.heads, blocks.heads))
-    for diagonal, values in blocks.entries():
-        for head, each in enumerate(values):
-            # Relative to one entry of the same diagonal, so that equal entries leave exactly 0.
-            off = each - origin[head, diagonal]
-            left[head] += np.bincount(diagonal, off, minlength=diagonals)
-            squares[head] += np.bincount(diagonal, off**2, minlength=diagonals)
-        centred = values - mean[:, None]
-        products += centred @ centred.T
-    within = np.maximum((squares - left**2 / np.maximum(count, 1)).sum(axis=1), 0.0)
-    variance = np.diag(products).copy()
-    # A rounded mean leaves a constant map with residuals that would correlate.
-    constant = low == high
-    shift = np.where(constant, 1.0, 1 - within / np.where(constant, 1.0, variance))
-    size = np.where(constant | (variance == 0), np.inf, np.sqrt(variance))
-    similarity = np.clip(products / size / size[:, None], -1, 1)
-    np.fill_diagonal(similarity, 1.0)
-    return np.maximum(shift, 0.0), similarity
-
-
-def _tuples(value: Any) -> Any:
-    """Return JSON data with tuples in place of lists."""
-    if isinstance(value, list):
-        return tuple(_tuples(each) for each in value)
-    if isinstance(value, dict):
-        return {name: _tuples(each) for name, each in value.items()}
-    return value
+def _array(value: Any) -> np.ndarray:
+    return np.array(value, dtype=np.float64)

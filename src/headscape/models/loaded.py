@@ -18,7 +18,7 @@ from headscape.models.model import Model
 
 if TYPE_CHECKING:
     from headscape.captures.capture import Capture
-    from headscape.measures.head_measures import HeadMeasures
+    from headscape.measures.measures import Measures
 
 
 @contextmanager
@@ -96,7 +96,7 @@ class LoadedModel(Model, ABC):
         self,
         text: str | Sequence[int] | np.ndarray | Tensor | None = None,
         **options: Any,
-    ) -> "HeadMeasures":
+    ) -> "Measures":
         """Return numbers per layer and head with 95% intervals over sequences.
 
         The sequences are windows of `text`, or of the validation text. Options: corpus, sequences,
@@ -109,9 +109,9 @@ class LoadedModel(Model, ABC):
             >>> model.measures(list(range(200)), length=64, sequences=2)
             <measures of ALiBi: 2 layers x 12 heads>
         """
-        from headscape.measures.measure_heads import measure_heads
+        from headscape.measures.measure_model import measure_model
 
-        return measure_heads(self, text, **options)
+        return measure_model(self, text, **options)
 
     @abstractmethod
     def continuation(

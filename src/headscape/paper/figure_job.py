@@ -14,7 +14,7 @@ from headscape.paper.figure_files import Drawing, check_files, draw
 from headscape.paper.figure_viewer import PAGE as VIEWER
 from headscape.paper.paper_figures import FIGURES, PaperFigure, figure_of
 from headscape.plots.gallery import Entry, check_gallery
-from headscape.training.loop.metrics import Line
+from headscape.training.metrics import Line
 from headscape.training.trainer import train
 
 Progress = Callable[[str, float], None]

@@ -14,10 +14,10 @@ from headscape.gpt2 import GPT2
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.run_model import open_run
 from headscape.paper.paper_figures import PaperFigure
-from headscape.training.config.presets import preset as train_preset
-from headscape.training.config.train_config import TrainConfig
+from headscape.training import checkpoint
+from headscape.training.config import TrainConfig
+from headscape.training.config import preset as train_preset
 from headscape.training.run import read_config
-from headscape.training.storage import checkpoint
 
 
 def settings(
@@ -48,7 +48,7 @@ def untrained(
     dataset = open_text(figure, preset, changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        gpt2 = GPT2(config.model(dataset.tokenizer.vocabulary))
+        gpt2 = GPT2(config.model_for(dataset.tokenizer.vocabulary))
     return GPT2Model(
         gpt2,
         tokenizer=dataset.tokenizer,

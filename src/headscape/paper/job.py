@@ -22,7 +22,7 @@ from headscape.paper.job_line import JobLine
 from headscape.paper.paper_figures import FIGURES
 from headscape.plots.gallery import Entry, merge, read_entries, write_gallery
 from headscape.plots.style import FORMATS
-from headscape.training.loop import metrics
+from headscape.training import metrics
 
 TITLE = "What position does in every head"
 QUICK: Mapping[str, object] = {"steps": 100}

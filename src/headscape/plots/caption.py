@@ -90,8 +90,7 @@ def _listed(conventions: Mapping[str, Any]) -> str:
 
 
 def _found(measures: Measures | None, layer: int) -> ContextDependence | None:
-    measured = () if measures is None else measures.layers
-    return next((each.context for each in measured if each.layer == layer), None)
+    return None if measures is None else measures.context.get(layer)
 
 
 def _context(

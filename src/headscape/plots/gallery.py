@@ -8,7 +8,7 @@ ones: `merge(read_entries(folder), new)`.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,6 @@ from urllib.parse import quote
 from headscape.errors import InputError
 from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
 from headscape.measures.measures import Measures
-from headscape.measures.measures_table import COLUMNS, label, measured
 
 PAGE: Final = "index.html"
 ENTRIES: Final = "entries.json"
@@ -97,7 +96,11 @@ def write_gallery(
     folder: Path, entries: Sequence[Entry], title: str, provenance: Mapping[str, str]
 ) -> Path:
     """Write the page and its entries into `folder` and return the page's path."""
-    stored = [asdict(each) for each in entries]
+    stored = [
+        asdict(replace(each, measures=None))
+        | {"measures": each.measures and json.loads(each.measures.to_json())}
+        for each in entries
+    ]
     path = folder / PAGE
     check_gallery(folder)
     text = json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
@@ -180,18 +183,20 @@ def _section(entry: Entry) -> str:
 def _table(measures: Measures, title: str) -> str:
     return (
         f'<details>\n<summary>Measures per head</summary>\n<div class="wide" tabindex="0" '
-        f'role="region" aria-label="Measures of {escape(title)}">\n{measures.to_html()}</div>\n'
+        f'role="region" aria-label="Measures of {escape(title)}">\n'
+        f"{measures.to_html(first=1)}</div>\n"
         '<p><a href="#columns">What the columns mean</a></p>\n</details>\n'
     )
 
 
 def _columns(entries: Sequence[Entry]) -> str:
     """Return a section that explains the columns of the tables above it."""
-    rows = [row for each in entries if each.measures for row in each.measures.rows()]
-    if not rows:
+    columns = [one for each in entries if each.measures for one in each.measures.columns()]
+    if not columns:
         return ""
     said = "".join(
-        f"<dt>{label(name)}</dt><dd>{escape(COLUMNS[name])}</dd>\n" for name in measured(rows)
+        f"<dt>{escape(one.label)}</dt><dd>{escape(one.text)}</dd>\n"
+        for one in {one.name: one for one in columns}.values()
     )
     return (
         '<section id="columns" aria-labelledby="columns-title">\n'

@@ -1,7 +1,6 @@
 """Training: a configuration and a text become a run folder with a trained model."""
 
-from headscape.training.config.presets import PRESETS, preset
-from headscape.training.config.train_config import TrainConfig
+from headscape.training.config import PRESETS, TrainConfig, preset
 from headscape.training.run import Run, read_config
 from headscape.training.trainer import RunResult, train
 

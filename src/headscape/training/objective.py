@@ -1,6 +1,8 @@
-"""What a model is trained to predict: one class per objective, chosen by the corpus spec.
+"""What a model is trained to predict, and the data of a run, the same in every process.
 
-    any text     NextToken      every next token of windows of the text
+Objectives are chosen by the corpus spec, one class each:
+
+    any text     Objective      every next token of windows of the text
     task:NAME    TaskAnswers    the answers of a generated task (tasks/)
 
 `objective_of` is the only place that reads the prefix of a corpus spec; everything else asks the
@@ -8,9 +10,8 @@ objective. A new objective (masked tokens, for example) is one more class and on
 `targets` already separates what the model reads from what it predicts.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headscape.data.corpus.corpus import is_named
 from headscape.data.dataset import Dataset, open_dataset
 from headscape.data.tasks import task
 from headscape.data.tasks.task_batches import TaskBatches, check_fits, weights
@@ -26,7 +28,8 @@ from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.data.tokens.batches import Batches, validation_windows
 from headscape.errors import InputError
-from headscape.training.config.train_config import TrainConfig
+from headscape.training.config import TrainConfig
+from headscape.training.world import World
 
 HELD_OUT_SEED = 1 << 40
 """Added to the seed for held-out examples of a task; larger than any seed in use."""
@@ -56,8 +59,8 @@ class WindowBatches(Protocol):
 
 
 @dataclass(frozen=True)
-class Objective(ABC):
-    """What to predict, from which windows."""
+class Objective:
+    """Predict every next token of a text; other objectives override what differs."""
 
     name: str
     """The corpus spec without its prefix: a corpus, or the name of a task."""
@@ -66,56 +69,25 @@ class Objective(ABC):
     needs_full_windows: bool = False
     """Whether a window must contain a whole example, so that shorter ones cannot be used."""
 
-    @abstractmethod
-    def open(self, config: TrainConfig, cache: Path) -> tuple[Tokenizer, Dataset | None]:
-        """Open the tokenizer and, if the objective has a text, its dataset."""
-
-    @abstractmethod
-    def batches(self, config: TrainConfig, dataset: Dataset | None) -> WindowBatches:
-        """Return the training windows."""
-
-    @abstractmethod
-    def held_out(
-        self, config: TrainConfig, dataset: Dataset | None
-    ) -> Int[np.ndarray, "windows length_plus_1"]:
-        """Return the windows of the validation loss."""
-
-    @abstractmethod
-    def fingerprint(self, dataset: Dataset | None) -> str:
-        """Return a hash of what is learned from: equal hashes mean equal text or tasks."""
-
-    @abstractmethod
-    def targets(self, windows: Int[Tensor, "b t_plus_1"]) -> Targets:
-        """Split windows into what the model reads and what it has to predict."""
-
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """What is learned, in the words of a caption."""
-
-
-class NextToken(Objective):
-    """Predict every next token of a text."""
-
     @property
     def description(self) -> str:
         """What is learned, in the words of a caption."""
         return f"next token of {self.name}"
 
-    def open(self, config: TrainConfig, cache: Path) -> tuple[Tokenizer, Dataset]:
-        """Open the corpus with its tokenizer; tokens are written to `cache` the first time."""
+    def open(self, config: TrainConfig, cache: Path) -> tuple[Tokenizer, Dataset | None]:
+        """Open the tokenizer and the text; its tokens are written to `cache` the first time."""
         dataset = open_dataset(config.corpus, config.tokenizer, cache)
         return dataset.tokenizer, dataset
 
-    def batches(self, config: TrainConfig, dataset: Dataset | None) -> Batches:
-        """Return random windows of the training split."""
+    def batches(self, config: TrainConfig, dataset: Dataset | None) -> WindowBatches:
+        """Return the training windows: random ones of the training split."""
         assert dataset is not None
         return Batches(dataset.train, config.context_length, config.seed)
 
     def held_out(
         self, config: TrainConfig, dataset: Dataset | None
     ) -> Int[np.ndarray, "windows length_plus_1"]:
-        """Return windows at even distances in the validation split."""
+        """Return the windows of the validation loss, at even distances in the validation split."""
         assert dataset is not None
         tokens = dataset.validation
         if len(tokens) < config.context_length + 1:
@@ -127,12 +99,12 @@ class NextToken(Objective):
         return validation_windows(tokens, config.context_length, config.validation_windows)
 
     def fingerprint(self, dataset: Dataset | None) -> str:
-        """Return the fingerprint of the corpus."""
+        """Return a hash of what is learned from: equal hashes mean equal text or tasks."""
         assert dataset is not None
         return dataset.fingerprint
 
     def targets(self, windows: Int[Tensor, "b t_plus_1"]) -> Targets:
-        """Every token but the first is a target."""
+        """Split windows into what the model reads and what it has to predict."""
         return Targets(windows[:, :-1], windows[:, 1:], None)
 
 
@@ -178,11 +150,9 @@ class TaskAnswers(Objective):
         return Targets(windows[:, :-1], windows[:, 1:], weight)
 
 
-def _task_answers(name: str) -> TaskAnswers:
-    return TaskAnswers(name, task=name, needs_full_windows=True)
-
-
-PREFIXES: dict[str, Callable[[str], Objective]] = {"task:": _task_answers}
+PREFIXES: dict[str, Callable[[str], Objective]] = {
+    "task:": lambda name: TaskAnswers(name, task=name, needs_full_windows=True)
+}
 """Objectives by the prefix of their corpus spec; a spec without one is a text."""
 
 
@@ -191,4 +161,66 @@ def objective_of(corpus: str) -> Objective:
     for prefix, make in PREFIXES.items():
         if corpus.startswith(prefix):
             return make(corpus.removeprefix(prefix))
-    return NextToken(corpus)
+    return Objective(corpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What a run trains and validates on."""
+
+    objective: Objective
+    tokenizer: Tokenizer
+    dataset: Dataset | None
+    """The corpus as tokens, checksums verified; None for a task."""
+    batches: WindowBatches
+    """The training windows by step."""
+    held_out: Int[np.ndarray, "windows length_plus_1"]
+    """The validation windows."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the text or task."""
+        return self.objective.fingerprint(self.dataset)
+
+    def rows(self, config: TrainConfig, step: int, length: int, world: World) -> Int[Tensor, "b t"]:
+        """Return this process's windows of a step: the batch of all processes, split by rank."""
+        count = config.tokens_per_step // length
+        share = count // world.size
+        rows = range(world.rank * share, (world.rank + 1) * share)
+        return torch.from_numpy(self.batches.windows(step, count, length, rows=rows))
+
+
+def open_data(config: TrainConfig, world: World, cache: Path) -> Data:
+    """Open the data of a run; missing or damaged token shards are written again."""
+    for length in {config.context_length, *config.curriculum}:
+        count = config.tokens_per_step // length
+        if count % world.size:
+            raise InputError(
+                f"{world.size} processes cannot share a step of {count} windows of {length} "
+                f"tokens evenly: change tokens_per_step or the number of processes."
+            )
+    objective = objective_of(config.corpus)
+    tokenizer, dataset = world.once_per_machine(lambda: objective.open(config, cache))
+    fingerprints = world.gather((objective.fingerprint(dataset), tokenizer.fingerprint))
+    if len(set(fingerprints)) > 1:
+        raise InputError(f"the corpus {config.corpus} is not the same on every machine.")
+    return Data(
+        objective=objective,
+        tokenizer=tokenizer,
+        dataset=dataset,
+        batches=objective.batches(config, dataset),
+        held_out=objective.held_out(config, dataset),
+    )
+
+
+def with_absolute_corpus(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with an absolute corpus path, valid in every working folder."""
+    if objective_of(config.corpus).task is not None or is_named(config.corpus):
+        return config
+    try:
+        path = Path(config.corpus).expanduser().resolve()
+        exists = path.exists()
+    except (OSError, RuntimeError, ValueError):
+        # Opening the corpus reports what is wrong with the path.
+        return config
+    return replace(config, corpus=str(path)) if exists else config

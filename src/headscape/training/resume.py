@@ -13,9 +13,10 @@ from headscape.errors import InputError
 from headscape.io.file_name import require_utf8
 from headscape.io.folder_lock import FolderLock
 from headscape.io.system_errors import reporting
-from headscape.training.config.train_config import NAMES, TrainConfig
-from headscape.training.data import Data
-from headscape.training.distributed.world import World
+from headscape.training import checkpoint, provenance
+from headscape.training.checkpoint import Checkpoint
+from headscape.training.config import TrainConfig, flat
+from headscape.training.objective import Data
 from headscape.training.run import (
     CHANGEABLE,
     CONFIG,
@@ -24,8 +25,7 @@ from headscape.training.run import (
     read_config,
     read_tokenizer,
 )
-from headscape.training.storage import checkpoint, provenance
-from headscape.training.storage.checkpoint import Checkpoint
+from headscape.training.world import World
 
 
 def require_run(out: Path) -> None:
@@ -55,17 +55,14 @@ def check_folder(config: TrainConfig, out: Path, lock: FolderLock, *, resume: bo
         read_config(out)
         return
     if not resume:
-        raise InputError(
-            f"{out} already contains a run: add --resume to continue it, or choose a different "
-            f"folder."
-        )
+        raise InputError(f"{out} already contains a run: resume it, or choose a different folder.")
     old = read_config(out)
-    for name in NAMES:
-        before, now = getattr(old, name), getattr(config, name)
-        if name not in CHANGEABLE and before != now:
+    wanted = flat(config)
+    for name, before in flat(old).items():
+        if name not in CHANGEABLE and before != wanted[name]:
             raise InputError(
-                f"{out} was trained with {name}={before!r}, got {now!r}: resume it with the same "
-                f"value, or choose a different folder."
+                f"{out} was trained with {name}={before!r}, got {wanted[name]!r}: resume it with "
+                f"the same value, or choose a different folder."
             )
 
 
@@ -98,10 +95,10 @@ def check_data(config: TrainConfig, run: Path, data: Data) -> None:
         return
     if (run / TOKENIZER).exists():
         read_tokenizer(run)
-    now = {"text": data.fingerprint, "tokenizer": data.tokenizer.fingerprint}
-    trained = {"text": provenance.text_of(run), "tokenizer": provenance.tokenizer_of(run)}
-    for name, recorded in trained.items():
-        if recorded is not None and recorded != now[name]:
+    text = ("text", provenance.fingerprint_of(run, "corpus"), data.fingerprint)
+    trained = provenance.fingerprint_of(run, "tokenizer")
+    for name, recorded, now in (text, ("tokenizer", trained, data.tokenizer.fingerprint)):
+        if recorded is not None and recorded != now:
             raise InputError(
                 f"{run} was trained with a different {name} than {config.corpus} has now: restore "
                 f"it to resume, or choose a different folder."

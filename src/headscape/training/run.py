@@ -1,10 +1,10 @@
 """A run: a folder that `train` fills and `Run.open` reads.
 
-RUN/config.toml        the complete configuration        (config/config_file.py)
+RUN/config.toml        the complete configuration        (config.py)
 tokenizer.json     the tokenizer, so that the run can be read without its corpus
-metrics.jsonl      one line per step                 (loop/metrics.py)
-provenance.json    versions, machine, text           (storage/provenance.py)
-checkpoints/       step-000400 and so on             (storage/checkpoint.py)
+metrics.jsonl      one line per step                 (metrics.py)
+provenance.json    versions, machine, text           (provenance.py)
+checkpoints/       step-000400 and so on             (checkpoint.py)
 .lock              locked while a process trains     (io/folder_lock.py)
 """
 
@@ -22,14 +22,12 @@ from headscape.encodings.names import UnknownEncodingError
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
 from headscape.io.json_file import read_json
-from headscape.training.config import config_file
-from headscape.training.config.train_config import NAMES, TrainConfig
-from headscape.training.loop import metrics
-from headscape.training.loop.metrics import Line
+from headscape.training import checkpoint, metrics, provenance
+from headscape.training.checkpoint import Checkpoint
+from headscape.training.checkpoint_tensors import load_model
+from headscape.training.config import NAMES, OLDEST, TrainConfig, flat, read_toml
+from headscape.training.metrics import Line
 from headscape.training.objective import objective_of
-from headscape.training.storage import checkpoint, provenance
-from headscape.training.storage.checkpoint import Checkpoint
-from headscape.training.storage.checkpoint_tensors import load_model
 
 CONFIG = "config.toml"
 TOKENIZER = "tokenizer.json"
@@ -48,6 +46,12 @@ CHANGEABLE = {
     "validation_windows",
 }
 """Fields that may change when a run is resumed, because they do not change what is learned."""
+RECIPE = OLDEST | {
+    "steps", "minutes", "optimizer", "muon_lr", "qk_norm", "qk_norm_kind", "qk_norm_over",
+    "qk_norm_weight", "qk_norm_layers", "qk_norm_per_head", "qk_norm_scale",
+}  # fmt: skip
+"""Fields that always count in `Run.recipe`; a field added since counts where it is not the default,
+so that recipes of older runs stay equal."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -89,7 +93,8 @@ class Run:
         )
 
     def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r}, step={self.step}, encoding={self.config.encoding!r})"
+        encoding = self.config.model.encoding
+        return f"Run({str(self.folder)!r}, step={self.step}, encoding={encoding!r})"
 
     @property
     def recipe(self) -> str:
@@ -98,9 +103,12 @@ class Run:
         Runs with equal recipes differ only in their seed, so they can be averaged.
         """
         names = set(NAMES) - CHANGEABLE - {"seed"} | {"precision"}
-        facts = {name: getattr(self.config, name) for name in names}
+        default, values = flat(TrainConfig()), flat(self.config)
+        facts = {
+            name: values[name] for name in names if name in RECIPE or values[name] != default[name]
+        }
         # The fingerprint, because the same text may have a different path on another machine.
-        facts["corpus"] = provenance.text_of(self.folder) or facts["corpus"]
+        facts["corpus"] = provenance.fingerprint_of(self.folder, "corpus") or facts["corpus"]
         if self.config.steps is not None:
             facts["step"] = self.step
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -121,7 +129,7 @@ def read_config(folder: Path) -> TrainConfig:
     if not (folder / CONFIG).is_file():
         raise InputError(f"{folder} is not a run: it has no {CONFIG}.")
     try:
-        return config_file.read(folder / CONFIG)
+        return read_toml(folder / CONFIG)
     except UnknownEncodingError as error:
         file = provenance.plugin_of(folder, error.name)
         raise error.in_folder(folder, file) from error
@@ -131,7 +139,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     """Return the tokenizer of a run; refuse one that the run was not trained with."""
     path = folder / TOKENIZER
     tokenizer = load_tokenizer(read_json(path))
-    recorded = provenance.tokenizer_of(folder)
+    recorded = provenance.fingerprint_of(folder, "tokenizer")
     if recorded is not None and tokenizer.fingerprint != recorded:
         raise InputError(
             f"{path} is not the tokenizer that the run was trained with: restore it, or delete it "
@@ -145,7 +153,7 @@ def check_config(folder: Path, config: TrainConfig, trained: Checkpoint) -> None
 
     A text may move, so `corpus` is left to the comparison of fingerprints.
     """
-    recorded, now = _config_of(trained), config_file.to_dict(config)
+    recorded, now = _config_of(trained), flat(config)
     different = [
         f"{name}={recorded[name]!r}, and {CONFIG} has {now[name]!r}"
         for name in NAMES

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,27 @@ from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.io import atomic
 from headscape.io.folder_lock import FolderLock
-from headscape.training.config import config_file
-from headscape.training.config.config_checks import allocating
-from headscape.training.config.presets import checked_settings, preset
-from headscape.training.config.train_config import TrainConfig
-from headscape.training.data import open_data, with_absolute_corpus
-from headscape.training.distributed.parallel import parallelize
-from headscape.training.distributed.world import World, joined, restarted
-from headscape.training.loop import metrics
-from headscape.training.loop.live_line import LiveLine, Report
-from headscape.training.loop.loop import Loop, progress_of
-from headscape.training.loop.optim import Optimizer
-from headscape.training.loop.step import Learner
-from headscape.training.loop.tensorboard import require_tensorboard
+from headscape.training import checkpoint, metrics, provenance
+from headscape.training.checkpoint import Checkpoint, State
+from headscape.training.checkpoint_tensors import load
+from headscape.training.config import (
+    TrainConfig,
+    allocating,
+    changed,
+    preset,
+    read_toml,
+    write_toml,
+)
+from headscape.training.live_line import LiveLine, Report
+from headscape.training.loop import Loop, progress_of
+from headscape.training.metrics import require_tensorboard
+from headscape.training.objective import open_data, with_absolute_corpus
+from headscape.training.optim import Optimizer
+from headscape.training.parallel import parallelize
 from headscape.training.resume import check_data, check_folder, newest_checkpoint, require_run
 from headscape.training.run import CONFIG, TOKENIZER, read_config
-from headscape.training.storage import checkpoint, provenance
-from headscape.training.storage.checkpoint import Checkpoint, State
-from headscape.training.storage.checkpoint_tensors import load
+from headscape.training.step import Learner
+from headscape.training.world import World, joined, restarted
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -73,15 +76,19 @@ def train(
 ) -> RunResult:
     """Train a model into the folder `out` and return how the run ended.
 
-    `config` is the name of a preset, a TrainConfig, or the path of a config.toml; by default the
-    preset nano, or when resuming the run's own configuration. `settings` are fields of TrainConfig
-    to change, such as encoding="cable", corpus="book.txt", steps=400, lr=1e-3.
+    Under torchrun every process calls this; processes restarted after a failure resume.
 
-    With `resume` a run in `out` continues from its newest checkpoint; where there is no run, one
-    starts only if `config` is given. Tokens of the text are stored in `cache` (see
-    `default_cache`). Progress goes to stderr unless `quiet`; `report` is called after every step
-    with its metrics and the share of the run that is done. Under torchrun every process calls this;
-    processes restarted after a failure resume.
+    Args:
+        config: The name of a preset, a TrainConfig, or the path of a config.toml. By default the
+            preset nano, or when resuming the run's own configuration.
+        out: The folder of the run.
+        resume: Continue a run in `out` from its newest checkpoint. Where there is no run, one
+            starts only if `config` is given.
+        cache: Folder for the tokens of texts. By default `default_cache()`.
+        quiet: Write no progress to stderr.
+        report: Called after every step with its metrics and the share of the run that is done.
+        settings: Fields of TrainConfig or of its ModelConfig to change, such as encoding="cable",
+            layers=3, corpus="book.txt", steps=400, lr=1e-3.
 
     Example:
         >>> import headscape as hs
@@ -115,9 +122,9 @@ def requested_config(
     if config is None and resume and (out / CONFIG).is_file():
         config = read_config(out)
     if isinstance(config, Path) or (isinstance(config, str) and config.endswith(".toml")):
-        config = config_file.read(Path(config))
+        return with_absolute_corpus(read_toml(Path(config), **settings))
     if isinstance(config, TrainConfig):
-        return with_absolute_corpus(replace(config, **checked_settings(settings)))
+        return with_absolute_corpus(changed(config, **settings))
     if config is not None and not isinstance(config, str):
         raise InputError(
             f"config must be the name of a preset, a TrainConfig or the path of a config.toml, "
@@ -163,7 +170,7 @@ def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, live: Li
     data = open_data(config, world, cache)
     with allocating("the model"), torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        model = GPT2(config.model(data.tokenizer.vocabulary))
+        model = GPT2(config.model_for(data.tokenizer.vocabulary))
     module = parallelize(model, config.distributed, world)
     if config.compile:
         module.compile()
@@ -180,7 +187,7 @@ def _lock(config: TrainConfig, out: Path, lock: FolderLock, *, resume: bool) -> 
 def _write_run(loop: Loop, config: TrainConfig) -> None:
     """Write configuration and tokenizer; refuse a text or tokenizer that has changed."""
     check_data(config, loop.run, loop.data)
-    config_file.write(loop.run / CONFIG, config)
+    write_toml(loop.run / CONFIG, config)
     described = json.dumps(loop.data.tokenizer.describe())
     atomic.write_text(loop.run / TOKENIZER, described + "\n")
 
@@ -201,10 +208,7 @@ def _result(out: Path, state: State, *, finished: bool) -> RunResult:
     if finished:
         message = f"finished after {state.step} steps: {checkpoint.steps(out)[-1][1]}"
     else:
-        message = (
-            f"stopped at step {state.step} and saved a checkpoint; continue with: "
-            f"headscape train --resume --out {out}"
-        )
+        message = f"stopped at step {state.step} and saved a checkpoint; resume {out} to continue"
     return RunResult(
         folder=out,
         finished=finished,

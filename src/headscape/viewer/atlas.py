@@ -10,9 +10,8 @@ from headscape.captures.pack_bytes import safetensors_bytes
 from headscape.errors import InputError
 from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.io.system_errors import reporting
-from headscape.measures.head_definitions import KINDS as KINDS_OF_HEADS
-from headscape.measures.head_definitions import MEASURES
-from headscape.measures.head_measures import HeadMeasures
+from headscape.measures.definitions import KINDS as KINDS_OF_HEADS
+from headscape.measures.measures import Measures, definition
 from headscape.viewer.measured import table_of, with_measures
 from headscape.viewer.page import page_of, write_page
 
@@ -68,8 +67,7 @@ def atlas(
         'atlas.html'
     """
     from headscape.captures.record import capture
-    from headscape.measures.measure_heads import measure_heads
-    from headscape.measures.windows_of_text import open_stream
+    from headscape.measures.measure_model import measure_model, open_stream
 
     folder = Path(out)
     check_folder(folder, reads=() if corpus is None else (corpus,))
@@ -80,7 +78,7 @@ def atlas(
         shown = min(VIEWED, opened.spec.train_length or VIEWED)
         tokens = open_stream(opened, text, corpus).windows(1, shown)[0]
         write_page(folder / VIEWER, [with_measures(capture(opened, tokens, layers="all").pack())])
-    measured = measure_heads(
+    measured = measure_model(
         opened,
         text,
         corpus=corpus,
@@ -102,7 +100,7 @@ def check_folder(folder: Path, reads: Iterable[Path | str] = ()) -> None:
         check_output(folder / name, KINDS[Path(name).suffix[1:]], reads=reads)
 
 
-def atlas_page(measured: HeadMeasures, viewer: str | None = None) -> str:
+def atlas_page(measured: Measures, viewer: str | None = None) -> str:
     """Return the atlas as one page; `viewer` is the address of a viewer page to link heads to."""
     title = str(measured.about["model"])
     header = {**atlas_header(measured), "viewer": viewer}
@@ -110,10 +108,10 @@ def atlas_page(measured: HeadMeasures, viewer: str | None = None) -> str:
     return page_of("atlas", [(title, data)], f"Atlas of {title}")
 
 
-def atlas_header(measured: HeadMeasures) -> dict[str, Any]:
+def atlas_header(measured: Measures) -> dict[str, Any]:
     """Return what the page's module reads beside the arrays."""
     about, rows = measured.about, measured.rows()
-    layers, heads = measured.kernel.shape[:2]
+    heads = len(measured.heads)
     kinds = [row["kinds"] for row in rows]
     return {
         "format": FORMAT,
@@ -123,14 +121,14 @@ def atlas_header(measured: HeadMeasures) -> dict[str, Any]:
         "recognised": about["recognised"],
         "causal": about["causal"],
         "length": _length(measured),
-        "layers": list(range(layers)),
-        "heads": list(range(heads)),
+        "layers": list(measured.layers),
+        "heads": list(measured.heads),
         "factors": [],
         "importance": measured.importance,
         "measures": [
             {
                 "name": name,
-                **{field: getattr(MEASURES[name], field) for field in FIELDS},
+                **{field: getattr(definition(name), field) for field in FIELDS},
                 "by_size": name.startswith("effect_"),
                 **dict(zip(("values", "low", "high"), table_of(estimates), strict=True)),
             }
@@ -146,7 +144,7 @@ def atlas_header(measured: HeadMeasures) -> dict[str, Any]:
     }
 
 
-def atlas_arrays(measured: HeadMeasures) -> dict[str, np.ndarray]:
+def atlas_arrays(measured: Measures) -> dict[str, np.ndarray]:
     """Return kernels at `distances`, and mean weights as cells of the viewer's overview."""
     length = _length(measured)
     at = np.array(_distances(measured)) + length - 1
@@ -159,7 +157,7 @@ def atlas_arrays(measured: HeadMeasures) -> dict[str, np.ndarray]:
     }
     if measured.maps is not None:
         side = measured.maps.shape[-1]
-        edges = -(-np.arange(side + 1) * length // side)
+        edges = np.arange(side + 1) * length // side
         # A map has the weight that the mean query of a row puts into a cell; a pair's mean is less.
         queries = np.diff(edges)[:, None]
         pairs = _pairs(edges, causal=bool(measured.about["causal"]))
@@ -180,11 +178,12 @@ def _pairs(edges: np.ndarray, *, causal: bool) -> np.ndarray:
     return cells
 
 
-def _length(measured: HeadMeasures) -> int:
+def _length(measured: Measures) -> int:
+    assert measured.kernel is not None
     return int(measured.kernel.shape[-1] + 1) // 2
 
 
-def _distances(measured: HeadMeasures) -> list[int]:
+def _distances(measured: Measures) -> list[int]:
     """Return distances from 0, dense near it; on both sides of a bidirectional model."""
     length, causal = _length(measured), bool(measured.about["causal"])
     # The farthest distances have few pairs and a noisy mean.

@@ -1,11 +1,6 @@
-"""Measures of every head as the viewer reads them: `measures` in a pack's header.
+"""Measures of every head in a pack's header, where the viewer's sorting and tables find them."""
 
-A measure is one record: name, label, text (what it is), form (how it is printed) and values by
-layer and head, None where it does not apply. It is in the viewer's sorting and in the table of a
-head by being in this list.
-"""
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,59 +8,38 @@ import numpy as np
 
 from headscape.captures.factors import rows_at_once
 from headscape.captures.pack import Pack
-from headscape.measures.measures import RowBlocks, measure_layer
+from headscape.measures.definitions import MEASURES, computed, estimates
+from headscape.measures.measures import Measures
 
 MAX_PAIRS: Final = 1 << 22
 """Pairs of tokens, over all heads, up to which a capture is measured when it is opened."""
-CAPTURED: Final = {
-    "shift_invariance": (
-        "position_share",
-        "position share",
-        "Share of the variance of the bias over visible pairs that the distance explains.",
-        ".2f",
-    ),
-    "reach_median": (
-        "reach_median",
-        "reach, median",
-        "Least distance that contains 90% of a query's weight, median over queries.",
-        ".1f",
-    ),
-    "reach_mean": (
-        "reach_mean",
-        "reach, mean",
-        "Least distance that contains 90% of a query's weight, mean over queries.",
-        ".1f",
-    ),
-    "similarity": (
-        "similarity",
-        "similarity",
-        "Correlation of the bias with that of the most similar head of the layer.",
-        ".2f",
-    ),
-}
-"""Measures of one capture: the column of its rows, and name, label, text and form."""
 
 
 def with_measures(pack: Pack) -> Pack:
-    """Return the pack with the measures of its heads in the header.
+    """Return the pack with `measures` in its header: those of the bias and the weights.
 
     A capture of more than MAX_PAIRS pairs is not measured here: the viewer then offers what it
     computes itself.
     """
-    layers, heads = pack.header["layers"], pack.header["heads"]
-    if "measures" in pack.header or len(layers) * len(heads) * pack.length**2 > MAX_PAIRS:
+    from headscape.measures.sums import Rows, sums_of_maps
+
+    layers, heads, length = pack.header["layers"], pack.header["heads"], pack.length
+    if "measures" in pack.header or len(layers) * len(heads) * length**2 > MAX_PAIRS:
         return pack
-    rows: list[Mapping[str, Any]] = []
-    for layer in layers:
-        maps, weights = (_blocks(pack, layer, quantity) for quantity in ("bias", "weights"))
-        found = measure_layer(layer=layer, heads=tuple(heads), maps=maps, weights=weights)
-        rows += found.records()
-    records = []
-    for column, (name, label, text, form) in CAPTURED.items():
-        values = np.array([row[column] for row in rows], dtype=np.float64)
-        table = table_of(values.reshape(len(layers), len(heads)))
-        records.append({"name": name, "label": label, "text": text, "form": form, "values": table})
-    return replace(pack, header={**pack.header, "measures": records})
+    causal = bool(pack.header["causal"])
+    by_layer = [
+        computed(sums_of_maps(_blocks(pack, n), heads=len(heads), length=length, causal=causal))
+        for n in layers
+    ]
+    values = {
+        name: parts[:1]
+        for name, parts in estimates(by_layer, Rows(length, causal)).items()
+        if not MEASURES[name].numbers_heads
+    }
+    measures = Measures(
+        quantity="bias", about={}, layers=tuple(layers), heads=tuple(heads), values=values
+    )
+    return replace(pack, header={**pack.header, "measures": measures.for_viewer()})
 
 
 def table_of(values: np.ndarray) -> Any:
@@ -75,11 +49,12 @@ def table_of(values: np.ndarray) -> Any:
     return float(f"{values:.6g}") if np.isfinite(values) else None
 
 
-def _blocks(pack: Pack, layer: int, quantity: str) -> RowBlocks:
-    heads, factors = len(pack.header["heads"]), pack.layer(layer)
-
-    def read() -> Iterator[tuple[slice, np.ndarray]]:
-        for rows in rows_at_once(heads, pack.length):
-            yield rows, factors.tile(quantity, range(heads), rows, slice(0, pack.length))
-
-    return RowBlocks(heads, pack.length, read)
+def _blocks(pack: Pack, layer: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Yield queries with their biases and weights."""
+    heads, stored = range(len(pack.header["heads"])), pack.layer(layer)
+    for rows in rows_at_once(len(heads), pack.length):
+        scores, weights = (
+            stored.tile(quantity, heads, rows, slice(0, pack.length))
+            for quantity in ("bias", "weights")
+        )
+        yield rows, scores, weights

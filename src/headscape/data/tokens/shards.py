@@ -144,17 +144,22 @@ def open_shards(
     folders: dict[Split, Path] = {split: folder / split for split in SPLITS}
     if all((path / "header.json").is_file() for path in folders.values()):
         try:
-            return _verified(folders, corpus, tokenizer)
+            shards = _opened(folders, corpus, tokenizer)
+            shards.train.verify()
+            shards.validation.verify()
         except InputError as error:
             logging.getLogger(__name__).warning("%s", error)
+        else:
+            return shards
     sides = write_sides(corpus, tokenizer, folders, workers)
     for split, side in sides.items():
         header = _header(corpus, tokenizer, split, side)
         write_text(folders[split] / "header.json", json.dumps(asdict(header), indent=1))
-    return _verified(folders, corpus, tokenizer)
+    # Their bytes were hashed as they were written.
+    return _opened(folders, corpus, tokenizer)
 
 
-def _verified(folders: dict[Split, Path], corpus: Corpus, tokenizer: Tokenizer) -> Shards:
+def _opened(folders: dict[Split, Path], corpus: Corpus, tokenizer: Tokenizer) -> Shards:
     shards = Shards(
         train=Shard.open(folders["train"]), validation=Shard.open(folders["validation"])
     )
@@ -162,7 +167,6 @@ def _verified(folders: dict[Split, Path], corpus: Corpus, tokenizer: Tokenizer) 
         found = (shard.header.corpus, shard.header.tokenizer, shard.header.split)
         if found != (corpus.fingerprint(), tokenizer.fingerprint, split):
             raise _damaged(shard.folder / "header.json")
-        shard.verify()
     return shards
 
 

@@ -1,0 +1,109 @@
+"""`headscape measure`: numbers per layer and head, of captures or of a model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headscape.cli.atlas import multiples
+from headscape.cli.command import command
+from headscape.cli.parsing import read_text, refuse_unused
+from headscape.errors import InputError
+from headscape.io.output_file import KINDS, check_output, write_output
+from headscape.io.terminal import say
+
+FORMS = ("csv", "json", "md")
+OF_A_MODEL = ("text", "corpus", "sequences", "length", "drift", "effects")
+
+
+@command()
+def measure(
+    context: typer.Context,
+    sources: Annotated[list[str], typer.Argument(metavar="CAPTURE...|MODEL")],
+    *,
+    quantity: str | None = None,
+    text: str | None = None,
+    corpus: str | None = None,
+    sequences: int = 8,
+    length: int | None = None,
+    drift: list[str] | None = None,
+    effects: int = 0,
+    csv: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Print one row per layer and head, both counted from 1.
+
+    Captures: position share, reach, the most similar head; several go below each other. A model:
+    kernel, slash, sink, reach, entropy, induction and more, over many sequences, with intervals in
+    CSV and JSON. `headscape atlas` shows the same as a page.
+
+        headscape measure runs/cable --effects 8 --out heads.csv
+
+    Args:
+        context: The command line as it was parsed.
+        sources: Files that `headscape capture` wrote, or one model: a run, a folder of weights,
+            hf:FOLDER.
+        quantity: Captures: content, bias or final. [default: bias; final for RoPE]
+        text: A model: measure on a text file; - reads standard input.
+        corpus: A model: measure on the validation side of a corpus: stdlib, a file or a folder.
+            [default: the text that a run was trained with]
+        sequences: A model: sequences to measure on; intervals are over them, from 6 on.
+        length: A model: tokens per sequence. [default: the trained length, at most 512]
+        drift: A model: measure again at these multiples of the trained length, such as 1,2,4.
+        effects: A model: measure how the loss changes when a head loses its positional part, on
+            this many sequences; 2 runs per head.
+        csv: Print CSV instead of a table for reading.
+        out: Write to this .csv, .json or .md file instead.
+    """
+    form = out.suffix[1:] if out is not None else "csv" if csv else "md"
+    if form not in FORMS:
+        raise InputError(f"measures cannot be written as {form!r}; choose csv, json or md.")
+    first = Path(sources[0])
+    of_model = len(sources) == 1 and first.suffix != ".safetensors" and not first.is_file()
+    if out is not None:
+        # A table may lie in a run's folder, but it must not replace a text or a capture.
+        read = (text, corpus) if of_model else sources
+        check_output(out, KINDS[form], reads=[path for path in read if path is not None])
+    if of_model:
+        refuse_unused(context, (), ("quantity",), "measuring a model")
+        table = _of_model(
+            sources[0],
+            form,
+            read_text(text),
+            corpus=corpus,
+            sequences=sequences,
+            length=length,
+            drift=multiples(drift),
+            effects=effects,
+        )
+    else:
+        refuse_unused(context, (), OF_A_MODEL, "measuring captures")
+        table = _of_captures(sources, form, quantity)
+    if out is None:
+        say(table, nl=False)
+    else:
+        write_output(out, table, KINDS[form])
+        say(out)
+
+
+def _of_captures(paths: list[str], form: str, quantity: str | None) -> str:
+    import headscape as hs
+    from headscape.captures.capture_file import CAPTURE
+    from headscape.measures.measures import written
+
+    for path in map(Path, paths):
+        if path.is_file() and path.suffix != ".safetensors" and not CAPTURE.recognises(path):
+            raise InputError(
+                f"{path} is not a capture: `headscape measure MODEL --text {path}` measures a "
+                f"model on a text."
+            )
+    return written({path: hs.Capture.load(path).measures(quantity) for path in paths}, form)
+
+
+def _of_model(source: str, form: str, text: str | None, **options: object) -> str:
+    import headscape as hs
+
+    found = hs.load(source).measures(text, **options)
+    if form == "md":
+        return found.to_markdown(first=1)
+    return found.to_json() if form == "json" else found.to_csv(first=1)

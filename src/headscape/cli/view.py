@@ -1,0 +1,45 @@
+"""`headscape view`: show every head of captures and models in the browser."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headscape.cli.command import command
+from headscape.cli.parsing import chosen_text
+from headscape.io.terminal import say
+
+
+@command()
+def view(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE...")],
+    *,
+    prompt: str | None = None,
+    text: str | None = None,
+    html: Path | None = None,
+    port: int | None = None,
+    no_browser: bool = False,
+) -> None:
+    """Show every head in the browser, or write an offline page.
+
+    Bias, scores and weights of captures or models, down to a single pair of tokens.
+
+    Runs show a part of their validation text unless --prompt or --text gives one; hf: models need
+    one.
+
+    Without --html, serves on this computer only until Ctrl-C.
+
+    Args:
+        sources: Captures, runs, folders of weights, or hf:FOLDER.
+        prompt: Read this text.
+        text: Read a text file; - is standard input.
+        html: Write one self-contained file instead of serving.
+        port: Port on this computer. [default: any free one]
+        no_browser: Print the address and open no browser.
+    """
+    import headscape as hs
+
+    words = chosen_text(prompt, text)
+    path = hs.view(*sources, text=words, html=html, port=port, open_browser=not no_browser)
+    if path is not None:
+        say(path)

@@ -1,0 +1,301 @@
+"""Checkpoint folders: complete or absent, and read only if every checksum matches.
+
+    checkpoints/step-000400/model.safetensors       the weights      (gpt2/weights.py)
+                            headscape.json          the model's config and conventions
+                            optimizer.safetensors   mean.NAME, square.NAME: AdamW's running means;
+                                                    momentum.NAME: Muon's
+                            state.json              step, tokens, seconds; SHA-256 of each file;
+                                                    the run's config, fingerprints of its text and
+                                                    tokenizer
+                            shards/*.safetensors    weights and means of a sharded run
+
+A checkpoint is written into a hidden folder, flushed to the disk and renamed, so a kill at any
+moment leaves the earlier ones intact. There is no random state to store: all randomness is a
+function of seed and step. checkpoint_tensors.py reads and writes the tensors. No pickle.
+
+A checkpoint is damaged if it was read and is not what was written. One that cannot be read (its
+permissions, a failing disk, a link to a disk that is not mounted) or that a newer version wrote may
+be good: it raises a plain InputError, and nothing renames, passes over or removes it.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headscape.errors import InputError
+from headscape.gpt2 import weights
+from headscape.io import atomic
+from headscape.io.json_file import parse_json
+from headscape.io.system_errors import reporting
+from headscape.io.typecheck import check_types
+
+FORMAT = 1
+FOLDER = "checkpoints"
+STATE = "state.json"
+NAME = re.compile(r"step-(\d{6,18})")
+SET_ASIDE = "damaged-"
+
+
+class DamagedError(InputError):
+    """A checkpoint was read and is not what was written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Progress of a run."""
+
+    step: int = 0
+    """Updates made."""
+    tokens: int = 0
+    """Tokens seen."""
+    seconds: float = 0.0
+    """Training time, over all resumptions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint with verified checksums; only `verify` makes one."""
+
+    folder: Path
+    state: State
+    made_with: Mapping[str, Any]
+    """The run's "config", and the fingerprints of its "corpus" and "tokenizer"; {} if an older
+    version wrote it."""
+
+
+def verify(folder: Path) -> Checkpoint:
+    """Compare every file with its recorded size and SHA-256, and name the one that differs.
+
+    Raises DamagedError for that, and a plain InputError for what cannot be read or is newer.
+    """
+    state, facts = _read_state(folder)
+    try:
+        files = {str(name): (int(f["bytes"]), f["sha256"]) for name, f in facts["files"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedError(f"{folder / STATE} is damaged.") from error
+    for name, (size, digest) in files.items():
+        path = folder / name
+        with reporting("read", path):
+            if not path.is_file():
+                raise _missing(path)
+            if path.stat().st_size != size:
+                raise DamagedError(
+                    f"{path} is truncated: expected {size} bytes, got {path.stat().st_size}."
+                )
+            if weights.sha256(path) != digest:
+                raise DamagedError(f"{path} does not match its checksum: the file is damaged.")
+    return Checkpoint(folder=folder, state=state, made_with=_made_with(facts))
+
+
+def steps(run: Path) -> list[tuple[int, Path]]:
+    """Return the step and folder of every checkpoint of a run, oldest first.
+
+    The step is the recorded one, so a checkpoint is found under any name. Where it cannot be read,
+    it is the one in the folder's name.
+    """
+    found: list[tuple[int, Path]] = []
+    for folder in _folders(run):
+        match = NAME.fullmatch(folder.name)
+        try:
+            found.append((_read_state(folder)[0].step, folder))
+        except InputError as error:
+            if match:
+                found.append((int(match[1]), folder))
+            elif not isinstance(error, DamagedError):
+                raise
+    # Of two folders of a step, the one with its own name comes last.
+    return sorted(found, key=lambda item: (item[0], item[1].name == folder_name(item[0]), item[1]))
+
+
+def made_with(run: Path) -> Mapping[str, Any]:
+    """Return what the newest checkpoint was made with, without comparing checksums of tensors."""
+    for _, folder in reversed(steps(run)):
+        try:
+            return _made_with(_read_state(folder)[1])
+        except DamagedError:
+            continue
+    return {}
+
+
+def newest_good(run: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest undamaged checkpoint, and what is wrong with newer ones.
+
+    Raises InputError at a checkpoint that cannot be read or that a newer version wrote.
+    """
+    problems: list[str] = []
+    for _, folder in reversed(steps(run)):
+        try:
+            return verify(folder), problems
+        except DamagedError as error:
+            problems.append(str(error))
+    return None, problems
+
+
+def has_any(run: Path) -> bool:
+    """Return whether a run has a checkpoint, damaged or not."""
+    return bool(steps(run)) or any(name.startswith(SET_ASIDE) for name in _names(run))
+
+
+def refuse_wrong_names(run: Path) -> None:
+    """Refuse a folder that is named after a different step: a later checkpoint would replace it."""
+    for step, folder in steps(run):
+        match = NAME.fullmatch(folder.name)
+        if match and int(match[1]) != step:
+            raise InputError(
+                f"{folder} contains the checkpoint of step {step}: rename it to "
+                f"{folder_name(step)}, or move it out of {folder.parent}."
+            )
+
+
+def set_aside(run: Path, after: int) -> None:
+    """Rename damaged checkpoints after a step, and remove half-written ones.
+
+    `newest_good` has found every checkpoint after the one it returns damaged.
+    """
+    for part in (run / FOLDER).glob(".step-*"):
+        shutil.rmtree(part, ignore_errors=True)
+    for step, folder in steps(run):
+        if step > after:
+            aside = folder.with_name(f"{SET_ASIDE}{folder.name}")
+            number = 1
+            while os.path.lexists(aside):
+                number += 1
+                aside = folder.with_name(f"{SET_ASIDE}{folder.name}-{number}")
+            with reporting("rename", folder):
+                folder.rename(aside)
+
+
+def prune(run: Path, keep: int, every: int) -> None:
+    """Remove all but the newest `keep` checkpoints and those at multiples of `every` steps."""
+    # A folder that was renamed is the user's to remove.
+    named = [(step, folder) for step, folder in steps(run) if folder.name == folder_name(step)]
+    for step, folder in named[:-keep]:
+        if not every or step % every:
+            # Renamed first, so that a kill leaves no half-deleted checkpoint under its own name.
+            gone = folder.with_name(f".{folder.name}.gone")
+            folder.rename(gone)
+            shutil.rmtree(gone)
+
+
+def folder_name(step: int) -> str:
+    """Return the name of the folder of a step."""
+    return f"step-{step:06d}"
+
+
+def part_folder(final: Path) -> Path:
+    """Return the hidden folder that a checkpoint is written into."""
+    return final.with_name(f".{final.name}.part")
+
+
+def seal(
+    part: Path,
+    final: Path,
+    state: State,
+    made_with: Mapping[str, object],
+    known: Mapping[str, str],
+) -> None:
+    """Write state.json and give a written checkpoint its final name.
+
+    `known` has the SHA-256 of files that were hashed as they were written.
+    """
+    files = {}
+    for path in sorted(part.rglob("*")):
+        if path.is_file():
+            name = str(path.relative_to(part))
+            digest = known.get(name) or weights.sha256(path)
+            files[name] = {"bytes": path.stat().st_size, "sha256": digest}
+    sealed: dict[str, object] = {
+        "format": FORMAT,
+        "state": asdict(state),
+        "files": files,
+        "made_with": dict(made_with),
+    }
+    sealed["sha256"] = _digest(sealed)
+    atomic.write_text(part / STATE, json.dumps(sealed, indent=1) + "\n")
+    old = final.with_name(f".{final.name}.old")
+    if final.exists():
+        final.rename(old)
+    part.rename(final)
+    shutil.rmtree(old, ignore_errors=True)
+    handle = os.open(final.parent, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
+def _names(run: Path) -> list[str]:
+    """Return the names in the folder of checkpoints; none if there is no such folder."""
+    folder = run / FOLDER
+    with reporting("read", folder):
+        try:
+            return sorted(path.name for path in folder.iterdir())
+        except FileNotFoundError:
+            if folder.is_symlink():
+                raise
+            return []
+
+
+def _folders(run: Path) -> list[Path]:
+    """Return every folder beside the checkpoints that may be one: not hidden and not set aside."""
+    paths = [run / FOLDER / name for name in _names(run)]
+    with reporting("read", run / FOLDER):
+        return [
+            path
+            for path in paths
+            if not path.name.startswith((".", SET_ASIDE)) and (path.is_symlink() or path.is_dir())
+        ]
+
+
+def _read_state(folder: Path) -> tuple[State, dict[str, Any]]:
+    """Return the state of a checkpoint, and everything in its state.json."""
+    path = folder / STATE
+    with reporting("read", path):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError as error:
+            raise _missing(path) from error
+    try:
+        facts = parse_json(data, path)
+    except InputError as error:
+        raise DamagedError(f"{str(error).removesuffix('.')}: the file is damaged.") from error
+    if not isinstance(facts, dict):
+        raise DamagedError(f"{path} is damaged.")
+    version = facts.get("format")
+    if type(version) is int and version > FORMAT:
+        raise InputError(
+            f"{path} has format {version}, and this version of headscape reads up to {FORMAT}: "
+            f"use a headscape that is as new as the checkpoint."
+        )
+    if version != FORMAT or facts.pop("sha256", None) != _digest(facts):
+        raise DamagedError(f"{path} does not match its checksum: the file is damaged.")
+    try:
+        state = State(**facts["state"])
+        check_types(state)
+    except (KeyError, TypeError, InputError) as error:
+        raise DamagedError(f"{path} is damaged.") from error
+    return state, facts
+
+
+def _made_with(facts: dict[str, Any]) -> Mapping[str, Any]:
+    value = facts.get("made_with")
+    return value if isinstance(value, dict) else {}
+
+
+def _missing(path: Path) -> InputError:
+    """Return the error for a missing file; a link may lead to a disk that is not mounted."""
+    for link in (path, path.parent):
+        if link.is_symlink() and not link.exists():
+            return InputError(
+                f"cannot read {path}: there is nothing where the symbolic link {link} leads."
+            )
+    return DamagedError(f"{path} is missing.")
+
+
+def _digest(facts: dict[str, object]) -> str:
+    """Return the SHA-256 of the contents of state.json."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

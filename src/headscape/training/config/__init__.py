@@ -1,1 +1,0 @@
-"""Everything a training run is a function of."""

@@ -1,1 +1,0 @@
-"""The training loop: steps, optimizer, metrics, progress."""
