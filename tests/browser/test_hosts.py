@@ -84,9 +84,9 @@ def test_a_short_capture_is_shown_in_tiles(
         x, y = opened.cell(60, 20)
         opened.page.mouse.click(x, y)
         opened.page.wait_for_function(
-            "() => document.querySelectorAll('.linked .plot .mark').length === 3"
+            """() => document.querySelectorAll(".linked .plot .mark").length === 3 &&
+                document.querySelectorAll(".linked .plot path.curve").length === 3"""
         )
-        assert opened.page.locator(".linked .plot path.curve").count() == 3
         assert "60" in opened.page.locator(".strip.query .active").inner_text()
         ours, other = definition("cable", 1, 2), definition("alibi", 1, 2)
         for quantity, value in opened.readout().items():
