@@ -86,11 +86,11 @@ def contenders(length: int, names: list[str]) -> list[dict[str, Contender]]:
         encoding = build(
             name, heads=HEADS, head_dim=HEAD_DIM, width=HEADS * HEAD_DIM, train_length=512
         )
-        fused[f"{name} native"] = contender(adapter.attend, encoding, q, k, v)
+        fused[f"{name} native"] = contender(adapter.run, encoding, q, k, v)
         if name in TORCH and length <= PEERS:
-            fused[f"{name} torch"] = contender(torch_blocks.attend, encoding, q, k, v)
+            fused[f"{name} torch"] = contender(torch_blocks.run, encoding, q, k, v)
         if length <= DENSE:
-            others[f"{name} dense"] = contender(definition.attend, encoding, q, k, v)
+            others[f"{name} dense"] = contender(definition.run, encoding, q, k, v)
     if length <= PEERS:
         for name, (call, leaves) in peers(HEADS, HEAD_DIM, length).items():
             others[name] = (lambda call=call: call(q, k, v)), [q, k, v, *leaves]

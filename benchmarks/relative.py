@@ -23,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.timing import Step, peak_megabytes, ratios, times
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, build
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.kernels.native import adapter, library
 
 HEADS, HEAD_DIM = 12, 64
@@ -47,7 +47,7 @@ def encodings(length: int) -> dict[str, Step]:
 
     def ours(encoding: Encoding) -> Step:
         def step() -> object:
-            out = adapter.attend(prepare(encoding, q, k, v, x, where))
+            out = adapter.run(prepare(encoding, q, k, v, x, where))
             return torch.autograd.grad(out, [q, k, v, *encoding.parameters()], upstream)
 
         return step
@@ -113,7 +113,7 @@ def deberta(length: int) -> Layer:
         return torch.bmm(scores.softmax(-1), v)[None]
 
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return adapter.attend(
+        return adapter.run(
             prepare(encoding, q, k, v, None, Positions.span(length), project=project_rows)
         )
 
@@ -157,7 +157,7 @@ def xlnet(length: int) -> Layer:
         return peer.rel_attn_core(*heads, by_distance).permute(1, 2, 0, 3)
 
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return adapter.attend(prepare(encoding, q, k, v, None, Positions.span(length)))
+        return adapter.run(prepare(encoding, q, k, v, None, Positions.span(length)))
 
     learned = [peer.q, peer.k, peer.v, peer.r, peer.r_w_bias, peer.r_r_bias]
     return Layer(project, theirs, ours, learned)

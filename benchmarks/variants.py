@@ -58,7 +58,7 @@ def steps_of(length: int) -> dict[str, Step]:
             inputs = AttentionCall(
                 query, *own, bias, where, visible or Visible(), HEAD_DIM**-0.5, **given
             )  # fmt: skip
-            out = adapter.attend(inputs)
+            out = adapter.run(inputs)
             return torch.autograd.grad(out, [query, *own, *leaves], upstream)
 
         return step
@@ -99,7 +99,7 @@ def half_steps(length: int) -> dict[str, Step]:
     )  # fmt: skip
     return {
         "sdpa, bfloat16": lambda: scaled_dot_product_attention(q, k, v, is_causal=True),
-        "bfloat16": lambda: adapter.attend(inputs),
+        "bfloat16": lambda: adapter.run(inputs),
     }
 
 

@@ -1,6 +1,7 @@
 """How every test runs: one thread, fixed seeds, no network, and shape checks in some folders."""
 
 import os
+from collections.abc import Iterator
 
 # Processes that tests start use one thread too: two workers share the cores. torch reads this when
 # it is imported.
@@ -11,6 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 from jaxtyping import install_import_hook
+
+from full_disk import largest_file
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -24,8 +27,6 @@ install_import_hook(
         "headscape.kernels.attend",
         "headscape.kernels.decode",
         "headscape.kernels.native.adapter",
-        "headscape.kernels.operands",
-        "headscape.kernels.reach",
         "headscape.call.definition",
         "headscape.kernels.torch_blocks",
         "headscape.kernels.torch_regular",
@@ -53,3 +54,10 @@ def _shape_checks(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """Nothing larger than 20,000 bytes can be written."""
+    with largest_file(20_000):
+        yield

@@ -13,14 +13,14 @@ from headscape.call.positions import Positions
 from headscape.encodings import ENCODINGS, Encoding, build, list_encodings, load_plugin, title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
-from headscape.kernels.layer import prepare
-from headscape.properties import PROPERTIES
+from headscape.kernels.assemble import prepare
+from headscape.properties import PROPERTIES, check
 from headscape.properties.cases import factory
 from headscape.properties.probe import TRAINED, draw, randomise
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "adding-an-encoding.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
-FILE, PLUGIN, CHECK, LINE = BLOCKS
+FILE, PLUGIN, CHECK, LINE, MIXES = BLOCKS
 
 
 @pytest.fixture
@@ -87,10 +87,40 @@ def test_its_line_is_a_row_of_the_table(gaussian: type[Encoding]) -> None:
     entry = re.fullmatch(r'    "([\w-]+)": (\w+),\n', LINE)
     assert entry
     assert (entry[1], entry[2]) == ("gaussian", gaussian.__name__)
-    source = (DOCUMENT.parents[1] / "src" / "headscape" / "encodings" / "names.py").read_text()
+    source = (DOCUMENT.parents[1] / "src" / "headscape" / "encodings" / "registry.py").read_text()
     assert re.search(r'^    "alibi": ALiBi,\n', source, re.MULTILINE), "rows look like this"
 
 
 def test_its_command_is_real() -> None:
     (command,) = re.findall(r"-m pytest (\S+) -k gaussian", DOCUMENT.read_text())
     assert (DOCUMENT.parents[1] / command / "test_properties.py").is_file()
+
+
+@pytest.fixture
+def talking(tmp_path: Path) -> Iterator[type[Encoding]]:
+    """The document's encoding that mixes, registered for the time of a test."""
+    (tmp_path / "talking.py").write_text(MIXES)
+    assert load_plugin(tmp_path / "talking.py") == ["talking"]
+    yield ENCODINGS["talking"]
+    del ENCODINGS["talking"]
+
+
+@pytest.mark.usefixtures("talking")
+def test_one_that_mixes_has_every_property() -> None:
+    results = check("talking", sizes=((1, 1), (12, 2), (3, 2 * TRAINED + 5)))
+    assert len(results) == len(PROPERTIES)
+    assert all(result.passed for result in results), "\n".join(map(str, results))
+
+
+@pytest.mark.usefixtures("talking")
+def test_one_that_mixes_is_its_formula() -> None:
+    encoding = build("talking", heads=3, head_dim=4, width=12).double()
+    randomise(encoding)
+    q, k, v = (draw(1, 3, 20, 4, seed=seed) for seed in (1, 2, 3))
+    with torch.no_grad():
+        found = definition.scores(prepare(encoding, q, k, v, None, Positions.span(20)))
+    content = (q.numpy() @ k.numpy().swapaxes(2, 3)) / 2
+    weight = encoding.weight.detach().numpy()
+    for head in range(3):
+        expected = sum(weight[head, other] * content[0, other] for other in range(3))
+        np.testing.assert_allclose(found.final[0, head].numpy(), expected, rtol=1e-9)

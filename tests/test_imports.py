@@ -66,29 +66,15 @@ FORBIDDEN: dict[str, set[str]] = {
 # Within a folder: what a file may import of it. An encoding never imports another one, and one
 # fused path never imports another.
 SHARED = {
-    "encodings": {
-        "base",
-        "context",
-        "wrapper",
-        "rope_scaling",
-        "token_sums",
-    },
-    "kernels": {"assemble", "operands", "reach"},
+    "encodings": {"base", "config", "context", "combined", "token_sums"},
+    "kernels": {"assemble"},
 }
 GATHERS = {
-    "encodings": {
-        "__init__",
-        "names",
-        "building",
-        "catalogue",
-        "plugins",
-        "layer_schedule",
-    },
+    "encodings": {"__init__", "registry", "catalogue"},
     "kernels": {"attend", "layer", "__init__"},
 }
 PARTS = {
     "torch_blocks": {"torch_regular"},
-    "base": {"published_tensors", "temperature"},
     "bam": {"alibi"},
     "grape": {"alibi"},
     "wavlm": {"t5"},

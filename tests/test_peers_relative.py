@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headscape.call import definition
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, build
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.properties.probe import draw
 
 HEADS, DIM, LENGTH = 3, 8, 40

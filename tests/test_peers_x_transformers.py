@@ -7,7 +7,7 @@ from headscape.call import definition
 from headscape.call.bias import dense
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, Side, build
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.properties.probe import draw, randomise
 
 # x-transformers scripts a function with TorchScript while it is imported.

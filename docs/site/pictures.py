@@ -21,7 +21,7 @@ from headscape.call.definition import scores
 from headscape.call.positions import Positions, Visible
 from headscape.captures.profile import Profile
 from headscape.encodings import Encoding, Side
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.plots.grid import Grid
 
 LENGTH = 128

@@ -17,6 +17,7 @@
     stretch      a RoPE model that reads longer texts
     export       a model as a folder that Hugging Face transformers loads
     attention    attention with a position encoding, in one call
+    bias         what an encoding adds to the scores, as an array
     list_encodings  the table of encodings; `build` makes one, `register` adds yours
     paper_figures   the figures of the CABLE paper, models included
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from headscape.evaluation.table import Table
     from headscape.gpt2 import GPT2
     from headscape.huggingface.export import export
-    from headscape.kernels.layer import attention
+    from headscape.kernels.layer import attention, bias
     from headscape.measures.measures import Measures
     from headscape.models.load import load, stretch
     from headscape.models.loaded import LoadedModel as Model
@@ -64,6 +65,7 @@ API = {
     "view": "headscape.viewer.view",
     "atlas": "headscape.viewer.atlas",
     "attention": "headscape.kernels.layer",
+    "bias": "headscape.kernels.layer",
     "build": "headscape.encodings",
     "list_encodings": "headscape.encodings",
     "register": "headscape.encodings",
@@ -97,6 +99,7 @@ __all__ = [
     "__version__",
     "atlas",
     "attention",
+    "bias",
     "build",
     "capture",
     "compare",

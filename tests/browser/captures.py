@@ -8,7 +8,7 @@ from headscape.call.positions import Positions
 from headscape.captures.factors_of import factors_of
 from headscape.captures.pack import Pack, make_pack
 from headscape.encodings import build
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.properties.cases import FIELDS
 from headscape.properties.probe import draw, randomise
 

@@ -17,9 +17,10 @@ from headscape.captures.profile_factors import Minus, profile
 from headscape.captures.row_pass import log_sum_exp, weight_cells
 from headscape.encodings import ENCODINGS, build
 from headscape.errors import InputError
-from headscape.kernels.layer import prepare
-from headscape.properties.cases import FIELDS, WRAPPED
+from headscape.kernels.assemble import prepare
+from headscape.properties.cases import FIELDS
 from headscape.properties.probe import draw, randomise
+from properties.subjects import WRAPPED
 
 LENGTH, HEADS, DIM = 75, 4, 8
 STREAMS = ("selective-rope", "carope", "repo", "grape-m", "path", "stick-breaking", "wall")

@@ -18,8 +18,7 @@ import headscape as hs
 from headscape.captures import capture_file
 from headscape.cli import app as cli
 from headscape.encodings import ENCODINGS
-from headscape.encodings.layer_schedule import parse
-from headscape.encodings.shipped_schedules import SHIPPED
+from headscape.encodings.registry import SHIPPED, parse
 from headscape.errors import InputError
 from headscape.training.config import NAMES, PRESETS
 

@@ -3,11 +3,10 @@
 import errno
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -175,19 +174,6 @@ def test_a_capture_follows_a_link_and_replaces_a_capture(
     assert call("capture", small_run, "--out", tmp_path / "link", "--seed", 3).exit_code == 0
     assert (tmp_path / "link").is_symlink()
     assert load(tmp_path / "real").sequence["seed"] == 3
-
-
-@pytest.fixture
-def full_disk() -> Iterator[None]:
-    """A limit on the size of files, which fails like a full disk."""
-    import signal
-
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, old)
 
 
 @pytest.mark.usefixtures("full_disk")

@@ -2,14 +2,10 @@
 
 import itertools
 import os
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,24 +13,12 @@ import pytest
 import torch
 
 import headscape as hs
+from full_disk import largest_file
 from headscape.cli.app import main
 from headscape.training import Run
 
 TRAIN = ["--encoding", "cable", "--tokenizer", "bytes", "--context-length", 32, "--batch-size", 2]
 WITHOUT_PROC = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """A limit on the size of files, which fails like a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, old)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

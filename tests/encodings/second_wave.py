@@ -12,7 +12,7 @@ from headscape.call import definition
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, build
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 
 SECOND = Path(__file__).parents[1] / "golden" / "second"
 TIGHT = {"rtol": 1e-6, "atol": 1e-6}

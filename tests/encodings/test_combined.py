@@ -10,7 +10,7 @@ from headscape.call.positions import Positions
 from headscape.encodings import LayerContext, build, kinds, slug, title
 from headscape.encodings.combined import Combined
 from headscape.errors import InputError
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.properties.probe import draw, randomise
 
 SHAPE = {"heads": 3, "head_dim": 8, "width": 24, "train_length": 16}

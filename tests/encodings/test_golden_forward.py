@@ -19,7 +19,7 @@ from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerContext, LayerInput, Side, build
 from headscape.encodings.alibi import SLOPES
 from headscape.encodings.t5 import bucket
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 
 Found = Iterator[tuple[str, torch.Tensor]]
 
@@ -38,7 +38,7 @@ def attention(name: str, z: Golden) -> Found:
     found = definition.scores(inputs)
     yield "scores", found.final
     yield "scores_masked", found.final.masked_fill(~found.visible, -torch.inf)
-    yield "out", definition.attend(inputs)
+    yield "out", definition.run(inputs)
     if inputs.bias is not None:
         value = dense(inputs.bias, inputs.positions)
         for array in ("bias", "bias_masked", "base_bias"):
@@ -69,7 +69,7 @@ def both_directions(name: str, z: Golden) -> Found:
     inputs = prepare(made, q, k, v, x, Positions.span(q.shape[2]), visible=visible)
     far = -10_000.0 * ~keep[:, None, None, :]
     yield "scores_bidir", definition.scores(inputs).final + far
-    yield "out_bidir", definition.attend(inputs)
+    yield "out_bidir", definition.run(inputs)
     yield "bias_bidir", dense(inputs.bias, inputs.positions) + far
 
 
@@ -165,7 +165,7 @@ def absolute(name: str, z: Golden) -> Found:
     inputs = prepare(nope, q, k, v, None, Positions.span(24))
     found = definition.scores(inputs)
     yield "nope_scores_masked", found.final.masked_fill(~found.visible, -torch.inf)
-    yield "nope_out", definition.attend(inputs)
+    yield "nope_out", definition.run(inputs)
 
 
 CASES: dict[str, Callable[[str, Golden], Found]] = {

@@ -16,7 +16,7 @@ from headscape.call.bias import dense
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext
 from headscape.encodings.kerple import Kerple, KerplePower
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 
 WITH_GRADIENTS = [name for name in FILES if "grad_out" in load(name)]
 
@@ -35,7 +35,7 @@ def loss(made: Encoding, z: Golden, x: Tensor | None) -> Tensor:
     inputs = prepare(made, q, k, v, x, Positions.span(q.shape[2]), scale=scale(z))
     if cotangent.shape[-1] == cotangent.shape[-2] == q.shape[2]:
         return (definition.scores(inputs).final * cotangent).tril().sum()
-    out = definition.attend(inputs)
+    out = definition.run(inputs)
     return ((out if cotangent.dim() == 4 else out.transpose(1, 2).flatten(2)) * cotangent).sum()
 
 

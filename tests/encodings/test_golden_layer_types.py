@@ -8,7 +8,7 @@ import torch
 from second_wave import load
 
 from headscape.call.positions import Positions, Visible
-from headscape.encodings.layer_schedule import per_layer
+from headscape.encodings.registry import per_layer
 
 NEAR = "rope:window=5"
 SCHEDULES = {

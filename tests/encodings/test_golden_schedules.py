@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headscape.call import definition
 from headscape.call.definition import AttentionCall
-from headscape.encodings.layer_schedule import parse
+from headscape.encodings.registry import parse
 from headscape.gpt2 import GPT2, Cache, ModelConfig
 
 HALVES = "rope:pairing=halves"
@@ -74,7 +74,7 @@ def check(made: GPT2, z: dict[str, Tensor], config: dict) -> None:
         torch.testing.assert_close(heated(call), z[f"q_L{layer}"], **TIGHT)
         torch.testing.assert_close(call.k, z[f"k_L{layer}"], **TIGHT)
         torch.testing.assert_close(final(call), z[f"scores_masked_L{layer}"], **TIGHT)
-        torch.testing.assert_close(definition.attend(call), z[f"out_L{layer}"], **TIGHT)
+        torch.testing.assert_close(definition.run(call), z[f"out_L{layer}"], **TIGHT)
         # As many keys as the peer's cache has: no more than the window or chunk.
         torch.testing.assert_close(final(last[layer]), z[f"decode_L{layer}"], **TIGHT)
 
@@ -112,7 +112,7 @@ def test_the_order_of_norm_and_rotation(name: str, fields: dict[str, object]) ->
     made = model(z, config, pattern, norm_epsilon=config["eps"][name], **fields)
     (call,) = calls(made, config["L"])
     torch.testing.assert_close(definition.scores(call).final, z[f"scores_{name}"], **TIGHT)
-    torch.testing.assert_close(definition.attend(call), z[f"out_{name}"], **TIGHT)
+    torch.testing.assert_close(definition.run(call), z[f"out_{name}"], **TIGHT)
     shifted = calls_at(made, config["L"], 5)
     same = torch.allclose(final(shifted), final(call), **TIGHT)
     assert same == (name != "hunyuan_v1_dense"), "a weight after the rotation sees positions"
@@ -144,7 +144,7 @@ def test_deepseek_scales_the_unrotated_part_too() -> None:
     torch.testing.assert_close(frequencies, z["inv_freq"], rtol=1e-6, atol=1e-12)
     (call,) = calls(made, config["L"])
     torch.testing.assert_close(definition.scores(call).final, z["scores"], **TIGHT)
-    out = definition.attend(call)[..., : config["v_dim"]]
+    out = definition.run(call)[..., : config["v_dim"]]
     torch.testing.assert_close(out, z["out"], **TIGHT)
 
 

@@ -56,7 +56,7 @@ def test_gemma4_turns_a_part_of_the_whole_head() -> None:
     torch.testing.assert_close(call.q, z["q_rot"], **TIGHT)
     torch.testing.assert_close(call.k, z["k_rot"], **TIGHT)
     torch.testing.assert_close(definition.scores(call).final, z["scores"], **TIGHT)
-    torch.testing.assert_close(definition.attend(call), z["out"], **TIGHT)
+    torch.testing.assert_close(definition.run(call), z["out"], **TIGHT)
     torch.testing.assert_close(call.v, z["v_normed"], **TIGHT)
     torch.testing.assert_close(made.frequencies(0), z["inv_freq"], rtol=1e-6, atol=1e-12)
 
@@ -67,7 +67,7 @@ def test_longrope_switches_for_all_tokens(length: int, name: str) -> None:
     made = longrope(config)
     call = inputs(made, {key: z[key][:, :, :length] for key in "qkv"})
     torch.testing.assert_close(definition.scores(call).final, z[f"scores_{name}"], **TIGHT)
-    torch.testing.assert_close(definition.attend(call), z[f"out_{name}"], **TIGHT)
+    torch.testing.assert_close(definition.run(call), z[f"out_{name}"], **TIGHT)
 
 
 def longrope(config: dict) -> Encoding:
@@ -114,7 +114,7 @@ def test_bam_and_its_gradients() -> None:
     torch.testing.assert_close(by_loc, z["grad_loc"], **TIGHT)
     call = inputs(made, z)
     same_scores(definition.scores(call), z["scores_masked"])
-    torch.testing.assert_close(definition.attend(call).detach(), z["out"], **TIGHT)
+    torch.testing.assert_close(definition.run(call).detach(), z["out"], **TIGHT)
 
 
 def test_bam_under_ssmax_heats_the_prior_too() -> None:
@@ -124,7 +124,7 @@ def test_bam_under_ssmax_heats_the_prior_too() -> None:
     made.load_state_dict(learned | {"ssmax": z["s"]})
     call = inputs(made, z)
     same_scores(definition.scores(call), z["scores_masked_ssmax"])
-    torch.testing.assert_close(definition.attend(call).detach(), z["out_ssmax"], **TIGHT)
+    torch.testing.assert_close(definition.run(call).detach(), z["out_ssmax"], **TIGHT)
 
 
 def test_the_weight_form_of_kerple() -> None:
@@ -134,7 +134,7 @@ def test_the_weight_form_of_kerple() -> None:
     found = definition.scores(inputs(made, z))
     seen = found.visible.expand_as(found.final)
     torch.testing.assert_close(found.final[seen].detach(), z["scores"][seen], **TIGHT)
-    torch.testing.assert_close(definition.attend(inputs(made, z)).detach(), z["out"], **TIGHT)
+    torch.testing.assert_close(definition.run(inputs(made, z)).detach(), z["out"], **TIGHT)
     last = definition.scores(inputs(made, {**z, "q": z["q"][:, :, -1:]})).final
     torch.testing.assert_close(last.detach(), z["scores_decode"], **TIGHT)
     loss = (found.final.tril() * z["grad_out"]).sum()
@@ -155,7 +155,7 @@ def test_pope_and_the_clamp_of_its_phase() -> None:
     same_scores(definition.scores(call), z["scores_masked"])
     last = definition.scores(inputs(made, {**z, "q": z["q"][:, :, -1:]})).final
     torch.testing.assert_close(last.detach(), z["decode"], **TIGHT)
-    out = definition.attend(call)
+    out = definition.run(call)
     torch.testing.assert_close(out.detach(), z["out"], **TIGHT)
     (gradient,) = torch.autograd.grad((out * z["grad_out"]).sum(), [made.phase])
     torch.testing.assert_close(gradient, z["grad_bias"], **TIGHT)

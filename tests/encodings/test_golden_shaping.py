@@ -14,7 +14,7 @@ from headscape.call import definition
 from headscape.call.bias import Pairwise
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, build
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 
 YARN = {"pairing": "halves", "scaling": "yarn"}
 
@@ -43,7 +43,7 @@ def test_gpt_oss_layers(layer: int) -> None:
     found = definition.scores(call)
     same_scores(found, z[f"scores_masked_L{layer}"])
     torch.testing.assert_close(found.weights.detach(), z[f"weights_L{layer}"], **TIGHT)
-    out = definition.attend(call)
+    out = definition.run(call)
     torch.testing.assert_close(out.detach(), z[f"out_L{layer}"], **TIGHT)
     decoded(made, z, z[f"decode_weights_L{layer}"])
     if layer:
@@ -62,7 +62,7 @@ def test_gemma2_layers(layer: int) -> None:
     made = encoding("rope", config, pairing="halves", softcap=config["cap"], window=window)
     call = inputs(made, z, scale=config["query_pre_attn_scalar"] ** -0.5)
     same_scores(definition.scores(call), z[f"scores_masked_L{layer}"])
-    torch.testing.assert_close(definition.attend(call), z[f"out_L{layer}"], **TIGHT)
+    torch.testing.assert_close(definition.run(call), z[f"out_L{layer}"], **TIGHT)
     decoded(made, z, z[f"decode_weights_L{layer}"], scale=call.scale)
 
 
@@ -76,7 +76,7 @@ def test_x_transformers_puts_the_bias_inside_the_softcap() -> None:
     same_scores(definition.scores(call), z["scores_masked"])
     weights = definition.scores(call).weights.detach()
     torch.testing.assert_close(weights, z["weights"], **TIGHT)
-    out = definition.attend(call)
+    out = definition.run(call)
     torch.testing.assert_close(out.detach(), z["out"], **TIGHT)
     (gradient,) = torch.autograd.grad((out * z["grad_out"]).sum(), [made.sink_score])
     torch.testing.assert_close(gradient, z["grad_sinks"], **TIGHT)
@@ -96,7 +96,7 @@ def test_ministral_heats_every_layer() -> None:
     torch.testing.assert_close(definition.scores(call).final, z["scores"], **TIGHT)
     last = definition.scores(inputs(made, {**z, "q": z["q"][:, :, -1:]})).final
     torch.testing.assert_close(last, z["decode"], **TIGHT)
-    torch.testing.assert_close(definition.attend(call), z["out"], **TIGHT)
+    torch.testing.assert_close(definition.run(call), z["out"], **TIGHT)
 
 
 def test_ssmax_counts_the_keys_of_its_document() -> None:
@@ -106,7 +106,7 @@ def test_ssmax_counts_the_keys_of_its_document() -> None:
         made.ssmax.copy_(z["s"])
     call = inputs(made, z)
     same_scores(definition.scores(call), z["scores_masked"])
-    out = definition.attend(call)
+    out = definition.run(call)
     torch.testing.assert_close(out.detach(), z["out"], **TIGHT)
     (gradient,) = torch.autograd.grad((out * z["grad_out"]).sum(), [made.ssmax])
     torch.testing.assert_close(gradient, z["grad_s"], **TIGHT)
@@ -117,7 +117,7 @@ def test_ssmax_counts_the_keys_of_its_document() -> None:
     where, visible = Positions(at, at), Visible(True, groups, groups)
     packed = prepare(made, z["q"], z["k"], z["v"], None, where, visible=visible)
     same_scores(definition.scores(packed), z["scores_masked_packed"])
-    torch.testing.assert_close(definition.attend(packed).detach(), z["out_packed"], **TIGHT)
+    torch.testing.assert_close(definition.run(packed).detach(), z["out_packed"], **TIGHT)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from headscape.call.bias import dense
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerContext, LayerInput, Stream
 from headscape.errors import InputError
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 
 
 def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -56,12 +56,12 @@ def test_inkling_with_its_norm_temperature_and_window(layer: str) -> None:
     assert call.scale == pytest.approx(1 / config["D"])
     found = definition.scores(call)
     same_scores(found, z[f"scores_masked_{layer}"])
-    same(definition.attend(call), z[f"out_{layer}"])
+    same(definition.run(call), z[f"out_{layer}"])
     seen = found.visible.expand_as(found.final)
     heat = 1.0 if call.temperature is None else call.temperature[..., None]
     bias = dense(call.bias, call.positions) * heat
     same(bias[seen], z[f"bias_{layer}"][seen])
-    loss = (definition.attend(call) * z[f"grad_out_{layer}"].transpose(1, 2)).sum()
+    loss = (definition.run(call) * z[f"grad_out_{layer}"].transpose(1, 2)).sum()
     by_bank, by_r = torch.autograd.grad(loss, [made.bank, r])
     same(by_bank, z[f"grad_proj_{layer}"])
     same(by_r.transpose(1, 2), z[f"grad_r_{layer}"])
@@ -96,7 +96,7 @@ def test_music_transformer() -> None:
     made = loaded("shaw", config, {"Er": z["Er"]}, **fields)
     call = inputs(made, z)
     same_scores(definition.scores(call), z["scores_masked"])
-    same(definition.attend(call), z["out"])
+    same(definition.run(call), z["out"])
     bias = dense(call.bias, call.positions).tril()
     same(bias, z["bias"])
     (gradient,) = torch.autograd.grad((bias * z["grad_out"]).sum(), [made.table])
@@ -115,11 +115,11 @@ def test_shaw_in_both_directions() -> None:
     call = inputs(made, z)
     same(dense(call.bias, call.positions), z["bias"])
     same(definition.scores(call).final, z["scores"])
-    out = definition.attend(call)
+    out = definition.run(call)
     same(out, z["out"])
     (gradient,) = torch.autograd.grad((out * z["grad_out"].transpose(1, 2)).sum(), [made.table])
     same(gradient, z["grad_table"])
-    same(definition.attend(inputs(made, z, visible=Visible(causal=True))), z["out_causal"])
+    same(definition.run(inputs(made, z, visible=Visible(causal=True))), z["out_causal"])
 
 
 def test_conformer() -> None:
@@ -129,7 +129,7 @@ def test_conformer() -> None:
     made = loaded("transformer-xl", {**config, "causal": False}, learned, layout="interleaved")
     call = inputs(made, z)
     same(definition.scores(call).final, z["scores"])
-    same(definition.attend(call), z["out"])
+    same(definition.run(call), z["out"])
 
 
 @pytest.mark.parametrize("kind", ["uni", "bi"])
@@ -140,7 +140,7 @@ def test_xlnet_behind_its_memory(kind: str) -> None:
     where = Positions.span(config["L"], config["L"] + config["mem"])
     call = prepare(made, z["q"], z["k"], z["v"], None, where)
     same_scores(definition.scores(call), z[f"scores_{kind}"])
-    out = definition.attend(call)
+    out = definition.run(call)
     same(out, z[f"out_{kind}"])
     if kind == "uni":
         loss = (out.permute(2, 0, 1, 3) * z["grad_out_uni"]).sum()
@@ -177,7 +177,7 @@ def test_deberta(kind: str) -> None:
     )
     assert call.scale == pytest.approx(((2 if kind == "c2p_only" else 3) * config["D"]) ** -0.5)
     same(definition.scores(call).final, z[f"scores_{kind}"])
-    out = definition.attend(call)
+    out = definition.run(call)
     same(out, z[f"out_{kind}"])
     if kind != "c2p_only":
         loss = (out.transpose(1, 2).flatten(2) * z[f"grad_out_{kind}"]).sum()
@@ -196,7 +196,7 @@ def test_grape_a(gate: str, name: str) -> None:
     call = inputs(made, {**normed, "v": z["v"]})
     same(dense(call.bias, call.positions).tril(), z[f"bias_{name}"].nan_to_num(neginf=0))
     same_scores(definition.scores(call), z[f"scores_masked_{name}"])
-    out = definition.attend(call)
+    out = definition.run(call)
     same(out, z[f"out_{name}"])
     loss = (out.transpose(1, 2).flatten(2) * z["grad_out"]).sum()
     ours = {part: getattr(made, part) for part in ("omega", "u", "w")}
@@ -212,7 +212,7 @@ def test_grape_ap() -> None:
     call = prepare(made, q, k, z["v"], z["x"], Positions.span(config["L"]))
     same(dense(call.bias, call.positions).tril(), z["bias"].nan_to_num(neginf=0))
     same_scores(definition.scores(call), z["scores_masked"])
-    out = definition.attend(call)
+    out = definition.run(call)
     same(out, z["out"])
     loss = (out.transpose(1, 2).flatten(2) * z["grad_out"]).sum()
     (gradient,) = torch.autograd.grad(loss, [made.path.weight])

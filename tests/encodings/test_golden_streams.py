@@ -22,7 +22,7 @@ from headscape.call.rotation import powers
 from headscape.call.transition import Transition
 from headscape.encodings import Encoding, LayerContext, LayerInput, Side, Stream
 from headscape.kernels import attend
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 
 
 def rms(x: Tensor, weight: Tensor | float, eps: float, dims: tuple[int, ...] = (-1,)) -> Tensor:
@@ -41,7 +41,7 @@ def same(ours: Tensor, theirs: Tensor) -> None:
 
 def same_out(call: AttentionCall, expected: Tensor) -> Tensor:
     """The reference's output, after the torch path's was compared with it too."""
-    out = definition.attend(call)
+    out = definition.run(call)
     same(out, expected)
     same(attend.run(call, "torch"), expected)
     return out

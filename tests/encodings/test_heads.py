@@ -9,7 +9,7 @@ from headscape.call.positions import Positions
 from headscape.encodings import LayerContext, QueriesAndKeys, build
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.properties.probe import draw, randomise
 
 HEADS, DIM = 3, 4

@@ -12,15 +12,15 @@ from headscape.encodings import (
     build,
     kinds,
     list_encodings,
-    names,
     register,
+    registry,
     slug,
     title,
 )
 from headscape.encodings.alibi import ALiBi
 from headscape.encodings.catalogue import markdown, write_table
 from headscape.encodings.dape import DAPE
-from headscape.encodings.names import check_entry
+from headscape.encodings.registry import check_entry
 from headscape.errors import InputError
 
 SHAPE = {"heads": 2, "head_dim": 4, "width": 8, "train_length": 16}
@@ -146,7 +146,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **entries: str) -> list[str]:
         asked.append(params.get("name", "all"))
         return installed.select(group=group, **params)
 
-    monkeypatch.setattr(names, "entry_points", select)
+    monkeypatch.setattr(registry, "entry_points", select)
     return asked
 
 

@@ -12,11 +12,11 @@ from headscape.call import definition
 from headscape.call.positions import Positions
 from headscape.encodings import Shape, Side, build
 from headscape.errors import InputError
-from headscape.kernels.layer import prepare
-from headscape.properties.cases import HEADS, SHAPED, SUBJECTS, factory
-from headscape.properties.probe import TRAINED, draw, randomise
-from headscape.properties.tolerance import require_same
+from headscape.kernels.assemble import prepare
+from headscape.properties.cases import factory
+from headscape.properties.probe import TRAINED, draw, randomise, require_same
 from properties import formulas
+from properties.subjects import HEADS, SHAPED, SUBJECTS
 
 CONVENTIONS: list[tuple[str, dict[str, object]]] = [
     ("alibi", {"slopes": "fairseq"}),

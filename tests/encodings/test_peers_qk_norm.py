@@ -33,7 +33,7 @@ def compare(z: dict[str, Tensor], out: Tensor, pattern: str, **fields: Any) -> N
     (call,) = calls(made, LENGTH)
     expected = heads(out).float()
     for path in ("reference", "torch"):
-        found = definition.attend(call) if path == "reference" else attend.run(call, path)
+        found = definition.run(call) if path == "reference" else attend.run(call, path)
         torch.testing.assert_close(found.float().detach(), expected, **FLOAT32)
     cache = Cache(capacity=4)
     rows = [final(calls(made, 1, cache)[0])[:, :, 0] for _ in range(LENGTH)]

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from headscape.call import definition
 from headscape.encodings import build
-from headscape.encodings.layer_schedule import parse, per_layer
-from headscape.encodings.shipped_schedules import SHIPPED
+from headscape.encodings.registry import SHIPPED, parse, per_layer
 from headscape.kernels import attend
 
 LENGTH, LAYERS, HEADS, DIM = 19, 8, 4, 16
@@ -265,7 +264,7 @@ def test_every_layer_is_the_peers(name: str, monkeypatch: pytest.MonkeyPatch) ->
         assert torch.equal(ours.isfinite(), theirs.scores.isfinite()), f"layer {layer}"
         torch.testing.assert_close(ours.float(), theirs.scores, **FLOAT32)
         for path in ("reference", "torch"):
-            out = definition.attend(call) if path == "reference" else attend.run(call, path)
+            out = definition.run(call) if path == "reference" else attend.run(call, path)
             torch.testing.assert_close(out.transpose(1, 2).float().detach(), theirs.out, **FLOAT32)
 
 

@@ -13,7 +13,7 @@ import pytest
 from published import FILES, NAMES
 
 from headscape.encodings import ENCODINGS, WRAPPERS
-from headscape.encodings.tested_against import TESTED, Evidence
+from headscape.encodings.catalogue import TESTED, Evidence
 
 HERE = Path(__file__).parent
 INDEX = (HERE.parent / "golden/INDEX.md").read_text()

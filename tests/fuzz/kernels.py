@@ -23,7 +23,7 @@ from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, build
 from headscape.kernels import decode
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.kernels.native import adapter, score_cells
 from headscape.properties.probe import draw as numbers
 from headscape.properties.probe import randomise
@@ -39,16 +39,14 @@ BASES = ("alibi", "kerple", "cable", "fire", "t5", "fox")
 
 def attention(seed: int) -> None:
     """Output and every gradient."""
-    agree(random_call(seed), adapter.attend)
+    agree(random_call(seed), adapter.run)
 
 
 def decoding(seed: int) -> None:
     """One query against a cache."""
     inputs = one_query(seed)
     with torch.no_grad():
-        torch.testing.assert_close(
-            decode.attend(inputs).double(), exact(inputs), rtol=4e-5, atol=8e-6
-        )
+        torch.testing.assert_close(decode.run(inputs).double(), exact(inputs), rtol=4e-5, atol=8e-6)
 
 
 def cells(seed: int) -> None:
@@ -87,10 +85,10 @@ def mixing(seed: int) -> None:
     given = [numbers(1, heads, length, dim, seed=seed + n) for n in range(4)]
     x = numbers(1, length, 8, seed=seed + 4)
     with _recorded_units() as closest:
-        wanted = _outcome(definition.attend, encoding.double(), given, x.double())
+        wanted = _outcome(definition.run, encoding.double(), given, x.double())
     compared = 1 if min(closest) < KINK else len(wanted)
-    rough = _outcome(definition.attend, encoding.float(), given, x.float())
-    found = _outcome(adapter.attend, encoding.float(), given, x.float())
+    rough = _outcome(definition.run, encoding.float(), given, x.float())
+    found = _outcome(adapter.run, encoding.float(), given, x.float())
     eps = torch.finfo(torch.float32).eps
     largest = max(float(each.abs().max()) for each in wanted)
     for one, two, three in list(zip(wanted, rough, found, strict=True))[:compared]:

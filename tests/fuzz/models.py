@@ -15,8 +15,8 @@ import torch
 from fuzz.loop import main
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
-from headscape.properties.cases import SUBJECTS
 from headscape.properties.probe import randomise
+from properties.subjects import SUBJECTS
 
 SHAPING = (
     "window=5", "window=17", "chunk=6", "sink=true", "softcap=3.0", "temperature=ssmax",

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headscape.encodings import ENCODINGS, build
-from headscape.encodings.shipped_schedules import SHIPPED
+from headscape.encodings.registry import SHIPPED
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig, preset
 from headscape.training import preset as train_preset

@@ -95,10 +95,10 @@ def test_a_long_text_token_by_token_equals_one_pass(name: str) -> None:
 
 def test_far_sums_keep_their_precision_in_float32() -> None:
     from headscape.call.bias import Slope
-    from headscape.gpt2.bias_rows import FRESH, keep
+    from headscape.gpt2.cache import FRESH, keep_bias
 
     sums = -torch.rand(1, 1, 4000, dtype=torch.float64).cumsum(-1)
-    rows = keep(Slope(None, sums, sums), 4000, torch.float32, mixes=False)
+    rows = keep_bias(Slope(None, sums, sums), 4000, torch.float32, mixes=False)
     for count in range(4000 - 3 * FRESH, 4001):
         own = Slope(None, sums[..., count - 1 : count], sums[..., :count])
         found = rows.row(count, own)

@@ -11,8 +11,7 @@ import headscape as hs
 from headscape.call.definition import AttentionCall
 from headscape.captures.capture_file import load
 from headscape.encodings import title
-from headscape.encodings.layer_schedule import Entry, parse, per_layer
-from headscape.encodings.names import slug
+from headscape.encodings.registry import Entry, parse, per_layer, slug
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
 from headscape.plots.caption import caption

@@ -1,9 +1,7 @@
 """`headscape export` on a run: the folder, the card, and every refusal in one sentence."""
 
 import re
-import resource
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -158,17 +156,6 @@ def test_bad_command_lines(refused: Callable[..., None], runs: Path, tmp_path: P
     refused("it is a file, not a folder", run, "--out", tmp_path / "full" / "mine.txt")
     refused("cannot write", run, "--out", tmp_path / "full" / "mine.txt" / "below")
     assert [path.name for path in tmp_path.rglob("*")] == ["full", "mine.txt"]
-
-
-@pytest.fixture
-def full_disk() -> Iterator[None]:
-    """A limit on the size of files, which fails like a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, old)
 
 
 @pytest.mark.usefixtures("full_disk")

@@ -92,8 +92,8 @@ def agree(call: Call, path: object) -> None:
     Budget: twice the error of the dense definition in float32, and what rounding as many terms as
     there are tokens amounts to at random, at the size of the largest number on the way.
     """
-    exact = call.outcome(definition.attend, torch.float64)
-    rough = call.outcome(definition.attend, torch.float32)
+    exact = call.outcome(definition.run, torch.float64)
+    rough = call.outcome(definition.run, torch.float32)
     fused = call.outcome(path, torch.float32)
     tokens = sum(call.leaves[name].shape[2] for name in "qk")
     values = definition.shared(call.leaves["v"], call.upstream.shape[1])

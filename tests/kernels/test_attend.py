@@ -12,8 +12,7 @@ from headscape.call.positions import Positions, Visible
 from headscape.encodings import ENCODINGS, Encoding, build
 from headscape.errors import InputError
 from headscape.kernels import attend, decode, flex
-from headscape.kernels.assemble import assemble
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import assemble, prepare
 from headscape.kernels.native import adapter
 from headscape.properties.probe import draw, randomise
 
@@ -52,7 +51,7 @@ def inputs(
 @pytest.mark.parametrize("name", NAMES)
 def test_one_query_equals_the_definition(name: str) -> None:
     one = inputs(subject(name), queries=1)
-    torch.testing.assert_close(decode.attend(one), definition.attend(one), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(decode.run(one), definition.run(one), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,7 +63,7 @@ def test_one_query_of_a_cache_that_slides_equals_the_definition(name: str) -> No
     x = draw(1, LENGTH, HEADS * DIM, seed=4)
     at = torch.arange(100, 100 + LENGTH)[None]
     late = prepare(encoding, q, k, v[:, :, 1:], x, Positions(at[:, -1:], at))
-    torch.testing.assert_close(decode.attend(late), definition.attend(late), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(decode.run(late), definition.run(late), rtol=1e-12, atol=1e-12)
 
 
 DENSE = {"k-cable", "cope", "grid", "kerple-weight", "path", "stick-breaking", "wall"}
@@ -83,7 +82,7 @@ def test_flex_equals_the_definition_or_says_why_not(name: str) -> None:
                 attend.run(whole, "flex")
             return
         torch.testing.assert_close(
-            flex.attend(whole, compiled=False), definition.attend(whole), rtol=1e-10, atol=1e-10
+            flex.run(whole, compiled=False), definition.run(whole), rtol=1e-10, atol=1e-10
         )
 
 
@@ -93,7 +92,7 @@ def test_flex_gradients_reach_what_is_learned(name: str) -> None:
     encoding = subject(name)
     learned = list(encoding.parameters())
     gradients = []
-    for run in (lambda i: flex.attend(i, compiled=False), definition.attend):
+    for run in (lambda i: flex.run(i, compiled=False), definition.run):
         out = run(inputs(encoding))
         gradients.append(torch.autograd.grad(out, learned, draw(*out.shape, seed=5)))
     for mine, true in zip(*gradients, strict=True):
@@ -108,9 +107,7 @@ def test_flex_compiled_equals_the_definition_at_several_lengths(name: str) -> No
     for queries in (LENGTH, 33, 20):
         whole = inputs(encoding, queries, dtype=torch.float32)
         with torch.no_grad():
-            torch.testing.assert_close(
-                flex.attend(whole), definition.attend(whole), rtol=1e-4, atol=1e-5
-            )
+            torch.testing.assert_close(flex.run(whole), definition.run(whole), rtol=1e-4, atol=1e-5)
 
 
 SERVED_BY_NATIVE = [
@@ -153,7 +150,7 @@ def test_one_query_of_keys_out_of_order_equals_the_definition() -> None:
     q, k, v = (draw(1, HEADS, n, DIM, seed=n) for n in (1, 4, 4))
     at = Positions(torch.tensor([[3]]), torch.tensor([[0, 2, 1, 3]]))
     mixed = prepare(subject("alibi"), q, k, v, None, at)
-    torch.testing.assert_close(decode.attend(mixed), definition.attend(mixed))
+    torch.testing.assert_close(decode.run(mixed), definition.run(mixed))
 
 
 def test_a_choice_says_why() -> None:
@@ -176,7 +173,7 @@ def test_a_tap_is_shown_every_score_by_the_reference_alone() -> None:
     whole = inputs(subject("cable"))
     seen: list[definition.Scores] = []
     out = attend.run(whole, tap=seen.append)
-    torch.testing.assert_close(out, definition.attend(whole))
+    torch.testing.assert_close(out, definition.run(whole))
     torch.testing.assert_close(seen[0].content + seen[0].bias, seen[0].final)
     with pytest.raises(InputError, match="a tap needs the reference path"):
         attend.run(whole, "torch", tap=seen.append)
@@ -200,7 +197,7 @@ def test_sdpa_serves_calls_without_a_bias(name: str, keys: int) -> None:
     k, v = (draw(2, 1, keys, DIM, seed=seed) for seed in (2, 3))  # shared by all heads
     for causal in (True, False):
         call = assemble(encoding, q, k, v, Positions.span(LENGTH, keys), Visible(causal))
-        torch.testing.assert_close(attend.run(call, "sdpa"), definition.attend(call))
+        torch.testing.assert_close(attend.run(call, "sdpa"), definition.run(call))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import build
 from headscape.errors import InputError
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.kernels.native import adapter
 from headscape.kernels.native import score_cells as cells
 from headscape.properties.probe import draw, randomise

@@ -11,7 +11,6 @@ from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.kernels import decode
 from headscape.kernels.native import adapter
-from headscape.kernels.native import one_query as native_row
 from kernels.calls import BIASES, random_call
 
 NATIVE = [False, *([True] if adapter.available() is None else [])]
@@ -41,7 +40,7 @@ def one_query(seed: int, kind: str | None = None) -> AttentionCall:
 
 def exact(inputs: AttentionCall) -> torch.Tensor:
     wide = {name: getattr(inputs, name).double() for name in "qkv"}
-    return definition.attend(replace(inputs, **wide))
+    return definition.run(replace(inputs, **wide))
 
 
 @pytest.mark.parametrize("native", NATIVE)
@@ -50,9 +49,9 @@ def test_random_calls(seed: int, native: bool, monkeypatch: pytest.MonkeyPatch) 
     inputs = one_query(seed)
     assert decode.refuses(inputs) is None
     if not native:
-        monkeypatch.setattr(native_row, "serves", lambda _: False)
+        monkeypatch.setattr(decode, "native_serves", lambda _: False)
     with torch.no_grad():
-        out = decode.attend(inputs)
+        out = decode.run(inputs)
         torch.testing.assert_close(out.double(), exact(inputs), rtol=2e-5, atol=4e-6)
 
 
@@ -65,8 +64,8 @@ def test_stretches_of_keys_go_to_threads(kind: str, threads: int) -> None:
     try:
         inputs = one_query(77, kind)
         with torch.no_grad():
-            assert native_row.serves(inputs)
-            out = decode.attend(inputs)
+            assert decode.native_serves(inputs)
+            out = decode.run(inputs)
             torch.testing.assert_close(out.double(), exact(inputs), rtol=2e-5, atol=4e-6)
     finally:
         torch.set_num_threads(before)
@@ -82,7 +81,7 @@ def test_a_slope_in_float32_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) ->
     wanted = exact(inputs)
     monkeypatch.setattr(decode, "_row", None)
     with torch.no_grad():
-        torch.testing.assert_close(decode.attend(inputs).double(), wanted, rtol=2e-5, atol=4e-6)
+        torch.testing.assert_close(decode.run(inputs).double(), wanted, rtol=2e-5, atol=4e-6)
 
 
 @needs_kernel
@@ -95,7 +94,7 @@ def test_sums_and_weights_are_read_where_they_lie(shared: bool) -> None:
     bias = Slope(weight[:, :, 1:2], col[:, :, -1:], col)
     inputs = replace(inputs, bias=bias)
     with torch.no_grad():
-        out = decode.attend(inputs)
+        out = decode.run(inputs)
     torch.testing.assert_close(out.double(), exact(inputs), rtol=2e-5, atol=4e-6)
 
 
@@ -106,13 +105,13 @@ def test_half_precision(dtype: torch.dtype) -> None:
     halves = {name: getattr(inputs, name).to(dtype) for name in "qkv"}
     wide = {name: x.float() for name, x in halves.items()}
     with torch.no_grad():
-        out = decode.attend(replace(inputs, **halves))
-        assert torch.equal(out, decode.attend(replace(inputs, **wide)).to(dtype))
+        out = decode.run(replace(inputs, **halves))
+        assert torch.equal(out, decode.run(replace(inputs, **wide)).to(dtype))
 
 
 @needs_kernel
 def test_what_needs_a_gradient_goes_through_torch() -> None:
     inputs = one_query(6, "none")
     q = inputs.q.clone().requires_grad_()
-    out = decode.attend(replace(inputs, q=q))
+    out = decode.run(replace(inputs, q=q))
     assert out.requires_grad

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from headscape.kernels.native import library
-from headscape.kernels.native.fold import MARGIN, fold
+from headscape.kernels.native.adapter import fold
+from headscape.kernels.native.ops import FOLD
 
 HEADS, HIDDEN, LENGTH, LOW = 3, 5, 20, -25
 
@@ -24,8 +25,8 @@ def test_fold_is_the_convolution_of_the_bias(taps: int, *, causal: bool) -> None
     expected = F.conv2d(dense[None], weight[:, :, None], in_bias, padding=(0, taps // 2))[0]
 
     found = fold(table, LOW, weight, in_bias, causal=causal)
-    assert found.shape == (1 + taps, HIDDEN, 51 + 2 * MARGIN)
-    by_pair = found[:, :, distance - LOW + MARGIN]
+    assert found.shape == (1 + taps, HIDDEN, 51 + 2 * FOLD)
+    by_pair = found[:, :, distance - LOW + FOLD]
     total = by_pair[0].clone()
     for t in range(taps):
         key = torch.arange(LENGTH) + t - taps // 2
@@ -35,4 +36,4 @@ def test_fold_is_the_convolution_of_the_bias(taps: int, *, causal: bool) -> None
 
 def test_the_kernel_counts_on_the_same_margin() -> None:
     header = Path(library.__file__).with_name("problem.hpp").read_text()
-    assert f"kFoldMargin = {MARGIN};" in header
+    assert f"kFoldMargin = {FOLD};" in header

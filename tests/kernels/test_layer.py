@@ -1,5 +1,6 @@
 """attention(): rotate, stream, bias and attend in one call."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -8,7 +9,8 @@ from headscape.call.positions import Positions, Visible
 from headscape.encodings import ENCODINGS, Encoding, build
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
-from headscape.kernels.layer import attention, prepare
+from headscape.kernels.assemble import prepare
+from headscape.kernels.layer import attention, bias
 from headscape.properties.probe import draw, randomise
 
 HEADS, DIM, LENGTH = 3, 8, 11
@@ -36,7 +38,7 @@ def tensors(queries: int = LENGTH) -> tuple[torch.Tensor, ...]:
 def test_it_is_the_reference_on_prepared_inputs(name: str, path: str) -> None:
     q, k, v, x = tensors()
     made = encoding(name)
-    expected = definition.attend(prepare(made, q, k, v, x, Positions.span(LENGTH)))
+    expected = definition.run(prepare(made, q, k, v, x, Positions.span(LENGTH)))
     found = attention(q, k, v, encoding=made, x=x, path=path)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
@@ -45,7 +47,7 @@ def test_it_is_the_reference_on_prepared_inputs(name: str, path: str) -> None:
 def test_both_directions(name: str) -> None:
     q, k, v, x = tensors()
     made = encoding(name, causal=False)
-    expected = definition.attend(prepare(made, q, k, v, x, Positions.span(LENGTH)))
+    expected = definition.run(prepare(made, q, k, v, x, Positions.span(LENGTH)))
     found = attention(q, k, v, encoding=made, x=x, causal=False)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
@@ -67,7 +69,7 @@ def test_positions_and_groups(name: str) -> None:
     at = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]])
     groups = torch.tensor([[0] * 5 + [1] * 6])
     visible = Visible(True, groups, groups)
-    expected = definition.attend(
+    expected = definition.run(
         prepare(made, q, k, v, x, Positions(at, at), visible=visible, scale=0.5)
     )
     for positions in (at, Positions(at, at)):
@@ -97,6 +99,93 @@ def test_a_name_may_have_fields() -> None:
     found = attention(q, k, v, encoding="alibi:window=4:softcap=2.0")
     assert torch.equal(found, attention(q, k, v, encoding=made))
     assert not torch.allclose(found, attention(q, k, v, encoding="alibi"))
+
+
+BY_NAME = [
+    name
+    for name, kind in ENCODINGS.items()
+    if not kind.at_input and next(encoding(name).parameters(), None) is None
+]
+
+
+@pytest.mark.parametrize("name", [*BY_NAME, "rope:window=4", "rope:scaling=linear:factor=2.0"])
+def test_decoding_by_name_gives_the_rows_of_the_whole(name: str) -> None:
+    q, k, v, _ = tensors()
+    whole = attention(q, k, v, encoding=name)
+    for count in range(1, LENGTH + 1):
+        one, past = slice(count - 1, count), slice(0, count)
+        row = attention(q[:, :, one], k[:, :, past], v[:, :, past], encoding=name)
+        torch.testing.assert_close(row, whole[:, :, one], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("alibi:temperature=llama4", "temperature_start"),
+        ("rope:scaling=yarn:factor=2.0", "trained_length"),
+    ],
+)
+def test_a_name_that_depends_on_the_trained_length_needs_it(name: str, field: str) -> None:
+    q, k, v, _ = tensors()
+    with pytest.raises(InputError, match=f"context length in training: pass .* or set {field}"):
+        attention(q, k, v, encoding=name)
+    made = build(name, heads=HEADS, head_dim=DIM, width=WIDTH, train_length=4)
+    expected = attention(q, k, v, encoding=made)
+    assert torch.equal(attention(q, k, v, encoding=name, train_length=4), expected)
+    assert torch.equal(attention(q, k, v, encoding=f"{name}:{field}=4"), expected)
+    assert not torch.allclose(attention(q, k, v, encoding=name, train_length=4000), expected)
+    with pytest.raises(InputError, match=r"give it to headscape\.build\(\) instead"):
+        attention(q, k, v, encoding=made, train_length=4)
+
+
+@pytest.mark.parametrize("name", ["alibi", "rope", "cable", "dapev2+cable", "stick-breaking"])
+def test_weights_are_those_of_the_definition(name: str) -> None:
+    q, k, v, x = tensors(4)
+    made = encoding(name)
+    out, weights = attention(q, k, v, encoding=made, x=x, return_weights=True)
+    call = prepare(made, q, k, v, x, Positions.span(4, LENGTH))
+    assert torch.equal(weights, definition.scores(call).weights)
+    assert weights.shape == (2, HEADS, 4, LENGTH)
+    torch.testing.assert_close(out, attention(q, k, v, encoding=made, x=x))
+    with pytest.raises(InputError, match=r"return_weights=True .* path='torch'"):
+        attention(q, k, v, encoding=made, x=x, path="torch", return_weights=True)
+
+
+BIASES = ("alibi", "t5", "kerple", "bam", "alibi:window=4")
+
+
+@pytest.mark.parametrize(
+    ("name", "causal"), [("fire", True), *((name, way) for name in BIASES for way in (True, False))]
+)
+def test_a_bias_by_name_is_what_the_definition_adds(name: str, *, causal: bool) -> None:
+    found = bias(name, heads=HEADS, length=LENGTH, head_dim=DIM, causal=causal, seed=3)
+    torch.manual_seed(3)
+    made = build(name, heads=HEADS, head_dim=DIM, width=WIDTH, train_length=LENGTH, causal=causal)
+    made.initialise()
+    q = torch.zeros(1, HEADS, LENGTH, DIM)
+    with torch.no_grad():
+        expected = definition.scores(prepare(made, q, q, q, None, Positions.span(LENGTH)))
+    seen = expected.visible[0, 0].numpy()
+    assert np.array_equal(found[:, seen], expected.bias[0].numpy()[:, seen])
+    assert np.isnan(found[:, ~seen]).all()
+    again = bias(name, heads=HEADS, length=LENGTH, head_dim=DIM, causal=causal, seed=3)
+    assert np.array_equal(found, again, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("rope", "RoPE adds nothing to the scores"),
+        ("learned", "acts on the token embeddings"),
+        ("cable", "depends on the tokens: capture a model"),
+        ("shaw", "depends on the tokens"),
+        ("dape+kerple", "depends on the tokens"),
+        ("alib", "did you mean 'alibi'"),
+    ],
+)
+def test_a_bias_that_is_not_a_function_of_positions_is_refused(name: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        bias(name, heads=HEADS, length=4)
 
 
 def test_it_is_a_model_layer() -> None:

@@ -16,7 +16,7 @@ from headscape.kernels.native import adapter
 
 LENGTH, HEADS, HEAD_DIM = 16_384, 12, 64
 ROWS = [slice(0, 64), slice(8_000, 8_064), slice(LENGTH - 64, LENGTH)]
-PATHS = {"native": adapter.attend, "torch": torch_blocks.attend}
+PATHS = {"native": adapter.run, "torch": torch_blocks.run}
 
 pytestmark = pytest.mark.slow
 

@@ -25,8 +25,9 @@ from headscape.errors import InputError
 from headscape.kernels import torch_blocks
 from headscape.kernels.attend import run
 from headscape.kernels.native import adapter, ops
+from headscape.kernels.native.ops import Settings
 
-PATHS = {"native": adapter.attend, "torch": torch_blocks.attend}
+PATHS = {"native": adapter.run, "torch": torch_blocks.run}
 EPS = torch.finfo(torch.float32).eps
 HEADS, WIDTH = 3, 12
 
@@ -93,7 +94,7 @@ def outcome(path: object, found: Encoding, where: Place, given: list[Tensor]) ->
         q, k, v, found.bias(layer), where.positions, where.visible, q.shape[-1] ** -0.5,
         mixing=found.mixing(layer), weighting=found.weighting,
     )  # fmt: skip
-    out = definition.attend(call) if path is None else path(call)
+    out = definition.run(call) if path is None else path(call)
     wanted = [q, k, v, x, *found.parameters()]
     grads = torch.autograd.grad(out, wanted, given[4], allow_unused=True)
     return [out.detach(), *(torch.zeros(1) if g is None else g for g in grads)]
@@ -213,7 +214,7 @@ def test_native_with_more_threads_than_heads() -> None:
 def test_native_is_deterministic(name: str) -> None:
     found, where = encoding(name), place("causal", 150)
     given = tensors(where, 16)
-    first, second = (outcome(adapter.attend, found, where, given) for _ in range(2))
+    first, second = (outcome(adapter.run, found, where, given) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -229,7 +230,7 @@ def test_not_a_number_is_not_hidden() -> None:
     q = torch.randn(1, HEADS, 40, 16)
     k = q.clone()
     k[0, 1, 7] = torch.nan
-    out = adapter.attend(AttentionCall(q, k, q, None, Positions.span(40), Visible(), 0.25))
+    out = adapter.run(AttentionCall(q, k, q, None, Positions.span(40), Visible(), 0.25))
     assert out[0, 1, 7:].isnan().all()
     assert out[0, 0].isfinite().all()
 
@@ -242,7 +243,7 @@ def test_long_sums_keep_their_precision() -> None:
     stream = found.stream(LayerInput(torch.randn(1, length, 4)))
     where = Positions.span(length)
     bias = found.bias(LayerContext(where, stream, stream))
-    out = adapter.attend(AttentionCall(q, k, v, bias, where, Visible(), 1.0))
+    out = adapter.run(AttentionCall(q, k, v, bias, where, Visible(), 1.0))
     wide = AttentionCall(q.double(), k.double(), v.double(), bias, where, Visible(), 1.0)
     exact = definition.scores(wide, rows).weights @ v.double()
     assert float((out[:, :, rows] - exact).detach().abs().max()) <= 1.5e-5
@@ -254,9 +255,9 @@ def test_checkpointed() -> None:
     given = tensors(where, 16)
 
     def path(*arguments: object) -> Tensor:
-        return checkpoint(adapter.attend, *arguments, use_reentrant=False)
+        return checkpoint(adapter.run, *arguments, use_reentrant=False)
 
-    plain = outcome(adapter.attend, found, where, given)
+    plain = outcome(adapter.run, found, where, given)
     for a, b in zip(plain, outcome(path, found, where, given), strict=True):
         assert torch.equal(a, b)
 
@@ -267,12 +268,19 @@ def test_the_operator_is_registered_in_full() -> None:
     at = [torch.arange(9)[None]] * 2
     table = torch.randn(2, 9 + 2 * ops.MARGIN + 1, requires_grad=True)
     temperature, sink = (torch.rand(1, 2, 9) + 1).requires_grad_(), torch.rand(2).requires_grad_()
+    plain = Settings(causal=1.0, scale=0.3, low=-ops.MARGIN)
+    shaped = plain._replace(window=4, softcap=2.0)
     for kind in ("toeplitz", "factor"):
-        arguments = (q, k, v, at, [table], kind, "", "", -ops.MARGIN, True, 0.3)
-        torch.library.opcheck(ops.attention, (*arguments, 0, 0.0, None, None, True))
-        torch.library.opcheck(ops.attention, (*arguments, 4, 2.0, temperature, sink, True))
-    sticks = (q, k, v, at, [], "none", "", "sticks rest", 0, True, 0.3)
-    torch.library.opcheck(ops.attention, (*sticks, 4, 2.0, temperature, None, True))
+        arguments = (q, k, v, at, [table], kind, "")
+        torch.library.opcheck(ops.attention, (*arguments, floats(plain), None, None, True))
+        torch.library.opcheck(ops.attention, (*arguments, floats(shaped), temperature, sink, True))
+    sticks = floats(shaped._replace(low=0, sticks=1, keeps_rest=1))
+    arguments = (q, k, v, at, [], "none", "", sticks)
+    torch.library.opcheck(ops.attention, (*arguments, temperature, None, True))
+
+
+def floats(settings: Settings) -> list[float]:
+    return [float(x) for x in settings]
 
 
 class Halves:
@@ -337,7 +345,7 @@ def test_lying_bounds_are_refused() -> None:
     lying = Positions(at, at, (0, 3))
     q = short(200)
     with pytest.raises(InputError, match="bounds"):
-        adapter.attend(
+        adapter.run(
             AttentionCall(
                 **wrong(q=q, k=q, v=q, positions=lying, bias=Toeplitz(torch.ones(3, 9), 0))
             )

@@ -12,8 +12,8 @@ from headscape.call import definition
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import build
 from headscape.errors import InputError
+from headscape.kernels.assemble import prepare
 from headscape.kernels.attend import run
-from headscape.kernels.layer import prepare
 from headscape.kernels.native import adapter
 from kernels.calls import BIASES, Call, agree, plain_call, random_call
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(adapter.available() is not None, reason=str(adap
 
 @pytest.mark.parametrize("seed", range(120))
 def test_random_calls(seed: int) -> None:
-    agree(random_call(seed), adapter.attend)
+    agree(random_call(seed), adapter.run)
 
 
 @pytest.mark.parametrize("kind", BIASES)
@@ -31,13 +31,13 @@ def test_windows_at_tile_borders(kind: str, window: int) -> None:
     call = plain_call(kind, 270)
     for causal in (True, False):
         call.visible = Visible(causal, window=window)
-        agree(call, adapter.attend)
+        agree(call, adapter.run)
 
 
 @pytest.mark.parametrize("head_dim", [16, 96, 128, 256])
 def test_head_dims(head_dim: int) -> None:
     call = plain_call("toeplitz", 150, head_dim)
-    agree(call, adapter.attend)
+    agree(call, adapter.run)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -45,8 +45,8 @@ def test_heads_that_share_keys_are_dealt_to_threads(threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        agree(plain_call("sheared by key", 300, 16, keys=1), adapter.attend)
-        agree(plain_call("weighted slope", 300, 16, keys=1), adapter.attend)
+        agree(plain_call("sheared by key", 300, 16, keys=1), adapter.run)
+        agree(plain_call("weighted slope", 300, 16, keys=1), adapter.run)
     finally:
         torch.set_num_threads(before)
 
@@ -59,8 +59,8 @@ def test_half_precision_is_summed_in_float32(dtype: torch.dtype, seed: int) -> N
     for name in "qkv":
         call.leaves[name] = call.leaves[name].to(dtype).double()
     call.upstream = call.upstream.to(dtype).double()
-    wide = call.outcome(adapter.attend, torch.float32)
-    half = call.outcome(adapter.attend, dtype, torch.float32)
+    wide = call.outcome(adapter.run, torch.float32)
+    half = call.outcome(adapter.run, dtype, torch.float32)
     assert torch.equal(half["out"], wide["out"].to(dtype))
     largest = max(float(x.abs().max()) for x in wide.values())
     for name, x in wide.items():
@@ -78,7 +78,7 @@ def test_every_half_number_is_read_and_written(dtype: torch.dtype) -> None:
     q = torch.zeros_like(every)
     at = torch.arange(every.shape[2])[None]
     call = Call("none", {}, Positions.span(every.shape[2]), Visible(True, at, at))
-    out = adapter.attend(call.inputs({"q": q, "k": q, "v": every}))
+    out = adapter.run(call.inputs({"q": q, "k": q, "v": every}))
     assert torch.equal(out, every)
 
 
@@ -87,16 +87,16 @@ def test_a_window_costs_its_keys() -> None:
     call = plain_call("none", 400)
     call.visible = Visible(window=64)
     leaves = {name: x.float() for name, x in call.leaves.items()}
-    whole = adapter.attend(call.inputs(leaves))
+    whole = adapter.run(call.inputs(leaves))
     leaves["v"][:, :, :64] = torch.nan
-    poisoned = adapter.attend(call.inputs(leaves))
+    poisoned = adapter.run(call.inputs(leaves))
     assert torch.equal(whole[:, :, 256:], poisoned[:, :, 256:])
 
 
 def test_grouped_heads_equal_sdpa() -> None:
     q, k, v = torch.randn(2, 6, 90, 32), torch.randn(2, 2, 90, 32), torch.randn(2, 2, 90, 32)
     call = Call("none", {}, Positions.span(90), Visible())
-    ours = adapter.attend(call.inputs({"q": q, "k": k, "v": v}))
+    ours = adapter.run(call.inputs({"q": q, "k": k, "v": v}))
     theirs = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
 
@@ -107,8 +107,8 @@ def test_rows_without_keys_beside_a_sink() -> None:
     groups[:, 20:] = 0
     call.visible = Visible(True, groups, groups)
     call.leaves["sink"] = torch.randn(4, dtype=torch.float64)
-    agree(call, adapter.attend)
-    out = call.outcome(adapter.attend, torch.float32)["out"]
+    agree(call, adapter.run)
+    out = call.outcome(adapter.run, torch.float32)["out"]
     assert not out[:, :, :20].any()
 
 
@@ -128,4 +128,4 @@ def test_mixing_refuses_by_name(changes: dict[str, object], named: str) -> None:
     inputs = replace(inputs, **changes)
     with pytest.raises(InputError, match=f"mix scores without a {named}"):
         run(inputs, "native")
-    assert definition.attend(inputs).shape == q.shape
+    assert definition.run(inputs).shape == q.shape

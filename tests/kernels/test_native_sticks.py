@@ -32,7 +32,7 @@ def one_key(scores: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     k[..., 0] = 8**0.5
     v[:, :, 0, 0], v[:, :, 1, 1] = 1, 1
     call = Call(kind, {}, Positions(at[:, 1:], at), Visible(True, group[:, 1:], group))
-    out = adapter.attend(call.inputs({"q": q, "k": k, "v": v}))
+    out = adapter.run(call.inputs({"q": q, "k": k, "v": v}))
     return out[:, 0, 0, 0], out[:, 0, 0, 1]
 
 
@@ -53,7 +53,7 @@ def test_the_largest_scores_take_all_or_nothing(size: float) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("score", [-300.0, -8.0, -2.0, 2.0, 300.0])
 def test_sticks_that_last_and_sticks_that_are_used_up(kind: str, score: float) -> None:
-    agree(shifted(plain_call(kind, 300, 16), score), adapter.attend)
+    agree(shifted(plain_call(kind, 300, 16), score), adapter.run)
 
 
 @pytest.mark.parametrize("size", [10.0, 1000.0])
@@ -61,9 +61,9 @@ def test_scores_of_any_size(size: float) -> None:
     """Weights of 0 and 1 and gradients of 0 beside others; nothing overflows."""
     call = plain_call("sticks", 200, 16)
     call.leaves["q"] *= size
-    found = call.outcome(adapter.attend, torch.float32)
+    found = call.outcome(adapter.run, torch.float32)
     assert all(x.isfinite().all() for x in found.values())
-    exact = call.outcome(definition.attend, torch.float64)
+    exact = call.outcome(definition.run, torch.float64)
     # A score is rounded at its own size.
     rounding = 4 * torch.finfo(torch.float32).eps * size
     for name in ("out", "v"):
@@ -78,25 +78,25 @@ def test_queries_after_a_cache(kind: str, queries: int) -> None:
     call.leaves["q"] = call.leaves["q"][:, :, -queries:]
     call.upstream = call.upstream[:, :, -queries:]
     call.positions = Positions.span(queries, 270)
-    agree(call, adapter.attend)
+    agree(call, adapter.run)
     # The own key is the last that a query sees, wherever that is.
     call.positions = Positions(call.positions.q + 5, call.positions.k)
-    agree(call, adapter.attend)
+    agree(call, adapter.run)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 128, 200])
 def test_chunks(chunk: int) -> None:
     call = shifted(plain_call("sticks", 270, 16), -3.0)
     call.visible = Visible(chunk=chunk)
-    agree(call, adapter.attend)
+    agree(call, adapter.run)
 
 
 def test_keys_beyond_the_end_of_a_stick_are_not_read() -> None:
     call = shifted(plain_call("sticks", 400, 16), 4.0)
     leaves = {name: x.float() for name, x in call.leaves.items()}
-    whole = adapter.attend(call.inputs(leaves))
+    whole = adapter.run(call.inputs(leaves))
     leaves["v"][:, :, :64] = torch.nan
-    poisoned = adapter.attend(call.inputs(leaves))
+    poisoned = adapter.run(call.inputs(leaves))
     assert torch.equal(whole[:, :, 256:], poisoned[:, :, 256:])
     assert poisoned[:, :, :64].isnan().all()
 
@@ -105,7 +105,7 @@ def test_nan_reaches_the_output() -> None:
     call = shifted(plain_call("sticks", 300, 16), -6.0)
     leaves = {name: x.float() for name, x in call.leaves.items()}
     leaves["k"][:, 0, 7] = torch.nan
-    out = adapter.attend(call.inputs(leaves))
+    out = adapter.run(call.inputs(leaves))
     assert out[:, :2, 8:].isnan().all()
     assert out[:, :2, :7].isfinite().all()
     assert out[:, 2:].isfinite().all()
@@ -120,8 +120,8 @@ def test_half_precision_loses_nothing_over_many_keys(kind: str, dtype: torch.dty
     for name in "qkv":
         call.leaves[name] = call.leaves[name].to(dtype).double()
     call.upstream = call.upstream.to(dtype).double()
-    wide = call.outcome(adapter.attend, torch.float32)
-    half = call.outcome(adapter.attend, dtype, torch.float32)
+    wide = call.outcome(adapter.run, torch.float32)
+    half = call.outcome(adapter.run, dtype, torch.float32)
     for name, x in wide.items():
         if "sticks" in kind:
             assert torch.equal(half[name], x.to(half[name].dtype)), name
@@ -149,7 +149,7 @@ def test_gradients_at_16384_tokens(kind: str) -> None:
 
     exact = call.outcome(some, torch.float64)
     rough = call.outcome(some, torch.float32)
-    found = call.outcome(adapter.attend, torch.float32)
+    found = call.outcome(adapter.run, torch.float32)
     found["out"][:, :, : rows.start] = 0
     for name, wanted in exact.items():
         error, dense = (

@@ -11,7 +11,7 @@ from headscape.call.definition import AttentionCall, Scores
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerInput, build
 from headscape.kernels import attend
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.properties.probe import draw, randomise
 
 
@@ -31,8 +31,8 @@ def test_output_is_the_oracles() -> None:
     bias = oracle.alibi_bias(oracle.alibi_slopes(3, "geometric"), at, at)
     scores = oracle.content_scores(inputs.q.numpy(), inputs.k.numpy()) + bias
     expected = oracle.attend(scores, inputs.v.numpy(), seen)
-    np.testing.assert_allclose(definition.attend(inputs).numpy(), expected, rtol=1e-12, atol=1e-12)
-    assert torch.equal(attend.run(inputs, "reference"), definition.attend(inputs))
+    np.testing.assert_allclose(definition.run(inputs).numpy(), expected, rtol=1e-12, atol=1e-12)
+    assert torch.equal(attend.run(inputs, "reference"), definition.run(inputs))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.25, 12**-0.5])
@@ -48,7 +48,7 @@ def test_a_tap_sees_every_step(name: str) -> None:
     inputs = made(name)
     seen: list[Scores] = []
     with torch.no_grad():
-        out = definition.attend(inputs, seen.append)
+        out = definition.run(inputs, seen.append)
     (every,) = seen
     torch.testing.assert_close(every.content + every.bias, every.final, rtol=1e-12, atol=1e-12)
     q, k = inputs.unrotated or (inputs.q, inputs.k)
@@ -81,7 +81,7 @@ def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients() -> None:
     groups = torch.tensor([[-1, -1, 0, 0, 1]])
     visible = Visible(True, groups, groups)
     inputs = prepare(encoding, q, k, v, None, Positions.span(5), visible=visible)
-    out = definition.attend(inputs)
+    out = definition.run(inputs)
     assert not out[:, :, :2].any()
     torch.testing.assert_close(out[:, :, 4], v[:, :, 4])
     for gradient in torch.autograd.grad(out.square().sum(), (q, k, v)):
@@ -92,12 +92,12 @@ def test_a_query_that_sees_nothing_gives_zeros_and_finite_gradients() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lower_precision_stays_in_its_dtype(dtype: torch.dtype) -> None:
     inputs = made("cable")
-    exact = definition.attend(inputs)
+    exact = definition.run(inputs)
     low = build("cable", heads=3, head_dim=4, width=12, train_length=8)
     randomise(low)
     low = low.to(dtype)
     q, k, v = (draw(2, 3, 9, 4, seed=seed).to(dtype) for seed in (1, 2, 3))
-    ours = definition.attend(
+    ours = definition.run(
         prepare(low, q, k, v, draw(2, 9, 12, seed=4).to(dtype), Positions.span(9))
     )
     assert ours.dtype == dtype

@@ -15,8 +15,7 @@ from headscape.call.reflections import Reflections
 from headscape.encodings import LayerInput, Side, build
 from headscape.errors import InputError
 from headscape.kernels import attend, flex
-from headscape.kernels.assemble import assemble
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import assemble, prepare
 from headscape.properties.probe import draw
 
 HEADS, LENGTH = 4, 9
@@ -47,7 +46,7 @@ def expected(inputs: AttentionCall, seen: np.ndarray, bias: np.ndarray | float =
 
 def agree(inputs: AttentionCall, seen: np.ndarray, bias: np.ndarray | float = 0.0) -> None:
     torch.testing.assert_close(
-        definition.attend(inputs), expected(inputs, seen, bias), rtol=1e-12, atol=1e-12
+        definition.run(inputs), expected(inputs, seen, bias), rtol=1e-12, atol=1e-12
     )
 
 
@@ -99,8 +98,8 @@ def test_every_path_serves_chunks(path: str) -> None:
     q, k, v = (draw(2, HEADS, LENGTH, 8, seed=seed).float() for seed in (1, 2, 3))
     where, visible = Positions.span(LENGTH), Visible(chunk=4)
     call = AttentionCall(q, k, v, None, where, visible, 0.4)
-    out = flex.attend(call, compiled=False) if path == "flex" else attend.run(call, path)
-    torch.testing.assert_close(out, definition.attend(call), rtol=1e-5, atol=1e-5)
+    out = flex.run(call, compiled=False) if path == "flex" else attend.run(call, path)
+    torch.testing.assert_close(out, definition.run(call), rtol=1e-5, atol=1e-5)
 
 
 def layer_call(name: str) -> AttentionCall:
@@ -177,7 +176,7 @@ def test_a_sink_takes_weight() -> None:
 def test_a_query_that_sees_nothing_gives_zeros_beside_a_sink() -> None:
     groups = torch.tensor([[-1, -1, *[0] * (LENGTH - 2)]])
     inputs = made(Visible(True, groups, groups), sink=draw(HEADS, seed=6))
-    assert not definition.attend(inputs)[:, :, :2].any()
+    assert not definition.run(inputs)[:, :, :2].any()
 
 
 @pytest.mark.parametrize("keys", [1, 2, 4])

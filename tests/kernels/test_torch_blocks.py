@@ -9,8 +9,7 @@ from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerContext, LayerInput, QueriesAndKeys, build
 from headscape.errors import InputError
 from headscape.kernels import torch_blocks
-from headscape.kernels.assemble import assemble
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import assemble, prepare
 
 HEADS, WIDTH, HEAD_DIM = 2, 6, 5
 NAMES = ["nope", "kerple", "t5", "cable", "cable-nw", "k-cable", "fire", "cope", "dapev2+kerple"]
@@ -39,7 +38,7 @@ def both(name: str, where: Positions, visible: Visible, batch: int = 2) -> tuple
     upstream = torch.randn(batch, HEADS, t, HEAD_DIM, dtype=torch.float64)
     wanted = [q, k, v, x, *found.parameters()]
     results = []
-    for out in (torch_blocks.attend(call), definition.attend(call)):
+    for out in (torch_blocks.run(call), definition.run(call)):
         grads = torch.autograd.grad(out, wanted, upstream, retain_graph=True, allow_unused=True)
         results.append([out, *(g for g in grads if g is not None)])
     return results[0], results[1]
@@ -84,8 +83,8 @@ def test_half_precision_is_computed_in_float32() -> None:
     q, k, v = (torch.randn(1, HEADS, 70, 8).bfloat16() for _ in range(3))
     where = Positions.span(70)
     rest = (found.bias(LayerContext(where)), where, Visible(), 0.3)
-    out = torch_blocks.attend(AttentionCall(q, k, v, *rest))
-    exact = torch_blocks.attend(AttentionCall(q.float(), k.float(), v.float(), *rest))
+    out = torch_blocks.run(AttentionCall(q, k, v, *rest))
+    exact = torch_blocks.run(AttentionCall(q.float(), k.float(), v.float(), *rest))
     assert out.dtype == torch.bfloat16
     assert torch.equal(out, exact.bfloat16())
 
@@ -103,7 +102,7 @@ def test_a_transition_is_not_computed_in_half_precision_by_autocast(name: str) -
     made = build(name, heads=2, head_dim=8, width=16, train_length=64)
     q, k, v = torch.randn(3, 1, 2, 150, 8).unbind()
     inputs = prepare(made, q, k, v, torch.randn(1, 150, 16), Positions.span(150))
-    expected = torch_blocks.attend(inputs)
+    expected = torch_blocks.run(inputs)
     with torch.autocast("cpu", dtype=torch.float16):
-        found = torch_blocks.attend(inputs)
+        found = torch_blocks.run(inputs)
     torch.testing.assert_close(found.float(), expected, rtol=0, atol=5e-3)

@@ -11,8 +11,8 @@ from headscape.call.bias import Bias, Slope, Toeplitz, dense
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerContext, LayerInput, build
-from headscape.kernels import reach, torch_blocks
-from headscape.kernels.operands import Operands, Rule
+from headscape.kernels import torch_blocks, torch_regular
+from headscape.kernels.torch_regular import Operands, Rule
 
 HEAD_DIM = 8
 KINDS = ["none", "table", "steep table", "slope", "weighted slope", "any slope"]
@@ -52,7 +52,7 @@ def outcomes(
     made = [size * made[0], size * made[1], made[2], *leaves(kind, batch, t, s)]
     upstream = torch.randn(batch, 2, t, HEAD_DIM, dtype=torch.float64)
     found = []
-    for path, kept in ((torch_blocks.attend, dtype), (definition.attend, torch.float64)):
+    for path, kept in ((torch_blocks.run, dtype), (definition.run, torch.float64)):
         # A running sum is float64 whatever the model is.
         kinds = [kept] * 3 + [torch.float64 if kind.endswith("slope") else kept, kept]
         given = [x.to(d).requires_grad_() for x, d in zip(made, kinds, strict=False)]
@@ -85,7 +85,7 @@ def test_gradients_in_float32(kind: str) -> None:
 def test_hidden_keys_get_exactly_nothing() -> None:
     q, k, v = (torch.randn(1, 2, 200, HEAD_DIM, requires_grad=True) for _ in range(3))
     bias = Toeplitz(-torch.arange(200.0).expand(2, -1), 0)
-    out = torch_blocks.attend(AttentionCall(q, k, v, bias, Positions.span(200), Visible(), 1.0))
+    out = torch_blocks.run(AttentionCall(q, k, v, bias, Positions.span(200), Visible(), 1.0))
     for grad in torch.autograd.grad(out[:, :, :150].sum(), (k, v)):
         assert torch.equal(grad[:, :, 150:], torch.zeros(1, 2, 50, HEAD_DIM))
 
@@ -102,19 +102,19 @@ def test_keys_passed_over_have_no_weight(kind: str) -> None:
     else:
         weight = None if bias.weight is None else bias.weight[0]
         part = Operands(q, k, k, None, weight, bias.row[0], bias.col[0])
-    known = reach.bounds(part, rule)
+    known = torch_regular.bounds(part, rule)
     scores = 0.4 * q @ k.mT + dense(bias, Positions.span(s))[0]
     weights = scores.masked_fill(torch.ones(t, s).triu(1) > 0, -math.inf).softmax(-1)
     passed = 0
-    for block, start in enumerate(range(0, t, reach.BLOCK)):
-        rows = slice(max(0, t - start - reach.BLOCK), t - start)
+    for block, start in enumerate(range(0, t, torch_regular.BLOCK)):
+        rows = slice(max(0, t - start - torch_regular.BLOCK), t - start)
         for head, first in enumerate(f[block] for f in known.first):
-            assert (weights[head, rows, :first] < reach.TINY).all()
+            assert (weights[head, rows, :first] < torch_regular.TINY).all()
             passed += first
     assert (passed > 0) == (kind in {"steep table", "slope"})
     own = scores.diagonal(dim1=1, dim2=2)[..., None]
-    assert not known.calm or (scores - own).tril().max() < reach.CALM
-    assert known.calm == (kind != "any slope")
+    assert not known.cannot_overflow or (scores - own).tril().max() < torch_regular.CALM
+    assert known.cannot_overflow == (kind != "any slope")
 
 
 @pytest.mark.parametrize(("name", "most"), [("alibi", 2e-6), ("cable", 1.5e-5), ("fox", 1.5e-5)])
@@ -126,7 +126,7 @@ def test_precision_at_length(name: str, most: float) -> None:
     with torch.no_grad():
         stream = encoding.stream(LayerInput(torch.randn(1, length, 64)))
         bias = encoding.bias(LayerContext(where, stream, stream))
-        out = torch_blocks.attend(AttentionCall(q, k, v, bias, where, Visible(), 0.125))
+        out = torch_blocks.run(AttentionCall(q, k, v, bias, where, Visible(), 0.125))
         for row in some.tolist():
             seen = slice(0, row + 1)
             added = dense(bias, where, slice(row, row + 1), seen).double()
@@ -156,7 +156,7 @@ def test_any_stretch_of_queries_over_any_stretch_of_keys(
     elif kind == "slope":
         made += [torch.randn(2, 2, n, **double) for n in (t, t, s)]
     found = []
-    for path in (torch_blocks.attend, definition.attend):
+    for path in (torch_blocks.run, definition.run):
         given = [x.clone().requires_grad_() for x in made]
         bias: Bias | None = None
         if len(given) > 3:
@@ -173,7 +173,7 @@ def test_a_number_that_is_none_is_not_passed_over() -> None:
     q, k, v = (torch.randn(1, 2, 300, HEAD_DIM) for _ in range(3))
     k[:, :, 3] = math.nan
     inputs = AttentionCall(q, k, v, encoding.bias(LayerContext(where)), where, Visible(), 1.0)
-    ours, wanted = torch_blocks.attend(inputs), definition.attend(inputs)
+    ours, wanted = torch_blocks.run(inputs), definition.run(inputs)
     assert wanted[:, :, 3:].isnan().all()
     torch.testing.assert_close(ours.isnan(), wanted.isnan())
 
@@ -185,7 +185,7 @@ def test_gradients_of_running_sums_do_not_drift(name: str) -> None:
     q, k, v, up = (torch.randn(1, 2, 512, HEAD_DIM) for _ in range(4))
     x = torch.randn(1, 512, 16)
     found = []
-    for dtype, path in ((torch.float32, torch_blocks.attend), (torch.float64, definition.attend)):
+    for dtype, path in ((torch.float32, torch_blocks.run), (torch.float64, definition.run)):
         encoding = encoding.to(dtype)
         stream = encoding.stream(LayerInput(x.to(dtype)))
         made = (a.to(dtype) for a in (q, k, v))
@@ -218,7 +218,7 @@ def test_sums_that_jump_are_not_rounded_by_their_size(size: float, weighted: boo
         out = path(AttentionCall(q, k, v, bias, at, Visible(), e**-0.5))
         return [out.detach(), *torch.autograd.grad(out, given, upstream.to(dtype))]
 
-    exact = outcome(definition.attend, torch.float64)
-    for ours, theirs in zip(outcome(torch_blocks.attend, torch.float32), exact, strict=True):
+    exact = outcome(definition.run, torch.float64)
+    for ours, theirs in zip(outcome(torch_blocks.run, torch.float32), exact, strict=True):
         most = 2e-5 * max(1.0, float(theirs.abs().max()))
         torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=most)

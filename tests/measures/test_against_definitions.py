@@ -10,7 +10,7 @@ import torch
 import headscape as hs
 from headscape.call.definition import AttentionCall, scores
 from headscape.call.positions import Positions
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.measures import sums
 from headscape.measures.definitions import computed
 from headscape.measures.interval import estimate, largest, tails

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscape.call.definition import AttentionCall, attend
+from headscape.call.definition import AttentionCall, run
 from headscape.errors import InputError
 from headscape.measures.measure_model import measure_model
 from headscape.models.load import load
@@ -27,7 +27,7 @@ def unchanged(_: AttentionCall, own: Tensor) -> Tensor:
 
 
 def ours(inputs: AttentionCall, own: Tensor) -> Tensor:
-    return attend(inputs).to(own.dtype)
+    return run(inputs).to(own.dtype)
 
 
 def silent(_: AttentionCall, own: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from headscape.call.definition import AttentionCall, attend, scores
+from headscape.call import definition
+from headscape.call.definition import AttentionCall, scores
 from headscape.errors import InputError
 from headscape.models.load import load
 from headscape.models.transformers.attention_watch import AttentionWatch
@@ -86,7 +87,7 @@ def check(
 ) -> None:
     """What was read is what the model computes wherever a query is not padding."""
     for layer in layers:
-        ours = attend(inputs[layer]).transpose(1, 2)[real]
+        ours = definition.run(inputs[layer]).transpose(1, 2)[real]
         own = results[layer].transpose(1, 2)[real]
         torch.testing.assert_close(ours, own, rtol=1e-5, atol=1e-5)
         every = scores(inputs[layer])
@@ -105,7 +106,7 @@ def test_positions_that_do_not_start_at_0(name: str) -> None:
     for layer in (0, 1):
         found = inputs[layer]
         assert torch.equal(found.positions.q, at)
-        torch.testing.assert_close(attend(found), results[layer], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(definition.run(found), results[layer], rtol=1e-5, atol=1e-5)
         if found.unrotated is not None:
             turned = found.turns[0].apply(found.unrotated[0])
             torch.testing.assert_close(turned, found.q, rtol=1e-4, atol=1e-4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headscape.call.definition import AttentionCall, attend, scores
+from headscape.call.definition import AttentionCall, run, scores
 from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.models.load import load
 from headscape.models.loaded import LoadedModel
@@ -96,7 +96,7 @@ def test_every_layer_is_the_models_own(name: str, request: pytest.FixtureRequest
         model._run(tokens)
     assert len(inputs) == len(results) == len(model.spec.layers)
     for layer, own in results.items():
-        gap = (attend(inputs[layer]) - own).abs().max()
+        gap = (run(inputs[layer]) - own).abs().max()
         assert gap <= 1e-4 * own.abs().max(), layer
 
 

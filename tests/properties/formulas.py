@@ -28,9 +28,8 @@ from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.encodings.stick_breaking import StickBreaking
 from headscape.encodings.transformer_xl import TransformerXL
 from headscape.encodings.wall import Wall
-from headscape.kernels.layer import prepare
-from headscape.properties.probe import HEAD_DIM, Factory, draw, randomise, shape
-from headscape.properties.tolerance import require_same
+from headscape.kernels.assemble import prepare
+from headscape.properties.probe import HEAD_DIM, Factory, draw, randomise, require_same, shape
 from properties.bias_formulas import bias
 from properties.rotation_formulas import Array, angles, array, turned
 

@@ -8,7 +8,7 @@ from torch import Tensor
 import oracle
 from headscape.encodings import Encoding
 from headscape.encodings.carope import CARoPE
-from headscape.encodings.grape_multiplicative import GRAPEMultiplicative
+from headscape.encodings.grape import GRAPEMultiplicative
 from headscape.encodings.repo import RePo
 from headscape.encodings.rope import RoPE
 from headscape.encodings.selective_rope import SelectiveRoPE

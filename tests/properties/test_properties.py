@@ -16,10 +16,10 @@ from headscape.errors import InputError
 from headscape.kernels import attend
 from headscape.properties import PROPERTIES, Result, check
 from headscape.properties.agreement import agreement
-from headscape.properties.batching import packing, padding
-from headscape.properties.cases import HEADS, LENGTHS, QUICK, SUBJECTS, factory
+from headscape.properties.cases import factory
 from headscape.properties.claims import claims, distant
-from headscape.properties.order import decoding
+from headscape.properties.invariants import decoding, packing, padding
+from properties.subjects import HEADS, LENGTHS, QUICK, SUBJECTS
 
 PATHS = get_args(attend.Path)
 """Every path there is; one that does not support an encoding has to say so."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headscape.training.loop import metrics
+from headscape.training import metrics
 from training.conftest import Make
 
 MAIN = "from headscape.cli.app import main; main()"

@@ -3,11 +3,10 @@
 import errno
 import json
 import os
-import resource
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from full_disk import largest_file
 from headscape.errors import InputError
 from headscape.gpt2.weights import read_tensors
 from headscape.io.file_name import is_utf8
@@ -274,19 +274,13 @@ def test_a_parameter_that_is_not_finite_is_named(
 def test_a_disk_that_fills_up_stops_the_run(
     make: Make, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def fill(_: Learner) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, plain[1]))
-
-    try:
+    with ExitStack() as stack:
+        full = largest_file(20_000)
         with (
-            at_step(monkeypatch, 6, fill),
+            at_step(monkeypatch, 6, lambda _: stack.enter_context(full)),
             pytest.raises(InputError, match=r"cannot write .*step-000008") as caught,
         ):
             train(make(), out=tmp_path, cache=cache, quiet=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, plain)
     assert "\n" not in str(caught.value)
     assert Run.open(tmp_path).step == 4
     assert train(make(), out=tmp_path, cache=cache, resume=True, quiet=True).finished

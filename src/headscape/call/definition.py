@@ -182,7 +182,7 @@ def refuses(inputs: AttentionCall) -> str | None:  # noqa: ARG001
     return None
 
 
-def attend(inputs: AttentionCall, tap: Tap | None = None) -> Float[Tensor, "b h t ev"]:
+def run(inputs: AttentionCall, tap: Tap | None = None) -> Float[Tensor, "b h t ev"]:
     """Return dense attention; `tap` is called with all scores."""
     found = scores(inputs)
     if tap is not None:

@@ -81,7 +81,7 @@ def factors_of(
     if not lse:
         return layer
     if inputs.q.shape[2] > EXACT_LENGTH and adapter.refuses(inputs) is None:
-        norms = adapter.run(inputs)[1][0, picked]
+        norms = adapter.run_with_lse(inputs)[1][0, picked]
         progress(inputs.q.shape[2])
         return replace(layer, lse=_float64(norms))
     return replace(layer, lse=log_sum_exp(layer, progress=progress))

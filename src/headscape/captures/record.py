@@ -14,7 +14,7 @@ from headscape.captures.factors_of import NoFactorsError, factors_of
 from headscape.captures.layer_maps import Progress, Request, cells_of, edges, layer_maps
 from headscape.captures.sequences import Text, Tokens, choose_tokens
 from headscape.captures.sinks import Maps
-from headscape.encodings.names import title
+from headscape.encodings.registry import title
 from headscape.errors import InputError
 from headscape.io.progress import SlowBar
 from headscape.models.model import Model, Spec

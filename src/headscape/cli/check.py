@@ -18,7 +18,7 @@ def check(encoding: str) -> None:
     Args:
         encoding: A name, or a Python file with encodings.
     """
-    from headscape.encodings.plugins import load_plugin
+    from headscape.encodings.registry import load_plugin
     from headscape.properties import check as check_properties
 
     file = Path(encoding)

@@ -42,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _load(paths: list[Path] | None) -> None:
     for path in paths or []:
-        from headscape.encodings.plugins import load_plugin
+        from headscape.encodings.registry import load_plugin
 
         load_plugin(path)
 

@@ -23,7 +23,7 @@ def doctor(*, length: int = 128) -> None:
     from rich.table import Table
 
     from headscape.encodings import ENCODINGS
-    from headscape.kernels.native import adapter, library, selfcheck
+    from headscape.kernels.native import adapter, library
 
     if not 2 <= length <= MAX_LENGTH:
         raise InputError(f"--length must be from 2 to {MAX_LENGTH}, got {length}.")
@@ -35,8 +35,8 @@ def doctor(*, length: int = 128) -> None:
     error = 0.0
     if missing is None:
         console.print(f"native kernel: {library.instructions()}, {library.library_path()}")
-        error = selfcheck.largest_error()
-        agrees = "agrees with" if error <= selfcheck.TOLERANCE else "DIFFERS FROM"
+        error = adapter.largest_error()
+        agrees = "agrees with" if error <= adapter.TOLERANCE else "DIFFERS FROM"
         console.print(f"self-check: {agrees} the reference, largest relative error {error:.0e}")
     else:
         console.print(f"native kernel: no, {missing}")
@@ -46,7 +46,7 @@ def doctor(*, length: int = 128) -> None:
     for name in [*ENCODINGS, "dape+kerple", "dapev2+kerple", "dapev2+cable"]:
         table.add_row(name, *_choices(name, length))
     console.print(table)
-    if error > selfcheck.TOLERANCE:
+    if error > adapter.TOLERANCE:
         raise typer.Exit(1)
 
 

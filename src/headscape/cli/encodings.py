@@ -10,7 +10,7 @@ from headscape.io.terminal import say
 
 if TYPE_CHECKING:
     from headscape.encodings import Encoding
-    from headscape.encodings.layer_schedule import Entry
+    from headscape.encodings.registry import Entry
 
 
 @command()
@@ -28,7 +28,7 @@ def encodings(name: str | None = None, *, of: str | None = None) -> None:
             rope:window=512*5,rope or cohere2.
         of: Print what a model uses, layer by layer: a run, a folder, hf:FOLDER.
     """
-    from headscape.encodings.layer_schedule import is_schedule
+    from headscape.encodings.registry import is_schedule
 
     if of is not None:
         if name is not None:
@@ -48,7 +48,7 @@ def _table() -> None:
     from rich.table import Table
 
     from headscape.encodings import list_encodings as rows
-    from headscape.encodings.shipped_schedules import SHIPPED
+    from headscape.encodings.registry import SHIPPED
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("name", "paper", "formula", "parameters", "claims"):
@@ -91,8 +91,7 @@ def _layers(source: str) -> None:
 def _schedule(pattern: str) -> None:
     """Print the layers of a schedule's pattern, equal neighbours in one line."""
     from headscape.encodings import list_encodings as rows
-    from headscape.encodings.layer_schedule import parse
-    from headscape.encodings.shipped_schedules import NOTE, SHIPPED
+    from headscape.encodings.registry import NOTE, SHIPPED, parse
 
     period = rows(pattern)
     shipped = SHIPPED.get(pattern.partition(":")[0])
@@ -132,7 +131,7 @@ def _one(name: str) -> None:
     from rich.console import Console
 
     from headscape.encodings import kinds
-    from headscape.encodings.base import SHARED
+    from headscape.encodings.config import SHARED
 
     encoding = _small(name)
     console = Console(highlight=False)

@@ -61,7 +61,7 @@ def train(
             and the fields that differ.
         resume: Continue the run in --out; with --preset or --config, start it if there is none.
     """
-    from headscape.encodings.layer_schedule import parse_field
+    from headscape.encodings.registry import parse_field
     from headscape.training import train as run
 
     settings = context.meta[FIELDS]

@@ -1,4 +1,4 @@
-"""Position encodings, one file per paper; names.py has the table of all of them.
+"""Position encodings, one file per paper; registry.py has the table of all of them.
 
 build("alibi", heads=12, head_dim=64, width=768, train_length=512, slopes="fairseq")
 build("dapev2+kerple", heads=12, head_dim=64, width=768, train_length=512, kernel=5)
@@ -13,19 +13,21 @@ from headscape.call.bias import Pairwise, Perceptron, RelativeCurves, Slope, Toe
 from headscape.call.mixing import CountedTable, KeyConvolution, PairPerceptron, Product, Rows
 from headscape.call.positions import Positions
 from headscape.call.rotation import Turn
-from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.building import build, make
+from headscape.encodings.base import Encoding
 from headscape.encodings.catalogue import EncodingRow, describe, list_encodings
+from headscape.encodings.config import Config, Shape
 from headscape.encodings.context import LayerContext, LayerInput, QueriesAndKeys, Side, Stream
-from headscape.encodings.names import (
+from headscape.encodings.registry import (
     ENCODINGS,
     WRAPPERS,
+    build,
     kinds,
+    load_plugin,
+    make,
     register,
     slug,
     title,
 )
-from headscape.encodings.plugins import load_plugin
 
 __all__ = [
     "ENCODINGS",

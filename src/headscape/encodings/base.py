@@ -1,4 +1,4 @@
-"""The base class of all encodings, and the types they share.
+"""The base class of all encodings.
 
 A model calls an encoding in six places; a paper's class overrides the ones it uses. `turn`,
 `stream`, `bias` and `mixing` take one argument with everything they may depend on (context.py):
@@ -13,17 +13,12 @@ A model calls an encoding in six places; a paper's class overrides the ones it u
 
 What a class overrides says what it does (`rotates`, `adds_bias` ...): nothing is declared twice.
 
-Five fields of every config act on the scores of any encoding: `window` hides far keys, `chunk` keys
-of a different block of positions, `temperature` multiplies the scores of a query, `softcap` bounds
-them, `sink` adds a key without a value to the softmax.
-
 A module stores its learned parameters and nothing else: every table is computed from the
 arguments, so the result never depends on the lengths of earlier calls.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import ClassVar, Literal
 
 import torch
@@ -35,87 +30,9 @@ from headscape.call.mixing import Mixing
 from headscape.call.positions import Positions, Visible
 from headscape.call.rotation import Turn
 from headscape.call.weighting import Weighting
+from headscape.encodings.config import TEMPERATURES, Config, Shape
 from headscape.encodings.context import LayerContext, LayerInput, QueriesAndKeys, Side, Stream
-from headscape.encodings.published_tensors import copy_published
-from headscape.encodings.temperature import TEMPERATURES
-from headscape.errors import InputError, at_least
-from headscape.io.typecheck import check_types
-
-LARGEST_INT = 2**31 - 1
-"""The largest integer of a config; kernels and torch's indices take no larger window."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """The sizes of the model that an encoding is built for."""
-
-    heads: int
-    head_dim: int
-    width: int
-    """Model width d, the last axis of what `stream` reads."""
-    train_length: int
-    """Context length in training, in tokens."""
-    causal: bool = True
-    """False builds the bidirectional form."""
-
-    def __post_init__(self) -> None:
-        at_least(1, heads=self.heads, head_dim=self.head_dim, width=self.width)
-        at_least(1, train_length=self.train_length)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """The options of an encoding; a subclass adds its own fields.
-
-    Types and choices are checked here, so a subclass checks only ranges.
-    """
-
-    window: int | None = None
-    """A query sees only the keys at a distance below this, its own included."""
-    chunk: int | None = None
-    """A query sees only the keys of its own block of this many positions."""
-    temperature: Literal["none", "llama4", "ministral", "inkling", "ssmax"] = "none"
-    """How scores grow with the query's position, see temperature.py."""
-    temperature_rate: float = 0.1
-    """a, the factor of the logarithm."""
-    temperature_start: int | None = None
-    """n0, the position where it starts to grow; the model's context length if left out."""
-    temperature_on: Literal["scores", "content"] = "scores"
-    """What the temperature multiplies: q.k and the bias, or q.k alone."""
-    softcap: float | None = None
-    """Scores s become softcap tanh(s / softcap)."""
-    sink: bool = False
-    """One learned score per head is added to the softmax's denominator."""
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        for item in fields(self):
-            _check_range(item.name, getattr(self, item.name))
-        at_least(1, window=self.window, chunk=self.chunk)
-        at_least(1, temperature_start=self.temperature_start)
-        if self.window is not None and self.chunk is not None:
-            raise InputError(
-                f"window={self.window} and chunk={self.chunk} exclude each other: choose one."
-            )
-        if self.temperature == "none" and self.temperature_on != "scores":
-            raise InputError(
-                "temperature_on='content' has no effect without a temperature: set temperature too."
-            )
-        if self.softcap is not None and not 0 < self.softcap < math.inf:
-            raise InputError(f"softcap must be positive and finite, got {self.softcap}.")
-
-
-def _check_range(name: str, value: object) -> None:
-    """Refuse numbers that are not finite and integers beyond LARGEST_INT, also inside a tuple."""
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, float) and not math.isfinite(number):
-            raise InputError(f"{name} must be finite, got {number}.")
-        if isinstance(number, int) and abs(number) > LARGEST_INT:
-            raise InputError(f"{name} must be at most {LARGEST_INT:,}, got {number:,}.")
-
-
-SHARED = frozenset(item.name for item in fields(Config))
-"""Fields that every encoding has."""
+from headscape.errors import InputError
 
 
 class Encoding(nn.Module):
@@ -214,6 +131,11 @@ class Encoding(nn.Module):
         """Return what rotates queries or keys in pairs of dims; None rotates nothing."""
         return None
 
+    def turns(self, asking: Side, asked: Side) -> tuple[Turn, Turn] | None:
+        """Return what queries and keys are turned by; None unless both are turned in pairs."""
+        q, k = self.turn(asking), self.turn(asked)
+        return None if q is None or k is None else (q, k)
+
     def rotate(self, x: Float[Tensor, "b h t e"], side: Side) -> Float[Tensor, "b h t wide"]:
         """Return the queries or keys, rotated; PoPE makes them wider."""
         turn = self.turn(side)
@@ -278,7 +200,9 @@ class Encoding(nn.Module):
             return self.ssmax.to(work)[:, None] * seen.to(work).log()[:, None]
         if config.temperature == "none":
             return None
-        start = config.temperature_start or self.shape.train_length
+        start = config.temperature_start
+        if start is None:
+            start = self.shape.trained(f"temperature={config.temperature!r}", "temperature_start")
         grows = TEMPERATURES[config.temperature]
         return grows(at.double(), config.temperature_rate, start)[:, None]
 
@@ -308,18 +232,14 @@ class Encoding(nn.Module):
 
     @torch.no_grad()
     def load_published(
-        self,
-        tensors: Mapping[str, Tensor],
-        *,
-        source: str = "the given tensors",
-        prefix: str = "",
+        self, tensors: Mapping[str, Tensor], *, source: str = "the given tensors", prefix: str = ""
     ) -> None:
         """Copy the authors' tensors into the parameters, by the names in `published`.
 
         `prefix` is what a checkpoint writes before those names, such as "h.3.attn.". Tensors that
         this encoding does not have are ignored, since a checkpoint contains a whole model.
         """
-        copy_published(self, tensors, source, prefix)
+        _copy_published(self, tensors, source, prefix)
 
     def from_published(self, parameter: str, value: Tensor) -> Tensor:
         """Convert an authors' tensor to the parameter's shape and parametrisation."""
@@ -406,3 +326,51 @@ OVERRIDDEN = {
     "weighs": ("weighting",),
 }
 """The methods whose override sets each flag."""
+SHARED_TENSORS = ("sink_score", "ssmax")
+"""Parameters that any encoding may have; no encoding's paper publishes them."""
+
+
+def _copy_published(
+    encoding: Encoding, tensors: Mapping[str, Tensor], source: str, prefix: str
+) -> None:
+    """Copy tensors by the names in `encoding.published`, each with `prefix` in front."""
+    mine = {
+        name: value
+        for name, value in encoding.named_parameters()
+        if not name.startswith("base.") and name not in SHARED_TENSORS
+    }
+    if not mine:
+        raise InputError(f"{encoding.title} has no learned tensors, so there is nothing to load.")
+    converted = {}
+    for theirs, ours in _names(encoding, set(mine), tensors, source, prefix).items():
+        converted[ours] = encoding.from_published(ours, tensors[prefix + theirs])
+        if converted[ours].shape != mine[ours].shape:
+            raise InputError(
+                f"{source}: {prefix + theirs!r} has shape "
+                f"{tuple(tensors[prefix + theirs].shape)}, but this {encoding.title} needs "
+                f"{tuple(mine[ours].shape)}; build it with the sizes of the checkpoint."
+            )
+    for ours, value in converted.items():
+        mine[ours].copy_(value)
+
+
+def _names(
+    encoding: Encoding, mine: set[str], tensors: Mapping[str, Tensor], source: str, prefix: str
+) -> dict[str, str]:
+    """Return the mapping whose names are in `tensors`, limited to existing parameters."""
+    spellings = [
+        {theirs: ours for theirs, ours in each.items() if ours in mine}
+        for each in encoding.published
+    ]
+    spellings = [each for each in spellings if set(each.values()) == mine]
+    for each in spellings:
+        if all(prefix + theirs in tensors for theirs in each):
+            return each
+    if not spellings:
+        raise InputError(f"{encoding.title} lists no published names of {', '.join(sorted(mine))}.")
+    closest = max(spellings, key=lambda each: sum(prefix + name in tensors for name in each))
+    missing = next(prefix + theirs for theirs in closest if prefix + theirs not in tensors)
+    raise InputError(
+        f"{source} has no tensor {missing!r}, which {encoding.title} needs; pass prefix= if its "
+        f"names start with the path of a layer."
+    )

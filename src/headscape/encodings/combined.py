@@ -1,4 +1,6 @@
-"""Several encodings in one layer, written with a plus: rope+fox, rope+alibi, path+fox.
+"""Encodings made of encodings, written with a plus.
+
+A Combined is several in one layer: rope+fox, rope+alibi, path+fox.
 
     q, k       turned by the one that rotates
     bias       the sum of all biases
@@ -8,6 +10,9 @@
 Two encodings cannot be combined if both rotate, both mix scores, both make weights, both read the
 same thing off the layer's input, or one acts on the embeddings. The fields of every config (window,
 sink, temperature ...) belong to the combination; a part has only its own.
+
+A Wrapper, the base of DAPE and DAPEv2, mixes the scores and the bias of its base (dapev2+kerple);
+everything else is the base's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +26,8 @@ from headscape.call.bias import Bias, total
 from headscape.call.mixing import Mixing
 from headscape.call.rotation import Turn
 from headscape.call.weighting import Weighting
-from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.base import Encoding
+from headscape.encodings.config import Config, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Side, Stream
 from headscape.errors import InputError
 
@@ -140,7 +146,8 @@ class Combined(Encoding):
             if stream is not None
             for name in stream.parts
         }
-        return Stream(**fields, carry=tuple(_carry(stream) for stream in streams))
+        ahead = tuple(None if stream is None else stream.carry_after() for stream in streams)
+        return Stream(**fields, carry=ahead)
 
     def bias(self, layer: LayerContext) -> Bias | None:
         """Return the sum of the parts' biases."""
@@ -173,17 +180,11 @@ class Combined(Encoding):
                 found = own if found is None else found * own
         return found
 
-    def load_published(
-        self,
-        tensors: Mapping[str, Tensor],
-        *,
-        source: str = "the given tensors",
-        prefix: str = "",
-    ) -> None:
+    def load_published(self, tensors: Mapping[str, Tensor], **named: str) -> None:
         """Copy the authors' tensors into every part that learns any."""
         for part in self.members:
             if next(part.parameters(), None) is not None:
-                part.load_published(tensors, source=source, prefix=prefix)
+                part.load_published(tensors, **named)
 
     def initialise(self) -> None:
         """Set every part's initial values."""
@@ -201,8 +202,58 @@ class Combined(Encoding):
         return found | shared
 
 
-def _carry(stream: Stream | None) -> object:
-    """Return what a part's next stream goes on from; by default its last running sum."""
-    if stream is None or stream.carry is not None or stream.total is None:
-        return None if stream is None else stream.carry
-    return stream.total[:, :, -1]
+class Wrapper(Encoding):
+    """Mixes the scores and bias of a base encoding."""
+
+    toeplitz = False
+    context_dependent = True
+
+    def __init__(self, shape: Shape, config: Config, base: Encoding) -> None:
+        super().__init__(shape, config)
+        if base.mixes or base.at_input or base.weighs:
+            reason = "acts on the embeddings" if base.at_input else "makes its own weights"
+            reason = "mixes scores itself" if base.mixes else reason
+            raise InputError(f"{self.title} cannot wrap {base.title}, which {reason}.")
+        self.base = base
+        self.adds_bias = base.adds_bias
+        self.rotates = base.rotates
+        self.widens = base.widens
+        self.streams = base.streams
+        self.no_bidirectional_form = base.no_bidirectional_form
+        self.cacheable_keys = base.cacheable_keys
+        self.shift_invariant = base.shift_invariant
+
+    def turn(self, side: Side) -> Turn | None:
+        """Return the base's rotation."""
+        return self.base.turn(side)
+
+    def rotate(self, x: Float[Tensor, "b h t e"], side: Side) -> Float[Tensor, "b h t wide"]:
+        """Return the queries or keys as the base rotates them."""
+        return self.base.rotate(x, side)
+
+    def stream(self, read: LayerInput) -> Stream | None:
+        """Return the base's stream."""
+        return self.base.stream(read)
+
+    def bias(self, layer: LayerContext) -> Bias | None:
+        """Return the base's bias."""
+        return self.base.bias(layer)
+
+    @property
+    def content_scale(self) -> float | None:
+        """The base's factor of q.k."""
+        return self.base.content_scale
+
+    def load_published(self, tensors: Mapping[str, Tensor], **named: str) -> None:
+        """Copy the authors' tensors of the wrapper and of its base, if that learns any."""
+        super().load_published(tensors, **named)
+        if next(self.base.parameters(), None) is not None:
+            self.base.load_published(tensors, **named)
+
+    def initialise(self) -> None:
+        """Set the base's initial values."""
+        self.base.initialise()
+
+    def conventions(self) -> dict[str, object]:
+        """Return the wrapper's fields and the base's."""
+        return self.base.conventions() | super().conventions()

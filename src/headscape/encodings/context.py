@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscape.call.decay import Decay
+from headscape.call.definition import shared
 from headscape.call.positions import Positions
 from headscape.call.reflections import Reflections
 from headscape.call.transition import Transition
@@ -63,6 +64,15 @@ class Stream:
         given = {name: getattr(self, name) for name in names}
         cut = {name: x[:, :, x.shape[2] - count :] for name, x in given.items() if x is not None}
         return replace(self, **cut)
+
+    def carry_after(self, count: int | None = None) -> Any:
+        """Return what the stream of the tokens after the first `count`, or after all, goes on from.
+
+        By default that is the running sum so far.
+        """
+        if self.carry is not None or self.total is None:
+            return self.carry
+        return self.total[:, :, (self.total.shape[2] if count is None else count) - 1]
 
     @property
     def tokens(self) -> int:
@@ -134,10 +144,7 @@ class QueriesAndKeys:
 
     def keys(self) -> Float[Tensor, "b h s e"]:
         """Return the keys, repeated for every head of the queries."""
-        heads = self.q.shape[1]
-        if self.k.shape[1] == heads:
-            return self.k
-        return self.k.repeat_interleave(heads // self.k.shape[1], dim=1)
+        return shared(self.k, self.q.shape[1])
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from headscape.call.bias import Pairwise
 from headscape.call.positions import Positions
-from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.base import Encoding
+from headscape.encodings.config import Config, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import at_least
 
@@ -56,7 +57,10 @@ class Grid(Encoding):
 
     def __init__(self, shape: Shape, config: GridConfig) -> None:
         super().__init__(shape, config)
-        tokens = max(1, shape.train_length - config.class_token)
+        tokens = 1
+        if not (config.rows and config.columns):
+            trained = shape.trained(self.title, "rows and columns")
+            tokens = max(1, trained - config.class_token)
         self.columns = config.columns or math.ceil(tokens**0.5)
         self.rows = config.rows or math.ceil(tokens / self.columns)
         entries = (2 * self.rows - 1) * (2 * self.columns - 1) + 3 * config.class_token

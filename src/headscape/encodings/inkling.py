@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from headscape.call.bias import RelativeCurves
-from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.base import Encoding
+from headscape.encodings.config import Config, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.errors import at_least
 
@@ -68,7 +69,9 @@ class Inkling(Encoding):
 
     def __init__(self, shape: Shape, config: InklingConfig) -> None:
         super().__init__(shape, config)
-        extent = config.extent or config.window or min(shape.train_length, LONGEST)
+        extent = config.extent or config.window
+        if extent is None:
+            extent = min(shape.trained(self.title, "extent"), LONGEST)
         wide = shape.heads * config.rank
         self.project = nn.Linear(shape.width, wide, bias=config.projection_bias)
         self.bank = nn.Parameter(torch.randn(config.rank, extent) * 0.02)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headscape.encodings.base import Config, Encoding, Shape
+from headscape.encodings.base import Encoding
+from headscape.encodings.config import Config, Shape
 from headscape.errors import InputError, at_least
 
 
@@ -43,8 +44,8 @@ class Learned(Encoding):
 
     def __init__(self, shape: Shape, config: LearnedConfig) -> None:
         super().__init__(shape, config)
-        self.length = shape.train_length if config.length is None else config.length
-        at_least(1, length=self.length)
+        at_least(1, length=config.length)
+        self.length = config.length or shape.trained(self.title, "length")
         self.table = nn.Embedding(self.length + config.offset, shape.width)
 
     def embed(self, x: Float[Tensor, "b t d"], at: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:

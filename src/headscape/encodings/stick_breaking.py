@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headscape.call.weighting import Sticks
-from headscape.encodings.base import Config, Encoding
+from headscape.encodings.base import Encoding
+from headscape.encodings.config import Config
 
 
 @dataclass(frozen=True, kw_only=True)

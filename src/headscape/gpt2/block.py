@@ -4,10 +4,10 @@
 computes attention from them.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -20,7 +20,7 @@ from headscape.encodings.context import Role
 from headscape.errors import InputError
 from headscape.gpt2.cache import Cache
 from headscape.gpt2.model_config import ModelConfig
-from headscape.gpt2.qk_norm import qk_norm
+from headscape.gpt2.qk_norm import qk_norm, score_scale
 from headscape.kernels import attend
 from headscape.kernels.assemble import assemble, rotated
 
@@ -40,9 +40,8 @@ class Attention(nn.Module):
         self.encoding = encoding
         self.q_norm, self.k_norm = (qk_norm(config, encoding) for _ in range(2))
         self.norm_after = config.qk_norm == "after"
-        sizes = {"head_dim": config.head_dim, "width": config.width, "one": 1}
         given = config.qk_norm_scale
-        self.scale = 1 / math.sqrt(sizes[config.scale]) if given is None else given
+        self.scale = score_scale(config.scale, given, head_dim=config.head_dim, width=config.width)
         if encoding.content_scale is not None and (given or config.scale != "head_dim"):
             name = "qk_norm_scale" if given else "scale"
             raise InputError(
@@ -144,17 +143,9 @@ class Block(nn.Module):
         self.up = nn.Linear(config.width, 4 * config.width)
         self.down = nn.Linear(4 * config.width, config.width)
 
-    def forward(
-        self,
-        x: Float[Tensor, "b t d"],
-        positions: Positions,
-        visible: Visible,
-        cache: Cache | None,
-        path: attend.Path,
-        watch: Watch | None,
-    ) -> Float[Tensor, "b t d"]:
-        """Return the output of the layer."""
-        return self.finish(x, self.attention(self.norm1(x), positions, visible, cache, path, watch))
+    def forward(self, x: Float[Tensor, "b t d"], *rest: Any) -> Float[Tensor, "b t d"]:
+        """Return the output of the layer; the other arguments are those of its attention."""
+        return self.finish(x, self.attention(self.norm1(x), *rest))
 
     def finish(
         self, x: Float[Tensor, "b t d"], attended: Float[Tensor, "b t d"]

@@ -2,7 +2,7 @@
 
 Per layer: keys (rotated where a rotated key never changes again), values, the running sum and the
 vector per key of an encoding that has them, what its stream goes on from, and what of its bias is
-the same for every token (bias_rows.py). Memory is taken ahead and doubled when full, because
+the same for every token (`KeptBias`). Memory is taken ahead and doubled when full, because
 growing by a token at a time copies everything each step. A layer with a window or chunk keeps the
 tokens at a smaller distance and a little room, which is moved when full. A forward pass writes
 behind `length` and advances it once, at its end, so the tokens of a pass that fails are not among
@@ -13,14 +13,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscape.call.bias import Bias, Pairwise, Perceptron, Slope, Toeplitz
+from headscape.call.bias import (
+    Bias,
+    Pairwise,
+    Perceptron,
+    Slope,
+    Toeplitz,
+    covered_distances,
+)
 from headscape.call.positions import ALL, Positions, Visible
 from headscape.encodings import Encoding, LayerContext, Stream
 from headscape.errors import InputError, at_least
-from headscape.gpt2 import bias_rows
+
+FRESH = 64
+"""Tokens for which sums stay relative to the same one: few, so that near keys stay near 0."""
+
+GROWTH = 16.0
+"""The same for scores: a base from which they have changed by more is replaced sooner."""
 
 
 @dataclass
@@ -36,7 +49,7 @@ class LayerCache:
     start: int = 0
     """The token in column 0; above 0 in a layer with a window or chunk."""
     carry: Any = None
-    """What the stream goes on from, if that is not the last running sum."""
+    """What the stream goes on from."""
     passing: Stream | None = None
     """The stream of the tokens that the current pass has written."""
 
@@ -60,6 +73,100 @@ class LayerCache:
         self.start = first
 
 
+class Nothing:
+    """Where nothing can be kept: no bias, or one that is new for every token."""
+
+    def row(self, count: int, bias: Bias | None) -> None:  # noqa: ARG002
+        """No row."""
+        return
+
+
+class ByDistance:
+    """A view of one table."""
+
+    def __init__(self, bias: Toeplitz, dtype: torch.dtype) -> None:
+        self.table = bias.table[None, :, None, bias.zero :].flip(-1).to(dtype).contiguous()
+
+    def row(self, count: int, bias: Bias | None) -> Float[Tensor, "1 h 1 s"]:  # noqa: ARG002
+        """Distances count - 1 to 0."""
+        return self.table.narrow(3, self.table.shape[3] - count, count)
+
+
+class ByPosition:
+    """Two small matrix products."""
+
+    def __init__(self, bias: Perceptron, dtype: torch.dtype) -> None:
+        self.near = bias.near[None, bias.zero :].flip(-1)
+        self.far = bias.far[0]
+        self.inner = bias.in_bias[:, None], bias.in_weight[:, None]
+        self.outer = bias.out_bias[:, None], bias.out_weight
+        self.leak, self.dtype = bias.leak, dtype
+
+    def row(self, count: int, bias: Bias | None) -> Float[Tensor, "1 h 1 s"]:  # noqa: ARG002
+        """Distances count - 1 to 0, as the last query sees them."""
+        u = self.near.narrow(1, self.near.shape[1] - count, count) / self.far[count - 1]
+        hidden = F.leaky_relu(torch.addmm(self.inner[0], self.inner[1], u), self.leak, inplace=True)
+        return torch.addmm(self.outer[0], self.outer[1], hidden).to(self.dtype)[None, :, None]
+
+
+class BySum:
+    """weight_i ((sum_i - base) - (sum_j - base)), where the base is the sum at a recent token."""
+
+    def __init__(self, capacity: int, dtype: torch.dtype) -> None:
+        self.capacity, self.dtype = capacity, dtype
+        self.first, self.last = 0, -1
+        self.base = self.relative = torch.empty(0)
+
+    def row(self, count: int, bias: Bias | None) -> Slope:
+        """The same slope, its sums relative to the base."""
+        assert isinstance(bias, Slope)
+        if self.last != count - 1 or count > self.first + FRESH or self._grown(bias) > GROWTH:
+            self.base, self.first = bias.col[..., -1:].clone(), count
+            b, h = self.base.shape[:2]
+            self.relative = self.base.new_empty(b, h, self.capacity, dtype=self.dtype)
+            self.relative[:, :, :count] = bias.col - self.base
+        own = self.relative.narrow(2, count - 1, 1)
+        torch.sub(bias.row, self.base, out=own)
+        self.last = count
+        return Slope(bias.weight, own, self.relative.narrow(2, 0, count))
+
+    def _grown(self, bias: Slope) -> float:
+        """Return by how much scores have changed since the base, which is what rounding is of."""
+        since = bias.row - self.base
+        return float((since if bias.weight is None else since * bias.weight).abs().max())
+
+
+KeptBias = ByDistance | ByPosition | BySum | Nothing
+"""What is the same for the bias rows of all tokens, computed once.
+
+    ByDistance   Toeplitz: the table, farthest first, so that a row is a view of it
+    ByPosition   Perceptron: its two inputs for every distance and every query there is room for
+    BySum        Slope: sums relative to a recent token, rounded once for many tokens
+
+`row(count, bias)` is the bias of the last of `count` tokens, written out or, by BySum, as a slope
+in the model's dtype; its own bias is handed in where it has one. BySum is not for encodings that
+mix scores, which take rows, nor for half precision, where a key near the query but far from the
+base would lose too much.
+"""
+
+
+def keep_bias(bias: Bias | None, capacity: int, dtype: torch.dtype, *, mixes: bool) -> KeptBias:
+    """Return what can be kept of a bias that was made for `capacity` consecutive positions.
+
+    Nothing of a table that is shorter: each token then asks for its own bias, which is checked.
+    """
+    covered = None if bias is None else covered_distances(bias)
+    if covered is not None and covered[1] < capacity - 1:
+        return Nothing()
+    if isinstance(bias, Toeplitz):
+        return ByDistance(bias, dtype)
+    if isinstance(bias, Perceptron):
+        return ByPosition(bias, dtype)
+    if isinstance(bias, Slope) and not mixes and torch.finfo(dtype).bits >= 32:
+        return BySum(capacity, dtype)
+    return Nothing()
+
+
 class Cache:
     """The tokens so far, for every layer of one model."""
 
@@ -70,7 +177,7 @@ class Cache:
         self.counted = True
         """Every position so far is the token's index; none was handed in."""
         self.layers: dict[int, LayerCache] = {}
-        self.rows: dict[int, tuple[bias_rows.Rows, int]] = {}
+        self.rows: dict[int, tuple[KeptBias, int]] = {}
         """Per layer, what is kept of the bias, and for how many tokens."""
         self.kept: dict[int, dict[str, tuple[int, Any]]] = {}
         """Per layer, values that depend on its encoding's parameters alone (context.py)."""
@@ -144,7 +251,7 @@ class Cache:
         kept, room = self.rows.get(layer, (None, 0))
         known = kept if room == self.capacity else None
         own = None
-        if not isinstance(known, bias_rows.ByDistance | bias_rows.ByPosition):
+        if not isinstance(known, ByDistance | ByPosition):
             own = encoding.bias(context)
             by_position = context.queries is None and isinstance(own, Toeplitz | Perceptron)
             if known is None:
@@ -152,7 +259,7 @@ class Cache:
                 ahead = LayerContext(Positions.span(self.capacity, on=context.positions.q.device))
                 whole = encoding.bias(ahead) if by_position else own
                 whole = whole if by_position or isinstance(whole, Slope) else None
-                known = bias_rows.keep(whole, self.capacity, dtype, mixes=encoding.mixes)
+                known = keep_bias(whole, self.capacity, dtype, mixes=encoding.mixes)
                 self.rows[layer] = known, self.capacity
         row = known.row(self.length + 1, own)
         if row is None:
@@ -166,13 +273,9 @@ class Cache:
         self.rows.pop(layer, None)
 
     def carry(self, layer: int) -> Any:
-        """What the stream of the next tokens goes on from; by default the last running sum."""
+        """What the stream of the next tokens goes on from."""
         store = self.layers.get(layer)
-        if not self.length or store is None:
-            return None
-        if store.carry is not None or store.total is None:
-            return store.carry
-        return store.total[:, :, self.length - 1 - store.start]
+        return store.carry if self.length and store is not None else None
 
     def advance(self, tokens: int) -> None:
         """The new tokens are now old ones; drop what no later token sees."""
@@ -216,7 +319,7 @@ class Cache:
         stream, store.passing = store.passing, None
         if stream is None:
             return
-        store.carry = stream.carry
+        store.carry = stream.carry_after()
         if stream.transition is not None:
             keys = store.k[:, :, : self.length - store.start]
             keys.copy_(stream.transition.advance(keys))

@@ -10,7 +10,7 @@ parameters as their encoding makes them. No dropout, as in the runs this reprodu
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding
-from headscape.encodings.layer_schedule import Entry, is_schedule, shared_fields
-from headscape.encodings.names import UnknownEncodingError
+from headscape.encodings.registry import Entry, UnknownEncodingError, is_schedule, shared_fields
 from headscape.errors import InputError
-from headscape.gpt2 import exported_weights, published, weights
+from headscape.gpt2 import weights
 from headscape.gpt2.block import Block, Watch
 from headscape.gpt2.cache import Cache
 from headscape.gpt2.model_config import ModelConfig, preset
@@ -118,26 +118,39 @@ class GPT2(nn.Module):
             if layer < last:
                 x = block.finish(x, block.attention.output(inputs, path))
 
+    def edited_hidden(
+        self,
+        tokens: Int[Tensor, "b t"],
+        layer: int,
+        edits: Sequence[Callable[[AttentionCall, Tensor], Tensor]],
+    ) -> Iterator[Float[Tensor, "b t d"]]:
+        """Yield `hidden` for each edit, which maps a layer's inputs and output to a new output.
+
+        Layers before it run once for all edits.
+        """
+        where = Positions.span(tokens.shape[1], on=tokens.device)
+        visible = Visible(self.config.causal)
+        x = self.position.embed(self.tokens(tokens), where.q)
+        for block in self.blocks[:layer]:
+            x = block(x, where, visible, None, "auto", None)
+        edited = self.blocks[layer]
+        assert isinstance(edited, Block)
+        inputs = edited.attention.inputs(edited.norm1(x), where, visible, watched=True)
+        own = attend.run(inputs)
+        for edit in edits:
+            mixed = edit(inputs, own).transpose(1, 2).flatten(2)
+            y = edited.finish(x, edited.attention.out(mixed))
+            for block in self.blocks[layer + 1 :]:
+                y = block(y, where, visible, None, "auto", None)
+            yield self.norm(y)
+
     def logits(self, hidden: Float[Tensor, "*b d"]) -> Float[Tensor, "*b v"]:
         """Scores of the next token."""
         return F.linear(hidden, self.tokens.weight)
 
-    def forward(
-        self,
-        tokens: Int[Tensor, "b t"],
-        *,
-        cache: Cache | None = None,
-        positions: Int[Tensor, "#b t"] | None = None,
-        groups: Int[Tensor, "#b t"] | None = None,
-        path: attend.Path = "auto",
-        watch: Watch | None = None,
-    ) -> Float[Tensor, "b t v"]:
-        """Scores of the next token after each token; the arguments are those of `hidden`."""
-        return self.logits(
-            self.hidden(
-                tokens, cache=cache, positions=positions, groups=groups, path=path, watch=watch
-            )
-        )
+    def forward(self, tokens: Int[Tensor, "b t"], **options: Any) -> Float[Tensor, "b t v"]:
+        """Scores of the next token after each token; the options are those of `hidden`."""
+        return self.logits(self.hidden(tokens, **options))
 
     @classmethod
     def from_preset(cls, name: str, *, seed: int = 0, **fields: Any) -> "GPT2":
@@ -156,12 +169,7 @@ class GPT2(nn.Module):
     def from_pretrained(cls, folder: FilePath | str) -> "GPT2":
         """Load our own format, an export of it or a Hugging Face GPT-2, onto the CPU."""
         folder = FilePath(folder)
-        if weights.is_ours(folder):
-            config, tensors = weights.read(folder)
-        elif exported_weights.is_exported(folder):
-            config, tensors = exported_weights.read(folder)
-        else:
-            config, tensors = published.read(folder)
+        config, tensors = weights.read(folder)
         try:
             return cls.from_tensors(config, tensors, source=str(folder))
         except UnknownEncodingError as error:

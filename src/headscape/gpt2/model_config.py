@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from headscape.encodings import Encoding, Shape, make
-from headscape.encodings.layer_schedule import Entry, per_layer
+from headscape.encodings.registry import Entry, per_layer
 from headscape.errors import InputError, at_least, unknown
 from headscape.io.typecheck import as_tuples, check_types
 

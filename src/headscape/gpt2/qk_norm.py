@@ -1,4 +1,4 @@
-"""The norm of queries and keys, before or after their rotation.
+"""The norm of queries and keys, before or after their rotation, and the factor of q.k.
 
     rms      x / sqrt(mean(x^2) + eps) * weight      means over a head's dims, or over all heads'
     layer    RMS norm of x - mean(x)
@@ -10,6 +10,8 @@ before: Cohere, with a weight per head and dim. L2 before: x-transformers, which
 10 (`qk_norm_scale`), or has a weight per head and dim. RMS and L2 without a weight commute with a
 rotation. LayerNorms with a bias (Phi, Persimmon) are absent.
 """
+
+import math
 
 import torch
 from jaxtyping import Float
@@ -64,6 +66,13 @@ class QKNorm(nn.Module):
                 f"makes queries and keys {x.shape[-1]} wide: use qk_norm='before'."
             )
         return normed * self.weight
+
+
+def score_scale(scale: str, qk_norm_scale: float | None, *, head_dim: int, width: int) -> float:
+    """Return the model's factor of q.k: that of its norm, or 1/sqrt of what `scale` names."""
+    if qk_norm_scale is not None:
+        return qk_norm_scale
+    return 1 / math.sqrt({"head_dim": head_dim, "width": width, "one": 1}[scale])
 
 
 def qk_norm(config: ModelConfig, encoding: Encoding) -> nn.Module:

@@ -1,6 +1,7 @@
 """Our tensors under the names and in the order of transformers' architectures, and back.
 
-    gpt2        GPT2LMHeadModel: projections input-first (Conv1D)
+    gpt2        GPT2LMHeadModel: projections input-first (Conv1D); old exports carry causal masks
+                as buffers (`attn.bias`), which are not weights and are left out
     gpt_neox    GPTNeoXForCausalLM: q, k and v of a head side by side; RoPE's pairs as halves
     headscape   HeadscapeForCausalLM (huggingface/exported_model.py): an encoding shared by layers
                 is stored once
@@ -18,9 +19,29 @@ from torch import Tensor
 from headscape.encodings.rope import RoPE
 from headscape.errors import InputError
 from headscape.gpt2.model_config import ModelConfig
-from headscape.gpt2.published import NAMES, TOP, rename
 
 Tensors = dict[str, Tensor]
+NAMES = {
+    "ln_1.weight": "norm1.weight",
+    "ln_1.bias": "norm1.bias",
+    "attn.c_attn.weight": "attention.qkv.weight",
+    "attn.c_attn.bias": "attention.qkv.bias",
+    "attn.c_proj.weight": "attention.out.weight",
+    "attn.c_proj.bias": "attention.out.bias",
+    "ln_2.weight": "norm2.weight",
+    "ln_2.bias": "norm2.bias",
+    "mlp.c_fc.weight": "up.weight",
+    "mlp.c_fc.bias": "up.bias",
+    "mlp.c_proj.weight": "down.weight",
+    "mlp.c_proj.bias": "down.bias",
+}
+TOP = {
+    "wte.weight": "tokens.weight",
+    "wpe.weight": "position.table.weight",
+    "ln_f.weight": "norm.weight",
+    "ln_f.bias": "norm.bias",
+}
+MASKS = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)$")
 NEOX_TOP = {
     "tokens.weight": "embed_in.weight",
     "norm.weight": "final_layer_norm.weight",
@@ -86,6 +107,24 @@ def qkv_order(config: ModelConfig) -> Tensor:
     rows = torch.arange(3 * heads * dims).view(3, heads, dims)
     rows = torch.stack([rows[0][:, within], rows[1][:, within], rows[2]])
     return rows.transpose(0, 1).flatten()
+
+
+def rename(tensors: Tensors, folder: object) -> Tensors:
+    """Return the tensors of a Hugging Face GPT-2 under our names; `folder` is named in errors."""
+    ours: Tensors = {}
+    for full, value in tensors.items():
+        name = full.removeprefix("transformer.")
+        layer = re.match(r"h\.(\d+)\.(.+)$", name)
+        if MASKS.match(name) or name == "lm_head.weight":
+            continue
+        if name in TOP:
+            ours[TOP[name]] = value
+        elif layer and layer[2] in NAMES:
+            turned = value.dim() == 2
+            ours[f"blocks.{layer[1]}.{NAMES[layer[2]]}"] = value.T if turned else value
+        else:
+            raise InputError(f"{folder} has the tensor {full!r}, which a GPT-2 does not.")
+    return ours
 
 
 def _to_gpt2(tensors: Mapping[str, Tensor]) -> Tensors:

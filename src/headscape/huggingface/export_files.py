@@ -8,10 +8,8 @@ from typing import Any
 from torch import nn
 
 from headscape.gpt2 import GPT2
-from headscape.gpt2.exported_weights import ENTRY, TOKENIZER, Exported
-from headscape.gpt2.safetensors_stream import write_stream
 from headscape.gpt2.stock_layouts import to_layout
-from headscape.gpt2.weights import WEIGHTS, sha256
+from headscape.gpt2.weights import ENTRY, TOKENIZER, WEIGHTS, Exported, sha256, write_stream
 from headscape.huggingface.exported_tokenizer import write_tokenizer
 from headscape.huggingface.stock_architecture import CLASSES, sinusoidal_table
 from headscape.io import atomic

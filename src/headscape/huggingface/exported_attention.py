@@ -5,7 +5,6 @@ queries x keys is built (exported_mixing.py). Attention functions that ignore bi
 (flash attention, vLLM, SGLang) are refused, because the model would run without its positions.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerInput, Side, Stream
 from headscape.encodings.context import Role
 from headscape.errors import InputError
-from headscape.gpt2.qk_norm import QKNorm
+from headscape.gpt2.qk_norm import QKNorm, score_scale
 from headscape.huggingface.exported_cache import cached, keeps_input, pack, unpack
 from headscape.huggingface.exported_config import HeadscapeConfig
 from headscape.huggingface.exported_mixing import attend
@@ -40,9 +39,9 @@ class HeadscapeAttention(nn.Module):
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.out = nn.Linear(config.hidden_size, config.hidden_size)
         head_dim = config.hidden_size // config.num_attention_heads
-        sizes = {"head_dim": head_dim, "width": config.hidden_size, "one": 1}
-        given = config.qk_norm_scale
-        self.scaling = 1 / math.sqrt(sizes[config.score_scale]) if given is None else given
+        self.scaling = score_scale(
+            config.score_scale, config.qk_norm_scale, head_dim=head_dim, width=config.hidden_size
+        )
         self.q_norm, self.k_norm = (head_norm(config, rotates=rotates) for _ in range(2))
 
     def forward(

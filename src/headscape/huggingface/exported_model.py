@@ -16,8 +16,9 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-from headscape.encodings.base import Encoding, Shape
-from headscape.encodings.building import make
+from headscape.encodings.base import Encoding
+from headscape.encodings.config import Shape
+from headscape.encodings.registry import make
 from headscape.errors import InputError
 from headscape.huggingface.exported_attention import HeadscapeAttention, refuse_backend
 from headscape.huggingface.exported_cache import check_cache

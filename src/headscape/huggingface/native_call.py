@@ -14,8 +14,7 @@ from headscape.call.bias import Bias, dense
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import ALL, Visible
 from headscape.huggingface.mask_rule import MaskRule
-from headscape.kernels import attend
-from headscape.kernels.native import one_query
+from headscape.kernels import attend, decode
 
 HIDDEN = -1e30
 """Added to the score of a hidden key; finite, because the kernel exponentiates it."""
@@ -25,7 +24,7 @@ def attend_rule(inputs: AttentionCall, rule: MaskRule) -> Tensor:
     """Return attention [b h t ev]."""
     beside = (inputs.mixing, inputs.weighting, inputs.transition, inputs.visible.chunk)
     whole = any(part is not None for part in beside)
-    if inputs.q.shape[2] == 1 and not whole and one_query.serves(inputs):
+    if inputs.q.shape[2] == 1 and not whole and decode.native_serves(inputs):
         return _one(inputs, rule)
     return attend.run(inputs)
 
@@ -42,7 +41,7 @@ def attend_plain(q: Tensor, k: Tensor, v: Tensor, rule: MaskRule, scale: float) 
     if last - first < k.shape[2]:
         k, v = k[:, :, first:last], v[:, :, first:last]
     inputs = AttentionCall(q, k, v, None, rule.positions, rule.visible, scale)
-    return one_query.attend(inputs, None) if one_query.serves(inputs) else None
+    return decode.native_run(inputs, None) if decode.native_serves(inputs) else None
 
 
 def _stretch(rule: MaskRule, visible: Visible, keys: int) -> tuple[int, int]:
@@ -64,7 +63,7 @@ def _one(inputs: AttentionCall, rule: MaskRule) -> Tensor:
         hidden = visible.k_group[:, None, some] != visible.q_group[:, None]
         row = torch.where(hidden, HIDDEN, 0.0 if row is None else row)
         row = row.expand(-1, inputs.q.shape[1], -1)
-    return one_query.attend(replace(inputs, k=inputs.k[:, :, some], v=inputs.v[:, :, some]), row)
+    return decode.native_run(replace(inputs, k=inputs.k[:, :, some], v=inputs.v[:, :, some]), row)
 
 
 def _row(bias: Bias, inputs: AttentionCall, some: slice) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from headscape.encodings import Encoding, Shape, make
-from headscape.encodings.layer_schedule import Entry, per_layer, shared_fields
+from headscape.encodings.registry import Entry, per_layer, shared_fields
 from headscape.errors import InputError
 from headscape.huggingface.attention_function import set_attention
 from headscape.huggingface.input_positions import AT_INPUT, PositionTable, add_before

@@ -52,7 +52,7 @@ def streams(
 def _carry(before: Stream, count: int) -> Any:
     """Return what the stream goes on from after `count` tokens."""
     if before.carry is None:
-        return None if before.total is None else before.total[:, :, count - 1]
+        return before.carry_after(count)
     kept = before.tokens or (
         0 if before.transition is None else before.transition.tensors[0].shape[2]
     )

@@ -18,12 +18,11 @@ from types import ModuleType
 
 import headscape
 from headscape.encodings import WRAPPERS, kinds
-from headscape.encodings.names import split_name
-from headscape.encodings.plugins import PREFIX
+from headscape.encodings.registry import PREFIX, split_name
 from headscape.errors import InputError
 from headscape.huggingface import exported_model
 
-NAMES = "headscape.encodings.names"
+NAMES = "headscape.encodings.registry"
 MIXING = "headscape.huggingface.exported_mixing"
 TABLE = '''ENCODINGS = {{{encodings}}}
 WRAPPERS = {{{wrappers}}}

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from headscape.encodings.base import SHARED, Config
+from headscape.encodings.config import SHARED, Config
 from headscape.encodings.learned import Learned
 from headscape.encodings.nope import NoPE
 from headscape.encodings.rope import RoPE
@@ -127,7 +127,7 @@ def rope_parameters(encoding: RoPE) -> Settings | str:
     if config.mscale_scores:
         return "mscale scales all of its scores"
     plain = {"rope_type": "default", "rope_theta": config.base, "partial_rotary_factor": share}
-    trained = config.trained_length or shape.train_length
+    trained = config.trained_length or shape.train_length or 0
     if config.scaling == "none":
         return plain
     if config.scaling == "linear":

@@ -16,10 +16,17 @@ from headscape.call.bias import Bias
 from headscape.call.check import check
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
-from headscape.call.rotation import Turn
 from headscape.call.transition import Transition
 from headscape.encodings import Encoding
-from headscape.encodings.context import LayerContext, Project, QueriesAndKeys, Role, Side, Stream
+from headscape.encodings.context import (
+    LayerContext,
+    LayerInput,
+    Project,
+    QueriesAndKeys,
+    Role,
+    Side,
+    Stream,
+)
 from headscape.errors import InputError
 
 Norm = Callable[[Tensor, Role], Tensor]
@@ -99,7 +106,7 @@ def assemble(
     unrotated = turns = None
     if observed and not cached and (encoding.rotates or scaled_q is not turned_q):
         unrotated = (q, k) if norm is None else (norm(q, "query"), norm(k, "key"))
-        turns = _turns(encoding, asking, asked)
+        turns = encoding.turns(asking, asked)
     call = AttentionCall(
         scaled_q,
         turned_k,
@@ -122,9 +129,32 @@ def assemble(
     return call
 
 
-def _turns(encoding: Encoding, asking: Side, asked: Side) -> tuple[Turn, Turn] | None:
-    q, k = encoding.turn(asking), encoding.turn(asked)
-    return None if q is None or k is None else (q, k)
+def prepare(
+    encoding: Encoding,
+    q: Float[Tensor, "b h t e"],
+    k: Float[Tensor, "b h s e"],
+    v: Float[Tensor, "b h s e"],
+    x: Float[Tensor, "b s d"] | None,
+    positions: Positions,
+    *,
+    visible: Visible | None = None,
+    scale: float | None = None,
+    project: Project | None = None,
+    observed: bool = True,
+) -> AttentionCall:
+    """Return the call of one layer without a cache; `x` is the layer's input for every key.
+
+    The queries are the last t of these tokens. The rest is as in `assemble`.
+    """
+    visible = Visible(encoding.shape.causal) if visible is None else visible
+    keys = None
+    if x is not None:
+        keys = encoding.stream(LayerInput(x, starts=visible.starts(x.shape[1])))
+    queries = None if keys is None else keys.last(q.shape[2])
+    return assemble(
+        encoding, q, k, v, positions, visible, streams=(queries, keys), scale=scale,
+        project=project, observed=observed,
+    )  # fmt: skip
 
 
 def _transition(queries: Stream | None, keys: Stream | None) -> Transition | None:

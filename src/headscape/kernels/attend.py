@@ -1,17 +1,18 @@
 """The choice of the path that computes attention.
 
-    decode      one query against a cache                       attention/decode.py
-    native      the C++ kernel, float32 on a CPU                 attention/native/
-    sdpa        torch's own attention, without a bias            attention/sdpa.py
-    flex        torch's FlexAttention                            attention/flex.py
-    torch       blocks in plain torch, any dtype and device      attention/torch_blocks.py
+    decode      one query against a cache                       kernels/decode.py
+    native      the C++ kernel, float32 on a CPU                 kernels/native/
+    sdpa        torch's own attention, without a bias            kernels/sdpa.py
+    flex        torch's FlexAttention                            kernels/flex.py
+    torch       blocks in plain torch, any dtype and device      kernels/torch_blocks.py
     reference   whole matrices, the definition                   call/definition.py
 
-Each has `refuses(call)`, the reason why it does not serve a call, and `attend(call)`. `auto` takes
-the first of decode, native and sdpa (on GPUs only) that serves the call, and otherwise torch, which
-serves every call. FlexAttention is taken only by name. Nothing was ever run on a GPU here. A path
-asked for by name runs, or raises an InputError with the reason. `choose` returns the path that
-would run and why the ones before it do not.
+Each is a module with the two functions of `Kernel`; a new one is a file and a line in `KERNELS`.
+`auto` takes the first of decode, native and sdpa (on GPUs only) that serves the call, and otherwise
+torch, which serves every call. FlexAttention is taken only by name. Nothing was ever run on a GPU
+here. A path asked for by name runs, or raises an InputError with the reason. `choose` returns the
+path that would run and why the ones before it do not. Calls come from `assemble`, which has checked
+them: a kernel checks nothing but whether it serves the call.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Kernel(Protocol):
         """Return why it does not serve the call; None if it does."""
         ...
 
-    def attend(self, inputs: AttentionCall, /) -> Float[Tensor, "b h t ev"]:
+    def run(self, inputs: AttentionCall, /) -> Float[Tensor, "b h t ev"]:
         """Return the attention of rotated q and k over v."""
         ...
 
@@ -95,8 +96,8 @@ def run(
     if tap is not None:
         if path not in {"auto", "reference"}:
             raise InputError(f"a tap needs the reference path, got path={path!r}.")
-        return definition.attend(inputs, tap)
-    return KERNELS[choose(inputs, path).path].attend(inputs)
+        return definition.run(inputs, tap)
+    return KERNELS[choose(inputs, path).path].run(inputs)
 
 
 def _unwanted(inputs: AttentionCall, path: Path) -> str | None:

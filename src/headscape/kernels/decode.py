@@ -5,8 +5,9 @@
 Two matrix-vector products and one row of bias. There is no mask, since the last token sees every
 key of its window. Reading keys and values dominates the time; at a long context each further pass
 over the row adds about a percent, so a model's cache computes its rows incrementally
-(gpt2/bias_rows.py). On a CPU one native call does all of it (native/one_query.py); elsewhere
-torch's scaled_dot_product_attention, or the reference where something acts on the scores.
+(gpt2/cache.py). On a CPU one native call does all of it, reading keys and values in place;
+elsewhere torch's scaled_dot_product_attention does, or the definition where something acts on the
+scores.
 """
 
 from dataclasses import replace
@@ -21,7 +22,8 @@ from headscape.call.bias import Bias, Pairwise, Slope, Toeplitz, dense
 from headscape.call.definition import AttentionCall
 from headscape.call.mixing import Rows
 from headscape.call.positions import ALL
-from headscape.kernels.native import one_query as native
+from headscape.kernels.native import library
+from headscape.kernels.native.ops import MOST_DIM, TYPES
 
 
 def refuses(inputs: AttentionCall) -> str | None:
@@ -35,27 +37,27 @@ def refuses(inputs: AttentionCall) -> str | None:
     return None
 
 
-def attend(inputs: AttentionCall) -> Float[Tensor, "b h 1 ev"]:
+def run(inputs: AttentionCall) -> Float[Tensor, "b h 1 ev"]:
     """Return the attention of one query."""
     if inputs.weighting is not None or inputs.transition is not None:
-        return definition.attend(inputs)
+        return definition.run(inputs)
     window, chunk = inputs.visible.window, inputs.visible.chunk
     if chunk is not None:
         if inputs.positions.q.shape[0] > 1 or not inputs.visible.causal:
-            return definition.attend(inputs)
+            return definition.run(inputs)
         # To the one query, the keys of its chunk are a window that ends at itself.
         window = int(inputs.positions.q[0, 0]) % chunk + 1
     if window is not None and max(map(abs, inputs.positions.bounds)) >= window:
         if not _consecutive(inputs.positions.k) or inputs.mixing is not None:
-            return definition.attend(inputs)
+            return definition.run(inputs)
         inputs = _within(inputs, window)
     q, k, v, bias = inputs.q, inputs.k, inputs.v, inputs.bias
-    if inputs.mixing is None and native.serves(inputs):
+    if inputs.mixing is None and native_serves(inputs):
         if isinstance(bias, Slope) and bias.col.dtype == torch.float32:
-            return native.attend(inputs, bias.col, bias)
-        return native.attend(inputs, None if bias is None else _row(bias, inputs))
+            return native_run(inputs, bias.col, bias)
+        return native_run(inputs, None if bias is None else _row(bias, inputs))
     if inputs.score_transform or inputs.sink is not None:
-        return definition.attend(inputs)
+        return definition.run(inputs)
     row = None if bias is None else _row(bias, inputs).to(q.dtype)
     if inputs.mixing is None:
         grouped = k.shape[1] != q.shape[1]
@@ -97,3 +99,77 @@ def _within(inputs: AttentionCall, window: int) -> AttentionCall:
         positions=positions.block(ALL, cols),
         unrotated=None,
     )
+
+
+def native_serves(inputs: AttentionCall) -> bool:
+    """Return whether one native call computes this; it records nothing for autograd."""
+    q, k, v = inputs.q, inputs.k, inputs.v
+    return (
+        q.device.type == "cpu"
+        and q.dtype in TYPES
+        and not q.shape[3] % 8
+        and not v.shape[3] % 8
+        and max(q.shape[3], v.shape[3]) <= MOST_DIM
+        and k.stride(3) == v.stride(3) == 1
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not isinstance(library.load(), str)
+    )
+
+
+def native_run(
+    inputs: AttentionCall, row: Float[Tensor, "#b h *one s"] | None, slope: Slope | None = None
+) -> Float[Tensor, "b h 1 ev"]:
+    """Return the attention of one query; `row` is its bias, with a slope the sums of that."""
+    q, k, v = inputs.q.contiguous(), inputs.k, inputs.v
+    b, h, _, e = q.shape
+    out = q.new_empty(b, h, 1, v.shape[3])
+    base = None if slope is None else _single(slope.row)
+    weight = None if slope is None or slope.weight is None else _single(slope.weight)
+    temperature = None
+    if inputs.temperature is not None:
+        temperature = _per_head(inputs.temperature, b, h)
+    sink = None if inputs.sink is None else inputs.sink.float().contiguous()
+    if row is not None:
+        row = _single(row)
+        row = row if row.stride(-1) == 1 else row.contiguous()
+    threads = torch.get_num_threads()
+    packed = library.DECODE.pack(
+        b, h, k.shape[1], k.shape[2], e, v.shape[3], TYPES[q.dtype], threads,
+        _stretches(b * k.shape[1], threads), inputs.scale, inputs.softcap or 0.0,
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), *k.stride()[:3], *v.stride()[:3], _address(row),
+        *_strides(row),
+        _address(weight), _address(base), *_strides(weight), *_strides(base),
+        _address(temperature), _address(sink), out.data_ptr(),
+    )  # fmt: skip
+    found = library.load()
+    assert not isinstance(found, str)
+    if found.headscape_decode(packed):
+        raise MemoryError("no memory for one query of native attention")
+    return out
+
+
+def _single(x: Tensor) -> Tensor:
+    # Avoid calls into torch here: the keys of a layer evict what they need from the CPU caches.
+    return x if x.dtype == torch.float32 else x.float()
+
+
+def _per_head(x: Float[Tensor, "#b #h 1"], b: int, h: int) -> Float[Tensor, "b h"]:
+    return x[:, :, 0].float().expand(b, h).contiguous()
+
+
+def _strides(x: Float[Tensor, "#b h ..."] | None) -> tuple[int, int]:
+    """Return the strides of the batch (0 if sequences share the numbers) and of the heads."""
+    if x is None:
+        return 0, 0
+    batch, head = x.stride()[:2]
+    return (0 if x.shape[0] == 1 else batch), head
+
+
+def _address(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
+
+
+def _stretches(heads: int, threads: int) -> int:
+    """Return how many ranges the keys of a head are split into, so that every thread has work."""
+    return 1 if heads % threads == 0 or heads >= 4 * threads else -(-2 * threads // heads)

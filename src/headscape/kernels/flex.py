@@ -47,7 +47,7 @@ def refuses(inputs: AttentionCall) -> str | None:
     return None
 
 
-def attend(inputs: AttentionCall, *, compiled: bool = True) -> Float[Tensor, "b h t e"]:
+def run(inputs: AttentionCall, *, compiled: bool = True) -> Float[Tensor, "b h t e"]:
     """Return attention by torch's fused kernel, or by its dense eager form."""
     return _function(compiled=compiled, fixed=inputs.q.device.type == "cpu")(
         inputs.q,

@@ -31,7 +31,7 @@ def refuses(inputs: AttentionCall) -> str | None:
     return "the queries are not at the last of consecutive positions"
 
 
-def attend(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
+def run(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
     """Return the attention of rotated q and k over v."""
     q, k, v = inputs.q, inputs.k, inputs.v
     grouped = k.shape[1] != q.shape[1]

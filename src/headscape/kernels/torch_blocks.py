@@ -25,8 +25,7 @@ from headscape.call.definition import AttentionCall
 from headscape.call.positions import ALL, Positions
 from headscape.call.reflections import BLOCK
 from headscape.call.transition import Moved
-from headscape.kernels.operands import Rule
-from headscape.kernels.torch_regular import BACKWARD, Regular
+from headscape.kernels.torch_regular import BACKWARD, Regular, Rule
 
 LARGEST_ROUNDING = 2.0**-15
 """Rounding of a score that the regular form may add to a slope's: in float32, growth up to 256."""
@@ -37,15 +36,12 @@ def refuses(inputs: AttentionCall) -> str | None:  # noqa: ARG001
     return None
 
 
-def attend(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
+def run(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
     """Return the attention of rotated q and k over v; every call is supported."""
-    gap = _gap(inputs)
-    if inputs.score_transform or inputs.sink is not None or inputs.visible.window is not None:
-        return _general(inputs)
-    if inputs.weighting is not None or inputs.transition is not None:
-        return _general(inputs)
-    if inputs.visible.chunk is not None:
-        return _general(inputs)
+    visible = inputs.visible
+    special = (inputs.sink, inputs.weighting, inputs.transition, visible.window, visible.chunk)
+    plain = not inputs.score_transform and all(x is None for x in special)
+    gap = _gap(inputs) if plain else None
     if gap is None:
         return _general(inputs)
     work = torch.promote_types(inputs.q.dtype, torch.float32)

@@ -5,6 +5,9 @@ Forward saves out and lse; backward recomputes the weights:
     s_ij = scale q_i . k_j + B_ij       p_ij = exp(s_ij - lse_i)        out_i = sum_j p_ij v_j
     ds_ij = p_ij (d_out_i . v_j - d_out_i . out_i)
 
+Batch and heads are one axis, g = b h. The bias is absent, a table by distance, or a slope
+weight_i (row_i - col_j).
+
 Terms that are sums of products of a query's and a key's numbers are computed by the same matrix
 product, as extra entries of the head dimension: a slope's weight_i (row_i - col_j), lse_i and
 d_out_i . out_i. Running sums are float64; they are made relative to the block of queries before
@@ -15,30 +18,88 @@ Queries are in reverse order, so that a bias by distance is one strided view of 
 (a Hankel matrix: entry i + j); its gradient is the sum over the columns of the same view of ds.
 A slope's row_i shifts all scores of a query equally, so its exact gradient is 0. The rounding error
 computed in its place cancels that of col_j, which would otherwise accumulate when the gradients of
-running sums are summed. Keys too far back to get any weight are skipped (reach.py).
+running sums are summed.
+
+Keys that get no weight are skipped, by bounds from the bias alone. Let r be the visible key at the
+query's own position, or the nearest one. The Cauchy-Schwarz inequality bounds |scale q_i . k_j| by
+a number `size`, so
+
+    B_ij - B_ir - 2 size <= s_ij - s_ir <= B_ij - B_ir + 2 size
+
+The weight p_ij is at most exp(s_ij - s_ir); keys where that is below `TINY` are skipped. The bounds
+are taken over blocks of queries and keys, so they are safe but not tight. A NaN is never skipped.
 """
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, inf
 
-from headscape.kernels import reach
-from headscape.kernels.operands import Operands, Rule
-from headscape.kernels.reach import Reach
-
 LOG2E = 1 / math.log(2)
-FAINT, LOUD = math.log2(reach.TINY), 100.0
+TINY = 1e-28
+"""Weights below this count as 0; added to a weight of 1 they vanish even in float64."""
+MIN_LOG2, MAX_LOG2 = math.log2(TINY), 100.0
 """Scores are clamped to this range, where 2^s is a normal float32; only hidden keys exceed it."""
+SAFE_EXPONENT = 55.0
+"""exp of this and of minus half of it, summed over any number of keys, are normal float32."""
+BLOCK = 64
+"""Queries per block of the bounds, and keys per block."""
+SHORT = 512
+"""Up to this many keys, searching for keys to skip costs more than it saves."""
 HEADS = 3
 """Heads per thread processed together on a CPU; on other devices all are."""
 FORWARD, BACKWARD = 64, 128
-"""Queries per tile, multiples of `reach.BLOCK`."""
+"""Queries per tile, multiples of `BLOCK`."""
 KEYS = 512
 """Keys per tile of the backward pass, half of it for short calls; forward has one tile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """The arguments that are not tensors."""
+
+    gap: int
+    """The first query's position minus the first key's."""
+    causal: bool
+    """Whether keys after their query are hidden."""
+    scale: float
+    """The factor of q . k."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The tensors of one call, or their gradients."""
+
+    q: Float[Tensor, "g t e"]
+    k: Float[Tensor, "g s e"]
+    v: Float[Tensor, "g s ev"]
+    table: Float[Tensor, "g n"] | None = None
+    """The bias of distances gap + t - 1 down to gap - s + 1."""
+    weight: Float[Tensor, "g t"] | None = None
+    row: Float[Tensor, "g t"] | None = None
+    col: Float[Tensor, "g s"] | None = None
+
+    def heads(self, some: slice) -> "Operands":
+        """Return the operands of some of the heads."""
+        every: list[Any] = [None if x is None else x[some] for x in vars(self).values()]
+        return Operands(*every)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The bounds of one call."""
+
+    first: list[list[int]]
+    """The first key not skipped, by head and block of queries, last queries first."""
+    cannot_overflow: bool
+    """exp(s_ij - B_ir) cannot overflow, and its sum over a query's keys cannot underflow."""
+    may_underflow: bool
+    """Weights below TINY may occur."""
 
 
 class Regular(torch.autograd.Function):
@@ -47,7 +108,7 @@ class Regular(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rule: Rule, *tensors: Tensor | None) -> Tensor:  # noqa: D102
         every = Operands(*cast("tuple[Any, ...]", tensors))
-        known = reach.bounds(every, rule)
+        known = bounds(every, rule)
         out = every.q.new_empty(*every.q.shape[:2], every.v.shape[2])
         lse = every.q.new_empty(every.q.shape[:2])
         scratch = _Scratch(every.q)
@@ -132,7 +193,7 @@ class _Part:
             self.own = weight * self.ahead
             self.q[..., e] = weight
         self.blocks = torch.split(self.q, size, 1)
-        per = size // reach.BLOCK
+        per = size // BLOCK
         starts = range(0, len(known.first[0]), per)
         self.first = [min(min(x[at : at + per]) for x in known.first[heads]) for at in starts]
         i = torch.arange(size, device=part.q.device)
@@ -142,14 +203,14 @@ class _Part:
         """Write the output and, in reverse order, log2 of each query's softmax denominator."""
         back = self.scratch.take("back", len(self.blocks), self.n, self.size, self.ev)
         total, base = torch.empty_like(lse), torch.zeros_like(lse)
-        if self.known.calm:
+        if self.known.cannot_overflow:
             base += self.reference()
         self.q[..., -1] = self.own - base
         parts = zip(torch.split(total, self.size, 1), torch.split(base, self.size, 1), strict=True)
         for block, (sums, largest) in enumerate(parts):
             keys = slice(self.first[block], self.seen(block))
             s = self.scores(block, keys)
-            if not self.known.calm:
+            if not self.known.cannot_overflow:
                 self.subtract_largest(s, block, keys, largest)
             p = self.weights(s, block, keys)
             torch.sum(p, -1, out=sums)
@@ -250,8 +311,8 @@ class _Part:
 
     def weights(self, s: Float[Tensor, "g r c"], block: int, keys: slice) -> Float[Tensor, "g r c"]:
         """Return 2^s, 0 where hidden; clamped to avoid denormal numbers, which are slow on CPUs."""
-        if self.known.faint or not self.known.calm:
-            s.clamp_(2 * FAINT if s.dtype == torch.float64 else FAINT, LOUD)
+        if self.known.may_underflow or not self.known.cannot_overflow:
+            s.clamp_(2 * MIN_LOG2 if s.dtype == torch.float64 else MIN_LOG2, MAX_LOG2)
         p = s.exp2_()
         border = self.border(p, block, keys)
         if border is not None:
@@ -284,3 +345,79 @@ def _add(to: Float[Tensor, "g e s"], a: Float[Tensor, "g e r"], b: Float[Tensor,
         to.baddbmm_(a, b)
     else:
         to[:, :, : b.shape[2]] += torch.bmm(a, b)
+
+
+def bounds(part: Operands, rule: Rule) -> Reach:
+    """Return the bounds of a call; they skip keys only if it is causal and has every own key."""
+    n, t, _ = part.q.shape
+    own = rule.gap + t - 1
+    if not rule.causal or own >= part.k.shape[1]:
+        return Reach(_everything(n, t), cannot_overflow=False, may_underflow=True)
+    longest = [torch.linalg.vector_norm(x, dim=-1).amax(-1) for x in (part.q, part.k)]
+    slack = 2 * abs(rule.scale) * longest[0] * longest[1]
+    if part.table is not None:
+        return _by_distance(part.table, own, t, slack)
+    if part.col is not None:
+        return _by_slope(part.weight, part.col, rule.gap, t, slack)
+    return Reach(
+        _everything(n, t), cannot_overflow=bool((slack < SAFE_EXPONENT).all()), may_underflow=False
+    )
+
+
+def _by_distance(
+    table: Float[Tensor, "g n"], own: int, t: int, slack: Float[Tensor, " g"]
+) -> Reach:
+    """Return the bounds for a table whose column `own` is distance 0 and column 0 the largest."""
+    far = table[:, : own + 1] - table[:, own, None]
+    counts = ~(far < math.log(TINY) - slack[:, None])
+    reached = (own - _first(counts)).tolist()
+    cannot_overflow = bool((far.amax(1) + slack < SAFE_EXPONENT).all())
+    may_underflow = bool((far.amin(1) - slack < math.log(TINY)).any())
+    ends = [min(t, start + BLOCK) for start in range(0, t, BLOCK)]
+    return Reach(
+        [[max(0, own + 1 - end - d) for end in ends] for d in reached],
+        cannot_overflow=cannot_overflow,
+        may_underflow=may_underflow,
+    )
+
+
+def _by_slope(
+    weight: Float[Tensor, "g t"] | None,
+    col: Float[Tensor, "g s"],
+    gap: int,
+    t: int,
+    slack: Float[Tensor, " g"],
+) -> Reach:
+    """Return the bounds for a slope: B_ij - B_ir = weight_i (col_r - col_j).
+
+    It is at most 0 if the sums never increase and no weight is negative.
+    """
+    falls = (col.diff() <= 0).all() & (slack < SAFE_EXPONENT).all()
+    if weight is not None:
+        falls &= (weight >= 0).all()
+    cannot_overflow = bool(falls)
+    if col.shape[1] <= SHORT:
+        return Reach(_everything(len(col), t), cannot_overflow=cannot_overflow, may_underflow=True)
+    near = col[:, gap : gap + t].flip(1)
+    (low, high), (least, most) = _ranges(near), _ranges(col)
+    gaps = [low[:, :, None] - most[:, None], high[:, :, None] - least[:, None]]
+    if weight is not None:
+        gaps = [w[:, :, None] * gap for w in _ranges(weight.flip(1)) for gap in gaps]
+    above = torch.stack(gaps).amax(0) + slack[:, None, None]
+    first = BLOCK * _first(~(above < math.log(TINY)))
+    return Reach(first.tolist(), cannot_overflow=cannot_overflow, may_underflow=True)
+
+
+def _everything(heads: int, t: int) -> list[list[int]]:
+    """Return key 0 as the first key of every head and block, which skips nothing."""
+    return [[0] * len(range(0, t, BLOCK))] * heads
+
+
+def _first(counts: Bool[Tensor, "*g n"]) -> Int[Tensor, "*g"]:
+    return counts.to(torch.uint8).argmax(-1)
+
+
+def _ranges(x: Float[Tensor, "g t"]) -> tuple[Tensor, Tensor]:
+    """Return the minimum and the maximum of every block."""
+    whole = F.pad(x[None], (0, -x.shape[1] % BLOCK), mode="replicate")[0]
+    return torch.aminmax(whole.reshape(x.shape[0], -1, BLOCK), dim=2)

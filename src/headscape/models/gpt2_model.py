@@ -15,7 +15,6 @@ from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.encodings import Encoding, LayerInput, Side, title
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
-from headscape.gpt2.edited import edited_hidden
 from headscape.gpt2.generate import stream
 from headscape.gpt2.model_config import ModelConfig
 from headscape.io import atomic
@@ -89,7 +88,7 @@ class GPT2Model(LoadedModel):
         """Yield `losses` for each edit of a layer, counted from 0; earlier layers run once."""
         windows = self._here(windows)
         target = windows[:, 1 + first :]
-        runs = edited_hidden(self.gpt2, windows[:, :-1], layer, edits)
+        runs = self.gpt2.edited_hidden(windows[:, :-1], layer, edits)
         for _ in edits:
             with eval_mode(self.gpt2):
                 losses = losses_in_blocks(next(runs)[:, first:], target, self.gpt2.logits).cpu()

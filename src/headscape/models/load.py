@@ -11,7 +11,7 @@ from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.data.tokenize.published_tokenizer import read_published
 from headscape.data.tokenize.tokenizer import Tokenizer, load_tokenizer
 from headscape.errors import InputError
-from headscape.gpt2 import GPT2, exported_weights, weights
+from headscape.gpt2 import GPT2, weights
 from headscape.io.json_file import read_json
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.loaded import LoadedModel
@@ -63,7 +63,7 @@ def load(
             f"{type(source).__name__}."
         )
     folder = Path(str(source).removeprefix(HUGGING_FACE))
-    if str(source).startswith(HUGGING_FACE) and not exported_weights.is_exported(folder):
+    if str(source).startswith(HUGGING_FACE) and not weights.is_exported(folder):
         return open_published(folder, chosen)
     if (folder / CONFIG).is_file():
         return open_run(folder, step)
@@ -108,8 +108,8 @@ def _open_weights(folder: Path, tokenizer: Tokenizer | None) -> GPT2Model:
         )
     gpt2 = GPT2.from_pretrained(folder).eval()
     about: dict[str, Any] = {"provenance": {"folder": folder.name}}
-    if exported_weights.is_exported(folder):
-        entry = exported_weights.read_entry(folder)
+    if weights.is_exported(folder):
+        entry = weights.read_entry(folder)
         about = entry.about if entry.is_unchanged(folder) else about
     if tokenizer is None:
         tokenizer = _tokenizer_of(folder, gpt2)
@@ -118,20 +118,20 @@ def _open_weights(folder: Path, tokenizer: Tokenizer | None) -> GPT2Model:
 
 def _exported_in_memory(model: Any, tokenizer: Tokenizer | None) -> GPT2Model | None:
     """A copy of a model that transformers opened with our own class; None for other classes."""
-    entry = getattr(getattr(model, "config", None), exported_weights.ENTRY, None)
+    entry = getattr(getattr(model, "config", None), weights.ENTRY, None)
     if not isinstance(entry, dict) or entry.get("layout") != "headscape":
         return None
     name = type(model).__name__
-    found = exported_weights.Exported.from_json(entry, name)
+    found = weights.Exported.from_json(entry, name)
     gpt2 = GPT2(found.model)
-    tensors = exported_weights.ours(found, model.state_dict())
+    tensors = weights.ours(found, model.state_dict())
     gpt2.load_tensors(tensors, source=name)
     return GPT2Model(gpt2.eval(), tokenizer=tokenizer, provenance={"architecture": name})
 
 
 def _tokenizer_of(folder: Path, gpt2: GPT2) -> Tokenizer | None:
-    if (folder / exported_weights.TOKENIZER).is_file():
-        return load_tokenizer(read_json(folder / exported_weights.TOKENIZER))
+    if (folder / weights.TOKENIZER).is_file():
+        return load_tokenizer(read_json(folder / weights.TOKENIZER))
     path = folder / "tokenizer.json"
     if not path.is_file():
         published = (folder / "config.json").is_file() and not weights.is_ours(folder)

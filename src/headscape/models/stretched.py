@@ -21,7 +21,7 @@ from torch import Tensor
 from headscape.data.dataset import Dataset
 from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.encodings import kinds
-from headscape.encodings.layer_schedule import parse
+from headscape.encodings.registry import parse
 from headscape.encodings.rope import RoPE
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from headscape.data.dataset import Dataset, open_dataset
-from headscape.encodings.layer_schedule import parse
+from headscape.encodings.registry import parse
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.models.gpt2_model import GPT2Model

@@ -22,7 +22,7 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
-from headscape.encodings.plugins import load_plugin, loaded_plugins
+from headscape.encodings.registry import load_plugin, loaded_plugins
 from headscape.errors import InputError
 from headscape.io.child_process import end_with_parent, handling, no_semaphores
 from headscape.io.lost_interrupt import repeat_lost_interrupts

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headscape.encodings import kinds, slug, title
-from headscape.encodings.layer_schedule import parse
+from headscape.encodings.registry import parse
 from headscape.errors import InputError
 from headscape.gpt2.model_config import Scale
 

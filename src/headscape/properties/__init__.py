@@ -4,7 +4,6 @@ check("alibi")             a list of results, one per property
 check(MyEncoding)          your own class
 """
 
-from headscape.properties.cases import PROPERTIES
-from headscape.properties.checking import Result, check
+from headscape.properties.cases import PROPERTIES, Result, check
 
 __all__ = ["PROPERTIES", "Result", "check"]

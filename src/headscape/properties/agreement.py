@@ -13,9 +13,8 @@ from headscape.call.positions import Positions
 from headscape.encodings import Encoding
 from headscape.errors import InputError
 from headscape.kernels import attend
-from headscape.kernels.layer import prepare
-from headscape.properties.probe import Factory, draw, randomise, shape
-from headscape.properties.tolerance import require
+from headscape.kernels.assemble import prepare
+from headscape.properties.probe import Factory, draw, randomise, require, shape
 
 FUSED_DIM = 16
 """A head dim that the fused kernels support."""

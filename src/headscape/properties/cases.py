@@ -1,19 +1,36 @@
-"""The table of properties, and the sizes and encodings they are tried on.
+"""The table of properties, and a function that checks all of them on one encoding.
 
-Fields are chosen so that a text of four training lengths exceeds every threshold: buckets, clipped
-distances, FIRE's length, CoPE's table.
+for result in check("my-encoding"): print(result)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import get_args
+
+import torch
 
 from headscape.encodings import ENCODINGS, Encoding, Shape, make
-from headscape.encodings.layer_schedule import parse
+from headscape.encodings.combined import Wrapper
+from headscape.encodings.registry import parse
+from headscape.errors import InputError
+from headscape.io.typecheck import check_values
+from headscape.kernels import attend
 from headscape.properties.agreement import agreement
-from headscape.properties.batching import packing, padding, rows
 from headscape.properties.claims import claims, distant, flags
-from headscape.properties.order import causality, decoding, prefix
-from headscape.properties.probe import TRAINED, Factory
-from headscape.properties.state import learned_only, no_memory, no_side_effects, round_trip
+from headscape.properties.invariants import (
+    causality,
+    decoding,
+    learned_only,
+    no_memory,
+    no_side_effects,
+    packing,
+    padding,
+    prefix,
+    round_trip,
+    rows,
+)
+from headscape.properties.probe import TRAINED, Factory, shape
 
 Property = Callable[[Factory, int, int], None]
 """Called with a factory, a number of heads and a length; raises Violated where it does not hold."""
@@ -38,81 +55,10 @@ PROPERTIES: dict[str, Property] = {
     )
 }
 
-HEADS = (1, 8, 12, 25)
-"""Powers of two and others."""
-LENGTHS = (1, 2, 7, 64, 65, 4 * TRAINED)
-QUICK = {1: LENGTHS, 12: (2, 7, 4 * TRAINED), 25: (1, 7, 65)}
-"""Lengths by number of heads that a quick run tries; a slow run tries every pair."""
+SIZES = ((1, 1), (12, 2), (8, 7), (3, 2 * TRAINED + 5))
+"""Heads and tokens that `check` tries."""
 LONGEST = 10 * TRAINED
 """Rows of the learned table: as many positions as any property uses."""
-
-WRAPPED = (
-    "dape+kerple",
-    "dape+alibi",
-    "dape+rope",
-    "dape+nope",
-    "dapev2+kerple",
-    "dapev2+cable",
-    "dapev2+alibi",
-    "dapev2+rope",
-    "dapev2+fire",
-)
-SHAPED = (
-    "rope:window=5",
-    "alibi:window=9:sink=true",
-    "rope+kerple:window=9:sink=true",
-    "nope:temperature=ssmax:window=11",
-    "nope:temperature=llama4:temperature_start=3",
-    "kerple:softcap=3.0:temperature=inkling:temperature_start=5",
-    "cable:window=6:sink=true",
-    "dapev2+kerple:window=6",
-    "rope:chunk=6",
-    "alibi:chunk=5:sink=true",
-    "nope:temperature=ssmax:chunk=7",
-    "selective-rope:window=5",
-    "path:window=6",
-    "wall:window=6:sink=true",
-    "stick-breaking:window=7:softcap=3.0",
-    "inkling:temperature=inkling:temperature_start=5",
-    "inkling:window=6",
-    "shaw:window=7:sink=true",
-    "grape:gate=path:window=9",
-    "alibi:temperature=ssmax:temperature_on=content",
-)
-"""Encodings with a window, chunk, temperature, softcap or sink."""
-FORMS = (
-    "grape:gate=query",
-    "grape:gate=both",
-    "grape:gate=path",
-    "grape:gate=both:unit_key=false",
-    "grape-m:phase=index",
-    "grape-m:per_head=true:per_head_frequencies=true:scale=2.0",
-    "selective-rope:projection=per-head:gate=pair:bias=true",
-    "selective-rope:skip_conv=true:gate=head",
-    "repo:position_map=linear:per_head=false",
-    "path:gate=true",
-    "path:low_rank=false:convolution=false",
-    "path:convolution_bias=true",
-    "wall:scalar_gate=true",
-    "grid:class_token=true",
-    "deberta:terms=p2c",
-    "transformer-xl:layout=interleaved:clamp=11",
-)
-"""Other forms of an encoding than its default."""
-COMBINED = (
-    "rope+alibi",
-    "rope+fox",
-    "path+fox",
-    "kerple-power+kerple-weight",
-    "t5+cable+rope",
-    "cope+alibi",
-    "pope+kerple",
-    "stick-breaking+alibi",
-    "dapev2+rope+fox",
-)
-"""Several encodings in one layer."""
-SUBJECTS = (*ENCODINGS, *WRAPPED, *SHAPED, *FORMS, *COMBINED)
-
 FIELDS: dict[str, dict[str, object]] = {
     "learned": {"length": LONGEST},
     "t5": {"buckets": 16, "max_distance": 40},
@@ -125,6 +71,89 @@ FIELDS: dict[str, dict[str, object]] = {
     "deberta": {"buckets": 8, "max_distance": 30},
     "inkling": {"rank": 3, "extent": 20},
 }
+"""Fields with which a text of four training lengths exceeds every threshold: buckets, clipped
+distances, FIRE's length, CoPE's table."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Whether an encoding has a property."""
+
+    property: str
+    passed: bool
+    detail: str
+    """What the property says or, where it fails, at which size and how."""
+
+    def __str__(self) -> str:
+        return f"{'passed' if self.passed else 'FAILED'}  {self.property}: {self.detail}"
+
+
+def check(
+    encoding: str | type[Encoding],
+    *,
+    properties: Sequence[str] | None = None,
+    sizes: Sequence[tuple[int, int]] = SIZES,
+    **fields: object,
+) -> list[Result]:
+    """Return one result per property for an encoding, given by name or as a class.
+
+    `fields` are fields of its config; `sizes` are pairs of heads and tokens. A wrapper is checked
+    around Kerple, and every path of attention is compared with the reference.
+    """
+    made = _factory(encoding, fields)
+    chosen = list(PROPERTIES) if properties is None else list(properties)
+    for name in chosen:
+        if name not in PROPERTIES:
+            raise InputError(f"unknown property {name!r}: there are {', '.join(PROPERTIES)}.")
+    try:
+        made(shape(sizes[0][0]))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{encoding!r} cannot be built: {error!r}.") from error
+    return [_result(name, made, sizes) for name in chosen]
+
+
+def _factory(encoding: str | type[Encoding], fields: dict[str, object]) -> Factory:
+    if isinstance(encoding, str):
+        return factory(encoding, **fields)
+    if not (isinstance(encoding, type) and issubclass(encoding, Encoding)):
+        raise InputError(f"check takes the name or the class of an encoding, got {encoding!r}.")
+    for name, kind in ENCODINGS.items():
+        if kind is encoding:
+            return factory(name, **fields)
+
+    def build(shape: Shape) -> Encoding:
+        config = encoding.config_type(**check_values(encoding.config_type, fields))
+        if issubclass(encoding, Wrapper):
+            return encoding(shape, config, factory("kerple")(shape))
+        return encoding(shape, config)
+
+    return build
+
+
+def _result(name: str, made: Factory, sizes: Sequence[tuple[int, int]]) -> Result:
+    summary = (PROPERTIES[name].__doc__ or "").partition("\n")[0]
+    for heads, length in sizes:
+        for run in _runs(name):
+            try:
+                run(made, heads, length)
+            except Exception as error:  # noqa: BLE001 - any error of the encoding is a failure
+                found = str(error) if isinstance(error, AssertionError) else f"it raises {error!r}"
+                where = f"with {heads} heads and {length} tokens"
+                return Result(name, passed=False, detail=f"{where}, {found.rstrip('.')}.")
+    return Result(name, passed=True, detail=summary)
+
+
+def _runs(name: str) -> list[Callable[[Factory, int, int], None]]:
+    """Return the calls that a property makes per size: for agreement, every path and dtype."""
+    if name != "agreement":
+        return [PROPERTIES[name]]
+    return [
+        partial(agreement, path=path, dtype=dtype)
+        for path in get_args(attend.Path)
+        for dtype in (torch.float64, torch.float32)
+    ]
 
 
 def factory(name: str, **fields: object) -> Factory:

@@ -11,19 +11,20 @@ from headscape.call.mixing import Rows
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, LayerContext, LayerInput, QueriesAndKeys, Side
 from headscape.errors import InputError
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.properties.probe import (
     HEAD_DIM,
     TRAINED,
     Factory,
+    close,
     draw,
     model,
     observe,
     randomise,
+    require,
     shape,
     tokens,
 )
-from headscape.properties.tolerance import close, require
 
 FAR = 2**17
 """Positions that no table is likely to have been written for."""

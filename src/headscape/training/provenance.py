@@ -19,7 +19,7 @@ from typing import Literal
 
 import torch
 
-from headscape.encodings.plugins import defining_files
+from headscape.encodings.registry import defining_files
 from headscape.errors import InputError
 from headscape.io import atomic
 from headscape.io.json_file import parse_json

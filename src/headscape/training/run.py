@@ -18,7 +18,7 @@ from typing import Any
 
 from headscape.data.dataset import Dataset, open_dataset
 from headscape.data.tokenize.tokenizer import Tokenizer, load_tokenizer
-from headscape.encodings.names import UnknownEncodingError
+from headscape.encodings.registry import UnknownEncodingError
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
 from headscape.io.json_file import read_json

@@ -17,24 +17,48 @@ never sees it. Positions are cheapest in consecutive stretches.
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from headscape.call import definition
 from headscape.call.bias import Bias, Pairwise, Perceptron, RelativeCurves, Slope, Toeplitz
 from headscape.call.definition import AttentionCall
 from headscape.call.mixing import KeyConvolution, Mixing, PairPerceptron, Product
-from headscape.call.positions import Positions
+from headscape.call.positions import Positions, Visible
 from headscape.call.weighting import Sticks, Weighting
+from headscape.encodings import build
+from headscape.kernels.assemble import prepare
 from headscape.kernels.native import library
-from headscape.kernels.native.fold import fold
-from headscape.kernels.native.ops import MARGIN, REACH, TYPES, attention, contiguous
+from headscape.kernels.native.ops import (
+    FOLD,
+    MARGIN,
+    MOST_DIM,
+    REACH,
+    TYPES,
+    Settings,
+    attention,
+    contiguous,
+)
 
 _FOUND = library.load()
 _MISSING = _FOUND if isinstance(_FOUND, str) else None
 MOST_TAPS = 33
-MOST_DIM = 256
 FAR = 1e30
 """Knot of a unit without a slope: beyond every input."""
+SELF_CHECK = (
+    "nope",
+    "alibi",
+    "cable",
+    "fire",
+    "kerple-weight",
+    "stick-breaking",
+    "dape+kerple",
+    "dapev2+kerple",
+)
+"""One encoding for every kind of bias, mixing and weights that the kernels have code for."""
+TOLERANCE = 1e-4
+"""Largest allowed error, relative to the largest output or gradient."""
 
 
 def available() -> str | None:
@@ -110,13 +134,15 @@ def _refuses_beside_mixing(inputs: AttentionCall) -> str | None:
     return None
 
 
-def attend(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
-    """Attention of rotated q and k over v."""
-    return run(inputs)[0].to(inputs.q.dtype)
+def run(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
+    """Return the attention of rotated q and k over v."""
+    return run_with_lse(inputs)[0].to(inputs.q.dtype)
 
 
-def run(inputs: AttentionCall) -> tuple[Float[Tensor, "b h t ev"], Float[Tensor, "b h t"]]:
-    """Attention, and the logarithm of every softmax's denominator."""
+def run_with_lse(
+    inputs: AttentionCall,
+) -> tuple[Float[Tensor, "b h t ev"], Float[Tensor, "b h t"]]:
+    """Return attention, and the logarithm of every softmax's denominator."""
     given = arguments(inputs)
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in given[4])
     out, lse = attention(*given, learns)
@@ -124,7 +150,7 @@ def run(inputs: AttentionCall) -> tuple[Float[Tensor, "b h t ev"], Float[Tensor,
 
 
 def arguments(inputs: AttentionCall) -> tuple[Any, ...]:
-    """What the operator of ops.py takes, up to `learns`."""
+    """Return what the operator of ops.py takes, up to `learns`."""
     q, k, v, bias, visible = inputs.q, inputs.k, inputs.v, inputs.bias, inputs.visible
     factor = inputs.mixing.table if isinstance(inputs.mixing, Product) else None
     kind, tensors, low = _values(factor or bias, inputs.positions, visible.causal)
@@ -143,9 +169,12 @@ def arguments(inputs: AttentionCall) -> tuple[Any, ...]:
     if isinstance(bias, RelativeCurves):
         _, most = inputs.positions.bounds
         at += [bias.columns(torch.arange(low, max(most, low + REACH) + REACH + 1))[None]]
+    settings = Settings(
+        visible.causal, inputs.scale, low, visible.window or 0, inputs.softcap or 0.0,
+        *_sticks(inputs.weighting),
+    )  # fmt: skip
     return (
-        q, k, v, at, [*tensors, *mixers], kind, mixing, _sticks(inputs.weighting), low,
-        visible.causal, inputs.scale, visible.window or 0, inputs.softcap or 0.0, temperature,
+        q, k, v, at, [*tensors, *mixers], kind, mixing, [float(x) for x in settings], temperature,
         None if sink is None else sink.float(),
     )  # fmt: skip
 
@@ -172,13 +201,12 @@ def _mixer(mixing: Mixing | None) -> tuple[str, list[Tensor]]:
     return name, [x.float() for x in (weights[0], mixing.in_bias, weights[1], mixing.out_bias)]
 
 
-def _sticks(weighting: Weighting | None) -> str:
-    """Return the argument `sticks` of ops.py; empty if the weights are a softmax."""
+def _sticks(weighting: Weighting | None) -> tuple[bool, ...]:
+    """Return the last three fields of `Settings`; none if the weights are a softmax."""
     if weighting is None:
-        return ""
+        return ()
     assert isinstance(weighting, Sticks)
-    parts = {"sticks": True, "own": weighting.takes_own, "rest": weighting.keeps_rest}
-    return " ".join(name for name, holds in parts.items() if holds)
+    return True, weighting.takes_own, weighting.keeps_rest
 
 
 def _values(
@@ -231,3 +259,62 @@ def pieces(mlp: Perceptron) -> tuple[Tensor, Tensor, Tensor]:
     slopes = out @ (active * w[:, None])
     offsets = out @ (active * b[:, None]) + mlp.out_bias.double()[:, None]
     return slopes.float(), offsets.float(), knots.float()
+
+
+def fold(
+    table: Float[Tensor, "h n"],
+    low: int,
+    weight: Float[Tensor, "m h k"],
+    in_bias: Float[Tensor, " m"],
+    *,
+    causal: bool,
+) -> Float[Tensor, "k1 m n1"]:
+    """Return what a bias by distance adds to the hidden maps of DAPE and DAPEv2, by distance.
+
+    The first convolution is linear in X = [A ; B], and B depends on the distance d = i - j alone:
+
+        conv1(X) = conv1_A(A) + fold[0, :, d]      fold[1 + t] = W_B[:, :, t] B[d + p - t]
+                                                   fold[0]     = in_bias + the sum over all taps t
+
+    with p = taps // 2 and B = 0 where it is hidden. That is half of conv1 and of its gradients,
+    done once instead of for every pair of tokens. Where a tap falls outside the keys of a sequence,
+    the kernel subtracts fold[1 + t]. Autograd carries the gradient of the table on to bias and
+    weights. The table is for distances from low - FOLD on; `low` is that in column 0 of `table`.
+    """
+    taps = weight.shape[2]
+    if causal:
+        table = table * (torch.arange(low, low + table.shape[1]) >= 0)
+    reach = FOLD + taps // 2
+    shares = torch.einsum("mhk,hn->kmn", weight, F.pad(table, (reach, reach)))
+    length = table.shape[1] + 2 * FOLD
+    shifted = torch.stack([x[:, taps - 1 - t :][:, :length] for t, x in enumerate(shares)])
+    return torch.cat([(in_bias[:, None] + shifted.sum(0))[None], shifted])
+
+
+def largest_error() -> float:
+    """Return the largest relative error of outputs and of the gradients of q, k and v.
+
+    The kernels are compared with the definition on small random inputs: a library that was built
+    elsewhere shows whether it works on this machine.
+    """
+    heads, length, dim = 4, 70, 16
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    q, k, v = (random(1, heads, length, dim).requires_grad_() for _ in range(3))
+    upstream, x = random(1, heads, length, dim), random(1, length, heads * dim)
+    positions = Positions.span(length)
+    worst = 0.0
+    for name in SELF_CHECK:
+        encoding = build(name, heads=heads, head_dim=dim, width=heads * dim, train_length=length)
+        inputs = prepare(encoding, q, k, v, x, positions, visible=Visible(), scale=None)
+        found, expected = (
+            [out, *torch.autograd.grad(out, (q, k, v), upstream, retain_graph=True)]
+            for out in (run(inputs), definition.run(inputs))
+        )
+        for ours, exact in zip(found, expected, strict=True):
+            error = (ours - exact).detach().abs().max() / exact.detach().abs().max()
+            worst = max(worst, error.item())
+    return worst

@@ -50,7 +50,7 @@ inline int64_t cell_of(const Cells &c, int64_t at) {
 }
 
 // Adds a tile's tallies, one per query, to the cells of its queries and key cell `b`.
-inline void settle_cells(const Pair &pair, const Cells &c, int64_t b, const Tally *tallies) {
+inline void add_to_cells(const Pair &pair, const Cells &c, int64_t b, const Tally *tallies) {
     int64_t from = pair.q.start, end = from + pair.q.count;
     for (int64_t a = cell_of(c, from); a < c.cells && c.edges[a] < end; a++)
         for (int q = 0; q < kQuantities; q++) {
@@ -70,8 +70,8 @@ inline void settle_cells(const Pair &pair, const Cells &c, int64_t b, const Tall
 
 // One pair of tiles; s holds the scores without what `bias` adds, `content` those before rotation.
 // weight(i, j, final) returns the weights of key j for queries i ... i + W - 1.
-template <class Bias, class Bend, class Weight>
-inline void tally(const Pair &pair, const Cells &cells, Bias &bias, const Bend &bend, const float *s,
+template <class Bias, class Transform, class Weight>
+inline void tally(const Pair &pair, const Cells &cells, Bias &bias, const Transform &transform, const float *s,
                   const float *content, int64_t ld, const Weight &weight, Tally *tallies) {
     bias.enter(pair);
     Band band = pair.band();
@@ -81,11 +81,11 @@ inline void tally(const Pair &pair, const Cells &cells, Bias &bias, const Bend &
         for (int64_t i = 0; i < pair.q.count; i += W) {
             Seen seen(pair, i);
             auto c = bias.column(i);
-            auto bent = bend.column(i);
+            auto column = transform.column(i);
             Lane found[kQuantities];
             auto visit = [&](int64_t j, auto add) {
                 V plain = load(content + j * ld + i), added = bias.value(c, j);
-                V final = bent.bend(joined<Bias>(load(s + j * ld + i), added));
+                V final = column.apply(joined<Bias>(load(s + j * ld + i), added));
                 add(found[0], plain);
                 add(found[1], cells.additive ? added : final - plain);
                 add(found[2], final);
@@ -101,12 +101,12 @@ inline void tally(const Pair &pair, const Cells &cells, Bias &bias, const Bend &
             }
             for (int q = 0; q < kQuantities; q++) found[q].put(tallies[q], i);
         }
-        settle_cells(pair, cells, b, tallies);
+        add_to_cells(pair, cells, b, tallies);
     }
 }
 
 // The weights of a softmax whose denominators are known.
-struct Softened {
+struct SoftmaxWeights {
     const float *lse;
     V operator()(int64_t i, int64_t, V final) const { return exponential(final - load(lse + i)); }
 };
@@ -116,76 +116,81 @@ inline int64_t cells_floats(const Problem &p) {
            (2 * p.head_dim + 1) * kQueryTile + RelativeCurves::floats(p);
 }
 
+// The set-up of one query tile of one head: its scratch, and its queries transposed.
+struct CellTile {
+    const Problem &p;
+    const Cells &cells;
+    const Tile &q;
+    int64_t e, padded, at;
+    Tally *tallies;
+    float *s, *content, *turned, *raw;
+
+    CellTile(const Problem &problem, const Cells &c, int64_t head, const Tile &q_, Room &room)
+        : p(problem), cells(c), q(q_), e(p.head_dim), padded(rounded_up(q.count, W)),
+          at(head * p.queries + q.start) {
+        tallies = (Tally *)room.take(kQuantities * (sizeof(Tally) / sizeof(float)));
+        s = room.take(kScores) + W, content = room.take(kScores) + W;
+        turned = room.take(e * kQueryTile), raw = room.take(e * kQueryTile);
+        transpose((const float *)p.q + at * e, q.count, e, padded, (float)p.scale, turned, kQueryTile);
+        if (cells.raw_q)
+            transpose(cells.raw_q + at * e, q.count, e, padded, (float)p.scale, raw, kQueryTile);
+    }
+    // Writes the scores of a key tile to `s` and, if there are any, those before rotation to `content`.
+    void score(const Pair &pair) const {
+        int64_t from = (pair.of_keys() * p.keys + pair.k.start) * e, count = pair.k.count;
+        Band band = pair.band();
+        along_queries(count, padded, e, (const float *)p.k + from, e, turned, kQueryTile, s, kLd, band);
+        if (cells.raw_q)
+            along_queries(count, padded, e, cells.raw_k + from, e, raw, kQueryTile, content, kLd, band);
+    }
+};
+
 // One query tile of one head.
-template <class Bias, class Bend>
+template <class Bias, class Transform>
 inline void cells_tile(const Problem &p, const Cells &cells, const Plan &plan, int64_t head,
                        const Tile &q, float *scratch, float *bias_scratch) {
-    int64_t e = p.head_dim, padded = rounded_up(q.count, W), at = head * p.queries + q.start;
     Room room{scratch};
-    Tally *tallies = (Tally *)room.take(kQuantities * (sizeof(Tally) / sizeof(float)));
-    float *s = room.take(kScores) + W, *content = room.take(kScores) + W;
-    float *turned = room.take(e * kQueryTile), *raw = room.take(e * kQueryTile);
+    CellTile tile(p, cells, head, q, room);
     float *lse = room.take(kQueryTile);
-    RelativeCurves sheared(p, 0, head, q, padded, reach_of(p, plan, 0, q), room, false);
-    transpose((const float *)p.q + at * e, q.count, e, padded, (float)p.scale, turned, kQueryTile);
-    if (cells.raw_q)
-        transpose(cells.raw_q + at * e, q.count, e, padded, (float)p.scale, raw, kQueryTile);
-    for (int64_t i = 0; i < padded; i++) lse[i] = i < q.count ? p.lse[at + i] : -kHidden;
+    RelativeCurves sheared(p, 0, head, q, tile.padded, reach_of(p, plan, 0, q), room, false);
+    for (int64_t i = 0; i < tile.padded; i++) lse[i] = i < q.count ? p.lse[tile.at + i] : -kHidden;
     Bias bias(p, bias_scratch);
-    Bend bend(p, 0, head, q);
+    Transform transform(p, 0, head, q);
     for (int64_t t = plan.k_begin[0]; t < plan.k_begin[1]; t++) {
         const Tile &k = plan.k[t];
         if (!sees(p, q, k)) continue;
         Pair pair{p, 0, head, 0, q, k};
-        int64_t from = (pair.of_keys() * p.keys + k.start) * e;
-        Band band = pair.band();
-        along_queries(k.count, padded, e, (const float *)p.k + from, e, turned, kQueryTile, s, kLd,
-                      band);
-        if (cells.raw_q)
-            along_queries(k.count, padded, e, cells.raw_k + from, e, raw, kQueryTile, content, kLd,
-                          band);
-        else if (p.r)
-            memcpy(content - W, s - W, kScores * sizeof(float));
-        sheared.add(pair, padded, s);
-        tally(pair, cells, bias, bend, s, cells.raw_q || p.r ? content : s, kLd, Softened{lse},
-              tallies);
+        tile.score(pair);
+        if (!cells.raw_q && p.r) memcpy(tile.content - W, tile.s - W, kScores * sizeof(float));
+        sheared.add(pair, tile.padded, tile.s);
+        tally(pair, cells, bias, transform, tile.s, cells.raw_q || p.r ? tile.content : tile.s, kLd,
+              SoftmaxWeights{lse}, tile.tallies);
     }
 }
 
 // One query tile of one head whose weights break a stick; p.lse is what is left.
-template <class Bend>
+template <class Transform>
 inline void sticks_cells_tile(const Problem &p, const Cells &cells, const Plan &plan, int64_t head,
                               const Tile &q, float *scratch) {
-    int64_t e = p.head_dim, padded = rounded_up(q.count, W), at = head * p.queries + q.start;
     Room room{scratch};
-    Tally *tallies = (Tally *)room.take(kQuantities * (sizeof(Tally) / sizeof(float)));
-    float *s = room.take(kScores) + W, *content = room.take(kScores) + W;
+    CellTile tile(p, cells, head, q, room);
     float *weights = room.take(kScores) + W;
-    float *turned = room.take(e * kQueryTile), *raw = room.take(e * kQueryTile);
-    transpose((const float *)p.q + at * e, q.count, e, padded, (float)p.scale, turned, kQueryTile);
-    if (cells.raw_q)
-        transpose(cells.raw_q + at * e, q.count, e, padded, (float)p.scale, raw, kQueryTile);
     None none(p, nullptr);
-    Bend bend(p, 0, head, q);
+    Transform transform(p, 0, head, q);
     Sticks sticks(p, plan, 0, head, q);
     for (int64_t t = plan.k_begin[1] - 1; t >= plan.k_begin[0]; t--) {
         const Tile &k = plan.k[t];
         if (!sees(p, q, k)) continue;
         Pair pair{p, 0, head, 0, q, k};
-        int64_t from = (pair.of_keys() * p.keys + k.start) * e;
-        Band band = pair.band();
-        along_queries(k.count, padded, e, (const float *)p.k + from, e, turned, kQueryTile, s, kLd,
-                      band);
-        if (cells.raw_q)
-            along_queries(k.count, padded, e, cells.raw_k + from, e, raw, kQueryTile, content, kLd,
-                          band);
-        memcpy(weights - W, s - W, kScores * sizeof(float));
-        sticks.weigh(pair, bend, weights);
+        tile.score(pair);
+        memcpy(weights - W, tile.s - W, kScores * sizeof(float));
+        sticks.weigh(pair, transform, weights);
         for (int64_t i = 0; p.keeps_rest && i < q.count; i++)
             if (sticks.own[i] >= k.start && sticks.own[i] < k.start + k.count)
-                weights[(sticks.own[i] - k.start) * kLd + i] += p.lse[at + i];
+                weights[(sticks.own[i] - k.start) * kLd + i] += p.lse[tile.at + i];
         auto weight = [&](int64_t i, int64_t j, V) { return load(weights + j * kLd + i); };
-        tally(pair, cells, none, bend, s, cells.raw_q ? content : s, kLd, weight, tallies);
+        tally(pair, cells, none, transform, tile.s, cells.raw_q ? tile.content : tile.s, kLd, weight,
+              tile.tallies);
     }
 }
 
@@ -216,7 +221,7 @@ inline void mixed_cells_tile(const Problem &p, const Cells &cells, const Plan &p
     }
     Bias bias(p, bias_scratch);
     None none(p, nullptr);
-    Straight straight(p, 0, 0, q);
+    Unchanged unchanged(p, 0, 0, q);
     for (int64_t t = plan.k_begin[0]; t < plan.k_begin[1]; t++) {
         if (!sees(p, q, plan.k[t])) continue;
         Tile k = seen_part(p, q, plan.k[t]);
@@ -229,11 +234,11 @@ inline void mixed_cells_tile(const Problem &p, const Cells &cells, const Plan &p
                               raw + h * e * kRow, kRow, maps.spare, kMapLd, pair.band());
                 content = maps.spare;
             }
-            Softened weight{lse + h * kRow};
+            SoftmaxWeights weight{lse + h * kRow};
             if (p.adds_bias)
-                tally(pair, cells, bias, straight, s, content, kMapLd, weight, tallies);
+                tally(pair, cells, bias, unchanged, s, content, kMapLd, weight, tallies);
             else
-                tally(pair, cells, none, straight, s, content, kMapLd, weight, tallies);
+                tally(pair, cells, none, unchanged, s, content, kMapLd, weight, tallies);
         }
     }
 }

@@ -1,4 +1,4 @@
-// The two entry points of one instruction set: scratch memory, threads, choice of bias.
+// The entry points of one instruction set: scratch memory, threads, choice of bias.
 #pragma once
 
 #if defined(_OPENMP)
@@ -7,7 +7,6 @@
 
 #include "cells.hpp"
 #include "decode.hpp"
-#include "unmixing.hpp"
 
 namespace headscape {
 namespace HEADSCAPE_ISA {
@@ -35,163 +34,98 @@ struct Scratch {
     Scratch &operator=(const Scratch &) = delete;
 };
 
-inline bool bends(const Problem &p) { return p.temperature || p.softcap > 0; }
+// run(u, scratch) for all units of work u, on all threads; 1 if there is no memory.
+template <class Run>
+inline int in_parallel(const Problem &p, int64_t units, int64_t floats, const Run &run) {
+    Scratch scratch(p.threads, floats);
+    if (!scratch.all) return 1;
+#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
+    for (int64_t u = 0; u < units; u++) run(u, scratch.all + thread_index() * scratch.each);
+    return 0;
+}
+
+// A type as an argument of a generic lambda.
+template <class T>
+struct Of {
+    using type = T;
+};
+
+// run(Of<what acts on scores after the bias>).
+template <class Run>
+inline int by_transform(const Problem &p, const Run &run) {
+    return p.temperature || p.softcap > 0 ? run(Of<ScoreTransform>{}) : run(Of<Unchanged>{});
+}
 
 template <class Bias>
-inline int run_mixed_forward(const Problem &p, const Plan &plan, int64_t bias_floats) {
-    int64_t own = Maps::floats(p) + p.heads * kRow * (p.head_dim + 3);
-    Scratch scratch(p.threads, own + bias_floats);
-    if (!scratch.all) return 1;
-    int64_t tiles = plan.q_begin[p.batch];
-#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
-    for (int64_t u = 0; u < tiles; u++) {
-        float *mine = scratch.all + thread_index() * scratch.each;
+constexpr bool kLearnable = true;
+template <>
+constexpr bool kLearnable<None> = false;
+
+// run(Of<bias>, floats that it needs per thread).
+template <class Run>
+inline int by_bias(const Problem &p, const Run &run) {
+    if (p.kind == kFactor) return run(Of<Factor>{}, 0);
+    if (p.kind == kToeplitz) return run(Of<Toeplitz>{}, 0);
+    if (p.kind == kSlope) return run(Of<Slope>{}, 0);
+    if (p.kind == kPieces) return run(Of<Pieces>{}, 2 * p.pieces * W);
+    return run(Of<None>{}, 0);
+}
+
+template <class Bias>
+inline int mixed_forward(const Problem &p, const Plan &plan, int64_t bias_floats) {
+    int64_t own = Maps::floats(p) + p.heads * kRow * (p.head_dim + 3), tiles = plan.q_begin[p.batch];
+    return in_parallel(p, tiles, own + bias_floats, [&](int64_t u, float *mine) {
         int64_t t = tiles - 1 - u, row = 0;
         while (plan.q_begin[row + 1] <= t) row++;
         mixed_forward_tile<Bias>(p, plan, row, plan.q[t], mine, mine + own);
-    }
-    return 0;
-}
-
-template <class Bias, bool kLearns>
-inline int run_mixed_backward(const Problem &p, const Plan &plan, int64_t bias_floats) {
-    int64_t own = Maps::floats(p) + 2 * p.heads * kRow * (p.head_dim + 1);
-    Scratch scratch(p.threads, own + bias_floats);
-    if (!scratch.all) return 1;
-#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
-    for (int64_t u = 0; u < p.batch * p.parts; u++) {
-        float *mine = scratch.all + thread_index() * scratch.each;
-        mixed_backward_part<Bias, kLearns>(p, plan, u % p.batch, u / p.batch, mine, mine + own);
-    }
-    return 0;
-}
-
-template <class Bias, class Bend>
-inline int run_bent_forward(const Problem &p, const Plan &plan, int64_t bias_floats) {
-    int64_t own = forward_floats(p);
-    Scratch scratch(p.threads, own + bias_floats);
-    if (!scratch.all) return 1;
-#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
-    for (int64_t u = 0; u < plan.unit_count; u++) {
-        float *mine = scratch.all + thread_index() * scratch.each;
-        forward_tile<Bias, Bend>(p, plan, plan.units[u], mine, mine + own);
-    }
-    return 0;
-}
-
-template <class Bias>
-inline int run_forward(const Problem &p, const Plan &plan, int64_t bias_floats) {
-    if constexpr (!kMultiplies<Bias>)
-        if (p.hidden) return run_mixed_forward<Bias>(p, plan, bias_floats);
-    return bends(p) ? run_bent_forward<Bias, Bent>(p, plan, bias_floats)
-                    : run_bent_forward<Bias, Straight>(p, plan, bias_floats);
-}
-
-template <class Bias, bool kLearns, class Bend>
-inline int run_bent_backward(const Problem &p, const Plan &plan, int64_t bias_floats) {
-    int64_t own = backward_floats(p);
-    Scratch scratch(p.threads, own + bias_floats);
-    if (!scratch.all) return 1;
-    int64_t heads = p.batch * p.key_heads;
-#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
-    for (int64_t u = 0; u < heads * p.parts; u++) {
-        float *mine = scratch.all + thread_index() * scratch.each;
-        backward_part<Bias, kLearns, Bend>(p, plan, u % heads / p.key_heads, u % p.key_heads,
-                                           u / heads, mine, mine + own);
-    }
-    return 0;
-}
-
-template <class Bias, bool kLearns>
-inline int run_backward(const Problem &p, const Plan &plan, int64_t bias_floats) {
-    if constexpr (!kMultiplies<Bias>)
-        if (p.hidden) return run_mixed_backward<Bias, kLearns>(p, plan, bias_floats);
-    return bends(p) ? run_bent_backward<Bias, kLearns, Bent>(p, plan, bias_floats)
-                    : run_bent_backward<Bias, kLearns, Straight>(p, plan, bias_floats);
-}
-
-template <class Bend>
-inline int run_sticks_forward(const Problem &p, const Plan &plan) {
-    Scratch scratch(p.threads, sticks_forward_floats(p));
-    if (!scratch.all) return 1;
-#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
-    for (int64_t u = 0; u < plan.unit_count; u++)
-        sticks_forward_tile<Bend>(p, plan, plan.units[u],
-                                  scratch.all + thread_index() * scratch.each);
-    return 0;
-}
-
-template <class Bend>
-inline int run_sticks_backward(const Problem &p, const Plan &plan) {
-    Scratch scratch(p.threads, sticks_backward_floats(p, plan));
-    if (!scratch.all) return 1;
-    int64_t heads = p.batch * p.key_heads;
-#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
-    for (int64_t u = 0; u < heads * p.parts; u++)
-        sticks_backward_part<Bend>(p, plan, u % heads / p.key_heads, u % p.key_heads, u / heads,
-                                   scratch.all + thread_index() * scratch.each);
-    return 0;
+    });
 }
 
 int forward(const Problem &p, const Plan &plan) {
-    if (p.sticks)
-        return bends(p) ? run_sticks_forward<Bent>(p, plan) : run_sticks_forward<Straight>(p, plan);
-    if (p.kind == kFactor) return run_forward<Factor>(p, plan, 0);
-    if (p.kind == kToeplitz) return run_forward<Toeplitz>(p, plan, 0);
-    if (p.kind == kSlope) return run_forward<Slope>(p, plan, 0);
-    if (p.kind == kPieces) return run_forward<Pieces>(p, plan, 2 * p.pieces * W);
-    return run_forward<None>(p, plan, 0);
+    return by_transform(p, [&](auto shape) {
+        using Transform = typename decltype(shape)::type;
+        if (p.sticks)
+            return in_parallel(p, plan.unit_count, sticks_forward_floats(p),
+                               [&](int64_t u, float *mine) {
+                                   sticks_forward_tile<Transform>(p, plan, plan.units[u], mine);
+                               });
+        return by_bias(p, [&](auto kind, int64_t bias_floats) {
+            using Bias = typename decltype(kind)::type;
+            if constexpr (!kMultiplies<Bias>)
+                if (p.hidden) return mixed_forward<Bias>(p, plan, bias_floats);
+            int64_t own = forward_floats(p);
+            return in_parallel(p, plan.unit_count, own + bias_floats, [&](int64_t u, float *mine) {
+                forward_tile<Bias, Transform>(p, plan, plan.units[u], mine, mine + own);
+            });
+        });
+    });
 }
 
 // A unit of work is whole cells of queries, at least a tile of them: first and last query tile.
-template <class Bias>
-inline int run_cells(const Problem &p, const Cells &c, const Plan &plan, int64_t bias_floats) {
-    int64_t own = p.hidden ? mixed_cells_floats(p) : cells_floats(p);
-    Scratch scratch(p.threads, own + bias_floats);
-    if (!scratch.all) return 1;
-    int64_t heads = p.hidden ? 1 : p.heads;
-#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
-    for (int64_t u = 0; u < plan.unit_count * heads; u++) {
-        float *mine = scratch.all + thread_index() * scratch.each;
-        const Unit &unit = plan.units[u / heads];
-        for (int64_t t = unit.head; t < unit.tile; t++) {
-            if constexpr (!kMultiplies<Bias>)
-                if (p.hidden) {
-                    mixed_cells_tile<Bias>(p, c, plan, plan.q[t], mine, mine + own);
-                    continue;
-                }
-            if (bends(p))
-                cells_tile<Bias, Bent>(p, c, plan, u % heads, plan.q[t], mine, mine + own);
-            else
-                cells_tile<Bias, Straight>(p, c, plan, u % heads, plan.q[t], mine, mine + own);
-        }
-    }
-    return 0;
-}
-
-template <class Bend>
-inline int run_sticks_cells(const Problem &p, const Cells &c, const Plan &plan) {
-    Scratch scratch(p.threads, cells_floats(p));
-    if (!scratch.all) return 1;
-#pragma omp parallel for num_threads(p.threads) schedule(dynamic, 1)
-    for (int64_t u = 0; u < plan.unit_count * p.heads; u++) {
-        const Unit &unit = plan.units[u / p.heads];
-        for (int64_t t = unit.head; t < unit.tile; t++)
-            sticks_cells_tile<Bend>(p, c, plan, u % p.heads, plan.q[t],
-                                    scratch.all + thread_index() * scratch.each);
-    }
-    return 0;
-}
-
 int cells(const Problem &p, const Cells &c, const Plan &plan) {
-    if (p.sticks)
-        return bends(p) ? run_sticks_cells<Bent>(p, c, plan)
-                        : run_sticks_cells<Straight>(p, c, plan);
-    if (p.kind == kFactor) return run_cells<Factor>(p, c, plan, 0);
-    if (p.kind == kToeplitz) return run_cells<Toeplitz>(p, c, plan, 0);
-    if (p.kind == kSlope) return run_cells<Slope>(p, c, plan, 0);
-    if (p.kind == kPieces) return run_cells<Pieces>(p, c, plan, 2 * p.pieces * W);
-    return run_cells<None>(p, c, plan, 0);
+    int64_t heads = p.hidden ? 1 : p.heads, own = p.hidden ? mixed_cells_floats(p) : cells_floats(p);
+    // run(head, query tile, scratch) for all units.
+    auto over = [&](int64_t floats, auto run) {
+        return in_parallel(p, plan.unit_count * heads, floats, [&](int64_t u, float *mine) {
+            const Unit &unit = plan.units[u / heads];
+            for (int64_t t = unit.head; t < unit.tile; t++) run(u % heads, plan.q[t], mine);
+        });
+    };
+    return by_transform(p, [&](auto shape) {
+        using Transform = typename decltype(shape)::type;
+        if (p.sticks)
+            return over(own, [&](int64_t head, const Tile &q, float *mine) {
+                sticks_cells_tile<Transform>(p, c, plan, head, q, mine);
+            });
+        return by_bias(p, [&](auto kind, int64_t bias_floats) {
+            using Bias = typename decltype(kind)::type;
+            return over(own + bias_floats, [&](int64_t head, const Tile &q, float *mine) {
+                if constexpr (!kMultiplies<Bias>)
+                    if (p.hidden) return mixed_cells_tile<Bias>(p, c, plan, q, mine, mine + own);
+                cells_tile<Bias, Transform>(p, c, plan, head, q, mine, mine + own);
+            });
+        });
+    });
 }
 
 int decode(const Decode &p) {
@@ -220,20 +154,50 @@ int decode(const Decode &p) {
     return 0;
 }
 
+// A unit of work is a part of the query tiles that share a head of keys.
+template <class Bias, bool kLearns>
+inline int biased_backward(const Problem &p, const Plan &plan, int64_t bias_floats) {
+    if constexpr (!kMultiplies<Bias>)
+        if (p.hidden) {
+            int64_t own = Maps::floats(p) + 2 * p.heads * kRow * (p.head_dim + 1);
+            return in_parallel(p, p.batch * p.parts, own + bias_floats, [&](int64_t u, float *mine) {
+                mixed_backward_part<Bias, kLearns>(p, plan, u % p.batch, u / p.batch, mine, mine + own);
+            });
+        }
+    return by_transform(p, [&](auto shape) {
+        using Transform = typename decltype(shape)::type;
+        int64_t own = backward_floats(p), heads = p.batch * p.key_heads;
+        return in_parallel(p, heads * p.parts, own + bias_floats, [&](int64_t u, float *mine) {
+            backward_part<Bias, kLearns, Transform>(p, plan, u % heads / p.key_heads,
+                                                    u % p.key_heads, u / heads, mine, mine + own);
+        });
+    });
+}
+
 int backward(const Problem &p, const Plan &plan) {
-    int64_t pieces = 2 * p.pieces * W + kScores;
+    int64_t heads = p.batch * p.key_heads;
     bool learns = p.d_table || p.d_weight || p.d_row || p.d_col || p.d_slopes;
     if (p.sticks)
-        return bends(p) ? run_sticks_backward<Bent>(p, plan)
-                        : run_sticks_backward<Straight>(p, plan);
-    if (p.kind == kFactor) return run_backward<Factor, true>(p, plan, kScores);
-    if (p.kind == kToeplitz && learns) return run_backward<Toeplitz, true>(p, plan, 0);
-    if (p.kind == kToeplitz) return run_backward<Toeplitz, false>(p, plan, 0);
-    if (p.kind == kSlope && learns) return run_backward<Slope, true>(p, plan, 0);
-    if (p.kind == kSlope) return run_backward<Slope, false>(p, plan, 0);
-    if (p.kind == kPieces && learns) return run_backward<Pieces, true>(p, plan, pieces);
-    if (p.kind == kPieces) return run_backward<Pieces, false>(p, plan, pieces);
-    return run_backward<None, false>(p, plan, 0);
+        return by_transform(p, [&](auto shape) {
+            using Transform = typename decltype(shape)::type;
+            int64_t floats = sticks_backward_floats(p, plan);
+            return in_parallel(p, heads * p.parts, floats, [&](int64_t u, float *mine) {
+                sticks_backward_part<Transform>(p, plan, u % heads / p.key_heads, u % p.key_heads,
+                                                u / heads, mine);
+            });
+        });
+    return by_bias(p, [&](auto kind, int64_t bias_floats) {
+        using Bias = typename decltype(kind)::type;
+        if constexpr (kMultiplies<Bias>) {
+            return biased_backward<Bias, true>(p, plan, kScores);
+        } else {
+            // Pieces keep a tile of gradients.
+            int64_t floats = bias_floats ? bias_floats + kScores : 0;
+            if constexpr (kLearnable<Bias>)
+                if (learns) return biased_backward<Bias, true>(p, plan, floats);
+            return biased_backward<Bias, false>(p, plan, floats);
+        }
+    });
 }
 
 }  // namespace HEADSCAPE_ISA

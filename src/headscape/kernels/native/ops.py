@@ -15,31 +15,30 @@
 
 and `mixing` says what DAPE or DAPEv2 does with them (empty: the scores are not mixed); its tensors
 are in_weight [m c k], in_bias [m], out_weight [h m k], out_bias [h]. A table to be mixed is
-followed by its fold [k+1 m n] (see fold.py): in_weight then has the scores' half alone, and the
-bias's half and in_bias are in the fold. `sticks` is empty for a softmax. For stick-breaking it
-starts with "sticks", followed by "own" if the query's own key takes part and by "rest" if the
-query's own value gets what is left.
+followed by its fold [k+1 m n] (adapter.py): in_weight then has the scores' half alone, and the
+bias's half and in_bias are in the fold. `settings` are the numbers of a `Settings`.
 
 `at` has the positions of queries and keys, where there are groups those of both and, of a sheared
-bias, the row of its bases for every distance [1 n]. `low` is the distance in column 0 of a table,
-and the first of those distances. `window` and `softcap` are 0 where there is none; the temperature
-is [b h t], the sink [h]. q, k, v are float32, bfloat16 or float16, all else float32 or float64.
+bias, the row of its bases for every distance [1 n]. The temperature is [b h t], the sink [h]. q, k,
+v are float32, bfloat16 or float16, all else float32 or float64.
 Being operators, they can be compiled, checkpointed and differentiated like any other; of torch's
 global state only the thread count is read.
 """
+
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from headscape.errors import InputError
-from headscape.kernels.native.fold import MARGIN as FOLD
-from headscape.kernels.native.gradients import buffers, gather, padded, parts_of, total
 from headscape.kernels.native.library import Fields, call
 
 KINDS = {"none": 0, "toeplitz": 1, "slope": 2, "pieces": 3, "factor": 4, "sheared": 0}
 BY_DISTANCE = ("toeplitz", "factor", "pieces")
 """Kinds whose first tensor is a table by distance."""
+MOST_DIM = 256
+"""The widest head."""
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MARGIN = 32
 """Columns of a table beyond the distances that occur; a vector may reach that far."""
@@ -47,8 +46,29 @@ REACH = 192
 """The same of a sheared bias; a block of keys may reach that far."""
 SPARE = 16
 """Columns of zeros behind a turned basis, as many as a vector may have."""
-MIXERS = 4
+FOLD = 128
+"""Columns of a fold on either side of its table; a tile of queries may reach that far."""
+MIXERS = ("in_weight", "in_bias", "out_weight", "out_bias")
 """Tensors of a mixing encoding, at the end of `values`."""
+
+
+class Settings(NamedTuple):
+    """The numbers of a call; an operator takes them as a list of floats, which are exact here."""
+
+    causal: float
+    scale: float
+    low: float = 0
+    """The distance in column 0 of a table; of a sheared bias the first distance."""
+    window: float = 0
+    """0 where there is none."""
+    softcap: float = 0.0
+    """0 where there is none."""
+    sticks: float = 0
+    """1 for stick-breaking, 0 for a softmax."""
+    takes_own: float = 0
+    """Whether the query's own key takes part."""
+    keeps_rest: float = 0
+    """Whether the query's own value gets what is left."""
 
 
 def fields_of(
@@ -59,33 +79,31 @@ def fields_of(
     values: list[Tensor],
     kind: str,
     mixing: str,
-    sticks: str,
-    low: int,
-    causal: bool,  # noqa: FBT001
-    scale: float,
-    window: int,
-    softcap: float,
+    settings: list[float],
     temperature: Tensor | None,
     sink: Tensor | None,
 ) -> Fields:
-    """What the struct `Problem` is filled with."""
+    """Return what the struct `Problem` is filled with."""
+    given = Settings(*settings)
+    low = int(given.low)
     b, h, t, e = q.shape
     at, source = (at[:-1], at[-1]) if kind == "sheared" else (at, None)
     rows = max(x.shape[0] for x in at)
     fields: Fields = {
         "batch": b, "heads": h, "queries": t, "keys": k.shape[2], "head_dim": e,
         "key_heads": k.shape[1], "value_dim": v.shape[3], "type": TYPES[q.dtype],
-        "causal": int(causal), "window": window, "scale": scale, "softcap": softcap,
+        "causal": int(given.causal), "window": int(given.window), "scale": given.scale,
+        "softcap": given.softcap, "sticks": int(given.sticks),
+        "takes_own": int(given.takes_own), "keeps_rest": int(given.keeps_rest),
         "temperature": None if temperature is None else temperature.contiguous(),
         "sink": None if sink is None else sink.contiguous(), "parts": 1, "kind": KINDS[kind],
         "q": q.data_ptr(), "q_batch": q.stride(0), "q_head": q.stride(1), "q_row": q.stride(2),
-        "k": k, "v": v, "by_token": int(not mixing), "sticks": int(bool(sticks)),
-        "takes_own": int("own" in sticks.split()), "keeps_rest": int("rest" in sticks.split()),
+        "k": k, "v": v, "by_token": int(not mixing),
         "q_stride": 0 if rows == 1 else t, "k_stride": 0 if rows == 1 else k.shape[2],
     }  # fmt: skip
     for name, x in zip(("q_at", "k_at", "q_group", "k_group"), at, strict=False):
         fields[name] = x.to(torch.int64).expand(rows, -1).contiguous()
-    bias = [x.contiguous() for x in (values[:-MIXERS] if mixing else values)]
+    bias = [x.contiguous() for x in (values[: -len(MIXERS)] if mixing else values)]
     if kind in BY_DISTANCE:
         fields |= {"table": bias[0], "table_low": low, "table_length": bias[0].shape[-1]}
     if kind == "toeplitz" and mixing:
@@ -100,7 +118,7 @@ def fields_of(
     if kind == "sheared":
         fields |= _sheared(bias) | {"source": source, "basis_low": low}
     if mixing:
-        inner, in_bias, outer, out_bias = values[-MIXERS:]
+        inner, in_bias, outer, out_bias = values[-len(MIXERS) :]
         fields |= {
             "hidden": inner.shape[0], "taps": inner.shape[2],
             "adds_bias": int("channel-only" not in mixing), "released": int("released" in mixing),
@@ -118,7 +136,7 @@ def _sheared(bias: list[Tensor]) -> Fields:
     names = (("r", "basis", "rank"), ("u", "key_basis", "key_rank"))
     tensors: dict[str, Tensor] = {}
     for (own, basis, rank), x, y in zip(names, bias[::2], bias[1::2], strict=False):
-        tensors |= {own: padded(x), basis: padded(y)}
+        tensors |= {own: _padded(x), basis: _padded(y)}
         fields[rank] = x.shape[-1]
     if len(bias) == 4:
         tensors["key_turned"] = F.pad(bias[3].mT, (0, SPARE))
@@ -131,13 +149,9 @@ def _sheared(bias: list[Tensor]) -> Fields:
 
 
 def _check(
-    at: list[Tensor],
-    values: list[Tensor],
-    kind: str,
-    mixing: str,
-    low: int,
-    causal: bool,  # noqa: FBT001
+    at: list[Tensor], values: list[Tensor], kind: str, mixing: str, settings: list[float]
 ) -> None:
+    """Refuse what would make native code read outside of a tensor, and values not finite."""
     for x in values:
         if not bool(torch.isfinite(torch.stack(torch.aminmax(x))).all()):
             raise InputError(f"bias ({kind}) contains values that are not finite.")
@@ -146,11 +160,12 @@ def _check(
         if kind == "sheared":
             columns, margin = at[-1].shape[1], REACH
         least, most = int(at[0].min() - at[1].max()), int(at[0].max() - at[1].min())
-        least = max(least, 0) if causal else least
+        given = Settings(*settings)
+        low, least = int(given.low), max(least, 0) if given.causal else least
         if least - margin < low or most + margin >= low + columns:
             raise InputError(f"positions have distances {least} to {most}, beyond their bounds.")
     if mixing and kind == "toeplitz":
-        hidden, _, taps = values[-MIXERS].shape
+        hidden, _, taps = values[-len(MIXERS)].shape
         wanted = (taps + 1, hidden, values[0].shape[-1] + 2 * FOLD)
         if values[1].shape != wanted:
             raise InputError(f"the fold must have shape {wanted}, got {tuple(values[1].shape)}.")
@@ -181,27 +196,19 @@ def attention(
     values: list[Tensor],
     kind: str,
     mixing: str,
-    sticks: str,
-    low: int,
-    causal: bool,  # noqa: FBT001
-    scale: float,
-    window: int,
-    softcap: float,
+    settings: list[float],
     temperature: Tensor | None,
     sink: Tensor | None,
     learns: bool,  # noqa: FBT001, ARG001
 ) -> tuple[Tensor, Tensor]:
     """Attention and the logarithm of each softmax's denominator; of sticks, what is left."""
-    _check(at, values, kind, mixing, low, causal)
+    _check(at, values, kind, mixing, settings)
     q, k, v = _rows(q, mixing), k.contiguous(), v.contiguous()
     b, h, t, _ = q.shape
     out, lse = q.new_zeros(b, t, h, v.shape[3]), q.new_zeros(q.shape[:3], dtype=torch.float32)
     if mixing:
         out = q.new_zeros(b, h, t, v.shape[3])
-    fields = fields_of(
-        q, k, v, at, values, kind, mixing, sticks, low, causal, scale, window, softcap,
-        temperature, sink,
-    )  # fmt: skip
+    fields = fields_of(q, k, v, at, values, kind, mixing, settings, temperature, sink)
     call("forward", fields | {"out": out, "lse": lse})
     # Laid out by token: what a layer's projection reads is then the tensor kept for backward.
     return (out.transpose(1, 2).contiguous() if mixing else out).transpose(1, 2), lse
@@ -236,12 +243,7 @@ def attention_backward(
     values: list[Tensor],
     kind: str,
     mixing: str,
-    sticks: str,
-    low: int,
-    causal: bool,  # noqa: FBT001
-    scale: float,
-    window: int,
-    softcap: float,
+    settings: list[float],
     temperature: Tensor | None,
     sink: Tensor | None,
     learns: bool,  # noqa: FBT001
@@ -249,32 +251,29 @@ def attention_backward(
     """Gradients of q, k, v, of temperature and sink where given and, if `learns`, of `values`."""
     q, k, v = _rows(q, mixing), k.contiguous(), v.contiguous()
     out, d_out = (x.contiguous() if mixing else _by_token(x) for x in (out, d_out))
-    fields = fields_of(
-        q, k, v, at, values, kind, mixing, sticks, low, causal, scale, window, softcap,
-        temperature, sink,
-    )  # fmt: skip
-    parts = parts_of(q.shape[0] * (1 if mixing else k.shape[1]))
+    fields = fields_of(q, k, v, at, values, kind, mixing, settings, temperature, sink)
+    parts = _parts_of(q.shape[0] * (1 if mixing else k.shape[1]))
     b, h, t, e = q.shape
     d_q = torch.zeros((b, h, t, e) if mixing else (b, t, h, e), dtype=torch.float32)
     d_k, d_v = (torch.empty(parts, *x.shape, dtype=torch.float32) for x in (k, v))
     d_temperature = None if temperature is None else d_q.new_zeros(temperature.shape)
-    bias, mixers = (values[:-MIXERS], values[-MIXERS:]) if mixing else (values, [])
-    learned = buffers(kind, bias, mixers, parts, q, k) if learns or mixing else {}
+    bias, mixers = (values[: -len(MIXERS)], values[-len(MIXERS) :]) if mixing else (values, [])
+    learned = _buffers(kind, bias, mixers, parts, q, k) if learns or mixing else {}
     given: Fields = {"parts": parts, "d_out": d_out, "out": out, "lse": lse}
     written: Fields = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "d_temperature": d_temperature}
     call("backward", {**fields, **given, **written, **learned})
     d_q = d_q if mixing else d_q.transpose(1, 2)
-    found = [x.to(q.dtype) for x in (d_q, total(d_k), total(d_v))]
+    found = [x.to(q.dtype) for x in (d_q, _total(d_k), _total(d_v))]
     found += [] if d_temperature is None else [d_temperature]
     if sink is not None:
         # A sink is a key with a score and no value: ds = p (0 - delta).
         delta = torch.linalg.vecdot(d_out.float(), out.float()).transpose(1, 2)
         found.append(-(delta * (sink[:, None] - lse).exp()).sum((0, 2)))
     if learns:
-        found += gather(kind, bias, learned)
+        found += _gather(kind, bias, learned)
         found += [
             learned[f"d_{name}"].sum((0, 1)).to(x.dtype)
-            for name, x in zip(("in_weight", "in_bias", "out_weight", "out_bias"), mixers)  # noqa: B905
+            for name, x in zip(MIXERS, mixers, strict=bool(mixers))
         ]
     return found
 
@@ -289,6 +288,95 @@ def _(_, q, k, v, *rest):  # type: ignore[no-untyped-def]
         b, h, t, e = q.shape
         found[0] = q.new_empty((b, t, h, e)).transpose(1, 2)
     return found
+
+
+def _parts_of(workers: int) -> int:
+    """Return how many parts a worker's queries are split into if workers are fewer than threads.
+
+    Each part has its own d_k and d_v, so there are no more than needed.
+    """
+    threads = torch.get_num_threads()
+    return 1 if workers % threads == 0 or workers >= 2 * threads else -(-threads // workers)
+
+
+def _buffers(
+    kind: str, bias: list[Tensor], mixers: list[Tensor], parts: int, q: Tensor, k: Tensor
+) -> dict[str, Tensor]:
+    """Return zeros for the gradients of the bias and of a mixing encoding, by field.
+
+    Several workers may share a head or a parameter: each fills in a part of its own.
+    """
+    b, h, t, _ = q.shape
+    q = q.new_empty(0, dtype=torch.float32)
+    double = torch.float64
+    found: dict[str, Tensor] = {}
+    if kind in ("toeplitz", "factor", "pieces"):
+        found["d_table"] = q.new_zeros(parts, b, h, bias[0].shape[-1])
+    if kind == "toeplitz" and mixers:
+        found["d_fold"] = q.new_zeros(parts, b, *bias[1].shape)
+    if kind == "slope":
+        found["d_row"] = q.new_zeros(b, h, t, dtype=double)
+        found["d_col"] = q.new_zeros(parts, b, h, k.shape[2], dtype=double)
+    if kind == "pieces" or (kind == "slope" and len(bias) == 3):
+        found["d_weight"] = q.new_zeros(b, h, t)
+    if kind == "pieces":
+        found["d_slopes"] = q.new_zeros(parts, b, h, bias[2].shape[1])
+        found["d_offsets"] = torch.zeros_like(found["d_slopes"])
+    if kind == "sheared":
+        length, wide = bias[1].shape[1], _wide(bias[0])
+        found["d_r"] = q.new_zeros(b, h, t, wide)
+        found["d_basis"] = q.new_zeros(parts, b, h, length, wide)
+    if kind == "sheared" and len(bias) == 4:
+        wide = _wide(bias[2])
+        found["d_u"] = q.new_zeros(parts, b, h, k.shape[2], wide)
+        found["d_key_basis"] = q.new_zeros(parts, b, h, length, wide)
+    if kind == "sheared" and len(bias) == 3:
+        found["d_constant"] = q.new_zeros(parts, b, h, k.shape[2])
+    for name, x in zip(MIXERS, mixers, strict=bool(mixers)):
+        found[f"d_{name}"] = q.new_zeros(parts, b, *x.shape, dtype=double)
+    return found
+
+
+def _padded(x: Tensor) -> Tensor:
+    """Return x with zeros up to the length of rows that the kernels want for r, u and bases."""
+    more = _wide(x) - x.shape[-1]
+    return F.pad(x, (0, more)).contiguous() if more else x
+
+
+def _wide(x: Tensor) -> int:
+    return -(-x.shape[-1] // 16) * 16
+
+
+def _total(x: Tensor, axes: int = 1) -> Tensor:
+    """Return the sum over parts, the first axis; with `axes`, over that many first axes."""
+    return x.flatten(0, axes - 1).sum(0) if x.shape[:axes].numel() > 1 else x[(0,) * axes]
+
+
+def _gather(kind: str, bias: list[Tensor], learned: dict[str, Tensor]) -> list[Tensor]:
+    """Return a gradient of each of the bias's tensors, summed over parts and what they share."""
+    if kind == "none":
+        return []
+    if kind in ("toeplitz", "factor"):
+        return [learned[name].sum((0, 1)) for name in ("d_table", "d_fold") if name in learned]
+    if kind == "slope":
+        found = [learned["d_row"], learned["d_col"].sum(0)]
+        found += [learned["d_weight"]] if len(bias) == 3 else []
+        return [d.sum_to_size(x.shape) for d, x in zip(found, bias, strict=True)]
+    if kind == "sheared":
+        found = [learned["d_r"], _total(learned["d_basis"], 2)]
+        if len(bias) == 4:
+            found += [_total(learned["d_u"]), _total(learned["d_key_basis"], 2)]
+        if len(bias) == 3:
+            found += [_total(learned["d_constant"])]
+        found = [d[..., : x.shape[-1]] for d, x in zip(found, bias, strict=True)]
+        return [d.sum_to_size(x.shape).contiguous() for d, x in zip(found, bias, strict=True)]
+    return [
+        learned["d_table"].sum((0, 1, 2)),
+        learned["d_weight"].sum(1).sum_to_size(bias[1].shape),
+        learned["d_slopes"].sum((0, 1)),
+        learned["d_offsets"].sum((0, 1)),
+        torch.zeros_like(bias[4]),
+    ]
 
 
 def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]

@@ -146,7 +146,7 @@ constexpr int64_t kKeyTile = 128;
 constexpr int64_t kMixQueries = 48;  // where scores are mixed, all heads of a tile are held at once
 constexpr int64_t kMixKeys = 64;
 constexpr int64_t kMostTaps = 33;    // so that a key tile and its halo fit into kKeyTile
-constexpr int64_t kFoldMargin = 128; // MARGIN of fold.py
+constexpr int64_t kFoldMargin = 128; // FOLD of ops.py
 static_assert(kMixQueries + kMostTaps + 16 <= kFoldMargin, "a row of queries stays inside `fold`");
 
 // The kernels, compiled once per instruction set (kernel_*.cpp). They return 0, or 1 when there is

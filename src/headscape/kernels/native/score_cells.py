@@ -55,7 +55,7 @@ def reduce_scores(inputs: AttentionCall, edges: Int64[np.ndarray, " edges"]) -> 
     _check_edges(edges, inputs.q.shape[2])
     wide = replace(inputs, q=inputs.q.float(), k=inputs.k.float(), v=inputs.v.float())
     given = adapter.arguments(wide)
-    lse = adapter.run(wide)[1]
+    lse = adapter.run_with_lse(wide)[1]
     heads, cells = inputs.q.shape[1], len(edges) - 1
     shape = (len(QUANTITIES), heads, cells, cells)
     total = torch.zeros(shape, dtype=torch.float64)

@@ -89,8 +89,8 @@ struct Sticks {
     // from the last to the first, and updates `left`. Share and weight are 0 where a key takes no
     // part.
     template <class Column, class Use>
-    void spend(const Pair &pair, const Seen &seen, Column &bent, int64_t i, const float *s,
-               const Use &use) {
+    void each_share(const Pair &pair, const Seen &seen, Column &column, int64_t i, const float *s,
+                    const Use &use) {
         Band band = pair.band();
         Left rest{load(left + i)};
         Lanes limits;
@@ -100,7 +100,7 @@ struct Sticks {
         free = greater(free, seen.whole);
         auto some = [&](int64_t j) {
             Lanes lanes = Seen::lanes(band, i, j) & (Lanes)(limits > (int32_t)(start + j));
-            Share share(bent.bend(load(s + j * kLd + i)));
+            Share share(column.apply(load(s + j * kLd + i)));
             V taken = choose(lanes, share.taken, V{});
             V weight = choose(lanes, taken * rest.total(), V{});
             Left next = rest.after(share);
@@ -110,7 +110,7 @@ struct Sticks {
         };
         for (int64_t j = seen.end - 1; j >= free; j--) some(j);
         for (int64_t j = free - 1; j >= seen.whole; j--) {
-            Share share(bent.bend(load(s + j * kLd + i)));
+            Share share(column.apply(load(s + j * kLd + i)));
             V weight = share.taken * rest.total();
             rest = rest.after(share);
             use(j, share.taken, zero_below(weight, kUsedUp, weight));
@@ -119,52 +119,53 @@ struct Sticks {
         store(left + i, rest.total());
     }
     // Updates `left` by a tile of scores.
-    template <class Bend>
-    void pass(const Pair &pair, const Bend &bend, const float *s) {
+    template <class Transform>
+    void pass(const Pair &pair, const Transform &transform, const float *s) {
         for (int64_t i = 0; i < q.count; i += W) {
-            auto bent = bend.column(i);
-            spend(pair, Seen(pair, i), bent, i, s, [](int64_t, V, V) {});
+            auto column = transform.column(i);
+            each_share(pair, Seen(pair, i), column, i, s, [](int64_t, V, V) {});
         }
     }
     // Replaces a tile of scores by weights.
-    template <class Bend>
-    void weigh(const Pair &pair, const Bend &bend, float *s) {
+    template <class Transform>
+    void weigh(const Pair &pair, const Transform &transform, float *s) {
         for (int64_t i = 0; i < q.count; i += W) {
             Seen seen(pair, i);
-            auto bent = bend.column(i);
-            spend(pair, seen, bent, i, s,
+            auto column = transform.column(i);
+            each_share(pair, seen, column, i, s,
                   [&](int64_t j, V, V weight) { store(s + j * kLd + i, weight); });
             seen.clear(s + i, kLd);
         }
     }
     // s: scores in, weights out. d: gradients of the weights in, of the scores out. `room` is for the
     // shares and weights of W queries.
-    template <class Bend>
-    void differentiate(const Pair &pair, Bend &bend, float *s, float *d, float *yields, float *room) {
+    template <class Transform>
+    void differentiate(const Pair &pair, Transform &transform, float *s, float *d,
+                       float *rest_means, float *room) {
         float *shares = room, *weights = room + kKeyTile * W;
         for (int64_t i = 0; i < q.count; i += W) {
             Seen seen(pair, i);
-            auto bent = bend.column(i);
-            spend(pair, seen, bent, i, s, [&](int64_t j, V share, V weight) {
+            auto column = transform.column(i);
+            each_share(pair, seen, column, i, s, [&](int64_t j, V share, V weight) {
                 store(shares + j * W, share);
                 store(weights + j * W, weight);
             });
-            V yield = load(yields + i);
+            V rest_mean = load(rest_means + i);
             for (int64_t j = seen.first; j < seen.end; j++) {
                 V share = load(shares + j * W), weight = load(weights + j * W);
                 // Hidden scores and gradients may be NaN.
                 Lanes takes = (Lanes)(share != V{});
                 V raw = choose(takes, load(s + j * kLd + i), V{});
-                V gap = choose(takes, load(d + j * kLd + i) - yield, V{});
-                yield = fma(share, gap, yield);
-                bent.bend(raw);
-                store(d + j * kLd + i, bent.back(raw, weight * (splat(1.0f) - share) * gap));
+                V gap = choose(takes, load(d + j * kLd + i) - rest_mean, V{});
+                rest_mean = fma(share, gap, rest_mean);
+                column.apply(raw);
+                store(d + j * kLd + i, column.back(raw, weight * (splat(1.0f) - share) * gap));
                 store(s + j * kLd + i, weight);
             }
-            store(yields + i, yield);
+            store(rest_means + i, rest_mean);
             seen.clear(s + i, kLd);
             seen.clear(d + i, kLd);
-            bend.finish(bent, i);
+            transform.finish(column, i);
         }
     }
     // Calls use(i, row of the own key) for every query that sees a key.
@@ -182,130 +183,97 @@ inline int64_t sticks_forward_floats(const Problem &p) {
            halves * kKeyTile * (e + p.value_dim);
 }
 
-template <class Bend>
+template <class Transform>
 inline void sticks_forward_tile(const Problem &p, const Plan &plan, const Unit &unit,
                                 float *scratch) {
-    const Tile &q = plan.q[unit.tile];
-    int64_t e = p.head_dim, ev = p.value_dim, padded = rounded_up(q.count, W);
-    int64_t at = (unit.row * p.heads + unit.head) * p.queries + q.start;
-    int64_t halves = p.type == kFloat ? 0 : 1;
     Room room{scratch};
-    float *s = room.take(kScores) + W, *turned = room.take(e * kQueryTile);
-    float *k_room = room.take(halves * kKeyTile * e), *v_room = room.take(halves * kKeyTile * ev);
-    float *own = room.take(kQueryTile * greater(e, ev));
-    Rows into = Rows::per_query(p, unit.row, unit.head, q, ev);
-    transpose(Rows::of_q(p, unit.row, unit.head, q).gather(p, p.q, own), q.count, e, padded,
-              (float)p.scale, turned, kQueryTile);
-    float *out = into.dense(p) ? (float *)p.out + into.at : own;
-    memset(out, 0, q.count * ev * sizeof(float));
-    Bend bend(p, unit.row, unit.head, q);
+    ForwardTile tile(p, plan, unit, room);
+    const Tile &q = tile.q;
+    int64_t ev = tile.ev;
+    Transform transform(p, unit.row, unit.head, q);
     Sticks sticks(p, plan, unit.row, unit.head, q);
     int64_t begin = plan.k_begin[unit.row];
     for (int64_t t = plan.k_begin[unit.row + 1] - 1; t >= begin && sticks.lasts(); t--) {
         const Tile &k = plan.k[t];
         if (!sees(p, q, k)) continue;
         Pair pair{p, unit.row, unit.head, 0, q, k};
-        Band band = pair.band();
-        int64_t from = pair.of_keys() * p.keys + k.start;
-        const float *key = rows_of(p, p.k, from * e, k.count * e, k_room);
-        along_queries(k.count, padded, e, key, e, turned, kQueryTile, s, kLd, band);
-        sticks.weigh(pair, bend, s);
-        const float *value = rows_of(p, p.v, from * ev, k.count * ev, v_room);
-        over_keys<Into::kAdd>(q.count, ev, k.count, s, kLd, value, ev, out, ev, nullptr, band);
+        tile.score(pair);
+        sticks.weigh(pair, transform, tile.s);
+        over_keys<Into::kAdd>(q.count, ev, k.count, tile.s, kLd, tile.values(pair), ev, tile.out, ev,
+                              nullptr, pair.band());
     }
     if (p.keeps_rest)
         sticks.own_keys([&](int64_t i, int64_t key) {
-            const float *value = rows_of(p, p.v, key * ev, ev, v_room);
+            const float *value = rows_of(p, p.v, key * ev, ev, tile.v_room);
             V by = splat(sticks.left[i]);
-            float *to = out + i * ev;
+            float *to = tile.out + i * ev;
             for (int64_t n = 0; n < ev; n += W) store(to + n, fma(by, load(value + n), load(to + n)));
         });
-    memcpy(p.lse + at, sticks.left, q.count * sizeof(float));
-    if (out == own) into.scatter(p, out, p.out);
+    memcpy(p.lse + tile.at(), sticks.left, q.count * sizeof(float));
+    tile.finish();
 }
 
 inline int64_t sticks_backward_floats(const Problem &p, const Plan &plan) {
-    int64_t wide = p.head_dim + p.value_dim, halves = p.type == kFloat ? 0 : 1, tiles = 0;
+    int64_t tiles = 0;
     for (int64_t row = 0; row < p.batch; row++)
         tiles = greater(tiles, plan.k_begin[row + 1] - plan.k_begin[row]);
-    return 2 * kScores + (2 * wide + 1 + p.head_dim + tiles) * kQueryTile + 2 * kKeyTile * W +
-           halves * kKeyTile * wide;
+    return BackwardTile::floats(p) + (1 + tiles) * kQueryTile + 2 * kKeyTile * W;
 }
 
-template <class Bend>
+template <class Transform>
 inline void sticks_backward_tile(const Problem &p, const Plan &plan, int64_t row, int64_t head,
                                  int64_t part, const Tile &q, float *scratch) {
-    int64_t e = p.head_dim, ev = p.value_dim, padded = rounded_up(q.count, W);
-    int64_t halves = p.type == kFloat ? 0 : 1, parted = part * p.batch * p.key_heads * p.keys;
     Room room{scratch};
-    float *s = room.take(kScores) + W, *d = room.take(kScores) + W;
-    float *q_turned = room.take(e * kQueryTile), *d_turned = room.take(ev * kQueryTile);
-    float *yields = room.take(kQueryTile), *columns = room.take(2 * kKeyTile * W);
-    float *k_room = room.take(halves * kKeyTile * e), *v_room = room.take(halves * kKeyTile * ev);
-    float *q_room = room.take(kQueryTile * e), *d_room = room.take(kQueryTile * ev);
-    float *own = room.take(kQueryTile * e), *borders = room.at;
-    Bend bend(p, row, head, q);
-    Rows into = Rows::per_query(p, row, head, q, e);
-    const float *query = Rows::of_q(p, row, head, q).gather(p, p.q, q_room);
-    const float *d_out = Rows::per_query(p, row, head, q, ev).gather(p, p.d_out, d_room);
-    transpose(query, q.count, e, padded, (float)p.scale, q_turned, kQueryTile);
-    transpose(d_out, q.count, ev, padded, 1, d_turned, kQueryTile);
-    float *d_q = into.stride == e ? p.d_q + into.at : own;
-    memset(d_q, 0, q.count * e * sizeof(float));
-    memset(yields, 0, kQueryTile * sizeof(float));
+    BackwardTile tile(p, row, head, part, q, room);
+    int64_t ev = tile.ev, parted = part * p.batch * p.key_heads * p.keys;
+    float *rest_means = room.take(kQueryTile), *columns = room.take(2 * kKeyTile * W);
+    float *borders = room.at;
+    Transform transform(p, row, head, q);
+    memset(tile.d_q, 0, q.count * tile.e * sizeof(float));
+    memset(rest_means, 0, kQueryTile * sizeof(float));
     Sticks sticks(p, plan, row, head, q);
     int64_t begin = plan.k_begin[row], end = plan.k_begin[row + 1], farthest = end;
     for (int64_t t = end - 1; t >= begin && sticks.lasts(); t--) {
         const Tile &k = plan.k[t];
         if (!sees(p, q, k)) continue;
         Pair pair{p, row, head, part, q, k};
-        int64_t from = pair.of_keys() * p.keys + k.start;
-        const float *key = rows_of(p, p.k, from * e, k.count * e, k_room);
         memcpy(borders + (t - begin) * kQueryTile, sticks.left, sizeof sticks.left);
-        along_queries(k.count, padded, e, key, e, q_turned, kQueryTile, s, kLd, pair.band());
-        sticks.pass(pair, bend, s);
+        tile.score(pair, tile.keys(pair));
+        sticks.pass(pair, transform, tile.s);
         farthest = t;
     }
     if (p.keeps_rest)
         sticks.own_keys([&](int64_t i, int64_t at) {
-            const float *value = rows_of(p, p.v, at * ev, ev, v_room);
+            const float *value = rows_of(p, p.v, at * ev, ev, tile.v_room);
             float *to = p.d_v + (parted + at) * ev;
             V by = splat(sticks.left[i]), dot = V{};
             for (int64_t n = 0; n < ev; n += W) {
-                V upstream = load(d_out + i * ev + n);
+                V upstream = load(tile.d_out + i * ev + n);
                 dot = fma(upstream, load(value + n), dot);
                 store(to + n, fma(by, upstream, load(to + n)));
             }
-            yields[i] = sum(dot);
+            rest_means[i] = sum(dot);
         });
     for (int64_t t = farthest; t < end; t++) {
         const Tile &k = plan.k[t];
         if (!sees(p, q, k)) continue;
         Pair pair{p, row, head, part, q, k};
-        Band band = pair.band();
-        int64_t from = pair.of_keys() * p.keys + k.start, to = parted + from;
-        const float *key = rows_of(p, p.k, from * e, k.count * e, k_room);
-        const float *value = rows_of(p, p.v, from * ev, k.count * ev, v_room);
+        const float *key = tile.keys(pair);
         // The first pass ended with the scores of the farthest tile.
-        if (t > farthest)
-            along_queries(k.count, padded, e, key, e, q_turned, kQueryTile, s, kLd, band);
-        along_queries(k.count, padded, ev, value, ev, d_turned, kQueryTile, d, kLd, band);
+        if (t > farthest) tile.score(pair, key);
+        tile.weight_gradients(pair);
         memcpy(sticks.left, borders + (t - begin) * kQueryTile, sizeof sticks.left);
-        sticks.differentiate(pair, bend, s, d, yields, columns);
-        over_queries(k.count, ev, q.count, s, kLd, d_out, ev, p.d_v + to * ev, ev, band);
-        over_queries(k.count, e, q.count, d, kLd, query, e, p.d_k + to * e, e, band);
-        over_keys<Into::kAdd>(q.count, e, k.count, d, kLd, key, e, d_q, e, nullptr, band);
+        sticks.differentiate(pair, transform, tile.s, tile.d, rest_means, columns);
+        tile.add(pair, key);
     }
-    V by = splat((float)p.scale);
-    for (int64_t n = 0; n < q.count * e; n += W) store(d_q + n, load(d_q + n) * by);
-    if (d_q == own) into.scatter(own, p.d_q);
+    tile.finish();
 }
 
-template <class Bend>
+template <class Transform>
 inline void sticks_backward_part(const Problem &p, const Plan &plan, int64_t row, int64_t key_head,
                                  int64_t part, float *scratch) {
     over_tiles(p, plan, row, key_head, part, [&](int64_t head, const Tile &q) {
-        sticks_backward_tile<Bend>(p, plan, row, head, part, q, scratch);
+        sticks_backward_tile<Transform>(p, plan, row, head, part, q, scratch);
     });
 }
 

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from headscape.call.bias import Bias, Pairwise, Slope
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions
-from headscape.call.rotation import Turn
 from headscape.encodings import Encoding, Shape, Side, make
 from headscape.models.model import LayerSpec
 from headscape.models.transformers.alibi_reader import read_alibi
@@ -62,6 +61,7 @@ class LayerReading:
             shrink = (1 / factor)[..., None].to(q.dtype)
             q = q * shrink
             unrotated = None if unrotated is None else (unrotated[0] * shrink, unrotated[1])
+        sides = Side(positions.q, "query"), Side(positions.k, "key")
         return AttentionCall(
             q,
             call.k,
@@ -71,17 +71,11 @@ class LayerReading:
             read_visible(call, positions, layer, real),
             call.scale,
             unrotated,
-            turns=None if unrotated is None else self._turns(positions),
+            turns=None if unrotated is None else self.encoding.turns(*sides),
             temperature=factor,
             softcap=call.softcap,
             sink=call.sink,
         )
-
-    def _turns(self, positions: Positions) -> tuple[Turn, Turn] | None:
-        """What the model turned queries and keys by, where that was recognised."""
-        sides = Side(positions.q, "query"), Side(positions.k, "key")
-        q, k = (self.encoding.turn(side) for side in sides)
-        return None if q is None or k is None else (q, k)
 
     def _bias(self, call: ObservedCall, positions: Positions) -> Bias | None:
         if call.bias is None:

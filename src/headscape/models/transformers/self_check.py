@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscape.call.definition import attend
+from headscape.call import definition
 from headscape.encodings import Encoding
 from headscape.errors import InputError
 from headscape.models.transformers.attention_call import ObservedCall
@@ -102,7 +102,7 @@ def check_layer(
             f"config are wrong."
         )
     inputs = reading.inputs(call, layer)
-    differs = (attend(inputs) - result).abs()
+    differs = (definition.run(inputs) - result).abs()
     allowed = allowance(result.dtype) * output_rounding(inputs)
     if not bool((differs <= allowed).all()):
         worst = int((differs / allowed).nan_to_num(torch.inf).argmax())
