@@ -22,7 +22,7 @@ from headscape.captures.capture_file import CaptureData, open_pack
 from headscape.captures.overview_file import OverviewJob
 from headscape.captures.pooling import REDUCTIONS, weight_cells
 from headscape.captures.saved_call import SavedCall
-from headscape.viewer.build import write_page
+from headscape.viewer.page import write_page
 from headscape.viewer.tiles import Tiles
 
 PAGES = {"12 x 512": (1, 12, 512), "144 x 512": (12, 12, 512), "12 x 16,384": (1, 12, 16_384)}

@@ -10,6 +10,7 @@ import headscape
 from headscape.call.definition import AttentionCall, scores
 from headscape.captures.capture_file import open_pack
 from headscape.captures.record import _Kept, capture
+from headscape.captures.sequences import choose_tokens
 from headscape.errors import InputError
 from headscape.models.model import Model
 from headscape.viewer.view import TypedText, open_source
@@ -76,23 +77,38 @@ def test_a_model_without_text_says_so() -> None:
 
 
 def test_a_text_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headscape.viewer import view as viewer
-
-    model = nano()
-    choose = viewer.choose_tokens
     monkeypatch.setattr(
-        viewer,
-        "choose_tokens",
-        lambda model, text=None, **rest: choose(model, text or "some validation text", **rest),
+        "headscape.viewer.view.choose_tokens",
+        lambda model, text=None, **rest: choose_tokens(
+            model, text or "some validation text", **rest
+        ),
     )
-    pack, run = open_source(model)
+    pack, run = open_source(nano())
     assert pack.length == 20
     answers = Answers.of([pack], [run])
     content, _ = answers.answer({"type": "run", "id": "p0", "text": "hello", "request": 1})
     assert content["pack"]["header"]["pieces"] == list("hello")
-    long = "x" * 2000
-    content, _ = answers.answer({"type": "run", "id": "p0", "text": long, "request": 1})
-    assert content["type"] in {"run", "error"}
+    assert content["pack"]["header"]["measures"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "answer"),
+    [
+        ("cable", {"type": "run"}),
+        ("learned", {"type": "error", "message": "past the learned table's 1024 rows"}),
+    ],
+)
+def test_a_text_longer_than_the_trained_length_is_read_where_the_encoding_can(
+    encoding: str, answer: dict[str, str]
+) -> None:
+    pack, run = open_source(nano(encoding), "Hello")
+    answers = Answers.of([pack], [run])
+    content, _ = answers.answer({"type": "run", "id": "p0", "text": "x" * 1100, "request": 1})
+    assert content["type"] == answer["type"]
+    if "message" in answer:
+        assert answer["message"] in content["message"]
+    else:
+        assert content["pack"]["header"]["length"] == 1100
 
 
 def test_a_model_reads_the_text_given() -> None:

@@ -1,5 +1,5 @@
 // Builds the module (default), compares it with the committed one (--compare), or builds the tests (--test).
-import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
@@ -7,7 +7,6 @@ import { build } from "esbuild";
 const HERE = dirname(fileURLToPath(import.meta.url));
 const OUT = join(HERE, "../src/headscape/viewer/static");
 const LIMIT = 250_000;
-const OPEN = `import { openPage } from "./viewer.js";\n\nopenPage(document.getElementById("viewer"));\n`;
 const common = {
   bundle: true,
   format: "esm",
@@ -82,7 +81,6 @@ else {
   } else {
     mkdirSync(OUT, { recursive: true });
     writeFileSync(path, text);
-    writeFileSync(join(OUT, "open.js"), OPEN);
     console.log(`${path}: ${text.length} bytes`);
   }
 }

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from headscape.plots.curves import Curves
     from headscape.plots.grid import Grid
     from headscape.training.trainer import train
+    from headscape.viewer.atlas import atlas
     from headscape.viewer.view import view
-    from headscape.viewer.write_atlas import atlas
 
 __version__ = "0.1.0"
 
@@ -63,7 +63,7 @@ API = {
     "export": "headscape.huggingface.export.write_export",
     "paper_figures": "headscape.paper.job",
     "view": "headscape.viewer.view",
-    "atlas": "headscape.viewer.write_atlas",
+    "atlas": "headscape.viewer.atlas",
     "attention": "headscape.kernels.layer",
     "bias": "headscape.kernels.layer",
     "build": "headscape.encodings",

@@ -1,10 +1,14 @@
 """What the tests of the viewer do on a page, by mouse and by keyboard."""
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from browser.captures import capture
 from browser.conftest import Open, Opened
 
+AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
 HEAD: dict[str, Any] = {"screen": "head", "layer": 0, "head": 1}
 
 
@@ -28,6 +32,18 @@ def press(opened: Opened, *keys: str) -> None:
 
 def pick(opened: Opened, label: str, value: str) -> None:
     opened.page.locator("label.field", has_text=label).locator("select").first.select_option(value)
+
+
+def violations(page: Any) -> list[tuple[str, str, list[Any]]]:
+    """What axe-core finds: the rule, what it asks for, and the first elements that break it."""
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed: npm --prefix web ci")
+    # Evaluated, not added: the page's policy allows no script of others.
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run().then(({ violations }) => violations)")
+    return [
+        (each["id"], each["help"], [node["target"] for node in each["nodes"]][:3]) for each in found
+    ]
 
 
 # The overview

@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 from headscape.captures.browser import Pack
-from headscape.viewer.build import write_page
+from headscape.viewer.page import write_page
 
 CHROMIUM = os.environ.get("HEADSCAPE_CHROMIUM", "/usr/bin/chromium")
 
@@ -119,9 +119,9 @@ class Opened:
         return np.asarray(image.convert("RGBA"))
 
     def download(self, button: str) -> bytes:
-        """What a button of the section "Take away" saves."""
+        """What a button of the section "Export" saves."""
         with self.page.expect_download() as waiting:
-            self.page.locator(".takeaway").get_by_role("button", name=button, exact=True).click()
+            self.page.locator(".export").get_by_role("button", name=button, exact=True).click()
         return Path(waiting.value.path()).read_bytes()
 
     def csv(self) -> list[dict[str, str]]:

@@ -74,6 +74,7 @@ def test_a_click_or_a_key_opens_a_head(open_page: Open) -> None:
     press(opened, "}")
     assert opened.state()["layer"] == 1
     press(opened, "{", "[")
+    opened.settle()
     assert "layer 1, head 3" in opened.page.locator(".panel .title").inner_text()
     pick(opened, "Head", "0")
     opened.settle()

@@ -14,7 +14,8 @@ from browser.conftest import Open, Opened
 from captures.test_overview import dense_weights, long_pack
 from headscape.captures.browser import Pack
 from headscape.captures.capture_file import open_pack
-from headscape.viewer.viewer_answers import Answers
+from headscape.viewer.measured import with_measures
+from headscape.viewer.viewer_answers import Answers, Served
 from pack_files import write
 
 pytestmark = pytest.mark.browser
@@ -51,6 +52,82 @@ def test_values_come_from_the_server(
         for pair, value in opened.shown().items():
             assert value == pytest.approx(expected["weights"][pair], abs=4e-6)
         assert opened.page.locator(".typing").is_hidden()
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["factors", "no-factors"])
+def test_a_short_capture_is_shown_in_tiles(
+    known: bool, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything the viewer shows comes from the server, also where the browser has no factors."""
+    monkeypatch.setattr("headscape.viewer.viewer_answers.WHOLE_BYTES", 0)
+    answers = Answers.of([with_measures(capture("cable")), capture("alibi")])
+    if not known:
+        listed = Served.listed
+
+        def without(one: Served) -> dict[str, Any]:
+            entry = listed(one)
+            header = {**entry["header"], "factors": [None] * len(entry["header"]["layers"])}
+            return {**entry, "header": header}
+
+        monkeypatch.setattr(Served, "listed", without)
+    with served(open_page, answers, {"overview": {"order": "falling"}}) as opened:
+        opened.settle()
+        measures = answers.served["p0"].tiles.pack.header["measures"]
+        assert measures[0]["name"] == "position_share"
+        values = sorted((x for row in measures[0]["values"] for x in row), reverse=True)
+        expected = [format(x, measures[0]["form"]) for x in values]
+        assert opened.page.locator(".card .value").all_inner_texts() == expected
+        assert (opened.pixels(".card canvas")[..., 3] > 0).any()  # thumbnails are painted
+        opened.page.locator('.card[data-layer="1"][data-head="2"]').click()
+        opened.settle()
+        row = opened.page.locator('tr[data-measure="position_share"] td')
+        assert row.inner_text() == format(measures[0]["values"][1][2], measures[0]["form"])
+        x, y = opened.cell(60, 20)
+        opened.page.mouse.click(x, y)
+        opened.page.wait_for_function(
+            """() => document.querySelectorAll(".linked .plot .mark").length === 3 &&
+                document.querySelectorAll(".linked .plot path.curve").length === 3"""
+        )
+        assert "60" in opened.page.locator(".strip.query .active").inner_text()
+        ours, other = definition("cable", 1, 2), definition("alibi", 1, 2)
+        for quantity, value in opened.readout().items():
+            assert value == pytest.approx(ours[quantity][60, 20], rel=1e-6, abs=4e-6)
+        opened.page.goto(
+            opened.page.url.split("#")[0]
+            + "#"
+            + quote(
+                json.dumps(
+                    {
+                        "screen": "head",
+                        "layer": 1,
+                        "head": 2,
+                        "compare": "difference",
+                        "other": "p1",
+                    }
+                )
+            )
+        )
+        opened.settle()
+        for pair, value in opened.shown().items():
+            wanted = ours["weights"][pair] - other["weights"][pair]
+            assert value == pytest.approx(wanted, abs=4e-6)
+
+
+@pytest.mark.parametrize("name", ["pope", "path", "stick-breaking"])
+def test_an_encoding_that_the_browser_cannot_compute_is_served(name: str, open_page: Open) -> None:
+    answers = Answers.of([with_measures(capture(name))])
+    assert answers.packs()[0]["tiles"]
+    state = {"screen": "head", "layer": 1, "head": 2, "locked": {"query": 50, "key": 47}}
+    with served(open_page, answers, state) as opened:
+        opened.settle()
+        opened.page.wait_for_function(
+            "() => !document.querySelector('.readout td').innerText.match('–')"
+        )
+        expected = definition(name, 1, 2)
+        for quantity, value in opened.readout().items():
+            assert value == pytest.approx(expected[quantity][50, 47], rel=1e-5, abs=1e-5)
+        for pair, value in opened.shown().items():
+            assert value == pytest.approx(expected["weights"][pair], abs=1e-5)
 
 
 def test_a_typed_text_is_run(open_page: Open) -> None:

@@ -71,15 +71,33 @@ def test_a_link_restores_everything(open_page: Open) -> None:
         search="cat",
         colour={"scope": "shared", "clip": 2},
     )
-    opened.page.locator(".takeaway").get_by_role("button", name="Link").click()
-    text = opened.page.locator(".takeaway textarea").input_value()
+    opened.page.locator(".export").get_by_role("button", name="Link").click()
+    text = opened.page.locator(".export textarea").input_value()
     assert text.startswith("file://")
     state = json.loads(unquote(text.split("#")[1]))
     again = two(open_page, **state)
-    again.page.locator(".takeaway").get_by_role("button", name="Link").click()
-    copied = again.page.locator(".takeaway textarea").input_value()
+    again.page.locator(".export").get_by_role("button", name="Link").click()
+    copied = again.page.locator(".export textarea").input_value()
     assert json.loads(unquote(copied.split("#")[1])) == state
     assert np.array_equal(again.pixels(), opened.pixels())
+
+
+def test_a_link_to_what_is_not_there_says_what_was_left_out(open_page: Open) -> None:
+    state = {
+        "quantity": "speed",
+        "layer": 7,
+        "view": {"query": 5000, "key": 0, "span": 40},
+        "overview": {"measure": "explained by distance", "order": "rising"},
+    }
+    opened = open_page([capture("cable")], state)
+    opened.settle()
+    told = opened.page.locator("[role=alert]").inner_text()
+    for part in ('quantity = "speed"', "layer = 7", '"query":5000', "explained by distance"):
+        assert part in told
+    assert opened.state()["overview"] == {
+        "measure": "", "order": "rising", "least": None, "greatest": None,
+    }  # fmt: skip
+    assert "view" not in opened.state()
 
 
 def test_pictures(open_page: Open) -> None:
@@ -103,8 +121,8 @@ def test_the_python_line_makes_the_same_array(open_page: Open, tmp_path: Any) ->
         [pack], {**HEAD, "quantity": "final", "view": {"query": 10, "key": 5, "span": 20}}
     )
     opened.settle()
-    opened.page.locator(".takeaway").get_by_role("button", name="Python").click()
-    text = opened.page.locator(".takeaway textarea").input_value()
+    opened.page.locator(".export").get_by_role("button", name="Python").click()
+    text = opened.page.locator(".export textarea").input_value()
     found: dict[str, Any] = {}
     exec(text, found)  # noqa: S102
     values = found["values"]
@@ -134,7 +152,7 @@ def test_a_hostile_link_is_told_and_copies_no_code(open_page: Open) -> None:
     said = opened.page.locator("[role=alert]").inner_text()
     for part in ("quantity =", "colour = null", "notes[0] = null", "layer = 99"):
         assert part in said
-    opened.page.locator(".takeaway").get_by_role("button", name="Python", exact=True).click()
+    opened.page.locator(".export").get_by_role("button", name="Python", exact=True).click()
     line = opened.page.get_by_label("Text to copy").input_value()
     assert "__import__" not in line
     assert '"weights", "nothing"' in line

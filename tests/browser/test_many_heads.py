@@ -37,7 +37,7 @@ def check_every_head(opened: Opened, pack: Pack) -> None:
     assert unfinished == []
     assert opened.page.locator('.card[data-complete="true"]').count() == count
     # A different measure needs every head again.
-    pick(opened, "Measure", "explained by distance")
+    pick(opened, "Measure", "position_share")
     opened.page.wait_for_function(
         "() => [...document.querySelectorAll('.card .value')].every((e) => e.innerText !== '…')",
         timeout=60_000,

@@ -86,7 +86,8 @@ def test_measures_are_recognised(cap: hs.Capture, tmp_path: Path) -> None:
 
 def test_measures_of_a_model_and_its_atlas_are_recognised(tmp_path: Path) -> None:
     model, tokens = small(), list(range(100))
-    found = hs.atlas(model, tmp_path, tokens, length=32, sequences=2)
+    hs.atlas(model, tmp_path, tokens, length=32, sequences=2)
+    found = model.measures(tokens, length=32, sequences=2)
     (tmp_path / "heads.md").write_text(found.to_markdown())
     for path in tmp_path.iterdir():
         check_output(path, KINDS[path.suffix[1:]])

@@ -24,7 +24,7 @@ from headscape.paper.job_line import JobLine
 from headscape.paper.paper_figures import FIGURES, figure_of
 from headscape.training import Run
 from paper.conftest import Settings
-from viewer.test_build import packs_of
+from viewer.test_page import packs_of
 
 TICKS = Path(__file__).parents[1] / "plots" / "figure_ticks.json"
 

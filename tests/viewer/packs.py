@@ -17,7 +17,7 @@ MODULE = (
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in for the built module, so that a host's own work is tested alone."""
-    for name in ("build", "serve", "widget"):
+    for name in ("page", "serve", "widget"):
         monkeypatch.setattr(f"headscape.viewer.{name}.static_text", lambda _: MODULE)
 
 

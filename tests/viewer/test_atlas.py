@@ -2,17 +2,19 @@
 
 import base64
 import hashlib
-import json
 import re
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import headscape as hs
+from captures.test_packs import read_bytes
 from headscape.errors import InputError
 from headscape.measures.measures import Measures
-from headscape.viewer.atlas_page import atlas_page
+from headscape.viewer.atlas import atlas_arrays, atlas_page
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +22,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("atlas")
     model = hs.load(hs.GPT2.from_preset("nano", encoding="rope", vocabulary=257), tokenizer="bytes")
     text = "".join(f"{n} cats sat on {n % 7} mats\n" for n in range(60))
-    hs.atlas(model, out, text, length=64, sequences=3, effects=1, viewer=True)
+    page = hs.atlas(model, out, text, length=64, sequences=3, effects=1, viewer=True)
+    assert page == out / "atlas.html"
     return out
 
 
-def data_of(page: str) -> dict:
-    [found] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
-    return json.loads(found)
+def data_of(page: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and arrays in the page."""
+    [found] = re.findall(r'data-atlas="p0"[^>]*>(.*?)</script>', page)
+    return read_bytes(zlib.decompress(base64.b64decode(found), -15))
 
 
 def test_the_folder_has_a_page_a_table_and_json(folder: Path) -> None:
@@ -39,38 +43,52 @@ def test_the_folder_has_a_page_a_table_and_json(folder: Path) -> None:
 
 def test_the_page_shows_every_head_with_its_kernel_and_measures(folder: Path) -> None:
     found = Measures.from_json((folder / "heads.json").read_text())
-    data = data_of((folder / "atlas.html").read_text())
-    assert [(head["layer"], head["head"]) for head in data["heads"]] == [
-        (layer, head) for layer in range(2) for head in range(12)
-    ]
-    one = data["heads"][17]
-    assert one["values"]["sink_score"][0] == pytest.approx(found.row(1, 5)["sink_score"], rel=1e-3)
-    for place, distance in enumerate(data["distances"]):
+    header, arrays = data_of((folder / "atlas.html").read_text())
+    assert (header["layers"], header["heads"]) == ([0, 1], list(range(12)))
+    [sink] = [each for each in header["measures"] if each["name"] == "sink_score"]
+    assert sink["values"][1][5] == pytest.approx(found.row(1, 5)["sink_score"], rel=1e-5)
+    assert sink["low"][1][5] is None  # three sequences are too few for an interval
+    for place, distance in enumerate(header["distances"]):
         expected = found.kernel[1, 5, distance + 63]
-        assert one["kernel"][place] == pytest.approx(expected, rel=1e-3)
-    assert len(base64.b64decode(one["map"])) == data["side"] ** 2
-    assert one["link"].startswith("viewer.html#")
-    assert data["importance"] == "effect_removed"
+        assert arrays["layer.1.kernel"][5, place] == pytest.approx(expected, rel=1e-5)
+    assert header["viewer"] == "viewer.html"
+    assert header["importance"] == "effect_removed"
+    assert header["kinds"][1][5] == found.row(1, 5)["kinds"]
+
+
+@pytest.mark.parametrize("length", [64, 50])
+def test_a_map_has_the_mean_weight_of_the_pairs_in_each_cell(length: int) -> None:
+    model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+    arrays = atlas_arrays(model.measures(list(range(200)), length=length, sequences=2))
+    edges, means = arrays["edges"], arrays["layer.1.overview.weights.mean"].astype(np.float64)
+    assert (edges[0], edges[-1], len(edges)) == (0, length, means.shape[-1] + 1)
+    seen = np.tri(length)
+    pairs = np.add.reduceat(np.add.reduceat(seen, edges[:-1], axis=0), edges[:-1], axis=1)
+    assert (np.isnan(means) == (pairs == 0)).all()
+    # Every query gives all its weight away, so a row of cells has as much weight as queries.
+    weight = np.nansum(means * pairs, axis=-1)
+    np.testing.assert_allclose(weight, np.tile(np.diff(edges), (len(means), 1)), rtol=2e-3)
 
 
 def test_the_page_says_what_was_recognised_and_defines_every_measure(folder: Path) -> None:
-    page = (folder / "atlas.html").read_text()
-    assert "layer 1-2: rope  pairing=&#x27;interleaved&#x27;" in page
-    for measure in data_of(page)["measures"]:
+    header, _ = data_of((folder / "atlas.html").read_text())
+    assert any("layer 1-2: rope  pairing='interleaved'" in line for line in header["recognised"])
+    for measure in header["measures"]:
+        assert measure["text"]
         assert measure["reference"]
-        assert f'<th scope="row">{measure["label"]}</th>' in page
+        assert measure["label"]
 
 
-def test_the_policy_allows_this_script_and_style_and_no_other(folder: Path) -> None:
+def test_the_policy_allows_this_script_and_no_other(folder: Path) -> None:
     page = (folder / "atlas.html").read_text()
     [policy] = re.findall(r'Content-Security-Policy" content="(.*?)"', page)
     [script] = re.findall(r'<script type="module">(.*?)</script>', page, re.DOTALL)
-    [style] = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
-    for text in (script, style):
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        assert f"sha256-{digest}" in policy
-    assert "http://www.w3.org/2000/svg" in script  # a name, not an address that is asked for
-    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", page)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}' 'wasm-unsafe-eval'" in policy
+    assert "unsafe-inline" not in policy
+    assert "<style" not in page
+    viewer = (folder / "viewer.html").read_text()
+    assert re.findall(r'Content-Security-Policy" content="(.*?)"', viewer) == [policy]
 
 
 def test_a_name_from_outside_is_text() -> None:
@@ -86,6 +104,7 @@ def test_a_name_from_outside_is_text() -> None:
         drift={},
     )  # fmt: skip
     page = atlas_page(found)
+    page = page.partition('<script type="module">')[0]
     assert "<img" not in page
     assert "</pre><b>" not in page
     assert "<i>" not in page

@@ -266,7 +266,7 @@ def test_a_pack_is_sent_whole_or_in_tiles(monkeypatch: pytest.MonkeyPatch) -> No
     assert answers.packs()[0]["tiles"] is False
     content, buffers = answers.answer({"type": "pack", "id": "p0", "request": 1})
     assert content == {"type": "pack", "request": 1, "id": "p0"}
-    assert buffers[0].startswith(b"HSPACK01")
+    assert buffers[0][8:].startswith(b'{"__metadata__":{')
     monkeypatch.setattr("headscape.viewer.viewer_answers.WHOLE_BYTES", 10)
     assert answers.packs()[0]["tiles"] is True
     assert answers.answer({"type": "pack", "id": "p0"})[0]["type"] == "error"

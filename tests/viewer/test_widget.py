@@ -13,9 +13,8 @@ import pytest
 from PIL import Image
 
 from headscape.errors import InputError
-from headscape.viewer.picture import HIDDEN, RAMP, paint
 from headscape.viewer.viewer_answers import Answers
-from headscape.viewer.widget import _widget_type, make_widget
+from headscape.viewer.widget import HIDDEN, RAMP, _widget_type, make_widget, paint
 from viewer.packs import made
 
 pytestmark = pytest.mark.usefixtures("module")
@@ -73,7 +72,7 @@ def test_heads_are_sent_by_message(widget: Any, monkeypatch: pytest.MonkeyPatch)
     widget._handle_custom_msg({"type": "pack", "id": "p1", "request": 5}, [])
     ((content, buffers),) = sent
     assert content == {"type": "pack", "request": 5, "id": "p1"}
-    assert buffers[0].startswith(b"HSPACK01")
+    assert buffers[0][8:].startswith(b'{"__metadata__":{')
     state = json.dumps({name: widget.get_state()[name] for name in ("packs", "state")})
     assert len(state) < 6000
     assert [entry["title"] for entry in widget.packs] == ["ALiBi", "CABLE"]

@@ -65,7 +65,7 @@ def test_the_module_is_what_its_source_gives(workspace: Path) -> None:
 
 
 def test_a_changed_source_is_noticed(workspace: Path) -> None:
-    path = workspace / "src/text.ts"
+    path = workspace / "src/core/text.ts"
     before = path.read_text("utf-8")
     path.write_text(before.replace("“", "«"), "utf-8")
     try:

@@ -1,10 +1,11 @@
 // The pool of workers with workers that fail: jobs are given to new ones, and nothing waits for ever.
+
+import kernel from "embed:kernel";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import kernel from "embed:kernel";
-import { type Capture } from "../src/capture.ts";
+import type { Capture } from "../src/core/capture.ts";
 import { Engine } from "../src/engine/engine.ts";
-import { type FromWorker, type ToWorker } from "../src/engine/messages.ts";
+import type { FromWorker, ToWorker } from "../src/engine/messages.ts";
 import { makeFactors } from "./factors.ts";
 
 const wasm = Uint8Array.from(Buffer.from(kernel, "base64"));
@@ -50,10 +51,15 @@ test("a job that fails is done by a new worker, also when the worker stops", asy
 
 test("a job that fails three times, or cannot be done, is given up in words", async () => {
   let tries = 0;
-  const engine = engineOf(2, (_, job) => (job < 0 ? { type: "started" } : (tries++, failed(false))));
+  const tried = (job: number, final: boolean): FromWorker => {
+    if (job < 0) return { type: "started" };
+    tries++;
+    return failed(final);
+  };
+  const engine = engineOf(2, (_, job) => tried(job, false));
   await assert.rejects(run(engine), /Out of memory/);
   assert.equal(tries, 3);
-  const refusing = engineOf(2, (_, job) => (job < 0 ? { type: "started" } : (tries++, failed(true))));
+  const refusing = engineOf(2, (_, job) => tried(job, true));
   await assert.rejects(run(refusing), /Out of memory/);
   assert.equal(tries, 4);
 });

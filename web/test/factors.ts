@@ -1,6 +1,6 @@
 // Random factors of every kind, for tests.
-import { type Factors } from "../src/capture.ts";
-import { type BiasKind, type LayerKind, type MixKind, type Numbers } from "../src/pack.ts";
+import type { Factors } from "../src/core/capture.ts";
+import type { BiasKind, LayerKind, MixKind, Numbers } from "../src/core/pack.ts";
 
 /** Numbers that are the same in every run. */
 export function random(seed: number): () => number {
@@ -47,7 +47,7 @@ export function makeFactors(options: Options = {}, seed = 1): Factors {
     value: (n: number) => number,
     Type: typeof Float32Array | typeof Float64Array = Float32Array,
   ) => {
-    arrays[name] = Type.from({ length: shape.reduce((a, b) => a * b, 1) }, (_, n) => value(n));
+    arrays[name] = new Type(Array.from({ length: shape.reduce((a, b) => a * b, 1) }, (_, n) => value(n)));
     shapes[name] = shape;
   };
   put("q", [heads, t, e], () => 2 * next());

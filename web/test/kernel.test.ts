@@ -1,13 +1,14 @@
 // The kernel against float64 arithmetic on the same factors, for every kind of bias and mixing.
+
+import kernel from "embed:kernel";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import kernel from "embed:kernel";
+import { Exact } from "../src/core/exact.ts";
+import { QUANTITIES, type Quantity, widen } from "../src/core/pack.ts";
 import { compute } from "../src/engine/compute.ts";
 import { Instance } from "../src/engine/instance.ts";
 import { Kernel } from "../src/engine/kernel.ts";
 import { PROFILE, TILE } from "../src/engine/messages.ts";
-import { Exact } from "../src/exact.ts";
-import { QUANTITIES, type Quantity, widen } from "../src/pack.ts";
 import { KINDS, makeFactors, type Options } from "./factors.ts";
 
 const module = new WebAssembly.Module(Buffer.from(kernel, "base64"));
@@ -25,7 +26,7 @@ function reference(options: Options) {
         (lse[h * length + i] = Math.log(row.final.reduce((sum, x) => (Number.isNaN(x) ? sum : sum + Math.exp(x)), 0))),
     ),
   );
-  factors.arrays["lse"] = lse;
+  factors.arrays.lse = lse;
   return {
     factors,
     value: (h: number, what: Quantity, i: number, j: number) => (i < length && j < length ? maps[h][i][what][j] : NaN),
@@ -134,8 +135,8 @@ test("all heads of a mixing layer come out of one pass", () => {
 });
 
 test("a difference is pooled after the pairs are subtracted", () => {
-  const a = reference(KINDS["toeplitz"]),
-    b = reference({ ...KINDS["slope"], length: 40 });
+  const a = reference(KINDS.toeplitz),
+    b = reference({ ...KINDS.slope, length: 40 });
   const instances: Record<string, Instance> = {
     a: new Instance(new Kernel(module), a.factors),
     b: new Instance(new Kernel(module), b.factors),
@@ -250,8 +251,8 @@ test("float16 factors are widened exactly", () => {
   assert.equal(wide[0x0001], 2 ** -24);
   assert.equal(wide[0xfbff], -65504);
   const factors = makeFactors({ length: 64, dim: 1024, heads: 1 });
-  factors.arrays["q"] = every;
-  factors.arrays["k"] = Float32Array.from({ length: 65536 }, (_, n) => (n % 1024 === Math.floor(n / 1024) ? 1 : 0));
+  factors.arrays.q = every;
+  factors.arrays.k = Float32Array.from({ length: 65536 }, (_, n) => (n % 1024 === Math.floor(n / 1024) ? 1 : 0));
   const instance = new Instance(new Kernel(module), { ...factors, causal: false, kind: { ...factors.kind, scale: 1 } });
   const [got] = compute(
     {

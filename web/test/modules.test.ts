@@ -1,20 +1,19 @@
 // The parts that need no browser: state, packs, colours, clustering, curves, CSV and text.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { correlation, groups } from "../src/cluster.ts";
-import { Capture } from "../src/capture.ts";
-import { automatic, paint, place, type Scale, spacing, table } from "../src/colour.ts";
+import { Capture } from "../src/core/capture.ts";
+import { correlation, groups } from "../src/core/cluster.ts";
+import { automatic, paint, place, type Scale, spacing, table } from "../src/core/colour.ts";
+import { type Header, readPack } from "../src/core/pack.ts";
+import type { Source, Whole } from "../src/core/source.ts";
+import { complete, DEFAULT, difference, readState } from "../src/core/state.ts";
+import { formatted, number, roundStep, visible } from "../src/core/text.ts";
+import { defaultMeasure, measuresOf } from "../src/engine/measures.ts";
+import { rank } from "../src/engine/rows.ts";
 import { field } from "../src/export/csv.ts";
 import { literal } from "../src/export/python.ts";
-import { measuresOf } from "../src/measures.ts";
-import { type Header, readPack } from "../src/pack.ts";
-import { rank } from "../src/rows.ts";
-import { type Source } from "../src/source.ts";
-import { complete, DEFAULT, difference, readState } from "../src/state.ts";
-import { number, roundStep, visible } from "../src/text.ts";
 import { levelFor } from "../src/ui/draw.ts";
 import { reduceCurve } from "../src/ui/plots.ts";
-import { type Whole } from "../src/whole.ts";
 import { checkState } from "./states.ts";
 
 test("a state survives the way through a link", () => {
@@ -54,6 +53,35 @@ test("a layer is named with its note, and sound is made of frames", () => {
   assert.ok(measuresOf(sound).every(({ title }) => !title.includes("token")));
 });
 
+test("a measure of Python's is offered first, by its name; the viewer's own of that name is not", () => {
+  const share = { name: "position_share", label: "position share", text: "t", form: ".2f", values: [[0.5, null]] };
+  const header = { layers: [3], heads: [0, 7], length: 4, measures: [share] } as unknown as Header;
+  const here = new Capture("p0", "a", header, new Map()),
+    served = new Capture("p0", "a", header, null);
+  const [first, ...rest] = measuresOf(here);
+  assert.deepEqual([first.name, first.title, defaultMeasure(here)], ["position_share", "position share", first.name]);
+  const value = (head: number) => first.of({} as never, { capture: here, layer: 3, head } as Source, null);
+  assert.equal(value(0), 0.5);
+  assert.equal(first.shown(0.5), "0.50");
+  assert.ok(Number.isNaN(value(7)));
+  assert.equal(first.shown(Number.NaN), "–");
+  assert.ok(rest.every(({ name }) => name !== "position_share"));
+  assert.ok(rest.some(({ name }) => name === "first token"));
+  assert.ok(measuresOf(served).every(({ name }) => name !== "first token"));
+});
+
+test("numbers are printed as Python prints them", () => {
+  const cases: [number | null, string, string][] = [
+    [0.125, ".2f", "0.13"],
+    [-3, ".0f", "−3"],
+    [0.00031149, ".3g", "0.000311"],
+    [0.5, "+.4f", "+0.5000"],
+    [-0.5, "+.4f", "−0.5000"],
+    [null, ".2f", "–"],
+  ];
+  for (const [value, form, text] of cases) assert.equal(formatted(value, form), text);
+});
+
 test("every field of a state is checked by value, and what is left out is named", () => {
   const evil = 'weights"); import os; os.system("x") #';
   const wrong = {
@@ -78,7 +106,7 @@ test("every field of a state is checked by value, and what is left out is named"
   assert.equal(read.dropped.length, 15);
   assert.ok(read.dropped.some((each) => each.startsWith('quantity = "weights')));
   assert.ok(read.dropped.every((each) => each.length < 100));
-  assert.equal((DEFAULT as unknown as Record<string, unknown>)["polluted"], undefined);
+  assert.equal((DEFAULT as unknown as Record<string, unknown>).polluted, undefined);
   const part = readState({
     colour: { map: "toString", clip: 99, limits: { x: [0, 1], "bias|row|": [1, 0], "bias||": [0, 1] }, scale: "log" },
     notes: [{ capture: "p0", layer: 0, head: 0, query: 1, key: 0, text: "good" }, 7],
@@ -103,24 +131,28 @@ test("a damaged state falls back field by field", () => {
   assert.deepEqual(complete({ layer: "three", unknown: 1, quantity: "bias" }), { ...DEFAULT, quantity: "bias" });
 });
 
+const BYTES: Record<string, string> = { F64: "8", F32: "4", F16: "2", BOOL: "1" };
+
 function packOf(
   header: object,
   arrays: { name: string; dtype: string; shape: number[]; data: ArrayBufferView }[],
+  same?: Record<string, string>,
 ): Uint8Array<ArrayBuffer> {
-  const size = 2000,
-    out = new Uint8Array(8000);
-  let offset = 2016;
-  const directory = arrays.map(({ name, dtype, shape, data }) => {
-    const entry = { name, dtype, shape, offset, bytes: data.byteLength };
-    out.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), offset);
-    offset += Math.ceil(data.byteLength / 16) * 16;
-    return entry;
-  });
-  const text = new TextEncoder().encode(JSON.stringify({ ...header, arrays: directory }).padEnd(size));
-  out.set(new TextEncoder().encode("HSPACK01"));
-  new DataView(out.buffer).setUint32(8, text.length, true);
-  out.set(text, 12);
-  return out.slice(0, offset);
+  const out = new Uint8Array(8000);
+  const metadata = { headscape: JSON.stringify(same ? { ...header, same } : header) };
+  const entries: Record<string, unknown> = { __metadata__: metadata };
+  let offset = 0;
+  for (const { name, dtype, shape, data } of arrays.toSorted(
+    (a, b) => Number(BYTES[b.dtype]) - Number(BYTES[a.dtype]),
+  )) {
+    entries[name] = { dtype, shape, data_offsets: [offset, offset + data.byteLength] };
+    out.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), 2008 + offset);
+    offset += data.byteLength;
+  }
+  const text = new TextEncoder().encode(JSON.stringify(entries).padEnd(2000));
+  new DataView(out.buffer).setBigUint64(0, BigInt(text.length), true);
+  out.set(text, 8);
+  return out.slice(0, 2008 + offset);
 }
 
 const HEADER = {
@@ -136,10 +168,14 @@ const HEADER = {
 test("a pack is read from any offset of any buffer", () => {
   const values = Float32Array.of(1, -2, 3.5),
     doubles = Float64Array.of(0.1);
-  const bytes = packOf(HEADER, [
-    { name: "a", dtype: "float32", shape: [3], data: values },
-    { name: "b", dtype: "float64", shape: [1], data: doubles },
-  ]);
+  const bytes = packOf(
+    HEADER,
+    [
+      { name: "a", dtype: "F32", shape: [3], data: values },
+      { name: "b", dtype: "F64", shape: [1], data: doubles },
+    ],
+    { c: "b" },
+  );
   const shifted = new Uint8Array(bytes.length + 3);
   shifted.set(bytes, 3);
   for (const given of [bytes.buffer, bytes, new DataView(shifted.buffer, 3)]) {
@@ -147,18 +183,19 @@ test("a pack is read from any offset of any buffer", () => {
     assert.equal(header.encoding, "nope");
     assert.deepEqual(arrays.get("a")!.data, values);
     assert.deepEqual(arrays.get("b")!.data, doubles);
+    assert.equal(arrays.get("c"), arrays.get("b"));
   }
 });
 
 test("what is not a whole pack of this format is refused in one sentence", () => {
-  const bytes = packOf(HEADER, [{ name: "a", dtype: "float32", shape: [9], data: new Float32Array(9) }]);
+  const bytes = packOf(HEADER, [{ name: "a", dtype: "F32", shape: [9], data: new Float32Array(9) }]);
   assert.throws(() => readPack(new Uint8Array(64)), /not a headscape pack/);
   assert.throws(() => readPack(bytes.slice(0, bytes.length - 16)), /ends inside array a/);
   assert.throws(() => readPack(packOf({ ...HEADER, format: 9 }, [])), /format 9 .* upgrade/);
   assert.throws(() => readPack(packOf({ ...HEADER, factors: undefined }, [])), /no field factors/);
   assert.throws(
-    () => readPack(packOf(HEADER, [{ name: "a", dtype: "bool", shape: [0], data: new Uint8Array(0) }])),
-    /dtype bool/,
+    () => readPack(packOf(HEADER, [{ name: "a", dtype: "BOOL", shape: [0], data: new Uint8Array(0) }])),
+    /dtype BOOL/,
   );
 });
 

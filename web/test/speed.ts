@@ -10,7 +10,7 @@ const module = new WebAssembly.Module(Uint8Array.from(atob(kernel), (letter) => 
 
 function time(name: string, options: Options, heads: number): void {
   const factors = makeFactors({ length: 4096, dim: 64, heads, ...options });
-  factors.arrays["lse"] = new Float64Array(heads * 4096).fill(8);
+  factors.arrays.lse = new Float64Array(heads * 4096).fill(8);
   const instance = new Instance(new Kernel(module), factors),
     all = heads > 1 ? -1 : 0;
   for (const quantity of ["content", "bias", "final", "weights"] as const)

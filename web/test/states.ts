@@ -3,10 +3,10 @@
 // Each seed is one state. The reader must not throw; its result must pass the reader again with nothing left out, be
 // the same after a link, and give a Python line that consists of literals only.
 import assert from "node:assert/strict";
-import { type Capture } from "../src/capture.ts";
+import type { Capture } from "../src/core/capture.ts";
+import { QUANTITIES } from "../src/core/pack.ts";
+import { DEFAULT, difference, readState } from "../src/core/state.ts";
 import { pythonLine } from "../src/export/python.ts";
-import { QUANTITIES } from "../src/pack.ts";
-import { DEFAULT, difference, readState } from "../src/state.ts";
 import { random } from "./factors.ts";
 
 const GOOD = {
@@ -60,7 +60,7 @@ const VALUES: unknown[] = [
   { query: 1 },
   { query: 1, key: 2, span: 1e-9 },
   { toString: 1 },
-  { limits: { "bias|row|": [1, 1e400] } },
+  { limits: { "bias|row|": [1, Number.POSITIVE_INFINITY] } },
   { limits: null },
 ];
 const CAPTURE = { header: { source: 'a"\\\n\u2028.safetensors' }, title: "t", length: 64 } as unknown as Capture;
@@ -113,7 +113,7 @@ export function checkState(seed: number): "whole" | "part" | "not JSON" {
     { query, key, pixels: 4, width: 400, height: 400 },
   );
   assert.match(line, LINE);
-  assert.equal(({} as Record<string, unknown>)["polluted"], undefined);
+  assert.equal(({} as Record<string, unknown>).polluted, undefined);
   return !isJson ? "not JSON" : dropped.length ? "part" : "whole";
 }
 

@@ -21,17 +21,13 @@ Arrays of layer L, with h heads, kv key heads, t tokens, e dims, p turned pairs,
     layer.L.temperature [h t], .sink [h]          float32, where the layer has them
     layer.L.lse [h t]                             float64
 
-As one run of bytes, which a page contains and a host sends to the browser:
-
-    8 bytes    HSPACK01
-    4 bytes    uint32, little endian: length n of the header
-    n bytes    the header as JSON with `arrays`, [{name, dtype, shape, offset, bytes}]
-    arrays     little endian, each at a multiple of 16
+As bytes, which a page contains and a host sends to the browser, it is a safetensors file. The
+header is JSON in the file's metadata; its field `same` names arrays that have the bytes of another
+array (CABLE's sums of queries and of keys).
 
 q and k may be written in float16. The log-sum-exp is then computed anew from what is written, so
 that every row of weights still sums to 1; it, running sums and their weights are rounded to
-multiples of 2^-24, far below what float16 costs, which leaves zeros for deflate. Equal arrays of a
-layer (CABLE's sums of queries and of keys) share their bytes.
+multiples of 2^-24, far below what float16 costs, which leaves zeros for deflate.
 
 What the page cannot compute, `page_refuses` says; a server computes every layer by the definition.
 """
@@ -43,6 +39,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
+from safetensors.numpy import save
 
 from headscape.captures.choice import about_layer, layer_note
 from headscape.captures.pooling import log_sum_exp
@@ -50,8 +47,6 @@ from headscape.captures.saved_call import SavedCall
 from headscape.errors import InputError
 
 FORMAT: Final = 1
-MAGIC: Final = b"HSPACK01"
-ALIGN: Final = 16
 HALF_LIMIT: Final = 65504.0
 """Greatest number that float16 holds."""
 ROUND: Final = float(1 << 24)
@@ -251,35 +246,23 @@ def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:
     for number, layer in pack.layers.items():
         mine = _halved(number, layer) if precision == "float16" else _with_lse(layer)
         arrays |= {f"layer.{number}.{name}": value for name, value in mine.items()}
-    # Sums of queries come before those of keys, which may be the same bytes.
-    ordered = sorted(arrays.items(), key=lambda item: (item[0].endswith(".bias.col"), item[0]))
-    little = {name: np.ascontiguousarray(value) for name, value in ordered}
-    little = {
-        name: value.astype(value.dtype.newbyteorder("<"), copy=False)
-        for name, value in little.items()
+    twins = {
+        name: name.removesuffix(".col") + ".row" for name in arrays if name.endswith(".bias.col")
     }
-    # Offsets depend on the header's length and the header on the offsets, so reserve their digits.
-    size = 4096 + 400 * len(little) + len(json.dumps(header))
-    start = -(-(len(MAGIC) + 4 + size) // ALIGN) * ALIGN
-    size = start - len(MAGIC) - 4
-    directory, offset = [], start
-    written: dict[str, np.ndarray] = {}
-    places: dict[str, int] = {}
-    for name, value in little.items():
-        twin = name.removesuffix(".col") + ".row"
-        if name.endswith(".bias.col") and np.array_equal(value, little[twin]) and twin in places:
-            places[name] = places[twin]
-        else:
-            places[name], written[name] = offset, value
-            offset += -(-value.nbytes // ALIGN) * ALIGN
-        entry = {"name": name, "dtype": value.dtype.name, "shape": list(value.shape)}
-        directory.append({**entry, "offset": places[name], "bytes": value.nbytes})
+    same = {a: b for a, b in twins.items() if np.array_equal(arrays[a], arrays[b])}
+    written = {name: value for name, value in arrays.items() if name not in same}
+    return safetensors_bytes({**header, "same": same}, written)
+
+
+def safetensors_bytes(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Safetensors bytes with a header as their one metadata text, `headscape`.
+
+    One text, because safetensors writes several in no fixed order and equal pages should be equal.
+    """
     # Escaped to ASCII: a token's text may contain half of a surrogate pair, which UTF-8 cannot.
-    text = json.dumps({**header, "arrays": directory}, allow_nan=False).encode()
-    parts = [MAGIC, size.to_bytes(4, "little"), text.ljust(size)]
-    for value in written.values():
-        parts += [value.tobytes(), bytes(-value.nbytes % ALIGN)]
-    return b"".join(parts)
+    text = json.dumps(header, allow_nan=False)
+    contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+    return save(contiguous, {"headscape": text})
 
 
 def _with_lse(layer: SavedCall) -> dict[str, np.ndarray]:

@@ -89,9 +89,9 @@ class Capture(CaptureData):
 
         Options are those of `headscape.view`: html, port, open_browser, precision.
         """
-        from headscape.viewer.viewing import show
+        from headscape.viewer.view import view
 
-        return show([self.pack()], **options)
+        return view(self, **options)
 
     def __repr__(self) -> str:
         from headscape.captures.labels import method

@@ -43,7 +43,7 @@ def atlas(
         viewer: Link each head to a viewer of the first 128 tokens.
     """
     import headscape as hs
-    from headscape.viewer.write_atlas import check_folder
+    from headscape.viewer.atlas import check_folder
 
     check_folder(out, reads=[path for path in (text, corpus) if path is not None])
     hs.atlas(

@@ -225,6 +225,7 @@ class Measures:
                 "name": name,
                 "label": definition(name).label,
                 "text": definition(name).text,
+                "form": definition(name).form,
                 "values": _listed(parts[0][np.ix_(*places)]),
             }
             for name, parts in self.values.items()

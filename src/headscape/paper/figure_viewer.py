@@ -8,7 +8,7 @@ from headscape.captures.browser import Pack
 from headscape.captures.capture_file import open_pack
 from headscape.errors import InputError
 from headscape.plots.gallery import Entry
-from headscape.viewer.viewing import write_figures_page
+from headscape.viewer.page import write_figures_page
 
 PAGE: Final = "viewer.html"
 

@@ -10,6 +10,11 @@ who lists this computer's processes can read while the browser starts. So the co
 for a minute: the page exchanges it for the token, which it keeps in the browser's storage for this
 port and sends in a header. A code that comes twice was read by somebody else, perhaps first: the
 token is then changed, which shuts everybody out, and a new address is printed.
+
+No connection may stay open without doing anything. All clients have one address, so a limit per
+address would say nothing. Instead a connection is closed that has no request within IDLE_SECONDS or
+does not take its answer for as long, and beyond MOST_CONNECTIONS the one that has been idle longest
+makes room for a new one. Idle connections can therefore not lock anybody out.
 """
 
 import asyncio
@@ -24,12 +29,10 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from headscape.errors import InputError
-from headscape.viewer.build import static_text
-from headscape.viewer.connections import protocol
+from headscape.viewer.page import MODULE, POLICY, page_script, server_page, static_text
 from headscape.viewer.viewer_answers import Answers
 
 if TYPE_CHECKING:
@@ -47,32 +50,17 @@ CODE_SECONDS: Final = 60.0
 """How long a code lets a browser in."""
 SAY_SECONDS: Final = 5.0
 """Shortest time between two printed addresses."""
-STATIC: Final = ("viewer.js", "open.js")
+MOST_CONNECTIONS: Final = 128
+IDLE_SECONDS: Final = 10.0
 HEADERS: Final = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src blob:; "
-        "connect-src 'self'; img-src data: blob:; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
+        POLICY.format(script="'self'") + "; connect-src 'self'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-PAGE: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Headscape</title>
-</head>
-<body>
-<main id="viewer" data-server="/api"></main>
-<noscript>This page draws attention maps and needs JavaScript.</noscript>
-<script type="module" src="/open.js"></script>
-</body>
-</html>
-"""
 
 
 class RefusedError(Exception):
@@ -87,14 +75,16 @@ class Server:
     """Serves some captures until it is stopped; also a context manager."""
 
     def __init__(
-        self,
-        answers: Answers,
-        *,
-        port: int | None = None,
-        say: Callable[[str], None] | None = None,
+        self, answers: Answers, *, port: int | None = None, say: Callable[[str], None] | None = None
     ) -> None:
-        """Bind to a port; `say` prints a line for the user."""
-        _extra()
+        """Bind to a port, by default a free one; `say` prints a line for the user."""
+        try:
+            import starlette  # noqa: F401
+            import uvicorn  # noqa: F401
+        except ImportError as error:
+            raise InputError(
+                f"the viewer's server needs {error.name}: pip install 'headscape[view]'."
+            ) from error
         self.answers = answers
         self._say = say or (lambda _: None)
         self._said = -SAY_SECONDS
@@ -160,12 +150,7 @@ class Server:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _uvicorn(self) -> Any:
@@ -203,27 +188,22 @@ class Server:
         from starlette.requests import ClientDisconnect
         from starlette.routing import Route
 
-        self._static = {name: static_text(name) for name in STATIC}
+        self._script = page_script(static_text(MODULE))
         routes = [
             Route("/", self._page),
             Route("/open/{code}", self._page),
-            *(Route(f"/{name}", self._module) for name in STATIC),
+            Route(f"/{MODULE}", self._module),
             Route("/api/enter", self._enter, methods=["POST"]),
             Route("/api/packs", self._packs),
             Route("/api/message", self._message, methods=["POST"]),
         ]
-        handlers: Any = {
-            RefusedError: _refused,
-            InputError: _wrong,
-            HTTPException: _absent,
-            ClientDisconnect: _left,
-        }
-        return Starlette(routes=routes, exception_handlers=handlers)
+        errors = (RefusedError, InputError, HTTPException, ClientDisconnect)
+        return Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, _failed))
 
     async def _page(self, request: "Request") -> "Response":
         # The same for everybody: it contains nothing of a capture, and reading it uses no code up.
         self._refuse_strangers(request)
-        return _response(PAGE, "text/html")
+        return _response(server_page("/api", f"/{MODULE}"), "text/html")
 
     async def _enter(self, request: "Request") -> "Response":
         """Exchange a code for the token."""
@@ -246,12 +226,12 @@ class Server:
 
     async def _module(self, request: "Request") -> "Response":
         self._refuse_strangers(request)
-        return _response(self._static[request.url.path.removeprefix("/")], "text/javascript")
+        return _response(self._script, "text/javascript")
 
     async def _packs(self, request: "Request") -> "Response":
         from starlette.concurrency import run_in_threadpool
 
-        self._admit(request, request.headers.get("x-headscape-token"))
+        self._admit(request)
         listed = await run_in_threadpool(self.answers.packs)
         body = {"packs": listed, "can_run": self.answers.can_run}
         return _response(json.dumps(body), "application/json")
@@ -259,15 +239,16 @@ class Server:
     async def _message(self, request: "Request") -> "Response":
         from starlette.concurrency import run_in_threadpool
 
-        self._admit(request, request.headers.get("x-headscape-token"))
+        self._admit(request)
         message = await _body(request)
         content, buffers = await run_in_threadpool(self.answers.answer, message)
         return _response(encode_answer(content, buffers), "application/octet-stream")
 
-    def _admit(self, request: "Request", token: str | None) -> None:
+    def _admit(self, request: "Request") -> None:
         """Refuse a request from elsewhere or without the token."""
         self._refuse_strangers(request)
-        if not hmac.compare_digest((token or "").encode(), self.token.encode()):
+        token = request.headers.get("x-headscape-token", "")
+        if not hmac.compare_digest(token.encode(), self.token.encode()):
             raise self._not_let_in()
 
     def _not_let_in(self) -> RefusedError:
@@ -288,27 +269,65 @@ class Server:
             raise RefusedError(403, "wrong site")
 
 
+def protocol() -> Any:
+    """Uvicorn's HTTP protocol with these limits; needs the extra `view`."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Connection(H11Protocol):
+        """One connection."""
+
+        def connection_made(self, transport: Any) -> None:
+            """Make room where there is none, and start watching."""
+            super().connection_made(transport)
+            self.since = time.monotonic()
+            self._seen: tuple[object, int] = (None, 0)
+            others: list[Any] = [each for each in self.connections if each is not self]
+            if len(others) >= MOST_CONNECTIONS:
+                idle = [each for each in others if each.idle]
+                chosen = min(idle, key=lambda each: each.since, default=self)
+                # Removed at once: closing ends in a later turn of the loop.
+                self.connections.discard(chosen)
+                chosen.transport.abort()
+            self._timer = self.loop.call_later(IDLE_SECONDS, self._look)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            """Stop watching."""
+            self._timer.cancel()
+            super().connection_lost(exc)
+
+        def on_response_complete(self) -> None:
+            """Idle from now on."""
+            self.since = time.monotonic()
+            super().on_response_complete()
+
+        @property
+        def idle(self) -> bool:
+            """Whether no request is being answered."""
+            return self.cycle is None or bool(self.cycle.response_complete)
+
+        def _look(self) -> None:
+            waiting = self.transport.get_write_buffer_size()
+            before, self._seen = self._seen, (self.cycle, waiting)
+            stuck = waiting > 0 and before == self._seen
+            if (self.idle and time.monotonic() - self.since >= 0.9 * IDLE_SECONDS) or stuck:
+                self.transport.abort()
+            else:
+                self._timer = self.loop.call_later(IDLE_SECONDS, self._look)
+
+    return Connection
+
+
 def _response(body: str | bytes, kind: str, status: int = 200) -> "Response":
     from starlette.responses import Response
 
     return Response(body, status, media_type=kind, headers=HEADERS)
 
 
-async def _refused(_: "Request", error: Exception) -> "Response":
-    assert isinstance(error, RefusedError)
-    return _response(str(error), "text/plain", error.status)
-
-
-async def _wrong(_: "Request", error: Exception) -> "Response":
-    return _response(str(error), "text/plain", 400)
-
-
-async def _left(_: "Request", error: Exception) -> "Response":
-    return _response(str(error), "text/plain", 400)  # nobody reads it
-
-
-async def _absent(_: "Request", error: Exception) -> "Response":
-    return _response("not here", "text/plain", int(getattr(error, "status_code", 404)))
+async def _failed(_: "Request", error: Exception) -> "Response":
+    """Answer in one sentence; an address or method that is not served has Starlette's status."""
+    if hasattr(error, "status_code"):
+        return _response("not here", "text/plain", error.status_code)
+    return _response(str(error), "text/plain", getattr(error, "status", 400))
 
 
 def encode_answer(content: dict[str, Any], buffers: list[bytes]) -> bytes:
@@ -367,7 +386,7 @@ def _bind(port: int | None) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InputError(
-            f"port {port} cannot be used ({error.strerror}): choose a different one with --port."
+            f"port {port} cannot be used ({error.strerror}): choose a different one."
         ) from error
     return listener
 
@@ -382,13 +401,3 @@ def _no_browser() -> str | None:
     except webbrowser.Error:
         return "no browser was found"
     return None
-
-
-def _extra() -> None:
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"the viewer's server needs {error.name}: pip install 'headscape[view]'."
-        ) from error

@@ -1,5 +1,6 @@
-"""`view`: show captures, training runs and models; what can be shown, and how it is opened."""
+"""`view`: what can be shown, and in which host: one file, a notebook or the browser."""
 
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,9 @@ from headscape.captures.sequences import Tokens, choose_tokens
 from headscape.errors import InputError
 from headscape.io.output_file import KINDS, check_output
 from headscape.models.model import Model, Watch
-from headscape.viewer.viewer_answers import Run
-from headscape.viewer.viewing import show
+from headscape.viewer.measured import with_measures
+from headscape.viewer.page import default_precision, write_page
+from headscape.viewer.viewer_answers import Answers, Run
 
 MOST_TOKENS: Final = 4096
 """Tokens of a typed text: the model reads it while somebody waits."""
@@ -27,14 +29,20 @@ def view(
     open_browser: bool = True,
     precision: Precision | None = None,
 ) -> Any:
-    """Show captures, training runs or models.
-
-    Models read `text`; without one, runs read a part of their validation text.
+    """Show captures, training runs or models; return what shows them.
 
     With `html`, write one self-contained file, which replaces nothing but an earlier page, and
-    return its path. In a notebook, return a widget.
-    Otherwise serve on this computer, open the browser, and return when Ctrl-C ends it. A page keeps
-    queries and keys in float16 where they are many; `precision` decides otherwise.
+    return its path. In a notebook, return a widget. Otherwise serve on this computer, open the
+    browser, and return None when Ctrl-C ends it.
+
+    Args:
+        sources: Captures, their files, models, runs, or what `load` takes.
+        text: What models read; without it, runs read a part of their validation text.
+        html: File to write.
+        port: Port of the server; by default a free one.
+        open_browser: Whether to open a browser, or print the address.
+        precision: Of queries and keys in a file: "float32", or "float16", which is half the size
+            and the default where they are many.
 
     Example:
         >>> import headscape as hs
@@ -49,12 +57,30 @@ def view(
     if html is not None:
         check_output(html, KINDS["html"])
     opened = [open_source(source, text) for source in sources]
-    packs, runs = [pack for pack, _ in opened], [run for _, run in opened]
-    return show(packs, runs, html=html, port=port, open_browser=open_browser, precision=precision)
+    packs, runs = [with_measures(pack) for pack, _ in opened], [run for _, run in opened]
+    if html is not None:
+        write_page(Path(html), packs, precision=precision or default_precision(packs))
+        return Path(html)
+    answers = Answers.of(packs, runs)
+    if in_notebook():
+        from headscape.viewer.widget import make_widget
+
+        return make_widget(answers)
+    from headscape.viewer.serve import serve
+
+    serve(answers, port=port, open_browser=open_browser)
+    return None
+
+
+def in_notebook() -> bool:
+    """Return whether this Python runs a notebook's cells."""
+    shell = sys.modules.get("IPython")
+    current = None if shell is None else shell.get_ipython()
+    return current is not None and hasattr(current, "kernel")
 
 
 def open_source(source: object, text: str | None = None) -> tuple[Pack, Run | None]:
-    """A pack to show, and what runs its model on a new text, where there is one."""
+    """Return a pack to show, and what runs its model on a new text, where there is one."""
     if isinstance(source, Pack):
         return source, None
     if isinstance(source, CaptureData):
@@ -71,13 +97,13 @@ def open_source(source: object, text: str | None = None) -> tuple[Pack, Run | No
 
 
 def _is_capture(source: object) -> bool:
-    """Whether a source has been captured already."""
+    """Return whether a source has been captured already."""
     is_file = isinstance(source, str | Path) and Path(source).is_file()
     return is_file or isinstance(source, Pack | CaptureData)
 
 
 def _captured(model: Model, text: str | None) -> tuple[Pack, Run | None]:
-    """A model's capture of a text, or of its validation text, and what captures any other text."""
+    """Return a model's capture of a text, or of its validation text, and what captures others."""
     first = _pack(model, choose_tokens(model, text))
     return first, None if model.tokenizer is None else TypedText(model)
 
@@ -96,10 +122,9 @@ class TypedText:
         if len(tokens.tokens) > MOST_TOKENS:
             raise InputError(
                 f"a typed text may have at most {MOST_TOKENS:,} tokens, got "
-                f"{len(tokens.tokens):,}: capture a longer one with `headscape capture --text` and "
-                f"view the file."
+                f"{len(tokens.tokens):,}: capture a longer one and view its file."
             )
-        return _pack(_Cancellable(self._model, self._cancelled), tokens)
+        return with_measures(_pack(_Cancellable(self._model, self._cancelled), tokens))
 
     def cancel(self) -> None:
         """End the capture that runs, if one does."""

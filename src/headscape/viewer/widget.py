@@ -6,16 +6,29 @@ picture of the selected heads instead.
 """
 
 import base64
+import io
 from functools import cache
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image
 
 from headscape.errors import InputError
-from headscape.viewer.build import MODULE, static_text
-from headscape.viewer.picture import picture
+from headscape.viewer.page import MODULE, static_text
 from headscape.viewer.viewer_answers import Answers
 
-PICTURE_HEADS = 12
+PICTURE_HEADS: Final = 12
 """Heads in the still picture."""
+SIDE: Final = 128
+"""Pixels a side of a head, at most; cells are whole powers of two of tokens."""
+GAP: Final = 4
+HIDDEN: Final = (232, 232, 232)
+"""Colour of pairs that no query sees."""
+RAMP: Final = np.array(
+    [[253, 250, 205], [254, 198, 122], [240, 120, 87], [184, 55, 110], [96, 30, 110], [20, 12, 60]]
+)
+"""Light to dark in even steps of lightness, readable without colour."""
 
 
 def make_widget(answers: Answers) -> Any:
@@ -105,8 +118,35 @@ def _checked(answers: Answers, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _still(answers: Answers, selection: dict[str, Any]) -> bytes:
-    pack = answers.served[selection["capture"]].tiles.pack
-    heads = list(pack.header["heads"])[:PICTURE_HEADS]
+    """Return a PNG with one panel per head, four in a row; the selected head is among them."""
+    tiles = answers.served[selection["capture"]].tiles
+    heads = list(tiles.pack.header["heads"])[:PICTURE_HEADS]
     if selection["head"] not in heads:
         heads = [selection["head"], *heads[:-1]]
-    return picture(pack, selection["layer"], selection["quantity"], heads)
+    quantity, layer = selection["quantity"], selection["layer"]
+    level = max(0, (-(-tiles.pack.length // SIDE) - 1).bit_length())
+    cells = -(-tiles.pack.length // (1 << level))
+    panels = []
+    for head in heads:
+        tile = tiles.tile(layer, head, quantity, "nothing", level, 0, 0)
+        panels.append(paint(tile.values["max" if quantity == "weights" else "mean"]))
+    across = min(4, len(panels))
+    down = -(-len(panels) // across)
+    sheet = np.full((down * (cells + GAP) - GAP, across * (cells + GAP) - GAP, 3), 255, np.uint8)
+    for number, panel in enumerate(panels):
+        y, x = (cells + GAP) * (number // across), (cells + GAP) * (number % across)
+        sheet[y : y + cells, x : x + cells] = panel
+    file = io.BytesIO()
+    Image.fromarray(sheet).save(file, format="PNG")
+    return file.getvalue()
+
+
+def paint(values: Float[np.ndarray, "r c"]) -> UInt8[np.ndarray, "r c 3"]:
+    """Least value light, greatest dark; hidden pairs grey."""
+    seen = np.isfinite(values)
+    low, high = (values[seen].min(), values[seen].max()) if seen.any() else (0.0, 1.0)
+    share = np.where(seen, values - low, 0.0) / (high - low if high > low else 1.0)
+    at = share * (len(RAMP) - 1)
+    below = np.minimum(at.astype(np.int64), len(RAMP) - 2)
+    mixed = RAMP[below] + (at - below)[..., None] * (RAMP[below + 1] - RAMP[below])
+    return np.where(seen[..., None], mixed, HIDDEN).astype(np.uint8)

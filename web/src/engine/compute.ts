@@ -1,5 +1,5 @@
 // Jobs of a worker: tiles, profiles and values, from the instances it has loaded.
-import { type Instance } from "./instance.ts";
+import type { Instance } from "./instance.ts";
 import { type Job, type Part, type ProfileJob, TILE, type TileJob, type ValuesJob } from "./messages.ts";
 
 const CHUNK = 256;

@@ -1,6 +1,6 @@
 // The pool of workers: a queue by priority, and which worker has which factors.
-import { type Capture, type Factors } from "../capture.ts";
-import { type FromWorker, type Job, type Part, type ToWorker } from "./messages.ts";
+import type { Capture, Factors } from "../core/capture.ts";
+import type { FromWorker, Job, Part, ToWorker } from "./messages.ts";
 
 /** Memory of factors a worker may use. */
 const BUDGET = 400e6;

@@ -1,7 +1,7 @@
 // One head in the kernel, or all heads of a layer that mixes them: loads factors and computes parts of their maps.
-import { type Factors } from "../capture.ts";
-import { type Numbers, type Quantity, QUANTITIES } from "../pack.ts";
-import { type Kernel } from "./kernel.ts";
+import type { Factors } from "../core/capture.ts";
+import { type Numbers, QUANTITIES, type Quantity } from "../core/pack.ts";
+import type { Kernel } from "./kernel.ts";
 import { PROFILE, TILE } from "./messages.ts";
 
 const CHUNK = 256;
@@ -94,7 +94,7 @@ export class Instance {
       { arrays, kind, heads, length, dim } = factors;
     const q = this.vectors("q"),
       k = this.vectors("k");
-    const lse = arrays["lse"] ? this.put(arrays["lse"], Float64Array) : 0;
+    const lse = arrays.lse ? this.put(arrays.lse, Float64Array) : 0;
     kernel.set_layer(
       heads,
       factors.group,
@@ -112,7 +112,7 @@ export class Instance {
     kernel.set_bend(
       kind.window ?? 0,
       kind.softcap ?? 0,
-      arrays["temperature"] ? this.put(arrays["temperature"], Float32Array) : 0,
+      arrays.temperature ? this.put(arrays.temperature, Float32Array) : 0,
     );
     const floats = (name: string) => this.put(arrays[name], Float32Array),
       doubles = (name: string) => (arrays[name] ? this.put(arrays[name], Float64Array) : 0);
@@ -203,7 +203,7 @@ export class Instance {
     key: number,
     columns: number,
   ): number {
-    if (quantity === "weights" && !this.factors.arrays["lse"])
+    if (quantity === "weights" && !this.factors.arrays.lse)
       throw new Refused("this capture has no log-sum-exp, so its weights are not known");
     const { kernel } = this,
       { rows, shift } = kernel.call,

@@ -1,6 +1,6 @@
 // What the page and its workers say to each other.
-import { type Factors } from "../capture.ts";
-import { type Quantity } from "../pack.ts";
+import type { Factors } from "../core/capture.ts";
+import type { Quantity } from "../core/pack.ts";
 
 export const TILE = 256;
 

@@ -2,7 +2,7 @@
 import { compute } from "./compute.ts";
 import { Instance, Refused } from "./instance.ts";
 import { Kernel } from "./kernel.ts";
-import { type FromWorker, type Job, type ToWorker } from "./messages.ts";
+import type { FromWorker, Job, ToWorker } from "./messages.ts";
 
 const scope = self as unknown as {
   onmessage: (event: MessageEvent<ToWorker>) => void;

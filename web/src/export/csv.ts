@@ -1,10 +1,11 @@
 // What is visible as CSV: exact pairs where every pair is shown, cells where they are pooled.
-import { type App } from "../app.ts";
+
+import { lengthOf, pooled } from "../core/source.ts";
 import { TILE } from "../engine/messages.ts";
-import { lengthOf, pooled } from "../source.ts";
-import { Tiles, valuesOf } from "../tiles.ts";
+import { Tiles, valuesOf } from "../engine/tiles.ts";
+import type { App } from "../ui/app.ts";
 import { levelFor, wantedTiles } from "../ui/draw.ts";
-import { type MapPanel } from "../ui/map.ts";
+import type { MapPanel } from "../ui/map.ts";
 
 const quote = (text: string) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 

@@ -1,11 +1,12 @@
 // The view as a scene: every map with its tokens, its colour bar and a caption.
-import { type App, longest, scaleFor, viewOf } from "../app.ts";
-import { place, spacing, table } from "../colour.ts";
-import { describe, pooled } from "../source.ts";
-import { number, roundStep, visible } from "../text.ts";
+
+import { place, spacing, table } from "../core/colour.ts";
+import { describe, pooled } from "../core/source.ts";
+import { number, roundStep, visible } from "../core/text.ts";
+import { type App, longest, scaleFor, viewOf } from "../ui/app.ts";
 import { levelFor } from "../ui/draw.ts";
-import { type MapPanel } from "../ui/map.ts";
-import { type Scene, type Shape } from "./scene.ts";
+import type { MapPanel } from "../ui/map.ts";
+import type { Scene, Shape } from "./scene.ts";
 
 const MAP = 420,
   LEFT = 84,

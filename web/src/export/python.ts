@@ -1,7 +1,7 @@
 // The Python that makes the same array.
-import { type Capture } from "../capture.ts";
-import { lengthOf, type Source } from "../source.ts";
-import { type Frame } from "../ui/draw.ts";
+import type { Capture } from "../core/capture.ts";
+import { lengthOf, type Source } from "../core/source.ts";
+import type { Frame } from "../ui/draw.ts";
 
 /** A Python string literal in ASCII: JSON's escapes are Python's, and characters past U+FFFF have one escape. */
 export const literal = (text: string) =>

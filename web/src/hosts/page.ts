@@ -1,11 +1,11 @@
 // The host of a page: packs are in the page or come from a server, the state is in the address.
-import { type Model } from "../host.ts";
+import type { Model, Traits } from "./host.ts";
 
-type Listener = (...args: never[]) => void;
+type Listener = Parameters<Model["on"]>[1];
 
 /** A model without Python: values, listeners, and messages handed to `answer`. */
 export class PageModel implements Model {
-  private readonly values = new Map<string, unknown>();
+  private readonly values: Traits;
   private readonly listeners = new Map<string, Set<Listener>>();
 
   constructor(
@@ -13,33 +13,32 @@ export class PageModel implements Model {
       message: Record<string, unknown>,
     ) => Promise<{ content: unknown; buffers: ArrayBuffer[] }>,
   ) {
-    this.values.set("state", fromAddress());
-    this.values.set("link", location.href.split("#")[0]);
+    this.values = { state: fromAddress(), link: location.href.split("#")[0] };
     addEventListener("hashchange", () => {
-      this.values.set("state", fromAddress());
+      this.values.state = fromAddress();
       this.emit("change:state");
     });
   }
 
-  get(name: string): unknown {
-    return this.values.get(name);
+  get<K extends keyof Traits>(name: K): Traits[K] {
+    return this.values[name];
   }
 
-  set(name: string, value: unknown): void {
-    this.values.set(name, value);
+  set<K extends keyof Traits>(name: K, value: Traits[K]): void {
+    this.values[name] = value;
   }
 
   on(event: string, listener: Listener): void {
-    if (!this.listeners.has(event)) this.listeners.set(event, new Set());
-    this.listeners.get(event)!.add(listener);
+    const known = this.listeners.get(event) ?? new Set();
+    this.listeners.set(event, known.add(listener));
   }
 
-  off(event: string, listener: Listener): void {
-    this.listeners.get(event)?.delete(listener);
+  off(event?: string | null, listener?: Listener | null): void {
+    if (event && listener) this.listeners.get(event)?.delete(listener);
   }
 
   save_changes(): void {
-    const text = JSON.stringify(this.values.get("state") ?? {}),
+    const text = JSON.stringify(this.values.state ?? {}),
       hash = text === "{}" ? "" : `#${encodeURIComponent(text)}`;
     if (location.hash !== hash) history.replaceState(null, "", `${location.pathname}${location.search}${hash}`);
   }
@@ -53,7 +52,7 @@ export class PageModel implements Model {
   }
 
   private emit(event: string, ...args: unknown[]): void {
-    for (const listener of this.listeners.get(event) ?? []) (listener as (...args: unknown[]) => void)(...args);
+    for (const listener of this.listeners.get(event) ?? []) listener(...args);
   }
 }
 
@@ -74,10 +73,14 @@ function fromBase64(text: string): Uint8Array<ArrayBuffer> {
   const clean = text.trim(),
     size = 1 << 20,
     parts: Uint8Array[] = [];
-  for (let at = 0; at < clean.length; at += size)
-    parts.push(Uint8Array.from(atob(clean.slice(at, at + size)), (letter) => letter.charCodeAt(0)));
+  for (let start = 0; start < clean.length; start += size)
+    parts.push(Uint8Array.from(atob(clean.slice(start, start + size)), (letter) => letter.charCodeAt(0)));
   const out = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  parts.reduce((at, part) => (out.set(part, at), at + part.length), 0);
+  let at = 0;
+  for (const part of parts) {
+    out.set(part, at);
+    at += part.length;
+  }
   return out;
 }
 
@@ -85,13 +88,19 @@ async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<ArrayBuffer> {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"))).arrayBuffer();
 }
 
-/** The packs written into the page; their text is let go once read. */
-export async function embedded(): Promise<{ id: string; title: string; bytes: ArrayBuffer }[]> {
-  const packs = [];
-  for (const element of document.querySelectorAll<HTMLScriptElement>("script[data-pack]")) {
-    const id = element.dataset["pack"]!,
-      title = element.dataset["title"] ?? "";
-    const bytes = await inflate(fromBase64(element.textContent!));
+interface Embedded {
+  id: string;
+  title: string;
+  bytes: ArrayBuffer;
+}
+
+/** The packs or the atlas written into the page; their text is let go once read. */
+export async function embedded(kind: "pack" | "atlas"): Promise<Embedded[]> {
+  const packs: Embedded[] = [];
+  for (const element of document.querySelectorAll<HTMLScriptElement>(`script[data-${kind}]`)) {
+    const id = element.dataset[kind] ?? "",
+      title = element.dataset.title ?? "";
+    const bytes = await inflate(fromBase64(element.textContent ?? ""));
     element.textContent = "";
     packs.push({ id, title, bytes });
   }

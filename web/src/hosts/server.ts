@@ -1,4 +1,5 @@
 // The host of the loopback server: every message is one POST, answered with JSON and buffers.
+import type { PackEntry } from "./host.ts";
 import { PageModel } from "./page.ts";
 
 const STORED = "headscape-token";
@@ -47,7 +48,7 @@ export async function serverModel(server: string): Promise<PageModel> {
   const headers = { "X-Headscape-Token": await enter(server) };
   const list = async () => {
     const answer = await ask(`${server}/packs`, { headers });
-    return (await answer.json()) as { packs: { title: string }[]; can_run: boolean };
+    return (await answer.json()) as { packs: PackEntry[]; can_run: boolean };
   };
   const model = new PageModel(async (message) => {
     const answer = await ask(`${server}/message`, {
@@ -56,7 +57,7 @@ export async function serverModel(server: string): Promise<PageModel> {
       body: JSON.stringify(message),
     });
     const reply = decode(await answer.arrayBuffer());
-    if (message["type"] === "run") model.set("packs", (await list()).packs);
+    if (message.type === "run") model.set("packs", (await list()).packs);
     return reply;
   });
   const { packs, can_run } = await list();
@@ -74,5 +75,9 @@ function decode(body: ArrayBuffer): { content: unknown; buffers: ArrayBuffer[] }
     buffers: number[];
   };
   let at = 4 + size;
-  return { content, buffers: buffers.map((bytes) => body.slice(at, (at += bytes))) };
+  const cut = (bytes: number) => {
+    at += bytes;
+    return body.slice(at - bytes, at);
+  };
+  return { content, buffers: buffers.map(cut) };
 }

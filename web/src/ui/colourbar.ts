@@ -1,8 +1,9 @@
 // The colour bar: shows the scale, and its two handles set the limits by pointer or keyboard.
-import { type App, automaticFor, setLimits } from "../app.ts";
-import { type Scale, place, spacing, table } from "../colour.ts";
-import { type Source } from "../source.ts";
-import { number } from "../text.ts";
+
+import { place, type Scale, spacing, table } from "../core/colour.ts";
+import type { Source } from "../core/source.ts";
+import { number } from "../core/text.ts";
+import { type App, automaticFor, setLimits } from "./app.ts";
 import { h, say } from "./dom.ts";
 
 export class ColourBar {

@@ -1,8 +1,9 @@
 // The controls above the map: what is shown, how cells are pooled, what it is compared with, and its colours.
-import { type App, captureOf } from "../app.ts";
-import { MAPS } from "../colour.ts";
-import { QUANTITIES, type Quantity } from "../pack.ts";
-import { type Compare, type Minus, type Pooling, type State } from "../state.ts";
+
+import { MAPS } from "../core/colour.ts";
+import { QUANTITIES, type Quantity } from "../core/pack.ts";
+import type { Compare, Minus, Pooling, State } from "../core/state.ts";
+import { type App, captureOf } from "./app.ts";
 import { button, check, choice, fresh, h } from "./dom.ts";
 
 type Colour = State["colour"];

@@ -53,7 +53,10 @@ export function choice<T extends string>(label: string, list: [T, string][], cha
     if (given.some(([value]) => value === before)) select.value = before;
   };
   options(list);
-  return { element, select, options, show: (value) => void (select.value !== value && (select.value = value)) };
+  const show = (value: T) => {
+    if (select.value !== value) select.value = value;
+  };
+  return { element, select, options, show };
 }
 
 /** A button with text. */

@@ -1,9 +1,9 @@
 // Draws a source's tiles on a canvas: coarser ones first, so that nothing flickers while finer ones are computed.
-import { type Scale, paint, signature } from "../colour.ts";
+import { paint, type Scale, signature } from "../core/colour.ts";
+import { lengthOf, type Source, sourceName, type Whole } from "../core/source.ts";
 import { TILE } from "../engine/messages.ts";
-import { lengthOf, sourceName, type Source } from "../source.ts";
-import { Tiles, type Tile, valuesOf } from "../tiles.ts";
-import { type Whole, wholeLevel } from "../whole.ts";
+import { type Tile, Tiles, valuesOf } from "../engine/tiles.ts";
+import { wholeLevel } from "../engine/whole.ts";
 
 export type Reduction = "mean" | "least" | "greatest";
 

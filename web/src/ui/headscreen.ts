@@ -1,15 +1,17 @@
-// The screen of one head: its maps, and beside them values, plots, search, notes and what to take away.
-import { type App, panelsOf, sharing } from "../app.ts";
-import { sourceName } from "../source.ts";
-import { wholeTile } from "../whole.ts";
+// The screen of one head: its maps, and beside them values, plots, search, notes measures and exports.
+
+import { sourceName } from "../core/source.ts";
+import { wholeTile } from "../engine/whole.ts";
+import { type App, captureOf, panelsOf, sharing } from "./app.ts";
 import { h } from "./dom.ts";
-import { type Wanted } from "./draw.ts";
+import type { Wanted } from "./draw.ts";
+import { Export } from "./export.ts";
 import { Linked } from "./linked.ts";
 import { MapPanel } from "./map.ts";
+import { measureTable } from "./measuretable.ts";
 import { Notes } from "./notes.ts";
 import { Readout } from "./readout.ts";
 import { Search } from "./search.ts";
-import { TakeAway } from "./takeaway.ts";
 import { Typing } from "./typing.ts";
 
 export class HeadScreen {
@@ -17,11 +19,13 @@ export class HeadScreen {
   panels: MapPanel[] = [];
   readonly search: Search;
   readonly notes: Notes;
-  readonly takeaway: TakeAway;
+  readonly export: Export;
   private readonly maps = h("div", { class: "maps" });
   private readonly readout: Readout;
   private readonly linked: Linked;
   private readonly typing: Typing;
+  private readonly measures = h("section", { "aria-label": "Measures of this head" });
+  private measured = "";
 
   constructor(
     private readonly app: App,
@@ -31,16 +35,17 @@ export class HeadScreen {
     this.linked = new Linked(app);
     this.search = new Search(app);
     this.notes = new Notes(app);
-    this.takeaway = new TakeAway(app, () => this.panels);
+    this.export = new Export(app, () => this.panels);
     this.typing = new Typing(app, follow);
     const beside = h(
       "div",
       { class: "beside" },
       this.readout.element,
       this.linked.element,
+      this.measures,
       this.search.element,
       this.notes.element,
-      this.takeaway.element,
+      this.export.element,
       this.typing.element,
     );
     this.element = h(
@@ -61,7 +66,7 @@ export class HeadScreen {
     // Panels stay in the document while others come and go, so that the focus stays too.
     while (this.maps.children.length > shown.length) this.maps.lastElementChild!.remove();
     for (const panel of this.panels) if (!panel.element.isConnected) this.maps.append(panel.element);
-    this.maps.dataset["count"] = String(shown.length);
+    this.maps.dataset.count = String(shown.length);
     this.panels.forEach((panel, n) => panel.measure(shown[n]));
     const names = new Set<string>(),
       wholes: Wanted[] = [];
@@ -75,10 +80,24 @@ export class HeadScreen {
     return [...wholes, ...this.panels.flatMap((panel) => panel.wanted())];
   }
 
+  /** The measures that the capture brings, of the head shown. */
+  private drawMeasures(): void {
+    const capture = captureOf(this.app),
+      { layer, head } = this.app.store.state,
+      name = `${capture?.id}|${layer}|${head}`;
+    this.measures.hidden = !capture?.header.measures?.length;
+    if (!capture || name === this.measured) return;
+    this.measured = name;
+    const { measures = [], layers, heads } = capture.header;
+    const table = measureTable(measures, layers.indexOf(layer), heads.indexOf(head));
+    this.measures.replaceChildren(h("h3", {}, "Measures"), table);
+  }
+
   draw(): void {
     for (const panel of this.panels) panel.draw();
     this.readout.draw();
     this.linked.draw();
+    this.drawMeasures();
     this.search.draw();
     this.notes.draw();
     this.typing.draw();

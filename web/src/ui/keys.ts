@@ -1,7 +1,8 @@
 // The keyboard: one table that is both the key bindings and the help.
-import { type App, captureOf, lock, longest, otherOf, pairOf, setPair, setView, viewOf } from "../app.ts";
-import { QUANTITIES } from "../pack.ts";
-import { type Compare, type Minus, type Pooling } from "../state.ts";
+
+import { QUANTITIES } from "../core/pack.ts";
+import type { Compare, Minus, Pooling } from "../core/state.ts";
+import { type App, captureOf, lock, longest, otherOf, pairOf, setPair, setView, viewOf } from "./app.ts";
 import { button, h } from "./dom.ts";
 import { step, stepsOf } from "./topbar.ts";
 
@@ -74,12 +75,14 @@ function bindings(app: App, help: () => void, actions: Actions): Binding[] {
     { keys: ["s"], shown: "S", what: "pan down", act: pan(1, 0) },
     { keys: ["a"], shown: "A", what: "pan left", act: pan(0, -1) },
     { keys: ["d"], shown: "D", what: "pan right", act: pan(0, 1) },
-    ...QUANTITIES.map((quantity, n): Binding => ({
-      keys: [String(n + 1)],
-      shown: String(n + 1),
-      what: `show ${quantity}`,
-      act: () => store.set({ quantity }),
-    })),
+    ...QUANTITIES.map(
+      (quantity, n): Binding => ({
+        keys: [String(n + 1)],
+        shown: String(n + 1),
+        what: `show ${quantity}`,
+        act: () => store.set({ quantity }),
+      }),
+    ),
     {
       keys: ["m"],
       shown: "M",

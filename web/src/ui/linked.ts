@@ -1,11 +1,12 @@
 // The three plots beside the map: against distance, along the query's row, along the key's column.
-import { type App, captureOf, longest, otherOf, pairOf, viewOf } from "../app.ts";
-import { type Capture } from "../capture.ts";
-import { type Quantity } from "../pack.ts";
-import { type Profile } from "../profiles.ts";
-import { describe } from "../source.ts";
-import { number, quoted } from "../text.ts";
-import { choice, type Choice, h } from "./dom.ts";
+
+import type { Capture } from "../core/capture.ts";
+import type { Quantity } from "../core/pack.ts";
+import { describe } from "../core/source.ts";
+import { number, quoted } from "../core/text.ts";
+import type { Profile } from "../engine/profiles.ts";
+import { type App, captureOf, longest, otherOf, pairOf, viewOf } from "./app.ts";
+import { type Choice, choice, h } from "./dom.ts";
 import { type Curve, Plot } from "./plots.ts";
 
 const spreads = new WeakMap<Profile, { low: Float64Array; high: Float64Array }>();
@@ -15,7 +16,8 @@ function spread(profile: Profile): { low: Float64Array; high: Float64Array } {
   let found = spreads.get(profile);
   if (!found) {
     const at = (side: 1 | -1) => profile.mean.map((value, n) => value + side * profile.deviation[n]);
-    spreads.set(profile, (found = { low: at(-1), high: at(1) }));
+    found = { low: at(-1), high: at(1) };
+    spreads.set(profile, found);
   }
   return found;
 }

@@ -1,7 +1,8 @@
 // One map with its title, strips, colour bar and a line on what its cells are.
-import { type App, longest, matchesOf, pairOf, scaleFor, type Shown, viewOf } from "../app.ts";
-import { describe, lengthOf, pooled, type Source } from "../source.ts";
-import { wholeMap } from "../whole.ts";
+
+import { describe, lengthOf, pooled, type Source } from "../core/source.ts";
+import { wholeMap } from "../engine/whole.ts";
+import { type App, longest, matchesOf, pairOf, type Shown, scaleFor, viewOf } from "./app.ts";
 import { ColourBar } from "./colourbar.ts";
 import { h, say } from "./dom.ts";
 import { drawSource, type Frame, levelFor, previewText, type Wanted, wantedTiles } from "./draw.ts";
@@ -138,8 +139,8 @@ export class MapPanel {
       (complete ? (cell > 1 ? `A cell is ${cell} × ${cell} pairs: ${what}.` : "Every pair is shown.") : computing) +
         preview,
     );
-    this.element.dataset["complete"] = String(complete);
-    this.element.dataset["level"] = String(level);
+    this.element.dataset.complete = String(complete);
+    this.element.dataset.level = String(level);
   }
 
   private strips(): void {

@@ -1,7 +1,8 @@
 // What is drawn under and over a map: hatching for hidden pairs, cross hairs, notes and search results.
-import { type App, matchesOf, pairOf, type Shown } from "../app.ts";
-import { lengthOf } from "../source.ts";
-import { type Frame } from "./draw.ts";
+
+import { lengthOf } from "../core/source.ts";
+import { type App, matchesOf, pairOf, type Shown } from "./app.ts";
+import type { Frame } from "./draw.ts";
 
 /** Hatching where no pair is visible, a plain colour where values are still to come. */
 export function background(

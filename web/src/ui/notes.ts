@@ -1,5 +1,5 @@
 // Notes at pairs, saved in the state and so in the link.
-import { type App, captureOf, pairOf, setPair } from "../app.ts";
+import { type App, captureOf, pairOf, setPair } from "./app.ts";
 import { button, h } from "./dom.ts";
 
 export class Notes {

@@ -1,27 +1,17 @@
 // All layers and heads as thumbnails: one measure each, sorted, filtered or grouped by likeness.
-import { type App, captureOf, scaleFor } from "../app.ts";
-import { type Capture } from "../capture.ts";
-import { signature } from "../colour.ts";
-import { groups } from "../cluster.ts";
-import { defaultMeasure, type Measure, measuresOf } from "../measures.ts";
-import { describe, pooled, type Source, sourceName } from "../source.ts";
-import { number } from "../text.ts";
-import { type Whole, wholeMap, wholeTile } from "../whole.ts";
+
+import type { Capture } from "../core/capture.ts";
+import { groups } from "../core/cluster.ts";
+import { signature } from "../core/colour.ts";
+import { describe, pooled, type Source, sourceName, type Whole } from "../core/source.ts";
+import { defaultMeasure, type Measure, measuresOf } from "../engine/measures.ts";
+import { wholeMap, wholeTile } from "../engine/whole.ts";
+import { type App, captureOf, scaleFor } from "./app.ts";
+import { type Card, makeCard, paintWhole, section } from "./cards.ts";
 import { button, type Choice, choice, h, say } from "./dom.ts";
-import { type Wanted, wholeImage } from "./draw.ts";
+import type { Wanted } from "./draw.ts";
 
 type Order = "model" | "rising" | "falling" | "similar";
-
-interface Card {
-  layer: number;
-  head: number;
-  element: HTMLButtonElement;
-  canvas: HTMLCanvasElement;
-  value: HTMLElement;
-  /** What a screen reader says after name and value. */
-  spoken: HTMLElement;
-  painted: string;
-}
 
 export class Overview {
   readonly element: HTMLElement;
@@ -108,28 +98,10 @@ export class Overview {
     this.arranged = "";
     this.cards = new Map(
       layers.flatMap((layer) =>
-        heads.map((head) => {
-          const canvas = h("canvas", { width: 64, height: 64, "aria-hidden": "true" }),
-            value = h("span", { class: "value" }),
-            spoken = h("span", { class: "unseen" });
-          const element = h(
-            "button",
-            {
-              type: "button",
-              class: "card",
-              "data-layer": layer,
-              "data-head": head,
-              title: `${capture.place(layer)}, head ${head + 1}`,
-              onclick: () => this.open(layer, head),
-            },
-            canvas,
-            h("span", { class: "name" }, `L${layer + 1} H${head + 1}`),
-            " ",
-            value,
-            spoken,
-          );
-          return [`${layer}.${head}`, { layer, head, element, canvas, value, spoken, painted: "" }] as const;
-        }),
+        heads.map((head): [string, Card] => [
+          `${layer}.${head}`,
+          makeCard(layer, head, capture.place(layer), () => this.open(layer, head)),
+        ]),
       ),
     );
   }
@@ -159,14 +131,14 @@ export class Overview {
       const source = this.source(capture, card.layer, card.head),
         whole = wholeMap(app.tiles, source);
       wholes.set(card, whole);
-      numbers.set(card, chosen.of(app, source, whole));
+      numbers.set(card, chosen.of(app.profiles, source, whole));
       this.paint(card, source, whole, numbers.get(card)!, chosen);
     }
     this.arrange(capture, wholes, numbers);
   }
 
   private paint(card: Card, source: Source, whole: Whole | null, value: number | null, measure: Measure): void {
-    const text = value === null ? "…" : number(value, 3);
+    const text = value === null ? "…" : measure.shown(value);
     say(card.value, text);
     say(card.spoken, ` ${measure.title}. Open.`);
     const scale = scaleFor(this.app, source);
@@ -175,9 +147,8 @@ export class Overview {
       name = `${sourceName(source)}|${what}|${signature(scale)}|${whole.complete}`;
     if (name === card.painted && whole.complete) return;
     card.painted = name;
-    card.canvas.width = card.canvas.height = whole.cells;
-    card.canvas.getContext("2d")!.drawImage(wholeImage(whole, what, scale), 0, 0);
-    card.element.dataset["complete"] = String(whole.complete);
+    paintWhole(card.canvas, whole, what, scale);
+    card.element.dataset.complete = String(whole.complete);
   }
 
   private arrange(capture: Capture, wholes: Map<Card, Whole | null>, numbers: Map<Card, number | null>): void {
@@ -204,16 +175,7 @@ export class Overview {
     if (name === this.arranged) return;
     this.arranged = name;
     const focused = document.activeElement;
-    this.grid.replaceChildren(
-      ...sections.map(([title, cards]) =>
-        h(
-          "section",
-          { class: "row", "aria-label": title },
-          h("h3", {}, title),
-          h("div", { class: "cards" }, ...cards.map((card) => card.element)),
-        ),
-      ),
-    );
+    this.grid.replaceChildren(...sections.map(([title, cards]) => section(title, cards)));
     if (focused instanceof HTMLElement && this.grid.contains(focused)) focused.focus();
   }
 

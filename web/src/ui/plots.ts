@@ -1,5 +1,5 @@
 // Line plots as SVG: curves, a spread, one marked point, and axes with round numbers.
-import { number, roundStep } from "../text.ts";
+import { number, roundStep } from "../core/text.ts";
 import { h, say, svg } from "./dom.ts";
 
 export interface Curve {
@@ -7,6 +7,8 @@ export interface Curve {
   /** Value at first, first + 1, ...; NaN leaves a gap. */
   values: ArrayLike<number>;
   first: number;
+  /** Where each value is, if not one step apart. */
+  at?: number[];
   tone: "main" | "other";
 }
 
@@ -24,8 +26,12 @@ export interface PlotData {
   /** A sentence for those who do not see the plot. */
   summary: string;
   log?: boolean;
+  /** Spacing of the horizontal axis: log2(1 + |x|) on either side of 0. */
+  spacing?: "linear" | "log";
   note?: string;
 }
+
+const logarithm = (x: number) => Math.sign(x) * Math.log2(1 + Math.abs(x));
 
 const WIDTH = 320,
   HEIGHT = 132,
@@ -61,7 +67,11 @@ export class Plot {
     this.svg.setAttribute("aria-label", data.summary);
     const inner = { w: WIDTH - LEFT - RIGHT, h: HEIGHT - TOP - BOTTOM };
     const to = (value: number) => (data.log ? Math.log10(Math.max(value, 1e-12)) : value);
-    const columns = data.curves.map((curve) => reduceCurve(curve.values, curve.first, data.from, data.to, inner.w, to));
+    const columns = data.curves.map(({ values, at, first }) =>
+      at ? points(values, at, to) : reduceCurve(values, first, data.from, data.to, inner.w, to),
+    );
+    const place = data.spacing === "log" ? logarithm : (x: number) => x,
+      width = Math.max(1e-9, place(data.to) - place(data.from));
     const bands = (data.bands ?? []).map((band) => [
       reduceCurve(band.low, band.first, data.from, data.to, inner.w, to),
       reduceCurve(band.high, band.first, data.from, data.to, inner.w, to),
@@ -93,7 +103,7 @@ export class Plot {
       }
       const pad = 0.04 * (high - low),
         y = (value: number) => TOP + inner.h * (1 - (value - low + pad) / (high - low + 2 * pad));
-      const x = (value: number) => LEFT + (inner.w * (value - data.from)) / Math.max(1e-9, data.to - data.from);
+      const x = (value: number) => LEFT + (inner.w * (place(value) - place(data.from))) / width;
       for (const tick of ticks(low, high, 4)) {
         parts.push(svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(tick), y2: y(tick), class: "grid" }));
         parts.push(
@@ -104,7 +114,7 @@ export class Plot {
           ),
         );
       }
-      for (const tick of ticks(data.from, data.to, 6).filter(Number.isInteger))
+      for (const tick of data.spacing === "log" ? powers(data.from, data.to) : wholes(data.from, data.to))
         parts.push(
           svg("text", { x: x(tick), y: HEIGHT - BOTTOM + 12, class: "axis", "text-anchor": "middle" }, String(tick)),
         );
@@ -142,10 +152,31 @@ function same(a: PlotData, b: PlotData): boolean {
   return before.length === now.length && before.every((array, n) => array === now[n]) && words(a) === words(b);
 }
 
+/** A curve without axes, for a card; x is spaced as logarithms. */
+export function sparkline(values: ArrayLike<number>, at: number[]): SVGElement {
+  const width = 96,
+    height = 36,
+    line = points(values, at, (value) => value),
+    low = Math.min(...line.map((point) => point.low)),
+    high = Math.max(...line.map((point) => point.high)),
+    [from, to] = [logarithm(at[0]), logarithm(at[at.length - 1])];
+  const x = (value: number) => 2 + ((width - 4) * (logarithm(value) - from)) / (to - from || 1);
+  const y = (value: number) => 3 + ((height - 6) * (high - value)) / (high - low || 1);
+  const element = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "spark", "aria-hidden": "true" });
+  if (at[0] < 0) element.append(svg("line", { x1: x(0), x2: x(0), y1: 0, y2: height, class: "grid" }));
+  element.append(svg("path", { d: path(line, x, y), class: "curve main" }));
+  return element;
+}
+
 interface Column {
   x: number;
   low: number;
   high: number;
+}
+
+/** Every finite value as a column of its own. */
+function points(values: ArrayLike<number>, at: number[], map: (value: number) => number): Column[] {
+  return at.flatMap((x, n) => (Number.isFinite(values[n]) ? [{ x, low: map(values[n]), high: map(values[n]) }] : []));
 }
 
 /** At most one column a pixel, with the least and the greatest of what falls into it: no spike is lost. */
@@ -185,6 +216,15 @@ function path(column: Column[], x: (value: number) => number, y: (value: number)
       return `${n ? "L" : "M"}${at},${low}${low === high ? "" : `L${at},${high}`}`;
     })
     .join("");
+}
+
+/** Round whole numbers from a to b. */
+const wholes = (a: number, b: number) => ticks(a, b, 6).filter(Number.isInteger);
+
+/** 0, 1 and powers of 4 from a to b, on both sides of 0; every second where there are both. */
+function powers(a: number, b: number): number[] {
+  const marks = [0, ...Array.from({ length: 12 }, (_, n) => 4 ** n)].filter((_, n) => a >= 0 || n === 0 || n % 2 === 0);
+  return [...marks.slice(1).map((mark) => -mark), ...marks].filter((mark) => mark >= a && mark <= b);
 }
 
 function ticks(low: number, high: number, count: number): number[] {

@@ -1,6 +1,6 @@
 // The pointer on a map: hovering, clicking, dragging, the wheel and two fingers.
-import { type App, lock, longest, type Pair, setView, type Shown, viewOf } from "../app.ts";
-import { type Frame } from "./draw.ts";
+import { type App, lock, longest, type Pair, type Shown, setView, viewOf } from "./app.ts";
+import type { Frame } from "./draw.ts";
 
 /** What the pointer needs to know of its panel. */
 interface Target {

@@ -1,9 +1,10 @@
 // The exact values of the pair looked at, in words.
-import { type App, captureOf, otherOf, pairOf } from "../app.ts";
-import { type Capture } from "../capture.ts";
-import { QUANTITIES, type Quantity } from "../pack.ts";
-import { rank } from "../rows.ts";
-import { number, quoted } from "../text.ts";
+
+import type { Capture } from "../core/capture.ts";
+import { QUANTITIES, type Quantity } from "../core/pack.ts";
+import { number, quoted } from "../core/text.ts";
+import { rank } from "../engine/rows.ts";
+import { type App, captureOf, otherOf, pairOf } from "./app.ts";
 import { h, say } from "./dom.ts";
 
 /** Significant digits of one value, and of two beside their difference. */
@@ -28,7 +29,15 @@ export function pairValues(app: App, capture: Capture, query: number, key: numbe
     Quantity,
     number
   >;
+  if (Number.isNaN(values.final)) return null;
   return { values, ...rank(row[quantity], key - row.first), whole: row[quantity].length === capture.length };
+}
+
+const digits = (value: number, two: boolean) => (Number.isNaN(value) ? "–" : number(value, two ? FEWER : DIGITS));
+
+function fill(cell: HTMLElement, shown: boolean, text: string): void {
+  cell.hidden = !shown;
+  say(cell, text);
 }
 
 export class Readout {
@@ -89,12 +98,7 @@ export class Readout {
         (minus === "row" ? profile.row[pair.query] : profile.mean[pair.query - pair.key + profile.zero])
       );
     });
-    [a, b, a - b].forEach(
-      (value, n) => (
-        (this.less.values[n].hidden = n > 0 && !two),
-        say(this.less.values[n], Number.isNaN(value) ? "–" : number(value, two ? FEWER : DIGITS))
-      ),
-    );
+    [a, b, a - b].forEach((value, n) => fill(this.less.values[n], n === 0 || two, digits(value, two)));
   }
 
   draw(): void {
@@ -107,20 +111,13 @@ export class Readout {
     this.element.classList.toggle("locked", state.locked !== null);
     this.element.classList.toggle("two", other !== undefined);
     const two = other !== undefined;
-    this.head.forEach(
-      (cell, n) => ((cell.hidden = n > 0 && !two), say(cell, !two ? "value" : ["first", "second", "difference"][n])),
-    );
+    this.head.forEach((cell, n) => fill(cell, n === 0 || two, !two ? "value" : ["first", "second", "difference"][n]));
     let place = "";
     const sides = [capture, other].map((of) => (of && pair ? pairValues(app, of, pair.query, pair.key) : null));
     for (const [quantity, { row, values }] of this.lines) {
       const [a, b] = sides.map((side) => side?.values[quantity] ?? NaN);
       row.classList.toggle("shown", quantity === state.quantity && state.minus === "nothing");
-      [a, b, a - b].forEach(
-        (value, n) => (
-          (values[n].hidden = n > 0 && !two),
-          say(values[n], pair && !Number.isNaN(value) ? number(value, two ? FEWER : DIGITS) : "–")
-        ),
-      );
+      [a, b, a - b].forEach((value, n) => fill(values[n], n === 0 || two, pair ? digits(value, two) : "–"));
     }
     this.drawLess([capture, other], sides, two);
     if (!pair) say(this.where, "Point at a pair, or move with the arrow keys.");
@@ -139,7 +136,9 @@ export class Readout {
       this.footer,
       half
         ? "Computed in float64 from float16 queries and keys: good to about 3 digits."
-        : "Exact: float64 arithmetic on the stored float32 factors.",
+        : capture.arrays
+          ? "Exact: float64 arithmetic on the stored float32 factors."
+          : "Exact: computed in float64 by the program that serves this page.",
     );
   }
 }

@@ -1,5 +1,5 @@
 // Token search: matches are marked on the strips; next and previous move the pair's key or query to them.
-import { type App, captureOf, matchesOf, pairOf, setPair } from "../app.ts";
+import { type App, captureOf, matchesOf, pairOf, setPair } from "./app.ts";
 import { button, choice, h, say } from "./dom.ts";
 
 export class Search {
@@ -24,7 +24,9 @@ export class Search {
         ["query", "query"],
         ["key", "key"],
       ],
-      (value) => void (this.axis = value),
+      (value) => {
+        this.axis = value;
+      },
     );
     this.element = h(
       "section",

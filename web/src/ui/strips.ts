@@ -1,6 +1,6 @@
 // Token strips beside the map: every token where there is room, every n-th otherwise, the pair's own always.
-import { type Capture } from "../capture.ts";
-import { roundStep, visible } from "../text.ts";
+import type { Capture } from "../core/capture.ts";
+import { roundStep, visible } from "../core/text.ts";
 import { h } from "./dom.ts";
 
 const LINE = 13;
@@ -39,7 +39,8 @@ export class Strip {
     ) {
       const near = token !== null && Math.abs(at - token) * size < LINE && at !== token;
       if (at === token || near || (at - first) * size < -2 || (at - first) * size > extent - 9) continue;
-      const label = this.labels[used] ?? (this.labels[used] = this.element.appendChild(h("span", { class: "token" })));
+      if (used === this.labels.length) this.labels.push(this.element.appendChild(h("span", { class: "token" })));
+      const label = this.labels[used];
       const text = every && capture.piece(at) ? visible(capture.piece(at)) : `${at} ${visible(capture.piece(at))}`;
       if (label.textContent !== text) label.textContent = text;
       label.classList.toggle("match", matches.has(at));

@@ -1,11 +1,12 @@
 // The bar on top: which screen, capture, training step, layer and head; theme and help.
-import { type App, captureOf } from "../app.ts";
-import { type Capture } from "../capture.ts";
+
+import type { Capture } from "../core/capture.ts";
+import { type App, captureOf } from "./app.ts";
 import { button, type Choice, choice, h, say } from "./dom.ts";
 
 /** Captures of the same training run as the one shown, in training order; none where there is only one. */
 export function stepsOf(app: App): Capture[] {
-  const run = ({ header }: Capture) => JSON.stringify([header.encoding, header.provenance?.["run"] ?? null]);
+  const run = ({ header }: Capture) => JSON.stringify([header.encoding, header.provenance?.run ?? null]);
   const shown = captureOf(app);
   const stepped = [...app.captures.values()].filter(
     (capture) => typeof capture.header.step === "number" && shown && run(capture) === run(shown),

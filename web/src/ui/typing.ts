@@ -1,5 +1,5 @@
 // Type a text: where the host can run a model, it does, and the views follow.
-import { type App, captureOf } from "../app.ts";
+import { type App, captureOf } from "./app.ts";
 import { button, h, say } from "./dom.ts";
 
 export class Typing {
@@ -36,7 +36,7 @@ export class Typing {
     say(this.status, "Running the model …");
     try {
       const { content } = await this.app.host.ask({ type: "run", text, id: capture.id });
-      await this.follow(String(content["id"]));
+      await this.follow(String(content.id));
       say(this.status, "The views show your text.");
     } catch (error) {
       say(this.status, `The model did not run: ${(error as Error).message}`);

@@ -1,5 +1,5 @@
 // One capture: a pack's header, and its arrays where they are here. Cuts out what one head needs.
-import { type Header, type LayerKind, type Numbers, type Stored } from "./pack.ts";
+import type { Header, LayerKind, Numbers, Stored } from "./pack.ts";
 
 /** The factors of one head, or of all heads of a layer that mixes them: what a worker is given. */
 export interface Factors {
@@ -40,6 +40,8 @@ const SHARED = [
   "mix.table",
 ];
 
+const UNKNOWN: LayerKind = { scale: 1, bias: null, mix: null };
+
 export class Capture {
   readonly positions: Int32Array;
 
@@ -68,8 +70,9 @@ export class Capture {
     return note ? `layer ${layer + 1} (${note})` : `layer ${layer + 1}`;
   }
 
+  /** How a layer is put together; of a layer that only the host can compute, its window at most. */
   kind(layer: number): LayerKind {
-    return this.header.factors[this.header.layers.indexOf(layer)];
+    return this.header.factors[this.header.layers.indexOf(layer)] ?? UNKNOWN;
   }
 
   has(layer: number, head: number): boolean {
@@ -78,7 +81,7 @@ export class Capture {
 
   /** Whether the heads of a layer are computed together. */
   together(layer: number): boolean {
-    const mix = this.kind(layer).mix;
+    const mix = this.kind(layer).mix ?? null;
     return mix !== null && mix.kind !== "cope";
   }
 
@@ -117,7 +120,7 @@ export class Capture {
       const size = stored.data.length / stored.shape[0];
       return all ? stored.data : stored.data.subarray(at * size, (at + 1) * size);
     };
-    arrays["k"] = cut(k, Math.floor(index / group));
+    arrays.k = cut(k, Math.floor(index / group));
     for (const name of PER_HEAD) {
       const stored = this.stored(layer, name);
       if (stored) {

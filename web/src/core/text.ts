@@ -11,6 +11,14 @@ export function number(value: number, digits = 4): string {
   return String(Number(value.toPrecision(digits))).replace("-", "−");
 }
 
+/** A number as Python's format prints it: .2f, .3g or +.4f; a dash where there is none. */
+export function formatted(value: number | null, form: string): string {
+  if (value === null || Number.isNaN(value)) return "–";
+  const [, sign = "", digits = "3", kind = "g"] = /^(\+?)\.(\d+)([fg])$/.exec(form) ?? [];
+  const text = kind === "f" ? value.toFixed(Number(digits)) : String(Number(value.toPrecision(Number(digits))));
+  return (sign && value >= 0 ? "+" : "") + text.replaceAll("-", "−");
+}
+
 /** A token with its white space made visible. */
 export function visible(piece: string): string {
   return piece.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "·");

@@ -1,9 +1,9 @@
 // Exact rows and columns of a head: float64 from the stored factors, or asked of the host that serves tiles.
-import { type Capture } from "./capture.ts";
-import { type Engine, factorsName } from "./engine/engine.ts";
-import { Exact, type Row } from "./exact.ts";
-import { type Host } from "./host.ts";
-import { asBytes, QUANTITIES, type Quantity } from "./pack.ts";
+import type { Capture } from "../core/capture.ts";
+import { Exact, type Row } from "../core/exact.ts";
+import { asBytes, QUANTITIES, type Quantity } from "../core/pack.ts";
+import type { Host } from "../hosts/host.ts";
+import { type Engine, factorsName } from "./engine.ts";
 
 const KEPT = 6;
 /** Rows a host is asked for are cut to this many keys around the pair, to a multiple of STEP. */
@@ -61,8 +61,8 @@ export class Rows {
 
   private exact(capture: Capture, layer: number, head: number): Exact {
     const name = factorsName(capture, layer, head);
-    let exact = this.exacts.get(name);
-    if (!exact) keep(this.exacts, name, (exact = new Exact(capture.factors(layer, head))));
+    const exact = this.exacts.get(name) ?? new Exact(capture.factors(layer, head));
+    if (!this.exacts.has(name)) keep(this.exacts, name, exact);
     return exact;
   }
 
@@ -125,7 +125,10 @@ export class Rows {
         this.failed.add(name);
         this.fail(`The values of key ${key} could not be computed: ${error.message}`, true);
       },
-      end = () => (this.asked.delete(name), this.changed());
+      end = () => {
+        this.asked.delete(name);
+        this.changed();
+      };
     if (capture.arrays) {
       const index = capture.together(layer) ? capture.header.heads.indexOf(head) : 0;
       const part = { factors: this.engine.know(capture, layer, head), head: index, quantity, minus: null };
@@ -167,6 +170,9 @@ function keep<T>(map: Map<string, T>, name: string, value: T): void {
 export function rank(values: Float64Array, at: number): { place: number; of: number } {
   let place = 1,
     of = 0;
-  for (const value of values) if (!Number.isNaN(value)) (of++, value > values[at] && place++);
+  for (const value of values) {
+    if (!Number.isNaN(value)) of++;
+    if (value > values[at]) place++;
+  }
   return { place, of };
 }

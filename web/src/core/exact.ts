@@ -1,5 +1,5 @@
 // Exact values: float64 arithmetic on the stored factors. The kernel is tested against this, and hovering reads it.
-import { type Factors } from "./capture.ts";
+import type { Factors } from "./capture.ts";
 import { type Numbers, type Quantity, widen } from "./pack.ts";
 
 const LEAK = 0.01;

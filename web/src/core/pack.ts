@@ -1,4 +1,4 @@
-// A pack: the header and the arrays of one capture, read from bytes without copying.
+// A pack: a header and arrays as safetensors bytes, read without copying.
 
 export const QUANTITIES = ["content", "bias", "final", "weights"] as const;
 export type Quantity = (typeof QUANTITIES)[number];
@@ -26,6 +26,17 @@ export interface LayerKind {
   softcap?: number | null;
 }
 
+/** A measure of every head, as Python defines it: numbers by layer and head, null where it does not apply. */
+export interface MeasureValues {
+  name: string;
+  label: string;
+  /** What it is, in one sentence. */
+  text: string;
+  /** How Python prints it: .2f, .3g or +.4f. */
+  form: string;
+  values: (number | null)[][];
+}
+
 export interface Header {
   format: number;
   title?: string;
@@ -35,7 +46,8 @@ export interface Header {
   length: number;
   layers: number[];
   heads: number[];
-  factors: LayerKind[];
+  /** By layer; null where only the host can compute it. */
+  factors: (LayerKind | null)[];
   train_length?: number;
   pieces?: string[];
   /** What the sequence is made of. */
@@ -45,7 +57,7 @@ export interface Header {
   positions?: number[];
   precision?: "float16" | "float32";
   step?: number | null;
-  measures?: Record<string, number[][]>;
+  measures?: MeasureValues[];
   source?: string;
   model?: Record<string, unknown>;
   provenance?: Record<string, unknown>;
@@ -55,7 +67,6 @@ export type Numbers = Uint16Array | Float32Array | Float64Array | Int32Array | B
 
 /** An array of a pack; float16 stays as bits. */
 export interface Stored {
-  dtype: string;
   shape: number[];
   data: Numbers;
 }
@@ -64,15 +75,14 @@ const TYPES: Record<
   string,
   { new (buffer: ArrayBuffer, offset: number, length: number): Numbers; BYTES_PER_ELEMENT: number }
 > = {
-  float16: Uint16Array,
-  float32: Float32Array,
-  float64: Float64Array,
-  int32: Int32Array,
-  int64: BigInt64Array,
-  uint8: Uint8Array,
+  F16: Uint16Array,
+  F32: Float32Array,
+  F64: Float64Array,
+  I32: Int32Array,
+  I64: BigInt64Array,
+  U8: Uint8Array,
 };
 
-const MAGIC = "HSPACK01";
 export const FORMAT = 1;
 
 /** Bytes in whatever form a host hands them over, as a Uint8Array that starts at a multiple of 16. */
@@ -82,27 +92,48 @@ export function asBytes(given: ArrayBuffer | ArrayBufferView): Uint8Array<ArrayB
   return bytes.byteOffset % 16 ? bytes.slice() : bytes;
 }
 
-/** Return the header and arrays in a pack's bytes. */
+interface Entry {
+  dtype: string;
+  shape: number[];
+  data_offsets: [number, number];
+}
+
+function directory(bytes: Uint8Array<ArrayBuffer>): { start: number; text: string; entries: [string, Entry][] } {
+  try {
+    const size = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
+    const { __metadata__: metadata, ...entries } = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + size)));
+    if (typeof metadata?.headscape !== "string") throw new Error("no description");
+    return { start: 8 + size, text: metadata.headscape, entries: Object.entries(entries as Record<string, Entry>) };
+  } catch {
+    throw new Error("these bytes are not a headscape pack: they do not start with a safetensors header of ours");
+  }
+}
+
+/** Return the header and arrays of one capture. */
 export function readPack(given: ArrayBuffer | ArrayBufferView): { header: Header; arrays: Map<string, Stored> } {
-  const bytes = asBytes(given);
-  const magic = new TextDecoder().decode(bytes.subarray(0, 8));
-  if (magic !== MAGIC)
-    throw new Error(`these bytes start with ${JSON.stringify(magic)}, so they are not a headscape pack`);
-  const size = new DataView(bytes.buffer, bytes.byteOffset).getUint32(8, true);
-  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(12, 12 + size)));
+  const { header, arrays } = readArrays(given);
+  return { header: checkHeader(header as Header), arrays };
+}
+
+/** Return the header and arrays in a pack's bytes. */
+export function readArrays(given: ArrayBuffer | ArrayBufferView): { header: unknown; arrays: Map<string, Stored> } {
+  const bytes = asBytes(given),
+    { start, text, entries } = directory(bytes);
   const arrays = new Map<string, Stored>();
-  for (const { name, dtype, shape, offset, bytes: count } of header.arrays) {
+  for (const [name, { dtype, shape, data_offsets: at }] of entries) {
     const Type = TYPES[dtype];
     if (!Type) throw new Error(`array ${name} has dtype ${dtype}, which this viewer does not read`);
-    if (offset + count > bytes.byteLength) throw new Error(`the pack ends inside array ${name}: it is not complete`);
-    arrays.set(name, {
-      dtype,
-      shape,
-      data: new Type(bytes.buffer, bytes.byteOffset + offset, count / Type.BYTES_PER_ELEMENT),
-    });
+    if (start + at[1] > bytes.byteLength) throw new Error(`the pack ends inside array ${name}: it is not complete`);
+    const data = new Type(bytes.buffer, bytes.byteOffset + start + at[0], (at[1] - at[0]) / Type.BYTES_PER_ELEMENT);
+    arrays.set(name, { shape, data });
   }
-  delete header.arrays;
-  return { header: checkHeader(header), arrays };
+  // Arrays that have the bytes of another: name to name.
+  const { same = {}, ...header } = JSON.parse(text) as { same?: Record<string, string> };
+  for (const [name, twin] of Object.entries(same)) {
+    const stored = arrays.get(twin);
+    if (stored) arrays.set(name, stored);
+  }
+  return { header, arrays };
 }
 
 /** Return the header, or say why this viewer cannot read it. */

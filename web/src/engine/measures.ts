@@ -1,23 +1,27 @@
 // One number per head: those that the capture brings, and some from exact sums over its maps.
-import { type App } from "./app.ts";
-import { type Capture } from "./capture.ts";
-import { type Profile } from "./profiles.ts";
-import { type Source } from "./source.ts";
-import { type Whole } from "./whole.ts";
+import type { Capture } from "../core/capture.ts";
+import type { Source, Whole } from "../core/source.ts";
+import { formatted, number } from "../core/text.ts";
+import type { Profile, Profiles } from "./profiles.ts";
 
 export interface Measure {
   name: string;
   title: string;
   /** The number, or null while it is computed. */
-  of(app: App, source: Source, whole: Whole | null): number | null;
+  of(profiles: Profiles, source: Source, whole: Whole | null): number | null;
+  /** The number as text. */
+  shown(value: number): string;
 }
+
+const shown = (value: number) => number(value, 3);
 
 function fromWeights(name: string, title: string, value: (profile: Profile, capture: Capture) => number): Measure {
   return {
     name,
     title,
-    of(app, { capture, layer, head }) {
-      const profile = app.profiles.get(capture, layer, head, "weights", 20);
+    shown,
+    of(profiles, { capture, layer, head }) {
+      const profile = profiles.get(capture, layer, head, "weights", 20);
       return profile ? value(profile, capture) : null;
     },
   };
@@ -43,10 +47,11 @@ const OWN: Measure[] = [
     profile.column.length ? profile.column[0] / capture.length : NaN,
   ),
   {
-    name: "explained by distance",
-    title: "Share of the bias explained by distance",
-    of(app, { capture, layer, head }) {
-      const profile = app.profiles.get(capture, layer, head, "bias", 20);
+    name: "position_share",
+    title: "Position share: how much of the bias distance explains",
+    shown,
+    of(profiles, { capture, layer, head }) {
+      const profile = profiles.get(capture, layer, head, "bias", 20);
       if (!profile) return null;
       let within = 0,
         sum = 0,
@@ -67,23 +72,32 @@ const OWN: Measure[] = [
   {
     name: "greatest",
     title: "Greatest value shown",
-    of: (_app, _source, whole) =>
-      whole?.complete ? whole.greatest.reduce((a, b) => (b > a ? b : a), -Infinity) : null,
+    shown,
+    of: (_profiles, _source, whole) =>
+      whole?.complete ? whole.greatest.reduce((a, b) => Math.max(a, Number.isNaN(b) ? a : b), -Infinity) : null,
   },
 ];
 
-/** Every measure a capture offers, its own first. */
+/** Needs the sums of columns, which only a capture that is here has. */
+const BY_COLUMN = "first token";
+
+/** Every measure a capture offers, its own first; the viewer adds what the capture does not bring. */
 export function measuresOf(capture: Capture): Measure[] {
-  const { measures = {}, layers, heads } = capture.header;
-  const brought = Object.entries(measures).map(([name, values]): Measure => ({
-    name: `capture: ${name}`,
-    title: name,
-    of: (_app, { layer, head }) => values[layers.indexOf(layer)]?.[heads.indexOf(head)] ?? NaN,
-  }));
-  const { unit } = capture;
+  const { measures = [], layers, heads } = capture.header,
+    names = new Set(measures.map(({ name }) => name));
+  const brought = measures.map(
+    ({ name, label, form, values }): Measure => ({
+      name,
+      title: label,
+      of: (_profiles, { layer, head }) => values[layers.indexOf(layer)]?.[heads.indexOf(head)] ?? NaN,
+      shown: (value) => formatted(value, form),
+    }),
+  );
+  const { unit } = capture,
+    own = OWN.filter(({ name }) => !names.has(name) && (capture.arrays || name !== BY_COLUMN));
   return [
     ...brought,
-    ...OWN.map((each) => ({
+    ...own.map((each) => ({
       ...each,
       name: each.name.replace("token", unit),
       title: each.title.replace("token", unit),
@@ -93,6 +107,6 @@ export function measuresOf(capture: Capture): Measure[] {
 
 /** What is shown when nothing was chosen: what the capture brings, otherwise what a short map makes cheap. */
 export function defaultMeasure(capture: Capture): string {
-  if (capture.header.measures && Object.keys(capture.header.measures).length) return measuresOf(capture)[0].name;
+  if (capture.header.measures?.length) return capture.header.measures[0].name;
   return capture.arrays && capture.length <= 4096 ? "mean distance" : "greatest";
 }

@@ -1,12 +1,26 @@
 // The host: whatever implements anywidget's model. Requests get a number, replies carry it back.
-export interface Model {
-  get(name: string): unknown;
-  set(name: string, value: unknown): void;
-  on(event: string, listener: (...args: never[]) => void): void;
-  off(event: string, listener: (...args: never[]) => void): void;
-  save_changes(): void;
-  send(message: unknown): void;
+import type { AnyModel } from "@anywidget/types";
+import type { Header } from "../core/pack.ts";
+
+export interface PackEntry {
+  id: string;
+  title?: string;
+  header?: Header;
+  bytes?: ArrayBuffer | ArrayBufferView;
+  tiles?: boolean;
 }
+
+/** What the module reads from the host and writes back; a state or selection is checked when it is read. */
+export interface Traits {
+  packs?: PackEntry[];
+  can_run?: boolean;
+  link?: string;
+  state?: unknown;
+  selection?: unknown;
+  hover?: unknown;
+}
+
+export type Model = Pick<AnyModel<Traits>, "get" | "set" | "on" | "off" | "save_changes" | "send">;
 
 export interface Reply {
   content: Record<string, unknown>;
@@ -27,7 +41,7 @@ export class Host {
     this.receive(content, buffers ?? []);
 
   constructor(readonly model: Model) {
-    model.on("msg:custom", this.listener as (...args: never[]) => void);
+    model.on("msg:custom", this.listener);
   }
 
   ask(message: Record<string, unknown>, progress?: Pending["progress"]): Promise<Reply> {
@@ -44,21 +58,18 @@ export class Host {
   }
 
   close(): void {
-    this.model.off("msg:custom", this.listener as (...args: never[]) => void);
+    this.model.off("msg:custom", this.listener);
   }
 
   private receive(content: Record<string, unknown>, buffers: Reply["buffers"]): void {
-    const pending = this.pending.get(content["request"] as number);
+    const pending = this.pending.get(content.request as number);
     if (!pending) return;
-    if (content["type"] === "progress") {
-      pending.progress?.(
-        Number(content["done"]),
-        content["left_seconds"] == null ? null : Number(content["left_seconds"]),
-      );
+    if (content.type === "progress") {
+      pending.progress?.(Number(content.done), content.left_seconds == null ? null : Number(content.left_seconds));
       return;
     }
-    this.pending.delete(content["request"] as number);
-    if (content["type"] === "error") pending.reject(new Error(String(content["message"])));
+    this.pending.delete(content.request as number);
+    if (content.type === "error") pending.reject(new Error(String(content.message)));
     else pending.resolve({ content, buffers });
   }
 }

@@ -1,28 +1,22 @@
 // The viewer: puts the parts together, draws when something changed, and keeps the host informed.
-import { type App, captureOf, pairOf } from "./app.ts";
-import { Capture } from "./capture.ts";
-import { Engine } from "./engine/engine.ts";
-import { type Host } from "./host.ts";
-import { checkHeader, type Header, readPack } from "./pack.ts";
-import { Profiles } from "./profiles.ts";
-import { Rows } from "./rows.ts";
-import { DEFAULT, difference, readState, type State, Store } from "./state.ts";
-import { Tiles } from "./tiles.ts";
-import { Controls } from "./ui/controls.ts";
-import { button, h, say } from "./ui/dom.ts";
-import { HeadScreen } from "./ui/headscreen.ts";
-import { Keys } from "./ui/keys.ts";
-import { Overview } from "./ui/overview.ts";
-import { pairValues } from "./ui/readout.ts";
-import { TopBar } from "./ui/topbar.ts";
 
-export interface PackEntry {
-  id: string;
-  title?: string;
-  header?: Header;
-  bytes?: ArrayBuffer | ArrayBufferView;
-  tiles?: boolean;
-}
+import { Capture } from "../core/capture.ts";
+import { checkHeader, type Header, readPack } from "../core/pack.ts";
+import { DEFAULT, difference, readState, type State, Store } from "../core/state.ts";
+import { Engine } from "../engine/engine.ts";
+import { measuresOf } from "../engine/measures.ts";
+import { Profiles } from "../engine/profiles.ts";
+import { Rows } from "../engine/rows.ts";
+import { Tiles } from "../engine/tiles.ts";
+import type { Host, PackEntry } from "../hosts/host.ts";
+import { type App, captureOf, pairOf } from "../ui/app.ts";
+import { Controls } from "../ui/controls.ts";
+import { button, h, say } from "../ui/dom.ts";
+import { HeadScreen } from "../ui/headscreen.ts";
+import { Keys } from "../ui/keys.ts";
+import { Overview } from "../ui/overview.ts";
+import { pairValues } from "../ui/readout.ts";
+import { TopBar } from "../ui/topbar.ts";
 
 const SAVE_AFTER = 150;
 const HOVER_EVERY = 60;
@@ -76,10 +70,10 @@ export class Viewer implements App {
     this.controls = new Controls(this);
     this.overview = new Overview(this);
     const keys = new Keys(this, {
-      search: () => (this.store.set({ screen: "head" }), this.screen.search.input.focus()),
-      note: () => (this.store.set({ screen: "head" }), this.screen.notes.input.focus()),
-      map: () => (this.store.set({ screen: "head" }), this.drawNow(), this.screen.panels[0]?.focus()),
-      link: () => this.screen.takeaway.link(),
+      search: () => this.focusOn(() => this.screen.search.input),
+      note: () => this.focusOn(() => this.screen.notes.input),
+      map: () => this.focusOn(() => this.screen.panels[0]),
+      link: () => this.screen.export.link(),
     });
     this.top = new TopBar(this, () => keys.help());
     root.append(
@@ -91,16 +85,26 @@ export class Viewer implements App {
       this.screen.element,
       keys.dialog,
     );
-    this.store.on(() => (this.draw(), this.save()));
+    this.store.on(() => {
+      this.draw();
+      this.save();
+    });
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(root);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed, { signal: this.end.signal });
     for (const [event, listener] of this.listeners) host.model.on(event, listener);
   }
 
+  /** Show the screen of one head and focus a part of it. */
+  private focusOn(part: () => { focus(): void } | undefined): void {
+    this.store.set({ screen: "head" });
+    this.drawNow();
+    part()?.focus();
+  }
+
   /** Read the captures that the host has; asks for those that come without bytes. */
   async open(): Promise<void> {
-    const entries = (this.host.model.get("packs") as PackEntry[] | undefined) ?? [];
+    const entries = this.host.model.get("packs") ?? [];
     for (const entry of entries) if (!this.captures.has(entry.id)) await this.add(entry);
     if (!this.captures.size) this.fail(entries.length ? "No capture could be read." : "There is no capture to show.");
     this.settle(true);
@@ -147,6 +151,13 @@ export class Viewer implements App {
     if (state.locked && (state.locked.query >= capture.length || state.locked.key >= capture.length))
       patch.locked = null;
     if (!this.captures.has(state.other) && state.other) Object.assign(patch, { other: "", compare: "off" });
+    const { view } = state,
+      length = Math.max(capture.length, this.captures.get(state.other)?.length ?? 0),
+      outside = (first: number, span: number) => first >= length || first + span <= 0;
+    if (view && (outside(view.query, view.span) || outside(view.key, view.span))) patch.view = null;
+    const { measure } = state.overview;
+    if (measure && !measuresOf(capture).some(({ name }) => name === measure))
+      patch.overview = { ...state.overview, measure: "" };
     if (tell) {
       const asked = Object.keys(patch).filter(
         (name) => JSON.stringify(state[name as keyof State]) !== JSON.stringify(DEFAULT[name as keyof State]),
@@ -185,7 +196,7 @@ export class Viewer implements App {
   draw(): void {
     if (this.asked || this.closed) return;
     this.asked = true;
-    this.root.dataset["pending"] = "frame"; // until the frame is drawn, then the number of jobs
+    this.root.dataset.pending = "frame"; // until the frame is drawn, then the number of jobs
     requestAnimationFrame(() => this.drawNow());
   }
 
@@ -196,10 +207,10 @@ export class Viewer implements App {
     this.settle();
     const { state } = this.store,
       single = state.screen === "head";
-    if (state.theme === "auto") delete this.root.dataset["theme"];
-    else this.root.dataset["theme"] = state.theme;
-    const opened = single && this.root.dataset["screen"] === "overview";
-    this.root.dataset["screen"] = state.screen;
+    if (state.theme === "auto") delete this.root.dataset.theme;
+    else this.root.dataset.theme = state.theme;
+    const opened = single && this.root.dataset.screen === "overview";
+    this.root.dataset.screen = state.screen;
     this.overview.element.hidden = single;
     this.screen.element.hidden = !single;
     this.top.draw();
@@ -216,7 +227,7 @@ export class Viewer implements App {
     // A head opened from far down the overview starts at its top.
     if (opened && this.root.getBoundingClientRect().top < 0) this.root.scrollIntoView();
     this.tellHover();
-    this.root.dataset["pending"] = String(this.engine.pending + this.host.waiting);
+    this.root.dataset.pending = String(this.engine.pending + this.host.waiting);
   }
 
   /** Tell the host the state and the selection, a moment after the last change. */

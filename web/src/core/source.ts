@@ -1,7 +1,7 @@
 // What one map shows: a head's quantity, what is taken away from it, and the capture it is compared with.
-import { type Capture } from "./capture.ts";
-import { type Quantity } from "./pack.ts";
-import { type Minus, type Pooling } from "./state.ts";
+import type { Capture } from "./capture.ts";
+import type { Quantity } from "./pack.ts";
+import type { Minus, Pooling } from "./state.ts";
 
 export interface Source {
   capture: Capture;
@@ -11,6 +11,15 @@ export interface Source {
   minus: Minus;
   /** Subtracted pair by pair. */
   less: Capture | null;
+}
+
+/** A whole map in few cells. */
+export interface Whole {
+  cells: number;
+  mean: Float32Array;
+  least: Float32Array;
+  greatest: Float32Array;
+  complete: boolean;
 }
 
 /** A name for everything but the head. */

@@ -1,9 +1,9 @@
 // Sums over a whole map by distance, by query and by key: one exact pass in the workers, kept.
-import { type Capture } from "./capture.ts";
-import { Dropped, type Engine } from "./engine/engine.ts";
-import { PROFILE } from "./engine/messages.ts";
-import { type Host } from "./host.ts";
-import { asBytes, type Quantity } from "./pack.ts";
+import type { Capture } from "../core/capture.ts";
+import { asBytes, type Quantity } from "../core/pack.ts";
+import type { Host } from "../hosts/host.ts";
+import { Dropped, type Engine } from "./engine.ts";
+import { PROFILE } from "./messages.ts";
 
 export interface Profile {
   /** Entry n is distance n - zero. */
@@ -50,10 +50,15 @@ export class Profiles {
         : this.ask(capture, layer, head, quantity);
       run
         .then(
-          (profile) => (this.done.set(key, profile), this.changed()),
-          (error) =>
-            error instanceof Dropped ||
-            (this.failed.add(key), this.fail(`The distance profile could not be computed: ${error.message}`, true)),
+          (profile) => {
+            this.done.set(key, profile);
+            this.changed();
+          },
+          (error) => {
+            if (error instanceof Dropped) return;
+            this.failed.add(key);
+            this.fail(`The distance profile could not be computed: ${error.message}`, true);
+          },
         )
         .finally(() => this.started.delete(key));
     } else if (before !== undefined) this.started.set(key, Math.min(before, priority));
@@ -114,7 +119,7 @@ export class Profiles {
       (buffer) => new Float64Array(asBytes(buffer).slice().buffer),
     );
     return {
-      zero: -Number(content["first"]),
+      zero: -Number(content.first),
       count,
       mean,
       deviation,

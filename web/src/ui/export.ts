@@ -1,14 +1,15 @@
-// Take away: pictures, numbers, the Python line and a link.
-import { type App } from "../app.ts";
+// Export: pictures, numbers, the Python line and a link.
+
+import { difference } from "../core/state.ts";
 import { toCsv } from "../export/csv.ts";
 import { makeScene } from "../export/picture.ts";
 import { pythonLine } from "../export/python.ts";
 import { toPng, toSvg } from "../export/scene.ts";
-import { difference } from "../state.ts";
+import type { App } from "./app.ts";
 import { button, h, say } from "./dom.ts";
-import { type MapPanel } from "./map.ts";
+import type { MapPanel } from "./map.ts";
 
-export class TakeAway {
+export class Export {
   readonly element: HTMLElement;
   private readonly status = h("p", { class: "small", role: "status" });
   private readonly code = h("textarea", { readonly: true, rows: 4, "aria-label": "Text to copy", spellcheck: "false" });
@@ -20,8 +21,8 @@ export class TakeAway {
     this.code.hidden = true;
     this.element = h(
       "section",
-      { class: "takeaway", "aria-label": "Take away" },
-      h("h3", {}, "Take away"),
+      { class: "export", "aria-label": "Export" },
+      h("h3", {}, "Export"),
       h(
         "div",
         { class: "controls" },

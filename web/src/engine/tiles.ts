@@ -1,12 +1,12 @@
 // Tiles of 256 x 256 cells, a cell 2^level pairs a side, anchored to token 0. Computed in bands, cached, never sampled.
-import { type Capture } from "./capture.ts";
-import { Dropped, type Engine } from "./engine/engine.ts";
-import { type Part, TILE, type TileJob } from "./engine/messages.ts";
-import { type Host } from "./host.ts";
-import { asBytes } from "./pack.ts";
+import type { Capture } from "../core/capture.ts";
+import { asBytes } from "../core/pack.ts";
+import type { Whole } from "../core/source.ts";
+import { family, lengthOf, type Source } from "../core/source.ts";
+import type { Host } from "../hosts/host.ts";
+import { Dropped, type Engine } from "./engine.ts";
+import { type Part, TILE, type TileJob } from "./messages.ts";
 import { Profiles } from "./profiles.ts";
-import { family, lengthOf, type Source } from "./source.ts";
-import { type Whole } from "./whole.ts";
 
 const BUDGET = 320e6;
 /** Pairs of one job: some 30 ms, so that a worker is soon free for what is looked at now. */
@@ -207,7 +207,13 @@ export class Tiles {
             );
             tile.version++;
           },
-          (error) => (error instanceof Dropped ? tile.todo.push(first) : (tile.failed.push(first), this.report(error))),
+          (error) => {
+            if (error instanceof Dropped) tile.todo.push(first);
+            else {
+              tile.failed.push(first);
+              this.report(error);
+            }
+          },
         )
         .finally(() => {
           tile.running--;
@@ -237,19 +243,22 @@ export class Tiles {
       });
       const arrays = buffers.map((buffer) => new Float32Array(asBytes(buffer).slice().buffer));
       tile.heads[0] = tile.level && arrays.length === 1 ? [arrays[0], arrays[0], arrays[0]] : arrays;
-      const progress = content["progress"] as
-        { done?: number; left_seconds?: number | null; note?: string } | undefined;
+      const progress = content.progress as { done?: number; left_seconds?: number | null; note?: string } | undefined;
       tile.preview =
-        content["preview"] === true
+        content.preview === true
           ? {
               done: progress?.done ?? null,
               left: progress?.left_seconds ?? null,
               note: progress?.note ?? "",
-              exact: (content["exact"] as string[] | undefined) ?? [],
+              exact: (content.exact as string[] | undefined) ?? [],
             }
           : null;
       tile.version++;
-      if (progress) setTimeout(() => ((tile.stale = true), this.changed()), AGAIN);
+      const askAgain = () => {
+        tile.stale = true;
+        this.changed();
+      };
+      if (progress) setTimeout(askAgain, AGAIN);
     } catch (error) {
       tile.failed = [0];
       this.report(error as Error);

@@ -1,7 +1,6 @@
 // Colours: maps that survive colour blindness and grey print, limits, and painting values.
-import { type Source } from "./source.ts";
-import { type State } from "./state.ts";
-import { type Whole } from "./whole.ts";
+import type { Source, Whole } from "./source.ts";
+import type { State } from "./state.ts";
 
 type Stop = [number, string];
 const even = (...colours: string[]): Stop[] => colours.map((colour, n) => [n / (colours.length - 1), colour]);

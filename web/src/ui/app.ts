@@ -1,15 +1,15 @@
 // What all parts of the viewer share: state, captures, engine, the pair looked at, and when to draw.
-import { type Capture } from "./capture.ts";
-import { automatic, limitsName, type Scale, withLimits } from "./colour.ts";
-import { type Engine } from "./engine/engine.ts";
-import { type Host } from "./host.ts";
-import { type Quantity } from "./pack.ts";
-import { type Profiles } from "./profiles.ts";
-import { type Rows } from "./rows.ts";
-import { type Source, sourceName } from "./source.ts";
-import { type State, type Store } from "./state.ts";
-import { type Tiles } from "./tiles.ts";
-import { type Whole, wholeMap } from "./whole.ts";
+import type { Capture } from "../core/capture.ts";
+import { automatic, limitsName, type Scale, withLimits } from "../core/colour.ts";
+import type { Quantity } from "../core/pack.ts";
+import { type Source, sourceName, type Whole } from "../core/source.ts";
+import type { State, Store } from "../core/state.ts";
+import type { Engine } from "../engine/engine.ts";
+import type { Profiles } from "../engine/profiles.ts";
+import type { Rows } from "../engine/rows.ts";
+import type { Tiles } from "../engine/tiles.ts";
+import { wholeMap } from "../engine/whole.ts";
+import type { Host } from "../hosts/host.ts";
 
 export interface Pair {
   query: number;
@@ -108,7 +108,8 @@ export function automaticFor(app: App, source: Source): Scale | null {
   let kept = app.scales.get(name);
   if (!kept || kept.wholes.length !== wholes.length || kept.wholes.some((whole, n) => whole !== wholes[n])) {
     if (app.scales.size > 500) app.scales.clear();
-    app.scales.set(name, (kept = { wholes, scale: automatic(source, colour, wholes) }));
+    kept = { wholes, scale: automatic(source, colour, wholes) };
+    app.scales.set(name, kept);
   }
   app.frame.set(name, kept.scale);
   return kept.scale;

@@ -16,7 +16,7 @@ from captures.test_packs import read_bytes
 from headscape.captures.browser import Pack, make_pack, page_arrays
 from headscape.captures.saved_call import SavedCall
 from headscape.errors import InputError
-from headscape.viewer.build import build_page, link, page_script, write_page
+from headscape.viewer.page import build_page, link, page_script, write_page
 from saved_calls import saved, slope
 from viewer.packs import MODULE, made
 

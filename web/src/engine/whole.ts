@@ -1,19 +1,11 @@
 // The whole map of a head in few cells: for thumbnails, for colour limits and to tell which heads are alike.
-import { TILE } from "./engine/messages.ts";
-import { type Stored } from "./pack.ts";
-import { lengthOf, type Source } from "./source.ts";
+import { type Stored, widen } from "../core/pack.ts";
+import { lengthOf, type Source, type Whole } from "../core/source.ts";
+import { TILE } from "./messages.ts";
 import { Tiles, valuesOf } from "./tiles.ts";
 
 /** Cells a side of a thumbnail at most: fewer than its pixels, so that none is lost. */
 export const CELLS = 64;
-
-export interface Whole {
-  cells: number;
-  mean: Float32Array;
-  least: Float32Array;
-  greatest: Float32Array;
-  complete: boolean;
-}
 
 export function wholeLevel(length: number): number {
   return Math.max(0, Math.ceil(Math.log2(length / CELLS)));
@@ -21,7 +13,7 @@ export function wholeLevel(length: number): number {
 
 const QUANTITY = { mean: "mean", least: "min", greatest: "max" } as const;
 
-/** The map that the pack stores for a long capture, if it has one. */
+/** The map that the pack stores, if it has one. Of an atlas it has means alone. */
 function stored(
   source: Source,
 ): { arrays: Record<keyof typeof QUANTITY, Stored>; index: number; edges: number[] } | null {
@@ -29,8 +21,8 @@ function stored(
   if (source.less || source.minus !== "nothing") return null;
   const get = (name: string) => capture.stored(layer, `overview.${quantity}.${name}`);
   const mean = get("mean"),
-    least = get("min"),
-    greatest = get("max");
+    least = get("min") ?? mean,
+    greatest = get("max") ?? mean;
   const edges = capture.stored(layer, "overview.edges") ?? capture.arrays?.get("edges");
   if (!mean || !least || !greatest || !edges) return null;
   return {
@@ -40,16 +32,18 @@ function stored(
   };
 }
 
-/** Pool stored cells to at most CELLS a side; means are weighted by the pairs a cell can see. */
-function reduce(source: Source): Whole | null {
+/** The stored map in at most CELLS cells a side; means are weighted by the pairs a cell can see. */
+export function storedMap(source: Source): Whole | null {
   const found = stored(source);
   if (!found) return null;
   const { arrays, index, edges } = found,
     r = edges.length - 1,
     step = Math.ceil(r / CELLS),
     cells = Math.ceil(r / step);
-  const pick = (key: keyof typeof QUANTITY) =>
-    arrays[key].data.subarray(index * r * r, (index + 1) * r * r) as Float32Array;
+  const pick = (key: keyof typeof QUANTITY) => {
+    const cut = arrays[key].data.subarray(index * r * r, (index + 1) * r * r);
+    return cut instanceof Uint16Array ? widen(cut) : (cut as Float32Array);
+  };
   const from = { mean: pick("mean"), least: pick("least"), greatest: pick("greatest") };
   const out = {
     cells,
@@ -74,10 +68,11 @@ function reduce(source: Source): Whole | null {
           low = Math.min(low, from.least[at]);
           high = Math.max(high, from.greatest[at]);
         }
-      if (weight)
-        ((out.mean[y * cells + x] = sum / weight),
-          (out.least[y * cells + x] = low),
-          (out.greatest[y * cells + x] = high));
+      if (weight) {
+        out.mean[y * cells + x] = sum / weight;
+        out.least[y * cells + x] = low;
+        out.greatest[y * cells + x] = high;
+      }
     }
   return out;
 }
@@ -94,7 +89,7 @@ export function wholeMap(tiles: Tiles, source: Source): Whole | null {
   const name = Tiles.key(source, -1, 0, 0) + source.head,
     kept = tiles.wholes.get(name);
   if (kept) return kept;
-  const fromStore = reduce(source);
+  const fromStore = storedMap(source);
   if (fromStore) {
     tiles.wholes.set(name, fromStore);
     return fromStore;

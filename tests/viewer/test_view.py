@@ -4,15 +4,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
 from headscape.errors import InputError
-from headscape.viewer import serve, viewing
+from headscape.viewer import page, serve
 from headscape.viewer import view as viewer
+from headscape.viewer.measured import with_measures
 from headscape.viewer.viewer_answers import Answers
 from pack_files import write
-from viewer.packs import made
-from viewer.test_build import packs_of
+from viewer.packs import made, quantities
+from viewer.test_page import packs_of
 
 pytestmark = pytest.mark.usefixtures("module")
 
@@ -28,8 +30,8 @@ def test_a_file_is_written(tmp_path: Path) -> None:
 
 def test_many_heads_are_float16(tmp_path: Path) -> None:
     large = made(2100, heads=4, dims=64)
-    assert viewing.default_precision([made(40)]) == "float32"
-    assert viewing.default_precision([large]) == "float16"
+    assert page.default_precision([made(40)]) == "float32"
+    assert page.default_precision([large]) == "float16"
     viewer.view(made(40), html=tmp_path / "a.html", precision="float16")
     (pack,) = packs_of((tmp_path / "a.html").read_text())
     assert pack.header["precision"] == "float16"
@@ -67,7 +69,7 @@ def test_a_damaged_capture_is_told(tmp_path: Path) -> None:
 
 
 def test_figures_link_into_one_page(tmp_path: Path) -> None:
-    links = viewing.write_figures_page(
+    links = page.write_figures_page(
         tmp_path / "viewer.html",
         {"fig-1": (made(30, layers=2), "bias"), "fig-2": (made(20, title="CABLE"), "final")},
     )
@@ -77,3 +79,24 @@ def test_figures_link_into_one_page(tmp_path: Path) -> None:
     ]
     assert unquote(links["fig-1"]) == 'viewer.html#{"capture":"p0","layer":1,"quantity":"bias"}'
     assert unquote(links["fig-2"]) == 'viewer.html#{"capture":"p1","layer":0,"quantity":"final"}'
+
+
+def test_a_page_brings_the_measures_of_its_heads(tmp_path: Path) -> None:
+    pack = made(40, heads=3, layers=2)
+    viewer.view(pack, html=tmp_path / "a.html")
+    (found,) = packs_of((tmp_path / "a.html").read_text())
+    share, *_ = found.header["measures"]
+    assert (share["name"], share["label"]) == ("position_share", "position share")
+    assert share["values"] == [[1.0] * 3] * 2  # ALiBi's bias is a function of the distance
+    reach = next(each for each in found.header["measures"] if each["name"] == "reach_mean")
+    weights = quantities(pack, 1, 2)["weights"]
+    distances = [int((np.cumsum(row[query::-1]) < 0.9).sum()) for query, row in enumerate(weights)]
+    assert reach["values"][1][2] == pytest.approx(np.mean(distances), rel=1e-5)
+
+
+def test_a_long_capture_is_not_measured_while_somebody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headscape.viewer.measured.MAX_PAIRS", 3 * 40**2)
+    assert "measures" in with_measures(made(40)).header
+    assert "measures" not in with_measures(made(41)).header

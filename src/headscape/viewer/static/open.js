@@ -1,3 +1,0 @@
-import { openPage } from "./viewer.js";
-
-openPage(document.getElementById("viewer"));
