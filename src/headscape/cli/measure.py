@@ -55,6 +55,9 @@ def measure(
         csv: Print CSV instead of a table for reading.
         out: Write to this .csv, .json or .md file instead.
     """
+    import headscape as hs
+    from headscape.measures.measures import written
+
     form = out.suffix[1:] if out is not None else "csv" if csv else "md"
     if form not in FORMS:
         raise InputError(f"measures cannot be written as {form!r}; choose csv, json or md.")
@@ -66,9 +69,7 @@ def measure(
         check_output(out, KINDS[form], reads=[path for path in read if path is not None])
     if of_model:
         refuse_unused(context, (), ("quantity",), "measuring a model")
-        table = _of_model(
-            sources[0],
-            form,
+        measured = hs.load(sources[0]).measures(
             read_text(text),
             corpus=corpus,
             sequences=sequences,
@@ -76,6 +77,7 @@ def measure(
             drift=multiples(drift),
             effects=effects,
         )
+        table = written({sources[0]: measured}, form)
     else:
         refuse_unused(context, (), OF_A_MODEL, "measuring captures")
         table = _of_captures(sources, form, quantity)
@@ -98,12 +100,3 @@ def _of_captures(paths: list[str], form: str, quantity: str | None) -> str:
                 f"model on a text."
             )
     return written({path: hs.Capture.load(path).measures(quantity) for path in paths}, form)
-
-
-def _of_model(source: str, form: str, text: str | None, **options: object) -> str:
-    import headscape as hs
-
-    found = hs.load(source).measures(text, **options)
-    if form == "md":
-        return found.to_markdown(first=1)
-    return found.to_json() if form == "json" else found.to_csv(first=1)
