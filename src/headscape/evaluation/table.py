@@ -192,13 +192,11 @@ class Table:
 
     def to_csv(self) -> str:
         """Every row, with the quantity and its interval."""
-        records = self._records()
-        return record_table.to_csv(list(records[0]), records)
+        return record_table.to_csv([row.record(self.quantity) for row in self.rows])
 
     def to_frame(self) -> Any:
         """Every row as a pandas DataFrame, with the columns of `to_csv`."""
-        records = self._records()
-        return record_table.to_frame(list(records[0]), records)
+        return record_table.to_frame([row.record(self.quantity) for row in self.rows])
 
     def maps(self) -> dict[str, "Table"]:
         """A table per heat map, by the label of its model; empty for accuracies by length."""
@@ -242,18 +240,13 @@ class Table:
         texts = {"json": self.to_json(), "csv": self.to_csv()}
         paths = _write(stem, texts | {"md": self.to_markdown(), "tex": self.to_latex()})
         first, *others = self._shown()
-        paths += save_figure(self.plot(first).draw(), stem)
-        for quantity in others:
-            paths += save_figure(
-                self.plot(quantity).draw(), stem.with_name(f"{stem.name}-{quantity}")
-            )
+        stems = {first: stem} | {each: stem.with_name(f"{stem.name}-{each}") for each in others}
+        for quantity, name in stems.items():
+            paths += save_figure(self.plot(quantity).draw(), name)
         along = [row for row in self.rows if row.by_position is not None]
         if along:
             paths += save_figure(along_window(along).draw(), folder / "positions")
         return paths
-
-    def _records(self) -> list[dict[str, Any]]:
-        return [row.record(self.quantity) for row in self.rows]
 
     def _shown(self) -> tuple[Quantity, ...]:
         """The quantities that files and tables show."""
@@ -450,8 +443,7 @@ def _line(rows: Sequence[Row], quantity: Quantity) -> Line:
                 (max(low, 0.0), min(high, 1.0)) if share else (max(low, cell.mean / 10), high)
             )
         points.append((length, cell.mean, low, high))
-    columns = list(zip(*points, strict=True)) or [(), (), (), ()]
-    lengths, values, lows, highs = columns
+    lengths, values, lows, highs = list(zip(*points, strict=True)) or [(), (), (), ()]
     return Line(label=rows[0].method, lengths=lengths, values=values, low=lows, high=highs)
 
 

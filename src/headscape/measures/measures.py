@@ -189,8 +189,7 @@ class Measures:
 
     def to_csv(self, first: int = 0) -> str:
         """Return every column as CSV; layers and heads count from `first`."""
-        rows = self.rows(first)
-        return record_table.to_csv(list(rows[0]), rows)
+        return record_table.to_csv(self.rows(first))
 
     def to_markdown(self, first: int = 0) -> str:
         """Return a Markdown table for reading; layers and heads count from `first`."""
@@ -202,8 +201,7 @@ class Measures:
 
     def to_frame(self) -> Any:
         """Return every column as a pandas DataFrame; layers and heads count from 0."""
-        rows = self.rows()
-        return record_table.to_frame(list(rows[0]), rows)
+        return record_table.to_frame(self.rows())
 
     def for_viewer(
         self, layers: Iterable[int] | None = None, heads: Iterable[int] | None = None
@@ -319,8 +317,7 @@ def written(files: Mapping[str, Measures], form: str) -> str:
             return next(iter(files.values())).to_csv(first=1)
         rows = [{"capture": name, **row} for name, each in files.items() for row in each.rows(1)]
         names = list(dict.fromkeys(key for row in rows for key in row if key != "kinds"))
-        complete = [dict.fromkeys(names) | row for row in rows]
-        return record_table.to_csv([*names, "kinds"], complete)
+        return record_table.to_csv([dict.fromkeys([*names, "kinds"]) | row for row in rows])
     if form == "md":
         heads = {name: "" if alone else f"## {markdown_text(name)}\n\n" for name in files}
         return "\n".join(heads[name] + each.to_markdown(first=1) for name, each in files.items())

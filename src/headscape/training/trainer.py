@@ -167,7 +167,9 @@ def _train(
         windows = loop.data.rows(config, 0, config.context_length, world)
         attention = loop.learner.attention_path(windows)
         # Locked only now, so that a text, model or path that fails leaves no folder behind.
-        world.first(lambda: _lock(config, out, lock, resume=resume))
+        world.first(lock.acquire)
+        # Again, because a different process may have used the folder before it was locked.
+        world.first(lambda: check_folder(config, out, lock, resume=resume))
         newest = newest_checkpoint(out, config, world, live.message)
         world.first(lambda: _write_run(loop, config))
         state = _starting_state(loop, config, newest)
@@ -190,12 +192,6 @@ def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, live: Li
         module.compile()
     learner = Learner(config=config, world=world, model=model, module=module)
     return Loop(run=out, data=data, learner=learner, optimizer=Optimizer(model, config), live=live)
-
-
-def _lock(config: TrainConfig, out: Path, lock: FolderLock, *, resume: bool) -> None:
-    lock.acquire()
-    # Again, because a different process may have used the folder before it was locked.
-    check_folder(config, out, lock, resume=resume)
 
 
 def _write_run(loop: Loop, config: TrainConfig) -> None:
