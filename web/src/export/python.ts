@@ -22,6 +22,6 @@ export function pythonLine(source: Source, frame: Frame): string {
   const range = (at: number, extent: number) => `slice(${whole(first(at))}, ${whole(last(at, extent))})`;
   const call = (capture: Capture) =>
     `Tiles(open_pack(${literal(capture.header.source ?? `${capture.title}.safetensors`)})).values(${whole(source.layer)}, ${whole(source.head)}, ${literal(source.quantity)}, ${literal(source.minus)}, ${range(frame.query, frame.height)}, ${range(frame.key, frame.width)})`;
-  const imports = "from headscape.captures.pack import open_pack\nfrom headscape.viewer.tiles import Tiles\n";
+  const imports = "from headscape.captures.capture_file import open_pack\nfrom headscape.viewer.tiles import Tiles\n";
   return `${imports}values = ${call(source.capture)}${source.less ? ` - ${call(source.less)}` : ""}`;
 }
