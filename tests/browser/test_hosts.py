@@ -14,7 +14,7 @@ from browser.conftest import Open, Opened
 from captures.test_overview import dense_weights, long_pack
 from headscape.captures.browser import Pack
 from headscape.captures.capture_file import open_pack
-from headscape.viewer.measured import with_measures
+from headscape.viewer.page import with_measures
 from headscape.viewer.viewer_answers import Answers, Served
 from pack_files import write
 

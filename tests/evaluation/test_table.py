@@ -11,8 +11,7 @@ import pytest
 
 from headscape.errors import InputError
 from headscape.evaluation.row import Row
-from headscape.evaluation.table import Table
-from headscape.evaluation.table_plots import along_window
+from headscape.evaluation.table import Table, along_window
 
 BASE = Row(
     method="ALiBi", length=8, protocol="nonoverlap", recipe="r", corpus="c", text="t",

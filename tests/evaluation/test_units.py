@@ -7,10 +7,9 @@ from tokenizers import Tokenizer
 from evaluation.models import Numbers, Subject, tiny
 from headscape.data.tokenize.bpe import GPT2Tokenizer, TrainedBPE, train
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
-from headscape.evaluation.perplexity import HeldOut, TextJob
+from headscape.evaluation.perplexity import HeldOut, TextJob, units
 from headscape.evaluation.protocols import parse
 from headscape.evaluation.row import Row
-from headscape.evaluation.units import units
 
 TEXTS = ["Grüße an  die\tWelt,\nsaid ½ of them.\n\n", "  x = [1, 2]\r\n", "日本 語", ""]
 

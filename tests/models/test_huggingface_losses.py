@@ -10,10 +10,9 @@ import torch
 from evaluation.models import stream
 from headscape.data.tokenize.bpe import train
 from headscape.evaluation.evaluate import evaluate
-from headscape.evaluation.perplexity import HeldOut, TextJob, held_out
+from headscape.evaluation.perplexity import HeldOut, TextJob, held_out, units
 from headscape.evaluation.protocols import parse
 from headscape.evaluation.row import Row
-from headscape.evaluation.units import units
 from headscape.models.load import load
 
 transformers = pytest.importorskip("transformers")

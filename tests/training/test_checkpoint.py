@@ -13,7 +13,7 @@ import torch
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, preset, weights
 from headscape.io import atomic
-from headscape.training import TrainConfig, checkpoint, checkpoint_tensors
+from headscape.training import TrainConfig, checkpoint
 from headscape.training.checkpoint import DamagedError, State
 from headscape.training.optim import Optimizer
 from headscape.training.world import World
@@ -33,7 +33,7 @@ def trained(updates: int = 2) -> tuple[GPT2, Optimizer]:
 
 def saved(run: Path, *steps: int) -> list[Path]:
     return [
-        checkpoint_tensors.write(
+        checkpoint.write(
             run, *trained(), State(step=step, tokens=9, seconds=1.5), World(), {"tokenizer": "abc"}
         )
         for step in steps
@@ -43,13 +43,13 @@ def saved(run: Path, *steps: int) -> list[Path]:
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
     model, optimiser = trained()
     state = State(step=2, tokens=9)
-    folder = checkpoint_tensors.write(tmp_path, model, optimiser, state, World(), {"corpus": "abc"})
+    folder = checkpoint.write(tmp_path, model, optimiser, state, World(), {"corpus": "abc"})
     assert folder == tmp_path / "checkpoints" / "step-000002"
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     other, memory = trained(0)
     verified = checkpoint.verify(folder)
     assert (verified.state, verified.made_with) == (state, {"corpus": "abc"})
-    checkpoint_tensors.load(verified, other, memory)
+    checkpoint.load(verified, other, memory)
     for ours, theirs in (
         (model.tensors(), other.tensors()),
         (optimiser.state(), memory.state()),
@@ -58,7 +58,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     assert "momentum.blocks.0.attention.qkv.weight" in memory.state()
     assert memory.state()["momentum.blocks.1.up.weight"].norm() > 0
     assert all(float(state["step"]) == 2 for state in memory.adamw.state.values())
-    loaded_model, digest = checkpoint_tensors.load_model(verified)
+    loaded_model, digest = checkpoint.load_model(verified)
     assert digest == weights.sha256(folder / "model.safetensors")
     loaded = loaded_model.tensors()
     assert all(torch.equal(value, loaded[name]) for name, value in model.tensors().items())
@@ -112,9 +112,9 @@ def test_the_newest_and_the_multiples_stay(tmp_path: Path) -> None:
 def test_a_step_is_replaced(tmp_path: Path) -> None:
     saved(tmp_path, 4)
     model, optimiser = trained(5)
-    folder = checkpoint_tensors.write(tmp_path, model, optimiser, State(step=4), World(), {})
+    folder = checkpoint.write(tmp_path, model, optimiser, State(step=4), World(), {})
     assert torch.equal(
-        checkpoint_tensors.load_model(checkpoint.verify(folder))[0].tokens.weight,
+        checkpoint.load_model(checkpoint.verify(folder))[0].tokens.weight,
         model.tokens.weight,
     )
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
@@ -145,7 +145,7 @@ def test_a_kill_at_any_write_loses_nothing(
         patch.setattr(Path, "rename", dying(Path.rename))
         patch.setattr(Path, "replace", dying(Path.replace))
         patch.setattr(atomic, "_flush", dying(atomic._flush))
-        patch.setattr(checkpoint_tensors, "save_file", dying(checkpoint_tensors.save_file))
+        patch.setattr(checkpoint, "save_file", dying(checkpoint.save_file))
         patch.setattr(weights, "save_file", dying(weights.save_file))
         try:
             saved(tmp_path, 4)
@@ -169,7 +169,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_the_last_good_one(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint_tensors, "save_file", full)
+    monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(InputError, match="No space left on device"):
         saved(tmp_path, 4)
     assert checkpoint.newest_good(tmp_path) == (checkpoint.verify(good), [])

@@ -21,8 +21,7 @@ from headscape.gpt2.weights import read_tensors
 from headscape.io.file_name import is_utf8
 from headscape.models.load import load
 from headscape.training import Run, loop, metrics, provenance, read_config, train
-from headscape.training.loop import Interrupt
-from headscape.training.nonfinite import NonFiniteError
+from headscape.training.loop import Interrupt, NonFiniteError
 from headscape.training.objective import open_data
 from headscape.training.step import Learner
 from headscape.training.world import World

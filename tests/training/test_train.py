@@ -13,9 +13,9 @@ import torch
 from headscape.errors import InputError
 from headscape.gpt2 import weights
 from headscape.io.folder_lock import FolderLock
-from headscape.training import Run, TrainConfig, checkpoint_tensors, preset, train
+from headscape.training import Run, TrainConfig, checkpoint, preset, train
 from headscape.training.config import read_toml, write_toml
-from headscape.training.nonfinite import NonFiniteError
+from headscape.training.loop import NonFiniteError
 from headscape.training.objective import objective_of
 from headscape.training.step import Learner
 from headscape.training.trainer import requested_config
@@ -219,6 +219,6 @@ def test_a_checkpoint_of_a_different_shape_is_refused(
     def narrower(path: Path) -> dict[str, torch.Tensor]:
         return {name: value[..., :-1] for name, value in plain(path).items()}
 
-    monkeypatch.setattr(checkpoint_tensors.weights, "read_tensors", narrower)
+    monkeypatch.setattr(checkpoint.weights, "read_tensors", narrower)
     with pytest.raises(InputError, match=r"with shape .* and the model needs"):
         train(None, out=tmp_path, cache=cache, resume=True, quiet=True)

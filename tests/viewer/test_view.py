@@ -10,7 +10,7 @@ import pytest
 from headscape.errors import InputError
 from headscape.viewer import page, serve
 from headscape.viewer import view as viewer
-from headscape.viewer.measured import with_measures
+from headscape.viewer.page import with_measures
 from headscape.viewer.viewer_answers import Answers
 from pack_files import write
 from viewer.packs import made, quantities
@@ -97,6 +97,6 @@ def test_a_page_brings_the_measures_of_its_heads(tmp_path: Path) -> None:
 def test_a_long_capture_is_not_measured_while_somebody_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headscape.viewer.measured.MAX_PAIRS", 3 * 40**2)
+    monkeypatch.setattr("headscape.viewer.page.MAX_PAIRS", 3 * 40**2)
     assert "measures" in with_measures(made(40)).header
     assert "measures" not in with_measures(made(41)).header

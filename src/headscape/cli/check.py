@@ -26,12 +26,9 @@ def check(encoding: str) -> None:
     failed = 0
     for name in names:
         for result in check_properties(name):
+            because = f" ({result.detail})" if result.detail else ""
             mark = "passed" if result.passed else "FAILED"
-            say(f"{mark}  {name}: {result.property}{_because(result.detail)}")
+            say(f"{mark}  {name}: {result.property}{because}")
             failed += not result.passed
     if failed:
         raise typer.Exit(1)
-
-
-def _because(detail: str) -> str:
-    return f" ({detail})" if detail else ""

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headscape.cli.command import command
-from headscape.cli.parsing import (
-    MAX_INDEX,
-    given,
-    numbers,
-    refuse_unused,
-)
+from headscape.cli.parsing import MAX_INDEX, given, numbers, refuse_unused
 from headscape.errors import InputError
 from headscape.io.terminal import say
 
@@ -101,10 +96,9 @@ def draw(
         "shared_scale": shared_scale,
         "colormap": colormap,
         "query": None if query is None else query - 1,
-        "head": head - 1,
     }
     options = {name: value for name, value in options.items() if given(context, name)}
-    if "layer" in USES[kind] and layer is not None:
+    if layer is not None:
         options["layer"] = from_captured([str(layer)], loaded[0].layers, "layer")[0]
     if heads:
         options["heads"] = from_captured(heads, loaded[0].heads, "head")

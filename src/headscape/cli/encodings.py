@@ -9,7 +9,6 @@ from headscape.errors import InputError
 from headscape.io.terminal import say
 
 if TYPE_CHECKING:
-    from headscape.encodings import Encoding
     from headscape.encodings.registry import Entry
 
 
@@ -59,13 +58,8 @@ def _table() -> None:
             no_wrap=heading in {"name", "claims"},
         )
     for row in rows():
-        table.add_row(
-            row.name,
-            escape(row.paper),
-            escape(row.formula),
-            f"{row.parameters:,}",
-            row.letters,
-        )
+        texts = map(escape, (row.paper, row.formula))
+        table.add_row(row.name, *texts, f"{row.parameters:,}", row.letters)
     console = Console()
     console.print(table)
     console.print(
@@ -130,16 +124,20 @@ def _pattern(entries: "list[Entry]") -> str:
 def _one(name: str) -> None:
     from rich.console import Console
 
-    from headscape.encodings import kinds
+    from headscape.encodings import build, kinds
     from headscape.encodings.config import SHARED
 
-    encoding = _small(name)
+    # In one layer of GPT-2 Small, the paper's model.
+    encoding = build(name, heads=12, head_dim=64, width=768, train_length=512)
+    parameters = sum(parameter.numel() for parameter in encoding.parameters())
+    claims = ", ".join(
+        claim.replace("_", "-") if claimed else f"not {claim.replace('_', '-')}"
+        for claim, claimed in encoding.claims().items()
+    )
     console = Console(highlight=False)
     console.print(f"[bold]{name}[/]  {encoding.paper}", soft_wrap=True)
     console.print(encoding.formula, markup=False, soft_wrap=True)
-    console.print(
-        f"{_parameters(encoding):,} parameters; claims: {_words(encoding)}\n", soft_wrap=True
-    )
+    console.print(f"{parameters:,} parameters; claims: {claims}\n", soft_wrap=True)
     values = encoding.conventions()
     config_types = [kind.config_type for kind in kinds(name).all]
     notes = {field: note for kind in config_types for field, note in docstrings(kind).items()}
@@ -150,21 +148,3 @@ def _one(name: str) -> None:
         choice = f"   (one of {', '.join(options)})" if options else ""
         console.print(f"  [bold]{field}[/] = {values[field]!r}{choice}", soft_wrap=True)
         console.print(textwrap.indent(notes.get(field, ""), " " * 6), markup=False, soft_wrap=True)
-
-
-def _small(name: str) -> "Encoding":
-    """The encoding in one layer of GPT-2 Small, the paper's model."""
-    from headscape.encodings import build
-
-    return build(name, heads=12, head_dim=64, width=768, train_length=512)
-
-
-def _parameters(encoding: "Encoding") -> int:
-    return sum(parameter.numel() for parameter in encoding.parameters())
-
-
-def _words(encoding: "Encoding") -> str:
-    return ", ".join(
-        claim.replace("_", "-") if claimed else f"not {claim.replace('_', '-')}"
-        for claim, claimed in encoding.claims().items()
-    )

@@ -1,16 +1,76 @@
-"""`headscape measure`: numbers per layer and head, of captures or of a model."""
+"""`headscape atlas` and `headscape measure`: every head, measured, as a page or as a table."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headscape.cli.atlas import multiples
 from headscape.cli.command import command
 from headscape.cli.parsing import read_text, refuse_unused
 from headscape.errors import InputError
 from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.io.terminal import say
+
+
+@command()
+def atlas(
+    model: str,
+    *,
+    out: Path,
+    text: str | None = None,
+    corpus: str | None = None,
+    sequences: int = 8,
+    length: int | None = None,
+    drift: list[str] | None = None,
+    effects: int = 0,
+    viewer: bool = False,
+) -> None:
+    """Measure every head of a model and write a page.
+
+    Writes atlas.html (opens from disk, sortable by any measure), heads.csv and heads.json. The page
+    shows each head's attention map and kernel, the ten heads where position matters most and least,
+    and what was recognised. Try it on a run:
+
+        headscape atlas runs/cable --out atlas --effects 8
+
+    Args:
+        model: A run, a folder of weights, or hf:FOLDER.
+        out: Folder to write to.
+        text: Measure on a text file; - reads standard input.
+        corpus: Measure on the validation side of a corpus: stdlib, a file or a folder. [default:
+            the text that a run was trained with]
+        sequences: Sequences to measure on; intervals are over them, from 6 on.
+        length: Tokens per sequence. [default: the trained length, at most 512]
+        drift: Measure again at these multiples of the trained length, such as 1,2,4.
+        effects: Measure how the loss changes when a head loses its positional part, on this many
+            sequences; 2 runs per head.
+        viewer: Link each head to a viewer of the first 128 tokens.
+    """
+    import headscape as hs
+    from headscape.viewer.atlas import check_folder
+
+    check_folder(out, reads=[path for path in (text, corpus) if path is not None])
+    hs.atlas(
+        model,
+        out,
+        read_text(text),
+        corpus=corpus,
+        sequences=sequences,
+        length=length,
+        drift=multiples(drift),
+        effects=effects,
+        viewer=viewer,
+    )
+    say(out / "atlas.html")
+
+
+def multiples(words: list[str] | None) -> list[int]:
+    """Return the multiples of --drift."""
+    for word in words or []:
+        if not (word.isdecimal() and len(word) < 4 and int(word) >= 1):
+            raise InputError(f"--drift {word!r}: give whole numbers of at least 1, such as 1,2,4.")
+    return [int(word) for word in words or []]
+
 
 FORMS = ("csv", "json", "md")
 OF_A_MODEL = ("text", "corpus", "sequences", "length", "drift", "effects")
@@ -55,6 +115,9 @@ def measure(
         csv: Print CSV instead of a table for reading.
         out: Write to this .csv, .json or .md file instead.
     """
+    import headscape as hs
+    from headscape.measures.measures import written
+
     form = out.suffix[1:] if out is not None else "csv" if csv else "md"
     if form not in FORMS:
         raise InputError(f"measures cannot be written as {form!r}; choose csv, json or md.")
@@ -66,9 +129,7 @@ def measure(
         check_output(out, KINDS[form], reads=[path for path in read if path is not None])
     if of_model:
         refuse_unused(context, (), ("quantity",), "measuring a model")
-        table = _of_model(
-            sources[0],
-            form,
+        measured = hs.load(sources[0]).measures(
             read_text(text),
             corpus=corpus,
             sequences=sequences,
@@ -76,6 +137,7 @@ def measure(
             drift=multiples(drift),
             effects=effects,
         )
+        table = written({sources[0]: measured}, form)
     else:
         refuse_unused(context, (), OF_A_MODEL, "measuring captures")
         table = _of_captures(sources, form, quantity)
@@ -98,12 +160,3 @@ def _of_captures(paths: list[str], form: str, quantity: str | None) -> str:
                 f"model on a text."
             )
     return written({path: hs.Capture.load(path).measures(quantity) for path in paths}, form)
-
-
-def _of_model(source: str, form: str, text: str | None, **options: object) -> str:
-    import headscape as hs
-
-    found = hs.load(source).measures(text, **options)
-    if form == "md":
-        return found.to_markdown(first=1)
-    return found.to_json() if form == "json" else found.to_csv(first=1)

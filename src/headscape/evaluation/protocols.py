@@ -105,7 +105,8 @@ def plan(protocol: Protocol, tokens: int, length: int, longest: int | None = Non
         )
     if protocol.kind == "last":
         end = np.arange(1, (tokens - 1) // reach + 1) * reach
-        return _windows(end - length, np.full(len(end), length - protocol.count), length)
+        first = np.full(len(end), length - protocol.count)
+        return Windows(length=length, start=end - length, first=first)
     step = protocol.count or length
     covered = tokens - 1 if protocol.kind == "sliding" else (tokens - 1) // reach * reach
     start = np.arange((covered - length) // step + 1) * step
@@ -115,10 +116,4 @@ def plan(protocol: Protocol, tokens: int, length: int, longest: int | None = Non
     if longest is not None and scored < covered:
         start = np.append(start, covered - length)
         first = np.append(first, length - (covered - scored))
-    return _windows(start, first, length)
-
-
-def _windows(
-    start: Int64[np.ndarray, " windows"], first: Int64[np.ndarray, " windows"], length: int
-) -> Windows:
-    return Windows(length=length, start=start.astype(np.int64), first=first.astype(np.int64))
+    return Windows(length=length, start=start, first=first)

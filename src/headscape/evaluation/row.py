@@ -171,7 +171,10 @@ class Row:
         nats = loss * self.tokens / units
         if quantity == "bits-per-byte":
             return nats / math.log(2)
-        return nats if quantity == "loss" else _exp(nats)
+        if quantity == "loss":
+            return nats
+        # A loss above 709 nats overflows a float64; such a perplexity counts as infinite.
+        return math.inf if nats >= 700 else math.exp(nats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,11 +210,6 @@ def known_quantity(name: str | None, kind: Kind) -> Quantity:
         if name in (None, option):
             return option
     raise InputError(f"unknown quantity {name!r}: choose one of {', '.join(kind.quantities)}.")
-
-
-def _exp(value: float) -> float:
-    # A loss above 709 nats overflows a float64; such a perplexity counts as infinite.
-    return math.inf if value >= 700 else math.exp(value)
 
 
 def to_json(rows: Sequence[Row]) -> str:

@@ -24,6 +24,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headscape.data.tasks import Task, task
 from headscape.errors import InputError
 from headscape.evaluation.row import (
@@ -37,12 +39,11 @@ from headscape.evaluation.row import (
     read_all,
     to_json,
 )
-from headscape.evaluation.table_plots import against_length, along_window, heat_map
 from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.io.table_text import markdown_text, one_line
 from headscape.io.terminal import printable
 from headscape.measures import record_table
-from headscape.plots.lengths import Depths, Lengths
+from headscape.plots.lengths import Depths, Lengths, Line
 from headscape.plots.style import save as save_figure
 
 STEMS = ("evaluation", "tasks", "positions", "passkey", "needle")
@@ -191,13 +192,11 @@ class Table:
 
     def to_csv(self) -> str:
         """Every row, with the quantity and its interval."""
-        records = self._records()
-        return record_table.to_csv(list(records[0]), records)
+        return record_table.to_csv([row.record(self.quantity) for row in self.rows])
 
     def to_frame(self) -> Any:
         """Every row as a pandas DataFrame, with the columns of `to_csv`."""
-        records = self._records()
-        return record_table.to_frame(list(records[0]), records)
+        return record_table.to_frame([row.record(self.quantity) for row in self.rows])
 
     def maps(self) -> dict[str, "Table"]:
         """A table per heat map, by the label of its model; empty for accuracies by length."""
@@ -241,18 +240,13 @@ class Table:
         texts = {"json": self.to_json(), "csv": self.to_csv()}
         paths = _write(stem, texts | {"md": self.to_markdown(), "tex": self.to_latex()})
         first, *others = self._shown()
-        paths += save_figure(self.plot(first).draw(), stem)
-        for quantity in others:
-            paths += save_figure(
-                self.plot(quantity).draw(), stem.with_name(f"{stem.name}-{quantity}")
-            )
+        stems = {first: stem} | {each: stem.with_name(f"{stem.name}-{each}") for each in others}
+        for quantity, name in stems.items():
+            paths += save_figure(self.plot(quantity).draw(), name)
         along = [row for row in self.rows if row.by_position is not None]
         if along:
             paths += save_figure(along_window(along).draw(), folder / "positions")
         return paths
-
-    def _records(self) -> list[dict[str, Any]]:
-        return [row.record(self.quantity) for row in self.rows]
 
     def _shown(self) -> tuple[Quantity, ...]:
         """The quantities that files and tables show."""
@@ -361,3 +355,97 @@ def _span(counts: Iterable[int]) -> str:
     """One number, or the smallest and the largest of several."""
     ordered = sorted(set(counts)) or [0]
     return " to ".join(f"{count:,}" for count in dict.fromkeys((ordered[0], ordered[-1])))
+
+
+def against_length(rows: Sequence[Row], quantity: Quantity) -> Lengths:
+    """A line per method; bands are the spread over seeds, or a single run's interval."""
+    methods = dict.fromkeys(row.method for row in rows)
+    lines = [_line([row for row in rows if row.method == name], quantity) for name in methods]
+    if rows[0].task is not None:
+        chosen = task(rows[0].task)
+        return Lengths(
+            lines=lines,
+            label=f"{SHARES[quantity].capitalize()}, {chosen.name}",
+            across="Question length (symbols)",
+            trained=[chosen.train_lengths[1]],
+            trained_word="trained up to",
+            reference=("commonest answer", chosen.guess) if chosen.guess else None,
+            doubling=False,
+            logarithmic=False,
+            limits=(-0.02, 1.05),
+        )
+    return Lengths(
+        lines=lines,
+        label=f"{quantity.replace('-', ' ').capitalize()} ({rows[0].protocol})",
+        trained=_trained(rows),
+        logarithmic=quantity.endswith("perplexity"),
+    )
+
+
+def along_window(rows: Sequence[Row]) -> Lengths:
+    """Loss along the window at each method's longest length, averaged over seeds.
+
+    Positions are gathered into bins, four to a doubling, so that the noise of single positions
+    does not hide the shape.
+    """
+    lines, shown = [], set()
+    for method in dict.fromkeys(row.method for row in rows):
+        here = [row for row in rows if row.method == method]
+        longest = max(row.length for row in here)
+        shown.add(longest)
+        seeds = [np.array(row.by_position) for row in here if row.length == longest]
+        losses = np.mean(seeds, axis=0)
+        edges = np.unique(np.append((2 ** np.arange(0, np.log2(longest), 0.25)).astype(int), 0))
+        counts = np.diff([*edges, longest])
+        lines.append(
+            Line(
+                label=method,
+                lengths=(edges + (counts + 1) / 2).tolist(),
+                values=(np.add.reduceat(losses, edges) / counts).tolist(),
+            )
+        )
+    return Lengths(
+        lines=lines,
+        label="Loss (nats per token, per-position)",
+        across=f"Position in a window of {' or '.join(map(str, sorted(shown)))} tokens",
+        trained=_trained(rows),
+    )
+
+
+def heat_map(rows: Sequence[Row], quantity: Quantity = "exact") -> Depths:
+    """One model's accuracy by depth and length."""
+    depths = sorted({row.depth for row in rows if row.depth is not None})
+    lengths = sorted({row.length for row in rows})
+    values = np.full((len(depths), len(lengths)), np.nan)
+    for row in rows:
+        value = row.value(quantity)
+        if value is not None and row.depth is not None:
+            values[depths.index(row.depth), lengths.index(row.length)] = value
+    seed = "" if rows[0].seed is None else f", seed {rows[0].seed}"
+    title = f"{rows[0].task}, {rows[0].method}{seed}"
+    return Depths(accuracy=values, depths=depths, lengths=lengths, heading=title)
+
+
+def _line(rows: Sequence[Row], quantity: Quantity) -> Line:
+    """One method's line; lengths that it cannot read are left out."""
+    points = []
+    for length in sorted({row.length for row in rows}):
+        here = [row for row in rows if row.length == length]
+        cell = Cell.of([row.value(quantity) for row in here])
+        if cell.mean is None:
+            continue
+        low, high = here[0].interval(quantity) or (cell.mean, cell.mean)
+        if cell.spread is not None:
+            low, high = cell.mean - cell.spread, cell.mean + cell.spread
+            # A band must not leave what the axis can show: shares, or a logarithmic scale.
+            share = here[0].task is not None
+            low, high = (
+                (max(low, 0.0), min(high, 1.0)) if share else (max(low, cell.mean / 10), high)
+            )
+        points.append((length, cell.mean, low, high))
+    lengths, values, lows, highs = list(zip(*points, strict=True)) or [(), (), (), ()]
+    return Line(label=rows[0].method, lengths=lengths, values=values, low=lows, high=highs)
+
+
+def _trained(rows: Sequence[Row]) -> list[int]:
+    return sorted({row.train_length for row in rows if row.train_length is not None})

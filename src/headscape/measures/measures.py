@@ -7,7 +7,7 @@ pages from 1.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from jaxtyping import Float
@@ -22,6 +22,9 @@ from headscape.measures import record_table
 from headscape.measures.context import ContextDependence
 from headscape.measures.definitions import MEASURES, Measure, computed, estimates, kinds_of
 from headscape.measures.record_table import Column
+
+if TYPE_CHECKING:
+    from headscape.measures.sums import MapBlock
 
 Row = dict[str, Any]
 CURVES: Final = ("kernel", "closed_form", "bands", "maps")
@@ -186,8 +189,7 @@ class Measures:
 
     def to_csv(self, first: int = 0) -> str:
         """Return every column as CSV; layers and heads count from `first`."""
-        rows = self.rows(first)
-        return record_table.to_csv(list(rows[0]), rows)
+        return record_table.to_csv(self.rows(first))
 
     def to_markdown(self, first: int = 0) -> str:
         """Return a Markdown table for reading; layers and heads count from `first`."""
@@ -199,8 +201,7 @@ class Measures:
 
     def to_frame(self) -> Any:
         """Return every column as a pandas DataFrame; layers and heads count from 0."""
-        rows = self.rows()
-        return record_table.to_frame(list(rows[0]), rows)
+        return record_table.to_frame(self.rows())
 
     def for_viewer(
         self, layers: Iterable[int] | None = None, heads: Iterable[int] | None = None
@@ -226,7 +227,7 @@ class Measures:
                 "label": definition(name).label,
                 "text": definition(name).text,
                 "form": definition(name).form,
-                "values": _listed(parts[0][np.ix_(*places)]),
+                "values": listed(parts[0][np.ix_(*places)]),
             }
             for name, parts in self.values.items()
             if np.isfinite(parts[0][np.ix_(*places)]).any()
@@ -243,14 +244,14 @@ class Measures:
                 name: {key: getattr(definition(name), key) for key in DESCRIBED}
                 for name in self.values
             },
-            "values": {name: _listed(parts) for name, parts in self.values.items()},
+            "values": {name: listed(parts) for name, parts in self.values.items()},
             "kinds": [row["kinds"] for row in self.rows()],
             "context": {str(layer): asdict(each) for layer, each in self.context.items()},
             "drift": {
-                str(multiple): None if each is None else {k: _listed(v) for k, v in each.items()}
+                str(multiple): None if each is None else {k: listed(v) for k, v in each.items()}
                 for multiple, each in self.drift.items()
             },
-            **{name: _listed(getattr(self, name), digits=6) for name in CURVES},
+            **{name: listed(getattr(self, name), digits=6) for name in CURVES},
         }
         return json.dumps(whole, allow_nan=False, ensure_ascii=False) + "\n"
 
@@ -316,8 +317,7 @@ def written(files: Mapping[str, Measures], form: str) -> str:
             return next(iter(files.values())).to_csv(first=1)
         rows = [{"capture": name, **row} for name, each in files.items() for row in each.rows(1)]
         names = list(dict.fromkeys(key for row in rows for key in row if key != "kinds"))
-        complete = [dict.fromkeys(names) | row for row in rows]
-        return record_table.to_csv([*names, "kinds"], complete)
+        return record_table.to_csv([dict.fromkeys([*names, "kinds"]) | row for row in rows])
     if form == "md":
         heads = {name: "" if alone else f"## {markdown_text(name)}\n\n" for name in files}
         return "\n".join(heads[name] + each.to_markdown(first=1) for name, each in files.items())
@@ -329,29 +329,36 @@ def written(files: Mapping[str, Measures], form: str) -> str:
     raise InputError(f"measures cannot be written as {form!r}; choose csv, json or md.")
 
 
+def values_of_maps(
+    layers: "Sequence[Iterable[MapBlock]]", *, length: int, causal: bool, **options: Any
+) -> dict[str, Float[np.ndarray, "1 layers h"]]:
+    """Return every measure that the maps of one sequence have; heads are places in the layer.
+
+    layers   the blocks of each layer
+    options  the other arguments of `sums_of_maps`
+    """
+    from headscape.measures.sums import Rows, sums_of_maps
+
+    by_layer = [
+        computed(sums_of_maps(blocks, length=length, causal=causal, **options)) for blocks in layers
+    ]
+    found = estimates(by_layer, Rows(length, causal))
+    return {name: parts[:1] for name, parts in found.items()}
+
+
 def _values_of(
     capture: CaptureData, layers: tuple[int, ...], quantity: str
 ) -> dict[str, Float[np.ndarray, "1 layers h"]]:
     """Return every measure that one sequence has."""
-    from headscape.measures.sums import Rows, sums_of_maps
-
     weighed = "weights" in capture.quantities
-    by_layer = [
-        computed(
-            sums_of_maps(
-                _blocks(capture, layer, quantity, weighed=weighed),
-                heads=len(capture.heads),
-                length=capture.length,
-                causal=capture.causal,
-                weighed=weighed,
-            )
-        )
-        for layer in layers
-    ]
-    values = {
-        name: parts[:1]
-        for name, parts in estimates(by_layer, Rows(capture.length, capture.causal)).items()
-    }
+    blocks = [_blocks(capture, layer, quantity, weighed=weighed) for layer in layers]
+    values = values_of_maps(
+        blocks,
+        heads=len(capture.heads),
+        length=capture.length,
+        causal=capture.causal,
+        weighed=weighed,
+    )
     numbers = np.array([*capture.heads, np.nan])
     for name, places in values.items():
         if MEASURES[name].numbers_heads:
@@ -383,13 +390,9 @@ def _shares(
 
 
 def _context(read: Mapping[str, Any]) -> ContextDependence:
-    return ContextDependence(
-        sequences=read["sequences"],
-        heads=tuple(read["heads"]),
-        head_intervals=tuple((low, high) for low, high in read["head_intervals"]),
-        overall=read["overall"],
-        interval=tuple(read["interval"]),
-    )
+    tuples = {key: tuple(value) for key, value in read.items() if isinstance(value, list)}
+    intervals = tuple((low, high) for low, high in read["head_intervals"])
+    return ContextDependence(**{**read, **tuples, "head_intervals": intervals})
 
 
 def _drifting(drift: Mapping[int, Mapping[str, Any] | None]) -> list[str]:
@@ -404,12 +407,12 @@ def _number(value: float, one: Measure | None = None) -> float | int | None:
     return int(value) if one is not None and one.numbers_heads else float(value)
 
 
-def _listed(value: np.ndarray | None, digits: int | None = None) -> Any:
+def listed(value: np.ndarray | None, digits: int | None = None) -> Any:
     """Return nested lists of numbers, None for NaN."""
     if value is None:
         return None
     if value.ndim:
-        return [_listed(part, digits) for part in value]
+        return [listed(part, digits) for part in value]
     number = float(value) if digits is None else float(f"{value:.{digits}g}")
     return number if np.isfinite(value) else None
 

@@ -45,20 +45,19 @@ class Column:
         return format(value, self.form)
 
 
-def to_csv(names: Sequence[str], records: Sequence[Record]) -> str:
+def to_csv(records: Sequence[Record]) -> str:
     """Return CSV with a header line; lists become text with semicolons.
 
-    names    the columns
-    records  the rows, with exactly these names
+    records  the rows, all with the names of the first
     """
+    names = list(records[0])
     return csv_text(names, [{key: _plain(each[key]) for key in names} for each in records])
 
 
-def to_frame(names: Sequence[str], records: Sequence[Record]) -> Any:
+def to_frame(records: Sequence[Record]) -> Any:
     """Return a pandas DataFrame, NaN where a record has None.
 
-    names    the columns
-    records  the rows
+    records  the rows, all with the names of the first
     """
     try:
         pandas = importlib.import_module("pandas")
@@ -67,10 +66,11 @@ def to_frame(names: Sequence[str], records: Sequence[Record]) -> Any:
             "to_frame needs pandas, which is not installed; run `pip install pandas`, or use "
             "rows or to_csv()."
         ) from error
+    names = list(records[0])
     numbers = [
         [nan if each[key] is None else _plain(each[key]) for key in names] for each in records
     ]
-    return pandas.DataFrame(numbers, columns=list(names))
+    return pandas.DataFrame(numbers, columns=names)
 
 
 def to_markdown(columns: Sequence[Column], records: Sequence[Record]) -> str:

@@ -6,13 +6,22 @@ resumed run ends with the same bits.
 
 The order at the end of a step is update, validation, metrics, checkpoint, so the metrics have every
 step that a checkpoint has.
+
+Progress goes to stderr: one live line in a terminal, else one line per validation loss.
+
+    cable  step 400/1200  loss 3.21  validation 3.30  12.1k tokens/s  1:06 left
+
+A step whose loss or gradient is not finite is run again with a hook on every module. The first
+parameter that is not finite is named, or else the first module whose output is not finite. If the
+whole forward pass is finite, the parameter nearest to the output whose gradient is not finite is
+named.
 """
 
 import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,19 +29,144 @@ from types import FrameType
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from torch import Tensor, nn
 
 from headscape.errors import InputError
-from headscape.training import checkpoint, checkpoint_tensors, nonfinite
+from headscape.training import checkpoint
 from headscape.training.checkpoint import State
 from headscape.training.config import TrainConfig
-from headscape.training.live_line import LiveLine
 from headscape.training.metrics import Events, Line, Metrics
-from headscape.training.nonfinite import NonFiniteError
 from headscape.training.objective import Data
 from headscape.training.optim import Optimizer, lr_at
-from headscape.training.parallel import clip_gradients
+from headscape.training.parallel import clip_gradients, is_dtensor
 from headscape.training.provenance import made_with
 from headscape.training.step import Learner
+
+
+class NonFiniteError(InputError):
+    """The loss or gradient of a step is not finite; no update was made from it."""
+
+
+def is_bad(loss: float, norm: float = 0.0) -> bool:
+    """Return whether a loss or gradient norm is not finite."""
+    return not (math.isfinite(loss) and math.isfinite(norm))
+
+
+@torch.no_grad()
+def locate(model: nn.Module, tokens: Int[Tensor, "b t"]) -> str:
+    """Return what first became non-finite in the forward pass; empty if nothing did."""
+    for name, parameter in model.named_parameters():
+        if not _finite(parameter):
+            return f"the parameter {name}"
+    with _first_non_finite(model) as found:
+        model(tokens)
+    return f"the output of {found[0]}" if found else ""
+
+
+def locate_gradient(model: nn.Module) -> str:
+    """Return the parameter nearest to the output whose gradient is not finite."""
+    for name, parameter in reversed(list(model.named_parameters())):
+        if parameter.grad is not None and not _finite(parameter.grad):
+            return f"the gradient of {name}"
+    return "the gradient's norm"
+
+
+@contextmanager
+def _first_non_finite(model: nn.Module) -> Iterator[list[str]]:
+    """Collect the name of the first module whose output is not finite."""
+    found: list[str] = []
+    handles = []
+    for name, module in model.named_modules():
+
+        def hook(_: nn.Module, given: Sequence[object], got: object, name: str = name) -> None:
+            if found:
+                return
+            if any(isinstance(value, Tensor) and not _finite(value) for value in given):
+                # It arose between modules, in the parent of this one.
+                found.append(name.rpartition(".")[0] or "the model")
+            elif isinstance(got, Tensor) and not _finite(got):
+                found.append(name or "the model")
+
+        handles.append(module.register_forward_hook(hook))
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _finite(value: Tensor) -> bool:
+    local = value.to_local() if is_dtensor(value) else value
+    return bool(local.isfinite().all())
+
+
+Report = Callable[[Line, float], None]
+"""Called after a step with its metrics and the share of the run that is done."""
+
+
+class LiveLine:
+    """Writes progress and messages to stderr, from one process only."""
+
+    def __init__(self, config: TrainConfig, *, enabled: bool, report: Report | None = None) -> None:
+        self._report = report
+        self._config = config
+        self._enabled = enabled
+        self._console = Console(
+            stderr=True, quiet=not enabled, highlight=False, soft_wrap=True, markup=False
+        )
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._validation = ""
+
+    def __enter__(self) -> "LiveLine":
+        if self._enabled and self._console.is_terminal:
+            columns = (TextColumn(self._config.model.encoding), BarColumn(bar_width=24))
+            text = TextColumn("{task.description}")
+            self._bar = Progress(*columns, text, console=self._console)
+            self._task = self._bar.add_task("", total=1.0)
+            self._bar.start()
+        return self
+
+    def step(self, line: Line, progress: float, speed: float, left: float) -> None:
+        """Show a step: fraction of the run done, tokens per second, seconds left."""
+        if self._report is not None:
+            self._report(line, progress)
+        if "validation_loss" in line:
+            self._validation = f"  validation {line['validation_loss']:.3f}"
+        of = f"/{self._config.steps}" if self._config.steps else ""
+        text = (
+            f"step {line['step']:.0f}{of}  loss {line['loss']:.3f}{self._validation}  "
+            f"{_short(speed)} tokens/s  {_clock(left)} left"
+        )
+        if self._bar is not None:
+            self._bar.update(self._task, completed=progress, description=text)
+        elif "validation_loss" in line:
+            self._console.print(f"{self._config.model.encoding}  {text}")
+
+    def message(self, text: str) -> None:
+        """Show a sentence."""
+        self._console.print(text)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _short(number: float) -> str:
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{letter}"
+    return f"{number:.0f}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -120,9 +254,9 @@ class Loop:
         seconds = time.monotonic() - started if world.is_first else 0.0
         loss, stops, seconds = world.sums(share, float(interrupt.requested), seconds)
         norm = 0.0
-        if not nonfinite.is_bad(loss):
+        if not is_bad(loss):
             norm = clip_gradients(learner.model.parameters(), config.grad_clip)
-        if nonfinite.is_bad(loss, norm):
+        if is_bad(loss, norm):
             raise self._not_finite(state.step, length, windows, loss)
         self.optimizer.step(lr)
         line: Line = {
@@ -156,7 +290,7 @@ class Loop:
         for sink in sinks:
             if isinstance(sink, Metrics):
                 sink.flush()
-        checkpoint_tensors.write(
+        checkpoint.write(
             self.run,
             learner.model,
             self.optimizer,
@@ -172,10 +306,10 @@ class Loop:
         learner, world = self.learner, self.learner.world
         model = learner.model
         found = [
-            nonfinite.locate(model, part[:, :-1].to(world.device))
+            locate(model, part[:, :-1].to(world.device))
             for part in torch.split(windows, learner.config.batch_size)
         ]
-        where = next((name for name in found if name), "") or nonfinite.locate_gradient(model)
+        where = next((name for name in found if name), "") or locate_gradient(model)
         places = world.gather(where)
         where = next((name for name in places if not name.startswith("the gradient")), places[0])
         count = learner.config.tokens_per_step // length

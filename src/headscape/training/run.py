@@ -23,8 +23,7 @@ from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
 from headscape.io.json_file import read_json
 from headscape.training import checkpoint, metrics, provenance
-from headscape.training.checkpoint import Checkpoint
-from headscape.training.checkpoint_tensors import load_model
+from headscape.training.checkpoint import Checkpoint, load_model
 from headscape.training.config import NAMES, OLDEST, TrainConfig, flat, read_toml
 from headscape.training.metrics import Line
 from headscape.training.objective import objective_of

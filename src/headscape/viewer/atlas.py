@@ -12,9 +12,8 @@ from headscape.errors import InputError
 from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.io.system_errors import reporting
 from headscape.measures.definitions import KINDS as KINDS_OF_HEADS
-from headscape.measures.measures import Measures, definition
-from headscape.viewer.measured import table_of, with_measures
-from headscape.viewer.page import page_of, write_page
+from headscape.measures.measures import DESCRIBED, Measures, definition, listed
+from headscape.viewer.page import page_of, with_measures, write_page
 
 if TYPE_CHECKING:
     from headscape.captures.sequences import Text
@@ -28,8 +27,6 @@ VIEWED: Final = 128
 POINTS: Final = 48
 """Distances of a drawn kernel on either side of 0."""
 FORMAT: Final = 1
-FIELDS: Final = ("label", "text", "reference", "form")
-"""Of a measure's definition, what the page shows."""
 
 
 def atlas(
@@ -129,15 +126,15 @@ def atlas_header(measured: Measures) -> dict[str, Any]:
         "measures": [
             {
                 "name": name,
-                **{field: getattr(definition(name), field) for field in FIELDS},
+                **{field: getattr(definition(name), field) for field in DESCRIBED},
                 "by_size": name.startswith("effect_"),
-                **dict(zip(("values", "low", "high"), table_of(estimates), strict=True)),
+                **dict(zip(("values", "low", "high"), listed(estimates, digits=6), strict=True)),
             }
             for name, estimates in measured.values.items()
         ],
         "kinds": [kinds[at : at + heads] for at in range(0, len(rows), heads)],
         "drift": {
-            str(multiple): {name: table_of(values) for name, values in measures.items()}
+            str(multiple): {name: listed(values, digits=6) for name, values in measures.items()}
             for multiple, measures in measured.drift.items()
             if measures is not None
         },

@@ -11,17 +11,22 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+import numpy as np
+
 from headscape.captures.browser import Pack, Precision, pack_bytes
+from headscape.captures.saved_call import rows_at_once
 from headscape.errors import InputError
 from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
-from headscape.viewer.measured import with_measures
+from headscape.measures.definitions import MEASURES
+from headscape.measures.measures import Measures, values_of_maps
 
 MODULE: Final = "viewer.js"
 POLICY: Final = (
@@ -158,3 +163,37 @@ def write_figures_page(path: Path, figures: Mapping[str, tuple[Pack, str]]) -> d
 def _encoded(data: bytes) -> str:
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     return base64.b64encode(packer.compress(data) + packer.flush()).decode()
+
+
+MAX_PAIRS: Final = 1 << 22
+"""Pairs of tokens, over all heads, up to which a capture is measured when it is opened."""
+
+
+def with_measures(pack: Pack) -> Pack:
+    """Return the pack with `measures` in its header: those of the bias and the weights.
+
+    A capture of more than MAX_PAIRS pairs is not measured here: the viewer then offers what it
+    computes itself.
+    """
+    layers, heads, length = pack.header["layers"], pack.header["heads"], pack.length
+    if "measures" in pack.header or len(layers) * len(heads) * length**2 > MAX_PAIRS:
+        return pack
+    blocks = [_blocks(pack, layer) for layer in layers]
+    causal = bool(pack.header["causal"])
+    every = values_of_maps(blocks, heads=len(heads), length=length, causal=causal)
+    values = {name: each for name, each in every.items() if not MEASURES[name].numbers_heads}
+    measures = Measures(
+        quantity="bias", about={}, layers=tuple(layers), heads=tuple(heads), values=values
+    )
+    return replace(pack, header={**pack.header, "measures": measures.for_viewer()})
+
+
+def _blocks(pack: Pack, layer: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Yield queries with their biases and weights."""
+    heads, stored = range(len(pack.header["heads"])), pack.layer(layer)
+    for rows in rows_at_once(len(heads), pack.length):
+        scores, weights = (
+            stored.tile(quantity, heads, rows, slice(0, pack.length))
+            for quantity in ("bias", "weights")
+        )
+        yield rows, scores, weights

@@ -13,8 +13,7 @@ from headscape.captures.sequences import Tokens, choose_tokens
 from headscape.errors import InputError
 from headscape.io.output_file import KINDS, check_output
 from headscape.models.model import Model, Watch
-from headscape.viewer.measured import with_measures
-from headscape.viewer.page import default_precision, write_page
+from headscape.viewer.page import default_precision, with_measures, write_page
 from headscape.viewer.viewer_answers import Answers, Run
 
 MOST_TOKENS: Final = 4096
