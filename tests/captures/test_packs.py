@@ -266,7 +266,7 @@ def test_what_a_page_cannot_compute(name: str) -> None:
     assert page_refuses(pack.layer(3)) == REFUSED.get(name)
     if name in REFUSED:
         assert pack.page_bytes is None
-        message = f"cannot compute layer 4 of <script>: {REFUSED[name]}; `headscape view` serves it"
+        message = f"cannot compute layer 4 of <script>: {REFUSED[name]}; a served viewer can"
         with pytest.raises(InputError, match=message):
             pack_bytes(pack)
     else:

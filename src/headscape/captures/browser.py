@@ -235,7 +235,7 @@ def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:
         if reason is not None:
             raise InputError(
                 f"a page cannot compute layer {number + 1} of {pack.title}: {reason}; "
-                f"`headscape view` serves it."
+                f"a served viewer can: leave out html."
             )
     if pack.length > PAGE_LENGTH:
         raise InputError(

@@ -39,6 +39,7 @@ def export(
         step: Checkpoint to use. [default: the newest good one]
     """
     import headscape as hs
+    from headscape.io.json_file import read_json
 
     folder = hs.export(
         model,
@@ -51,3 +52,5 @@ def export(
         step=step,
     )
     say(folder)
+    if read_json(folder / "config.json")["model_type"] == "headscape" and not with_code:
+        say("transformers loads it after `import headscape.huggingface`.", err=True)
