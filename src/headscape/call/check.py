@@ -37,21 +37,17 @@ def check(inputs: AttentionCall) -> None:
     check_tensors(inputs.q, inputs.k, inputs.v)
     check_tokens(inputs.q, inputs.k, inputs.positions, inputs.visible)
     check_shaping(inputs)
-    check_bias(inputs)
+    check_bias(inputs.bias, inputs)
     check_mixing(inputs)
 
 
-def check_bias(inputs: AttentionCall) -> None:
-    """Raise InputError unless the bias was made for the heads and positions of the call."""
-    _check_bias(inputs.bias, inputs)
-
-
-def _check_bias(bias: Bias | None, inputs: AttentionCall) -> None:
+def check_bias(bias: Bias | None, inputs: AttentionCall) -> None:
+    """Raise InputError unless a bias was made for the heads and positions of the call."""
     if bias is None:
         return
     if isinstance(bias, BiasSum):
         for part in bias.parts:
-            _check_bias(part, inputs)
+            check_bias(part, inputs)
     for name, (found, shape) in _shapes(bias, inputs).items():
         if tuple(found.shape) not in (shape, (1, *shape[1:])) or found.device != inputs.q.device:
             raise InputError(
