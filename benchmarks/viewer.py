@@ -18,7 +18,7 @@ from urllib.parse import quote
 import numpy as np
 
 import headscape as hs
-from headscape.captures.capture_file import CaptureData, open_pack
+from headscape.captures.capture_file import Capture, open_pack
 from headscape.captures.overview_file import OverviewJob
 from headscape.captures.pooling import REDUCTIONS, weight_cells
 from headscape.captures.saved_call import SavedCall
@@ -50,7 +50,7 @@ DESCRIBED = {
 }
 
 
-def random_capture(layers: int, heads: int, length: int) -> CaptureData:
+def random_capture(layers: int, heads: int, length: int) -> Capture:
     """A capture with a random layer and no log-sum-exp."""
     random = np.random.default_rng(0)
     calls = {}
@@ -60,7 +60,7 @@ def random_capture(layers: int, heads: int, length: int) -> CaptureData:
         weight = random.gamma(2.0, 0.5, (heads, length))
         arrays = {"bias.row": total, "bias.col": total, "bias.weight": weight}
         calls[layer] = SavedCall(DESCRIBED, {"q": q, "k": k, **arrays})
-    return CaptureData(
+    return Capture(
         encoding="cable",
         conventions={},
         claims={},

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 
 from headscape.captures.browser import Pack
-from headscape.captures.capture_file import CaptureData
+from headscape.captures.capture_file import Capture
 
 
 def write(pack: Pack, path: Path) -> None:
     """Write a capture with the layers of a pack."""
     header, length = pack.header, pack.length
-    CaptureData(
+    Capture(
         encoding=header["encoding"],
         conventions=header.get("conventions", {}),
         claims=header.get("claims", {}),

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headscape.call.positions import Positions
-    from headscape.captures.capture import Capture
+    from headscape.captures.capture_file import Capture
     from headscape.captures.record import capture
     from headscape.encodings import Encoding, build, list_encodings, register
     from headscape.errors import InputError
@@ -70,7 +70,7 @@ API = {
     "list_encodings": "headscape.encodings",
     "register": "headscape.encodings",
     "Model": "headscape.models.loaded:LoadedModel",
-    "Capture": "headscape.captures.capture",
+    "Capture": "headscape.captures.capture_file",
     "Measures": "headscape.measures.measures",
     "Table": "headscape.evaluation.table",
     "Grid": "headscape.plots.grid",

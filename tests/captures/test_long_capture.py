@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from headscape.call.definition import AttentionCall
-from headscape.captures import call_blocks, layer_maps
-from headscape.captures.layer_maps import Request
-from headscape.captures.record import capture
+from headscape.captures import call_blocks, record
+from headscape.captures.record import Request, capture
 from headscape.encodings import ENCODINGS
 from headscape.gpt2 import GPT2, ModelConfig
 from headscape.kernels.native import adapter
@@ -41,10 +40,10 @@ def compared(
     """Compare both ways; how many layers the native one took."""
     tokens = np.random.default_rng(1).integers(3, VOCABULARY, length)
     spy = Mock(side_effect=reduce_scores)
-    monkeypatch.setattr(layer_maps, "reduce_scores", spy)
+    monkeypatch.setattr(record, "reduce_scores", spy)
     given = {"layers": "all", "resolution": 7, "window": (slice(30, 41), slice(20, 40)), **options}
     found = capture(model, tokens, **given)
-    monkeypatch.setattr(layer_maps, "refuses", lambda _: "asked not to")
+    monkeypatch.setattr(record, "refuses", lambda _: "asked not to")
     wanted = capture(model, tokens, **given)
     assert list(wanted.maps) == [name for name in wanted.maps if name in found.maps]
     assert len(found.maps) == len(wanted.maps)
@@ -77,11 +76,11 @@ def test_keys_outside_of_a_window_are_in_no_cell(monkeypatch: pytest.MonkeyPatch
         far = np.subtract.outer(np.arange(6), np.arange(6)) > 1
         assert np.isnan(mean[:, far]).all()
         assert np.isfinite(mean[:, np.eye(6, dtype=bool)]).all()
-        monkeypatch.setattr(layer_maps, "refuses", lambda _: "asked not to")
+        monkeypatch.setattr(record, "refuses", lambda _: "asked not to")
 
 
 def test_no_row_of_scores_is_computed_densely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_maps, "scores", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(record, "scores", Mock(side_effect=AssertionError))
     capture(own("cable"), np.arange(3, 40), resolution=5)
 
 
@@ -107,5 +106,5 @@ def test_progress_counts_every_query() -> None:
     for window in (None, (slice(5, 17), slice(0, 9))):
         done: list[int] = []
         request = Request(layers=(0,), heads=(0,), resolution=4, window=window)
-        layer_maps.layer_maps(0, inputs[0], request, done.append)
+        record.layer_maps(0, inputs[0], request, done.append)
         assert sum(done) == 60

@@ -9,7 +9,7 @@ import torch
 import oracle
 from headscape.call.bias import dense
 from headscape.call.definition import AttentionCall
-from headscape.captures import layer_maps, saved_call
+from headscape.captures import record, saved_call
 from headscape.captures.capture_file import load
 from headscape.captures.choice import QUANTITIES
 from headscape.captures.record import capture, indices
@@ -113,7 +113,7 @@ def test_blocks_do_not_matter(
 ) -> None:
     model = GPT2Model(tiny(name))
     whole = capture(model, tokens, layers="all")
-    monkeypatch.setattr(layer_maps, "BLOCK_ENTRIES", 5 * LENGTH)
+    monkeypatch.setattr(record, "BLOCK_ENTRIES", 5 * LENGTH)
     monkeypatch.setattr(saved_call, "WHOLE_PAIRS", 4 * 5 * LENGTH)
     parts = capture(model, tokens, layers="all")
     for layer in (0, 1):

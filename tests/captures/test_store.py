@@ -5,7 +5,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from headscape.captures.capture_file import CaptureData, load
+from headscape.captures.capture_file import Capture, load
 from headscape.errors import InputError
 from plots.synthetic import alibi, capture
 
@@ -128,7 +128,7 @@ def test_reduced_capture_and_its_window(saved, tmp_path):
     maps["layer.1.bias.exact"] = np.ones((4, 2, 5), np.float32)
     edges, window = np.array([0, 8, 16, 24]), np.array([4, 6, 0, 5])
     fields |= {"maps": maps, "layers": (1,), "resolution": 3, "edges": edges, "window": window}
-    CaptureData(**fields).save(tmp_path / "long")
+    Capture(**fields).save(tmp_path / "long")
     back = load(tmp_path / "long")
     assert back.resolution == 3
     np.testing.assert_array_equal(back.edges, edges)

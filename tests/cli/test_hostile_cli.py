@@ -15,8 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from headscape.captures import capture_file
-from headscape.captures.capture import Capture
-from headscape.captures.capture_file import load
+from headscape.captures.capture_file import Capture, load
 from headscape.captures.file_checks import digest_of
 from headscape.cli.app import main
 from headscape.io.folder_lock import FolderLock

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from headscape.captures.capture_file import CaptureData
+from headscape.captures.capture_file import Capture
 
 
 def causal(maps):
@@ -42,7 +42,7 @@ def capture(bias, *, encoding="alibi", layers=(0,), seed=0, step=None, trained=F
     final = content + bias
     quantities = {"content": content, "bias": bias, "final": final, "weights": softmax(final)}
     words = ["The", " old", " house", " by", " the", " river", ",", " of", " stone", "\n"]
-    return CaptureData(
+    return Capture(
         encoding=encoding,
         conventions={"slopes": "geometric", "scale": "1/sqrt(e)"},
         claims={"context_dependent": encoding == "cable"},

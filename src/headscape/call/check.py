@@ -7,6 +7,7 @@ is read by a clamped index, and a visible pair outside of it would get the value
 
 import math
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from headscape.call.bias import (
 )
 from headscape.call.definition import AttentionCall
 from headscape.call.mixing import KeyConvolution, PairPerceptron, Product
+from headscape.call.parts import annotated, axes_of
 from headscape.call.positions import Positions, Visible
 from headscape.call.transition import Transition
 from headscape.errors import InputError
@@ -37,21 +39,17 @@ def check(inputs: AttentionCall) -> None:
     check_tensors(inputs.q, inputs.k, inputs.v)
     check_tokens(inputs.q, inputs.k, inputs.positions, inputs.visible)
     check_shaping(inputs)
-    check_bias(inputs)
+    check_bias(inputs.bias, inputs)
     check_mixing(inputs)
 
 
-def check_bias(inputs: AttentionCall) -> None:
-    """Raise InputError unless the bias was made for the heads and positions of the call."""
-    _check_bias(inputs.bias, inputs)
-
-
-def _check_bias(bias: Bias | None, inputs: AttentionCall) -> None:
+def check_bias(bias: Bias | None, inputs: AttentionCall) -> None:
+    """Raise InputError unless a bias was made for the heads and positions of the call."""
     if bias is None:
         return
     if isinstance(bias, BiasSum):
         for part in bias.parts:
-            _check_bias(part, inputs)
+            check_bias(part, inputs)
     for name, (found, shape) in _shapes(bias, inputs).items():
         if tuple(found.shape) not in (shape, (1, *shape[1:])) or found.device != inputs.q.device:
             raise InputError(
@@ -171,7 +169,10 @@ def check_shaping(inputs: AttentionCall) -> None:
 def _check_transition(inputs: AttentionCall, given: Transition) -> None:
     b, h, t, e = inputs.q.shape
     count, keys = given.tensors[0].shape[2], inputs.k.shape[2]
-    needed, found = given.shapes(b, h, count, e), [tuple(x.shape) for x in given.tensors]
+    sizes, cls = {"b": b, "h": h, "tail": count, "e": e}, cast("type", type(given))
+    axes = {name: axes_of(kind) for name, kind in annotated(cls)}
+    needed = {name: tuple(sizes[axis] for axis in own) for name, own in axes.items()}
+    found = [tuple(x.shape) for x in given.tensors]
     if found != list(needed.values()) or not t <= count <= keys:
         parts = (
             f"{name} of shape {b} {h} n" + f" {e}" * (len(shape) - 3)

@@ -148,10 +148,9 @@ def weigh(
     at = inputs.positions.block(rows)
     seen = inputs.visible.block(rows).dense(at)
     final = _final(inputs, rotated, added, seen, at, rows)
-    if inputs.sink is not None:
-        return seen, final, _softmax_with_sink(final, seen, inputs.sink)
-    weights = softmax if inputs.weighting is None else inputs.weighting.weights
-    return seen, final, weights(final, seen)
+    if inputs.weighting is None or inputs.sink is not None:
+        return seen, final, softmax(final, seen, inputs.sink)
+    return seen, final, inputs.weighting.weights(final, seen)
 
 
 def _final(
@@ -336,20 +335,16 @@ def shared(x: Float[Tensor, "b hk s e"], heads: int) -> Float[Tensor, "b h s e"]
 
 
 def softmax(
-    scores: Float[Tensor, "b h t s"], visible: Bool[Tensor, "#b 1 t s"]
+    scores: Float[Tensor, "b h t s"],
+    visible: Bool[Tensor, "#b 1 t s"],
+    sink: Float[Tensor, " h"] | None = None,
 ) -> Float[Tensor, "b h t s"]:
     """Return the softmax over visible keys; 0 where hidden, and in a row that sees no key."""
     sees_any = visible.any(dim=-1, keepdim=True)
     masked = scores.masked_fill(~visible, -inf).masked_fill(~sees_any, 0.0)
-    return masked.softmax(dim=-1) * sees_any
-
-
-def _softmax_with_sink(
-    final: Float[Tensor, "b h t s"], seen: Bool[Tensor, "#b 1 t s"], sink: Float[Tensor, " h"]
-) -> Float[Tensor, "b h t s"]:
-    sees_any = seen.any(dim=-1, keepdim=True)
-    masked = final.masked_fill(~seen, -inf).masked_fill(~sees_any, 0.0)
-    beside = sink.to(final.dtype)[:, None, None].expand(*final.shape[:3], 1)
+    if sink is None:
+        return masked.softmax(dim=-1) * sees_any
+    beside = sink.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
     return torch.cat([masked, beside], dim=-1).softmax(dim=-1)[..., :-1] * sees_any
 
 

@@ -42,6 +42,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from headscape.captures.choice import about_layer, layer_note
+from headscape.captures.file_checks import require
 from headscape.captures.pooling import log_sum_exp
 from headscape.captures.saved_call import SavedCall
 from headscape.errors import InputError
@@ -132,18 +133,13 @@ class Pack:
 
     def layer(self, layer: int) -> SavedCall:
         """A layer, counted from 0."""
-        if layer not in self.layers:
-            held = ", ".join(str(each) for each in self.layers)
-            raise InputError(f"layer {layer} is not in this capture, which contains {held}.")
+        require("layer", [layer], self.layers)
         return self.layers[layer]
 
     def head_index(self, head: int) -> int:
         """Where a head, counted from 0, is stored."""
-        heads = list(self.header["heads"])
-        if head not in heads:
-            held = ", ".join(str(each) for each in heads)
-            raise InputError(f"head {head} is not in this capture, which contains {held}.")
-        return heads.index(head)
+        require("head", [head], self.header["heads"])
+        return list(self.header["heads"]).index(head)
 
 
 def make_pack(layers: Mapping[int, SavedCall], path: Path | None = None, /, **header: Any) -> Pack:

@@ -21,7 +21,7 @@ float32 rounding of what the model computed. A layer that cannot be saved so kee
 `refused` says why.
 
 The metadata has one key, `headscape`: a JSON object with `format`, `kind`, the fields of
-`CaptureData` that are not arrays, `calls` (what describes each layer's) and `sha256`: that of every
+`Capture` that are not arrays, `calls` (what describes each layer's) and `sha256`: that of every
 tensor by name, and of all else as `description`. Layers and heads count from 0. Absent on purpose:
 the model's weights and anything pickled. Format 4, which is read too, has `factors` in place of
 `calls` and other names for the same arrays.
@@ -32,8 +32,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from html import escape
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
@@ -60,6 +61,14 @@ from headscape.errors import InputError
 from headscape.io.atomic import replacing, utf8, writable_target
 from headscape.io.output_file import FileKind, check_output
 from headscape.io.system_errors import reason, reporting
+from headscape.io.terminal import printable
+
+if TYPE_CHECKING:
+    from headscape.measures.measures import Measures
+    from headscape.plots.curves import Curves
+    from headscape.plots.grid import Grid
+    from headscape.plots.overview import Overview
+    from headscape.plots.row import Row
 
 KEPT_BYTES: Final = 1 << 29
 """Computed maps that are kept for the next time; the last one always is."""
@@ -76,8 +85,19 @@ DTYPES: Final = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I64": "<i8", "I32": 
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CaptureData:
-    """The arrays of one sequence in one model, and everything needed to say what they are."""
+class Capture:
+    """What every captured head did with one sequence, and everything needed to say what it is.
+
+    `content`, `bias`, `final` and `weights` give numpy arrays; `grid`, `curves`, `row` and
+    `overview` give figures that show themselves in a notebook and have `.save(path)`.
+
+    Example:
+        >>> import headscape as hs
+        >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+        >>> cap = model.capture([72, 105, 33])
+        >>> [round(float(value), 2) for value in cap.bias(head=0)[2, :2]]
+        [-1.26, -0.63]
+    """
 
     encoding: str
     """Name in the table of encodings."""
@@ -120,6 +140,23 @@ class CaptureData:
     _computed: dict[tuple[str, int, tuple[int, ...]], np.ndarray] = field(
         default_factory=dict, init=False, repr=False
     )
+
+    @staticmethod
+    def load(
+        path: Path | str,
+        layers: Sequence[int] | None = None,
+        quantities: Sequence[str] | None = None,
+    ) -> "Capture":
+        """Read a capture file, or only some layers (from 0) and quantities of it.
+
+        Example:
+            >>> import headscape as hs
+            >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+            >>> path = model.capture([72, 105, 33]).save("hi.safetensors")
+            >>> hs.Capture.load(path, quantities=["bias"])
+            <capture of ALiBi, untrained: 3 tokens, layers 1, 12 heads; bias>
+        """
+        return load(Path(path), layers, quantities)
 
     def about(self, layer: int) -> dict[str, Any]:
         """Return the conventions, `shows` and `claims` of one layer, counted from 0.
@@ -311,6 +348,65 @@ class CaptureData:
             del known[next(iter(known))]
         return maps
 
+    def grid(self, quantity: str | None = None, layer: int = -1, **options: Any) -> "Grid":
+        """One panel per head; options: heads, columns, width (inches), shared_scale, colormap."""
+        from headscape.plots.grid import Grid
+
+        return Grid.of(self, quantity, layer, **options)
+
+    def curves(self, quantity: str | None = None, layer: int = -1, **options: Any) -> "Curves":
+        """The quantity against distance, one small plot per head."""
+        from headscape.plots.curves import Curves
+
+        return Curves.of(self, quantity, layer, **options)
+
+    def row(
+        self, quantity: str | None = None, layer: int = -1, query: int | None = None, **options: Any
+    ) -> "Row":
+        """What one query (default: the last) gives to every key, all heads, with the tokens."""
+        from headscape.plots.row import Row
+
+        return Row.of(self, quantity, layer, query, **options)
+
+    def overview(self, quantity: str | None = None, **options: Any) -> "Overview":
+        """All captured layers and heads as small maps."""
+        from headscape.plots.overview import Overview
+
+        return Overview.of(self, quantity, **options)
+
+    def measures(self, quantity: str | None = None, **options: Any) -> "Measures":
+        """Numbers per layer and head: position share, slash, sink, reach, most similar head.
+
+        Options are those of `Measures.of`: layers, context.
+        """
+        from headscape.measures.measures import Measures
+
+        return Measures.of(self, quantity, **options)
+
+    def view(self, **options: Any) -> Any:
+        """Show the capture in the viewer: a widget in a notebook, otherwise a server.
+
+        Options are those of `headscape.view`: html, port, open_browser, precision.
+        """
+        from headscape.viewer.view import view
+
+        return view(self, **options)
+
+    def __repr__(self) -> str:
+        from headscape.captures.labels import method
+
+        layers = ", ".join(map(str, self.layers))
+        cells = "" if self.resolution is None else f" reduced to {self.resolution} cells"
+        return (
+            f"<capture of {printable(method(self))}: {self.length} {self.unit}{cells}, "
+            f"layers {layers}, {len(self.heads)} heads; {', '.join(self.quantities)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The grid of the last captured layer under a line of text."""
+        grid = self.grid()._repr_html_() if self.quantities else ""
+        return f"<p><code>{escape(repr(self))}</code></p>{grid}"
+
 
 def _picked(maps: np.ndarray, places: list[int]) -> np.ndarray:
     return maps if places == list(range(len(maps))) else maps[places]
@@ -325,18 +421,16 @@ def _without_calls(refused: object) -> str:
     )
 
 
-Kind = TypeVar("Kind", bound=CaptureData)
 _ARRAYS = ("tokens", "positions", "maps", "calls", "edges", "window", "_computed")
 _OPTIONAL = ("edges", "window")
-_DESCRIBED = tuple(each.name for each in fields(CaptureData) if each.name not in _ARRAYS)
+_DESCRIBED = tuple(each.name for each in fields(Capture) if each.name not in _ARRAYS)
 
 
 def load(
     path: Path,
     layers: Sequence[int] | None = None,
     quantities: Sequence[str] | None = None,
-    kind: type[Kind] = CaptureData,  # type: ignore[assignment]
-) -> Kind:
+) -> Capture:
     """Read a capture, or only the layers and quantities asked for, leaving the rest on disk."""
     path = Path(path)
     if path.is_dir():
@@ -376,7 +470,7 @@ def load(
         }
         kept = {name: read(name) for name in maps}
         check_shapes(path, described, arrays | kept)
-        return kind(**described, **arrays, maps=kept, calls=calls)
+        return Capture(**described, **arrays, maps=kept, calls=calls)
 
 
 def open_pack(path: Path) -> Pack:

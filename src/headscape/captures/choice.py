@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headscape.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from headscape.captures.capture_file import CaptureData
+    from headscape.captures.capture_file import Capture
 
 QUANTITIES: Final = ("content", "bias", "final", "weights")
 OFF: Final[Mapping[str, Any]] = {
@@ -45,7 +45,7 @@ def choose_heads(heads: Sequence[int] | None, captured: Sequence[int]) -> tuple[
 
 
 def choose_quantity(
-    quantity: str | None, *captures: "CaptureData", layers: Sequence[int] | None = None
+    quantity: str | None, *captures: "Capture", layers: Sequence[int] | None = None
 ) -> str:
     """Return `quantity`, or by default what one figure of these captures shows.
 

@@ -7,7 +7,7 @@ default_name   cable-step1200-layer6-head4-bias-grid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headscape.captures.capture_file import CaptureData
+from headscape.captures.capture_file import Capture
 from headscape.captures.choice import OFF, layer_note
 from headscape.io.file_name import file_name
 from headscape.io.table_text import one_line
@@ -36,12 +36,12 @@ def quantity_words(quantity: str) -> str:
     return _QUANTITIES.get(quantity, quantity)
 
 
-def encoding_name(capture: CaptureData) -> str:
+def encoding_name(capture: Capture) -> str:
     """Return the model's name, or else the key of its encoding."""
     return printable(one_line(str(capture.model.get("name", capture.encoding))))
 
 
-def method(capture: CaptureData) -> str:
+def method(capture: Capture) -> str:
     """Return the encoding's name and the step of training."""
     name = encoding_name(capture)
     step = capture.provenance.get("step")
@@ -50,13 +50,13 @@ def method(capture: CaptureData) -> str:
     return name if capture.trained else f"{name}, untrained"
 
 
-def layer_words(capture: CaptureData, layer: int) -> str:
+def layer_words(capture: Capture, layer: int) -> str:
     """Return the number of a layer, from 1, and its note: layer 1 (RoPE, window 64)."""
     note = printable(one_line(layer_note(capture.about(layer))))
     return f"layer {layer + 1} ({note})" if note else f"layer {layer + 1}"
 
 
-def heading(capture: CaptureData, layer: int, quantity: str) -> str:
+def heading(capture: Capture, layer: int, quantity: str) -> str:
     """Return the heading of a figure of one layer, counted from 0."""
     return f"{method(capture)}, {layer_words(capture, layer)}: {quantity_words(quantity)}"
 
@@ -73,7 +73,7 @@ def head_titles(heads: Sequence[int]) -> tuple[str, ...]:
 
 def default_name(
     kind: str,
-    captures: CaptureData | Sequence[CaptureData],
+    captures: Capture | Sequence[Capture],
     *,
     quantity: str,
     layer: int | None = None,
@@ -85,7 +85,7 @@ def default_name(
     `layer`, `heads` and `query` count from 0. Heads are named only where they are not all of the
     capture's.
     """
-    several = [captures] if isinstance(captures, CaptureData) else list(captures)
+    several = [captures] if isinstance(captures, Capture) else list(captures)
     parts = [file_name("-vs-".join(dict.fromkeys(_slug(each) for each in several)), 120)]
     if kind == "training":
         steps = [each.provenance.get("step") for each in several]
@@ -100,13 +100,13 @@ def default_name(
     return "-".join([*parts, quantity, kind])
 
 
-def _name(capture: CaptureData) -> str:
+def _name(capture: Capture) -> str:
     """Return the encoding as part of a file name; of a schedule, its whole pattern."""
     name = encoding_name(capture) if "schedule" in capture.model else capture.encoding
     return file_name(name)
 
 
-def _slug(capture: CaptureData) -> str:
+def _slug(capture: Capture) -> str:
     name = _name(capture)
     step = capture.provenance.get("step")
     return name if step is None else f"{name}-step{step}"

@@ -1,22 +1,70 @@
-"""One sequence through one model, as a capture with everything needed to say what it is."""
+"""One sequence through one model, as a capture with everything needed to say what it is.
 
-from collections.abc import Callable, Iterable, Sequence
+A layer whose call cannot be saved keeps its maps whole. Maps that are reduced to a grid of cells
+are reduced while they are computed, with one exact window beside the cells. The native kernels
+reduce what they serve (kernels/native/score_cells.py). All else comes from the dense definition, a
+block of queries at a time, in memory of order block x length.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from jaxtyping import Float32, Int64
 
 import headscape
-from headscape.call.definition import AttentionCall
+from headscape.call.definition import AttentionCall, scores
 from headscape.captures.call_blocks import CannotSaveError, save_call
-from headscape.captures.capture import Capture
+from headscape.captures.capture_file import Capture
 from headscape.captures.choice import QUANTITIES
-from headscape.captures.layer_maps import Maps, Progress, Request, cells_of, edges, layer_maps
+from headscape.captures.pooling import CellReducer, Progress, cell_edges
 from headscape.captures.saved_call import SavedCall
 from headscape.captures.sequences import Text, Tokens, choose_tokens
 from headscape.encodings.registry import title
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.io.progress import SlowBar
+from headscape.kernels.native.score_cells import reduce_scores, refuses
 from headscape.models.model import Model, Spec
+
+BLOCK_ENTRIES = 1 << 20
+"""Query-key pairs per head in memory at once."""
+Maps = dict[str, Float32[np.ndarray, "h _ _"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to keep of a forward pass."""
+
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    quantities: tuple[str, ...] = QUANTITIES
+    resolution: int | None = None
+    """Cells a side to reduce to; None keeps whole maps."""
+    window: tuple[slice, slice] | None = None
+    """Queries and keys to keep exactly, besides a reduced map."""
+
+    def __post_init__(self) -> None:
+        for name in self.quantities:
+            if name not in QUANTITIES:
+                raise InputError(f"unknown quantity {name!r}: choose from {', '.join(QUANTITIES)}.")
+        at_least(1, resolution=self.resolution)
+        if self.window is not None and self.resolution is None:
+            raise InputError("window keeps part of a reduced map exactly: give a resolution too.")
+
+    def edges(self, length: int) -> Int64[np.ndarray, " edges"] | None:
+        """Where the cells of a reduced map begin and end; there are never more than tokens."""
+        return None if self.resolution is None else cell_edges(length, min(self.resolution, length))
+
+    def exact(self, length: int) -> tuple[slice, slice] | None:
+        """Queries and keys that are kept unreduced: all, the window, or none."""
+        if self.resolution is None:
+            return slice(0, length), slice(0, length)
+        for part in self.window or ():
+            if not 0 <= part.start < part.stop <= length:
+                raise InputError(
+                    f"window {part.start}:{part.stop} is outside the sequence of length {length}."
+                )
+        return self.window
 
 
 def capture(
@@ -98,6 +146,56 @@ class _Kept:
             progress(inputs.q.shape[2])
 
 
+def layer_maps(layer: int, inputs: AttentionCall, request: Request, progress: Progress) -> Maps:
+    """The maps asked for of one layer, by their name in a capture; `progress` counts queries."""
+    length, heads = inputs.k.shape[2], list(request.heads)
+    cells, exact, rows = request.edges(length), request.exact(length), slice(0, length)
+    maps: Maps = {}
+    reducers: dict[str, CellReducer] = {}
+    if cells is not None and refuses(inputs) is None:
+        # The native kernels take all heads at once.
+        found = reduce_scores(inputs, cells)
+        for name in request.quantities:
+            maps |= {f"{name}.{how}": values[heads] for how, values in found[name].items()}
+        rows = slice(0, 0) if exact is None else exact[0]
+        progress(length - (rows.stop - rows.start))
+    elif cells is not None:
+        for name in request.quantities:
+            reducers[name] = CellReducer(cells, cells, heads=len(heads), dtype=np.float32)
+    queries, keys = exact or (slice(0, 0), slice(0, 0))
+    end = "" if cells is None else ".exact"
+    if exact is not None:
+        size = (len(heads), queries.stop - queries.start, keys.stop - keys.start)
+        maps |= {name + end: np.empty(size, dtype=np.float32) for name in request.quantities}
+    for part, name, values, hidden in _blocks(inputs, rows, request, progress):
+        if name in reducers:
+            reducers[name].add(part, np.where(hidden, np.float32(np.nan), values))
+        first, last = max(part.start, queries.start), min(part.stop, queries.stop)
+        if first < last:
+            own = np.s_[first - part.start : last - part.start, keys]
+            shown = np.where(hidden[own], 0.0 if name == "weights" else np.nan, values[:, *own])
+            maps[name + end][:, first - queries.start : last - queries.start] = shown
+    for name, reducer in reducers.items():
+        maps |= {f"{name}.{how}": x.astype(np.float32) for how, x in reducer.result().items()}
+    return {f"layer.{layer}.{name}": values for name, values in maps.items()}
+
+
+def _blocks(
+    inputs: AttentionCall, rows: slice, request: Request, progress: Progress
+) -> Iterator[tuple[slice, str, np.ndarray, np.ndarray]]:
+    """Some queries, a quantity, its values [h r s] by the dense definition, and what is hidden."""
+    length = inputs.k.shape[2]
+    block = max(1, min(length, BLOCK_ENTRIES // length))
+    for start in range(rows.start, rows.stop, block):
+        part = slice(start, min(rows.stop, start + block))
+        some = scores(inputs, part)
+        hidden = ~some.visible[0, 0].cpu().numpy()
+        for name in request.quantities:
+            values = getattr(some, name)[0, list(request.heads)].float().cpu().numpy()
+            yield part, name, values, hidden
+        progress(part.stop - part.start)
+
+
 def indices(
     asked: int | str | Iterable[int], count: int, what: str, *, first: int = 0
 ) -> tuple[int, ...]:
@@ -143,14 +241,12 @@ def _schedule(spec: Spec, layers: Sequence[int]) -> dict[str, dict[str, object]]
 
 def _described(model: Model, chosen: Tokens, request: Request, kept: _Kept) -> Capture:
     spec, length = model.spec, len(chosen.tokens)
-    decode: Callable[[np.ndarray], str] | None = None
+    pieces, window, edges = list[str](), None, request.edges(length)
     if model.tokenizer is not None:
-        decode = model.tokenizer.decode
-    pieces = [] if decode is None else [decode(chosen.tokens[i : i + 1]) for i in range(length)]
-    bounds = None
+        pieces = [model.tokenizer.decode(chosen.tokens[i : i + 1]) for i in range(length)]
     if request.window is not None:
         ends = [edge for part in request.window for edge in (part.start, part.stop)]
-        bounds = np.array(ends, dtype=np.int64)
+        window = np.array(ends, dtype=np.int64)
     return Capture(
         encoding=spec.encoding,
         conventions=spec.conventions_of(request.layers),
@@ -168,7 +264,7 @@ def _described(model: Model, chosen: Tokens, request: Request, kept: _Kept) -> C
         layers=request.layers,
         heads=request.heads,
         length=length,
-        resolution=cells_of(length, request),
+        resolution=None if edges is None else len(edges) - 1,
         causal=spec.causal,
         sequence={**chosen.source, "pieces": pieces},
         provenance={"headscape": headscape.__version__, **spec.provenance},
@@ -179,6 +275,6 @@ def _described(model: Model, chosen: Tokens, request: Request, kept: _Kept) -> C
         calls=kept.calls,
         shown=request.quantities,
         refused=kept.refused,
-        edges=edges(length, request),
-        window=bounds,
+        edges=edges,
+        window=window,
     )

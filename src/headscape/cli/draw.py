@@ -12,7 +12,7 @@ from headscape.errors import InputError
 from headscape.io.terminal import say
 
 if TYPE_CHECKING:
-    from headscape.captures.capture import Capture
+    from headscape.captures.capture_file import Capture
     from headscape.plots.view import View
 
 
@@ -81,7 +81,7 @@ def draw(
         out: File to write, such as pic.png. [default: named after what it shows, beside the
             capture]
     """
-    from headscape.captures.capture import Capture
+    from headscape.captures.capture_file import Capture
     from headscape.plots.view import targets
 
     refuse_unused(context, USES[kind], SOME_VIEWS, f"--as {kind}")

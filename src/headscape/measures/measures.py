@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from jaxtyping import Float
 
-from headscape.captures.capture_file import CaptureData
+from headscape.captures.capture_file import Capture
 from headscape.captures.choice import choose_layer, choose_quantity
 from headscape.captures.labels import method
 from headscape.errors import InputError
@@ -68,7 +68,7 @@ class Measures:
     @classmethod
     def of(
         cls,
-        capture: CaptureData,
+        capture: Capture,
         quantity: str | None = None,
         layers: Sequence[int] | None = None,
         *,
@@ -347,7 +347,7 @@ def values_of_maps(
 
 
 def _values_of(
-    capture: CaptureData, layers: tuple[int, ...], quantity: str
+    capture: Capture, layers: tuple[int, ...], quantity: str
 ) -> dict[str, Float[np.ndarray, "1 layers h"]]:
     """Return every measure that one sequence has."""
     weighed = "weights" in capture.quantities
@@ -367,7 +367,7 @@ def _values_of(
 
 
 def _blocks(
-    capture: CaptureData, layer: int, quantity: str, *, weighed: bool
+    capture: Capture, layer: int, quantity: str, *, weighed: bool
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray | None]]:
     """Yield queries with their scores and weights."""
     scores = capture.row_blocks(quantity, layer, capture.heads)

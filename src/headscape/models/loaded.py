@@ -23,7 +23,7 @@ from headscape.io.terminal import printable
 from headscape.models.model import Model
 
 if TYPE_CHECKING:
-    from headscape.captures.capture import Capture
+    from headscape.captures.capture_file import Capture
     from headscape.measures.measures import Measures
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import headscape
-from headscape.captures.capture import Capture
-from headscape.captures.capture_file import CAPTURE
+from headscape.captures.capture_file import CAPTURE, Capture
 from headscape.captures.file_checks import FORMAT
 from headscape.errors import InputError, at_least
 from headscape.io import atomic

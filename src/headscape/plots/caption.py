@@ -8,7 +8,7 @@ measured, otherwise as what the encoding's formula says.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headscape.captures.capture_file import CaptureData
+from headscape.captures.capture_file import Capture
 from headscape.captures.labels import encoding_name, shown_conventions
 from headscape.measures.context import ContextDependence
 from headscape.measures.measures import Measures
@@ -22,7 +22,7 @@ _SHOWN: Final[Mapping[str, str]] = {
 
 
 def caption(
-    capture: CaptureData,
+    capture: Capture,
     layer: int,
     quantity: str,
     measures: Measures | None = None,
@@ -51,7 +51,7 @@ def caption(
     return " ".join(parts)
 
 
-def _layer(capture: CaptureData, layer: int) -> str:
+def _layer(capture: Capture, layer: int) -> str:
     count, title = capture.model.get("layers"), capture.about(layer).get("title")
     which = "" if title is None else f", {title},"
     if count is None:
@@ -63,7 +63,7 @@ def _layer(capture: CaptureData, layer: int) -> str:
     )
 
 
-def _model(capture: CaptureData) -> str:
+def _model(capture: Capture) -> str:
     state = "trained" if capture.trained else "untrained"
     step = capture.provenance.get("step")
     if capture.trained and step is not None:
@@ -74,7 +74,7 @@ def _model(capture: CaptureData) -> str:
     return f"the {model.get('preset', 'custom')} model ({state}{length})"
 
 
-def _sequence(capture: CaptureData) -> str:
+def _sequence(capture: Capture) -> str:
     known = [
         f"{name} {capture.sequence[name]}"
         for name in ("corpus", "document", "offset", "seed")
@@ -93,9 +93,7 @@ def _found(measures: Measures | None, layer: int) -> ContextDependence | None:
     return None if measures is None else measures.context.get(layer)
 
 
-def _context(
-    capture: CaptureData, layer: int, quantity: str, found: ContextDependence | None
-) -> str:
+def _context(capture: Capture, layer: int, quantity: str, found: ContextDependence | None) -> str:
     if found is None:
         if quantity != "bias":
             return "Scores of queries and keys vary with the input; how much was not measured."

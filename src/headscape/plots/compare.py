@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from headscape.captures.capture import Capture
-from headscape.captures.capture_file import CaptureData
+from headscape.captures.capture_file import Capture
 from headscape.captures.choice import choose_heads, choose_layer, choose_quantity
 from headscape.captures.labels import default_name, head_titles, layer_words, method, quantity_words
 from headscape.captures.record import capture
@@ -29,13 +28,13 @@ from headscape.plots.colour import Scale
 from headscape.plots.grid import Maps
 
 
-def same_input(first: CaptureData, second: CaptureData) -> bool:
+def same_input(first: Capture, second: Capture) -> bool:
     """Return whether two captures are of the same tokens, or of the same sound."""
     sounds = (each.sequence.get("sound") for each in (first, second))
     return np.array_equal(first.tokens, second.tokens) and len(set(sounds)) == 1
 
 
-def check_comparable(captures: Sequence[CaptureData]) -> None:
+def check_comparable(captures: Sequence[Capture]) -> None:
     """Refuse captures whose maps have different shapes."""
     for what, values in (
         (captures[0].unit, [each.length for each in captures]),
@@ -55,8 +54,8 @@ class Difference(Maps):
     @classmethod
     def of(
         cls,
-        first: CaptureData,
-        second: CaptureData,
+        first: Capture,
+        second: Capture,
         quantity: str | None = None,
         layer: int = -1,
         heads: Sequence[int] | None = None,
@@ -112,7 +111,7 @@ class SideBySide(Maps):
     @classmethod
     def of(
         cls,
-        captures: Sequence[CaptureData],
+        captures: Sequence[Capture],
         quantity: str | None = None,
         layer: int = -1,
         head: int = 0,
@@ -162,8 +161,8 @@ class SideBySide(Maps):
 
 
 def compare(
-    first: CaptureData | Model | Path | str,
-    second: CaptureData | Model | Path | str,
+    first: Capture | Model | Path | str,
+    second: Capture | Model | Path | str,
     text: Text | None = None,
     *,
     quantity: str | None = None,
@@ -198,8 +197,8 @@ def compare(
     return Difference.of(one, two, quantity, layer, **options)
 
 
-def _side(source: object, text: Text | None, layer: int) -> CaptureData:
-    if isinstance(source, CaptureData):
+def _side(source: object, text: Text | None, layer: int) -> Capture:
+    if isinstance(source, Capture):
         return source
     if isinstance(source, str | Path):
         return Capture.load(source)

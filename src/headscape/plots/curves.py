@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from headscape.captures.capture_file import CaptureData
+from headscape.captures.capture_file import Capture
 from headscape.captures.labels import head_titles, quantity_words
 from headscape.captures.profile import Profile
 from headscape.errors import at_least
@@ -53,7 +53,7 @@ class Curves(View):
     @classmethod
     def of(
         cls,
-        capture: CaptureData,
+        capture: Capture,
         quantity: str | None = None,
         layer: int = -1,
         heads: Sequence[int] | None = None,

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 from matplotlib.figure import Figure
 
-from headscape.captures.capture_file import CaptureData
+from headscape.captures.capture_file import Capture
 from headscape.captures.labels import head_titles, position_label
 from headscape.errors import at_least
 from headscape.plots.colour import Scale, limits, scales
@@ -124,7 +124,7 @@ class Grid(Maps):
     @classmethod
     def of(
         cls,
-        capture: CaptureData,
+        capture: Capture,
         quantity: str | None = None,
         layer: int = -1,
         heads: Sequence[int] | None = None,

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from headscape.captures.capture_file import CaptureData
+from headscape.captures.capture_file import Capture
 from headscape.captures.choice import choose_heads, choose_quantity
 from headscape.captures.labels import default_name, method, quantity_words
 from headscape.errors import InputError
@@ -50,7 +50,7 @@ class Overview(Coloured):
     @classmethod
     def of(
         cls,
-        capture: CaptureData,
+        capture: Capture,
         quantity: str | None = None,
         heads: Sequence[int] | None = None,
         **options: Any,
@@ -149,7 +149,7 @@ class Overview(Coloured):
         return panel
 
 
-def _encodings(capture: CaptureData) -> tuple[str, ...] | None:
+def _encodings(capture: Capture) -> tuple[str, ...] | None:
     """Return the encoding of every layer, cut to fit left of its maps; None if all are the same."""
     abouts = [capture.about(layer) for layer in capture.layers]
     titles = [str(about["title"]) for about in abouts if "title" in about]

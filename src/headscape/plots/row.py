@@ -21,7 +21,7 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from headscape.captures.capture_file import CaptureData
+from headscape.captures.capture_file import Capture
 from headscape.captures.labels import head_titles, position_label
 from headscape.errors import InputError
 from headscape.plots.colour import GREY, Scale, range_label, with_range
@@ -63,7 +63,7 @@ class Row(Coloured):
     @classmethod
     def of(
         cls,
-        capture: CaptureData,
+        capture: Capture,
         quantity: str | None = None,
         layer: int = -1,
         query: int | None = None,

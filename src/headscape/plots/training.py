@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from matplotlib.figure import Figure
 from PIL import Image
 
-from headscape.captures.capture_file import CaptureData
+from headscape.captures.capture_file import Capture
 from headscape.captures.choice import choose_heads, choose_layer, choose_quantity
 from headscape.captures.labels import (
     default_name,
@@ -59,7 +59,7 @@ class Training(View):
     @classmethod
     def of(
         cls,
-        captures: Sequence[CaptureData],
+        captures: Sequence[Capture],
         quantity: str | None = None,
         layer: int = -1,
         heads: Sequence[int] | None = None,
@@ -139,7 +139,7 @@ class Training(View):
         return [limits(self.maps[:, head]) for head in range(self.maps.shape[1])]
 
 
-def _ordered(captures: Sequence[CaptureData]) -> list[CaptureData]:
+def _ordered(captures: Sequence[Capture]) -> list[Capture]:
     """Return the captures of one run by step; refuse captures that are not of one run."""
     if len(captures) < 2:
         raise InputError(
@@ -164,7 +164,7 @@ def _ordered(captures: Sequence[CaptureData]) -> list[CaptureData]:
     return captures
 
 
-def _step(capture: CaptureData) -> int:
+def _step(capture: Capture) -> int:
     step = capture.provenance.get("step")
     if not isinstance(step, int):
         raise InputError(

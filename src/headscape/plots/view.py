@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from matplotlib.figure import Figure
 
-from headscape.captures.capture_file import CaptureData
+from headscape.captures.capture_file import Capture
 from headscape.captures.choice import choose_heads, choose_layer, choose_quantity
 from headscape.captures.labels import default_name, heading
 from headscape.errors import InputError
@@ -89,7 +89,7 @@ class Selection:
 
 def select(
     kind: str,
-    capture: CaptureData,
+    capture: Capture,
     quantity: str | None,
     layer: int,
     heads: Sequence[int] | None,
@@ -106,7 +106,7 @@ def select(
     return Selection(quantity, layer, chosen, named)
 
 
-def check_whole(capture: CaptureData, why: str) -> None:
+def check_whole(capture: Capture, why: str) -> None:
     """Refuse a reduced capture, which `why` says something of."""
     if capture.resolution is not None:
         raise InputError(

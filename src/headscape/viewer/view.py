@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headscape.captures.browser import Pack, Precision
-from headscape.captures.capture_file import CaptureData, open_pack
+from headscape.captures.capture_file import Capture, open_pack
 from headscape.captures.record import capture
 from headscape.captures.sequences import Tokens, choose_tokens
 from headscape.errors import InputError
@@ -82,7 +82,7 @@ def open_source(source: object, text: str | None = None) -> tuple[Pack, Run | No
     """Return a pack to show, and what runs its model on a new text, where there is one."""
     if isinstance(source, Pack):
         return source, None
-    if isinstance(source, CaptureData):
+    if isinstance(source, Capture):
         return source.pack(), None
     if isinstance(source, str | Path) and Path(source).is_file():
         return open_pack(Path(source)), None
@@ -98,7 +98,7 @@ def open_source(source: object, text: str | None = None) -> tuple[Pack, Run | No
 def _is_capture(source: object) -> bool:
     """Return whether a source has been captured already."""
     is_file = isinstance(source, str | Path) and Path(source).is_file()
-    return is_file or isinstance(source, Pack | CaptureData)
+    return is_file or isinstance(source, Pack | Capture)
 
 
 def _captured(model: Model, text: str | None) -> tuple[Pack, Run | None]:
