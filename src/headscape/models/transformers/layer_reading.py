@@ -59,7 +59,7 @@ class LayerReading:
         """The attention inputs of a call of this layer; `real` and `at` as in `observe`."""
         if call.injected is not None:
             return call.injected
-        positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+        positions = call.positions()
         if at is not None:
             positions = Positions(at, at)
         factor = self.encoding.temperature(positions.q)
@@ -240,7 +240,9 @@ def read_visible(
     causal = ahead == 0 and (positions.bounds[0] < 0 or call.causal)
     rules = [Visible(causal, group, group, window) for window in (None, max(ahead, behind) + 1)]
     if real is None:
-        rules.append(Visible(causal, chunk=_chunk(call)))
+        # The config's length of a chunk, or the number of tokens that see the first.
+        chunk = call.chunk or max(1, int(call.mask[0, 0, :, 0].sum()))
+        rules.append(Visible(causal, chunk=chunk))
     for visible in rules:
         if _follows(mask, visible, positions):
             return visible
@@ -255,14 +257,7 @@ def is_causal(call: ObservedCall) -> bool:
     """Return whether no query sees a later key."""
     if call.mask is None:
         return call.causal
-    positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
-    return _reach(call.mask, positions)[0] == 0
-
-
-def _chunk(call: ObservedCall) -> int:
-    """Return the length of a chunk: the config's, or the number of tokens that see the first."""
-    assert call.mask is not None
-    return call.chunk or max(1, int(call.mask[0, 0, :, 0].sum()))
+    return _reach(call.mask, call.positions())[0] == 0
 
 
 def _reach(mask: Tensor, positions: Positions) -> tuple[int, int]:
@@ -284,16 +279,8 @@ def _follows(mask: Tensor, visible: Visible, positions: Positions) -> bool:
     return True
 
 
-SCALINGS = {
-    "default": "none",
-    "linear": "linear",
-    "dynamic": "dynamic",
-    "yarn": "yarn",
-    "llama3": "llama3",
-    "longrope": "longrope",
-    "proportional": "proportional",
-}
-"""transformers' name of a scaling -> ours."""
+SCALINGS = ("linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
+"""Scalings that transformers and we call the same; none is its "default"."""
 NUMBERS = ("factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor", "truncate")
 LISTS = ("short_factor", "long_factor")
 NTK = "headscape_ntk"
@@ -320,9 +307,10 @@ def read_rotary(
     # In a model that mixes attention with other layers, the module knows its place among them.
     place = getattr(call.module, "layer_idx", None)
     parameters = rope_parameters(config, layer if place is None else place)
-    scaling = SCALINGS.get(str(parameters.get("rope_type", "default")))
-    if scaling is None or call.unrotated is None:
+    kind = str(parameters.get("rope_type", "default"))
+    if kind not in ("default", *SCALINGS) or call.unrotated is None:
         return None
+    scaling = "none" if kind == "default" else kind
     fields: dict[str, Any] = {
         name: bool(parameters[name]) if name == "truncate" else _number(parameters, name)
         for name in NUMBERS
@@ -374,7 +362,7 @@ def _try(call: ObservedCall, shape: Shape, fields: dict[str, Any]) -> Encoding |
         encoding = make("rope", shape, _with_factor(call, shape, fields))
     except InputError:
         return None
-    positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+    positions = call.positions()
     assert call.unrotated is not None
     q, k = call.unrotated
     asking, asked = Side(positions.q, "query"), Side(positions.k, "key")
@@ -459,7 +447,7 @@ def read_relative(
 def _agrees(call: ObservedCall, encoding: Encoding, rounding: float = 0.0) -> bool:
     """Return whether an encoding gives the bias of a call; `rounding` is a family's own."""
     assert call.bias is not None
-    positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+    positions = call.positions()
     bias = call.bias_of(encoding, positions)
     assert bias is not None
     within = max(rounding, allowance(call.q.dtype))

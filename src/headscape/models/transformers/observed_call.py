@@ -89,6 +89,10 @@ class ObservedCall:
         stream = None if hidden is None else encoding.stream(LayerInput(hidden))
         return encoding.bias(LayerContext(positions, stream, stream, heads))
 
+    def positions(self) -> Positions:
+        """Return the positions of queries and keys where they count 0, 1, 2 ..."""
+        return Positions.span(self.q.shape[2], self.k.shape[2], on=self.q.device)
+
     @property
     def heads(self) -> int:
         """Heads of the queries."""

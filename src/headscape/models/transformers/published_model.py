@@ -19,7 +19,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -389,11 +389,7 @@ def read_input(watch: InputWatch, config: Any, shape: Shape) -> Encoding | None:
     for offset in range(min(4, len(watch.table) - len(rows) + 1)):
         if torch.equal(watch.table[offset : offset + len(rows)], rows):
             fields = {"length": len(watch.table) - offset, "offset": offset}
-            sized = Shape(
-                heads=shape.heads, head_dim=shape.head_dim, width=width,
-                train_length=shape.train_length, causal=shape.causal,
-            )  # fmt: skip
-            encoding = make("learned", sized, fields)
+            encoding = make("learned", replace(shape, width=width), fields)
             weight = nn.Parameter(watch.table, requires_grad=False)
             encoding.table.weight = weight  # type: ignore[union-attr]
             return encoding
