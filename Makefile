@@ -74,7 +74,7 @@ test-browser: $(VENV)/.tested
 	$(BIN)/python -m pytest -m browser
 
 test-web:
-	if command -v npm > /dev/null; then cd web && npm ci --ignore-scripts --no-audit --no-fund && \
+	if command -v npm > /dev/null; then cd web && npm install --no-save --ignore-scripts --no-audit --no-fund && \
 	npm run check && npm test && npm run fuzz -- 2000; \
 	else echo "npm is not installed: the viewer's TypeScript and kernel are not tested"; fi
 
@@ -113,7 +113,7 @@ fuzz: $(VENV)/.tested
 	$(PIP) $(call listed,['optional-dependencies']['fuzz'])
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run
 	$(MAKE) test-fuzz SHORT= SHORT_KERNELS=
-	if command -v npm; then npm --prefix web ci --ignore-scripts && npm --prefix web run fuzz; fi
+	if command -v npm; then npm --prefix web install --no-save --ignore-scripts && npm --prefix web run fuzz; fi
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
