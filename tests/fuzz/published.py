@@ -44,9 +44,8 @@ from headscape.gpt2.model_config import ModelConfig
 from headscape.huggingface.export import write_export as export_module
 from headscape.models.load import load
 from headscape.models.transformers.attention_watch import AttentionWatch
-from headscape.models.transformers.published_model import body_of
-from headscape.models.transformers.rounding import allowance
-from headscape.models.transformers.self_check import check_layer
+from headscape.models.transformers.observed_call import allowance
+from headscape.models.transformers.published_model import body_of, check_layer
 from pretrained.families import FAMILIES
 from pretrained.family import Family
 from pretrained.test_families import observed, own_weights

@@ -245,7 +245,7 @@ def test_samples_and_frames_agree_with_the_models_own_count() -> None:
     from headscape.models.transformers.speech_model import sound_input
 
     theirs = FAMILIES["wavlm"].build()
-    reads = sound_input(theirs, theirs.config)
+    reads = sound_input(theirs, theirs.config, "input_values")
     assert reads is not None
     for samples in range(11, 80):
         assert reads.frames(samples) == int(theirs._get_feat_extract_output_lengths(samples))

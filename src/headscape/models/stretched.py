@@ -28,10 +28,10 @@ from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.loaded import LoadedModel
-from headscape.models.model import Edit, Model, Spec, Watch
+from headscape.models.model import Edit, Spec, Watch
+from headscape.models.transformers.layer_reading import NTK, rope_parameters
 from headscape.models.transformers.observed_call import ENCODING
 from headscape.models.transformers.published_model import PublishedModel
-from headscape.models.transformers.rotary_reader import NTK, rope_parameters
 
 Kind = Literal["linear", "ntk", "dynamic", "yarn"]
 TITLES: dict[str, str] = {
@@ -107,11 +107,8 @@ class StretchedModel(LoadedModel):
         self._name = f"{base.spec.name}, {extension.title}"
         self._by_length: dict[int, GPT2Model | PublishedModel] = {}
 
-    def for_length(self, length: int) -> Model:
+    def for_length(self, length: int) -> GPT2Model | PublishedModel:
         """The model as it reads `length` tokens."""
-        return self._at(length)
-
-    def _at(self, length: int) -> GPT2Model | PublishedModel:
         if length not in self._by_length:
             self._by_length[length] = self._made(length)
         return self._by_length[length]
@@ -134,7 +131,7 @@ class StretchedModel(LoadedModel):
     @property
     def spec(self) -> Spec:
         """That of the model at its trained length, as the fingerprint is."""
-        return self._at(self.trained).spec
+        return self.for_length(self.trained).spec
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -149,37 +146,39 @@ class StretchedModel(LoadedModel):
     @property
     def fingerprint(self) -> str:
         """That of the model at its trained length."""
-        return self._at(self.trained).fingerprint
+        return self.for_length(self.trained).fingerprint
 
     def observe(self, tokens: Int[Tensor, "b t"], layers: Sequence[int], watch: Watch) -> None:
         """Run tokens, stretched to their number."""
-        self._at(tokens.shape[1]).observe(tokens, layers, watch)
+        self.for_length(tokens.shape[1]).observe(tokens, layers, watch)
 
     def losses(self, windows: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
         """Losses, stretched to the windows' length."""
-        return self._at(windows.shape[1] - 1).losses(windows, first)
+        return self.for_length(windows.shape[1] - 1).losses(windows, first)
 
     def edited_losses(
         self, windows: Int[Tensor, "b t_plus_1"], first: int, layer: int, edits: Sequence[Edit]
     ) -> Iterator[Float[Tensor, "b scored"]]:
         """Losses for each edit of a layer, stretched to the windows' length."""
-        return self._at(windows.shape[1] - 1).edited_losses(windows, first, layer, edits)
+        return self.for_length(windows.shape[1] - 1).edited_losses(windows, first, layer, edits)
 
     def predictions(
         self, tokens: Int[Tensor, "b t"], where: Bool[Tensor, "b t"]
     ) -> Int[Tensor, " n"]:
         """Predictions, stretched to the number of tokens."""
-        return self._at(tokens.shape[1]).predictions(tokens, where)
+        return self.for_length(tokens.shape[1]).predictions(tokens, where)
 
     def continuation(
         self, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
     ) -> Iterator[Int[Tensor, "b 1"]]:
         """New tokens, stretched to the final length."""
-        return self._at(tokens.shape[1] + length).continuation(tokens, length=length, **sampling)
+        return self.for_length(tokens.shape[1] + length).continuation(
+            tokens, length=length, **sampling
+        )
 
     def length_error(self, length: int) -> str | None:
         """Why it cannot read a length, stretched to it."""
-        return self._at(length).length_error(length)
+        return self.for_length(length).length_error(length)
 
     def cost(self, length: int) -> float:
         """The base's."""

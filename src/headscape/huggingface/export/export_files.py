@@ -59,7 +59,7 @@ def write_model(
         ENTRY: entry.to_json(),
     }
     if chosen == "headscape":
-        from headscape.huggingface.export.exported_config import FIELDS, HeadscapeConfig
+        from headscape.huggingface.export.exported_attention import FIELDS, HeadscapeConfig
 
         config = gpt2.config
         written = HeadscapeConfig(

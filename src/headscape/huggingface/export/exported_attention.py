@@ -1,6 +1,9 @@
-"""The attention of an exported model, its cache, and where its tokens are.
+"""The config and the attention of an exported model, its cache, and where its tokens are.
 
-With eager it is the dense definition, which computes the weights. Otherwise no matrix of
+The model itself is in exported_model.py: transformers looks for its attention interface in the file
+of a model's class if that file has an attention class, and would refuse to set the implementation.
+
+With eager, attention is the dense definition, which computes the weights. Otherwise no matrix of
 queries x keys is built: with headscape installed, the package's own kernels compute it; the
 self-contained file of an export has no kernels, and there `attend` is `attend_rows`. Attention
 functions that ignore biases and masks (flash attention, vLLM, SGLang) are refused, because the
@@ -23,6 +26,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedConfig
 
 from headscape.call.definition import AttentionCall, scores
 from headscape.call.positions import Positions, Visible
@@ -30,9 +34,57 @@ from headscape.encodings import Encoding, LayerInput, Side, Stream
 from headscape.encodings.context import Role
 from headscape.errors import InputError
 from headscape.gpt2.qk_norm import QKNorm, score_scale
-from headscape.huggingface.export.exported_config import HeadscapeConfig
 from headscape.kernels.assemble import assemble, rotated
 from headscape.kernels.attend import run
+
+FIELDS: dict[str, Any] = {
+    "vocab_size": 257,
+    "hidden_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 1024,
+    "train_length": 1024,
+    "score_scale": "head_dim",
+    "layer_norm_eps": 1e-5,
+    "qk_norm": "none",
+    "qk_norm_over": "head",
+    "qk_norm_weight": True,
+    "qk_norm_layers": "all",
+    "qk_norm_kind": "rms",
+    "qk_norm_per_head": False,
+    "qk_norm_scale": None,
+    "initializer_range": 0.02,
+    "use_cache": True,
+}
+"""The other fields, with what they are in a config.json that was written without them."""
+
+
+class HeadscapeConfig(PreTrainedConfig):
+    """Sizes and encodings of an exported model, as transformers reads them from config.json.
+
+    `kinds` lists the different encodings of a model with every field written out, so a folder does
+    not depend on the defaults of the version that reads it. `encodings` has the kind of each
+    encoding that the model builds: first the one at the input, then those of the layers. `layers`
+    has the encoding of each layer; layers that share one have the same number.
+    """
+
+    model_type = "headscape"
+    keys_to_ignore_at_inference = ("past_key_values",)
+
+    def __init__(
+        self,
+        kinds: list[dict[str, Any]] | None = None,
+        encodings: list[int] | None = None,
+        layers: list[int] | None = None,
+        **given: Any,
+    ) -> None:
+        for name, default in FIELDS.items():
+            setattr(self, name, given.pop(name, default))
+        self.kinds = kinds or [{"name": "nope", "fields": {}}]
+        self.encodings = [0, 0] if encodings is None else encodings
+        self.layers = [1] * self.num_hidden_layers if layers is None else layers
+        super().__init__(**{"tie_word_embeddings": True, **given})
+
 
 SERVED = ("eager", "sdpa", "headscape")
 """Accepted values of attn_implementation. The model computes attention itself for all of them."""

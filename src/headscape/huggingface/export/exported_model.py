@@ -28,11 +28,11 @@ from headscape.encodings.registry import make
 from headscape.errors import InputError
 from headscape.huggingface.export.exported_attention import (
     HeadscapeAttention,
+    HeadscapeConfig,
     check_cache,
     lay_out,
     refuse_backend,
 )
-from headscape.huggingface.export.exported_config import HeadscapeConfig
 
 
 class HeadscapeBlock(GradientCheckpointingLayer):

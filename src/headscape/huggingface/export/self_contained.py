@@ -20,10 +20,10 @@ import headscape
 from headscape.encodings import WRAPPERS, kinds
 from headscape.encodings.registry import PREFIX, split_name
 from headscape.errors import InputError
-from headscape.huggingface.export import exported_model
 
 NAMES = "headscape.encodings.registry"
-MIXING = "headscape.huggingface.export.exported_attention"
+MODEL = "headscape.huggingface.export.exported_model"
+ATTENTION = "headscape.huggingface.export.exported_attention"
 TABLE = '''ENCODINGS = {{{encodings}}}
 WRAPPERS = {{{wrappers}}}
 
@@ -64,10 +64,10 @@ def modeling_file(names: Sequence[str]) -> str:
     written = {key: ", ".join(rows) for key, rows in tables.items()}
     bundle.need(NAMES, "Kinds")
     bundle.override(NAMES, ("ENCODINGS", "WRAPPERS", "kinds"), TABLE.format(**written))
-    bundle.need(MIXING, "attend_rows")
-    bundle.override(MIXING, ("attend",), ATTEND)
+    bundle.need(ATTENTION, "attend_rows")
+    bundle.override(ATTENTION, ("attend",), ATTEND)
     for model in ("HeadscapeModel", "HeadscapeForCausalLM"):
-        bundle.need(exported_model.__name__, model)
+        bundle.need(MODEL, model)
     about = f"Written by headscape {headscape.__version__} for {', '.join(names)}."
     note = "It needs torch and transformers only. Apache License 2.0."
     return f'"""An exported model and its encodings.\n\n{about} {note}\n"""\n\n{bundle.text()}'
@@ -111,8 +111,7 @@ class Module:
 
     def _add_from(self, module: str, alias: ast.alias) -> None:
         if module.partition(".")[0] == "headscape":
-            assert alias.asname is None, f"{module} is imported under a different name"
-            self.ours[alias.name] = (module, alias.name)
+            self.ours[alias.asname or alias.name] = (module, alias.name)
         elif module != "jaxtyping":
             end = f" as {alias.asname}" if alias.asname else ""
             self.others[alias.asname or alias.name] = f"from {module} import {alias.name}{end}"
@@ -213,8 +212,8 @@ class Bundle:
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and id(node) not in inside:
                 place = source.ours.get(node.id, (module, node.id))
-                new = self.renamed.get(self._home(place))
-                if new is not None:
+                new = self.final(self._home(place))
+                if new != node.id:
                     changes.append((node, new.encode()))
         for node, text in sorted(changes, key=lambda c: (c[0].lineno, c[0].col_offset))[::-1]:
             _replace(lines, node, text)

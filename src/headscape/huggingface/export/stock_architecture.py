@@ -28,6 +28,12 @@ CLASSES = {
 }
 """Architectures by name, which is also the name of their layout and model type."""
 Settings = dict[str, Any]
+SCALED = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor", "beta_fast", "beta_slow", "truncate"),
+}
+"""The fields of each scaling, which transformers calls the same."""
 
 
 def choose(gpt2: GPT2, asked: str, positions: int) -> tuple[str, Settings]:
@@ -130,32 +136,18 @@ def rope_parameters(encoding: RoPE) -> Settings | str:
     trained = config.trained_length or shape.train_length or 0
     if config.scaling == "none":
         return plain
-    if config.scaling == "linear":
-        return {**plain, "rope_type": "linear", "factor": config.factor}
     if config.scaling == "ntk":
         growth = config.factor ** (encoding.dims / (encoding.dims - 2))
         return {**plain, "rope_theta": config.base * growth}
-    if config.scaling == "llama3":
-        return {
-            **plain,
-            "rope_type": "llama3",
-            "factor": config.factor,
-            "low_freq_factor": config.low_freq_factor,
-            "high_freq_factor": config.high_freq_factor,
-            "original_max_position_embeddings": trained,
-        }
+    if config.scaling not in SCALED:
+        return f"its frequencies are scaled by {config.scaling!r}"
+    found = {name: getattr(config, name) for name in SCALED[config.scaling]}
+    found |= {**plain, "rope_type": config.scaling}
     if config.scaling == "yarn":
-        return {
-            **plain,
-            "rope_type": "yarn",
-            "factor": config.factor,
-            "beta_fast": config.beta_fast,
-            "beta_slow": config.beta_slow,
-            "truncate": config.truncate,
-            "attention_factor": encoding.attention_factor(),
-            "original_max_position_embeddings": trained,
-        }
-    return f"its frequencies are scaled by {config.scaling!r}"
+        found["attention_factor"] = encoding.attention_factor()
+    if config.scaling != "linear":
+        found["original_max_position_embeddings"] = trained
+    return found
 
 
 @torch.no_grad()

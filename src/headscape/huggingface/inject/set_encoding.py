@@ -33,9 +33,9 @@ from headscape.huggingface.inject.injected_encoding import (
     add_before,
     argument_names,
 )
+from headscape.models.transformers.layer_reading import rope_parameters
 from headscape.models.transformers.model_folder import checked_folder, explained
 from headscape.models.transformers.observed_call import ENCODING, ENCODING_NAME
-from headscape.models.transformers.rotary_reader import rope_parameters
 
 TABLES = ("wpe", "position_embeddings", "embed_positions")
 CROSS = re.compile(r"cross|EncDec|encoder_attn", re.IGNORECASE)

@@ -17,7 +17,6 @@ its calls.
 import inspect
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -32,11 +31,11 @@ from headscape.models.transformers.observed_call import (
     ENCODING,
     Captured,
     ObservedCall,
+    allowance,
     listening,
     split_mask,
     with_bias,
 )
-from headscape.models.transformers.rounding import allowance
 
 OURS = "headscape"
 """How the names of our attention implementations begin."""
@@ -88,12 +87,7 @@ class AttentionWatch:
             self.stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.given.clear()
         self.stack.close()
 

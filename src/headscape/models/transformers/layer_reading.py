@@ -10,18 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscape.call.bias import Bias, Pairwise, Slope
+from headscape.call.bias import Bias, Pairwise, Slope, dense
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, Shape, Side, kinds, make
 from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.errors import InputError
 from headscape.models.model import LayerSpec
-from headscape.models.transformers.bias_reader import read_alibi, read_buckets, read_relative
 from headscape.models.transformers.families import family_of
-from headscape.models.transformers.observed_call import ENCODING_NAME, ObservedCall
-from headscape.models.transformers.rotary_reader import read_rotary, rotates
-from headscape.models.transformers.rounding import allowance
+from headscape.models.transformers.observed_call import (
+    ENCODING_NAME,
+    ObservedCall,
+    allowance,
+    bias_agrees,
+    rotation_agrees,
+)
 
 UNKNOWN = "unknown"
 
@@ -56,7 +59,7 @@ class LayerReading:
         """The attention inputs of a call of this layer; `real` and `at` as in `observe`."""
         if call.injected is not None:
             return call.injected
-        positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
+        positions = call.positions()
         if at is not None:
             positions = Positions(at, at)
         factor = self.encoding.temperature(positions.q)
@@ -237,7 +240,9 @@ def read_visible(
     causal = ahead == 0 and (positions.bounds[0] < 0 or call.causal)
     rules = [Visible(causal, group, group, window) for window in (None, max(ahead, behind) + 1)]
     if real is None:
-        rules.append(Visible(causal, chunk=_chunk(call)))
+        # The config's length of a chunk, or the number of tokens that see the first.
+        chunk = call.chunk or max(1, int(call.mask[0, 0, :, 0].sum()))
+        rules.append(Visible(causal, chunk=chunk))
     for visible in rules:
         if _follows(mask, visible, positions):
             return visible
@@ -252,14 +257,7 @@ def is_causal(call: ObservedCall) -> bool:
     """Return whether no query sees a later key."""
     if call.mask is None:
         return call.causal
-    positions = Positions.span(call.q.shape[2], call.k.shape[2], on=call.q.device)
-    return _reach(call.mask, positions)[0] == 0
-
-
-def _chunk(call: ObservedCall) -> int:
-    """Return the length of a chunk: the config's, or the number of tokens that see the first."""
-    assert call.mask is not None
-    return call.chunk or max(1, int(call.mask[0, 0, :, 0].sum()))
+    return _reach(call.mask, call.positions())[0] == 0
 
 
 def _reach(mask: Tensor, positions: Positions) -> tuple[int, int]:
@@ -279,3 +277,192 @@ def _follows(mask: Tensor, visible: Visible, positions: Positions) -> bool:
         if bool((seen != mask[:, :, rows]).any()):
             return False
     return True
+
+
+SCALINGS = ("linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
+"""Scalings that transformers and we call the same; none is its "default"."""
+NUMBERS = ("factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor", "truncate")
+LISTS = ("short_factor", "long_factor")
+NTK = "headscape_ntk"
+"""Entry of the RoPE parameters of a model that models/stretched.py gave a larger base."""
+
+
+def rotates(call: ObservedCall) -> bool:
+    """Whether the model changes q by position; False in a layer without position."""
+    if call.unrotated is None:
+        return False
+    # A rotation changes a pair of dims by the size of its angle. A product of matrices of a
+    # different batch size, as q is when a model is loaded, differs by roundings.
+    gap = (call.q - call.unrotated[0]).abs().amax()
+    return bool(gap > 64 * torch.finfo(call.q.dtype).eps * call.q.abs().amax())
+
+
+def read_rotary(
+    call: ObservedCall, config: Any, layer: int, shape: Shape, temperature: dict[str, Any]
+) -> Encoding | None:
+    """RoPE with the conventions that reproduce this layer's rotation, or None.
+
+    `temperature` contains the fields of the layer's temperature.
+    """
+    # In a model that mixes attention with other layers, the module knows its place among them.
+    place = getattr(call.module, "layer_idx", None)
+    parameters = rope_parameters(config, layer if place is None else place)
+    kind = str(parameters.get("rope_type", "default"))
+    if kind not in ("default", *SCALINGS) or call.unrotated is None:
+        return None
+    scaling = "none" if kind == "default" else kind
+    fields: dict[str, Any] = {
+        name: bool(parameters[name]) if name == "truncate" else _number(parameters, name)
+        for name in NUMBERS
+        if scaling != "none" and parameters.get(name) is not None
+    }
+    fields |= {name: tuple(parameters[name]) for name in LISTS if scaling == "longrope"}
+    fields |= {
+        "scaling": scaling,
+        "base": _number(parameters, "rope_theta", 10_000.0),
+        **temperature,
+    }
+    original = parameters.get("original_max_position_embeddings")
+    if scaling != "none" and original:
+        fields["trained_length"] = int(_number(parameters, "original_max_position_embeddings"))
+    if scaling == "longrope" and "factor" not in fields and original:
+        fields["factor"] = config.max_position_embeddings / original
+    fields |= {"scaling": "ntk", **parameters[NTK]} if NTK in parameters else {}
+    for fraction in _fractions(call, config, parameters):
+        for pairing in ("halves", "interleaved"):
+            found = _try(call, shape, {**fields, "rotary_fraction": fraction, "pairing": pairing})
+            if found is not None:
+                return found
+    return None
+
+
+def rope_parameters(config: Any, layer: int) -> dict[str, Any]:
+    """The RoPE settings of one layer, from a config that may have one set per layer type."""
+    found = dict(getattr(config, "rope_parameters", None) or {})
+    types = getattr(config, "layer_types", None)
+    if types is not None and isinstance(found.get(types[layer]), dict):
+        found = dict(found[types[layer]])
+    if "mrope_section" in found:
+        raise InputError(
+            f"{config.model_type} uses M-RoPE, which rotates by three positions per token: "
+            f"Headscape reads models with one position per token."
+        )
+    return found
+
+
+def _number(parameters: dict[str, Any], name: str, default: float | None = None) -> float:
+    value = default if parameters.get(name) is None else parameters[name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{name} in the config's rope_parameters must be a number, got {value!r}.")
+    return float(value)
+
+
+def _try(call: ObservedCall, shape: Shape, fields: dict[str, Any]) -> Encoding | None:
+    try:
+        encoding = make("rope", shape, _with_factor(call, shape, fields))
+    except InputError:
+        return None
+    positions = call.positions()
+    assert call.unrotated is not None
+    q, k = call.unrotated
+    asking, asked = Side(positions.q, "query"), Side(positions.k, "key")
+    same = rotation_agrees(encoding.rotate(q, asking), call.q)
+    same = same and rotation_agrees(encoding.rotate(k, asked), call.k)
+    return encoding if same else None
+
+
+def _with_factor(call: ObservedCall, shape: Shape, fields: dict[str, Any]) -> dict[str, Any]:
+    """Add the factor on cos and sin where it is not the default: cos is that factor at angle 0."""
+    if call.rotation is None or not isinstance(call.rotation[0], Tensor):
+        return fields
+    factor = float(call.rotation[0].flatten(0, -3)[0, 0].max())
+    default = make("rope", shape, fields).attention_factor()  # type: ignore[operator]
+    return fields if abs(factor - default) < 1e-6 else {**fields, "attention_factor": factor}
+
+
+def _fractions(call: ObservedCall, config: Any, parameters: dict[str, Any]) -> list[float]:
+    """The shares of the head dim that may be rotated, likeliest first."""
+    head_dim = call.q.shape[-1]
+    found: list[float] = []
+    if parameters.get("rope_type") == "proportional":
+        # The whole head is rotated, most of its pairs by the angle 0.
+        return [(_number(parameters, "partial_rotary_factor", 1.0) or 1.0)]
+    if call.rotation is not None:
+        width = call.rotation[0].shape[-1]
+        found += [width / head_dim, 2 * width / head_dim]
+    if getattr(config, "rotary_dim", None):
+        found.append(config.rotary_dim / head_dim)
+    found += [(_number(parameters, "partial_rotary_factor", 1.0) or 1.0), 1.0]
+    return [share for share in dict.fromkeys(found) if 0 < share <= 1]
+
+
+def read_alibi(call: ObservedCall, shape: Shape) -> Encoding | None:
+    """Return ALiBi with the slopes that reproduce this layer's bias, or None."""
+    family = family_of(call.module)
+    rounding = torch.finfo(torch.bfloat16).eps if family.rounds_bias else 0.0
+    every = (make("alibi", shape, dict(fields)) for fields in family.alibi)
+    return next((found for found in every if _agrees(call, found, rounding)), None)
+
+
+def read_buckets(call: ObservedCall, body: nn.Module, config: Any, shape: Shape) -> Encoding | None:
+    """Return T5's encoding around the model's own table if it gives this layer's bias, or None."""
+    table = _bucket_table(call.module, body)
+    if table is None or table.shape[1] != shape.heads:
+        return None
+    longest = getattr(
+        config, "relative_attention_max_distance", getattr(config, "max_rel_pos", 128)
+    )
+    for multiplier in ("one", "inverse_sqrt_head_dim"):
+        fields = {"buckets": table.shape[0], "max_distance": longest, "multiplier": multiplier}
+        try:
+            encoding = make("t5", shape, fields)
+        except InputError:
+            return None
+        encoding.table.weight = nn.Parameter(table.detach(), requires_grad=False)  # type: ignore[union-attr]
+        if _agrees(call, encoding):
+            return encoding
+    return None
+
+
+def read_relative(
+    call: ObservedCall, body: nn.Module, config: Any, shape: Shape
+) -> Encoding | None:
+    """Return the encoding around the layer's parameters if it gives the layer's bias, or None."""
+    assert call.relative is not None
+    fields, tensors = dict(call.relative.fields), dict(call.relative.tensors)
+    if (shared := call.relative.shared) is not None:
+        every = body.named_parameters()
+        tensors[shared] = next(value for path, value in every if path.endswith(shared))
+    if getattr(config, "clamp_len", -1) > 0:
+        fields["clamp"] = config.clamp_len
+    try:
+        encoding = make(call.relative.name, shape, fields).to(call.q)
+    except InputError:
+        return None
+    encoding.load_published(tensors)
+    encoding.requires_grad_(requires_grad=False)
+    return encoding if _agrees(call, encoding) else None
+
+
+def _agrees(call: ObservedCall, encoding: Encoding, rounding: float = 0.0) -> bool:
+    """Return whether an encoding gives the bias of a call; `rounding` is a family's own."""
+    assert call.bias is not None
+    positions = call.positions()
+    bias = call.bias_of(encoding, positions)
+    assert bias is not None
+    within = max(rounding, allowance(call.q.dtype))
+    return bias_agrees(dense(bias, positions), call.bias, call.seen(), within=within)
+
+
+def _bucket_table(module: nn.Module, body: nn.Module) -> Tensor | None:
+    """Return the table of this layer, or else the first one of the model."""
+    name = family_of(module).bucket_table
+    own = getattr(module, name, None)
+    parts = [] if own is None else [own]
+    parts += [part for path, part in body.named_modules() if path.endswith(name)]
+    for part in parts:
+        if isinstance(part, nn.Embedding):
+            return part.weight
+        if isinstance(part, nn.Linear):
+            return part.weight.T
+    return None

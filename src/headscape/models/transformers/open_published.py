@@ -3,6 +3,7 @@
 `transformers` is optional. No pickle is opened and no code of a model's folder is run.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -52,9 +53,13 @@ def _wrapped(
     model: Any, name: str, given: Tokenizer | None, beside: Callable[[], Tokenizer | None]
 ) -> PublishedModel:
     """Read a model of tokens or a speech model, beside which no tokenizer is opened."""
-    reads = sound_input(body_of(model), model.config)
-    if reads is None:
+    body = body_of(model)
+    taken = inspect.signature(body.forward).parameters
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = next((name for name, each in taken.items() if each.kind in named), None)
+    if first is None or "input_ids" in taken:
         return PublishedModel(model, name, given or beside())
+    reads = sound_input(body, model.config, first)
     if given is not None:
         raise InputError(f"{name} reads sound and uses no tokenizer: leave tokenizer out.")
     return SpeechModel(model, name, reads)

@@ -5,7 +5,6 @@ are given samples, which a stack of convolutions without padding turns into fram
 the mean of `squeeze_factor` frames at a time.
 """
 
-import inspect
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,8 +16,7 @@ from torch import Tensor, nn
 
 from headscape.errors import InputError
 from headscape.models.model import Spec
-from headscape.models.transformers.published_model import PublishedModel
-from headscape.models.transformers.self_check import LENGTH
+from headscape.models.transformers.published_model import LENGTH, PublishedModel
 
 FRAMES = 128
 """Frames of noise if no length is given."""
@@ -98,13 +96,8 @@ class SoundInput:
         return (every < counts[:, None]).to(real.device)
 
 
-def sound_input(body: nn.Module, config: Any) -> SoundInput | None:
-    """Return how a model reads sound; None for a model of tokens, any other model is refused."""
-    given = inspect.signature(body.forward).parameters
-    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    first = next((name for name, each in given.items() if each.kind in named), None)
-    if first is None or "input_ids" in given:
-        return None
+def sound_input(body: nn.Module, config: Any, first: str) -> SoundInput:
+    """Return how a model whose input is called `first` reads sound; any other model is refused."""
     features = getattr(config, "feature_projection_input_dim", None)
     kernels, strides = (getattr(config, name, None) for name in ("conv_kernel", "conv_stride"))
     if first == "input_features" and features is not None:
