@@ -133,7 +133,7 @@ def refused(
 
 def test_bad_command_lines(refused: Callable[..., None], runs: Path, tmp_path: Path) -> None:
     run, out = runs / "cable", tmp_path / "deep" / "out"
-    refused("there is no folder", tmp_path / "nothing", "--out", out)
+    refused("there is no file or folder", tmp_path / "nothing", "--out", out)
     refused("export writes to hf", run, "--to", "onnx", "--out", out)
     refused(
         "there are auto, gpt2, gpt_neox, headscape", run, "--architecture", "bert", "--out", out

@@ -154,7 +154,7 @@ class Capture:
             >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
             >>> path = model.capture([72, 105, 33]).save("hi.safetensors")
             >>> hs.Capture.load(path, quantities=["bias"])
-            <capture of ALiBi, untrained: 3 tokens, layers 1, 12 heads; bias>
+            <capture of ALiBi, untrained: 3 tokens, layer 1 (from 0), 12 heads; bias>
         """
         return load(Path(path), layers, quantities)
 
@@ -395,11 +395,12 @@ class Capture:
     def __repr__(self) -> str:
         from headscape.captures.labels import method
 
-        layers = ", ".join(map(str, self.layers))
+        several = "" if len(self.layers) == 1 else "s"
+        layers = f"layer{several} {', '.join(map(str, self.layers))} (from 0)"
         cells = "" if self.resolution is None else f" reduced to {self.resolution} cells"
         return (
             f"<capture of {printable(method(self))}: {self.length} {self.unit}{cells}, "
-            f"layers {layers}, {len(self.heads)} heads; {', '.join(self.quantities)}>"
+            f"{layers}, {len(self.heads)} heads; {', '.join(self.quantities)}>"
         )
 
     def _repr_html_(self) -> str:

@@ -104,7 +104,7 @@ def _open_weights(folder: Path, tokenizer: Tokenizer | None) -> GPT2Model:
         hint = "a capture is opened with Capture.load" if folder.suffix == ".safetensors" else ""
         raise InputError(f"{folder} is a file, not a model's folder{'; ' + hint if hint else ''}.")
     if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}.")
+        raise InputError(f"there is no file or folder {folder}.")
     if not (weights.is_ours(folder) or (folder / "config.json").is_file()):
         raise InputError(
             f"{folder} is not a model: it has no config.toml (a training run), headscape.json "
