@@ -131,7 +131,7 @@ def _one(name: str) -> None:
     from rich.console import Console
 
     from headscape.encodings import kinds
-    from headscape.encodings.config import SHARED
+    from headscape.encodings.base import SHARED
 
     encoding = _small(name)
     console = Console(highlight=False)

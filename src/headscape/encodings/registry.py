@@ -41,11 +41,10 @@ from typing import Final, NamedTuple
 
 from headscape.encodings.alibi import ALiBi
 from headscape.encodings.bam import BAM
-from headscape.encodings.base import Encoding
+from headscape.encodings.base import SHARED, Config, Encoding, Shape
 from headscape.encodings.cable import CABLE, CABLENW, KCABLE
 from headscape.encodings.carope import CARoPE
 from headscape.encodings.combined import Combined, Wrapper
-from headscape.encodings.config import SHARED, Config, Shape
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
@@ -212,15 +211,15 @@ class UnknownEncodingError(InputError):
     def __init__(self, name: str, *, combined: bool = False) -> None:
         self.name = name
         known = [*ENCODINGS, *(WRAPPERS if combined else SHIPPED)]
-        advice = "; load a file of your own with --plugin"
+        advice = "; load a file of your own as a plugin"
         super().__init__(str(unknown("encoding", name, known, advice)))
 
     def in_folder(self, folder: Path, file: str | None = None) -> InputError:
         """Return the error for a model on disk; `file` defined its encoding when it was trained."""
         known = "" if file is None else f"; it was trained with the plugin {file}"
         return InputError(
-            f"{folder} uses the encoding {self.name!r}, which is not registered{known}: give "
-            f"--plugin {file or 'FILE'}, or in Python call headscape.encodings.load_plugin first."
+            f"{folder} uses the encoding {self.name!r}, which is not registered{known}: load "
+            f"{file or 'its file'} as a plugin first (headscape.encodings.load_plugin in Python)."
         )
 
 
@@ -389,13 +388,13 @@ def build(
 def make(name: str, shape: Shape, options: Mapping[str, object]) -> Encoding:
     """Return a new encoding for a given shape; `options` are the fields of its config."""
     wrapper, parts = kinds(name)
-    known = {item.name for kind in kinds(name).all for item in fields(kind.config_type)}
+    known = _fields(name)
     for option in options:
         if option not in known:
             raise unknown(f"field of {name!r}", option, sorted(known))
     if wrapper is None and len(parts) == 1:
         return parts[0](shape, _config(parts[0], options))
-    own = {option: value for option, value in options.items() if option not in SHARED}
+    own = _only(options, known - SHARED)
     inner = [part(shape, _config(part, own)) for part in parts]
     if wrapper is None:
         return Combined(shape, _config(Combined, options), inner)
@@ -405,8 +404,7 @@ def make(name: str, shape: Shape, options: Mapping[str, object]) -> Encoding:
 
 def _config(kind: type[Encoding], options: Mapping[str, object]) -> Config:
     """Return the config of a class from those of the options that it has."""
-    names = {item.name for item in fields(kind.config_type)}
-    mine = {option: value for option, value in options.items() if option in names}
+    mine = _only(options, {item.name for item in fields(kind.config_type)})
     return kind.config_type(**check_values(kind.config_type, mine))
 
 
