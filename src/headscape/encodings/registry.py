@@ -539,30 +539,34 @@ def load_plugin(path: Path | str) -> list[str]:
     if not path.is_file():
         raise InputError(f"plugin {path} does not exist: pass the path of a Python file.")
     module_name = f"{PREFIX}{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
-    previous = sys.modules.get(module_name)
-    module = _import(path, module_name)
-    found = {
-        vars(kind).get("name") or kind.__name__.lower(): kind
-        for kind in vars(module).values()
-        if isinstance(kind, type)
-        and issubclass(kind, Encoding)
-        and kind.__module__ == module_name
-        and not kind.__name__.startswith("_")
-    }
-    if not found:
-        _restore(module_name, previous)
-        raise InputError(
-            f"plugin {path} defines no encoding: derive a class from headscape.Encoding."
-        )
-    replaced = _remove(module_name)
+    previous, replaced = sys.modules.get(module_name), dict[str, type[Encoding]]()
     try:
+        module = _import(path, module_name)
+        found = {
+            vars(kind).get("name") or kind.__name__.lower(): kind
+            for kind in vars(module).values()
+            if isinstance(kind, type)
+            and issubclass(kind, Encoding)
+            and kind.__module__ == module_name
+            and not kind.__name__.startswith("_")
+        }
+        if not found:
+            raise InputError(
+                f"plugin {path} defines no encoding: derive a class from headscape.Encoding."
+            )
+        replaced = _remove(module_name)
         for name, kind in found.items():
-            check_entry(name, kind)
-    except InputError as error:
-        _restore(module_name, previous)
+            try:
+                check_entry(name, kind)
+            except InputError as error:
+                raise InputError(f"plugin {path}: {error}") from error
+    except BaseException:
+        sys.modules.pop(module_name, None)
+        if previous is not None:
+            sys.modules[module_name] = previous
         for name, kind in replaced.items():
             register(name, kind)
-        raise InputError(f"plugin {path}: {error}") from error
+        raise
     for name, kind in found.items():
         register(name, kind)
     return list(found)
@@ -593,30 +597,20 @@ def _import(path: Path, module_name: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise InputError(f"plugin {path} is not a Python file: its name must end in .py.")
     module = module_from_spec(spec)
-    previous = sys.modules.get(module_name)
     # A dataclass looks its module up while it is defined.
     sys.modules[module_name] = module
     try:
         # Compiled here, because the import system may reuse stale bytecode of an edited file.
         exec(compile(path.read_bytes(), str(path), "exec"), vars(module))  # noqa: S102
     except SyntaxError as error:
-        _restore(module_name, previous)
         raise InputError(
             f"plugin {path} has a syntax error in line {error.lineno}: {error.msg}."
         ) from error
     except Exception as error:
-        _restore(module_name, previous)
         raise InputError(
             f"plugin {path} cannot be imported: {type(error).__name__}: {str(error).rstrip('.')}."
         ) from error
     return module
-
-
-def _restore(module_name: str, previous: ModuleType | None) -> None:
-    if previous is None:
-        sys.modules.pop(module_name, None)
-    else:
-        sys.modules[module_name] = previous
 
 
 def _remove(module_name: str) -> dict[str, type[Encoding]]:
