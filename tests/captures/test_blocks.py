@@ -11,8 +11,9 @@ from headscape.call.positions import Positions, Visible
 from headscape.encodings import ENCODINGS, build
 from headscape.errors import InputError
 from headscape.kernels.assemble import prepare
-from headscape.properties.cases import FIELDS, WRAPPED
+from headscape.properties.cases import FIELDS
 from headscape.properties.probe import draw, randomise
+from properties.subjects import WRAPPED
 
 LENGTH, HEADS, DIM = 75, 4, 8
 VARIANTS: list[tuple[str, dict[str, object]]] = [

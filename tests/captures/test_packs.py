@@ -30,8 +30,8 @@ from headscape.captures.file_checks import digest_of
 from headscape.captures.saved_call import SavedCall
 from headscape.encodings import ENCODINGS
 from headscape.errors import InputError
-from headscape.properties.cases import WRAPPED
 from pack_files import write
+from properties.subjects import WRAPPED
 
 REFUSED = {
     "pope": "its rotation is not by position alone",

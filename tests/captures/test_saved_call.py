@@ -142,7 +142,7 @@ UNFIT = "arrays of layer 0 do not fit its description"
         ("wall", reshaped("transition.gate", 4, 74, 8), UNFIT),
         ("stick-breaking", described(weighting={"kind": "Sticks", "takes_own": 1}), WRONG),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "forged",
 )
 def test_forged_calls_are_told(name: str, change: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"

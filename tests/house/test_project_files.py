@@ -11,6 +11,7 @@ import yaml
 
 import headscape
 from headscape.kernels.native import adapter
+from headscape.measures import MEASURES
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -93,3 +94,20 @@ def test_torch_is_pinned_by_the_constraints_alone() -> None:
     assert "torch==2.13.0" in pins
     assert [one for one in PROJECT["dependencies"] if one.startswith("torch")] == ["torch>=2.6"]
     assert made("setup").count("--constraint constraints.txt") == 2
+
+
+def test_the_examples_of_contributing_run_and_the_tests_it_names_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(tests/[\w/]+\.py)`", text))
+    assert len(named) >= 5
+    assert not [path for path in named if not (ROOT / path).is_file()]
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    before = dict(MEASURES)
+    try:
+        for block in blocks:
+            exec(block, {})  # noqa: S102
+        assert set(MEASURES) - set(before) == {"own_token"}
+    finally:
+        MEASURES.clear()
+        MEASURES.update(before)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import headscape as hs
-from headscape.call.definition import AttentionCall, attend, scores
+from headscape.call.definition import AttentionCall, run, scores
 from headscape.errors import InputError
 from headscape.huggingface import set_encoding
 from huggingface.small_models import build
@@ -101,7 +101,7 @@ def test_a_head_of_it_can_be_changed(name: str, encoding: str) -> None:
 
     def again(call: AttentionCall, own: torch.Tensor) -> torch.Tensor:
         heard.append(call)
-        return attend(call).to(own.dtype)
+        return run(call).to(own.dtype)
 
     def content(call: AttentionCall, own: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(own)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headscape.call.bias import Bias, Slope, Toeplitz, dense
+from headscape.call.bias import Bias, GapKernel, Pairwise, Slope, Toeplitz, dense
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerContext, LayerInput, Stream, build
@@ -68,9 +68,17 @@ def built_for_other_positions(made: Encoding, path: str) -> AttentionCall:
     return call(made, path, bias=made.bias(LayerContext(moved, queries, stream)))
 
 
+def function_of_other_positions(made: Encoding, path: str) -> AttentionCall:
+    table = made.bias(LayerContext(at(path)))
+    assert isinstance(table, Toeplitz)
+    moved = Positions(at(path).q + 100, at(path).k + 100)
+    fn = Pairwise(lambda rows, cols: table.block(at(path), rows, cols), moved)
+    return call(made, path, bias=fn)
+
+
 def short_stream(made: Encoding, path: str) -> AttentionCall:
     bias = call(made, path).bias
-    assert isinstance(bias, Slope)
+    assert isinstance(bias, Slope | GapKernel)
     return call(made, path, bias=replace(bias, col=bias.col[..., :-1]))
 
 
@@ -98,7 +106,8 @@ MISTAKES: list[tuple[str, Callable[[Encoding, str], AttentionCall], str]] = [
         r"bias\.table has shape \(5, \d+\) on cpu, but this call needs \(3, \d+\)",
     ),
     ("fire", built_for_other_positions, r"made for different query positions"),
-    ("k-cable", built_for_other_positions, r"made for different positions\.q"),
+    ("k-cable", short_stream, r"bias\.col has shape"),
+    ("alibi", function_of_other_positions, r"made for different positions\.q"),
     (
         "fox",
         short_stream,

@@ -113,7 +113,7 @@ def test_keys_passed_over_have_no_weight(kind: str) -> None:
             passed += first
     assert (passed > 0) == (kind in {"steep table", "slope"})
     own = scores.diagonal(dim1=1, dim2=2)[..., None]
-    assert not known.cannot_overflow or (scores - own).tril().max() < torch_regular.CALM
+    assert not known.cannot_overflow or (scores - own).tril().max() < torch_regular.SAFE_EXPONENT
     assert known.cannot_overflow == (kind != "any slope")
 
 

@@ -27,9 +27,8 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, inf
 
 from headscape.call.bias import Bias, dense
-from headscape.call.mixing import Mixing
-from headscape.call.mixing import Rows as ScoreRows
-from headscape.call.parts import Rows, Selection, mapped
+from headscape.call.mixing import Mixing, Rows
+from headscape.call.parts import Queries, Selection, mapped
 from headscape.call.positions import ALL, Positions, Visible
 from headscape.call.rotation import Turn
 from headscape.call.transition import Transition
@@ -168,7 +167,7 @@ def _final(
         final = rotated if added is None else rotated + added
     else:
         assert seen is not None
-        final = inputs.mixing.final(ScoreRows(rotated, added, seen, inputs.q[:, :, rows], at))
+        final = inputs.mixing.final(Rows(rotated, added, seen, inputs.q[:, :, rows], at))
     if inputs.temperature is not None:
         final = final * inputs.temperature[:, :, rows, None].to(final.dtype)
     if inputs.softcap is not None:
@@ -184,7 +183,7 @@ class BlockPlan:
     """What is read of the call."""
     heads: tuple[int, ...] | None
     """Places of the heads asked for among those read; None: all."""
-    rows: Rows
+    rows: Queries
     """Places of the queries asked for among those read."""
     cols: slice
     """Places of the keys asked for among those read."""
@@ -203,7 +202,7 @@ def plan(
     call: AttentionCall,
     quantity: str,
     heads: Sequence[int] | None = None,
-    rows: Rows = ALL,
+    rows: Queries = ALL,
     cols: slice = ALL,
     *,
     norms: bool = False,
@@ -235,17 +234,17 @@ def plan(
     )
 
 
-def _span(rows: Rows) -> slice:
+def _span(rows: Queries) -> slice:
     return rows if isinstance(rows, slice) else slice(int(rows.min()), int(rows.max()) + 1)
 
 
-def _within(rows: Rows, start: int) -> Rows:
+def _within(rows: Queries, start: int) -> Queries:
     if isinstance(rows, slice):
         return slice(rows.start - start, rows.stop - start)
     return rows - start
 
 
-def _keys(call: AttentionCall, rows: Rows, asked: slice, *, whole: bool) -> slice:
+def _keys(call: AttentionCall, rows: Queries, asked: slice, *, whole: bool) -> slice:
     """Return the keys that the scores of some queries and keys are a function of."""
     span, keys = _span(rows), call.k.shape[2]
     seen, need = call.visible.reach(call.positions, span.start, span.stop - 1), asked
@@ -267,7 +266,7 @@ def block(
     call: AttentionCall,
     quantity: str,
     heads: Sequence[int] | None = None,
-    rows: Rows = ALL,
+    rows: Queries = ALL,
     cols: slice = ALL,
     *,
     lse: Float[Tensor, "n r"] | None = None,

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-Rows = slice | Int[Tensor, " r"]
+Queries = slice | Int[Tensor, " r"]
 """Some queries, as a range or by their indices."""
 Leaf = Callable[[str, Any, tuple[str, ...]], Any]
 """Takes the dotted name, value and axes of a tensor or function; returns what replaces it."""
@@ -69,7 +69,7 @@ class Selection:
 
     heads: tuple[int, ...] | None
     """None: all."""
-    rows: Rows
+    rows: Queries
     cols: slice
     counts: tuple[int, int, int, int]
     """Heads, heads of keys, queries and keys of the whole call."""
