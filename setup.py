@@ -44,7 +44,7 @@ class BuildKernels(build_ext):
     """Compiles every source with its own instruction set, all at once."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        """Name the library without Python's version: library.py loads it by this name."""
+        """Name the library without Python's version: ops.py loads it by this name."""
         return f"{fullname.replace('.', '/')}.so"
 
     def build_extension(self, ext: Extension) -> None:

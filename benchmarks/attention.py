@@ -35,7 +35,7 @@ from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerContext, LayerInput, build
 from headscape.kernels import torch_blocks
-from headscape.kernels.native import adapter, library
+from headscape.kernels.native import adapter, ops
 
 HEADS, HEAD_DIM = 12, 64
 FLOOR = "sdpa"
@@ -178,7 +178,7 @@ def main() -> None:
     rows = [r for n in options.lengths for r in measure(n, *given, only_fused=options.fused)]
     options.out.mkdir(parents=True, exist_ok=True)
     machine = {
-        "instructions": library.instructions(),
+        "instructions": ops.instructions(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }

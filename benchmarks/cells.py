@@ -17,7 +17,7 @@ from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import LayerInput, build
 from headscape.kernels.assemble import assemble
-from headscape.kernels.native import library
+from headscape.kernels.native import ops
 from headscape.kernels.native.score_cells import reduce_scores
 
 HEADS, HEAD_DIM = 12, 64
@@ -42,7 +42,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     edges = np.arange(args.cells + 1, dtype=np.int64) * args.length // args.cells
-    print(f"{library.instructions()}, {torch.get_num_threads()} threads")
+    print(f"{ops.instructions()}, {torch.get_num_threads()} threads")
     for name in args.encodings:
         inputs = inputs_of(name, args.length)
         seconds: list[float] = []

@@ -19,8 +19,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.timing import Step, ratios, times
 from headscape.encodings import ENCODINGS, WRAPPERS, build
-from headscape.kernels.layer import attention
-from headscape.kernels.native import library
+from headscape.kernels.attend import attention
+from headscape.kernels.native import ops
 
 HEADS, HEAD_DIM = 12, 64
 FLOOR = "sdpa"
@@ -79,7 +79,7 @@ def main() -> None:
             print(length, name, ratio, flush=True)
     report = {
         "command": " ".join(["python -m benchmarks.costs", *sys.argv[1:]]),
-        "machine": f"{processor()}, {library.instructions()}, {options.threads} thread(s), "
+        "machine": f"{processor()}, {ops.instructions()}, {options.threads} thread(s), "
         f"torch {torch.__version__}",
         "ratios": found,
     }

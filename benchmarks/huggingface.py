@@ -33,7 +33,7 @@ from benchmarks.biased_models import SHAPES, bloom_part, module_part, shares_par
 from benchmarks.model_steps import CLOCK, VOCABULARY, compare, training
 from benchmarks.timing import Step, ratios, times
 from headscape.huggingface import register
-from headscape.kernels.native import library
+from headscape.kernels.native import ops
 
 SIZES = {
     "hidden_size": 768, "num_hidden_layers": 2, "num_attention_heads": 12, "vocab_size": VOCABULARY,
@@ -164,7 +164,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     register()
     started = time.perf_counter()
-    print(f"{library.instructions()}, {options.threads} threads, torch {torch.__version__}")
+    print(f"{ops.instructions()}, {options.threads} threads, torch {torch.__version__}")
     for part in options.parts:
         torch.manual_seed(0)
         if part == "shares":

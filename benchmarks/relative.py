@@ -24,7 +24,7 @@ from benchmarks.timing import Step, peak_megabytes, ratios, times
 from headscape.call.positions import Positions
 from headscape.encodings import Encoding, build
 from headscape.kernels.assemble import prepare
-from headscape.kernels.native import adapter, library
+from headscape.kernels.native import adapter, ops
 
 HEADS, HEAD_DIM = 12, 64
 WIDTH = HEADS * HEAD_DIM
@@ -220,7 +220,7 @@ def main() -> None:
     for name, ratio in ratios(times(encodings(args.length), args.rounds, clock), FLOOR).items():
         rows.append({"length": args.length, "name": name, "what": "ratio", "value": ratio})
         print(f"{args.length:>6}  {name:<16} {ratio:.2f}", flush=True)
-    machine = {"instructions": library.instructions(), "threads": torch.get_num_threads()}
+    machine = {"instructions": ops.instructions(), "threads": torch.get_num_threads()}
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "relative.json").write_text(json.dumps({"machine": machine, "rows": rows}))
 

@@ -27,7 +27,7 @@ from headscape.call.definition import AttentionCall
 from headscape.call.mixing import Product
 from headscape.call.positions import Positions, Visible
 from headscape.call.weighting import Sticks
-from headscape.kernels.native import adapter, library
+from headscape.kernels.native import adapter, ops
 
 HEADS, HEAD_DIM, GROUPS = 12, 64, 3
 LOW = 7.5
@@ -121,7 +121,7 @@ def main() -> None:
         for name, ratio in found.items():
             rows.append({"length": length, "name": name, "ratio": ratio})
             print(f"{length:>6}  {name:<24} {ratio:.2f}", flush=True)
-    machine = {"instructions": library.instructions(), "threads": torch.get_num_threads()}
+    machine = {"instructions": ops.instructions(), "threads": torch.get_num_threads()}
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "variants.json").write_text(json.dumps({"machine": machine, "rows": rows}))
 

@@ -24,7 +24,8 @@ install_import_hook(
         "headscape.call.bias",
         "headscape.encodings",
         # Not flex: torch counts the arguments of its score functions, which the hook would wrap.
-        "headscape.kernels.attend",
+        # Not attend: attention() refuses wrong shapes itself, with a sentence.
+        "headscape.kernels.sdpa",
         "headscape.kernels.decode",
         "headscape.kernels.native.adapter",
         "headscape.call.definition",

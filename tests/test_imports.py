@@ -67,12 +67,12 @@ FORBIDDEN: dict[str, set[str]] = {
 # Within a folder: what a file may import of it. An encoding never imports another one, and one
 # fused path never imports another.
 SHARED = {
-    "encodings": {"base", "config", "context", "combined", "token_sums"},
+    "encodings": {"base", "context", "combined", "token_sums"},
     "kernels": {"assemble"},
 }
 GATHERS = {
     "encodings": {"__init__", "registry", "catalogue"},
-    "kernels": {"attend", "layer", "__init__"},
+    "kernels": {"attend", "__init__"},
 }
 PARTS = {
     "torch_blocks": {"torch_regular"},

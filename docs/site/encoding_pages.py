@@ -11,8 +11,8 @@ from sphinx.pycode import ModuleAnalyzer
 
 from docs.site.pictures import draw_curves, draw_maps, shown
 from headscape.encodings import ENCODINGS, WRAPPERS, Encoding, build
+from headscape.encodings.base import SHARED
 from headscape.encodings.catalogue import TESTED
-from headscape.encodings.config import SHARED
 
 WRAPPED = "kerple"
 """What a wrapper's page shows it around."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headscape.evaluation.table import Table
     from headscape.gpt2 import GPT2
     from headscape.huggingface.export.write_export import export
-    from headscape.kernels.layer import attention, bias
+    from headscape.kernels.attend import attention, bias
     from headscape.measures.measures import Measures
     from headscape.models.load import load, stretch
     from headscape.models.loaded import LoadedModel as Model
@@ -64,8 +64,8 @@ API = {
     "paper_figures": "headscape.paper.job",
     "view": "headscape.viewer.view",
     "atlas": "headscape.viewer.atlas",
-    "attention": "headscape.kernels.layer",
-    "bias": "headscape.kernels.layer",
+    "attention": "headscape.kernels.attend",
+    "bias": "headscape.kernels.attend",
     "build": "headscape.encodings",
     "list_encodings": "headscape.encodings",
     "register": "headscape.encodings",

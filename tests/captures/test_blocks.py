@@ -10,7 +10,7 @@ from headscape.call.definition import QUANTITIES, AttentionCall, block, scores
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import ENCODINGS, build
 from headscape.errors import InputError
-from headscape.kernels.layer import prepare
+from headscape.kernels.assemble import prepare
 from headscape.properties.cases import FIELDS
 from headscape.properties.probe import draw, randomise
 from properties.subjects import WRAPPED

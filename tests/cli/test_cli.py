@@ -323,13 +323,13 @@ def _use_plugin(call, small_run: Path, tmp_path: Path) -> None:
     result = call("capture", tmp_path / "run", "--out", tmp_path / "d")
     assert str(result.exception) == (
         f"{tmp_path / 'run'} uses the encoding 'half-alibi', which is not registered; it was "
-        f"trained with the plugin {plugin}: give --plugin {plugin}, or in Python call "
-        f"headscape.encodings.load_plugin first."
+        f"trained with the plugin {plugin}: load {plugin} as a plugin first "
+        f"(headscape.encodings.load_plugin in Python)."
     )
-    with pytest.raises(InputError, match=r"saved uses the encoding 'half-alibi', .*: give --plug"):
+    with pytest.raises(InputError, match=r"saved uses the encoding 'half-alibi', .*: load its"):
         headscape.load(weights)
     (tmp_path / "run" / "provenance.json").unlink()
-    with pytest.raises(InputError, match="which is not registered: give --plugin FILE, or in Pyth"):
+    with pytest.raises(InputError, match="which is not registered: load its file as a plugin"):
         headscape.load(tmp_path / "run")
 
 

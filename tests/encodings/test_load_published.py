@@ -11,7 +11,7 @@ import torch
 
 from headscape.encodings import ENCODINGS, WRAPPERS, Encoding, build
 from headscape.errors import InputError
-from headscape.kernels.layer import attention
+from headscape.kernels.attend import attention
 from headscape.properties.probe import draw, randomise
 
 HEADS, DIM, WIDTH = 3, 4, 12

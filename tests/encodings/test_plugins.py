@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from headscape.call.bias import Toeplitz
 from headscape.encodings.alibi import ALiBi
 from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config
+from headscape.encodings.base import Config
 
 
 @dataclass(frozen=True, kw_only=True)

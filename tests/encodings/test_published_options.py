@@ -17,7 +17,7 @@ from headscape.encodings import Encoding, LayerContext, LayerInput, Side, build
 from headscape.encodings.alibi import fairseq
 from headscape.errors import InputError
 from headscape.kernels.assemble import prepare
-from headscape.kernels.layer import attention
+from headscape.kernels.attend import attention
 from headscape.properties.probe import draw
 
 HEADS, DIM, LENGTH = 3, 8, 11

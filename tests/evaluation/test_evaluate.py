@@ -50,7 +50,7 @@ def untouched(name, data=TEXT, seed=0, **spec):
 def test_a_length_longer_than_the_text_is_refused_before_anything_runs():
     with pytest.raises(InputError, match="a length of 300 needs 301 tokens"):
         evaluate(untouched("a"), lengths=[8, 300])
-    with pytest.raises(InputError, match="a length of 128 needs 129 tokens and the text, .* has 100"):
+    with pytest.raises(InputError, match="a length of 128 needs 129 tokens"):
         evaluate(untouched("a"), lengths=[8, 128], limit=100)
 
 

@@ -12,7 +12,7 @@ import headscape
 from docs.site import api_page, encoding_pages
 from docs.site.pictures import shown
 from headscape.encodings import ENCODINGS, WRAPPERS, build
-from headscape.encodings.config import SHARED
+from headscape.encodings.base import SHARED
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.xdist_group("site")

@@ -15,7 +15,7 @@ from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
 from headscape.kernels import attend
 from headscape.kernels.assemble import assemble
-from headscape.kernels.layer import attention
+from headscape.kernels.attend import attention
 from headscape.properties.probe import draw, randomise
 
 HEADS, DIM, LENGTH = 3, 8, 12

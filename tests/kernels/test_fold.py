@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headscape.kernels.native import library
+from headscape.kernels.native import ops
 from headscape.kernels.native.adapter import fold
 from headscape.kernels.native.ops import FOLD
 
@@ -35,5 +35,5 @@ def test_fold_is_the_convolution_of_the_bias(taps: int, *, causal: bool) -> None
 
 
 def test_the_kernel_counts_on_the_same_margin() -> None:
-    header = Path(library.__file__).with_name("problem.hpp").read_text()
+    header = Path(ops.__file__).with_name("problem.hpp").read_text()
     assert f"kFoldMargin = {FOLD};" in header

@@ -10,7 +10,7 @@ from headscape.encodings import ENCODINGS, Encoding, build
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
 from headscape.kernels.assemble import prepare
-from headscape.kernels.layer import attention, bias
+from headscape.kernels.attend import attention, bias
 from headscape.properties.probe import draw, randomise
 
 HEADS, DIM, LENGTH = 3, 8, 11

@@ -13,8 +13,8 @@ from headscape.call.positions import Positions
 from headscape.call.rotation import Turn
 from headscape.encodings import LayerContext, Shape, Side
 from headscape.encodings.alibi import ALiBi, ALiBiConfig, fairseq
+from headscape.encodings.base import Config
 from headscape.encodings.cable import CABLENW, UnweightedConfig
-from headscape.encodings.config import Config
 from headscape.encodings.dapev2 import DAPEv2, DAPEv2Config
 from headscape.encodings.fire import FIRE, FIREConfig
 from headscape.encodings.kerple import FLOOR, Kerple

@@ -88,7 +88,10 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        _say("error: ", "red", one_line(str(error)))
+        text = one_line(str(error))
+        # A message of the library names no flag.
+        flag = " Here that is --plugin FILE." if "as a plugin" in text else ""
+        _say("error: ", "red", text + flag)
         sys.exit(2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -23,7 +23,7 @@ def doctor(*, length: int = 128) -> None:
     from rich.table import Table
 
     from headscape.encodings import ENCODINGS
-    from headscape.kernels.native import adapter, library
+    from headscape.kernels.native import adapter, ops
 
     if not 2 <= length <= MAX_LENGTH:
         raise InputError(f"--length must be from 2 to {MAX_LENGTH}, got {length}.")
@@ -34,7 +34,7 @@ def doctor(*, length: int = 128) -> None:
     missing = adapter.available()
     error = 0.0
     if missing is None:
-        console.print(f"native kernel: {library.instructions()}, {library.library_path()}")
+        console.print(f"native kernel: {ops.instructions()}, {ops.library_path()}")
         error = adapter.largest_error()
         agrees = "agrees with" if error <= adapter.TOLERANCE else "DIFFERS FROM"
         console.print(f"self-check: {agrees} the reference, largest relative error {error:.0e}")

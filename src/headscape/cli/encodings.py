@@ -125,7 +125,7 @@ def _one(name: str) -> None:
     from rich.console import Console
 
     from headscape.encodings import build, kinds
-    from headscape.encodings.config import SHARED
+    from headscape.encodings.base import SHARED
 
     # In one layer of GPT-2 Small, the paper's model.
     encoding = build(name, heads=12, head_dim=64, width=768, train_length=512)

@@ -13,9 +13,8 @@ from headscape.call.bias import Pairwise, Perceptron, RelativeCurves, Slope, Toe
 from headscape.call.mixing import CountedTable, KeyConvolution, PairPerceptron, Product, Rows
 from headscape.call.positions import Positions
 from headscape.call.rotation import Turn
-from headscape.encodings.base import Encoding
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.catalogue import EncodingRow, describe, list_encodings
-from headscape.encodings.config import Config, Shape
 from headscape.encodings.context import LayerContext, LayerInput, QueriesAndKeys, Side, Stream
 from headscape.encodings.registry import (
     ENCODINGS,

@@ -21,8 +21,7 @@ from typing import Literal
 import torch
 
 from headscape.call.bias import Toeplitz
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config
+from headscape.encodings.base import Config, Encoding
 from headscape.encodings.context import LayerContext
 
 

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from headscape.call.rotation import Turn, pairs_of
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerInput, Side, Stream
 from headscape.encodings.token_sums import running_sum
 from headscape.errors import at_least

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Shape
+from headscape.encodings.base import Encoding, Shape
 from headscape.encodings.registry import (
     ENCODINGS,
     WRAPPERS,

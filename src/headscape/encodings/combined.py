@@ -26,8 +26,7 @@ from headscape.call.bias import Bias, total
 from headscape.call.mixing import Mixing
 from headscape.call.rotation import Turn
 from headscape.call.weighting import Weighting
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Side, Stream
 from headscape.errors import InputError
 

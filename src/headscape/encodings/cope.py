@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headscape.call.mixing import CountedTable
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import at_least
 

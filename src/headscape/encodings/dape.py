@@ -14,9 +14,8 @@ from typing import Literal
 from torch import nn
 
 from headscape.call.mixing import PairPerceptron
-from headscape.encodings.base import Encoding
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.combined import Wrapper
-from headscape.encodings.config import Config, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import at_least
 

@@ -20,9 +20,8 @@ from typing import Literal
 from torch import nn
 
 from headscape.call.mixing import KeyConvolution
-from headscape.encodings.base import Encoding
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.combined import Wrapper
-from headscape.encodings.config import Config, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import InputError, at_least
 

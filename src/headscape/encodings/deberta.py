@@ -26,8 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headscape.call.bias import RelativeCurves
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, QueriesAndKeys
 from headscape.errors import InputError, at_least
 

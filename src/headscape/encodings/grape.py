@@ -42,8 +42,7 @@ from headscape.call.bias import Bias, Pairwise, RelativeCurves
 from headscape.call.positions import Positions
 from headscape.call.rotation import Turn, pairs_of, powers
 from headscape.encodings.alibi import fairseq
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Side, Stream
 from headscape.encodings.token_sums import running_sum
 from headscape.errors import InputError

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from headscape.call.bias import Pairwise
 from headscape.call.positions import Positions
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import at_least
 

@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from headscape.call.bias import RelativeCurves
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.errors import at_least
 

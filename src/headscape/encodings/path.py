@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from headscape.call.bias import Bias, Slope
 from headscape.call.reflections import Reflections
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.encodings.token_sums import running_sum, short_convolution
 from headscape.errors import InputError, at_least

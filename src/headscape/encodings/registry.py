@@ -41,11 +41,10 @@ from typing import Final, NamedTuple
 
 from headscape.encodings.alibi import ALiBi
 from headscape.encodings.bam import BAM
-from headscape.encodings.base import Encoding
+from headscape.encodings.base import SHARED, Config, Encoding, Shape
 from headscape.encodings.cable import CABLE, CABLENW, KCABLE
 from headscape.encodings.carope import CARoPE
 from headscape.encodings.combined import Combined, Wrapper
-from headscape.encodings.config import SHARED, Config, Shape
 from headscape.encodings.cope import CoPE
 from headscape.encodings.dape import DAPE
 from headscape.encodings.dapev2 import DAPEv2
@@ -212,15 +211,15 @@ class UnknownEncodingError(InputError):
     def __init__(self, name: str, *, combined: bool = False) -> None:
         self.name = name
         known = [*ENCODINGS, *(WRAPPERS if combined else SHIPPED)]
-        advice = "; load a file of your own with --plugin"
+        advice = "; load a file of your own as a plugin"
         super().__init__(str(unknown("encoding", name, known, advice)))
 
     def in_folder(self, folder: Path, file: str | None = None) -> InputError:
         """Return the error for a model on disk; `file` defined its encoding when it was trained."""
         known = "" if file is None else f"; it was trained with the plugin {file}"
         return InputError(
-            f"{folder} uses the encoding {self.name!r}, which is not registered{known}: give "
-            f"--plugin {file or 'FILE'}, or in Python call headscape.encodings.load_plugin first."
+            f"{folder} uses the encoding {self.name!r}, which is not registered{known}: load "
+            f"{file or 'its file'} as a plugin first (headscape.encodings.load_plugin in Python)."
         )
 
 
@@ -389,13 +388,13 @@ def build(
 def make(name: str, shape: Shape, options: Mapping[str, object]) -> Encoding:
     """Return a new encoding for a given shape; `options` are the fields of its config."""
     wrapper, parts = kinds(name)
-    known = {item.name for kind in kinds(name).all for item in fields(kind.config_type)}
+    known = _fields(name)
     for option in options:
         if option not in known:
             raise unknown(f"field of {name!r}", option, sorted(known))
     if wrapper is None and len(parts) == 1:
         return parts[0](shape, _config(parts[0], options))
-    own = {option: value for option, value in options.items() if option not in SHARED}
+    own = _only(options, known - SHARED)
     inner = [part(shape, _config(part, own)) for part in parts]
     if wrapper is None:
         return Combined(shape, _config(Combined, options), inner)
@@ -405,8 +404,7 @@ def make(name: str, shape: Shape, options: Mapping[str, object]) -> Encoding:
 
 def _config(kind: type[Encoding], options: Mapping[str, object]) -> Config:
     """Return the config of a class from those of the options that it has."""
-    names = {item.name for item in fields(kind.config_type)}
-    mine = {option: value for option, value in options.items() if option in names}
+    mine = _only(options, {item.name for item in fields(kind.config_type)})
     return kind.config_type(**check_values(kind.config_type, mine))
 
 
@@ -541,30 +539,34 @@ def load_plugin(path: Path | str) -> list[str]:
     if not path.is_file():
         raise InputError(f"plugin {path} does not exist: pass the path of a Python file.")
     module_name = f"{PREFIX}{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
-    previous = sys.modules.get(module_name)
-    module = _import(path, module_name)
-    found = {
-        vars(kind).get("name") or kind.__name__.lower(): kind
-        for kind in vars(module).values()
-        if isinstance(kind, type)
-        and issubclass(kind, Encoding)
-        and kind.__module__ == module_name
-        and not kind.__name__.startswith("_")
-    }
-    if not found:
-        _restore(module_name, previous)
-        raise InputError(
-            f"plugin {path} defines no encoding: derive a class from headscape.Encoding."
-        )
-    replaced = _remove(module_name)
+    previous, replaced = sys.modules.get(module_name), dict[str, type[Encoding]]()
     try:
+        module = _import(path, module_name)
+        found = {
+            vars(kind).get("name") or kind.__name__.lower(): kind
+            for kind in vars(module).values()
+            if isinstance(kind, type)
+            and issubclass(kind, Encoding)
+            and kind.__module__ == module_name
+            and not kind.__name__.startswith("_")
+        }
+        if not found:
+            raise InputError(
+                f"plugin {path} defines no encoding: derive a class from headscape.Encoding."
+            )
+        replaced = _remove(module_name)
         for name, kind in found.items():
-            check_entry(name, kind)
-    except InputError as error:
-        _restore(module_name, previous)
+            try:
+                check_entry(name, kind)
+            except InputError as error:
+                raise InputError(f"plugin {path}: {error}") from error
+    except BaseException:
+        sys.modules.pop(module_name, None)
+        if previous is not None:
+            sys.modules[module_name] = previous
         for name, kind in replaced.items():
             register(name, kind)
-        raise InputError(f"plugin {path}: {error}") from error
+        raise
     for name, kind in found.items():
         register(name, kind)
     return list(found)
@@ -595,30 +597,20 @@ def _import(path: Path, module_name: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise InputError(f"plugin {path} is not a Python file: its name must end in .py.")
     module = module_from_spec(spec)
-    previous = sys.modules.get(module_name)
     # A dataclass looks its module up while it is defined.
     sys.modules[module_name] = module
     try:
         # Compiled here, because the import system may reuse stale bytecode of an edited file.
         exec(compile(path.read_bytes(), str(path), "exec"), vars(module))  # noqa: S102
     except SyntaxError as error:
-        _restore(module_name, previous)
         raise InputError(
             f"plugin {path} has a syntax error in line {error.lineno}: {error.msg}."
         ) from error
     except Exception as error:
-        _restore(module_name, previous)
         raise InputError(
             f"plugin {path} cannot be imported: {type(error).__name__}: {str(error).rstrip('.')}."
         ) from error
     return module
-
-
-def _restore(module_name: str, previous: ModuleType | None) -> None:
-    if previous is None:
-        sys.modules.pop(module_name, None)
-    else:
-        sys.modules[module_name] = previous
 
 
 def _remove(module_name: str) -> dict[str, type[Encoding]]:

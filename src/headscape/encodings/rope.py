@@ -39,8 +39,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscape.call.rotation import Turn, powers
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import Side
 from headscape.errors import InputError, at_least
 

@@ -18,8 +18,7 @@ import torch
 from torch import nn
 
 from headscape.call.bias import RelativeCurves
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import InputError, at_least
 

@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.errors import InputError, at_least
 
 

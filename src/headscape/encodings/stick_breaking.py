@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headscape.call.weighting import Sticks
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config
+from headscape.encodings.base import Config, Encoding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from headscape.call.bias import Toeplitz
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import InputError, at_least
 

@@ -19,8 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.call.bias import RelativeCurves
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
 from headscape.errors import InputError, at_least
 

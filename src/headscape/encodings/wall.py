@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from headscape.call.bias import Bias, Slope
 from headscape.call.decay import Decay
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Config, Shape
+from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.errors import InputError
 

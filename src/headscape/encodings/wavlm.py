@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headscape.call.bias import RelativeCurves
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Shape
+from headscape.encodings.base import Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.encodings.t5 import BucketConfig, bucket
 from headscape.errors import InputError

@@ -22,7 +22,7 @@ from headscape.call.bias import Bias, Pairwise, Slope, Toeplitz, dense
 from headscape.call.definition import AttentionCall
 from headscape.call.mixing import Rows
 from headscape.call.positions import ALL
-from headscape.kernels.native import library
+from headscape.kernels.native import ops
 from headscape.kernels.native.ops import MOST_DIM, TYPES
 
 
@@ -113,7 +113,7 @@ def native_serves(inputs: AttentionCall) -> bool:
         and k.stride(3) == v.stride(3) == 1
         and not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
-        and not isinstance(library.load(), str)
+        and not isinstance(ops.load(), str)
     )
 
 
@@ -134,7 +134,7 @@ def native_run(
         row = _single(row)
         row = row if row.stride(-1) == 1 else row.contiguous()
     threads = torch.get_num_threads()
-    packed = library.DECODE.pack(
+    packed = ops.DECODE.pack(
         b, h, k.shape[1], k.shape[2], e, v.shape[3], TYPES[q.dtype], threads,
         _stretches(b * k.shape[1], threads), inputs.scale, inputs.softcap or 0.0,
         q.data_ptr(), k.data_ptr(), v.data_ptr(), *k.stride()[:3], *v.stride()[:3], _address(row),
@@ -142,7 +142,7 @@ def native_run(
         _address(weight), _address(base), *_strides(weight), *_strides(base),
         _address(temperature), _address(sink), out.data_ptr(),
     )  # fmt: skip
-    found = library.load()
+    found = ops.load()
     assert not isinstance(found, str)
     if found.headscape_decode(packed):
         raise MemoryError("no memory for one query of native attention")

@@ -145,7 +145,7 @@ def _result(name: str, made: Factory, sizes: Sequence[tuple[int, int]]) -> Resul
     return Result(name, passed=True, detail=summary)
 
 
-def _runs(name: str) -> list[Callable[[Factory, int, int], None]]:
+def _runs(name: str) -> list[Property]:
     """Return the calls that a property makes per size: for agreement, every path and dtype."""
     if name != "agreement":
         return [PROPERTIES[name]]

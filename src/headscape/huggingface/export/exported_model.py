@@ -22,8 +22,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-from headscape.encodings.base import Encoding
-from headscape.encodings.config import Shape
+from headscape.encodings.base import Encoding, Shape
 from headscape.encodings.registry import make
 from headscape.errors import InputError
 from headscape.huggingface.export.exported_attention import (

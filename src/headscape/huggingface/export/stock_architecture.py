@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from headscape.encodings.config import SHARED, Config
+from headscape.encodings.base import SHARED, Config
 from headscape.encodings.learned import Learned
 from headscape.encodings.nope import NoPE
 from headscape.encodings.rope import RoPE

@@ -29,7 +29,7 @@ from headscape.call.positions import Positions, Visible
 from headscape.call.weighting import Sticks, Weighting
 from headscape.encodings import build
 from headscape.kernels.assemble import prepare
-from headscape.kernels.native import library
+from headscape.kernels.native import ops
 from headscape.kernels.native.ops import (
     FOLD,
     MARGIN,
@@ -41,7 +41,7 @@ from headscape.kernels.native.ops import (
     contiguous,
 )
 
-_FOUND = library.load()
+_FOUND = ops.load()
 _MISSING = _FOUND if isinstance(_FOUND, str) else None
 MOST_TAPS = 33
 FAR = 1e30

@@ -2,7 +2,7 @@
 //
 // Shape letters as everywhere: b batch, t queries, s keys, h heads, e head dim; hk heads of keys, ev
 // head dim of values. All tensors but q are contiguous in the order named. This struct is mirrored
-// field by field in library.py; every field is 8 bytes wide so that there is no padding to agree on.
+// field by field in ops.py; every field is 8 bytes wide so that there is no padding to agree on.
 // Gradients carry a leading axis `parts` where several workers may share a head: each part is summed
 // by the caller.
 #pragma once

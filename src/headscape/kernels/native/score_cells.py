@@ -20,7 +20,7 @@ from torch import Tensor
 from headscape.call.bias import RelativeCurves
 from headscape.call.definition import AttentionCall, shared
 from headscape.errors import InputError
-from headscape.kernels.native import adapter, library
+from headscape.kernels.native import adapter, ops
 from headscape.kernels.native.ops import fields_of
 
 QUANTITIES = ("content", "bias", "final", "weights")
@@ -69,10 +69,10 @@ def reduce_scores(inputs: AttentionCall, edges: Int64[np.ndarray, " edges"]) -> 
     if inputs.unrotated is not None:
         raw_q, raw_k = (_widened(x, wide.q.shape[-1]) for x in inputs.unrotated)
         held |= {"raw_q": raw_q, "raw_k": shared(raw_k, wide.k.shape[1]).contiguous()}
-    grid = library.Cells()
-    library.fill(grid, held)
+    grid = ops.Cells()
+    ops.fill(grid, held)
     q, k, v = (x.contiguous() for x in given[:3])
-    library.call("cells", fields_of(q, k, v, *given[3:]) | {"lse": lse}, grid)
+    ops.call("cells", fields_of(q, k, v, *given[3:]) | {"lse": lse}, grid)
     seen = _counts(inputs, edges)
     return {name: _grid(total[n], least[n], greatest[n], seen) for n, name in enumerate(QUANTITIES)}
 
