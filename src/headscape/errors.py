@@ -17,7 +17,7 @@ class InputError(ValueError):
         ...     hs.load("no-such-folder")
         ... except hs.InputError as error:
         ...     print(error)
-        there is no folder no-such-folder.
+        there is no file or folder no-such-folder.
     """
 
 

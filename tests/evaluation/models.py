@@ -75,11 +75,7 @@ class Stretched(StretchedModel):
 
     def __init__(self, gpt2, **options):
         super().__init__(Subject(gpt2, **options), parse_extension("linear"))
-        self.asked, self.built = [], []
-
-    def for_length(self, length):
-        self.asked.append(length)
-        return super().for_length(length)
+        self.built = []
 
     def _made(self, length):
         self.built.append(length)

@@ -174,7 +174,7 @@ def test_flash_attention_without_a_bias_is_read(name: str, monkeypatch: pytest.M
 
 
 def test_bad_folders_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no file or folder"):
+    with pytest.raises(InputError, match="there is no folder"):
         load(f"hf:{tmp_path / 'nowhere'}")
     with pytest.raises(InputError, match=r"has no config\.json"):
         load(f"hf:{tmp_path}")

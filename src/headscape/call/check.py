@@ -7,7 +7,6 @@ is read by a clamped index, and a visible pair outside of it would get the value
 
 import math
 from collections.abc import Mapping
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -26,7 +25,6 @@ from headscape.call.bias import (
 )
 from headscape.call.definition import AttentionCall
 from headscape.call.mixing import KeyConvolution, PairPerceptron, Product
-from headscape.call.parts import annotated, axes_of
 from headscape.call.positions import Positions, Visible
 from headscape.call.transition import Transition
 from headscape.errors import InputError
@@ -169,10 +167,7 @@ def check_shaping(inputs: AttentionCall) -> None:
 def _check_transition(inputs: AttentionCall, given: Transition) -> None:
     b, h, t, e = inputs.q.shape
     count, keys = given.tensors[0].shape[2], inputs.k.shape[2]
-    sizes, cls = {"b": b, "h": h, "tail": count, "e": e}, cast("type", type(given))
-    axes = {name: axes_of(kind) for name, kind in annotated(cls)}
-    needed = {name: tuple(sizes[axis] for axis in own) for name, own in axes.items()}
-    found = [tuple(x.shape) for x in given.tensors]
+    needed, found = given.shapes(b, h, count, e), [tuple(x.shape) for x in given.tensors]
     if found != list(needed.values()) or not t <= count <= keys:
         parts = (
             f"{name} of shape {b} {h} n" + f" {e}" * (len(shape) - 3)

@@ -36,6 +36,10 @@ class Decay:
         """All its tensors; the third axis of each is tokens."""
         return (self.gate,)
 
+    def shapes(self, b: int, h: int, n: int, e: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape that each tensor needs, by name."""
+        return {"gate": (b, h, n, e)}
+
     @full_precision
     def through(self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"]) -> "Decayed":
         """Return queries and keys with the sums for their scores; queries are the last t keys."""

@@ -46,6 +46,10 @@ class Reflections:
         """All their tensors; the third axis of each is tokens."""
         return self.w, self.beta
 
+    def shapes(self, b: int, h: int, n: int, e: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape that each tensor needs, by name."""
+        return {"w": (b, h, n, e), "beta": (b, h, n)}
+
     @full_precision
     def through(self, q: Float[Tensor, "b h t e"], k: Float[Tensor, "b h s e"]) -> "Reflected":
         """Return queries and keys in blocks, for their scores; queries are the last t keys."""

@@ -95,8 +95,8 @@ def plan(protocol: Protocol, tokens: int, length: int, longest: int | None = Non
     if tokens < reach + 1:
         shorter = f" or a length of at most {tokens - 1}" if tokens > 1 else ""
         raise InputError(
-            f"a length of {reach} needs {reach + 1} tokens and the text, cut to the limit if there is "
-            f"one, has {tokens}: give more text{shorter}."
+            f"a length of {reach} needs {reach + 1} tokens and the text, cut to the limit if there "
+            f"is one, has {tokens}: give more text{shorter}."
         )
     if protocol.count > length:
         raise InputError(

@@ -263,8 +263,8 @@ def bias(
     at_least(1, length=length)
     if not isinstance(encoding, str):
         raise InputError(
-            f"bias takes the name of an encoding, got {type(encoding).__name__}: call the bias() of "
-            f"an encoding that you have built."
+            f"bias takes the name of an encoding, got {type(encoding).__name__}: call the bias() "
+            f"of an encoding that you have built."
         )
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
