@@ -70,12 +70,17 @@ test-compiled: $(VENV)/.tested
 test-kills: $(VENV)/.tested
 	$(BIN)/python -m pytest -m kills -n 2 --dist worksteal
 
-test-browser: $(VENV)/.tested
+test-browser: $(VENV)/.tested web/node_modules
 	$(BIN)/python -m pytest -m browser
 
-test-web:
-	if command -v npm > /dev/null; then cd web && npm install --no-save --ignore-scripts --no-audit --no-fund && \
-	npm run check && npm test && npm run fuzz -- 2000; \
+# What checks and builds the viewer; a browser test reads axe-core from it. Not `npm ci`: a registry
+# may lack the packages of other platforms, which that insists on.
+web/node_modules: web/package.json
+	if command -v npm > /dev/null; then \
+	cd web && npm install --no-save --ignore-scripts --no-audit --no-fund && touch node_modules; fi
+
+test-web: web/node_modules
+	if command -v npm > /dev/null; then cd web && npm run check && npm test && npm run fuzz -- 2000; \
 	else echo "npm is not installed: the viewer's TypeScript and kernel are not tested"; fi
 
 # The fuzzers of `make fuzz` that need nothing but the test tools, for at most 40 s a check.
@@ -113,7 +118,7 @@ fuzz: $(VENV)/.tested
 	$(PIP) $(call listed,['optional-dependencies']['fuzz'])
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run
 	$(MAKE) test-fuzz SHORT= SHORT_KERNELS=
-	if command -v npm; then npm --prefix web install --no-save --ignore-scripts && npm --prefix web run fuzz; fi
+	if command -v npm; then $(MAKE) web/node_modules && npm --prefix web run fuzz; fi
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

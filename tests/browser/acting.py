@@ -37,7 +37,7 @@ def pick(opened: Opened, label: str, value: str) -> None:
 def violations(page: Any) -> list[tuple[str, str, list[Any]]]:
     """What axe-core finds: the rule, what it asks for, and the first elements that break it."""
     if not AXE.is_file():
-        pytest.skip("axe-core is not installed: npm --prefix web ci")
+        pytest.skip("axe-core is not installed: run `make web/node_modules`")
     # Evaluated, not added: the page's policy allows no script of others.
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("axe.run().then(({ violations }) => violations)")

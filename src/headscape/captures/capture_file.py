@@ -575,10 +575,12 @@ CAPTURE: Final = FileKind("a capture", is_capture)
 ANY_FILE: Final = FileKind("a file", lambda _: True)
 
 
-def check_target(path: Path, *, overwrite: bool, reads: Iterable[Path | str] = ()) -> None:
+def check_target(
+    path: Path, advice: str, *, overwrite: bool, reads: Iterable[Path | str] = ()
+) -> None:
     """Refuse a folder, a device or pipe, and a file that is not a capture unless `overwrite`.
 
-    A file in `reads` is refused in any case.
+    `advice` says how to replace the file. A file in `reads` is refused in any case.
     """
     target = writable_target(path)
     with reporting("write", path):
@@ -586,4 +588,4 @@ def check_target(path: Path, *, overwrite: bool, reads: Iterable[Path | str] = (
         if not os.access(nearest, os.W_OK) or not nearest.is_dir():
             raise InputError(f"cannot write {path}: {nearest} is not a folder you may write to.")
     kind = ANY_FILE if overwrite else CAPTURE
-    check_output(path, kind, reads=reads, advice="add --overwrite to replace it")
+    check_output(path, kind, reads=reads, advice=advice)

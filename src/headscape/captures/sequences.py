@@ -107,8 +107,8 @@ def _encode(model: Model, text: Text) -> Int64[np.ndarray, " n"]:
     if isinstance(text, str):
         if model.tokenizer is None:
             raise InputError(
-                f"{model.spec.name} has no tokenizer: give one (tokenizer='bytes' or 'gpt2', "
-                f"--tokenizer on the command line), or token numbers in Python."
+                f"{model.spec.name} has no tokenizer: give a tokenizer ('bytes' or 'gpt2') or "
+                f"token numbers."
             )
         text = np.asarray(model.tokenizer.encode(text), dtype=np.int64)
     try:

@@ -65,7 +65,8 @@ def capture(
     from headscape.captures.capture_file import check_target
 
     target = out or Path("" if model.startswith("hf:") else model) / "capture.safetensors"
-    check_target(target, overwrite=overwrite, reads=[] if text is None else [text])
+    advice = "add --overwrite to replace it"
+    check_target(target, advice, overwrite=overwrite, reads=[] if text is None else [text])
     opened = hs.load(model, step=step, tokenizer=tokenizer)
     cap = opened.capture(
         chosen_text(prompt, text),

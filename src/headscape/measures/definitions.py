@@ -23,7 +23,7 @@ from headscape.measures.interval import estimate, largest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from headscape.measures.sums import LayerSums, Rows
+    from headscape.measures.sums import LayerSums, QueryRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Measure:
     """Returns [b h], or what `estimate` takes, from a layer's sums; None where it cannot apply."""
     reads: str = "scores"
     """The part of the sums that it reads; without that part it is not computed."""
-    estimate: "Callable[[np.ndarray, Rows], np.ndarray]" = lambda values, _: estimate(values)
+    estimate: "Callable[[np.ndarray, QueryRows], np.ndarray]" = lambda values, _: estimate(values)
     """Returns mean, low and high [3 layers h] from the values of all sequences [b layers h ...]."""
     main: bool = False
     """Whether tables for reading show it; CSV, JSON and data frames have all."""
@@ -120,7 +120,7 @@ def _decay(layer: "LayerSums") -> "Tensor | None":
     return -(n * x * y).sum(dim=-1) / (n * x * x).sum()
 
 
-def _half_life(values: Float[np.ndarray, "b layers h"], _: "Rows") -> np.ndarray:
+def _half_life(values: Float[np.ndarray, "b layers h"], _: "QueryRows") -> np.ndarray:
     """Return ln 2 / decay; a faster decay is a shorter half-life, so low and high change places."""
     decay = estimate(values)
     falls = np.nan_to_num(np.fmin.reduce(decay, axis=0)) > 0
@@ -135,7 +135,7 @@ def _entropy_growth(layer: "LayerSums") -> Any:
     return ((n * xy - x * y) / spread.clamp(min=1e-9)).where(spread > 1e-9, np.nan)
 
 
-def _at_largest(slash: Float[np.ndarray, "b layers h n"], _: "Rows") -> np.ndarray:
+def _at_largest(slash: Float[np.ndarray, "b layers h n"], _: "QueryRows") -> np.ndarray:
     """Return the weight at the distance where its mean over sequences is largest."""
     place = slash.mean(axis=0).argmax(axis=-1)
     return estimate(np.take_along_axis(slash, place[None, ..., None], 3)[..., 0])
@@ -434,7 +434,7 @@ def computed(layer: "LayerSums") -> dict[str, Float[np.ndarray, "b h ..."]]:
 
 
 def estimates(
-    layers: list[dict[str, Float[np.ndarray, "b h ..."]]], rows: "Rows"
+    layers: list[dict[str, Float[np.ndarray, "b h ..."]]], rows: "QueryRows"
 ) -> dict[str, Float[np.ndarray, "3 layers h"]]:
     """Return mean, low and high of what at least one layer has, NaN for the other layers.
 

@@ -33,7 +33,7 @@ from headscape.measures.probes import (
     repetition_scores,
 )
 from headscape.measures.rotation import band_use, closed_form
-from headscape.measures.sums import Progress, Rows, sums_of_call
+from headscape.measures.sums import Progress, QueryRows, sums_of_call
 from headscape.models.model import Model, ReadsSound, Spec
 
 LENGTH: Final = 512
@@ -140,7 +140,7 @@ def measure_model(
     fitted = model.for_length(plan.length)
     with SlowBar("measuring", plan.work(model)) as bar:
         layers = _statistics(fitted, windows, bar.advance)
-        rows = Rows(plan.length, model.spec.causal)
+        rows = QueryRows(plan.length, model.spec.causal)
         values = estimates([layer.measures for layer in layers], rows)
         values |= _probes(fitted, windows, plan, bar.advance)
         at_lengths = {
@@ -294,7 +294,7 @@ def measures_at(
     length = windows.shape[1]
     names = [each.name for each in MEASURES.values() if each.drifts]
     sums = {name: np.zeros((len(model.spec.layers), model.spec.heads)) for name in names}
-    rows = Rows(length, model.spec.causal)
+    rows = QueryRows(length, model.spec.causal)
     for window in windows:
 
         def watch(layer: int, call: AttentionCall) -> None:

@@ -337,12 +337,12 @@ def values_of_maps(
     layers   the blocks of each layer
     options  the other arguments of `sums_of_maps`
     """
-    from headscape.measures.sums import Rows, sums_of_maps
+    from headscape.measures.sums import QueryRows, sums_of_maps
 
     by_layer = [
         computed(sums_of_maps(blocks, length=length, causal=causal, **options)) for blocks in layers
     ]
-    found = estimates(by_layer, Rows(length, causal))
+    found = estimates(by_layer, QueryRows(length, causal))
     return {name: parts[:1] for name, parts in found.items()}
 
 

@@ -43,7 +43,7 @@ MapBlock = tuple[slice, Float[np.ndarray, "h r c"], Float[np.ndarray, "h r c"] |
 
 
 @dataclass(frozen=True)
-class Rows:
+class QueryRows:
     """The queries of a sequence: bands, late queries, distances of slashes."""
 
     length: int
@@ -93,7 +93,7 @@ class Rows:
 class ScoreSums:
     """Sums of scores by distance; index T - 1 of the last axis is distance 0."""
 
-    def __init__(self, rows: Rows, batch: int, heads: int) -> None:
+    def __init__(self, rows: QueryRows, batch: int, heads: int) -> None:
         self.rows, self.zero = rows, rows.length - 1
         size = (batch, heads, 2 * rows.length - 1)
         self.count = torch.zeros(BANDS, size[-1], dtype=torch.float64)
@@ -154,7 +154,7 @@ class ScoreSums:
 class WeightSums:
     """Sums of weights over late queries; over all queries for the entropy's growth."""
 
-    def __init__(self, rows: Rows, batch: int, heads: int) -> None:
+    def __init__(self, rows: QueryRows, batch: int, heads: int) -> None:
         self.rows = rows
         self.queries = 0
         maps = (batch, heads)
@@ -192,7 +192,7 @@ class WeightSums:
                 self.reach[without, at] += (distance * counted).sum(dim=-1)
 
     def slash(self) -> Float[Tensor, "b h n"]:
-        """Return the mean weight at the distances of `Rows.slashes`."""
+        """Return the mean weight at the distances of `QueryRows.slashes`."""
         zero, chosen = self.rows.length - 1, self.rows.slashes
         return self.by_distance[..., zero + chosen.start : zero + chosen.stop] / self.queries
 
@@ -235,7 +235,7 @@ class HeadProducts:
 class LayerSums:
     """Everything that the measures of one layer are computed from; a part may be missing."""
 
-    def __init__(self, rows: Rows, batch: int, heads: int) -> None:
+    def __init__(self, rows: QueryRows, batch: int, heads: int) -> None:
         self.rows = rows
         self.scores = ScoreSums(rows, batch, heads)
         self.weights: Any = None
@@ -300,7 +300,7 @@ def sums_of_call(
     progress  called with the number of queries just done
     """
     batch, heads, length, _ = call.q.shape
-    rows = Rows(length, call.visible.causal, sample)
+    rows = QueryRows(length, call.visible.causal, sample)
     sums = LayerSums(rows, batch, heads)
     sums.call, sums.context, sums.weights = call, context, WeightSums(rows, batch, heads)
     edges = cell_edges(length, min(CELLS, length))
@@ -330,7 +330,7 @@ def sums_of_maps(
     causal   whether queries see earlier keys only
     weighed  whether the blocks have weights
     """
-    rows = Rows(length, causal)
+    rows = QueryRows(length, causal)
     sums = LayerSums(rows, 1, heads)
     sums.products = HeadProducts(heads)
     if weighed:

@@ -56,7 +56,7 @@ class Job:
             if figure_of(name).encoding not in known:
                 raise InputError(f"a run is given for {name!r}, which is not being drawn.")
         if self.untrained and self.own_runs:
-            raise InputError("give --untrained or runs of your own, not both.")
+            raise InputError("untrained and runs of your own exclude each other: give one of them.")
         return figures
 
     def check(self) -> None:

@@ -96,7 +96,7 @@ def _check_alive(workers: Sequence[BaseProcess]) -> None:
         if worker.exitcode:
             raise InputError(
                 f"a process that made a figure ended with exit code {worker.exitcode}, which may "
-                f"mean that memory ran out: repeat the command to continue, with --processes 1."
+                f"mean that memory ran out: repeat it to continue, with one process."
             )
 
 

@@ -255,11 +255,6 @@ def check_size(name: str, kind: Any, config: Any, stored: int) -> None:
         )
 
 
-def count_weights(kind: Any, config: Any) -> int:
-    """Return the weights of a class of transformers, tied ones once, without memory for them."""
-    return sum(weight.numel() for weight in _empty(kind, config).parameters())
-
-
 def _empty(kind: Any, config: Any) -> nn.Module:
     """Return a model whose tensors have shapes and no memory."""
     with torch.device("meta"):
