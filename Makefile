@@ -84,7 +84,7 @@ test-web: web/node_modules
 	else echo "npm is not installed: the viewer's TypeScript and kernel are not tested"; fi
 
 # The fuzzers of `make fuzz` that need nothing but the test tools, for at most 40 s a check.
-test-fuzz: $(VENV)/.tested
+test-fuzz: $(VENV)/.tested web/node_modules
 	PYTHONPATH=tests $(BIN)/python -m fuzz.kernels $(SHORT_KERNELS) || failed=kernels; \
 	for name in $(SEEDED); do \
 	PYTHONPATH=tests $(BIN)/python -m fuzz.$$name $(SHORT) || failed="$$failed $$name"; done; \
@@ -114,11 +114,11 @@ results: setup
 sanitize: $(VENV)/.tested
 	benchmarks/sanitize.sh $(BIN)/python
 
-fuzz: $(VENV)/.tested
+fuzz: $(VENV)/.tested web/node_modules
 	$(PIP) $(call listed,['optional-dependencies']['fuzz'])
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run
 	$(MAKE) test-fuzz SHORT= SHORT_KERNELS=
-	if command -v npm; then $(MAKE) web/node_modules && npm --prefix web run fuzz; fi
+	if command -v npm > /dev/null; then npm --prefix web run fuzz; fi
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

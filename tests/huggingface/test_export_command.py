@@ -62,6 +62,7 @@ def exported(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         words = ["export", str(runs / name), "--to", "hf", "--out", str(out / name)]
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, result.output
+        assert "random tokens" not in result.stderr, result.stderr
         assert result.stdout.strip() == str(out / name)
     return out
 

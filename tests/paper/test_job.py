@@ -204,7 +204,7 @@ def test_own_runs_are_used(tmp_path: Path, eight: Made, fox: Path, tiny: Setting
         assert held.provenance["run"] == used.name
     with pytest.raises(InputError, match="was trained with 'cable', not 'alibi'"):
         make(tmp_path / "b", tiny, encodings=("alibi",), own_runs={"alibi": run})
-    with pytest.raises(InputError, match="not both"):
+    with pytest.raises(InputError, match="exclude each other"):
         make(tmp_path / "b", tiny, encodings=("cable",), own_runs={"cable": run}, untrained=True)
 
 

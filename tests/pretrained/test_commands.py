@@ -194,7 +194,7 @@ def cpm_ant(folder: Path) -> list[str]:
         (quantised, "is not a model that transformers loads: .*GPTQ quantized"),
         (damaged, "model.safetensors is truncated or damaged: .*header too large"),
         (flash, "asks for flash_attention_2, which BloomForCausalLM cannot use: set"),
-        (no_tokenizer, "has no tokenizer: give one"),
+        (no_tokenizer, "has no tokenizer: give a tokenizer"),
         (no_tokenizer_to_write, "has no tokenizer, so it cannot read a prompt"),
         (
             too_large,

@@ -168,7 +168,8 @@ def write_picture(model: GPT2Model, part: Path) -> str:
     length = min(PICTURE_TOKENS, model.gpt2.config.train_length)
     try:
         dataset = model.dataset
-    except InputError:
+    except InputError as error:
+        warnings.warn(f"the card's picture shows random tokens: {error}", stacklevel=3)
         dataset = None
     what = "text of the validation split"
     if dataset is not None and len(dataset.validation) > length:
