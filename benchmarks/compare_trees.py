@@ -4,11 +4,12 @@
     python -m benchmarks.compare_trees ../other --only decode --rounds 41
 
     python -m benchmarks.compare_trees ../other --cpu      CPU time of one thread, on a busy machine
+    python -m benchmarks.compare_trees ../other --count    calls of Python and operators of torch
 
 Each process imports its own headscape and does one step when told to. The other tree's step is
 timed right before or after ours, so a busy machine slows both alike; the number of a case is the
-median over rounds of ours / theirs. Only names that both trees have are used. `import` starts a new
-interpreter for every round.
+median over rounds of ours / theirs. Counts are exact, however busy the machine is. Only names that
+both trees have are used. `import` starts a new interpreter for every round.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from pathlib import Path
 Step = Callable[[], object]
 ENCODINGS = ("alibi", "rope", "cable")
 LENGTH, TOKENS = 512, 8
+COUNT = "count "
 IMPORTS = {"import": "import headscape", "import attention": "from headscape import attention"}
 
 
@@ -92,6 +94,31 @@ CASES = [
 ]
 
 
+def counted(step: Step) -> tuple[int, int]:
+    """Return how many calls Python makes in a step, and how many operators torch runs."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    calls = operators = 0
+
+    class Operators(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal operators
+            operators += 1
+            return function(*args, **(kwargs or {}))
+
+    def enter(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    step()
+    with Operators():
+        step()
+    sys.setprofile(enter)
+    step()
+    sys.setprofile(None)
+    return calls, operators
+
+
 def work(threads: int) -> None:
     """Do the steps named on standard input and print the wall and CPU seconds of each."""
     import torch
@@ -99,10 +126,13 @@ def work(threads: int) -> None:
     torch.set_num_threads(threads)
     steps: dict[str, Step] = {}
     for line in sys.stdin:
-        case = line.strip()
+        case, count = line.strip().removeprefix(COUNT), line.startswith(COUNT)
         if case not in steps:
             kind, *rest = case.split()
             steps[case] = MAKES[kind](*rest)
+        if count:
+            print(*counted(steps[case]), flush=True)
+            continue
         wall, cpu = time.perf_counter(), time.process_time()
         steps[case]()
         print(time.perf_counter() - wall, time.process_time() - cpu, flush=True)
@@ -128,11 +158,15 @@ class Worker:
             command = [sys.executable, "-c", IMPORTS[case]]
             subprocess.run(command, env=self.environment, check=True)
             return time.perf_counter() - start
+        return float(self.answer(case)[cpu])
+
+    def answer(self, case: str) -> list[str]:
+        """Return the numbers that the process prints for a case."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{case}\n")
         self.process.stdin.flush()
-        return float(self.process.stdout.readline().split()[cpu])
+        return self.process.stdout.readline().split()
 
     def close(self) -> None:
         """End the process."""
@@ -148,6 +182,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--cpu", action="store_true", help="CPU seconds, with one thread")
+    parser.add_argument("--count", action="store_true", help="calls and operators, no times")
     parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
@@ -159,7 +194,11 @@ def main() -> None:
     trees = (Path(__file__).parents[1], given.other.resolve())
     ours, theirs = (Worker(tree, threads) for tree in trees)
     for case in [*IMPORTS, *CASES]:
-        if given.only not in case:
+        if given.only not in case or (given.count and case in IMPORTS):
+            continue
+        if given.count:
+            (a, b), (c, d) = (worker.answer(COUNT + case) for worker in (ours, theirs))
+            print(f"{case:22} calls {a} (theirs {c})   operators {b} (theirs {d})", flush=True)
             continue
         ratios, own = [], []
         for turn in range(given.rounds + 2):

@@ -25,7 +25,12 @@ from headscape.captures.saved_call import SavedCall
 from headscape.viewer.page import write_page
 from headscape.viewer.tiles import Tiles
 
-PAGES = {"12 x 512": (1, 12, 512), "144 x 512": (12, 12, 512), "12 x 16,384": (1, 12, 16_384)}
+PAGES = {
+    "12 x 512": (1, 12, 512),
+    "144 x 512": (12, 12, 512),
+    "1,024 x 256": (32, 32, 256),
+    "12 x 16,384": (1, 12, 16_384),
+}
 ENCODINGS = ("alibi", "cable", "rope", "fire", "cope", "dapev2+kerple")
 PAN = """async () => {
   const times = [];
@@ -41,6 +46,10 @@ PAN = """async () => {
   return times.sort((a, b) => a - b);
 }"""
 
+FINISHED = """() => [...document.querySelectorAll(".card")].every(
+  (card) => card.dataset.complete === "true")"""
+MEASURED = """() => document.querySelector(".headscape").dataset.pending === "0"
+  && [...document.querySelectorAll(".card .value")].every((each) => each.textContent !== "…")"""
 
 DESCRIBED = {
     **dict.fromkeys(("softcap", "positions", "mixing", "weighting", "transition", "turn")),
@@ -96,6 +105,11 @@ def pages(folder: Path) -> None:
                 page.goto(f"{path.as_uri()}#{quote(json.dumps({'screen': screen}))}")
                 page.wait_for_selector(f"{part}[data-complete=true]", timeout=300_000)
                 seconds[screen] = round(time.perf_counter() - start, 2)
+                if screen == "overview":
+                    page.wait_for_function(FINISHED, timeout=300_000)
+                    seconds["last head of the overview"] = round(time.perf_counter() - start, 2)
+                    page.wait_for_function(MEASURED, timeout=300_000)
+                    seconds["last measure"] = round(time.perf_counter() - start, 2)
             frames = page.evaluate(PAN)
             told = {"MB": round(size / 1e6, 1), "first_picture_s": seconds}
             told["pan_frame_ms"] = {

@@ -28,12 +28,16 @@ ALLOWED: dict[str, set[str]] = {
     "properties": {"call", "encodings", "gpt2", "kernels"},
     "data": set(),
     "training": {"call", "data", "encodings", "gpt2", "kernels"},
-    "models": {"call", "data", "encodings", "gpt2", "training"},
+    "models": {"call", "data", "encodings", "gpt2", "kernels", "training"},
     "captures": {"call", "encodings", "kernels", "models"},
+    "cards": {"call", "encodings", "models"},
     "measures": {"call", "captures", "data", "encodings", "kernels", "models"},
     "plots": {"captures", "measures", "models"},
     "evaluation": {"data", "measures", "models", "plots"},
     "viewer": {"captures", "measures", "models"},
+    "diagnosis": {
+        "call", "captures", "data", "encodings", "evaluation", "kernels", "measures", "models",
+    },
     "huggingface": {
         "call", "data", "encodings", "evaluation", "gpt2", "kernels", "models", "training",
     },

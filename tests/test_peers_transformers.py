@@ -190,6 +190,40 @@ def test_llama_rotary_and_its_scalings(
         assert gap.abs().max() < 4 * length * 2**-24 * other.abs().max()
 
 
+@pytest.mark.parametrize("stretched", [False, True])
+def test_mistral_large_4_rotary_has_learned_factors(stretched: bool) -> None:
+    from transformers import MistralLarge4TextConfig
+    from transformers.models.mistral_large4.modeling_mistral_large4 import (
+        MistralLarge4TextRotaryEmbedding,
+        apply_rotary_pos_emb_interleave,
+    )
+
+    yarn = {"factor": 4.0, "attention_factor": 1.0}
+    recipe = {"rope_type": "default", "rope_theta": 5000.0}
+    if stretched:
+        recipe |= {"rope_type": "yarn", "original_max_position_embeddings": 64, **yarn}
+    config = MistralLarge4TextConfig(
+        qk_rope_head_dim=32, head_dim=32, max_position_embeddings=256, rope_parameters=recipe
+    )
+    peer = MistralLarge4TextRotaryEmbedding(config)
+    peer.alpha.copy_(draw(16, seed=3) / 2)
+    q, k = draw(1, 2, 150, 32, seed=1).float(), draw(1, 2, 150, 32, seed=2).float()
+    at = torch.arange(150)[None]
+    theirs = apply_rotary_pos_emb_interleave(q, k, *peer(q, at))
+    fields = {"scaling": "yarn", "trained_length": 64, **yarn} if stretched else {}
+    ours = build(
+        "rope", heads=2, head_dim=32, width=64, base=5000.0, learned_frequencies=True, **fields
+    )
+    names = {f"model.rotary_emb.{name}": value for name, value in peer.state_dict().items()}
+    ours.load_published(names, prefix="model.")
+    fastest = float(peer.alpha.exp().max())
+    for mine, other, role in zip((q, k), theirs, ("query", "key"), strict=True):
+        # Theirs has the first dims of all pairs in front.
+        turned = ours.rotate(mine, Side(at, role)).detach().unflatten(-1, (16, 2))
+        gap = turned.transpose(-1, -2).flatten(-2) - other
+        assert gap.abs().max() < 4 * 150 * fastest * 2**-24 * other.abs().max()
+
+
 def test_gptj_rotary_turns_part_of_each_head_in_neighbouring_pairs() -> None:
     from transformers import GPTJConfig
     from transformers.models.gptj.modeling_gptj import (

@@ -9,7 +9,7 @@ import torch
 import headscape
 from headscape.call.definition import AttentionCall, scores
 from headscape.captures.capture_file import open_pack
-from headscape.captures.record import _Kept, capture
+from headscape.captures.record import Kept, capture
 from headscape.captures.sequences import choose_tokens
 from headscape.errors import InputError
 from headscape.models.model import Model
@@ -130,7 +130,7 @@ def test_a_typed_text_is_limited_and_can_be_cancelled(monkeypatch: pytest.Monkey
         seen.append(1)
         run.cancel()
 
-    monkeypatch.setattr(_Kept, "add", cancelled)
+    monkeypatch.setattr(Kept, "add", cancelled)
     with pytest.raises(InputError, match="not read to its end"):
         run("Hello")
     assert seen == [1]  # of two layers

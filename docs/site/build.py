@@ -19,11 +19,21 @@ from sphinx.application import Sphinx
 from docs.site import api_page, encoding_pages, notebook_pages, pictures
 
 ROOT = Path(__file__).parents[2]
-GUIDES = [
-    "figures", "viewer", "training", "evaluation", "pretrained", "atlas", "huggingface", "export",
-    "results", "attention", "adding-an-encoding", "scaling", "design", "dependencies",
-]  # fmt: skip
-"""The written pages in reading order; pages that are not listed follow."""
+CONTENTS = {
+    "Tutorials": ["tutorial"],
+    "How to": [
+        "howto/figure", "howto/own-arrays", "howto/compare", "howto/long-context",
+        "howto/notebook", "adding-an-encoding", "training", "scaling", "huggingface", "export",
+    ],
+    "Explanation": ["position", "choosing", "faq", "glossary"],
+    "Reference": [
+        "encodings", "figures", "viewer", "pretrained", "architectures", "card", "diagnose",
+        "atlas", "evaluation", "attention", "dependencies",
+    ],
+    "Measured": ["results", "reliability"],
+}  # fmt: skip
+"""The written pages by kind, in reading order; a page of docs/ that is not listed is Reference."""
+CONTRIBUTORS = ["contributing", "design", "changelog"]
 LINK = re.compile(r"(?P<image>!?)\[(?P<label>[^\]\[]*)\]\((?P<target>[^)\s]+)\)")
 
 
@@ -36,16 +46,27 @@ def stage(folder: Path, *, draft: bool) -> None:
     encodings = encoding_pages.write(folder / "encodings", ROOT / "docs", panels)
     api_page.write(folder / "api.md")
     shown = [] if draft else notebook_pages.write(folder / "notebooks", ROOT / "docs/notebooks")
-    others = sorted(path.stem for path in (ROOT / "docs").glob("*.md") if path.stem not in GUIDES)
+    pages = {
+        kind: [one for one in pages if (folder / f"{one}.md").exists()]
+        for kind, pages in CONTENTS.items()
+    }
+    listed = {page for kind in pages.values() for page in kind} | set(CONTRIBUTORS)
+    pages["Tutorials"] += [f"notebooks/{name}" for name in shown]
+    pages["Reference"] += [
+        *(path.stem for path in sorted((ROOT / "docs").glob("*.md")) if path.stem not in listed),
+        "api",
+    ]
     contents = {
-        "Guides": [*(name for name in GUIDES if (folder / f"{name}.md").exists()), *others],
-        "Notebooks": [f"notebooks/{name}" for name in shown],
+        **pages,
         "Encodings": [f"encodings/{name}" for name in encodings],
-        "Reference": ["api", "contributing", "changelog"],
+        "Contributors": CONTRIBUTORS,
     }
     readme = (ROOT / "README.md").read_text().replace("](docs/", "](")
+    table = folder / "encodings.md"
+    text = table.read_text()
     for file, page in encoding_pages.by_file().items():
-        readme = readme.replace(f"](src/headscape/encodings/{file})", f"](encodings/{page}.md)")
+        text = text.replace(f"](../src/headscape/encodings/{file})", f"](encodings/{page}.md)")
+    table.write_text(text)
     trees = [toctree(caption, pages) for caption, pages in contents.items() if pages]
     (folder / "index.md").write_text("\n".join([readme, *trees]))
     for path in folder.rglob("*.md"):

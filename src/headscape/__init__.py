@@ -10,10 +10,13 @@
     load         open a run, a folder of weights, hf:FOLDER or a model in memory
     train        train a model on a text, into a folder
     capture      what every head does with one text; also model.capture(...)
+    watch        what every head does while other code runs a transformers model
     compare      the difference of two captures or models, as a figure
+    card         what position is in every layer, from a config without weights
     view         every head in the browser, in a notebook or in one HTML file
     atlas        measures of every head of a model, as a page
     evaluate     losses or accuracies at several lengths, as a Table
+    diagnose     why a model breaks past its trained length, and what mends it
     stretch      a RoPE model that reads longer texts
     export       a model as a folder that Hugging Face transformers loads
     attention    attention with a position encoding, in one call
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from headscape.call.positions import Positions
     from headscape.captures.capture_file import Capture
     from headscape.captures.record import capture
+    from headscape.captures.watching import watch
+    from headscape.cards.card import card
+    from headscape.diagnosis.diagnose import diagnose
     from headscape.encodings import Encoding, build, list_encodings, register
     from headscape.errors import InputError
     from headscape.evaluation.evaluate import evaluate
@@ -57,11 +63,14 @@ API = {
     "load": "headscape.models.load",
     "stretch": "headscape.models.load",
     "capture": "headscape.captures.record",
+    "watch": "headscape.captures.watching",
     "compare": "headscape.plots.compare",
     "evaluate": "headscape.evaluation.evaluate",
+    "diagnose": "headscape.diagnosis.diagnose",
     "train": "headscape.training.trainer",
     "export": "headscape.huggingface.export.write_export",
     "paper_figures": "headscape.paper.job",
+    "card": "headscape.cards.card",
     "view": "headscape.viewer.view",
     "atlas": "headscape.viewer.atlas",
     "attention": "headscape.kernels.attend",
@@ -102,7 +111,9 @@ __all__ = [
     "bias",
     "build",
     "capture",
+    "card",
     "compare",
+    "diagnose",
     "evaluate",
     "export",
     "list_encodings",
@@ -112,6 +123,7 @@ __all__ = [
     "stretch",
     "train",
     "view",
+    "watch",
 ]
 
 

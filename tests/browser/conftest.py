@@ -67,8 +67,8 @@ class Opened:
             """() => {
                 const root = document.querySelector(".headscape");
                 if (!root || root.dataset.pending !== "0") return false;
-                const parts = root.dataset.screen === "head"
-                    ? root.querySelectorAll(".panel") : root.querySelectorAll(".card");
+                const part = { head: ".panel", reading: ".reading", overview: ".card" };
+                const parts = root.querySelectorAll(part[root.dataset.screen]);
                 const done = (part) => part.dataset.complete === "true";
                 return parts.length > 0 && [...parts].every(done);
             }""",
@@ -153,12 +153,15 @@ def open_page(chromium: Any, tmp_path: Path) -> Iterator[Open]:
         height: int = 900,
         dark: bool = False,
         url: str | None = None,
+        first_visit: bool = False,
     ) -> Opened:
         context = chromium.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
             accept_downloads=True,
         )
+        if not first_visit:
+            context.add_init_script("try { localStorage['headscape-welcome'] = 'seen' } catch {}")
         page = context.new_page()
         target = url
         if target is None:
@@ -169,7 +172,7 @@ def open_page(chromium: Any, tmp_path: Path) -> Iterator[Open]:
         one.length = packs[0].length
         opened.append((context, one))
         page.goto(target + ("#" + quote(json.dumps(state)) if state else ""))
-        page.wait_for_selector(".headscape canvas")
+        page.wait_for_selector(".headscape[data-screen]")
         return one
 
     yield make

@@ -1,8 +1,10 @@
 """The atlas in Chromium: sorted, filtered, opened, in light and dark."""
 
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headscape as hs
@@ -41,21 +43,45 @@ def choose(page: Any, label: str, option: str) -> None:
 
 
 def test_every_head_is_a_card_with_a_curve_and_a_picture(page: Any) -> None:
-    assert names(page, "#all") == ["L1 H1", "L1 H2"]
+    assert names(page, "#all") == ["layer 1, head 1", "layer 1, head 2"]
     assert page.locator("#all canvas").count() == 2
     assert page.locator("#all .spark path.curve").count() == 2
-    assert sorted(names(page, "#most")) == ["L1 H1", "L1 H2"]
-    assert sorted(names(page, "#least")) == ["L1 H1", "L1 H2"]
+    # At most a quarter of the heads is at either end of the ranking, and one at least.
+    ends = [*names(page, "#most"), *names(page, "#least")]
+    assert sorted(ends) == ["layer 1, head 1", "layer 1, head 2"]
+
+
+def test_curves_have_axes_and_colours_a_legend(page: Any) -> None:
+    curve = page.locator("#all .spark").first
+    numbers = [float(text.replace("−", "-")) for text in curve.locator("text").all_text_contents()]
+    high, low, first, last = numbers
+    assert high > low
+    assert (first, last) == (0, 28)  # 7/8 of 32 tokens
+    legend = page.locator(".legend")
+    assert "Mean attention weight" in legend.text_content()
+    assert legend.locator(".limits span").all_text_contents() == ["0.0001", "0.01", "1"]
+    # The head looks at the token before, which is light; the far keys are dark.
+    pixels = page.locator("#all canvas").first.evaluate(
+        "c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]"
+    )
+    side = int((len(pixels) / 4) ** 0.5)
+    light = np.array(pixels).reshape(side, side, 4)[..., :3].sum(-1)
+    assert light[20, 19] > light[20, 2] + 200
+
+
+def test_no_name_is_short_for_layer_and_head(page: Any) -> None:
+    page.locator("#all .card").first.click()
+    assert not re.search(r"\bL\d+ ?H\d+", page.locator("body").inner_text())
 
 
 def test_heads_are_sorted_by_any_measure_and_filtered_by_kind(page: Any) -> None:
     choose(page, "Order", "falling")
     choose(page, "Measure", "entropy")
-    assert names(page, "#all") == ["L1 H2", "L1 H1"]
+    assert names(page, "#all") == ["layer 1, head 2", "layer 1, head 1"]
     choose(page, "Order", "rising")
-    assert names(page, "#all") == ["L1 H1", "L1 H2"]
+    assert names(page, "#all") == ["layer 1, head 1", "layer 1, head 2"]
     choose(page, "Kind", "previous token")
-    assert names(page, "#all") == ["L1 H1"]
+    assert names(page, "#all") == ["layer 1, head 1"]
     assert page.locator("#count").text_content() == "1 head"
 
 
@@ -66,7 +92,7 @@ def test_a_card_opens_all_measures_and_its_address_opens_it_again(page: Any) -> 
     assert "previous token" in dialog.text_content()
     row = dialog.locator("tr", has_text="slash distance")
     assert row.locator("td").first.text_content() == "1"
-    assert page.url.endswith("#1.1")
+    assert page.url.endswith("#layer-1-head-1")
     page.reload()
     assert dialog.is_visible()
     page.keyboard.press("Escape")

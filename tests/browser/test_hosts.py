@@ -150,6 +150,28 @@ def test_a_typed_text_is_run(open_page: Open) -> None:
         assert max(query for query, _ in opened.shown()) == 39
 
 
+def test_a_new_text_starts_afresh(open_page: Open) -> None:
+    """No pair of the old text, no second capture of the same name, no slider over one step."""
+
+    def run(text: str) -> Pack:
+        return capture("cable", title="nano, step 500", length=42, step=500)
+
+    answers = Answers.of([capture("cable", title="nano, step 500", step=500)], [run])
+    state = {"screen": "head", "locked": {"query": 66, "key": 60}}
+    with served(open_page, answers, state) as opened:
+        opened.settle()
+        opened.page.mouse.move(*opened.cell(80, 70))
+        opened.page.get_by_label("Text for the model to read").fill("hello")
+        opened.page.get_by_role("button", name="Run the model").click()
+        opened.page.wait_for_selector("text=The views show your text.")
+        opened.settle()
+        assert "locked" not in opened.state()
+        assert "Query" not in opened.where()
+        names = opened.page.locator("label.field", has_text="Capture").locator("option")
+        assert len(set(names.all_inner_texts())) == 2
+        assert opened.page.get_by_label("Training step").first.is_hidden()
+
+
 def test_a_long_head_is_a_preview_first(
     tmp_path: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

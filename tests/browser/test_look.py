@@ -16,6 +16,16 @@ SCREENS: dict[str, dict[str, Any]] = {
     "overview": {},
     "head": {"screen": "head", "locked": {"query": 50, "key": 30}, "search": "cat"},
     "four": {"screen": "head", "four": True},
+    "reading": {
+        "screen": "reading",
+        "reading": {
+            "token": 50,
+            "side": "to",
+            "marks": "shading",
+            "beside": True,
+            "heads": [{"layer": 1, "head": 2}],
+        },
+    },
     "compare": {"screen": "head", "compare": "difference", "other": "p1"},
 }
 

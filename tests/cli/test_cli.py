@@ -181,8 +181,8 @@ def test_every_shipped_schedule_is_described(call, name: str) -> None:
         (["capture", "nowhere"], "there is no file or folder nowhere"),
         (["draw", "a", "b", "--as", "grid"], "--as grid draws 1 capture, got 2"),
         (
-            ["draw", "a", "--as", "curves", "--colormap", "viridis"],
-            "--as curves does not use --colormap",
+            ["draw", "a", "--as", "curves", "--cmap", "viridis"],
+            "--as curves does not use --cmap",
         ),
         (["evaluate", "nowhere"], "there is no file or folder nowhere"),
         (["compare", "nowhere"], "nowhere"),
@@ -272,6 +272,19 @@ def test_four_heads_fit_a_column(call, small_run: Path, tmp_path: Path) -> None:
     assert result.stdout.split() == [str(pdf)]
     box = re.search(rb"/MediaBox \[ 0 0 ([0-9.]+)", pdf.read_bytes())
     assert float(box[1]) == pytest.approx(3.3 * 72, abs=0.5)
+
+
+def test_a_title_limits_and_tokens_are_drawn(call, small_run: Path, tmp_path: Path) -> None:
+    out, svg = tmp_path / "a.safetensors", tmp_path / "figure.svg"
+    call("capture", small_run, "--prompt", "line 3", "--out", out)
+    words = ["draw", out, "--heads", "1", "--out", svg, "--limits", -1, -0.1, "--tokens"]
+    result = call(*words, "--title", "Mine", "--cmap", "magma")
+    assert result.exit_code == 0, result.output
+    text = svg.read_text()
+    for shown in (">Mine<", ">Positional bias<", ">−1.0<", ">␣<"):
+        assert shown in text
+    assert call(*words, "--title", "none").exit_code == 0
+    assert "positional bias" not in svg.read_text()
 
 
 def test_measures_are_numbers(call, small_run: Path, tmp_path: Path) -> None:
@@ -490,3 +503,29 @@ def test_a_compiled_model_trains(call, small_run: Path, tmp_path: Path) -> None:
     result = call("train", "--compile", "--corpus", corpus, *words, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "run" / "checkpoints" / "step-000002").is_dir()
+
+
+def test_the_command_alone_shows_what_people_do(call) -> None:
+    shown = call()
+    assert shown.exit_code == 0
+    examples = re.findall(r"^  headscape ([a-z]+)(.*)$", shown.output, re.MULTILINE)
+    assert len(examples) >= 5
+    for name, rest in examples:
+        options = call(name, "--help").output
+        for option in re.findall(r"--[a-z-]+", rest):
+            assert option in options, f"{name} {option}"
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"), [("headscape tra", "train"), ("headscape train --enc", "--encoding")]
+)
+def test_a_shell_completes_commands_and_options(words: str, completed: str) -> None:
+    asked = {
+        "_HEADSCAPE_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    done = subprocess.run(
+        [HEADSCAPE], env=os.environ | asked, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == [completed], done.stderr

@@ -22,7 +22,10 @@ def test_runs_are_evaluated_and_compared(call, small_run: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--lengths", "100000"], "a length of 100000 needs 100001 tokens and the text"),
+        (
+            ["--lengths", "100000"],
+            "a length of 100000 needs 100001 tokens and the held-out text",
+        ),
         (["--lengths", "64", "0"], "a length must be at least 1, got 0"),
         (["--lengths", "64", "--protocol", "first-3"], "unknown protocol 'first-3': there are"),
         (["--lengths", "64", "--extend", "yarn"], "'yarn' stretches RoPE, and"),

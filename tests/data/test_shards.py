@@ -12,7 +12,7 @@ import pytest
 
 from headscape.data.corpus.corpus import open_corpus
 from headscape.data.tokenize.tokenizer import open_tokenizer
-from headscape.data.tokens import shards, writing
+from headscape.data.tokens import shards
 from headscape.data.tokens.pieces import jobs
 from headscape.data.tokens.shards import Shard, open_shards
 from headscape.errors import InputError
@@ -55,7 +55,7 @@ def test_tokens_are_the_documents_with_end_of_texts(corpus, tokenizer, tmp_path)
 
 def test_processes_write_the_same_bytes(corpus, tmp_path, monkeypatch):
     tokenizer = open_tokenizer("bpe:280", corpus)
-    monkeypatch.setattr(writing, "jobs", lambda documents: jobs(documents, 1000))
+    monkeypatch.setattr(shards, "jobs", lambda documents: jobs(documents, 1000))
     one = open_shards(corpus, tokenizer, tmp_path / "one", workers=1)
     two = open_shards(corpus, tokenizer, tmp_path / "two", workers=2)
     assert one.train.header == two.train.header
@@ -69,8 +69,8 @@ def test_without_semaphores_one_process_writes_the_same_bytes(corpus, tmp_path, 
 
     tokenizer = open_tokenizer("bytes", corpus)
     plain = open_shards(corpus, tokenizer, tmp_path / "plain")
-    monkeypatch.setattr(writing, "MIN_JOBS", 1)
-    monkeypatch.setattr(writing, "ProcessPoolExecutor", refused)
+    monkeypatch.setattr(shards, "MIN_JOBS", 1)
+    monkeypatch.setattr(shards, "ProcessPoolExecutor", refused)
     with pytest.warns(UserWarning, match="in one process, .* /dev/shm, .*: Read-only file system"):
         alone = open_shards(corpus, tokenizer, tmp_path / "alone", workers=2)
     assert alone.train.tokens.tolist() == plain.train.tokens.tolist()
@@ -80,7 +80,7 @@ def test_reused_until_text_or_tokenizer_changes(corpus, tokenizer, tmp_path, mon
     cache = tmp_path / "cache"
     first = open_shards(corpus, tokenizer, cache)
     with monkeypatch.context() as patch:
-        patch.setattr(shards, "write_sides", lambda *_: pytest.fail("written again"))
+        patch.setattr(shards, "write_shards", lambda *_: pytest.fail("written again"))
         again = open_shards(open_corpus(str(tmp_path / "text"), cache), tokenizer, cache)
         assert again.train.folder == first.train.folder
     other = open_shards(corpus, open_tokenizer("bpe:270", corpus), cache)
@@ -145,7 +145,7 @@ def test_a_stop_while_writing_leaves_no_shard(corpus, tokenizer, tmp_path, monke
     def stop(job, tokenizer):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(writing, "encode_job", stop)
+    monkeypatch.setattr(shards, "encode_job", stop)
     with pytest.raises(KeyboardInterrupt):
         open_shards(corpus, tokenizer, tmp_path / "new")
     assert not [path for path in (tmp_path / "new").rglob("*") if path.is_file()]
@@ -167,7 +167,7 @@ ENCODE_FOR_EVER = """
 import itertools
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.data.tokens.pieces import Job
-from headscape.data.tokens.writing import encode_all
+from headscape.data.tokens.shards import encode_all
 
 if __name__ == "__main__":
     job = Job(split="train", texts=("text" * 1000,), ends=(True,))
@@ -218,5 +218,5 @@ def test_missing_shard(tmp_path):
 
 
 def test_wide_vocabularies_are_wide_on_disk():
-    assert writing.token_dtype(65536) == np.dtype("<u2")
-    assert writing.token_dtype(65537) == np.dtype("<u4")
+    assert shards.token_dtype(65536) == np.dtype("<u2")
+    assert shards.token_dtype(65537) == np.dtype("<u4")

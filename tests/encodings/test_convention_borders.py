@@ -92,6 +92,25 @@ def test_proportional_frequencies_are_those_of_the_whole_head(
     assert turning == 0 or not torch.equal(turned, x)
 
 
+@pytest.mark.parametrize(("head_dim", "length"), [(16, 512), (64, 512), (64, 4096), (128, 4096)])
+def test_rope_id_turns_the_fast_half_of_the_pairs_by_whole_turns(
+    head_dim: int, length: int
+) -> None:
+    largest = (length / (2 * np.pi)) ** (2 * head_dim / (head_dim - 4))
+    fields = {"pairing": "halves", "scaling": "proportional", "rotary_fraction": 0.5}
+    turns = [
+        length * made("rope", head_dim, base=base, **fields).frequencies(0).numpy() / (2 * np.pi)
+        for base in (0.99 * largest, 1.01 * largest)
+    ]
+    for each in turns:
+        assert np.array_equal(each > 0, np.arange(head_dim // 2) < head_dim // 4)
+    assert turns[0][: head_dim // 4].min() > 1 > turns[1][: head_dim // 4].min() > 0.9
+    x, at = draw(1, 2, 9, head_dim, seed=1), torch.arange(9)[None]
+    moved = made("rope", head_dim, **fields).rotate(x, Side(at, "key")) - x
+    moves = moved.abs().amax(dim=(0, 1, 2)).view(4, -1) > 0
+    assert moves.tolist() == [[quarter % 2 == 0] * (head_dim // 4) for quarter in range(4)]
+
+
 @pytest.mark.parametrize(
     ("near", "far"), [(8, 20), (16, 17), (256, 512), (32, 128), (2, 9), (5, 30), (7, 30)]
 )

@@ -14,12 +14,10 @@ from torch import Tensor
 
 from headscape.call import definition
 from headscape.call.bias import Slope
-from headscape.call.decay import Decay
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
-from headscape.call.reflections import Reflections
 from headscape.call.rotation import powers
-from headscape.call.transition import Transition
+from headscape.call.transition import Decay, Reflections, Transition
 from headscape.encodings import Encoding, LayerContext, LayerInput, Side, Stream
 from headscape.kernels import attend
 from headscape.kernels.assemble import prepare

@@ -22,6 +22,7 @@ UNPUBLISHED = ("carope", "wall")
 """Encodings without public code, or whose public code has no learned tensors."""
 LARGEST: dict[str, tuple[Any, ...]] = {
     "sinusoidal": ("sinusoidal", {"learned_scale": True}),
+    "rope": ("rope", {"learned_frequencies": True}),
     "k-cable": ("k-cable", {"weights": "inside"}),
     "cable-nw": ("cable", {}),
     "bam": ("bam", {"train_loc": True}),
@@ -73,6 +74,7 @@ def test_every_learned_tensor_has_a_published_name(name: str) -> None:
         ("learned", {}, {"wpe.weight": (16, 12)}),
         ("learned", {"offset": 2}, {"embed_positions.weight": (18, 12)}),
         ("sinusoidal", {"learned_scale": True}, {"scale": (1,)}),
+        ("rope", {"learned_frequencies": True}, {"rotary_emb.alpha": (2,)}),
         ("t5", {}, {"relative_attention_bias.weight": (32, 3)}),
         ("t5", {}, {"weight": (32, 3)}),
         ("t5-clipped", {}, {"relative_attention_bias.weight": (513, 3)}),

@@ -213,7 +213,7 @@ def test_a_temperature_on_the_content_is_part_of_the_positional_scores() -> None
         ("selective-rope", {"rates": "rfa"}, "between 0 and 1 for rates='rfa'"),
         ("selective-rope", {"rates": "rfa", "base": 0.5, "head_dim": 2}, "at least two pairs"),
         ("selective-rope", {"skip_conv": True, "activation": "silu"}, "has no effect with skip_co"),
-        ("grape-m", {"scale": 0.0}, "scale must be positive and finite, got 0.0"),
+        ("grape-m", {"scale": 0.0}, "scale must be above 0, got 0.0"),
         ("grape", {"gate": "query", "unit_key": False}, "no effect with gate='query'"),
         ("path", {"convolution": False, "convolution_bias": True}, "without the convolution"),
         ("repo", {"position_map": "linear", "hidden": 4}, "hidden=4 has no effect"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import headscape as hs
 from evaluation.models import Stretched, Subject, dataset, stream, tiny
 from headscape.data.dataset import open_dataset
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
@@ -186,7 +187,7 @@ def test_the_text_is_the_held_out_side_of_the_models_own_corpus(book):
 
 
 def test_a_model_without_a_corpus_or_tokenizer_says_so(book):
-    with pytest.raises(InputError, match="ALiBi has no text of its own: name a corpus"):
+    with pytest.raises(InputError, match="ALiBi has no text of its own: give a text or a corpus"):
         evaluate(Subject(tiny()), lengths=8)
     with pytest.raises(InputError, match="ALiBi has no tokenizer, so it cannot read"):
         evaluate(Subject(tiny()), lengths=8, corpus=str(book))
@@ -198,3 +199,23 @@ def test_out_keeps_the_table_and_a_journal_that_the_same_call_resumes(tmp_path):
     assert len(list((tmp_path / "journal").iterdir())) == 2
     again = evaluate(Untouched(tiny(), data=TEXT), lengths=(8, 16), out=tmp_path)
     assert again == table
+
+
+def test_a_text_of_ones_own_is_scored_whole(tmp_path) -> None:
+    model = hs.load(
+        hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257), tokenizer="bytes"
+    )
+    text = "".join(f"{number} cats sat.\n" for number in range(60))
+    [row] = hs.evaluate(model, text=text, lengths=64).rows
+    assert row.corpus == "text"
+    assert row.tokens == (len(text) - 1) // 64 * 64
+    file = tmp_path / "cats.txt"
+    file.write_text(text)
+    [held_out] = hs.evaluate(model, corpus=file, lengths=16).rows
+    assert held_out.tokens < row.tokens / 5
+    with pytest.raises(hs.InputError, match=r"cats.txt \(1 kB given, 5% held out\), cut to"):
+        hs.evaluate(model, corpus=file, lengths=512)
+    with pytest.raises(hs.InputError, match="a text or corpus"):
+        hs.evaluate(model, corpus=file, text=text)
+    with pytest.raises(hs.InputError, match="text applies to text, and this is a task"):
+        hs.evaluate(model, task="needle", text=text)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from headscape.errors import InputError
 from headscape.evaluation.row import Row
@@ -306,3 +307,15 @@ def test_values_close_together_still_have_labels():
     low, high = axes.get_ylim()
     shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
     assert len(shown) >= 3
+
+
+def test_lines_of_several_tables_share_axes_of_ones_own():
+    axes = Figure().subplots()
+    Table.of([at("ALiBi", 8, 2.0), at("ALiBi", 16, 2.1)]).plot(ax=axes)
+    Table.of([at("RoPE", 8, 2.0), at("RoPE", 32, 3.0)]).plot(ax=axes, bands=True)
+    lines = [line for line in axes.lines if line.get_gid() == "line"]
+    assert [line.get_label() for line in lines] == ["ALiBi", "RoPE"]
+    assert len({line.get_color() for line in lines}) == 2
+    assert [tick for tick in axes.get_xticks() if tick <= 32] == [8, 16, 32]
+    assert len(axes.collections) == 1
+    assert [text.get_text() for text in axes.get_legend().texts] == ["ALiBi", "RoPE"]

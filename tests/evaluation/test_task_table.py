@@ -43,7 +43,8 @@ def test_seeds_become_mean_and_spread_in_table_and_plot():
     assert "share of right symbols" in table.note("symbols")
     assert "commonest answer alone gets 0.50" in table.note("exact")
     assert "over 1-3 seeds" in table.note("exact")
-    (axes,) = table.plot().draw().axes
+    assert not table.plot().draw().axes[0].collections
+    (axes,) = table.plot(bands=True).draw().axes
     line = next(line for line in axes.lines if line.get_label() == "ALiBi")
     assert np.allclose(line.get_ydata(), [0.004, 0.4])
     edges = axes.collections[0].get_paths()[0].vertices

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.second_results import settings
 
-from docs.site import encoding_pages
+from docs.site import choosing, encoding_pages
 from headscape.evaluation.protocols import parse
 from headscape.training import preset
 
@@ -53,15 +53,9 @@ def test_the_readmes_growth_is_that_of_the_results() -> None:
 def test_the_readmes_speed_is_that_of_the_attention_page() -> None:
     attention = (ROOT / "docs/attention.md").read_text()
     readme = page("README.md")
-    last = {}
-    for heading, column in (("The native path on two idle", 3), ("The same machine with our", 2)):
-        table = rows(attention, heading)
-        cells = {name: cells[column].split()[0] for name, cells in table.items()}
-        last[heading] = cells.pop("dapev2+kerple")
-        least, most = min(cells.values()), max(cells.values())
-        assert f"{least} to {most}" in readme, heading
-    wide, narrow = last.values()
-    assert f"takes {wide}, and {narrow} with AVX2" in readme
+    table = rows(attention, "The native path on two idle")
+    ratios = [cells[3].split()[0] for name, cells in table.items() if name != "dapev2+kerple"]
+    assert f"took {min(ratios)} to {max(ratios)} of `scaled_dot" in readme
 
 
 def test_a_long_captures_memory_is_that_of_its_data() -> None:
@@ -140,8 +134,26 @@ def test_the_changelog_counts_the_protocols_of_the_evaluation_page() -> None:
     )
 
 
-def test_the_readme_names_no_published_model_in_a_command() -> None:
-    """A command with the name of a model looks as if it fetched it; nothing here does."""
-    readme = (ROOT / "README.md").read_text()
-    commands = re.findall(r"^headscape .*?hf:(\S+)", readme, re.MULTILINE)
-    assert set(commands) == {"FOLDER"}
+def test_the_readmes_diagnosis_is_that_of_its_page() -> None:
+    table = rows((ROOT / "docs/diagnose.md").read_text(), "window; *more* is the difference")
+    more = {name.partition(" (")[0].partition(",")[0]: cells[1] for name, cells in table.items()}
+    readme = page("README.md")
+    grown, low, high = re.findall(r"[\d.]+", more["far"])
+    assert f"the loss rises by {grown} nats [{low}, {high}]" in readme
+    clipped, yarn, linear = (
+        re.findall(r"[\d.]+", more[name])[0]
+        for name in ("clipped positions", "YaRN", "linear interpolation")
+    )
+    assert f"4,096 leave {clipped} of it, YaRN {yarn}, linear interpolation {linear}." in readme
+
+
+def test_the_table_for_choosing_is_that_of_results_and_costs() -> None:
+    written = choosing.PAGE.read_text().split(choosing.START)[1].split(choosing.END)[0].strip()
+    assert written == choosing.table(), "run python -m docs.site.choosing"
+    assert f"RoPE grows by {encoding_pages.growth(results_page())['RoPE'][4]}." in page(
+        "docs/choosing.md"
+    )
+
+
+def results_page() -> str:
+    return (ROOT / "docs/results.md").read_text()

@@ -47,6 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
             "short_factor": (1.0, 1.1, 1.2, 1.3), "long_factor": (1.0, 2.0, 3.0, 4.0),
         },
     },
+    "rope learned": {"encoding": "rope", "encoding_fields": {"learned_frequencies": True}},
     "rope width": {"encoding": "rope", "scale": "width"},
     "learned unscaled": {"encoding": "learned", "scale": "one"},
     "learned sink": {"encoding": "learned", "encoding_fields": {"sink": True}},

@@ -10,7 +10,7 @@ from headscape.data.tokenize.bpe import GPT2Tokenizer, TrainedBPE, train
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.data.tokenize.tokenizer import Tokenizer
-from headscape.huggingface.export.export_files import write_tokenizer
+from headscape.huggingface.export.write_export import write_tokenizer
 
 TEXTS = [
     "The cat sat on the mat.",

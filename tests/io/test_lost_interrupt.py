@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import signal, sys, time
-from headscape.io.lost_interrupt import repeat_lost_interrupts
+from headscape.io.child_process import repeat_lost_interrupts
 
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 if {number}:

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from headscape.call.check import check
 from headscape.call.positions import Positions, Visible
 from headscape.errors import InputError
+from headscape.kernels.assemble import check
 
 GROUP = torch.zeros(1, 5, dtype=torch.long)
 

@@ -48,7 +48,7 @@ def test_a_compiled_model_takes_the_same_step(name: str) -> None:
 def test_the_fake_operators_have_the_layout_of_the_real_ones(kind: str) -> None:
     call = random_call(1, [kind])
     leaves = {name: x.float().requires_grad_() for name, x in call.leaves.items()}
-    given = (*adapter.arguments(call.inputs(leaves)), True)
+    given = (*adapter.operands(call.inputs(leaves)), True)
     checks = ("test_schema", "test_faketensor", "test_autograd_registration")
     torch.library.opcheck(attention, given, test_utils=checks)
     with torch.no_grad():

@@ -15,7 +15,6 @@ from torch.utils.checkpoint import checkpoint
 
 from headscape.call import definition
 from headscape.call.bias import Pairwise, Toeplitz
-from headscape.call.check import check as checked
 from headscape.call.definition import AttentionCall
 from headscape.call.mixing import CountedTable, PairPerceptron, Product
 from headscape.call.positions import Positions, Visible
@@ -23,6 +22,7 @@ from headscape.call.weighting import Sticks
 from headscape.encodings import Encoding, LayerContext, LayerInput, build
 from headscape.errors import InputError
 from headscape.kernels import torch_blocks
+from headscape.kernels.assemble import check as checked
 from headscape.kernels.attend import run
 from headscape.kernels.native import adapter, ops
 from headscape.kernels.native.ops import Settings

@@ -8,14 +8,13 @@ from torch import Tensor
 import oracle
 from headscape.call import definition
 from headscape.call.bias import RelativeCurves, Toeplitz, dense
-from headscape.call.check import check
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
-from headscape.call.reflections import Reflections
+from headscape.call.transition import Reflections
 from headscape.encodings import LayerInput, Side, build
 from headscape.errors import InputError
 from headscape.kernels import attend, flex
-from headscape.kernels.assemble import assemble, prepare
+from headscape.kernels.assemble import assemble, check, prepare
 from headscape.properties.probe import draw
 
 HEADS, LENGTH = 4, 9

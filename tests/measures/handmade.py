@@ -4,7 +4,7 @@ import torch
 
 import headscape as hs
 from headscape.gpt2 import GPT2
-from headscape.gpt2.block import Block
+from headscape.gpt2.model import Block
 from headscape.models.loaded import LoadedModel
 
 VOCABULARY = 24

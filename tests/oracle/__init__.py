@@ -62,9 +62,11 @@ from oracle.relative import (
 )
 from oracle.rotary import (
     dynamic_ntk_frequencies,
+    learned_frequencies,
     linear_frequencies,
     llama3_frequencies,
     ntk_frequencies,
+    proportional_frequencies,
     rope_frequencies,
     rotate,
     xpos_rotate,
@@ -113,6 +115,7 @@ __all__ = [
     "kerple_power_bias",
     "kerple_power_weight",
     "learned_embedding",
+    "learned_frequencies",
     "linear_frequencies",
     "llama3_frequencies",
     "masked_softmax",
@@ -121,6 +124,7 @@ __all__ = [
     "path_scores",
     "per_pair",
     "pope_scores",
+    "proportional_frequencies",
     "repeated",
     "repo_angles",
     "rope_frequencies",

@@ -11,6 +11,8 @@ yarn         theta for fast bands, theta/f for slow ones, a ramp over m between 
              times 0.1 ln f + 1                                      Peng et al., arXiv 2309.00071
 llama3       theta for waves shorter than L0/high, theta/f for those longer than L0/low, in between
              a blend linear in L0/wavelength
+proportional theta / f for the first pairs of the whole head, 0 for the others
+learned      theta exp(a), a learned per pair                        Mistral Large 4
 xPos         RoPE with q times zeta_m^((i-centre)/base), k times zeta_m^-((j-centre)/base),
              zeta_m = (2m + 0.4 e) / (1.4 e)                         Sun et al., arXiv 2212.10554
 """
@@ -54,6 +56,17 @@ def yarn_frequencies(
         divided = min(max((m - low) / max(high - low, 0.001), 0.0), 1.0)
         theta[m] *= (1 - divided) + divided / f
     return theta
+
+
+def proportional_frequencies(R: int, f: float, turned: int, base: float = 1e4) -> np.ndarray:
+    """The first `turned` pairs turn, the others do not."""
+    theta = linear_frequencies(R, f, base)
+    return np.array([theta[m] if m < turned else 0.0 for m in range(R // 2)])
+
+
+def learned_frequencies(theta: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """Any frequencies, each times a learned factor."""
+    return np.array([t * math.exp(x) for t, x in zip(theta, a, strict=True)])
 
 
 def yarn_factor(f: float) -> float:

@@ -4,8 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from headscape.paper.figure_files import Drawing
-from headscape.paper.figure_job import Job
+from headscape.paper.figure_job import Drawing, Job
 from headscape.paper.job import run
 
 if __name__ == "__main__":

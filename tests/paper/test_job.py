@@ -5,7 +5,7 @@ import os
 import re
 import time
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -16,11 +16,10 @@ import headscape as hs
 from headscape.captures import capture_file
 from headscape.encodings import build
 from headscape.errors import InputError
-from headscape.paper import figure_models, job
-from headscape.paper.figure_files import Drawing
-from headscape.paper.figure_job import Job
+from headscape.paper import job
+from headscape.paper.figure_job import Drawing, Job, is_finished
 from headscape.paper.figure_pool import by_work
-from headscape.paper.job_line import JobLine
+from headscape.paper.job import JobLine
 from headscape.paper.paper_figures import FIGURES, figure_of
 from headscape.training import Run
 from paper.conftest import Settings
@@ -227,11 +226,11 @@ def test_a_finished_run_is_one_of_the_same_settings(
     tmp_path: Path, eight: Made, tiny: Settings
 ) -> None:
     run = run_folder(eight.folder, "alibi")
-    config = figure_models.settings(figure_of("alibi"), "nano", 0, tiny)
-    assert figure_models.is_finished(run, config)
-    other = figure_models.settings(figure_of("alibi"), "nano", 1, tiny)
-    assert not figure_models.is_finished(run, other)
-    assert not figure_models.is_finished(tmp_path / "nowhere", config)
+    same = Job(drawing=Drawing(out=tmp_path), settings=tiny)
+    config = same.config_of(figure_of("alibi"))
+    assert is_finished(run, config)
+    assert not is_finished(run, replace(same, seed=1).config_of(figure_of("alibi")))
+    assert not is_finished(tmp_path / "nowhere", config)
 
 
 def test_a_mistake_in_a_process_is_one_sentence(tmp_path: Path, tiny: Settings) -> None:

@@ -127,3 +127,13 @@ def test_damaged_entries_are_refused(tmp_path, text):
     (tmp_path / "entries.json").write_text(text)
     with pytest.raises(InputError, match=r"entries\.json is damaged .*delete it"):
         read_entries(tmp_path)
+
+
+def test_the_page_begins_with_what_it_is_and_the_way_into_the_viewer(tmp_path, entry):
+    linked = replace(entry, viewer="viewer.html#%7B%7D")
+    text = write_gallery(tmp_path, [linked], "T", {}, about="Maps & curves.").read_text()
+    start = text.partition("<nav")[0]
+    assert "<p>Maps &amp; curves.</p>" in start
+    assert '<a class="viewer" href="viewer.html">Open all heads in the viewer</a>' in start
+    bare = write_gallery(tmp_path, [entry], "T", {}).read_text().partition("<nav")[0]
+    assert "viewer.html" not in bare

@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
 from headscape.captures import capture_file
 from headscape.captures.pooling import CellReducer, cell_edges
@@ -15,6 +17,7 @@ from headscape.plots.colour import GREY
 from headscape.plots.figure_layout import shape
 from headscape.plots.grid import Grid
 from headscape.plots.overview import Overview
+from headscape.plots.panel import cell_means, pixel_step
 from headscape.plots.style import context, save
 from plots.synthetic import alibi, cable, capture, scores
 
@@ -39,6 +42,8 @@ def figure_12(tmp_path_factory):
 @pytest.mark.parametrize("head", range(1, 13))
 def test_colour_bars_of_figure_12_read_as_printed(figure_12, head):
     drawn = figure_12[f"colorbar-{head}"][::-1]
+    if head % 3 == 0:
+        assert drawn.pop(0) == "Positional bias"
     assert [float(text.replace("\N{MINUS SIGN}", "-")) for text in drawn] == PRINTED[str(head)]
     assert all(text.startswith("\N{MINUS SIGN}") for text in drawn[1:])
     assert not any("-" in text for text in drawn)
@@ -48,7 +53,8 @@ def test_panels_of_figure_12(figure_12):
     for head in range(1, 13):
         texts = figure_12[f"panel-{head}"]
         ticks = [text for text in texts if text.isdigit()]
-        assert ticks == ["0", "100", "200", "300", "400", "500"] * 2
+        sides = (head % 3 == 1) + (head > 9)
+        assert ticks == ["0", "100", "200", "300", "400", "500"] * sides
         assert f"Head {head}" in texts
 
 
@@ -109,7 +115,7 @@ def test_bars_show_the_range_that_occurs():
 
 def test_shared_scale_and_colour_map():
     made = capture(alibi(12, 32))
-    figure = Grid.of(made, "bias", 0, shared_scale=True, colormap="cividis").draw()
+    figure = Grid.of(made, "bias", 0, shared_scale=True, cmap="cividis").draw()
     limits = {axes.images[0].get_clim() for axes in _panels(figure)}
     assert limits == {(np.nanmin(made.map("bias", 0)), 0.0)}
     assert {axes.images[0].cmap.name for axes in _panels(figure)} == {"cividis"}
@@ -159,6 +165,10 @@ def test_weights_are_coloured_by_their_logarithm_and_blank_ahead():
         np.testing.assert_array_equal(image.get_array().filled(0), values)
         assert [float(image.norm(x)) for x in (0, 1e-4, 1e-2, 1)] == pytest.approx([0, 0, 0.5, 1])
         assert bar.get_yscale() == "log"
+        figure.canvas.draw()
+        ticks = bar.get_yticklabels()
+        labels = [text.get_text() for text in ticks if 9e-5 < text.get_position()[1] < 2]
+        assert labels == ["0.0001", "0.001", "0.01", "0.1", "1"]
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -271,3 +281,112 @@ def test_a_long_capture_is_drawn_from_cell_means(monkeypatch):
     assert grid.edges[-1] == 40
     np.testing.assert_allclose(grid.maps[0, 9, 3], whole[18:20, 6:8].mean(), rtol=1e-6)
     assert np.isnan(grid.maps[0, 3, 9])
+
+
+@pytest.mark.parametrize(("length", "pixels"), [(20, 23), (512, 1)])
+def test_every_cell_is_whole_pixels_of_one_colour(length, pixels, tmp_path):
+    """Read back from the PNG, away from the frame, which is drawn over the outermost cells."""
+    values = np.random.default_rng(0).integers(0, 2, size=(1, length, length)).astype(np.float32)
+    grid = Grid(maps=values, titles=("Head 1",), label="Positional bias", heading="A title")
+    figure = grid.draw()
+    box = _panels(figure)[0].get_window_extent()
+    assert (box.width, box.height) == pytest.approx((pixels * length, pixels * length))
+    picture = np.asarray(Image.open(grid.save(tmp_path / "a.png")).convert("RGB"))
+    top, left = round(picture.shape[0] - box.y1), round(box.x0)
+    inside = slice(2, length - 2)
+    cells = picture[top : top + pixels * length, left : left + pixels * length]
+    cells = cells.reshape(length, pixels, length, pixels, 3)[inside, :, inside]
+    colours = {0: (68, 1, 84), 1: (253, 231, 36)}  # the ends of viridis
+    expected = np.array([[colours[int(x)] for x in row] for row in values[0, inside, inside]])
+    assert (cells == expected[:, None, :, None]).all()
+
+
+def test_a_pixel_of_a_long_map_is_the_mean_of_whole_tokens():
+    assert pixel_step(512, 2.3) == (1, 2.56)
+    assert pixel_step(4096, 2.3) == (8, 2.56)
+    step, side = pixel_step(1021, 2.3)
+    assert (step, round(side * 200)) == (2, 511)
+    values = np.arange(16.0).reshape(4, 4)
+    values[0, 1:] = values[1, 2:] = np.nan
+    means = cell_means(values, 2)
+    assert means[0].tolist() == [pytest.approx((0 + 4 + 5) / 3), pytest.approx(np.nan, nan_ok=True)]
+    assert means[1].tolist() == [10.5, 12.5]
+
+
+def test_bars_have_an_arrow_where_values_are_beyond_the_limits():
+    made = capture(alibi(2, 32))
+    view = made.grid(limits=(-1, -0.05))
+    figure = view.draw()
+    bars = [axes.images[0].colorbar for axes in _panels(figure)]
+    assert [bar.extend for bar in bars] == ["both", "max"]
+    assert {axes.images[0].get_clim() for axes in _panels(figure)} == {(-1, -0.05)}
+    assert made.grid().draw().axes[0].images[0].colorbar.extend == "neither"
+    # Weights below 0.0001 have the colour of its lower end.
+    steep = capture(20 * alibi(2, 32)).grid("weights").draw()
+    assert steep.axes[0].images[0].colorbar.extend == "min"
+    for view in (capture(20 * alibi(2, 60)).row("weights"), made.overview(limits=(-1, 0))):
+        figure = view.draw()
+        (bar,) = [axes for axes in figure.axes if axes.get_gid() == "colorbar"]
+        assert bar._colorbar.extend == "min"
+    for limits in [(1, 1), (2, 1), (np.nan, 1), 3, (1, 2, 3), ("a", "b")]:
+        with pytest.raises(InputError, match="limits must be two numbers"):
+            made.grid(limits=limits)
+    with pytest.raises(InputError, match="limits start above 0, got 0"):
+        made.grid("weights", limits=(0, 1)).draw()
+
+
+def test_tokens_are_written_at_the_outer_axes_if_they_are_few():
+    figure = capture(alibi(4, 10)).grid(tokens=True, columns=2).draw()
+    one, two, three, _ = _panels(figure)
+    words = ["The", "␣old", "␣house", "␣by", "␣the", "␣river", ",", "␣of", "␣stone", "↵"]
+    assert [text.get_text() for text in one.get_yticklabels()] == words
+    assert [text.get_text() for text in three.get_xticklabels()] == words
+    assert not any(text.get_text() for text in (*one.get_xticklabels(), *two.get_yticklabels()))
+    for box in _ink(figure).values():
+        assert min(box.x0, box.y0) >= 0
+    many = capture(alibi(4, 60)).grid(tokens=True).draw()
+    assert "The" not in [text.get_text() for text in _panels(many)[0].get_yticklabels()]
+
+
+def test_titles_are_automatic_given_or_absent():
+    made = capture(alibi(1, 8))
+    assert made.grid().draw().get_suptitle() == "alibi, untrained, layer 1: positional bias"
+    assert made.grid(title="Mine $x$").draw().get_suptitle() == "Mine $x$"
+    assert made.grid(title=None).draw().get_suptitle() == ""
+
+
+def test_a_grid_goes_into_axes_of_ones_own():
+    made = capture(alibi(3, 16))
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    made.grid(heads=[2, 0], ax=[left, right])
+    assert (left.get_title(), right.get_title()) == ("Head 3", "Head 1")
+    np.testing.assert_array_equal(left.images[0].get_array().filled(np.nan), made.map("bias", 0)[2])
+    assert left.images[0].colorbar.ax.get_ylabel() == "Positional bias"
+    made.grid(heads=[1], ax=Figure().subplots())
+    with pytest.raises(InputError, match="3 panels need 3 matplotlib axes, got 1"):
+        made.grid(ax=left)
+
+
+def test_a_model_of_many_layers_is_a_sheet():
+    made = capture(scores(9, 12, seed=0), layers=range(30))
+    figure = made.overview("final").draw()
+    wide, high = figure.get_size_inches() * figure.dpi
+    assert high < wide < 2600
+    first, second = (
+        next(axes for axes in figure.axes if axes.get_gid() == f"layer-{layer}-head-1")
+        for layer in (1, 16)
+    )
+    assert first.get_position().y0 == pytest.approx(second.get_position().y0)
+    assert first.get_position().x1 < second.get_position().x0
+    assert second.get_title() == "Head 1"
+    boxes = [axes.get_window_extent() for axes in figure.axes]
+    assert not any(a.overlaps(b) for n, a in enumerate(boxes) for b in boxes[:n])
+
+
+def test_an_overview_prints_the_range_of_every_token():
+    """Cells are means; what is printed is not."""
+    made = capture(alibi(2, 512))
+    view = made.overview()
+    assert view.maps[0].shape == (2, 128, 128)
+    assert view.ranges[0] == (np.nanmin(made.map("bias", 0)[0]), 0.0)

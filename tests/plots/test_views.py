@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 from PIL import Image
 
 from headscape.errors import InputError
@@ -21,27 +22,61 @@ def _axes(figure, gid):
     return next(axes for axes in figure.axes if axes.get_gid() == gid)
 
 
-def test_curve_of_a_toeplitz_bias_is_one_line():
+def test_curves_of_a_toeplitz_bias_are_lines_of_one_panel():
     figure = Curves.of(capture(alibi(12, 40)), layer=0).draw()
-    assert len(figure.axes) == 12
-    for head, axes in enumerate(figure.axes, start=1):
-        distance, bias = axes.lines[0].get_data()
+    (axes,) = figure.axes
+    assert len(axes.lines) == 12
+    for head, line in enumerate(axes.lines, start=1):
+        distance, bias = line.get_data()
         np.testing.assert_allclose(bias, -(2.0 ** (-8 * head / 12)) * distance, rtol=1e-6)
-        assert not axes.collections
-        assert axes.get_title() == f"Head {head}"
-    assert not figure.legends
+        assert line.get_label() == f"Head {head}"
+    assert len({tuple(line.get_color()) for line in axes.lines}) == 12
+    assert not axes.collections
+    assert axes.get_ylabel() == "Positional bias"
+    assert [text.get_text() for text in axes.get_legend().texts][:2] == ["Head 1", "Head 2"]
+    legend = axes.get_legend().get_tightbbox(figure.canvas.get_renderer())
+    assert legend.x1 <= figure.bbox.x1
+    assert (legend.y0 >= 0, legend.y1 <= figure.bbox.y1) == (True, True)
 
 
-def test_curve_of_a_varying_bias_has_bands():
+def test_curve_of_a_varying_bias_has_the_bands_of_the_viewer():
     maps = cable(2, 40, seed=0)
-    figure = Curves.of(capture(maps, encoding="cable"), layer=0).draw()
-    everything, middle = figure.axes[1].collections
-    top = everything.get_paths()[0].get_extents()
-    assert (top.ymin, top.ymax) == (pytest.approx(np.nanmin(maps[1])), 0)
-    assert middle.get_paths()[0].get_extents().ymin >= top.ymin
+    made = capture(maps, encoding="cable")
+    figure = Curves.of(made, layer=0).draw()
+    bands = [each for each in figure.axes[1].collections if each.get_label()[0] != "_"]
+    everything, deviation = (each.get_paths()[0].vertices for each in bands)
+    diagonal = np.array([maps[1, i, i - 5] for i in range(5, 40)], np.float64)
+    ends = [sorted(set(edge[edge[:, 0] == 5, 1])) for edge in (everything, deviation)]
+    np.testing.assert_allclose(ends[0], [diagonal.min(), diagonal.max()])
+    off = diagonal.std()
+    np.testing.assert_allclose(ends[1], [diagonal.mean() - off, diagonal.mean() + off])
     assert [text.get_text() for text in figure.legends[0].texts] == [
-        "all tokens", "middle 80% of tokens", "mean",
+        "all tokens", "one standard deviation", "mean",
     ]  # fmt: skip
+
+
+def test_distances_with_few_pairs_are_faint():
+    figure = Curves.of(capture(cable(2, 200, seed=0), encoding="cable")).draw()
+    strong, faint = figure.axes[0].lines
+    assert np.flatnonzero(np.isnan(strong.get_ydata())).tolist() == list(range(185, 200))
+    assert np.flatnonzero(np.isfinite(faint.get_ydata())).tolist() == list(range(184, 200))
+    assert (strong.get_alpha(), faint.get_alpha()) == (None, 0.3)
+    short = Curves.of(capture(cable(2, 20, seed=0), encoding="cable")).draw().axes[0].lines[0]
+    assert np.isnan(short.get_ydata()).sum() == 4
+
+
+def test_curves_go_into_axes_of_ones_own():
+    made = capture(cable(3, 40, seed=0), encoding="cable")
+    one, *each = Figure().subplots(1, 4)
+    made.curve(ax=one)
+    assert [line.get_label() for line in one.lines if line.get_alpha() is None] == [
+        "Head 1", "Head 2", "Head 3",
+    ]  # fmt: skip
+    made.curves(ax=each, limits=(-9, 1))
+    assert [axes.get_title() for axes in each] == ["Head 1", "Head 2", "Head 3"]
+    assert each[2].get_ylim() == (-9, 1)
+    with pytest.raises(InputError, match="3 panels need 3 matplotlib axes, got 2"):
+        made.curves(ax=each[:2])
 
 
 def test_curves_of_chosen_heads_keep_a_given_width():
@@ -101,7 +136,7 @@ def test_the_bar_of_heads_without_a_bias_has_one_value(view):
     figure = view.of(capture(alibi(2, 60) * 0)).draw()
     labels = [text.get_text() for text in _axes(figure, "colorbar").get_yticklabels()]
     assert labels == ["one value"]
-    curves = Curves.of(capture(alibi(2, 60) * 0)).draw()
+    curves = Curves.of(capture(alibi(1, 60) * 0)).draw()
     assert [text.get_text() for text in curves.axes[0].get_yticklabels()] == ["0"]
 
 

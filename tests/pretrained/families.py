@@ -23,6 +23,10 @@ XLNET = {
     "d_model": 48, "n_layer": 3, "n_head": 6, "d_inner": 64, "vocab_size": VOCABULARY,
     "initializer_range": 0.4,
 }  # fmt: skip
+MLA = {
+    **SIZES, "num_key_value_heads": 6, "q_lora_rank": 16, "kv_lora_rank": 12, "head_dim": 8,
+    "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10,
+}  # fmt: skip
 HALVES = {"pairing": "halves", "rotary_fraction": 1.0, "base": 10_000.0, "scaling": "none"}
 
 ROPE = ("rope",) * 3
@@ -227,5 +231,37 @@ FAMILIES = {
     "mt5": Family("MT5Model", T5, ("t5",) * 3, {"buckets": 32}, causal=False),
     "switch": Family("SwitchTransformersModel", {**T5, "num_experts": 2}, ("t5",) * 3,
                      {"buckets": 32}, causal=False),
+    "deepseek-v3": Family("DeepseekV3ForCausalLM", {**MLA, "n_routed_experts": 4, "n_group": 2,
+                          "topk_group": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+                          "first_k_dense_replace": 3}, ROPE,
+                          {"pairing": "halves", "rotary_fraction": 0.4}, dtype=torch.float32),
+    "deepseek-v3.2": Family("DeepseekV32ForCausalLM", {**MLA, "n_routed_experts": 4, "n_group": 2,
+                            "topk_group": 2, "num_experts_per_tok": 2, "index_topk": 5,
+                            "moe_intermediate_size": 16, "index_n_heads": 2, "index_head_dim": 16,
+                            "first_k_dense_replace": 3}, ROPE, {"rotary_fraction": 0.4},
+                            dtype=torch.float32),
+    "qwen2-vl-text": Family("Qwen2VLTextModel", {**GROUPED, "rope_parameters": {
+                            "rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}},
+                            ROPE, HALVES),
+    "nanochat": Family("NanoChatForCausalLM", GROUPED, ROPE, {"direction": "backward"},
+                       dtype=torch.float32),
+    "rembert": Family("RemBertModel", {**SIZES, "input_embedding_size": 16}, ("learned",) * 3,
+                      {"offset": 0}, causal=False),
+    "megatron-bert": Family("MegatronBertModel", SIZES, ("learned",) * 3, {"offset": 0},
+                            causal=False),
+    "luke": Family("LukeModel", {**SIZES, "pad_token_id": 1, "entity_vocab_size": 5,
+                   "entity_emb_size": 8}, ("learned",) * 3, {"offset": 2}, causal=False),
+    "xlm": Family("XLMModel", {"emb_dim": 48, "n_layers": 3, "n_heads": 6, "n_words": VOCABULARY,
+                  "max_position_embeddings": 64, "pad_index": 2}, ("learned",) * 3,
+                  causal=False, dtype=torch.float32),
+    "openai-gpt": Family("OpenAIGPTLMHeadModel", {"n_embd": 48, "n_layer": 3, "n_head": 6,
+                         "n_positions": 64, "vocab_size": VOCABULARY, "initializer_range": 0.4},
+                         ("learned",) * 3, {"length": 64}),
+    "gpt-neox-japanese": Family("GPTNeoXJapaneseForCausalLM", {**SIZES,
+                                "intermediate_multiple_size": 2}, ROPE, {"pairing": "halves"},
+                                dtype=torch.float32),
+    "ctrl": Family("CTRLLMHeadModel", {"n_embd": 48, "n_layer": 3, "n_head": 6, "dff": 64,
+                   "n_positions": 64, "vocab_size": VOCABULARY, "initializer_range": 0.4},
+                   ("unknown",) * 3, dtype=torch.float32),  # sinusoids that no module adds
     **SPEECH_FAMILIES,
 }  # fmt: skip

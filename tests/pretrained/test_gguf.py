@@ -97,6 +97,17 @@ def test_a_file_gives_the_model_that_was_written(tmp_path: Path) -> None:
     assert model.tokenizer.decode(model.tokenizer.encode("ABC")) == "ABC"
 
 
+def test_a_card_is_read_from_the_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "small.gguf", small())
+    card = hs.card(f"hf:{path}")
+    assert (card.name, card.layers, card.heads, card.key_heads) == ("small", 2, HEADS, 2)
+    assert (card.head_dim, card.width, card.stated) == (WIDTH // HEADS, WIDTH, 64)
+    assert [kind.encoding for kind in card.kinds] == ["rope"]
+    path.write_bytes(b"GGUF")
+    with pytest.raises(InputError, match="is not a GGUF file that can be read"):
+        hs.card(path)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_file_is_refused_in_a_sentence(tmp_path: Path, share: float) -> None:
     path = write(tmp_path / "small.gguf", small())

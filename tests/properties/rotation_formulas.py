@@ -39,7 +39,12 @@ def _(encoding: RoPE, x: Array, at: Array, role: str) -> Array:
         "dynamic": lambda: oracle.dynamic_ntk_frequencies(R, f, max(at) + 1, L0, config.base),
         "yarn": lambda: oracle.yarn_frequencies(R, f, L0, config.base),
         "llama3": lambda: oracle.llama3_frequencies(R, f, L0, config.base),
+        "proportional": lambda: oracle.proportional_frequencies(
+            R, f, int(config.rotary_fraction * R / 2), config.base
+        ),
     }[config.scaling]()
+    if encoding.log_factor is not None:
+        theta = oracle.learned_frequencies(theta, array(encoding.log_factor))
     factor = oracle.yarn_factor(f) if config.scaling == "yarn" else 1.0
     pairing = "half" if config.pairing == "halves" else "interleaved"
     return oracle.rotate(x, at, theta, pairing=pairing, factor=factor)

@@ -40,6 +40,8 @@ SHAPED = (
     "shaw:window=7:sink=true",
     "grape:gate=path:window=9",
     "alibi:temperature=ssmax:temperature_on=content",
+    "rope:temperature=affine",
+    "alibi:temperature=affine:window=7",
 )
 """Encodings with a window, chunk, temperature, softcap or sink."""
 FORMS = (
@@ -47,6 +49,9 @@ FORMS = (
     "grape:gate=both",
     "grape:gate=path",
     "grape:gate=both:unit_key=false",
+    "rope:learned_frequencies=true",
+    "rope:learned_frequencies=true:pairing=halves:scaling=linear:factor=2.0",
+    "rope:scaling=proportional:rotary_fraction=0.5:pairing=halves",
     "grape-m:phase=index",
     "grape-m:per_head=true:per_head_frequencies=true:scale=2.0",
     "selective-rope:projection=per-head:gate=pair:bias=true",

@@ -51,7 +51,7 @@ def test_the_server_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ([], "at least one capture, run or model"),
+        ([], "at least one capture, run, model or array"),
         ([5], "cannot view a int"),
         ([None], "cannot view a NoneType"),
     ],

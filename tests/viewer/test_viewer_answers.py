@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import headscape
+from browser.captures import capture
+from headscape.captures.browser import Pack
 from headscape.errors import InputError
 from headscape.viewer import tiles
 from headscape.viewer.viewer_answers import Answers
@@ -76,6 +78,58 @@ def test_zoomed_out_tiles_are_pooled(quantity: str, minus: str) -> None:
             )
             np.testing.assert_allclose(found[:75, :75], expected, atol=5e-6)
             assert np.isnan(found[75:]).all()
+
+
+def scaled(pack: Pack, head: int, position: float) -> dict[str, np.ndarray]:
+    """Whole maps with the positional part scaled, by numpy alone; NaN where hidden."""
+    maps = quantities(pack, 0, head)
+    final = maps["content"] + position * (maps["final"] - maps["content"])
+    weights = np.exp(final) / np.nansum(np.exp(final), axis=1, keepdims=True)
+    bias = position * maps["bias"]
+    return {"content": maps["content"], "bias": bias, "final": final, "weights": weights}
+
+
+@pytest.mark.parametrize("position", [0, 0.5, 1, 2.0])
+@pytest.mark.parametrize("kind", ["toeplitz", "slope"])
+def test_the_positional_part_is_scaled(kind: str, position: float) -> None:
+    pack, other = made(300, kind=kind), made(300, kind=kind, seed=1)
+    answers = Answers.of([pack, other])
+    want, less = scaled(pack, 1, position), scaled(other, 1, position)
+    for quantity in EVERY:
+        asked = {"quantity": quantity, "position": position}
+        _, (found,) = tile(answers, **asked, row=1)
+        np.testing.assert_allclose(found[:44], want[quantity][256:, :256], atol=4e-6)
+        _, (values,) = ask(answers, type="values", **asked, queries=[10, 50], keys=[3, 33])
+        expected = want[quantity][10:50, 3:33]
+        np.testing.assert_allclose(values.reshape(40, 30), expected, atol=1e-9)
+        _, pooled = tile(answers, **asked, level=3)
+        cell = want[quantity][40:48, 16:24]
+        found_cell = [each[5, 2] for each in pooled]
+        np.testing.assert_allclose(found_cell, [cell.mean(), cell.min(), cell.max()], atol=4e-6)
+        _, (found,) = tile(answers, **asked, other={"id": "p1"})
+        gap = (want[quantity] - less[quantity])[:256, :256]
+        np.testing.assert_allclose(found, gap, atol=1e-5)
+        _, (_, mean, *_, rows) = ask(answers, type="profile", **asked)
+        by_distance = [np.mean(np.diagonal(want[quantity], -d)) for d in range(300)]
+        np.testing.assert_allclose(mean, by_distance, atol=1e-6)
+        np.testing.assert_allclose(rows, np.nanmean(want[quantity], axis=1), atol=1e-6)
+        _, (found,) = tile(answers, **asked, minus="row")
+        centred = want[quantity] - np.nanmean(want[quantity], axis=1, keepdims=True)
+        np.testing.assert_allclose(found, centred[:256, :256], atol=1e-5)
+
+
+def test_a_layer_without_position_in_its_scores_is_not_scaled() -> None:
+    answers = Answers.of([capture("stick-breaking"), capture("nope"), capture("path")])
+    reasons = [each["header"]["fixed_position"][0] for each in answers.packs()]
+    assert "not a softmax" in reasons[0]
+    assert "no part in its scores" in reasons[1]
+    assert reasons[2] is None
+    where = {"level": 0, "row": 0, "column": 0, "minus": "nothing", "layer": 0, "head": 0}
+    for number in (0, 1):
+        asked = {"type": "tile", "id": f"p{number}", "quantity": "weights", "position": 0.5}
+        content, _ = answers.answer({**asked, **where})
+        assert content["type"] == "error"
+        assert "cannot be scaled" in content["message"]
 
 
 def test_a_difference_is_pair_by_pair() -> None:
@@ -228,6 +282,11 @@ WRONG: list[Any] = [
     {"type": "tile", "minus": "all"},
     {"type": "tile", "minus": []},
     {"type": "tile", "level": 40},
+    {"type": "tile", "position": -0.1},
+    {"type": "tile", "position": 2.5},
+    {"type": "tile", "position": "1"},
+    {"type": "tile", "position": True},
+    {"type": "tile", "position": float("nan")},
     {"type": "tile", "other": {"id": "p9"}},
     {"type": "values"},
     {"type": "values", "queries": [0, 61], "keys": [0, 1]},

@@ -29,11 +29,11 @@ def widget() -> Any:
 def test_selection_is_read_and_set(widget: Any) -> None:
     assert widget.selection == {
         "capture": "p0",
-        "layer": 1,
+        "layer": 0,
         "head": 0,
         "query": None,
         "key": None,
-        "quantity": "bias",
+        "quantity": "weights",
     }
     seen: list[Any] = []
     widget.observe(lambda change: seen.append(change["new"]), "selection")
@@ -79,6 +79,7 @@ def test_heads_are_sent_by_message(widget: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_picture_is_kept(widget: Any) -> None:
+    widget.selection = {"quantity": "bias"}
     bundle = widget._repr_mimebundle_()
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     assert "application/vnd.jupyter.widget-view+json" in data

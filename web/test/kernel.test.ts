@@ -107,6 +107,48 @@ for (const [name, options] of Object.entries(KINDS)) {
   });
 }
 
+for (const [name, options] of Object.entries(KINDS))
+  for (const sink of [false, true])
+    test(`the positional part of ${name} is scaled${sink ? ", with a sink" : ""}`, () => {
+      const { factors, value } = reference(options),
+        { length, heads } = factors;
+      if (sink) factors.arrays.sink = Float32Array.from({ length: heads }, (_, h) => h - 0.5);
+      const instance = new Instance(new Kernel(module), factors),
+        exact = new Exact(factors);
+      for (const position of [0, 0.5, 2])
+        for (let h = 0; h < heads; h++) {
+          const job = { type: "tile" as const, other: null, level: 0, query: 0, rows: length, key: 0 },
+            tile = Object.fromEntries(
+              QUANTITIES.map((quantity) => [
+                quantity,
+                compute({ ...job, part: { factors: "", head: h, quantity, minus: null, position } }, () => instance)[0],
+              ]),
+            );
+          for (let i = 0; i < length; i++) {
+            const row = exact.row(h, i, position),
+              scores = Array.from({ length }, (_, j) => {
+                const content = value(h, "content", i, j);
+                return content + position * (value(h, "final", i, j) - content);
+              });
+            const total = scores.reduce((sum, x) => (Number.isNaN(x) ? sum : sum + Math.exp(x)), 0),
+              all = total + (sink ? Math.exp(h - 0.5) : 0);
+            scores.forEach((score, j) => {
+              const want = {
+                content: value(h, "content", i, j),
+                bias: position * value(h, "bias", i, j),
+                final: score,
+                weights: Math.exp(score) / all,
+              };
+              for (const quantity of QUANTITIES) {
+                close(tile[quantity][i * TILE + j], want[quantity], `kernel, ${quantity} × ${position} at ${i},${j}`);
+                const off = Math.abs(row[quantity][j] - want[quantity]);
+                assert.ok(Number.isNaN(score) || off <= 1e-9, `float64, ${quantity} × ${position} at ${i},${j}`);
+              }
+            });
+          }
+        }
+    });
+
 test("all heads of a mixing layer come out of one pass", () => {
   const { factors, value } = reference(KINDS["dapev2, masked"]),
     instance = new Instance(new Kernel(module), factors);

@@ -3,7 +3,18 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Capture } from "../src/core/capture.ts";
 import { correlation, groups } from "../src/core/cluster.ts";
-import { automatic, paint, place, type Scale, spacing, table } from "../src/core/colour.ts";
+import {
+  along,
+  automatic,
+  diverges,
+  paint,
+  place,
+  type Scale,
+  spacing,
+  table,
+  valueAlong,
+} from "../src/core/colour.ts";
+import { CARD, fit, SHEET } from "../src/core/layout.ts";
 import { type Header, readPack } from "../src/core/pack.ts";
 import type { Source, Whole } from "../src/core/source.ts";
 import { complete, DEFAULT, difference, readState } from "../src/core/state.ts";
@@ -39,7 +50,7 @@ test("a map of one value is grey, with that value alone", () => {
   paint(cells, scale, pixels);
   assert.deepEqual(
     [...pixels].map((pixel) => (pixel & 0xffffff).toString(16)),
-    ["0", "a8a7a6", "a8a7a6"],
+    ["0", "a9a7a6", "a9a7a6"],
   );
 });
 
@@ -200,27 +211,93 @@ test("what is not a whole pack of this format is refused in one sentence", () =>
 });
 
 test("colours: limits are the ends, NaN is transparent, logarithms space both signs evenly", () => {
-  const scale: Scale = { low: -2, high: 2, log: false, map: "signed" },
+  const scale: Scale = { low: -2, high: 2, spacing: "linear", map: "signed" },
     pixels = new Uint32Array(5),
     colours = table("signed");
   paint(Float32Array.of(-2, 2, -99, 99, NaN), scale, pixels);
-  assert.deepEqual([...pixels], [colours[0], colours[511], colours[0], colours[511], 0]);
+  assert.deepEqual([...pixels], [colours[0], colours[512], colours[0], colours[512], 0]);
   assert.equal(place(scale, 0), 0.5);
-  const weights: Scale = { low: 1e-4, high: 1, log: true, map: "viridis" };
+  const weights: Scale = { low: 1e-4, high: 1, spacing: "log", map: "viridis" };
   assert.ok(Math.abs(place(weights, 1e-2) - 0.5) < 1e-12);
-  const both: Scale = { low: -8, high: 8, log: true, map: "signed" },
+  const both: Scale = { low: -8, high: 8, spacing: "symlog", map: "signed" },
     { to, from } = spacing(both);
   assert.ok(Math.abs(place(both, 1) + place(both, -1) - 1) < 1e-12);
   assert.ok(place(both, 1) > 0.7);
   for (const value of [-8, -0.01, 0, 0.3, 8]) assert.ok(Math.abs(from(to(value)) - value) < 1e-9);
 });
 
+test("colours diverge only where in every panel each sign takes a fifth of the range", () => {
+  const source = { quantity: "bias", minus: "nothing", less: null } as Source;
+  const map = (low: number, high: number) => {
+    const whole = { least: Float32Array.of(low), greatest: Float32Array.of(high) } as Whole;
+    return automatic(source, DEFAULT.colour, [whole])!;
+  };
+  assert.equal(map(-1, 9).map, "viridis");
+  assert.deepEqual([map(-1, 9).low, map(-1, 9).high], [-1, 9]);
+  assert.equal(map(-2, 8).map, "signed");
+  assert.equal(map(-8, 2).map, "signed");
+  assert.ok(diverges([[-2, 8], [0, 0]])); // biome-ignore format: one line reads better
+  assert.ok(!diverges([[-2, 8], [1, 2]])); // biome-ignore format: one line reads better
+});
+
+test("grey is zero on a signed map, and each sign uses its half in full", () => {
+  const scale: Scale = { low: -2, high: 8, spacing: "linear", map: "signed" };
+  assert.deepEqual([-2, -1, 0, 4, 8].map((value) => place(scale, value)), [0, 0.25, 0.5, 0.75, 1]); // biome-ignore format: one line
+  assert.deepEqual([-2, 0, 8].map((value) => along(scale, value)), [0, 0.2, 1]); // biome-ignore format: one line
+  assert.equal(valueAlong(scale, 0.2), 0);
+  const above: Scale = { ...scale, low: 4 };
+  assert.deepEqual([place(above, 4), place(above, 8)], [0.5, 1]);
+  const pixels = new Uint32Array(3);
+  paint(Float32Array.of(-1, 0, 4), scale, pixels);
+  assert.deepEqual([...pixels], [128, 256, 384].map((n) => table("signed")[n])); // biome-ignore format: one line
+});
+
+test("weights are coloured from 0.0001 to 1, their differences symmetrically in symlog", () => {
+  const whole = { least: Float32Array.of(1e-9), greatest: Float32Array.of(0.3) } as Whole,
+    capture = { length: 100 };
+  const weights = { quantity: "weights", minus: "nothing", less: null, capture } as Source;
+  assert.deepEqual(automatic(weights, DEFAULT.colour, [whole]), { low: 1e-4, high: 1, spacing: "log", map: "viridis" });
+  const changed = { least: Float32Array.of(-0.25), greatest: Float32Array.of(0.5) } as Whole;
+  const difference = automatic({ ...weights, less: capture } as Source, DEFAULT.colour, [changed]);
+  assert.deepEqual(difference, { low: -0.5, high: 0.5, spacing: "symlog", map: "signed" });
+});
+
+test("all heads fit on one screen: few as cards, many as a sheet", () => {
+  const room = { width: 1370, height: 640 },
+    layers = (count: number, heads: number) => Array<number>(count).fill(heads),
+    options = { byLayer: true, cards: true };
+  for (const [count, heads] of [
+    [1, 12],
+    [2, 4],
+  ]) {
+    const found = fit(layers(count, heads), room.width, room.height, options);
+    assert.equal(found.kind, "cards");
+    assert.ok(found.columns * (found.size + CARD.gap) - CARD.gap <= room.width);
+    const rows = count * Math.ceil(heads / found.columns);
+    assert.ok(count * CARD.title + rows * (found.size + CARD.text + CARD.gap) <= room.height);
+  }
+  for (const [count, heads] of [
+    [12, 12],
+    [30, 9],
+    [32, 32],
+    [4, 64],
+  ]) {
+    const { kind, size, blocks } = fit(layers(count, heads), room.width, room.height, options);
+    assert.equal(kind, "sheet");
+    assert.ok(size >= SHEET.least);
+    assert.ok(blocks * (SHEET.label + heads * (size + SHEET.gap)) + (blocks - 1) * SHEET.between <= room.width);
+    assert.ok(SHEET.heading + Math.ceil(count / blocks) * (size + SHEET.gap) <= room.height);
+  }
+  const flow = fit([1000, 24], room.width, room.height, { byLayer: false, cards: true });
+  assert.ok(2 * CARD.title + (Math.ceil(1000 / flow.columns) + 1) * (flow.size + SHEET.gap) <= room.height);
+});
+
 test("every colour map is dark at one end and light at the other, steadily", () => {
   const light = (rgba: number) => 0.2126 * (rgba & 255) + 0.7152 * ((rgba >> 8) & 255) + 0.0722 * ((rgba >> 16) & 255);
   for (const name of ["signed", "viridis", "cividis", "magma", "grey"]) {
     const colours = table(name);
-    for (let n = 1; n < 512; n++) assert.ok(light(colours[n]) >= light(colours[n - 1]) - 0.6, `${name} ${n}`);
-    assert.ok(light(colours[511]) - light(colours[0]) > 120, name);
+    for (let n = 1; n < 513; n++) assert.ok(light(colours[n]) >= light(colours[n - 1]) - 0.6, `${name} ${n}`);
+    assert.ok(light(colours[512]) - light(colours[0]) > 120, name);
   }
 });
 

@@ -23,7 +23,14 @@ const GOOD = {
   view: { query: 1.5, key: -2, span: 40 },
   locked: { query: 5, key: 3 },
   colour: { map: "viridis", scope: "shared", range: "full", scale: "log", clip: 2, limits: { "bias|row|": [-1, 2] } },
-  overview: { measure: "greatest", order: "rising", least: 0.5, greatest: null },
+  overview: {
+    view: "scatter",
+    against: "first token",
+    measure: "greatest",
+    order: "rising",
+    least: 0.5,
+    greatest: null,
+  },
   profile: "shown",
   search: "cat",
   theme: "dark",
@@ -63,9 +70,15 @@ const VALUES: unknown[] = [
   { limits: { "bias|row|": [1, Number.POSITIVE_INFINITY] } },
   { limits: null },
 ];
-const CAPTURE = { header: { source: 'a"\\\n\u2028.safetensors' }, title: "t", length: 64 } as unknown as Capture;
+const CAPTURE = {
+  header: { source: 'a"\\\n\u2028.safetensors' },
+  title: "t",
+  length: 64,
+  knows: () => true,
+} as unknown as Capture;
+/** What the Python line may consist of: these lines, with a string literal and numbers in them. */
 const LINE =
-  /^(from [\w.]+ import \w+\n){2}values = Tiles\(open_pack\("(?:[ !#-[\]-~]|\\["\\nu\w])*"\)\)\.values\(\d+, \d+, "\w+", "\w+", slice\(\d+, \d+\), slice\(\d+, \d+\)\)$/;
+  /^import headscape as hs\nimport numpy as np\n\n\ndef shown\(cap\):\n {4}values = cap\.map\("\w+", layer=\d+, head=\d+(, position=[\d.]+)?\)\.astype\(np\.float64\)\n {4}values\[np\.isnan\(cap\.map\("\w+", layer=\d+, head=\d+\)\)\] = np\.nan\n( {4,12}[ -~]+\n)* {4}return values\[\d+:\d+, \d+:\d+\]\n\n\nvalues = shown\(hs\.Capture\.load\("(?:[ !#-[\]-~]|\\["\\nu\w])*"\)\)\n$/;
 
 /** The text of a link's state. */
 export function stateText(seed: number): string {
@@ -109,7 +122,7 @@ export function checkState(seed: number): "whole" | "part" | "not JSON" {
   const { layer, head, quantity, minus, view } = state,
     { query, key } = view ?? { query: 0, key: 0 };
   const line = pythonLine(
-    { capture: CAPTURE, layer, head, quantity, minus, less: null },
+    { capture: CAPTURE, layer, head, quantity, minus, less: null, position: state.position.scale },
     { query, key, pixels: 4, width: 400, height: 400 },
   );
   assert.match(line, LINE);

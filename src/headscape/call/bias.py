@@ -115,8 +115,8 @@ class RelativeCurves:
     def block(self, positions: Positions, rows: slice, cols: slice) -> Float[Tensor, "#b h t s"]:
         """Return the bias of some of the queries and keys."""
         distance = positions.block(rows, cols).distance()
-        found = self._curves(self.r[:, :, rows], self.basis, distance)
-        return found if self.key is None else found + self._by_key(*self.key, cols, distance)
+        by_query = self._curves(self.r[:, :, rows], self.basis, distance)
+        return by_query if self.key is None else by_query + self._by_key(*self.key, cols, distance)
 
     def _by_key(
         self, u: Tensor, basis: Tensor, cols: slice, distance: Tensor
@@ -177,8 +177,8 @@ class GapKernel:
         weight = None if self.weight is None else self.weight[:, :, rows, None]
         if weight is not None and self.inside:
             gap = weight * gap
-        found = -gap.abs() if self.kernel == "distance" else -torch.log1p(gap.square())
-        return found if weight is None or self.inside else weight * found
+        values = -gap.abs() if self.kernel == "distance" else -torch.log1p(gap.square())
+        return values if weight is None or self.inside else weight * values
 
 
 @dataclass(frozen=True)
@@ -247,14 +247,14 @@ def total(biases: Sequence[Bias | None], positions: Positions) -> Bias | None:
 
     Tables by distance stay one table; any other sum is computed a block at a time.
     """
-    given = [bias for bias in biases if bias is not None]
-    if len(given) < 2:
-        return given[0] if given else None
-    tables = [bias for bias in given if isinstance(bias, Toeplitz)]
+    present = [bias for bias in biases if bias is not None]
+    if len(present) < 2:
+        return present[0] if present else None
+    tables = [bias for bias in present if isinstance(bias, Toeplitz)]
     spans = {(bias.zero, bias.table.shape[1]) for bias in tables}
-    if len(tables) == len(given) and len(spans) == 1:
+    if len(tables) == len(present) and len(spans) == 1:
         work = tables[0].table
         for each in tables[1:]:
             work = work + each.table
         return Toeplitz(work, tables[0].zero)
-    return BiasSum(tuple(given), positions)
+    return BiasSum(tuple(present), positions)

@@ -7,7 +7,7 @@
     out_i      = sum_j weights_ij v_j
 
 Temperature, softcap and sink are left out where they are None. With a transition, the
-tokens between key and query change the key in R(q_i) . R(k_j) (reflections.py, decay.py).
+tokens between key and query change the key in R(q_i) . R(k_j) (transition.py).
 A weighting replaces the softmax. k and v may have fewer heads than q: consecutive query heads then
 share keys and values (grouped queries).
 
@@ -364,7 +364,7 @@ def refuses(inputs: AttentionCall) -> str | None:  # noqa: ARG001
 
 def run(inputs: AttentionCall, tap: Tap | None = None) -> Float[Tensor, "b h t ev"]:
     """Return dense attention; `tap` is called with all scores."""
-    found = scores(inputs)
+    whole = scores(inputs)
     if tap is not None:
-        tap(found)
-    return found.weights @ shared(inputs.v, inputs.q.shape[1])
+        tap(whole)
+    return whole.weights @ shared(inputs.v, inputs.q.shape[1])

@@ -63,6 +63,23 @@ def mapped(value: Any, leaf: Leaf, name: str = "", kind: Any = None) -> Any:
     )
 
 
+def row_of(call: Any, number: int) -> Any:
+    """Return the call of one row of a batch, as a batch of one."""
+
+    def leaf(_: str, value: Any, axes: tuple[str, ...]) -> Any:
+        if isinstance(value, Tensor):
+            batched = bool(axes) and axes[0] in {"b", "#b"} and value.shape[0] > 1
+            return value[number : number + 1] if batched else value
+
+        def part(*given: Any) -> Any:
+            whole = value(*given)
+            return whole[number : number + 1] if whole.shape[0] > 1 else whole
+
+        return part
+
+    return mapped(call, leaf)
+
+
 @dataclass(frozen=True)
 class Selection:
     """Some heads, queries and keys of a call with so many of each."""
@@ -97,15 +114,15 @@ class Selection:
     @cached_property
     def _by_axis(self) -> dict[str, slice | Tensor]:
         heads, key_heads, queries, keys = self.counts
-        found: dict[str, slice | Tensor] = {"t": self.rows, "s": self.cols}
+        parts: dict[str, slice | Tensor] = {"t": self.rows, "s": self.cols}
         # A transition is of the last keys, up to the last query.
         last = self.rows.stop if isinstance(self.rows, slice) else int(self.rows.max()) + 1
         stop = last + keys - queries
-        found["tail"] = slice(None) if stop >= keys else slice(None, stop - keys)
+        parts["tail"] = slice(None) if stop >= keys else slice(None, stop - keys)
         if self.heads is not None:
-            found["h"] = _tidy(self.heads)
-            found["hk"] = _tidy(tuple(head * key_heads // heads for head in self.heads))
-        return found
+            parts["h"] = _tidy(self.heads)
+            parts["hk"] = _tidy(tuple(head * key_heads // heads for head in self.heads))
+        return parts
 
     def leaf(self, name: str, x: Any, axes: tuple[str, ...]) -> Any:  # noqa: ARG002
         """Return the part of a tensor or function of the call."""

@@ -95,6 +95,9 @@ class Visible:
     distance of w or more: a causal query sees w keys, its own included, a bidirectional one sees
     w - 1 on either side of its own. A chunk of c hides keys of a different block of c positions, so
     a causal query at position 2c sees only itself.
+
+    Where a model chooses keys by their content (a sparse indexer) or by a pattern of its own, no
+    rule says which; `recorded` is then the mask as the model computed it, and hides more keys.
     """
 
     causal: bool = True
@@ -102,6 +105,8 @@ class Visible:
     k_group: Int[Tensor, "#b s"] | None = None
     window: int | None = None
     chunk: int | None = None
+    recorded: Bool[Tensor, "#b t s"] | None = None
+    """True where the model let a query see a key; the same for every head."""
 
     def __post_init__(self) -> None:
         at_least(1, window=self.window, chunk=self.chunk)
@@ -110,7 +115,8 @@ class Visible:
         """Return the same rule for some of the queries and keys."""
         q = None if self.q_group is None else self.q_group[:, rows]
         k = None if self.k_group is None else self.k_group[:, cols]
-        return Visible(self.causal, q, k, self.window, self.chunk)
+        recorded = None if self.recorded is None else self.recorded[:, rows][:, :, cols]
+        return Visible(self.causal, q, k, self.window, self.chunk, recorded)
 
     def dense(self, positions: Positions) -> Bool[Tensor, "#b 1 t s"]:
         """Return True where the query sees the key."""
@@ -124,6 +130,8 @@ class Visible:
         if self.chunk is not None:
             q, k = (_block(at, self.chunk) for at in (positions.q, positions.k))
             seen = seen & (q[:, :, None] == k[:, None, :])
+        if self.recorded is not None:
+            seen = seen & self.recorded
         return seen[:, None]
 
     def reach(self, positions: Positions, first: int, last: int) -> slice:
@@ -171,7 +179,7 @@ class Visible:
             return (group * (high - low + 1) + block - low).where(group >= 0, group)
 
         q, k = both(blocks[0], self.q_group), both(blocks[1], self.k_group)
-        return Visible(self.causal, q, k, self.window)
+        return Visible(self.causal, q, k, self.window, recorded=self.recorded)
 
     def starts(self, count: int) -> Bool[Tensor, "#b count"] | None:
         """Return where a document begins among the last `count` keys; None without groups."""

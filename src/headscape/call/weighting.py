@@ -1,14 +1,14 @@
-"""Stick-breaking weights, as data for the kernels.
+"""Weights that are not a softmax, as data for the kernels: stick-breaking, and given ones.
 
-    w_ij = sigmoid(S_ij) prod_{j < t} (1 - sigmoid(S_it))
-    rest_i = 1 - sum_j w_ij
+    Sticks  w_ij = sigmoid(S_ij) prod_{j < t} (1 - sigmoid(S_it)),  rest_i = 1 - sum_j w_ij
+    Given   w_ij = exp(S_ij)
 
-over the keys j and t that take part, in order of position. `weights` is the dense definition.
-Products are computed as sums of log(1 - sigmoid), at least in float32.
+where j and t run over the keys that take part, in order of position. `weights` is the dense
+definition. Products are computed as sums of log(1 - sigmoid), at least in float32.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -52,3 +52,18 @@ class Sticks:
             rest = left.sum(dim=-1, keepdim=True).exp()
             weights = weights + rest * own
         return weights.to(scores.dtype)
+
+
+LOG_OF_ZERO: Final = -1000.0
+"""Stands for the logarithm of 0: its exponential is 0 in float64."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Weights known without what made them: the scores are their logarithms."""
+
+    def weights(
+        self, scores: Float[Tensor, "b h t s"], visible: Bool[Tensor, "#b 1 t s"]
+    ) -> Float[Tensor, "b h t s"]:
+        """Return the weights; 0 where hidden."""
+        return scores.exp().masked_fill(~visible, 0.0)

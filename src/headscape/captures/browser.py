@@ -2,8 +2,9 @@
 
 Header: format, title, encoding, conventions, claims, causal, length, layers and heads (numbers from
 0), train_length, pieces (the tokens' strings), unit (token, or frame of sound), notes (what the
-title of each layer says, such as a window), model, provenance, and `factors`, one entry per layer
-in the order of `layers`:
+title of each layer says, such as a window), fixed_position (by layer, why its positional part
+cannot be scaled, or null), model, provenance, quantities (what can be shown: weights alone where
+nothing else was given), and `factors`, one entry per layer in the order of `layers`:
 
     {"scale", "group", "pairing", "bias", "mix", "window", "softcap"}
     bias  null | {"kind": "toeplitz", "zero"} | {"kind": "slope", "weighted"} |
@@ -41,7 +42,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from safetensors.numpy import save
 
-from headscape.captures.choice import about_layer, layer_note
+from headscape.captures.choice import QUANTITIES, about_layer, layer_note
 from headscape.captures.file_checks import require
 from headscape.captures.pooling import log_sum_exp
 from headscape.captures.saved_call import SavedCall
@@ -68,11 +69,13 @@ def page_refuses(layer: SavedCall) -> str | None:
     described, visible = layer.described, layer.described["visible"]
     mixing, bias = described["mixing"], described["bias"]
     reasons = {
-        "its weights are not a softmax": described["weighting"] is not None,
+        "its weights are not a softmax": described["weighting"] is not None
+        and described["weighting"]["kind"] != "Given",
         "its keys change on the way to a query": described["transition"] is not None,
         "its rotation is not by position alone": "unrotated.0" in layer.arrays,
         "tokens are in groups (padding or several documents)": "visible.q_group" in layer.arrays,
         "positions are not consecutive": described["positions"] is not None,
+        "its keys are chosen by the model": "visible.recorded" in layer.arrays,
         "keys are seen in chunks": visible["chunk"] is not None,
         "its window has two sides": visible["window"] is not None and not visible["causal"],
         "its scores are multiplied by a table": mixing is not None and mixing["kind"] == "Product",
@@ -86,6 +89,20 @@ def page_refuses(layer: SavedCall) -> str | None:
         and layer.length > WRITTEN_LENGTH,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def fixed_position(layer: SavedCall) -> str | None:
+    """Return why the positional part of a layer cannot be scaled, or None if it can."""
+    described = layer.described
+    if described["weighting"] is not None and described["weighting"]["kind"] == "Given":
+        return "only its weights are known, not its scores"
+    if described["weighting"] is not None:
+        return "its weights are not a softmax of scores, and position is in the weights"
+    parts = ("bias", "mixing", "turn", "transition")
+    changed = any(described[name] is not None for name in parts)
+    if not changed and not layer.transformed and "unrotated.0" not in layer.arrays:
+        return "position has no part in its scores"
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,8 +163,14 @@ def make_pack(layers: Mapping[int, SavedCall], path: Path | None = None, /, **he
     """A pack of layers by number, from 0; `header` gives encoding, heads and what else is known."""
     first = next(iter(layers.values()))
     known = {"layers": list(layers), "length": first.length, "causal": first.causal}
-    factors = [_kind(layer) for layer in layers.values()]
-    return Pack({"format": FORMAT, **known, **header, "factors": factors}, layers, path)
+    known["quantities"] = [
+        name for name in QUANTITIES if all(name in each.quantities for each in layers.values())
+    ]
+    by_layer = {
+        "factors": [_kind(layer) for layer in layers.values()],
+        "fixed_position": [fixed_position(layer) for layer in layers.values()],
+    }
+    return Pack({"format": FORMAT, **known, **header, **by_layer}, layers, path)
 
 
 def pack_header(described: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,7 +287,15 @@ def safetensors_bytes(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray
 def _with_lse(layer: SavedCall) -> dict[str, np.ndarray]:
     """The arrays, and the log-sum-exp of a layer that has none."""
     arrays = page_arrays(layer)
-    return arrays if "lse" in arrays else {**arrays, "lse": log_sum_exp(layer)}
+    return arrays if "lse" in arrays else {**arrays, "lse": _norms(layer)}
+
+
+def _norms(layer: SavedCall, dtype: Any = np.float64) -> np.ndarray:
+    """What the page subtracts from a row's scores before it takes the exponential."""
+    if not layer.has_norms:
+        # Given weights are the exponential alone; other layers without norms are refused.
+        return np.zeros((layer.heads, layer.length))
+    return log_sum_exp(layer, dtype=dtype)
 
 
 def _halved(number: int, layer: SavedCall) -> dict[str, np.ndarray]:
@@ -280,7 +311,7 @@ def _halved(number: int, layer: SavedCall) -> dict[str, np.ndarray]:
         sides[name] = value.astype(np.float16)
     stored = SavedCall(layer.described, {**layer.arrays, **sides})
     arrays = page_arrays(stored)
-    arrays["lse"] = log_sum_exp(stored, dtype=np.float32)
+    arrays["lse"] = _norms(stored, np.float32)
     for name in ("lse", "bias.row", "bias.col", "bias.weight"):
         if name in arrays:
             arrays[name] = np.round(arrays[name] * ROUND) / ROUND

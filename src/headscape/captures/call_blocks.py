@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headscape.call import bias as biases
-from headscape.call import decay, mixing, positions, reflections, weighting
+from headscape.call import mixing, positions, transition, weighting
 from headscape.call.definition import QUANTITIES, AttentionCall, BlockPlan, finish, plan, scores
 from headscape.call.parts import Selection, annotated, axes_of, mapped
 from headscape.call.positions import Positions
@@ -37,7 +37,7 @@ CAST_ONCE: Final = 1 << 20
 """Numbers of a bias up to which it is kept in float64."""
 CLASSES: Final[Mapping[str, type]] = {
     name: getattr(module, name)
-    for module in (biases, mixing, weighting, reflections, decay, positions)
+    for module in (biases, mixing, weighting, transition, positions)
     for name in KINDS
     if hasattr(module, name)
 }
@@ -128,6 +128,7 @@ class Calculator:
             name, place = each.name, f"{path}.{each.name}"
             if place in self._arrays:
                 whole = self._tensor(place)
+                whole = whole.bool() if whole.dtype == torch.uint8 else whole
                 found[name] = whole[None] if _batched(axes_of(kinds[name])) else whole
                 if path.startswith("bias") and whole.is_floating_point():
                     found[name] = _small_in_double(found[name])
@@ -426,7 +427,7 @@ def _compare(layer: SavedCall, call: AttentionCall, heads: list[int]) -> None:
         rows = slice(query, query + 1)
         every = scores(call, rows)
         seen = every.visible[0, 0].cpu().numpy()
-        for quantity in ("final", "weights"):
+        for quantity in layer.quantities[-2:]:
             want = np.where(seen, _array(getattr(every, quantity)[0, heads], np.float64), 0.0)
             got = layer.tile(quantity, range(layer.heads), rows, cols)
             error = np.abs(np.where(seen, got, 0.0) - want).max()
@@ -435,8 +436,10 @@ def _compare(layer: SavedCall, call: AttentionCall, heads: list[int]) -> None:
 
 
 def _array(value: Tensor, dtype: Any = np.float32) -> np.ndarray:
-    """A tensor as float32 or float64, or as int64 if it has integers."""
+    """A tensor as float32 or float64, as int64 if it has integers, as uint8 if it is a mask."""
     found = value.detach().cpu()
+    if found.dtype == torch.bool:
+        return np.ascontiguousarray(found.to(torch.uint8).numpy())
     found = (
         found.to(torch.float64 if dtype == np.float64 else torch.float32)
         if (found.is_floating_point())

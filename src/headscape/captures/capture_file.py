@@ -158,6 +158,51 @@ class Capture:
         """
         return load(Path(path), layers, quantities)
 
+    @staticmethod
+    def from_arrays(
+        weights: Any = None,
+        *,
+        q: Any = None,
+        k: Any = None,
+        bias: Any = None,
+        scale: float | None = None,
+        tokens: Any = None,
+        causal: bool | None = None,
+        normalized: bool = True,
+        name: str = "own arrays",
+    ) -> "Capture":
+        """Make a capture of arrays from any tool: attention weights, or q and k and a bias.
+
+        Arrays are numpy's, torch's or anything numpy reads, of shape [heads, queries, keys],
+        [layers, heads, queries, keys] or [queries, keys]; or one array per layer, as in
+        transformers' `attentions`. They are copied. Of weights alone, only weights can be shown.
+
+        Args:
+            weights: Attention weights, after the softmax.
+            q: Queries, [heads, queries, dims] or with layers, as attention multiplies them.
+            k: Keys; their heads may be fewer, if they divide those of q.
+            bias: What is added to the scaled q.k. Without q and k, these are the scores.
+            scale: The factor of q.k; by default 1 / sqrt(dims).
+            tokens: The tokens' texts, or their numbers.
+            causal: Whether later keys are hidden; by default, whether every later key has weight
+                0 or NaN, or a bias of -inf or NaN. q and k alone are causal.
+            normalized: Whether every row of weights must sum to 1, within 1%.
+            name: What titles call it.
+
+        Example:
+            >>> import numpy as np
+            >>> import headscape as hs
+            >>> weights = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]
+            >>> hs.Capture.from_arrays(weights, tokens="the cat sat down".split())
+            <capture of own arrays: 4 tokens, layer 0 (from 0), 1 head; weights>
+        """
+        from headscape.captures.own_arrays import from_arrays
+
+        return from_arrays(
+            weights, q=q, k=k, bias=bias, scale=scale, tokens=tokens, causal=causal,
+            normalized=normalized, name=name,
+        )  # fmt: skip
+
     def about(self, layer: int) -> dict[str, Any]:
         """Return the conventions, `shows` and `claims` of one layer, counted from 0.
 
@@ -196,16 +241,34 @@ class Capture:
         return self.map("weights", layer, head)
 
     def map(
-        self, quantity: str, layer: int = -1, head: int | None = None, reduction: str = "mean"
+        self,
+        quantity: str,
+        layer: int = -1,
+        head: int | None = None,
+        reduction: str = "mean",
+        *,
+        position: float = 1.0,
     ) -> Float32[np.ndarray, "..."]:
         """One head's map [queries, keys], or all captured heads' [heads, queries, keys].
 
         Layers and heads are the model's, counted from 0; negative ones count back from the last
         captured. Masked entries are NaN, and 0 in weights. Of a reduced capture, `reduction` is
-        mean, min or max, and the axes are cells. Only the head asked for is computed.
+        mean, min or max, and the axes are cells. Only the head asked for is computed. `position`,
+        from 0 (off) to 2, multiplies the positional part: score = content + position (final -
+        content), and weights are their softmax.
         """
         heads = self.heads if head is None else choose_heads([head], self.heads)
-        values = self.maps_of(quantity, choose_layer(layer, self.layers), heads, reduction)
+        number = choose_layer(layer, self.layers)
+        if position == 1:
+            values = self.maps_of(quantity, number, heads, reduction)
+        else:
+            from headscape.captures.scaled_position import ScaledPosition
+
+            if number not in self.calls:
+                raise InputError(_without_calls(self.refused))
+            require("quantity", [quantity], self.quantities)
+            places = [self.heads.index(each) for each in heads]
+            values = ScaledPosition.of(self.calls[number], position).whole(quantity, places)
         return values if head is None else values[0]
 
     def maps_of(
@@ -348,31 +411,145 @@ class Capture:
             del known[next(iter(known))]
         return maps
 
-    def grid(self, quantity: str | None = None, layer: int = -1, **options: Any) -> "Grid":
-        """One panel per head; options: heads, columns, width (inches), shared_scale, colormap."""
+    def grid(
+        self,
+        quantity: str | None = None,
+        layer: int = -1,
+        *,
+        heads: Sequence[int] | None = None,
+        columns: int | None = None,
+        width: float | None = None,
+        shared_scale: bool = False,
+        limits: tuple[float, float] | None = None,
+        cmap: str | None = None,
+        title: str | None = "auto",
+        tokens: bool = False,
+        ax: Any = None,
+    ) -> "Grid":
+        """Return a figure of one panel per head of a layer.
+
+        Args:
+            quantity: content, bias, final or weights; by default what the layer shows: `bias`, or
+                `final` where the encoding adds none.
+            layer: Counted from 0; -1 is the last captured layer.
+            heads: Counted from 0, -1 is the last; by default all captured heads.
+            columns: Panels in a row; by default an upright page, 3 for 12 heads.
+            width: Width of the figure in inches; by default panels have a fixed size.
+            shared_scale: One colour range for all panels.
+            limits: Lowest and highest value with a colour of its own, for all panels; the colour
+                bar has an arrow where values lie beyond.
+            cmap: A matplotlib colour map in place of the chosen one.
+            title: The line above the panels: "auto", your own, or None for none.
+            tokens: Write the tokens at the axes, if they are few enough to be read.
+            ax: Also draw into matplotlib axes of your own, one for each head.
+        """
         from headscape.plots.grid import Grid
 
-        return Grid.of(self, quantity, layer, **options)
+        found = Grid.of(
+            self, quantity, layer, heads, columns=columns, width=width, shared_scale=shared_scale,
+            limits=limits, cmap=cmap, tokens=tokens, **_heading(title),
+        )  # fmt: skip
+        if ax is not None:
+            found.draw_on(ax)
+        return found
 
-    def curves(self, quantity: str | None = None, layer: int = -1, **options: Any) -> "Curves":
-        """The quantity against distance, one small plot per head."""
+    def curves(
+        self,
+        quantity: str | None = None,
+        layer: int = -1,
+        *,
+        heads: Sequence[int] | None = None,
+        columns: int | None = None,
+        width: float | None = None,
+        limits: tuple[float, float] | None = None,
+        title: str | None = "auto",
+        ax: Any = None,
+    ) -> "Curves":
+        """Return a figure of the quantity against distance; `curve` is the same.
+
+        Args:
+            quantity: content, bias, final or weights; by default what the layer shows.
+            layer: Counted from 0; -1 is the last captured layer.
+            heads: Counted from 0, -1 is the last; by default all captured heads.
+            columns: Plots in a row; by default an upright page, 3 for 12 heads.
+            width: Width of the figure in inches; by default plots have a fixed size.
+            limits: Range of the axis of values.
+            title: The line above the plots: "auto", your own, or None for none.
+            ax: Also draw into matplotlib axes of your own: all heads into one, or one each.
+        """
         from headscape.plots.curves import Curves
 
-        return Curves.of(self, quantity, layer, **options)
+        found = Curves.of(
+            self, quantity, layer, heads, columns=columns, width=width, limits=limits,
+            **_heading(title),
+        )  # fmt: skip
+        if ax is not None:
+            found.draw_on(ax)
+        return found
+
+    curve = curves
 
     def row(
-        self, quantity: str | None = None, layer: int = -1, query: int | None = None, **options: Any
+        self,
+        quantity: str | None = None,
+        layer: int = -1,
+        query: int | None = None,
+        *,
+        heads: Sequence[int] | None = None,
+        width: float | None = None,
+        shared_scale: bool = False,
+        limits: tuple[float, float] | None = None,
+        cmap: str | None = None,
+        title: str | None = "auto",
     ) -> "Row":
-        """What one query (default: the last) gives to every key, all heads, with the tokens."""
+        """Return a figure of what one query gives to every key, all heads, with the tokens.
+
+        Args:
+            quantity: content, bias, final or weights; by default what the layer shows.
+            layer: Counted from 0; -1 is the last captured layer.
+            query: Counted from 0; by default the last.
+            heads: Counted from 0, -1 is the last; by default all captured heads.
+            width: Width of the figure in inches.
+            shared_scale: One colour range for all heads.
+            limits: Lowest and highest value with a colour of its own, for all heads.
+            cmap: A matplotlib colour map in place of the chosen one.
+            title: The line above: "auto", your own, or None for none.
+        """
         from headscape.plots.row import Row
 
-        return Row.of(self, quantity, layer, query, **options)
+        return Row.of(
+            self, quantity, layer, query, heads, width=width, shared_scale=shared_scale,
+            limits=limits, cmap=cmap, **_heading(title),
+        )  # fmt: skip
 
-    def overview(self, quantity: str | None = None, **options: Any) -> "Overview":
-        """All captured layers and heads as small maps."""
+    def overview(
+        self,
+        quantity: str | None = None,
+        *,
+        heads: Sequence[int] | None = None,
+        width: float | None = None,
+        shared_scale: bool = False,
+        limits: tuple[float, float] | None = None,
+        cmap: str | None = None,
+        title: str | None = "auto",
+    ) -> "Overview":
+        """Return a figure of all captured layers and heads as small maps.
+
+        Args:
+            quantity: content, bias, final or weights; by default what the layers show.
+            heads: Counted from 0, -1 is the last; by default all captured heads.
+            width: Width of the figure in inches; by default a sheet about as wide as high.
+            shared_scale: One colour range for all panels.
+            limits: Lowest and highest value with a colour of its own, for all panels.
+            cmap: A matplotlib colour map in place of the chosen one.
+            title: The line above: "auto", your own, or None for none.
+        """
         from headscape.plots.overview import Overview
 
-        return Overview.of(self, quantity, **options)
+        return Overview.of(
+            self, quantity, heads, width=width, shared_scale=shared_scale, limits=limits, cmap=cmap,
+            **_heading(title),
+        )  # fmt: skip
 
     def measures(self, quantity: str | None = None, **options: Any) -> "Measures":
         """Numbers per layer and head: position share, slash, sink, reach, most similar head.
@@ -382,6 +559,25 @@ class Capture:
         from headscape.measures.measures import Measures
 
         return Measures.of(self, quantity, **options)
+
+    def over_heads(self, how: str = "mean") -> "Capture":
+        """Return the weights of each layer with all captured heads as one: mean or sum."""
+        from headscape.captures.summaries import over_heads
+
+        return over_heads(self, how)
+
+    def rollout(self) -> "Capture":
+        """Return attention rollout (arXiv:2005.00928) up to each layer, as a capture of weights."""
+        from headscape.captures.summaries import rollout
+
+        return rollout(self)
+
+    @staticmethod
+    def mean(captures: "Iterable[Capture]") -> "Capture":
+        """Return the weights of every head averaged over captures of sequences of one length."""
+        from headscape.captures.summaries import over_sequences
+
+        return over_sequences(captures)
 
     def view(self, **options: Any) -> Any:
         """Show the capture in the viewer: a widget in a notebook, otherwise a server.
@@ -400,13 +596,19 @@ class Capture:
         cells = "" if self.resolution is None else f" reduced to {self.resolution} cells"
         return (
             f"<capture of {printable(method(self))}: {self.length} {self.unit}{cells}, "
-            f"{layers}, {len(self.heads)} heads; {', '.join(self.quantities)}>"
+            f"{layers}, {len(self.heads)} head{'s' * (len(self.heads) > 1)}; "
+            f"{', '.join(self.quantities)}>"
         )
 
     def _repr_html_(self) -> str:
         """The grid of the last captured layer under a line of text."""
         grid = self.grid()._repr_html_() if self.quantities else ""
         return f"<p><code>{escape(repr(self))}</code></p>{grid}"
+
+
+def _heading(title: str | None) -> dict[str, Any]:
+    """Return the heading of a view, unless it is the one that the view makes itself."""
+    return {} if title == "auto" else {"heading": title}
 
 
 def _picked(maps: np.ndarray, places: list[int]) -> np.ndarray:

@@ -66,6 +66,12 @@ def position_label(role: str, unit: str) -> str:
     return f"{role} frame" if unit == "frames" else f"{role} position"
 
 
+def token_texts(capture: Capture) -> tuple[str, ...]:
+    """Return the text of every token; its number where the capture has no text."""
+    pieces = capture.sequence.get("pieces") or [str(token) for token in capture.tokens]
+    return tuple(str(piece) for piece in pieces)
+
+
 def head_titles(heads: Sequence[int]) -> tuple[str, ...]:
     """Return a panel title per head."""
     return tuple(f"Head {head + 1}" for head in heads)
@@ -101,8 +107,12 @@ def default_name(
 
 
 def _name(capture: Capture) -> str:
-    """Return the encoding as part of a file name; of a schedule, its whole pattern."""
-    name = encoding_name(capture) if "schedule" in capture.model else capture.encoding
+    """Return the encoding as part of a file name; of a schedule, its whole pattern.
+
+    Of a capture without a known encoding, its name.
+    """
+    named = "schedule" in capture.model or capture.encoding == "unknown"
+    name = encoding_name(capture) if named else capture.encoding
     return file_name(name)
 
 

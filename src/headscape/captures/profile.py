@@ -1,9 +1,10 @@
 """A map by distance: the curve behind a Toeplitz map, with its spread over tokens.
 
-For each head and each distance d = query - key, the profile has the mean, the minimum, the maximum
-and the 10th and 90th percentile of the map's d-th diagonal. Where the bias is a function of the
-distance all five are equal. Invisible entries are NaN and left out; a distance without a visible
-entry is left out, so causal maps give d = 0 ... t-1. Reduced maps have no exact profile.
+For each head and each distance d = query - key, the profile has the count, mean, standard
+deviation, minimum and maximum of the map's d-th diagonal. Where the bias is a function of the
+distance, the last two are equal to the mean. Invisible entries are NaN and left out; a distance
+without a visible entry is left out, so causal maps give d = 0 ... t-1. Reduced maps have no exact
+profile.
 
 The viewer's profile of one head has count, mean, standard deviation, least and greatest by distance
 and the mean by query. The map minus its row means, or minus its distance means (what is left when
@@ -32,16 +33,16 @@ Read = Callable[[slice, slice], Float[np.ndarray, "h r c"]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Profile:
-    """Five curves per head over the same distances."""
+    """Curves per head over the same distances."""
 
     distance: Int64[np.ndarray, " n"]
+    count: Int64[np.ndarray, " n"]
+    """Pairs at each distance."""
     mean: Float[np.ndarray, "h n"]
     min: Float[np.ndarray, "h n"]
     max: Float[np.ndarray, "h n"]
-    low: Float[np.ndarray, "h n"]
-    """10th percentile."""
-    high: Float[np.ndarray, "h n"]
-    """90th percentile."""
+    std: Float[np.ndarray, "h n"]
+    """Standard deviation over the pairs."""
 
     @classmethod
     def of(cls, maps: Float[np.ndarray, "h t t"]) -> "Profile":
@@ -54,7 +55,7 @@ class Profile:
 
         Memory is of order heads x length. `causal` leaves out the distances below 0 unread.
         """
-        distances, curves = [], []
+        distances, counts, curves = [], [], []
         for first in range(0 if causal else 1 - length, length, BAND):
             band = np.arange(first, min(first + BAND, length))
             for distance, diagonal in zip(band, _diagonals(read, length, band), strict=True):
@@ -62,21 +63,22 @@ class Profile:
                 if entries.shape[1] == 0:
                     continue
                 distances.append(distance)
-                low, high = np.percentile(entries, [10, 90], axis=1)
+                counts.append(entries.shape[1])
                 # Relative to one entry, so that the mean of equal entries is exactly their value.
                 start = entries[:, :1]
                 mean = (start + (entries - start).mean(axis=1, keepdims=True))[:, 0]
-                curves.append((mean, entries.min(axis=1), entries.max(axis=1), low, high))
+                std = (entries - start).std(axis=1)
+                curves.append((mean, entries.min(axis=1), entries.max(axis=1), std))
         if not curves:
             raise InputError("no distance has a finite value in every head to be drawn.")
-        mean, minimum, maximum, low, high = np.array(curves).transpose(1, 2, 0)
+        mean, minimum, maximum, std = np.array(curves).transpose(1, 2, 0)
         return cls(
             distance=np.array(distances, dtype=np.int64),
+            count=np.array(counts, dtype=np.int64),
             mean=mean,
             min=minimum,
             max=maximum,
-            low=low,
-            high=high,
+            std=std,
         )
 
 

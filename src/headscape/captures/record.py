@@ -6,20 +6,24 @@ reduce what they serve (kernels/native/score_cells.py). All else comes from the 
 block of queries at a time, in memory of order block x length.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float32, Int64
+from torch import Tensor
 
 import headscape
 from headscape.call.definition import AttentionCall, scores
+from headscape.call.parts import row_of
 from headscape.captures.call_blocks import CannotSaveError, save_call
 from headscape.captures.capture_file import Capture
 from headscape.captures.choice import QUANTITIES
 from headscape.captures.pooling import CellReducer, Progress, cell_edges
 from headscape.captures.saved_call import SavedCall
-from headscape.captures.sequences import Text, Tokens, choose_tokens
+from headscape.captures.sequences import Text, Tokens, choose_tokens, continued, split_batch
 from headscape.encodings.registry import title
 from headscape.errors import InputError, at_least
 from headscape.io.progress import SlowBar
@@ -79,6 +83,7 @@ def capture(
     quantities: Sequence[str] = QUANTITIES,
     resolution: int | None = None,
     window: tuple[slice, slice] | None = None,
+    generate: int | None = None,
 ) -> Capture:
     """Run one sequence through a model and keep what every chosen head does with it.
 
@@ -88,7 +93,11 @@ def capture(
     bias, final and weights. What is kept are the layers' calls, which any part of any map is
     computed from when it is asked for, and whole maps of a layer whose call cannot be saved. With
     `resolution`, maps are reduced to that many cells a side as well; `window` (queries, keys) is
-    then kept exactly besides.
+    then kept exactly besides. With `generate`, the model first continues the sequence by up to that
+    many tokens, the likeliest each time, and prompt and continuation are captured as one.
+
+    `text` may also be [1, n] token numbers, what a tokenizer returned, or the messages of a chat
+    (each with role and content), which the model's chat template writes out.
 
     Example:
         >>> import headscape as hs
@@ -96,35 +105,89 @@ def capture(
         >>> hs.capture(model, [72, 105, 33], layers="all").layers
         (0, 1)
     """
-    spec = model.spec
-    request = Request(
-        layers=tuple(sorted(indices(layers, len(spec.layers), "layer"))),
-        heads=indices(heads, spec.heads, "head"),
-        quantities=(quantities,) if isinstance(quantities, str) else tuple(quantities),
-        resolution=resolution,
-        window=window,
-    )
+    if not hasattr(model, "spec"):
+        raise InputError(
+            f"capture runs a model, got {type(model).__name__}: hs.Capture.from_arrays takes "
+            f"arrays, hs.load opens a model."
+        )
+    request = make_request(model, layers, heads, quantities, resolution, window)
     chosen = (
         text
         if isinstance(text, Tokens)
         else choose_tokens(model, text, length=length, seed=seed, document=document)
     )
-    model = model.for_length(len(chosen.tokens))
-    reason = model.length_error(len(chosen.tokens))
+    if generate is not None:
+        chosen = continued(model, chosen, generate)
+    return _captured(model, [chosen], request)[0]
+
+
+def captures(
+    model: Model,
+    batch: Sequence[Text] | np.ndarray | Tensor | Mapping[str, Any],
+    *,
+    length: int | None = None,
+    layers: int | str | Sequence[int] = "last",
+    heads: int | str | Sequence[int] = "all",
+    quantities: Sequence[str] = QUANTITIES,
+    resolution: int | None = None,
+    window: tuple[slice, slice] | None = None,
+) -> list[Capture]:
+    """Return the capture of every sequence of a batch; sequences of one length share a pass.
+
+    `batch` is several texts, chats or token lists, token numbers [b, n], or what a tokenizer
+    returned for several texts, whose padding is left out. The options are those of `capture`.
+    """
+    request = make_request(model, layers, heads, quantities, resolution, window)
+    chosen = [choose_tokens(model, each, length=length) for each in split_batch(batch)]
+    found: dict[int, Capture] = {}
+    lengths = dict.fromkeys(len(each.tokens) for each in chosen)
+    for count in lengths:
+        group = [at for at, each in enumerate(chosen) if len(each.tokens) == count]
+        made = _captured(model, [chosen[at] for at in group], request)
+        found |= dict(zip(group, made, strict=True))
+    return [found[at] for at in range(len(chosen))]
+
+
+def make_request(
+    model: Model,
+    layers: int | str | Sequence[int],
+    heads: int | str | Sequence[int],
+    quantities: Sequence[str],
+    resolution: int | None,
+    window: tuple[slice, slice] | None,
+) -> Request:
+    """Return what to keep of a model's pass, with layers and heads as indices."""
+    spec = model.spec
+    return Request(
+        layers=_layer_numbers(spec, layers),
+        heads=indices(heads, spec.heads, "head"),
+        quantities=(quantities,) if isinstance(quantities, str) else tuple(quantities),
+        resolution=resolution,
+        window=window,
+    )
+
+
+def _captured(model: Model, group: Sequence[Tokens], request: Request) -> list[Capture]:
+    """Return the captures of sequences of the same length, from one pass."""
+    length = len(group[0].tokens)
+    model = model.for_length(length)
+    reason = model.length_error(length)
     if reason is not None:
         raise InputError(reason)
-    kept = _Kept()
-    with SlowBar("capturing", len(chosen.tokens) * len(request.layers)) as bar:
+    kept = [Kept() for _ in group]
+    with SlowBar("capturing", length * len(request.layers) * len(group)) as bar:
 
         def watch(layer: int, inputs: AttentionCall) -> None:
-            kept.add(layer, inputs, request, bar.advance)
+            for number, one in enumerate(kept):
+                row = inputs if len(kept) == 1 else row_of(inputs, number)
+                one.add(layer, row, request, bar.advance)
 
-        model.observe(chosen.batch(), request.layers, watch)
-    return _described(model, chosen, request, kept)
+        model.observe(torch.cat([each.batch() for each in group]), request.layers, watch)
+    return [described(model, each, request, one) for each, one in zip(group, kept, strict=True)]
 
 
 @dataclass
-class _Kept:
+class Kept:
     """What is kept of the layers seen so far."""
 
     maps: Maps = field(default_factory=dict)
@@ -225,6 +288,17 @@ def indices(
     return tuple(dict.fromkeys(found))
 
 
+def _layer_numbers(spec: Spec, layers: int | str | Sequence[int]) -> tuple[int, ...]:
+    """Return layers in order; a refusal says which blocks of a model are no layers of attention."""
+    try:
+        return tuple(sorted(indices(layers, len(spec.layers), "layer")))
+    except InputError as error:
+        others = spec.provenance.get("other_layers")
+        if others is None:
+            raise
+        raise InputError(f"{str(error).rstrip('.')}: {others}.") from None
+
+
 def _schedule(spec: Spec, layers: Sequence[int]) -> dict[str, dict[str, object]]:
     """Return title, shows and claims of some layers by number, for a model whose layers differ."""
     found: dict[str, dict[str, object]] = {}
@@ -239,7 +313,8 @@ def _schedule(spec: Spec, layers: Sequence[int]) -> dict[str, dict[str, object]]
     return found
 
 
-def _described(model: Model, chosen: Tokens, request: Request, kept: _Kept) -> Capture:
+def described(model: Model, chosen: Tokens, request: Request, kept: Kept) -> Capture:
+    """Return the capture of what was kept of a sequence."""
     spec, length = model.spec, len(chosen.tokens)
     pieces, window, edges = list[str](), None, request.edges(length)
     if model.tokenizer is not None:

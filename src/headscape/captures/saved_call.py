@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int
 
+from headscape.captures.choice import QUANTITIES
 from headscape.errors import InputError
 
 if TYPE_CHECKING:
@@ -97,10 +98,12 @@ KINDS: Final[Mapping[str, Mapping[str, str | Check | tuple[str, ...]]]] = {
     },
     "CountedTable": {"table": "e n", "divisor": _positive},
     "Sticks": {"takes_own": _flag, "keeps_rest": _flag},
+    "Given": {},
     "Reflections": {"w": "h tail e", "beta": "h tail"},
     "Decay": {"gate": "h tail e"},
     "Turn": {"pairing": _one_of("halves", "interleaved")},
-    "Visible": {"causal": _flag, "q_group": "t?", "k_group": "s?", "window": _size, "chunk": _size},
+    "Visible": {"causal": _flag, "q_group": "t?", "k_group": "s?", "window": _size, "chunk": _size,
+                "recorded": "t s?"},
     "Positions": {"q": "t", "k": "s"},
 }  # fmt: skip
 """Classes of headscape.call: axes of arrays, checks of numbers and words, kinds of inner values."""
@@ -109,7 +112,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "positions": ("Positions",),
     "bias": (*KINDS["BiasSum"]["parts"],),  # type: ignore[misc]
     "mixing": ("Product", "PairPerceptron", "KeyConvolution", "CountedTable"),
-    "weighting": ("Sticks",),
+    "weighting": ("Sticks", "Given"),
     "transition": ("Reflections", "Decay"),
     "turn": ("Turn",),
 }
@@ -162,7 +165,8 @@ class SavedCall:
         """Whether queries see all keys, or all up to their own, and a distance is i - j."""
         visible = self.described["visible"]
         limited = visible["window"] is not None or visible["chunk"] is not None
-        return not limited and "visible.q_group" not in self.arrays and not self._placed
+        hidden = {"visible.q_group", "visible.recorded"} & set(self.arrays)
+        return not limited and not hidden and not self._placed
 
     @property
     def _placed(self) -> bool:
@@ -178,6 +182,13 @@ class SavedCall:
         """Whether heads are computed together."""
         mixing = self.described["mixing"]
         return mixing is not None and mixing["kind"] in ("PairPerceptron", "KeyConvolution")
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """What can be computed of this layer: all, or the weights where only they were given."""
+        weighting = self.described["weighting"]
+        given = weighting is not None and weighting["kind"] == "Given"
+        return ("weights",) if given else QUANTITIES
 
     @property
     def additive(self) -> bool:
@@ -205,7 +216,7 @@ class SavedCall:
         return self.calculator.visible(rows, cols)
 
     def first_key(self, query: int) -> int:
-        """A key that no query from this one on sees any key before."""
+        """Return a key before which no query from this one on sees anything."""
         window = self.described["visible"]["window"]
         return 0 if window is None or self._placed else max(0, query + 1 - window)
 
@@ -220,6 +231,11 @@ class SavedCall:
         dtype: Any = np.float64,
     ) -> Float[np.ndarray, "n r c"]:
         """One quantity of some heads, hidden entries as they come; `lse` replaces a missing one."""
+        if quantity in QUANTITIES and quantity not in self.quantities:
+            raise InputError(
+                f"this layer has no {quantity}: its attention weights were given without q, k and "
+                f"bias."
+            )
         if quantity == "weights" and lse is None and self.lse is not None:
             at = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
             lse = self.lse[np.array(heads)[:, None], at]
@@ -395,7 +411,8 @@ def read_call(
     if not described_rightly(described):
         raise InputError(f"{path} is damaged: the description of layer {number} is wrong.")
     for name, value in arrays.items():
-        if value.dtype not in (np.float32, np.float64, np.int64):
+        mask = name.endswith(".recorded")
+        if value.dtype not in ((np.uint8,) if mask else (np.float32, np.float64, np.int64)):
             raise InputError(f"{path} is damaged: {name} of layer {number} is {value.dtype}.")
     layer = SavedCall(described, arrays)  # type: ignore[arg-type]
     heads, length = len(capture["heads"]), capture["length"]

@@ -21,16 +21,37 @@ import typer
 from headscape import __version__, cli
 from headscape.cli.command import COMMANDS, Command
 from headscape.errors import InputError
-from headscape.io.lost_interrupt import repeat_lost_interrupts
+from headscape.io.child_process import repeat_lost_interrupts
 from headscape.io.system_errors import memory_sentence, out_of_memory
 from headscape.io.table_text import one_line
 from headscape.io.terminal import say
 
 FIRST = (
-    "figures", "encodings", "train", "generate", "capture", "draw", "measure", "atlas", "view",
-    "evaluate", "compare", "export", "check", "doctor",
+    "figures", "encodings", "train", "generate", "capture", "draw", "measure", "atlas", "card",
+    "view", "evaluate", "compare", "diagnose", "adapt", "export", "fetch",
+    "check", "doctor",
 )  # fmt: skip
 """The order of the help; other commands come after these."""
+START = """\
+Headscape shows, trains and measures what position does in every attention head of a transformer.
+
+See what position is in a model, from its config alone:
+  headscape card hf:Qwen/Qwen3-0.6B
+Look at every head of a model, in the browser:
+  headscape fetch smollm2
+  headscape view hf:smollm2 --prompt "The cat sat on the mat"
+Find out why it breaks past its context, and what mends it:
+  headscape diagnose hf:smollm2 --length 12288 --text book.txt --quick
+Draw heads for a paper:
+  headscape capture hf:smollm2 --prompt "The cat sat" --out cat.safetensors
+  headscape draw cat.safetensors --out figure.pdf
+Train a small model with any position encoding, and score it at longer lengths:
+  headscape train --encoding cable --out runs/cable
+  headscape evaluate runs/cable --lengths 512,1024,2048
+
+`headscape --help` lists all commands, `headscape COMMAND --help` explains one.
+`headscape --install-completion` completes commands and options in your shell."""
+"""What `headscape` alone prints."""
 SPIN_COUNT = "3000"
 """Iterations for which an OpenMP thread that waits spins before it sleeps; docs/training.md has
 what other values cost on idle and on busy cores."""
@@ -44,8 +65,7 @@ def make_app() -> typer.Typer:
     made = typer.Typer(
         name="headscape",
         help="Show, train and measure what position does in every attention head of a transformer.",
-        no_args_is_help=True,
-        add_completion=False,
+        invoke_without_command=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -63,6 +83,8 @@ def _version(*, wanted: bool) -> None:
 
 
 def _options(
+    context: typer.Context,
+    *,
     version: Annotated[
         bool,
         typer.Option(
@@ -74,6 +96,8 @@ def _options(
     ] = False,
 ) -> None:
     """Show, train and measure what position does in every attention head of a transformer."""
+    if context.invoked_subcommand is None:
+        typer.echo(START)
 
 
 app = make_app()

@@ -6,13 +6,15 @@ from typing import Annotated
 import typer
 
 from headscape.cli.command import command
+from headscape.cli.opening import model_options, open_models
 from headscape.cli.parsing import chosen_text, from_zero, number_from_zero
 from headscape.errors import InputError
 from headscape.io.terminal import say
 
 
-@command()
+@command(fields=model_options)
 def capture(
+    context: typer.Context,
     model: str,
     *,
     layers: list[str] | None = None,
@@ -20,6 +22,8 @@ def capture(
     quantities: list[str] | None = None,
     prompt: str | None = None,
     text: str | None = None,
+    chat: bool = False,
+    generate: int | None = None,
     document: int | None = None,
     length: int | None = None,
     seed: int = 0,
@@ -38,14 +42,22 @@ def capture(
 
     Long sequences need --resolution; memory then grows linearly with the length.
 
+    Examples:
+        headscape capture runs/cable --prompt "The cat sat" --layers all --out cat.safetensors
+        headscape capture hf:smollm2 --text text.txt --length 128 --out text.safetensors
+
     Args:
-        model: A run, a folder of weights, or hf:FOLDER.
+        context: The command line as it was parsed.
+        model: A run, a folder of weights, hf:FOLDER, or hf:OWNER/NAME on the Hugging Face Hub.
         layers: last, all, or numbers from 1 such as 1,3,5-8. [default: last]
         heads: all, or numbers from 1. [default: all]
         quantities: Any of content (scaled q.k), bias (final - content), final (before the softmax),
             weights (after it). [default: all four]
         prompt: Read this text.
         text: Read a text file; - is standard input.
+        chat: Read --prompt or --text as a user's message, through the model's chat template.
+        generate: Let the model continue the text by up to so many tokens first, the likeliest each
+            time, and capture prompt and continuation as one sequence.
         document: Capture this document of the validation text, counted from 1.
         length: Tokens of the sequence, or frames of sound. [default: the whole text, or the trained
             context length; 128 frames]
@@ -67,9 +79,14 @@ def capture(
     target = out or Path("" if model.startswith("hf:") else model) / "capture.safetensors"
     advice = "add --overwrite to replace it"
     check_target(target, advice, overwrite=overwrite, reads=[] if text is None else [text])
-    opened = hs.load(model, step=step, tokenizer=tokenizer)
+    words = chosen_text(prompt, text)
+    if chat and words is None:
+        raise InputError("--chat needs a message: give --prompt or --text.")
+    [opened] = open_models(context, [model], step=step, tokenizer=tokenizer)
+    opened = hs.load(opened, step=step, tokenizer=tokenizer)
     cap = opened.capture(
-        chosen_text(prompt, text),
+        [{"role": "user", "content": words}] if chat else words,
+        generate=generate,
         length=length,
         seed=seed,
         document=number_from_zero(document, "--document"),

@@ -15,6 +15,10 @@ def check(encoding: str) -> None:
     Causality, prefixes, decoding with a cache, packing, padding, claims, and the agreement of every
     attention path with the reference.
 
+    Examples:
+        headscape check cable
+        headscape check my_encoding.py
+
     Args:
         encoding: A name, or a Python file with encodings.
     """

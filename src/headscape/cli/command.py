@@ -1,7 +1,8 @@
 """How a function becomes a command of `headscape`.
 
 `@command()` takes it as it stands: its name is the command's, arguments before the star stay
-arguments and those behind it are options, the docstring is the help, and its "Args:" explain them.
+arguments and those behind it are options, the docstring is the help, its "Args:" explain them, and
+its "Examples:" end the help as they stand.
 `Annotated[..., typer.Option(...)]` says what neither can, such as a different name. Every command
 has --plugin.
 
@@ -79,7 +80,7 @@ def command(*, fields: Callable[[], Fields] | None = None) -> Callable[[F], F]:
     """Make a function a command; `fields` returns what its generated options are made from."""
 
     def register(function: F) -> F:
-        text, notes = _split_docstring(inspect.getdoc(function) or "")
+        text, examples, notes = _split_docstring(inspect.getdoc(function) or "")
         hints = get_type_hints(function, include_extras=True)
         for name, parameter in inspect.signature(function).parameters.items():
             if hints[name] is not typer.Context:
@@ -88,17 +89,20 @@ def command(*, fields: Callable[[], Fields] | None = None) -> Callable[[F], F]:
         function.__doc__ = text
         function.__annotations__ = hints
         function.fields = fields  # type: ignore[attr-defined]
+        function.examples = examples  # type: ignore[attr-defined]
         COMMANDS[function.__name__] = function
         return function
 
     return register
 
 
-def _split_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring without its "Args:", and what they say by name."""
+def _split_docstring(text: str) -> tuple[str, list[str], dict[str, str]]:
+    """Return a docstring's text, the lines of its "Examples:", and what its "Args:" say by name."""
     text, _, listed = text.partition("\n\nArgs:\n")
+    text, _, examples = text.partition("\n\nExamples:\n")
     entries = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", listed, re.MULTILINE)
-    return text, {name: " ".join(words.split()) for name, words in entries}
+    notes = {name: " ".join(words.split()) for name, words in entries}
+    return text, textwrap.dedent(examples).splitlines(), notes
 
 
 def _explained(name: str, hint: Any, note: str | None, *, is_option: bool) -> Any:
@@ -146,6 +150,13 @@ class Command(TyperCommand):
         for title, rows in sections.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Write the examples at the end of the help, a line each."""
+        if examples := getattr(self.callback, "examples", []):
+            with formatter.section("Examples"):
+                for line in examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Repeat a list option before each of its values."""

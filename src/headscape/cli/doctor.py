@@ -13,6 +13,9 @@ MAX_LENGTH = 16_384
 def doctor(*, length: int = 128) -> None:
     """Print which attention path each encoding takes here, and why.
 
+    Examples:
+        headscape doctor
+
     Args:
         length: Tokens of the trial sequence.
     """

@@ -29,13 +29,13 @@ class Kind(StrEnum):
 
 
 USES = {
-    Kind.grid: {"layer", "heads", "columns", "width", "shared_scale", "colormap"},
-    Kind.curves: {"layer", "heads", "columns", "width"},
-    Kind.row: {"layer", "heads", "query", "width", "colormap"},
-    Kind.overview: {"width", "shared_scale", "colormap"},
-    Kind.compare: {"layer", "head", "columns", "width", "shared_scale", "colormap"},
-    Kind.difference: {"layer", "heads", "columns", "width", "colormap"},
-    Kind.training: {"layer", "heads", "width", "colormap"},
+    Kind.grid: {"layer", "heads", "columns", "shared_scale", "cmap", "tokens"},
+    Kind.curves: {"layer", "heads", "columns"},
+    Kind.row: {"layer", "heads", "query", "shared_scale", "cmap"},
+    Kind.overview: {"heads", "shared_scale", "cmap"},
+    Kind.compare: {"layer", "head", "columns", "shared_scale", "cmap"},
+    Kind.difference: {"layer", "heads", "columns", "shared_scale", "cmap"},
+    Kind.training: {"layer", "heads", "cmap"},
 }
 """Options of each view, besides those that every view uses."""
 SOME_VIEWS = sorted(set.union(*USES.values()))
@@ -55,11 +55,18 @@ def draw(
     columns: int | None = None,
     width: float | None = None,
     shared_scale: bool = False,
-    colormap: str | None = None,
+    limits: tuple[float, float] | None = None,
+    cmap: Annotated[str | None, typer.Option("--cmap", "--colormap")] = None,
+    title: str = "auto",
+    tokens: bool = False,
     formats: Annotated[list[str] | None, typer.Option("--format")] = None,
     out: Path | None = None,
 ) -> None:
     """Draw captured scores as PNG, SVG or PDF.
+
+    Examples:
+        headscape draw cat.safetensors --heads 1,4,7,10 --columns 2 --width 3.3 --out figure.pdf
+        headscape draw cat.safetensors --as curves
 
     Args:
         context: The command line as it was parsed.
@@ -76,7 +83,11 @@ def draw(
         columns: Panels in a row. [default: 3 for 12 heads]
         width: Width of the figure in inches. [default: by the number of panels]
         shared_scale: One colour range for all panels.
-        colormap: A matplotlib colour map instead of the chosen one.
+        limits: Lowest and highest value with a colour of its own, such as --limits -8 0; of curves,
+            the range of the axis.
+        cmap: A matplotlib colour map instead of the chosen one.
+        title: The line above the panels: auto, none or your own text.
+        tokens: Write the tokens at the axes of a grid, if they are few enough to be read.
         formats: Any of png, svg, pdf. [default: png]
         out: File to write, such as pic.png. [default: named after what it shows, beside the
             capture]
@@ -94,7 +105,10 @@ def draw(
         "columns": columns,
         "width": width,
         "shared_scale": shared_scale,
-        "colormap": colormap,
+        "limits": limits,
+        "cmap": cmap,
+        "title": None if title == "none" else title,
+        "tokens": tokens,
         "query": None if query is None else query - 1,
     }
     options = {name: value for name, value in options.items() if given(context, name)}
@@ -139,6 +153,9 @@ def _view(
         from headscape.plots.compare import compare
 
         return compare(captures[0], captures[1], quantity=quantity, **options)
+    if kind in (Kind.compare, Kind.training) and "title" in options:
+        heading = options.pop("title")
+        options |= {} if heading == "auto" else {"heading": heading}
     if kind is Kind.compare:
         from headscape.plots.compare import SideBySide
 

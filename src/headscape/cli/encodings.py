@@ -4,7 +4,10 @@ import textwrap
 from itertools import groupby
 from typing import TYPE_CHECKING, get_args, get_type_hints
 
+import typer
+
 from headscape.cli.command import command, docstrings
+from headscape.cli.opening import model_options, open_models
 from headscape.errors import InputError
 from headscape.io.terminal import say
 
@@ -12,8 +15,8 @@ if TYPE_CHECKING:
     from headscape.encodings.registry import Entry
 
 
-@command()
-def encodings(name: str | None = None, *, of: str | None = None) -> None:
+@command(fields=model_options)
+def encodings(context: typer.Context, name: str | None = None, *, of: str | None = None) -> None:
     """List all encodings, one in full, or the layers of a schedule.
 
     The table has paper, formula, parameters and claims. Claims: S (shift-invariant), adding a
@@ -22,7 +25,13 @@ def encodings(name: str | None = None, *, of: str | None = None) -> None:
     (context-dependent), it depends on the tokens. Encodings of the input, learned and sinusoidal,
     add nothing to q.k, which is the same at every distance.
 
+    Examples:
+        headscape encodings alibi
+        headscape encodings gemma3
+        headscape encodings --of runs/cable
+
     Args:
+        context: The command line as it was parsed.
         name: One encoding, such as alibi or dapev2+kerple, or a schedule of layers, such as
             rope:window=512*5,rope or cohere2.
         of: Print what a model uses, layer by layer: a run, a folder, hf:FOLDER.
@@ -32,7 +41,7 @@ def encodings(name: str | None = None, *, of: str | None = None) -> None:
     if of is not None:
         if name is not None:
             raise InputError(f"give an encoding ({name}) or --of a model, not both.")
-        _layers(of)
+        _layers(context, of)
     elif name is None:
         _table()
     elif is_schedule(name):
@@ -73,12 +82,13 @@ def _table() -> None:
     )
 
 
-def _layers(source: str) -> None:
+def _layers(context: typer.Context, source: str) -> None:
     """Print the encoding and conventions of every layer, equal neighbours in one line."""
     import headscape
     from headscape.measures.measure_model import recognised
 
-    for line in recognised(headscape.load(source).spec):
+    [opened] = open_models(context, [source])
+    for line in recognised(headscape.load(opened).spec):
         say(line)
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headscape.cli.command import command
+from headscape.cli.opening import model_options, open_models
+from headscape.cli.parsing import chosen_text
 from headscape.io.terminal import say
 
 if TYPE_CHECKING:
@@ -14,8 +16,9 @@ if TYPE_CHECKING:
     from headscape.models.loaded import LoadedModel
 
 
-@command()
+@command(fields=model_options)
 def evaluate(
+    context: typer.Context,
     sources: Annotated[list[str], typer.Argument(metavar="MODEL...")],
     *,
     lengths: list[int] | None = None,
@@ -24,6 +27,8 @@ def evaluate(
     quantity: str | None = None,
     extend: list[str] | None = None,
     corpus: str | None = None,
+    prompt: str | None = None,
+    text: str | None = None,
     limit: int | None = None,
     task: str | None = None,
     depths: list[float] | None = None,
@@ -35,8 +40,13 @@ def evaluate(
 
     The same command resumes an interrupted evaluation.
 
+    Examples:
+        headscape evaluate runs/cable --lengths 512,1024,2048,4096
+        headscape evaluate hf:smollm2 --text text.txt --lengths 512,1024,2048,4096
+
     Args:
-        sources: Run folders, or hf:FOLDER.
+        context: The command line as it was parsed.
+        sources: Run folders, hf:FOLDER, or hf:OWNER/NAME on the Hugging Face Hub.
         lengths: Test lengths in tokens; for a task in symbols of the question. [default: 512 to
             16384]
         protocol: Which tokens are scored: nonoverlap, last-256, sliding-256 (any number),
@@ -46,7 +56,10 @@ def evaluate(
             loss. [default: perplexity]
         extend: Add RoPE models stretched by linear, ntk, dynamic or yarn; yarn:8 stretches by 8 at
             every length.
-        corpus: Text to score. [default: the training corpus]
+        corpus: Score the held-out 5% of a corpus: stdlib, a file or a folder. [default: the
+            training corpus]
+        prompt: Score this text, all of it.
+        text: Score a text file, all of it; - is standard input.
         limit: Use only this many tokens from the start of the text.
         task: passkey or needle: a heat map by depth and length.
         depths: Depths of the heat map, 0 to 1. [default: 0, 0.25, 0.5, 0.75, 1]
@@ -57,14 +70,15 @@ def evaluate(
     import headscape as hs
     from headscape.evaluation.table import check_folder
 
-    check_folder(out, reads=[corpus] if corpus else [])
+    check_folder(out, reads=[path for path in (corpus, text) if path is not None])
     table = hs.evaluate(
-        _stretched([hs.load(source) for source in sources], extend or []),
+        _stretched([hs.load(one) for one in open_models(context, sources)], extend or []),
         lengths=lengths or None,
         protocol=protocol,
         same_tokens=same_tokens,
         quantity=quantity,
         corpus=corpus,
+        text=chosen_text(prompt, text),
         limit=limit,
         task=task,
         depths=depths or None,
@@ -85,6 +99,9 @@ def compare(
     """Merge evaluations into one table.
 
     Methods go across; several seeds of a method become mean and standard deviation.
+
+    Examples:
+        headscape compare evaluation-cable evaluation-alibi
 
     Args:
         evaluations: Folders or JSON files that evaluate wrote.

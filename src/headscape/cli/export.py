@@ -25,6 +25,9 @@ def export(
 
     The folder has the weights, the tokenizer and a model card.
 
+    Examples:
+        headscape export runs/cable --to hf --out cable-hf
+
     Args:
         model: A run or a folder of weights.
         out: Folder to write; it must be new or empty.

@@ -26,7 +26,8 @@ def figures(
     seed: int = 0,
     formats: Annotated[list[str] | None, typer.Option("--format")] = None,
     shared_scale: bool = False,
-    colormap: str | None = None,
+    cmap: Annotated[str | None, typer.Option("--cmap", "--colormap")] = None,
+    title: bool = False,
     processes: int | None = None,
 ) -> None:
     """Make the paper's figures, training the models if needed.
@@ -34,6 +35,10 @@ def figures(
     Figures 8 to 15 of arXiv:2503.08067: the positional bias of every head of the final layer, for
     one random sequence. Models are trained on Python's standard library. An interrupted job
     continues where it stopped; a repeated one takes seconds.
+
+    Examples:
+        headscape figures --encodings alibi --untrained
+        headscape figures --quick
 
     Args:
         encodings: Encodings to draw, such as alibi,dapev2+kerple. Separate schedules of layers by
@@ -48,7 +53,8 @@ def figures(
         seed: Random seed for training and for choosing the sequence.
         formats: Any of png, svg, pdf. [default: all three]
         shared_scale: One colour range for all heads.
-        colormap: A matplotlib colour map instead of the chosen one.
+        cmap: A matplotlib colour map instead of the chosen one.
+        title: Write the method, layer and quantity above the panels.
         processes: Models to train at once, one thread each. [default: one per core]
     """
     import headscape as hs
@@ -65,7 +71,8 @@ def figures(
         seed=seed,
         formats=formats or ("png", "svg", "pdf"),
         shared_scale=shared_scale,
-        colormap=colormap,
+        cmap=cmap,
+        title=title,
         processes=processes,
         command=shlex.join(["headscape", *sys.argv[1:]]),
     )

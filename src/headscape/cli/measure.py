@@ -6,17 +6,20 @@ from typing import Annotated
 import typer
 
 from headscape.cli.command import command
-from headscape.cli.parsing import read_text, refuse_unused
+from headscape.cli.opening import model_options, open_models
+from headscape.cli.parsing import chosen_text, refuse_unused
 from headscape.errors import InputError
 from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.io.terminal import say
 
 
-@command()
+@command(fields=model_options)
 def atlas(
+    context: typer.Context,
     model: str,
     *,
     out: Path,
+    prompt: str | None = None,
     text: str | None = None,
     corpus: str | None = None,
     sequences: int = 8,
@@ -29,13 +32,17 @@ def atlas(
 
     Writes atlas.html (opens from disk, sortable by any measure), heads.csv and heads.json. The page
     shows each head's attention map and kernel, the ten heads where position matters most and least,
-    and what was recognised. Try it on a run:
+    and what was recognised.
 
+    Examples:
         headscape atlas runs/cable --out atlas --effects 8
+        headscape atlas hf:smollm2 --text text.txt --length 128 --out atlas
 
     Args:
-        model: A run, a folder of weights, or hf:FOLDER.
+        context: The command line as it was parsed.
+        model: A run, a folder of weights, hf:FOLDER, or hf:OWNER/NAME on the Hugging Face Hub.
         out: Folder to write to.
+        prompt: Measure on this text.
         text: Measure on a text file; - reads standard input.
         corpus: Measure on the validation side of a corpus: stdlib, a file or a folder. [default:
             the text that a run was trained with]
@@ -50,10 +57,11 @@ def atlas(
     from headscape.viewer.atlas import check_folder
 
     check_folder(out, reads=[path for path in (text, corpus) if path is not None])
+    [opened] = open_models(context, [model])
     hs.atlas(
-        model,
+        opened,
         out,
-        read_text(text),
+        chosen_text(prompt, text),
         corpus=corpus,
         sequences=sequences,
         length=length,
@@ -73,15 +81,16 @@ def multiples(words: list[str] | None) -> list[int]:
 
 
 FORMS = ("csv", "json", "md")
-OF_A_MODEL = ("text", "corpus", "sequences", "length", "drift", "effects")
+OF_A_MODEL = ("prompt", "text", "corpus", "sequences", "length", "drift", "effects")
 
 
-@command()
+@command(fields=model_options)
 def measure(
     context: typer.Context,
     sources: Annotated[list[str], typer.Argument(metavar="CAPTURE...|MODEL")],
     *,
     quantity: str | None = None,
+    prompt: str | None = None,
     text: str | None = None,
     corpus: str | None = None,
     sequences: int = 8,
@@ -97,13 +106,17 @@ def measure(
     kernel, slash, sink, reach, entropy, induction and more, over many sequences, with intervals in
     CSV and JSON. `headscape atlas` shows the same as a page.
 
+    Examples:
+        headscape measure cat.safetensors
         headscape measure runs/cable --effects 8 --out heads.csv
 
     Args:
         context: The command line as it was parsed.
         sources: Files that `headscape capture` wrote, or one model: a run, a folder of weights,
-            hf:FOLDER.
-        quantity: Captures: content, bias or final. [default: bias; final for RoPE]
+            hf:FOLDER, or hf:OWNER/NAME on the Hugging Face Hub.
+        quantity: Captures: content, bias or final; the viewer shows those of the bias.
+            [default: bias; final for RoPE]
+        prompt: A model: measure on this text.
         text: A model: measure on a text file; - reads standard input.
         corpus: A model: measure on the validation side of a corpus: stdlib, a file or a folder.
             [default: the text that a run was trained with]
@@ -129,8 +142,9 @@ def measure(
         check_output(out, KINDS[form], reads=[path for path in read if path is not None])
     if of_model:
         refuse_unused(context, (), ("quantity",), "measuring a model")
-        measured = hs.load(sources[0]).measures(
-            read_text(text),
+        [opened] = open_models(context, sources)
+        measured = hs.load(opened).measures(
+            chosen_text(prompt, text),
             corpus=corpus,
             sequences=sequences,
             length=length,
@@ -140,6 +154,7 @@ def measure(
         table = written({sources[0]: measured}, form)
     else:
         refuse_unused(context, (), OF_A_MODEL, "measuring captures")
+        open_models(context, sources)
         table = _of_captures(sources, form, quantity)
     if out is None:
         say(table, nl=False)

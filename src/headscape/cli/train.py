@@ -1,4 +1,7 @@
-"""`headscape train`: train a model on a text."""
+"""`headscape train`: train a model on a text.
+
+Its options, such as --lr, are the fields of training/config.py and gpt2/model_config.py.
+"""
 
 import os
 from pathlib import Path
@@ -50,6 +53,10 @@ def train(
     `torchrun --nproc-per-node 8 -m headscape.cli train ...`.
 
     Progress goes to stderr. The folder of the finished run goes to stdout.
+
+    Examples:
+        headscape train --encoding cable --out runs/cable
+        headscape train --encoding rope:window=128,nope --out runs/mixed
 
     Args:
         context: The command line as it was parsed.

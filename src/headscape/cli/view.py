@@ -6,12 +6,14 @@ from typing import Annotated
 import typer
 
 from headscape.cli.command import command
+from headscape.cli.opening import model_options, open_models
 from headscape.cli.parsing import chosen_text
 from headscape.io.terminal import say
 
 
-@command()
+@command(fields=model_options)
 def view(
+    context: typer.Context,
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE...")],
     *,
     prompt: str | None = None,
@@ -29,8 +31,15 @@ def view(
 
     Without --html, serves on this computer only until Ctrl-C.
 
+    Examples:
+        headscape view cat.safetensors --html cat.html
+        headscape view runs/cable --prompt "The cat sat on the mat"
+        headscape view hf:smollm2 --prompt "The cat sat on the mat" --html heads.html
+
     Args:
-        sources: Captures, runs, folders of weights, or hf:FOLDER.
+        context: The command line as it was parsed.
+        sources: Captures, runs, folders of weights, hf:FOLDER, or hf:OWNER/NAME on the Hugging Face
+            Hub.
         prompt: Read this text.
         text: Read a text file; - is standard input.
         html: Write one self-contained file instead of serving.
@@ -40,6 +49,12 @@ def view(
     import headscape as hs
 
     words = chosen_text(prompt, text)
-    path = hs.view(*sources, text=words, html=html, port=port, open_browser=not no_browser)
+    path = hs.view(
+        *open_models(context, sources),
+        text=words,
+        html=html,
+        port=port,
+        open_browser=not no_browser,
+    )
     if path is not None:
         say(path)

@@ -89,6 +89,14 @@ class Dataset:
         """The held-out tokens."""
         return self.validation_side.tokens
 
+    @property
+    def share(self) -> str:
+        """What of a file is held out, for messages: " (466 kB given, 5% held out)"; else ""."""
+        path = Path(self.corpus)
+        if not path.is_file():
+            return ""
+        return f" ({path.stat().st_size / 1000:,.0f} kB given, 5% held out)"
+
     def document(self, number: int) -> UInt[np.ndarray, " n"]:
         """Return the tokens of one validation document, counted from 0."""
         offsets = self.validation_side.offsets

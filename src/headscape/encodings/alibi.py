@@ -67,7 +67,6 @@ class ALiBi(Encoding):
     title = "ALiBi"
     paper = "Press et al. 2022, arXiv:2108.12409"
     formula = "S = A - m_h |i-j|"
-    config_type = ALiBiConfig
     config: ALiBiConfig
 
     def bias(self, layer: LayerContext) -> Toeplitz:

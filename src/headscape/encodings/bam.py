@@ -44,7 +44,6 @@ class BAM(Encoding):
     paper = "Bianchessi et al. 2025, arXiv:2505.22842"
     formula = "S = A - exp(scale_h) (|j-i-2sinh(loc_h)| + 1e-5)^shape_h"
     published = ({"scale": "scale", "shape": "raw_power", "loc": "loc"},)
-    config_type = BAMConfig
     config: BAMConfig
 
     def __init__(self, shape: Shape, config: BAMConfig) -> None:

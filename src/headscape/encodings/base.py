@@ -24,6 +24,7 @@ them, `sink` adds a key without a value to the softmax. Temperatures grow with t
     ministral   1 + a ln(1 + floor(i / n0))                Ministral 3, Mistral 4, on every layer
     inkling     1 + a ln max((i + 1) / n0, 1)              Inkling, on its layers without a window
     ssmax       s_h ln n_i                                 Nakanishi 2025, arXiv:2501.19399
+    affine      s_h ln(i + 1) + b_h                        learned per head, starts at s = 0, b = 1
 
 i counts from 0, so llama4 steps at i = n0 - 1 and ministral at i = n0. n_i is the number of keys
 that query i sees: i + 1, or the window. s_h is learned and starts at 1; the first query has n = 1,
@@ -36,6 +37,7 @@ only.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from inspect import get_annotations
 from typing import ClassVar, Literal
 
 import torch
@@ -48,8 +50,7 @@ from headscape.call.positions import Positions, Visible
 from headscape.call.rotation import Turn
 from headscape.call.weighting import Weighting
 from headscape.encodings.context import LayerContext, LayerInput, QueriesAndKeys, Side, Stream
-from headscape.errors import InputError, at_least
-from headscape.io.typecheck import check_types
+from headscape.errors import InputError, at_least, check_types
 
 LARGEST_INT = 2**31 - 1
 """The largest integer of a config; kernels and torch's indices take no larger window."""
@@ -86,14 +87,19 @@ class Shape:
 class Config:
     """The options of an encoding; a subclass adds its own fields.
 
-    Types and choices are checked here, so a subclass checks only ranges.
+    Types, choices and the ranges that a subclass lists are checked here.
     """
+
+    AT_LEAST: ClassVar[Mapping[str, int]] = {}
+    """The smallest value of whole numbers, by field."""
+    ABOVE: ClassVar[Mapping[str, float]] = {}
+    """What numbers must be greater than, by field."""
 
     window: int | None = None
     """A query sees only the keys at a distance below this, its own included."""
     chunk: int | None = None
     """A query sees only the keys of its own block of this many positions."""
-    temperature: Literal["none", "llama4", "ministral", "inkling", "ssmax"] = "none"
+    temperature: Literal["none", "llama4", "ministral", "inkling", "ssmax", "affine"] = "none"
     """How scores grow with the query's position, see the top of base.py."""
     temperature_rate: float = 0.1
     """a, the factor of the logarithm."""
@@ -110,6 +116,11 @@ class Config:
         check_types(self)
         for item in fields(self):
             _check_range(item.name, getattr(self, item.name))
+        for name, least in self.AT_LEAST.items():
+            at_least(least, **{name: getattr(self, name)})
+        for name, limit in self.ABOVE.items():
+            if getattr(self, name) <= limit:
+                raise InputError(f"{name} must be above {limit:g}, got {getattr(self, name)}.")
         at_least(1, window=self.window, chunk=self.chunk)
         at_least(1, temperature_start=self.temperature_start)
         if self.window is not None and self.chunk is not None:
@@ -201,11 +212,15 @@ class Encoding(nn.Module):
     """A rotated key never changes, so a cache may store it rotated."""
 
     config_type: ClassVar[type[Config]] = Config
+    """The class of `config`; taken from a class's annotation of it, if it has one."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "title" not in vars(cls):
             cls.title = cls.__name__
+        stated = get_annotations(cls).get("config")
+        if isinstance(stated, type) and "config_type" not in vars(cls):
+            cls.config_type = stated
         for flag, methods in OVERRIDDEN.items():
             if flag not in vars(cls):
                 own = any(getattr(cls, name) is not getattr(Encoding, name) for name in methods)
@@ -232,6 +247,9 @@ class Encoding(nn.Module):
         self.sink_score = nn.Parameter(torch.zeros(shape.heads)) if config.sink else None
         learned = config.temperature == "ssmax"
         self.ssmax = nn.Parameter(torch.ones(shape.heads)) if learned else None
+        affine = config.temperature == "affine"
+        self.log_rate = nn.Parameter(torch.zeros(shape.heads)) if affine else None
+        self.log_offset = nn.Parameter(torch.ones(shape.heads)) if affine else None
 
     def embed(self, x: Float[Tensor, "b t d"], at: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:
         """Return the token embeddings with their positions added."""
@@ -308,6 +326,10 @@ class Encoding(nn.Module):
                 seen = seen if self.chunk is None else at.remainder(self.chunk) + 1
             work = torch.promote_types(self.ssmax.dtype, torch.float32)
             return self.ssmax.to(work)[:, None] * seen.to(work).log()[:, None]
+        if self.log_rate is not None and self.log_offset is not None:
+            work = torch.promote_types(self.log_rate.dtype, torch.float32)
+            growth = self.log_rate.to(work)[:, None] * at.to(work).log1p()[:, None]
+            return growth + self.log_offset.to(work)[:, None]
         if config.temperature == "none":
             return None
         start = config.temperature_start
@@ -436,7 +458,7 @@ OVERRIDDEN = {
     "weighs": ("weighting",),
 }
 """The methods whose override sets each flag."""
-SHARED_TENSORS = ("sink_score", "ssmax")
+SHARED_TENSORS = ("sink_score", "ssmax", "log_rate", "log_offset")
 """Parameters that any encoding may have; no encoding's paper publishes them."""
 
 

@@ -99,7 +99,7 @@ class CABLE(_RunningSum):
 
     title = "CABLE"
     formula = "S = A - softplus(x_i u)_h sum_{j<t<=i} relu(x_t w)_h"
-    config_type = WeightedConfig
+    config: WeightedConfig
 
     def __init__(self, shape: Shape, config: WeightedConfig) -> None:
         super().__init__(shape, config, weighted=True)
@@ -110,7 +110,7 @@ class CABLENW(_RunningSum):
 
     title = "CABLE_NW"
     formula = "S = A - sum_{j<t<=i} softplus(x_t w)_h"
-    config_type = UnweightedConfig
+    config: UnweightedConfig
 
     def __init__(self, shape: Shape, config: UnweightedConfig) -> None:
         super().__init__(shape, config, weighted=False)
@@ -121,7 +121,6 @@ class KCABLE(_RunningSum):
 
     title = "K-CABLE"
     formula = "S = A - ln((sum_{j<t<=i} softplus(x_t w)_h)^2 + 1)"
-    config_type = KernelConfig
     config: KernelConfig
 
     def __init__(self, shape: Shape, config: KernelConfig) -> None:

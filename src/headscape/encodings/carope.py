@@ -9,7 +9,7 @@ Sums and angles are float64.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,6 @@ from headscape.call.rotation import Turn, pairs_of
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerInput, Side, Stream
 from headscape.encodings.token_sums import running_sum
-from headscape.errors import at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +32,7 @@ class CARoPEConfig(Config):
     pairing: Literal["interleaved", "halves"] = "interleaved"
     """Which dims form a pair."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(0, first_power=self.first_power)
+    AT_LEAST: ClassVar = {"first_power": 0}
 
 
 class CARoPE(Encoding):
@@ -47,7 +44,6 @@ class CARoPE(Encoding):
     shows = "final"
     toeplitz = False
     context_dependent = True
-    config_type = CARoPEConfig
     config: CARoPEConfig
 
     def __init__(self, shape: Shape, config: CARoPEConfig) -> None:

@@ -119,7 +119,7 @@ def _file(kind: type[Encoding]) -> str:
         return ""
 
 
-def markdown(folder: str = "src/headscape/encodings") -> str:
+def markdown(folder: str = "../src/headscape/encodings") -> str:
     """Return the table of the package's own encodings as Markdown, with links into `folder`."""
     lines = ["| name | title | paper | score | tested | file |", "|---|---|---|---|---|---|"]
     own = [row for row in list_encodings() if row.kind.__module__.startswith(f"{__package__}.")]
@@ -136,7 +136,7 @@ def markdown(folder: str = "src/headscape/encodings") -> str:
 
 
 def write_table(path: Path | str) -> None:
-    """Write the Markdown table between the two marks in a file, such as the README."""
+    """Write the Markdown table between the two marks in a file, such as docs/encodings.md."""
     path = Path(path)
     text = path.read_text(encoding="utf-8")
     if text.count(START) != 1 or text.count(END) != 1:

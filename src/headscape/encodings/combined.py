@@ -118,8 +118,8 @@ class Combined(Encoding):
 
     def turn(self, side: Side) -> Turn | None:
         """Return the rotation of the part that has one."""
-        found = [part.turn(side) for part in self.members]
-        return next((turn for turn in found if turn is not None), None)
+        turns = [part.turn(side) for part in self.members]
+        return next((turn for turn in turns if turn is not None), None)
 
     def rotate(self, x: Float[Tensor, "b h t e"], side: Side) -> Float[Tensor, "b h t wide"]:
         """Return the queries or keys, rotated by the part that rotates."""
@@ -154,8 +154,8 @@ class Combined(Encoding):
 
     def mixing(self, layer: LayerContext) -> Mixing | None:
         """Return the mixing of the part that has one."""
-        found = [part.mixing(layer) for part in self.members]
-        return next((mixing for mixing in found if mixing is not None), None)
+        mixings = [part.mixing(layer) for part in self.members]
+        return next((mixing for mixing in mixings if mixing is not None), None)
 
     @property
     def weighting(self) -> Weighting | None:
@@ -172,12 +172,12 @@ class Combined(Encoding):
         self, at: Int[Tensor, "#b t"], seen: Int[Tensor, "#b t"] | None = None
     ) -> Float[Tensor, "#b #h t"] | None:
         """Return the temperature of the config times that of the parts."""
-        found = super().temperature(at, seen)
+        factor = super().temperature(at, seen)
         for part in self.members:
             own = part.temperature(at, seen)
             if own is not None:
-                found = own if found is None else found * own
-        return found
+                factor = own if factor is None else factor * own
+        return factor
 
     def load_published(self, tensors: Mapping[str, Tensor], **named: str) -> None:
         """Copy the authors' tensors into every part that learns any."""

@@ -12,11 +12,9 @@ from typing import Any, Literal, TypeVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headscape.call.decay import Decay
 from headscape.call.definition import shared
 from headscape.call.positions import Positions
-from headscape.call.reflections import Reflections
-from headscape.call.transition import Transition
+from headscape.call.transition import Decay, Reflections, Transition
 
 Role = Literal["query", "key"]
 Project = Callable[[Float[Tensor, "n d"]], tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]]

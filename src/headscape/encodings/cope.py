@@ -10,7 +10,7 @@ them. Separate gate keys, value gates and sharing across layers are absent.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from headscape.call.mixing import CountedTable
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
-from headscape.errors import at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +29,7 @@ class CoPEConfig(Config):
     divide: Literal["scores", "sum"] = "scores"
     """What 1/sqrt(e) applies to."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(2, positions=self.positions)
+    AT_LEAST: ClassVar = {"positions": 2}
 
 
 class CoPE(Encoding):
@@ -46,7 +43,6 @@ class CoPE(Encoding):
     toeplitz = False
     pointwise = False
     context_dependent = True
-    config_type = CoPEConfig
     config: CoPEConfig
 
     def __init__(self, shape: Shape, config: CoPEConfig) -> None:

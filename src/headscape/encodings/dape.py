@@ -9,7 +9,7 @@ CABLE code's own DAPE does not (base_bias="channel-only").
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import nn
 
@@ -17,7 +17,6 @@ from headscape.call.mixing import PairPerceptron
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.combined import Wrapper
 from headscape.encodings.context import LayerContext
-from headscape.errors import at_least
 
 LAYERS = {
     "0.weight": "inner.weight",
@@ -37,9 +36,7 @@ class DAPEConfig(Config):
     base_bias: Literal["added", "channel-only"] = "added"
     """added: B is also added to the scores; channel-only: only the perceptron reads B."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(1, hidden=self.hidden)
+    AT_LEAST: ClassVar = {"hidden": 1}
 
 
 class DAPE(Wrapper):
@@ -52,7 +49,6 @@ class DAPE(Wrapper):
         {f"mlp2.{name}": ours for name, ours in LAYERS.items()},
         {f"mlp_dape.{name}": ours for name, ours in LAYERS.items()},
     )
-    config_type = DAPEConfig
     config: DAPEConfig
 
     def __init__(self, shape: Shape, config: DAPEConfig, base: Encoding) -> None:

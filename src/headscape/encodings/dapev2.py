@@ -59,7 +59,6 @@ class DAPEv2(Wrapper):
         },
     )
     pointwise = False
-    config_type = DAPEv2Config
     config: DAPEv2Config
 
     def __init__(self, shape: Shape, config: DAPEv2Config, base: Encoding) -> None:

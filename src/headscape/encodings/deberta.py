@@ -80,7 +80,6 @@ class DeBERTa(Encoding):
     )
     toeplitz = False
     context_dependent = True
-    config_type = DeBERTaConfig
     config: DeBERTaConfig
 
     def __init__(self, shape: Shape, config: DeBERTaConfig) -> None:

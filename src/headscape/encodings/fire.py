@@ -13,7 +13,7 @@ half of the length it is given; FIRE inside DAPE's wrappers uses LeakyReLU(0.01)
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from headscape.call.bias import Perceptron
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
-from headscape.errors import InputError, at_least
+from headscape.errors import InputError
 
 EPSILON = 1e-6
 LEAK = {"relu": 0.0, "leaky_relu": 0.01}
@@ -42,11 +42,8 @@ class FIREConfig(Config):
     activation: Literal["relu", "leaky_relu"] = "relu"
     """Activation of the hidden units."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(1, mlp_width=self.mlp_width)
-        if self.length <= 0:
-            raise InputError(f"length must be above 0, got {self.length}.")
+    AT_LEAST: ClassVar = {"mlp_width": 1}
+    ABOVE: ClassVar = {"length": 0}
 
 
 class FIRE(Encoding):
@@ -70,7 +67,6 @@ class FIRE(Encoding):
     )
     shift_invariant = False
     toeplitz = False
-    config_type = FIREConfig
     config: FIREConfig
 
     def __init__(self, shape: Shape, config: FIREConfig) -> None:

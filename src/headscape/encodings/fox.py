@@ -43,7 +43,6 @@ class FoX(Encoding):
     )
     toeplitz = False
     context_dependent = True
-    config_type = FoXConfig
     config: FoXConfig
 
     def __init__(self, shape: Shape, config: FoXConfig) -> None:

@@ -31,7 +31,7 @@ rotation; that norm is the model's `qk_norm`.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -89,7 +89,6 @@ class GRAPE(Encoding):
     no_bidirectional_form = "its decay is defined for keys before the query"
     toeplitz = False
     context_dependent = True
-    config_type = GRAPEConfig
     config: GRAPEConfig
 
     def __init__(self, shape: Shape, config: GRAPEConfig) -> None:
@@ -192,12 +191,10 @@ class GRAPEMultiplicativeConfig(Config):
     base: float = 10_000.0
     """Base of the frequencies that f starts at."""
 
+    ABOVE: ClassVar = {"base": 1, "scale": 0}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.base <= 1:
-            raise InputError(f"base must be above 1, got {self.base}.")
-        if not 0 < self.scale < math.inf:
-            raise InputError(f"scale must be positive and finite, got {self.scale}.")
         if self.phase == "index" and (self.per_head or self.increments != "sigmoid"):
             name = "per_head" if self.per_head else "increments"
             raise InputError(f"{name} has no effect with phase='index': leave it out.")
@@ -219,7 +216,6 @@ class GRAPEMultiplicative(Encoding):
     )
     toeplitz = False
     context_dependent = True
-    config_type = GRAPEMultiplicativeConfig
     config: GRAPEMultiplicativeConfig
 
     def __init__(self, shape: Shape, config: GRAPEMultiplicativeConfig) -> None:

@@ -14,6 +14,7 @@ this class does not.
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -23,7 +24,6 @@ from headscape.call.bias import Pairwise
 from headscape.call.positions import Positions
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
-from headscape.errors import at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,7 @@ class GridConfig(Config):
     class_token: bool = False
     """Position 0 is a class token, outside the grid."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(1, rows=self.rows, columns=self.columns)
+    AT_LEAST: ClassVar = {"rows": 1, "columns": 1}
 
 
 class Grid(Encoding):
@@ -51,7 +49,6 @@ class Grid(Encoding):
     published = ({"relative_position_bias_table": "table"},)
     shift_invariant = False
     toeplitz = False
-    config_type = GridConfig
     config: GridConfig
 
     def __init__(self, shape: Shape, config: GridConfig) -> None:

@@ -13,7 +13,7 @@ x-transformers' RelativeProj has a bias term in W_r (`projection_bias`) and the 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,6 @@ from torch import nn
 from headscape.call.bias import RelativeCurves
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
-from headscape.errors import at_least
 
 LONGEST = 1024
 """The extent of Inkling's full layers."""
@@ -41,9 +40,7 @@ class InklingConfig(Config):
     projection_bias: bool = False
     """W_r has a bias term, as in x-transformers."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(1, rank=self.rank, extent=self.extent)
+    AT_LEAST: ClassVar = {"rank": 1, "extent": 1}
 
 
 class Inkling(Encoding):
@@ -63,7 +60,6 @@ class Inkling(Encoding):
     no_bidirectional_form = "its curves start at distance 0"
     toeplitz = False
     context_dependent = True
-    config_type = InklingConfig
     config: InklingConfig
 
     def __init__(self, shape: Shape, config: InklingConfig) -> None:

@@ -7,6 +7,7 @@ two unused rows in front of position 0: offset 2.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -24,9 +25,7 @@ class LearnedConfig(Config):
     offset: int = 0
     """Unused rows in front of position 0."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(0, offset=self.offset)
+    AT_LEAST: ClassVar = {"offset": 0}
 
 
 class Learned(Encoding):
@@ -38,7 +37,6 @@ class Learned(Encoding):
     shows = None
     published = ({"wpe.weight": "table.weight"}, {"embed_positions.weight": "table.weight"})
     shift_invariant = False
-    config_type = LearnedConfig
     config: LearnedConfig
 
     def __init__(self, shape: Shape, config: LearnedConfig) -> None:

@@ -8,24 +8,25 @@ in place of W2 W1 (`low_rank`), and no convolution, then also no silu (`convolut
 the score is (q_i^T ... k_j + sum_{j < t <= i} ln sigmoid(x_t g + c)) / sqrt(e): the sum is divided
 too.
 
-The scores are exact (reflections.py): a triangular solve per block of queries and of tokens, in
+The scores are exact (call/transition.py): a triangular solve per block of queries and of tokens, in
 float32 at least. A cache applies each new token's reflection to all its keys. QK-norm is a field of
 the model, grouped queries are absent.
 """
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headscape.call.bias import Bias, Slope
-from headscape.call.reflections import Reflections
+from headscape.call.transition import Reflections
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
 from headscape.encodings.token_sums import running_sum, short_convolution
-from headscape.errors import InputError, at_least
+from headscape.errors import InputError
 
 FLOOR = 1e-6
 """Added to a squared length before w is divided by it, as in the authors' code."""
@@ -48,9 +49,10 @@ class PaTHConfig(Config):
     gate: bool = False
     """Whether a forget gate is summed as well (PaTH-FoX)."""
 
+    AT_LEAST: ClassVar = {"rank": 1, "kernel": 1}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, rank=self.rank, kernel=self.kernel)
         if self.convolution_bias and not self.convolution:
             raise InputError(
                 "convolution_bias=True has no effect without the convolution: leave it out."
@@ -82,7 +84,6 @@ class PaTH(Encoding):
     no_bidirectional_form = "its reflections are those between a key and a later query"
     toeplitz = False
     context_dependent = True
-    config_type = PaTHConfig
     config: PaTHConfig
 
     def __init__(self, shape: Shape, config: PaTHConfig) -> None:

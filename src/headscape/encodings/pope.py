@@ -10,6 +10,7 @@ shares b over layers (a model's `share_encoding`); ours is per layer. Angles are
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import Side
-from headscape.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +28,7 @@ class PoPEConfig(Config):
     base: float = 10_000.0
     """Base of the frequencies."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.base <= 1:
-            raise InputError(f"base must be above 1, got {self.base}.")
+    ABOVE: ClassVar = {"base": 1}
 
 
 class PoPE(Encoding):
@@ -45,7 +42,6 @@ class PoPE(Encoding):
     toeplitz = False
     context_dependent = True
     widens = True
-    config_type = PoPEConfig
     config: PoPEConfig
 
     def __init__(self, shape: Shape, config: PoPEConfig) -> None:

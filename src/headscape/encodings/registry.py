@@ -71,9 +71,8 @@ from headscape.encodings.transformer_xl import TransformerXL
 from headscape.encodings.wall import Wall
 from headscape.encodings.wavlm import WavLM
 from headscape.encodings.xpos import XPos
-from headscape.errors import InputError, unknown
+from headscape.errors import InputError, check_values, unknown
 from headscape.io.file_name import file_name
-from headscape.io.typecheck import check_values
 
 GROUP = "headscape.encodings"
 
@@ -431,7 +430,7 @@ def parse(pattern: str) -> list[Entry]:
     name, *changes = pattern.split(":")
     if name in SHIPPED and not {",", "*"} & set(pattern):
         return _changed(pattern, parse(SHIPPED[name].pattern), _parse_fields(pattern, changes))
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for part in re.split(COMMA, pattern):
         body, star, times = part.strip().rpartition("*")
         if not star:
@@ -441,7 +440,7 @@ def parse(pattern: str) -> list[Entry]:
                 f"{times!r} in the schedule {pattern!r} is not a number of layers of at least 1: "
                 f"{EXAMPLE}."
             )
-        if len(found) + int(times) > MOST_LAYERS:
+        if len(entries) + int(times) > MOST_LAYERS:
             raise InputError(
                 f"the schedule {pattern!r} has more than {MOST_LAYERS:,} layers: repeat less."
             )
@@ -454,24 +453,24 @@ def parse(pattern: str) -> list[Entry]:
                 f"its pattern out, {SHIPPED[name].pattern!r}."
             )
         kinds(name)
-        found += [Entry(name, _parse_fields(pattern, options))] * int(times)
-    if any(entry.at_input for entry in found) and len({entry.name for entry in found}) > 1:
-        name = next(entry.name for entry in found if entry.at_input)
+        entries += [Entry(name, _parse_fields(pattern, options))] * int(times)
+    if any(entry.at_input for entry in entries) and len({entry.name for entry in entries}) > 1:
+        name = next(entry.name for entry in entries if entry.at_input)
         raise InputError(
             f"{name!r} acts on the token embeddings of the whole model, so the schedule "
             f"{pattern!r} cannot combine it with a different encoding."
         )
-    return found
+    return entries
 
 
 def _parse_fields(pattern: str, options: list[str]) -> dict[str, object]:
     """Return the NAME=VALUE fields of an entry; refuse a field that is set twice."""
-    found: dict[str, object] = {}
+    parsed: dict[str, object] = {}
     for field, value in map(parse_field, options):
-        if field in found:
+        if field in parsed:
             raise InputError(f"the schedule {pattern!r} sets {field!r} twice: leave one out.")
-        found[field] = value
-    return found
+        parsed[field] = value
+    return parsed
 
 
 def _changed(pattern: str, period: list[Entry], changes: Mapping[str, object]) -> list[Entry]:
@@ -542,7 +541,7 @@ def load_plugin(path: Path | str) -> list[str]:
     previous, replaced = sys.modules.get(module_name), dict[str, type[Encoding]]()
     try:
         module = _import(path, module_name)
-        found = {
+        classes = {
             vars(kind).get("name") or kind.__name__.lower(): kind
             for kind in vars(module).values()
             if isinstance(kind, type)
@@ -550,12 +549,12 @@ def load_plugin(path: Path | str) -> list[str]:
             and kind.__module__ == module_name
             and not kind.__name__.startswith("_")
         }
-        if not found:
+        if not classes:
             raise InputError(
                 f"plugin {path} defines no encoding: derive a class from headscape.Encoding."
             )
         replaced = _remove(module_name)
-        for name, kind in found.items():
+        for name, kind in classes.items():
             try:
                 check_entry(name, kind)
             except InputError as error:
@@ -567,9 +566,9 @@ def load_plugin(path: Path | str) -> list[str]:
         for name, kind in replaced.items():
             register(name, kind)
         raise
-    for name, kind in found.items():
+    for name, kind in classes.items():
         register(name, kind)
-    return list(found)
+    return list(classes)
 
 
 def loaded_plugins() -> list[Path]:

@@ -11,7 +11,7 @@ rows. Options of their code: z as one linear map of x (`position_map`), and one 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headscape.call.rotation import Turn, pairs_of, powers
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerInput, Side, Stream
-from headscape.errors import InputError, at_least
+from headscape.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,11 @@ class RePoConfig(Config):
     pairing: Literal["interleaved", "halves"] = "halves"
     """Which dims form a pair."""
 
+    AT_LEAST: ClassVar = {"hidden": 1}
+    ABOVE: ClassVar = {"base": 1}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.base <= 1:
-            raise InputError(f"base must be above 1, got {self.base}.")
-        at_least(1, hidden=self.hidden)
         if self.hidden is not None and self.position_map == "linear":
             raise InputError(
                 f"hidden={self.hidden} has no effect with position_map='linear': leave it out."
@@ -66,7 +66,6 @@ class RePo(Encoding):
     )
     toeplitz = False
     context_dependent = True
-    config_type = RePoConfig
     config: RePoConfig
 
     def __init__(self, shape: Shape, config: RePoConfig) -> None:

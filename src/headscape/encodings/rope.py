@@ -22,6 +22,18 @@ field and is recorded. nanochat rotates by -i w_m (direction="backward").
 
 f is the factor, L0 the trained length.
 
+With `learned_frequencies` every frequency above is multiplied by exp(a_m), where a is learned and
+starts at 0, as in Mistral Large 4. All heads of a layer share one a; Mistral's layers share it too,
+ours have one each. A pair of frequency 0 does not turn whatever its a_m.
+
+RoPE-ID (Wertheimer et al. 2026, arXiv:2603.18017) rotates a subset of the dims with high
+frequencies, so that every pair that turns has made whole turns within the trained length. It needs
+no field of its own: scaling="proportional" with rotary_fraction=0.5 and pairing="halves" turns the
+fast half of the pairs, dims of the first and third quarter, and the slowest of them turns once
+within L tokens if base <= (L / 2 pi)^(2e / (e - 4)). The rule is from the abstract, the half, its
+place and the whole turns from the public reviews; the authors' code, exact frequencies and
+temperature were not seen.
+
 Angles are float64 and cos, sin are cast: bfloat16 positions are wrong past 256.
 
 With scaling="dynamic" or "longrope" the frequencies depend on the current length, so keys of
@@ -36,7 +48,7 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from headscape.call.rotation import Turn, powers
 from headscape.encodings.base import Config, Encoding, Shape
@@ -56,6 +68,8 @@ class RoPEConfig(Config):
     """The fraction of the head dim that is rotated."""
     base: float = 10_000.0
     """Base of the frequencies; the longest wavelength is below 2 pi base tokens."""
+    learned_frequencies: bool = False
+    """Every pair's frequency has a learned factor, which starts at 1 and which all heads share."""
     scaling: Literal[
         "none", "linear", "ntk", "dynamic", "yarn", "llama3", "proportional", "longrope"
     ] = "none"
@@ -200,9 +214,9 @@ def llama3(band: Band) -> Frequencies:
 
 def proportional(band: Band) -> Frequencies:
     """Return the frequencies of the whole head for the first pairs and 0 for the others."""
-    found = linear(band)
-    found[band.turned :] = 0
-    return found
+    frequencies = linear(band)
+    frequencies[band.turned :] = 0
+    return frequencies
 
 
 def longrope(band: Band) -> Frequencies:
@@ -233,9 +247,9 @@ class RoPE(Encoding):
     paper = "Su et al. 2021, arXiv:2104.09864"
     formula = "S = (R_i q_i).(R_j k_j) / sqrt(e)"
     shows = "final"
+    published = ({"rotary_emb.alpha": "log_factor"},)
     toeplitz = False
     context_dependent = True
-    config_type = RoPEConfig
     config: RoPEConfig
 
     def __init__(self, shape: Shape, config: RoPEConfig) -> None:
@@ -269,11 +283,13 @@ class RoPE(Encoding):
         # These frequencies depend on the last position, so a rotated key can change later.
         self.cacheable_keys = config.scaling not in {"dynamic", "longrope"}
         self.shift_invariant = self.cacheable_keys
+        learned = config.learned_frequencies
+        self.log_factor = nn.Parameter(torch.zeros(self.dims // 2)) if learned else None
 
     def frequencies(self, length: int) -> Float[Tensor, " m"]:
         """Return the angle per position of each pair, for a sequence of this length."""
         config = self.config
-        return SCALINGS[config.scaling](
+        fixed = SCALINGS[config.scaling](
             Band(
                 dims=self.rotary_width,
                 base=config.base,
@@ -290,6 +306,9 @@ class RoPE(Encoding):
                 long_factor=config.long_factor,
             )
         )
+        if self.log_factor is None:
+            return fixed
+        return fixed.to(self.log_factor.device) * self.log_factor.double().exp()
 
     def attention_factor(self) -> float:
         """Return the multiplier of cos and sin; scores get its square."""
@@ -324,4 +343,4 @@ class RoPE(Encoding):
         factor = self.attention_factor()
         cos, sin = angle.cos() * factor, angle.sin() * factor
         sin = sin if self.config.direction == "forward" else -sin
-        return Turn(cos, sin, self.config.pairing, frequencies)
+        return Turn(cos, sin, self.config.pairing, frequencies.detach())

@@ -44,7 +44,6 @@ class Sandwich(Encoding):
     title = "Sandwich"
     paper = "Chi et al. 2023, arXiv:2212.10356"
     formula = "S = A + (sum_m cos((i-j) w_m) - R/2) H/(8h)"
-    config_type = SandwichConfig
     config: SandwichConfig
 
     def bias(self, layer: LayerContext) -> Toeplitz:

@@ -107,7 +107,6 @@ class SelectiveRoPE(Encoding):
     )
     toeplitz = False
     context_dependent = True
-    config_type = SelectiveRoPEConfig
     config: SelectiveRoPEConfig
 
     def __init__(self, shape: Shape, config: SelectiveRoPEConfig) -> None:

@@ -12,7 +12,7 @@ which is added to the values, is in none of these models and absent here.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from torch import nn
 from headscape.call.bias import RelativeCurves
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
-from headscape.errors import InputError, at_least
+from headscape.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,7 @@ class ShawConfig(Config):
     init: Literal["normal", "uniform"] = "normal"
     """Normal with standard deviation 0.02, or uniform from 0 to 1."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(0, left=self.left, right=self.right)
+    AT_LEAST: ClassVar = {"left": 0, "right": 0}
 
 
 class Shaw(Encoding):
@@ -53,7 +51,6 @@ class Shaw(Encoding):
     )
     toeplitz = False
     context_dependent = True
-    config_type = ShawConfig
     config: ShawConfig
 
     def __init__(self, shape: Shape, config: ShawConfig) -> None:

@@ -13,14 +13,14 @@ ends included, which is base = 10,000^((d/2) / (d/2 - 1)).
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.errors import InputError, at_least
+from headscape.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,8 @@ class SinusoidalConfig(Config):
     offset: int = 0
     """Added to every position."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.base <= 1:
-            raise InputError(f"base must be above 1, got {self.base}.")
-        at_least(0, offset=self.offset)
+    AT_LEAST: ClassVar = {"offset": 0}
+    ABOVE: ClassVar = {"base": 1}
 
 
 class Sinusoidal(Encoding):
@@ -54,7 +51,6 @@ class Sinusoidal(Encoding):
     shows = None
     published = ({"scale": "scale"},)
     shift_invariant = False
-    config_type = SinusoidalConfig
     config: SinusoidalConfig
 
     def __init__(self, shape: Shape, config: SinusoidalConfig) -> None:

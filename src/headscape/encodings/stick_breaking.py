@@ -38,7 +38,6 @@ class StickBreaking(Encoding):
     formula = "w = s(A_ij) prod_{j<t<i} (1 - s(A_it)), the rest to v_i"
     shows = "weights"
     no_bidirectional_form = "it breaks the stick from the query backwards"
-    config_type = StickBreakingConfig
     config: StickBreakingConfig
 
     @property

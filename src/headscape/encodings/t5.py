@@ -16,7 +16,7 @@ scales q.k by 1/sqrt(d) (a model's score scale "width").
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Int
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from headscape.call.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
-from headscape.errors import InputError, at_least
+from headscape.errors import InputError
 
 
 def bucket(
@@ -81,7 +81,6 @@ class T5(Encoding):
     paper = "Raffel et al. 2020, arXiv:1910.10683"
     formula = "S = A + r_h[bucket(i-j)]"
     published = ({"relative_attention_bias.weight": "table.weight"}, {"weight": "table.weight"})
-    config_type = T5Config
     config: T5Config
 
     def __init__(self, shape: Shape, config: T5Config) -> None:
@@ -111,9 +110,7 @@ class T5ClippedConfig(Config):
     max_distance: int = 256
     """K; larger distances share its value."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(1, max_distance=self.max_distance)
+    AT_LEAST: ClassVar = {"max_distance": 1}
 
 
 class T5Clipped(Encoding):
@@ -124,7 +121,6 @@ class T5Clipped(Encoding):
     paper = "Veisi et al. 2025, arXiv:2503.08067 (its T5-bias)"
     formula = "S = A + r_h[min(i-j, K)]"
     published = ({"relative_attention_bias.weight": "table.weight"}, {"weight": "table.weight"})
-    config_type = T5ClippedConfig
     config: T5ClippedConfig
 
     def __init__(self, shape: Shape, config: T5ClippedConfig) -> None:

@@ -42,18 +42,18 @@ def short_convolution(
     else:
         wide = torch.cat([tail.to(x.dtype), x], dim=2)
     rest = wide[:, :, wide.shape[2] - past :]
-    found = x.new_zeros(())
+    total = x.new_zeros(())
     since = None if starts is None else _since(starts)
     for lag in range(past + 1):
         term = wide[:, :, past - lag : wide.shape[2] - lag] * weight[:, None, :, past - lag]
         if since is not None:
             term = term * (since >= lag)[:, None, :, None]
-        found = found + term
+        total = total + term
     if since is not None:
         # The oldest of the kept inputs is past - 1 tokens before the last one.
         before = torch.arange(past - 1, -1, -1, device=x.device)
         rest = rest * (since[:, -1:] >= before)[:, None, :, None]
-    return found, rest
+    return total, rest
 
 
 def _first(starts: Bool[Tensor, "#b t"]) -> Int[Tensor, "#b t"]:

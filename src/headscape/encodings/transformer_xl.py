@@ -12,7 +12,7 @@ and w over layers (a model's `share_encoding`, which then shares W_R too).
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from headscape.call.bias import RelativeCurves
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext
-from headscape.errors import InputError, at_least
+from headscape.errors import InputError
 
 STEP = 64
 
@@ -37,11 +37,8 @@ class TransformerXLConfig(Config):
     clamp: int | None = None
     """Distances beyond this count as this far."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.base <= 1:
-            raise InputError(f"base must be above 1, got {self.base}.")
-        at_least(1, clamp=self.clamp)
+    AT_LEAST: ClassVar = {"clamp": 1}
+    ABOVE: ClassVar = {"base": 1}
 
 
 class TransformerXL(Encoding):
@@ -61,7 +58,6 @@ class TransformerXL(Encoding):
     )
     toeplitz = False
     context_dependent = True
-    config_type = TransformerXLConfig
     config: TransformerXLConfig
 
     def __init__(self, shape: Shape, config: TransformerXLConfig) -> None:

@@ -11,8 +11,8 @@ projection and its initial bias of 1 are ours. Its sink is a field of every enco
 queries are absent.
 """
 
-import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +20,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.call.bias import Bias, Slope
-from headscape.call.decay import Decay
+from headscape.call.transition import Decay
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
-from headscape.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +36,7 @@ class WallConfig(Config):
     scalar_gate: bool = False
     """Whether to add FoX's sum of forget gates, one gate per head."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.g_max < math.inf:
-            raise InputError(f"g_max must be positive and finite, got {self.g_max}.")
+    ABOVE: ClassVar = {"g_max": 0}
 
 
 class Wall(Encoding):
@@ -53,7 +49,6 @@ class Wall(Encoding):
     no_bidirectional_form = "its gates are those between a key and a later query"
     toeplitz = False
     context_dependent = True
-    config_type = WallConfig
     config: WallConfig
 
     def __init__(self, shape: Shape, config: WallConfig) -> None:

@@ -45,7 +45,6 @@ class WavLM(Encoding):
     )
     toeplitz = False
     context_dependent = True
-    config_type = WavLMConfig
     config: WavLMConfig
 
     def __init__(self, shape: Shape, config: WavLMConfig) -> None:

@@ -12,7 +12,7 @@ blockwise masking at inference is absent.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -37,11 +37,7 @@ class XPosConfig(Config):
     gamma: float = 0.4
     """gamma in zeta; a larger value makes all pairs decay more slowly."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, low in (("gamma", 0.0), ("scale_base", 0.0), ("base", 1.0)):
-            if getattr(self, name) <= low:
-                raise InputError(f"{name} must be above {low:g}, got {getattr(self, name)}.")
+    ABOVE: ClassVar = {"gamma": 0, "scale_base": 0, "base": 1}
 
 
 class XPos(Encoding):
@@ -54,7 +50,6 @@ class XPos(Encoding):
     no_bidirectional_form = "a key to the right of its query would be amplified without bound"
     toeplitz = False
     context_dependent = True
-    config_type = XPosConfig
     config: XPosConfig
 
     def __init__(self, shape: Shape, config: XPosConfig) -> None:

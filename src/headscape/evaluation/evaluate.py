@@ -22,7 +22,7 @@ from headscape.models.model import Model, Spec
 
 Job = TextJob | AnswerJob
 TEXT_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-TEXT_ONLY = ("protocol", "same_tokens", "corpus", "limit")
+TEXT_ONLY = ("protocol", "same_tokens", "corpus", "text", "limit")
 EXAMPLES = 100
 
 
@@ -35,6 +35,7 @@ class Options:
     same_tokens: bool = False
     quantity: str | None = None
     corpus: str | None = None
+    text: str | None = None
     limit: int | None = None
     task: str | None = None
     depths: tuple[float, ...] = ()
@@ -50,7 +51,9 @@ class Options:
                 raise InputError(f"a depth must be between 0 and 1, got {depth!r}.")
         if self.depths and self.task is None:
             raise InputError("depths need a heat map: name its task, passkey or needle.")
-        for name in ("protocol", "quantity", "corpus", "task"):
+        if self.corpus is not None and self.text is not None:
+            raise InputError(f"give a text or corpus {self.corpus}, not both.")
+        for name in ("protocol", "quantity", "corpus", "text", "task"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise InputError(f"{name} must be a string, got {value!r}.")
@@ -88,6 +91,7 @@ def evaluate(
     same_tokens: bool = False,
     quantity: str | None = None,
     corpus: str | Path | None = None,
+    text: str | None = None,
     limit: int | None = None,
     task: str | None = None,
     depths: float | Sequence[float] | None = None,
@@ -108,7 +112,8 @@ def evaluate(
     protocol       nonoverlap (the default), last-K, sliding-K or per-position
     same_tokens    whether every length scores the tokens that the longest length scores
     quantity       perplexity (the default), byte-perplexity, word-perplexity, bits-per-byte or loss
-    corpus         the text; default the corpus each model was trained on
+    corpus         its held-out part is scored; default the corpus each model was trained on
+    text           a text of your own, which is scored whole
     limit          use only this many tokens from the start of the text
     task           passkey or needle: make a heat map
     depths         where the fact is, as a share of the text; default 0, 0.25, 0.5, 0.75 and 1
@@ -132,6 +137,7 @@ def evaluate(
         same_tokens=same_tokens,
         quantity=quantity,
         corpus=str(corpus) if isinstance(corpus, Path) else corpus,
+        text=text,
         limit=limit,
         task=task,
         depths=several(depths, "depths"),
@@ -163,7 +169,7 @@ def _jobs(models: Sequence[Model], options: Options) -> list[Job]:
     else:
         lengths = sorted(set(options.lengths or TEXT_LENGTHS))
         longest = lengths[-1] if options.same_tokens else None
-        texts = held_out(models, options.corpus, options.limit)
+        texts = held_out(models, options.corpus, options.limit, options.text)
         jobs = [
             TextJob.of(model.for_length(length), text, options.windows, length, longest)
             for model, text in zip(models, texts, strict=True)

@@ -122,6 +122,8 @@ class HeldOut:
     """The corpus, as the user named it."""
     units: Units | None = None
     """Bytes and words of the tokens; None where the tokenizer does not say."""
+    name: str = "the text"
+    """What messages call it."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -142,9 +144,17 @@ class HeldOut:
 
 
 def held_out(
-    models: Sequence[Model], corpus: str | None = None, limit: int | None = None
+    models: Sequence[Model],
+    corpus: str | None = None,
+    limit: int | None = None,
+    text: str | None = None,
 ) -> list[HeldOut]:
-    """The text of each model, cut to `limit` tokens; models with equal texts share one."""
+    """The text of each model, cut to `limit` tokens; models with equal texts share one.
+
+    It is the held-out part of a corpus, or all of `text`.
+    """
+    if text is not None:
+        return _whole_texts(models, text, limit)
     texts: dict[tuple[str, ...], HeldOut] = {}
     of_models = []
     opened: dict[str, Dataset] = {}
@@ -156,15 +166,33 @@ def held_out(
                 tokens=dataset.validation[:limit],
                 corpus=dataset.corpus,
                 units=units(dataset.tokenizer),
+                name=f"the held-out text of {dataset.corpus}{dataset.share}",
             )
         of_models.append(texts[key])
     return of_models
 
 
+def _whole_texts(models: Sequence[Model], text: str, limit: int | None) -> list[HeldOut]:
+    found: dict[str, HeldOut] = {}
+    for model in models:
+        tokenizer = model.tokenizer
+        if tokenizer is None:
+            raise InputError(f"{model.spec.name} has no tokenizer, so it cannot read a text.")
+        if tokenizer.fingerprint not in found:
+            found[tokenizer.fingerprint] = HeldOut(
+                tokens=tokenizer.encode(text)[:limit], corpus="text", units=units(tokenizer)
+            )
+    # Every model has a tokenizer by now.
+    return [found[model.tokenizer.fingerprint] for model in models if model.tokenizer is not None]
+
+
 def _dataset(model: Model, corpus: str | None, opened: dict[str, Dataset]) -> Dataset:
     if corpus is None:
         if model.dataset is None:
-            raise InputError(f"{model.spec.name} has no text of its own: name a corpus.")
+            raise InputError(
+                f"{model.spec.name} has no text of its own: give a text or a corpus, such as "
+                f"stdlib."
+            )
         return model.dataset
     tokenizer = model.tokenizer
     if tokenizer is None:
@@ -195,7 +223,7 @@ class TextJob:
     ) -> "TextJob":
         """Plan the windows; with `longest`, the tokens that this length scores, so both compare."""
         spec = model.spec
-        windows = plan(protocol, len(text.tokens), length, longest)
+        windows = plan(protocol, len(text.tokens), length, longest, name=text.name)
         row = Row(
             method=spec.name,
             length=length,

@@ -82,10 +82,18 @@ def parse(name: str) -> Protocol:
     return Protocol(kind=kind, count=int(numbered[2]))
 
 
-def plan(protocol: Protocol, tokens: int, length: int, longest: int | None = None) -> Windows:
+def plan(
+    protocol: Protocol,
+    tokens: int,
+    length: int,
+    longest: int | None = None,
+    *,
+    name: str = "the text",
+) -> Windows:
     """Return the windows of `length` over a stream of `tokens` tokens.
 
-    With `longest`, the windows that score the same tokens as that length does.
+    With `longest`, the windows that score the same tokens as that length does. `name` is what a
+    message calls the stream.
     """
     reach = length if longest is None else longest
     if length < 1 or reach < length:
@@ -95,7 +103,7 @@ def plan(protocol: Protocol, tokens: int, length: int, longest: int | None = Non
     if tokens < reach + 1:
         shorter = f" or a length of at most {tokens - 1}" if tokens > 1 else ""
         raise InputError(
-            f"a length of {reach} needs {reach + 1} tokens and the text, cut to the limit if there "
+            f"a length of {reach} needs {reach + 1} tokens and {name}, cut to the limit if there "
             f"is one, has {tokens}: give more text{shorter}."
         )
     if protocol.count > length:

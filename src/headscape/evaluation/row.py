@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from headscape.errors import InputError
+from headscape.errors import InputError, check_types
 from headscape.io.json_file import parse_json
 from headscape.io.system_errors import reporting
-from headscape.io.typecheck import check_types
 
 Quantity = Literal[
     "perplexity", "byte-perplexity", "word-perplexity", "bits-per-byte", "loss",
@@ -370,8 +369,8 @@ def _check_tokens(rows: Sequence[Row], quantity: Quantity) -> None:
             )
         raise InputError(
             f"{twin.method} and {row.method} were scored on different tokens (different limit or "
-            f"tokenizer), which cannot be compared: use the same limit, or compare by the byte "
-            f"with the quantity bits-per-byte."
+            f"tokenizer), which cannot be compared: use the same limit, or with different "
+            f"tokenizers no limit and the quantity bits-per-byte."
         )
 
 

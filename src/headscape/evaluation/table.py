@@ -18,7 +18,7 @@ length that a method cannot read; an empty cell was not measured.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -208,10 +208,14 @@ class Table:
             for label, rows in by_label.items()
         }
 
-    def plot(self, quantity: str | None = None) -> Lengths | Depths:
+    def plot(
+        self, quantity: str | None = None, *, bands: bool = False, ax: Any = None
+    ) -> Lengths | Depths:
         """Return the quantity against length, or one model's heat map.
 
         quantity  default the table's
+        bands     whether intervals, or the spread over seeds, are shaded
+        ax        matplotlib axes of your own to draw the lines into as well, beside others
         """
         shown = known_quantity(quantity or self.quantity, self.rows[0].kind)
         maps = self.maps()
@@ -220,7 +224,12 @@ class Table:
                 f"this table has {len(maps)} heat maps: plot one, such as "
                 f"table.maps()[{next(iter(maps))!r}].plot()."
             )
-        return heat_map(self.rows, shown) if maps else against_length(self.rows, shown)
+        if maps:
+            return heat_map(self.rows, shown)
+        found = replace(against_length(self.rows, shown), bands=bands)
+        if ax is not None:
+            found.draw_on(ax)
+        return found
 
     def save(self, folder: Path | str) -> list[Path]:
         """Write the table's files into a folder; return their paths.

@@ -9,6 +9,7 @@ behind `length` and advances it once, at its end, so the tokens of a pass that f
 those so far.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,20 +121,27 @@ class BySum:
     def row(self, count: int, bias: Bias | None) -> Slope:
         """The same slope, its sums relative to the base."""
         assert isinstance(bias, Slope)
-        if self.last != count - 1 or count > self.first + FRESH or self._grown(bias) > GROWTH:
+        own = None
+        if self.last == count - 1 and count <= self.first + FRESH:
+            own = self._own(count, bias)
+        if own is None or _largest_score(own, bias.weight) > GROWTH:
             self.base, self.first = bias.col[..., -1:].clone(), count
             b, h = self.base.shape[:2]
             self.relative = self.base.new_empty(b, h, self.capacity, dtype=self.dtype)
             self.relative[:, :, :count] = bias.col - self.base
-        own = self.relative.narrow(2, count - 1, 1)
-        torch.sub(bias.row, self.base, out=own)
+            own = self._own(count, bias)
         self.last = count
         return Slope(bias.weight, own, self.relative.narrow(2, 0, count))
 
-    def _grown(self, bias: Slope) -> float:
-        """Return by how much scores have changed since the base, which is what rounding is of."""
-        since = bias.row - self.base
-        return float((since if bias.weight is None else since * bias.weight).abs().max())
+    def _own(self, count: int, bias: Slope) -> Float[Tensor, "#b h 1"]:
+        """Write the last token's sum, relative to the base, and return it."""
+        return torch.sub(bias.row, self.base, out=self.relative.narrow(2, count - 1, 1))
+
+
+def _largest_score(since: Tensor, weight: Tensor | None) -> float:
+    """Return by how much scores have changed since the base, which is what rounding is of."""
+    scores = since if weight is None else since * weight
+    return float(torch.linalg.vector_norm(scores, ord=math.inf))
 
 
 KeptBias = ByDistance | ByPosition | BySum | Nothing
@@ -281,7 +289,7 @@ class Cache:
         """The new tokens are now old ones; drop what no later token sees."""
         self.length += tokens
         for store in self.layers.values():
-            self._settle(store)
+            self._end_pass(store)
             if store.reach is None:
                 continue
             first = max(store.start, self._oldest(store.reach))
@@ -314,7 +322,7 @@ class Cache:
             near = near & (group == group[:, -1:])
         return int(near.any(dim=0).nonzero()[0])
 
-    def _settle(self, store: LayerCache) -> None:
+    def _end_pass(self, store: LayerCache) -> None:
         """Store the results of a pass: where streams continue, and keys after new transitions."""
         stream, store.passing = store.passing, None
         if stream is None:

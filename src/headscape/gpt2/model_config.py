@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from headscape.encodings import Encoding, Shape, make
 from headscape.encodings.registry import Entry, per_layer
-from headscape.errors import InputError, at_least, unknown
-from headscape.io.typecheck import as_tuples, check_types
+from headscape.errors import InputError, as_tuples, at_least, check_types, unknown
 
 Scale = Literal["head_dim", "width", "one"]
 GPT2_VOCABULARY = 50_304

@@ -3,7 +3,7 @@
     gpt2        GPT2LMHeadModel: projections input-first (Conv1D); old exports carry causal masks
                 as buffers (`attn.bias`), which are not weights and are left out
     gpt_neox    GPTNeoXForCausalLM: q, k and v of a head side by side; RoPE's pairs as halves
-    headscape   HeadscapeForCausalLM (huggingface/exported_model.py): an encoding shared by layers
+    headscape   HeadscapeForCausalLM (export/exported_model.py): an encoding shared by layers
                 is stored once
 
 Tensors are renamed, transposed or permuted and never computed, so both directions are exact. The
@@ -79,10 +79,10 @@ def from_layout(
     """Return an architecture's tensors as ours; the inverse of `to_layout`."""
     stored = {name: value for name, value in tensors.items() if name != "lm_head.weight"}
     if layout == "gpt2":
-        found = rename(stored, "the export")
+        ours = rename(stored, "the export")
         if not config.encoding.startswith("learned"):
-            found.pop("position.table.weight", None)  # computed from the encoding's formula
-        return found
+            ours.pop("position.table.weight", None)  # computed from the encoding's formula
+        return ours
     if layout == "gpt_neox":
         back = qkv_order(config).argsort()
         names = {_neox_name(name): name for name in _names(config, stored)}
@@ -130,24 +130,24 @@ def rename(tensors: Tensors, folder: object) -> Tensors:
 def _to_gpt2(tensors: Mapping[str, Tensor]) -> Tensors:
     layer = {ours: theirs for theirs, ours in NAMES.items()}
     top = {ours: theirs for theirs, ours in TOP.items()}
-    found = {}
+    renamed = {}
     for name, value in tensors.items():
         if name in top:
-            found[f"transformer.{top[name]}"] = value
+            renamed[f"transformer.{top[name]}"] = value
             continue
         _, number, rest = name.split(".", 2)
-        found[f"transformer.h.{number}.{layer[rest]}"] = value.T if value.dim() == 2 else value
-    return found
+        renamed[f"transformer.h.{number}.{layer[rest]}"] = value.T if value.dim() == 2 else value
+    return renamed
 
 
 def _names(config: ModelConfig, tensors: Mapping[str, Tensor]) -> list[str]:
     """Return the names of our tensors that GPT-NeoX has a place for."""
     parts = [f"{part}.{kind}" for part in NEOX_LAYER for kind in ("weight", "bias")]
-    found = [*NEOX_TOP, *(f"blocks.{n}.{part}" for n in range(config.layers) for part in parts)]
-    surplus = sorted(set(tensors) - {_neox_name(name) for name in found})
+    names = [*NEOX_TOP, *(f"blocks.{n}.{part}" for n in range(config.layers) for part in parts)]
+    surplus = sorted(set(tensors) - {_neox_name(name) for name in names})
     if surplus:
         raise InputError(f"the export contains {surplus[0]!r}, which a GPT-NeoX has no place for.")
-    return found
+    return names
 
 
 def _neox_name(name: str) -> str:

@@ -229,9 +229,9 @@ class Exported:
     def from_json(cls, entry: Any, source: object) -> "Exported":
         """Return the entry that `to_json` wrote; `source` is named in errors."""
         if not isinstance(entry, dict) or entry.get("format") != EXPORT_FORMAT:
-            found = entry.get("format") if isinstance(entry, dict) else entry
+            written = entry.get("format") if isinstance(entry, dict) else entry
             raise InputError(
-                f"{source}: the entry {ENTRY!r} has format {found!r}; this version reads "
+                f"{source}: the entry {ENTRY!r} has format {written!r}; this version reads "
                 f"{EXPORT_FORMAT}."
             )
         try:

@@ -1,11 +1,13 @@
-"""Child processes that end with their parent, however it ends, and signals on the way."""
+"""Child processes that end with their parent, however it ends, and signals that are not lost."""
 
+import _thread
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import parent_process
-from threading import Thread
+from threading import Thread, Timer
 from typing import Any
 
 
@@ -47,3 +49,27 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+DELAY = 0.01
+"""Seconds after which a lost signal arrives again, so that the callback is over."""
+
+
+def repeat_lost_interrupts(number: signal.Signals) -> None:
+    """Handle `number` again whenever its KeyboardInterrupt was lost, until the process ends.
+
+    Python calls a signal's handler between two instructions of the main thread. If these belong to
+    `__del__` or to the callback of a weak reference, KeyboardInterrupt cannot leave them: Python
+    prints "Exception ignored" with a traceback, and the program goes on.
+    """
+    show = sys.unraisablehook
+
+    def hook(lost: "sys.UnraisableHookArgs") -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            show(lost)
+            return
+        again = Timer(DELAY, _thread.interrupt_main, [number])
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = hook

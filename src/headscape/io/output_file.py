@@ -52,9 +52,12 @@ KINDS: Final[dict[str, FileKind]] = {
         "a page of headscape",
         rb"<!doctype html>\s*<html[^>]*>\s*<head>.*" + re.escape(GENERATOR.encode()),
     ),
-    "csv": _opening("a CSV table of headscape", rb"(capture,)?layer,head,|method,(seed|encoding),"),
+    "csv": _opening(
+        "a CSV table of headscape", rb"(capture,)?layer,head,|method,(seed|encoding),|remedy,"
+    ),
     "md": _opening(
-        "a Markdown table of headscape", rb"(## [^\n]*\n\n)?\| (layer \| head|length) \|"
+        "a Markdown table of headscape",
+        rb"(## [^\n]*\n\n)?\| (layer \| head|length) \||# Diagnosis of ",
     ),
     "tex": _opening("a LaTeX table of headscape", rb"% [^\n]*\n\\begin\{tabular\}\{r"),
     "json": _opening(

@@ -1,6 +1,7 @@
-"""A progress bar that appears only when a task takes longer than two seconds."""
+"""A progress bar that appears only when a task takes longer than two seconds, one at a time."""
 
 import time
+from typing import ClassVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -9,7 +10,12 @@ DELAY_SECONDS = 2.0
 
 
 class SlowBar:
-    """A bar on stderr, in terminals only, removed when the task is done."""
+    """A bar on stderr, in terminals only, removed when the task is done.
+
+    A task inside a task whose bar is shown has none of its own.
+    """
+
+    _shown: "ClassVar[SlowBar | None]" = None
 
     def __init__(self, title: str, total: int | None):
         self._title = title
@@ -24,7 +30,9 @@ class SlowBar:
     def advance(self, amount: int) -> None:
         """Add `amount` to what is done."""
         self._done += amount
-        if self._progress is None and time.monotonic() - self._started > DELAY_SECONDS:
+        slow = time.monotonic() - self._started > DELAY_SECONDS
+        if self._progress is None and SlowBar._shown is None and slow:
+            SlowBar._shown = self
             console = Console(stderr=True)
             self._progress = Progress(
                 TextColumn("{task.description}"),
@@ -42,3 +50,4 @@ class SlowBar:
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
+            SlowBar._shown = None

@@ -2,19 +2,35 @@
 
 GPT-2, an exported model, an encoding put into a transformers model and `headscape.attention` all
 come through here, with or without a cache. The call is checked here, once; the definition and the
-kernels trust it.
+kernels trust it. Checked are shapes, dtypes, devices and tokens, and that the bias was made for
+these positions. Without the last a call would silently return a wrong result: hidden pairs may lie
+outside of a bias's table, so it is read by a clamped index, and a visible pair outside of it would
+get the value of a nearer one.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.call.bias import Bias
-from headscape.call.check import check
+from headscape.call.bias import (
+    Bias,
+    BiasSum,
+    GapKernel,
+    Matrix,
+    Pairwise,
+    Perceptron,
+    RelativeCurves,
+    Slope,
+    Toeplitz,
+    covered_distances,
+)
 from headscape.call.definition import AttentionCall
+from headscape.call.mixing import KeyConvolution, PairPerceptron, Product
 from headscape.call.positions import Positions, Visible
 from headscape.call.transition import Transition
 from headscape.encodings import Encoding
@@ -184,3 +200,179 @@ def _check_encoding(encoding: Encoding, call: AttentionCall) -> None:
             f"{encoding.title} was built for causal attention, but the mask is bidirectional: "
             f"build it with causal=False."
         )
+
+
+REBUILD = "make it with encoding.bias(LayerContext(positions, ...)) for this call"
+
+
+def check(inputs: AttentionCall) -> None:
+    """Raise InputError if the parts of a call do not fit together."""
+    check_tensors(inputs.q, inputs.k, inputs.v)
+    check_tokens(inputs.q, inputs.k, inputs.positions, inputs.visible)
+    check_shaping(inputs)
+    check_bias(inputs.bias, inputs)
+    check_mixing(inputs)
+
+
+def check_bias(bias: Bias | None, inputs: AttentionCall) -> None:
+    """Raise InputError unless a bias was made for the heads and positions of the call."""
+    if bias is None:
+        return
+    if isinstance(bias, Pairwise | BiasSum):
+        for part in bias.parts if isinstance(bias, BiasSum) else ():
+            check_bias(part, inputs)
+        for role in ("q", "k") if bias.positions is not None else ():
+            if not _equal(getattr(bias.positions, role), getattr(inputs.positions, role)):
+                raise InputError(f"the bias was made for different positions.{role}: {REBUILD}.")
+        return
+    for name, (tensor, shape) in _shapes(bias, inputs).items():
+        if tuple(tensor.shape) not in (shape, (1, *shape[1:])) or tensor.device != inputs.q.device:
+            raise InputError(
+                f"bias.{name} has shape {tuple(tensor.shape)} on {tensor.device}, but this call "
+                f"needs {shape} on {inputs.q.device}: {REBUILD}."
+            )
+    _check_distances(bias, inputs)
+    made_for = bias.at if isinstance(bias, Perceptron) else None
+    if made_for is not None and not _equal(made_for, inputs.positions.q):
+        raise InputError(f"the bias was made for different query positions: {REBUILD}.")
+
+
+def check_mixing(inputs: AttentionCall) -> None:
+    """Raise InputError unless the mixing was made for the heads and positions of the call."""
+    mixing = inputs.mixing
+    if mixing is None:
+        return
+    if isinstance(mixing, Product):
+        _check_distances(mixing.table, inputs, "mixing")
+    if isinstance(mixing, PairPerceptron | KeyConvolution):
+        heads = inputs.q.shape[1]
+        channels = heads * (1 if inputs.bias is None else 2)
+        if mixing.in_weight.shape[1] != channels or mixing.out_weight.shape[0] != heads:
+            raise InputError(
+                f"{type(mixing).__name__} has {mixing.in_weight.shape[1]} channels and "
+                f"{mixing.out_weight.shape[0]} heads, but q and bias have {channels} and {heads}."
+            )
+
+
+def _check_distances(bias: Bias, inputs: AttentionCall, name: str = "bias") -> None:
+    """Raise InputError unless a table has every distance that the mask may show."""
+    covered, (low, high) = covered_distances(bias), inputs.positions.bounds
+    reach = inputs.visible.chunk if inputs.visible.window is None else inputs.visible.window
+    if reach is not None:
+        low, high = max(low, 1 - reach), min(high, reach - 1)
+    if inputs.visible.causal:
+        low = max(low, 0)
+    if covered is not None and low <= high and not covered[0] <= low <= high <= covered[1]:
+        raise InputError(
+            f"the {name} covers distances {covered[0]} to {covered[1]}, but the positions have "
+            f"{low} to {high}: make it with encoding.{name}(LayerContext(positions, ...)) for this "
+            f"call."
+        )
+
+
+def _shapes(bias: Bias, inputs: AttentionCall) -> Mapping[str, tuple[Tensor, tuple[int, ...]]]:
+    """Return the tensors of a bias that have an axis of heads, queries or keys; axis 0 may be 1."""
+    b, h, t, _ = inputs.q.shape
+    if isinstance(bias, Toeplitz):
+        return {"table": (bias.table, (h, bias.table.shape[-1]))}
+    if isinstance(bias, Matrix):
+        return {"values": (bias.values, (b, h, t, inputs.k.shape[2]))}
+    if isinstance(bias, Slope | GapKernel):
+        sums = {"row": (bias.row, (b, h, t)), "col": (bias.col, (b, h, inputs.k.shape[2]))}
+        return sums if bias.weight is None else sums | {"weight": (bias.weight, (b, h, t))}
+    if isinstance(bias, Perceptron):
+        units = bias.in_weight.shape[-1]
+        return {"far": (bias.far, (b, t)), "out_weight": (bias.out_weight, (h, units))}
+    if isinstance(bias, RelativeCurves):
+        per_query = {"r": (bias.r, (b, h, t, bias.r.shape[-1]))}
+        if bias.key is None:
+            return per_query
+        u = bias.key[0]
+        return per_query | {"key[0]": (u, (b, h, inputs.k.shape[2], u.shape[-1]))}
+    return {}
+
+
+def _equal(ours: Tensor, theirs: Tensor) -> bool:
+    return ours is theirs or (ours.shape[1] == theirs.shape[1] and bool(torch.all(ours == theirs)))
+
+
+def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise InputError unless q, k and v agree in shape, dtype and device."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise InputError(f"{name} must be a torch tensor, got {type(x).__name__}.")
+    if q.ndim != 4 or 0 in q.shape:
+        raise InputError(f"q must have shape b h t e, none of them 0, got {tuple(q.shape)}.")
+    if not q.is_floating_point():
+        raise InputError(f"q must have a floating-point dtype, got {q.dtype}.")
+    b, h, _, e = q.shape
+    for name, x in (("k", k), ("v", v)):
+        if x.ndim != 4 or x.shape[0] != b or 0 in x.shape or (name == "k" and x.shape[3] != e):
+            raise InputError(
+                f"{name} must have shape {b} {h} s {e} with s at least 1, got {tuple(x.shape)}."
+            )
+        if h % x.shape[1] or x.shape[1] != k.shape[1]:
+            raise InputError(
+                f"{name} has {x.shape[1]} heads: k and v need the same number, a divisor of {h}."
+            )
+        if x.dtype != q.dtype or x.device != q.device:
+            raise InputError(
+                f"{name} is {x.dtype} on {x.device}, but q is {q.dtype} on {q.device}."
+            )
+    if k.shape[2] != v.shape[2]:
+        raise InputError(f"k has {k.shape[2]} keys, but v has {v.shape[2]}.")
+
+
+def check_shaping(inputs: AttentionCall) -> None:
+    """Raise InputError unless temperature, softcap, sink and transition fit the queries."""
+    b, h, t, _ = inputs.q.shape
+    if inputs.softcap is not None and not 0 < inputs.softcap < math.inf:
+        raise InputError(f"softcap must be positive and finite, got {inputs.softcap}.")
+    sink, temperature = inputs.sink, inputs.temperature
+    if sink is not None and tuple(sink.shape) != (h,):
+        raise InputError(f"sink must have shape ({h},), got {tuple(sink.shape)}.")
+    if temperature is not None:
+        shape = tuple(temperature.shape)
+        if len(shape) != 3 or shape[0] not in (1, b) or shape[1] not in (1, h) or shape[2] != t:
+            raise InputError(f"temperature must have shape 1 or {b}, 1 or {h}, {t}, got {shape}.")
+    if inputs.transition is not None:
+        _check_transition(inputs, inputs.transition)
+
+
+def _check_transition(inputs: AttentionCall, given: Transition) -> None:
+    b, h, t, e = inputs.q.shape
+    count, keys = given.tensors[0].shape[2], inputs.k.shape[2]
+    needed, found = given.shapes(b, h, count, e), [tuple(x.shape) for x in given.tensors]
+    if found != list(needed.values()) or not t <= count <= keys:
+        parts = (
+            f"{name} of shape {b} {h} n" + f" {e}" * (len(shape) - 3)
+            for name, shape in needed.items()
+        )
+        raise InputError(
+            f"{type(given).__name__} needs {' and '.join(parts)}, with n from {t} to {keys}, got "
+            f"{' and '.join(map(str, found))}."
+        )
+
+
+def check_tokens(q: Tensor, k: Tensor, positions: Positions, visible: Visible) -> None:
+    """Raise InputError unless there is one position and one group per query and key."""
+    if (visible.q_group is None) != (visible.k_group is None):
+        raise InputError("visible needs the groups of both queries and keys, or of neither.")
+    b, queries, keys, device = q.shape[0], q.shape[2], k.shape[2], q.device
+    per_token = {
+        "positions.q": (positions.q, queries),
+        "positions.k": (positions.k, keys),
+        "visible.q_group": (visible.q_group, queries),
+        "visible.k_group": (visible.k_group, keys),
+    }
+    for name, (numbers, count) in per_token.items():
+        if numbers is None:
+            continue
+        if numbers.is_floating_point() or numbers.is_complex() or numbers.device != device:
+            raise InputError(
+                f"{name} must be integers on {device}, got {numbers.dtype} on {numbers.device}."
+            )
+        if numbers.ndim != 2 or numbers.shape[0] not in (1, b) or numbers.shape[1] != count:
+            raise InputError(
+                f"{name} must have shape {b} {count} or 1 {count}, got {tuple(numbers.shape)}."
+            )

@@ -7,7 +7,7 @@
 The paths:
 
     decode      one query against a cache                       kernels/decode.py
-    native      the C++ kernel, float32 on a CPU                 kernels/native/
+    native      the C++ kernel on a CPU                          kernels/native/
     sdpa        torch's own attention, without a bias            kernels/sdpa.py
     flex        torch's FlexAttention                            kernels/flex.py
     torch       blocks in plain torch, any dtype and device      kernels/torch_blocks.py
@@ -31,13 +31,12 @@ from torch import Tensor
 
 from headscape.call import definition
 from headscape.call.bias import dense
-from headscape.call.check import check_tensors, check_tokens
 from headscape.call.definition import AttentionCall, Tap
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerContext, build
 from headscape.errors import InputError, at_least
 from headscape.kernels import decode, flex, sdpa, torch_blocks
-from headscape.kernels.assemble import prepare
+from headscape.kernels.assemble import check_tensors, check_tokens, prepare
 from headscape.kernels.native import adapter
 
 Path = Literal["auto", "decode", "native", "sdpa", "flex", "torch", "reference"]
@@ -289,9 +288,9 @@ def bias(
                 f"with it (headscape.capture) and read the capture's bias."
             )
         positions = Positions.span(length)
-        given = made.bias(LayerContext(positions))
-        assert given is not None
-        values = dense(given, positions).expand(1, heads, length, length)[0]
+        added = made.bias(LayerContext(positions))
+        assert added is not None
+        values = dense(added, positions).expand(1, heads, length, length)[0]
         seen = Visible(causal, window=made.window, chunk=made.chunk).dense(positions)[0]
         return values.float().masked_fill(~seen, torch.nan).numpy()
 

@@ -32,6 +32,8 @@ def refuses(inputs: AttentionCall) -> str | None:
         return f"it takes one query, got {inputs.q.shape[2]}"
     if inputs.visible.q_group is not None:
         return "it does not support groups"
+    if inputs.visible.recorded is not None:
+        return "it does not take a mask"
     if inputs.visible.causal and inputs.positions.bounds[0] < 0:
         return "a key comes after the query"
     return None
@@ -142,9 +144,9 @@ def native_run(
         _address(weight), _address(base), *_strides(weight), *_strides(base),
         _address(temperature), _address(sink), out.data_ptr(),
     )  # fmt: skip
-    found = ops.load()
-    assert not isinstance(found, str)
-    if found.headscape_decode(packed):
+    library = ops.load()
+    assert not isinstance(library, str)
+    if library.headscape_decode(packed):
         raise MemoryError("no memory for one query of native attention")
     return out
 

@@ -38,7 +38,9 @@ def refuses(inputs: AttentionCall) -> str | None:
     if isinstance(inputs.bias, BlockBias):
         return "its bias is an arbitrary function of pairs"
     if isinstance(inputs.bias, RelativeCurves):
-        return "it does not take a sheared bias"
+        return "it does not take a curve by distance per token"
+    if inputs.visible.recorded is not None:
+        return "it does not take a mask"
     for name in ("temperature", "softcap", "sink"):
         if getattr(inputs, name) is not None:
             return f"it does not take a {name}"

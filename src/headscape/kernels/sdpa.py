@@ -20,9 +20,9 @@ def refuses(inputs: AttentionCall) -> str | None:
         if getattr(inputs, name) is not None:
             return f"it does not take a {name}"
     visible, at = inputs.visible, inputs.positions
-    for name in ("q_group", "window", "chunk"):
+    for name in ("q_group", "window", "chunk", "recorded"):
         if getattr(visible, name) is not None:
-            return f"it does not take a {name.removeprefix('q_')}"
+            return f"it does not take a {name.removeprefix('q_').replace('recorded', 'mask')}"
     if not visible.causal:
         return None
     queries, keys = inputs.q.shape[2], inputs.k.shape[2]

@@ -23,8 +23,7 @@ from headscape.call import definition
 from headscape.call.bias import Pairwise, Slope, Toeplitz, dense
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import ALL, Positions
-from headscape.call.reflections import BLOCK
-from headscape.call.transition import Moved
+from headscape.call.transition import BLOCK, Moved
 from headscape.kernels.torch_regular import BACKWARD, Regular, Rule
 
 LARGEST_ROUNDING = 2.0**-15
@@ -39,7 +38,8 @@ def refuses(inputs: AttentionCall) -> str | None:  # noqa: ARG001
 def run(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
     """Return the attention of rotated q and k over v; every call is supported."""
     visible = inputs.visible
-    special = (inputs.sink, inputs.weighting, inputs.transition, visible.window, visible.chunk)
+    special = (inputs.sink, inputs.weighting, inputs.transition, visible.window, visible.chunk,
+               visible.recorded)  # fmt: skip
     plain = not inputs.score_transform and all(x is None for x in special)
     gap = _gap(inputs) if plain else None
     if gap is None:
@@ -91,12 +91,12 @@ def _general(inputs: AttentionCall) -> Tensor:
     blocks = []
     for at in range(0, t, size):
         rows = slice(at, min(at + size, t))
-        given = _seen(inputs, rows), moved, rows
+        part = _seen(inputs, rows), moved, rows
         if torch.is_grad_enabled():
-            found = checkpoint(_rows, *given, use_reentrant=False, preserve_rng_state=False)
+            attended = checkpoint(_rows, *part, use_reentrant=False, preserve_rng_state=False)
         else:  # checkpoint imports torch's compiler, which takes a second
-            found = _rows(*given)
-        blocks.append(found)
+            attended = _rows(*part)
+        blocks.append(attended)
     return torch.cat(blocks, dim=2)
 
 

@@ -339,7 +339,7 @@ def open_stream(model: Model, text: Text | None, corpus: str | None) -> Stream:
             f"{model.spec.name} has no text of its own: give a text or a corpus, such as stdlib."
         )
     tokens = np.asarray(dataset.validation, dtype=np.int64)
-    return Stream(tokens=tokens, name=f"the validation text of {dataset.corpus}")
+    return Stream(tokens=tokens, name=f"the validation text of {dataset.corpus}{dataset.share}")
 
 
 def recognised(spec: Spec) -> list[str]:
@@ -353,6 +353,8 @@ def recognised(spec: Spec) -> list[str]:
     lines = [f"{spec.name}: {sizes}, context {context}, {reads}"]
     if "input" in spec.provenance:
         lines.append(f"at the input: {spec.provenance['input']}")
+    if "other_layers" in spec.provenance:
+        lines.append(str(spec.provenance["other_layers"]))
     numbered = enumerate(spec.layers, start=1)
     for layer, same in groupby(numbered, key=lambda pair: pair[1]):
         numbers = [number for number, _ in same]

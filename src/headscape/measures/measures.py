@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from headscape.measures.sums import MapBlock
 
 Row = dict[str, Any]
+OF_SCORES: Final = ("decay", "half_life")
+"""Measures of scores that weights do not have."""
 CURVES: Final = ("kernel", "closed_form", "bands", "maps")
 
 
@@ -359,6 +361,9 @@ def _values_of(
         causal=capture.causal,
         weighed=weighed,
     )
+    if quantity == "weights":
+        # The decay is of scores, whose exponentials are the weights.
+        values = {name: each for name, each in values.items() if name not in OF_SCORES}
     numbers = np.array([*capture.heads, np.nan])
     for name, places in values.items():
         if MEASURES[name].numbers_heads:
@@ -374,7 +379,21 @@ def _blocks(
     if not weighed:
         return ((rows, block, None) for rows, block in scores)
     weights = capture.row_blocks("weights", layer, capture.heads)
-    return ((rows, block, each) for (rows, block), (_, each) in zip(scores, weights, strict=True))
+    return (
+        (rows, block, _weighed(block, each))
+        for (rows, block), (_, each) in zip(scores, weights, strict=True)
+    )
+
+
+def _weighed(
+    scores: Float[np.ndarray, "h r c"], weights: Float[np.ndarray, "h r c"]
+) -> Float[np.ndarray, "h r c"]:
+    """Return the weights; refuse one that is not finite where its score is."""
+    if (np.isfinite(scores) & ~np.isfinite(weights)).any():
+        raise InputError(
+            "an attention weight of a visible key is not finite, so its head cannot be measured."
+        )
+    return weights
 
 
 def _shares(

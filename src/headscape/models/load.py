@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from headscape.data.tokenize.bpe import GPT2Tokenizer
@@ -15,6 +16,7 @@ from headscape.gpt2 import GPT2, weights
 from headscape.io.json_file import read_json
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.loaded import LoadedModel
+from headscape.models.opening import Opening
 from headscape.models.stretched import StretchedModel, parse_extension
 from headscape.models.transformers.open_published import (
     is_published,
@@ -35,16 +37,29 @@ def load(
     *,
     step: int | None = None,
     tokenizer: object = None,
+    revision: str | None = None,
+    device: "str | torch.device | None" = None,
+    dtype: "str | torch.dtype | None" = None,
+    device_map: str | dict[str, Any] | None = None,
+    offload: bool | None = None,
 ) -> LoadedModel:
     """Open a model.
 
     Args:
         source: The folder of a training run, a folder that `save`, `save_pretrained` or `export`
             wrote, a folder of Hugging Face GPT-2 weights, `hf:FOLDER` or `hf:FILE.gguf` for a model
-            that transformers loads, or a `GPT2` or transformers model in memory.
+            that transformers loads, `hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION` for one on the
+            Hugging Face Hub, or a `GPT2` or transformers model in memory.
         step: Which checkpoint of a run; the newest good one by default.
         tokenizer: For a model without its own: "bytes", "gpt2", a tokenizer of ours or of
             transformers.
+        revision: Branch, tag or commit of a model on the Hub.
+        device: Where an `hf:` model runs, such as "cuda"; the CPU by default.
+        dtype: Of an `hf:` model: "float32" (the default), "bfloat16", "float16", or "auto" for the
+            one its weights are stored in.
+        device_map: "auto" spreads an `hf:` model over all GPUs, memory and disk with accelerate.
+        offload: Leave the weights of an `hf:` model on disk and read them block by block in every
+            pass: for a model that is larger than memory.
 
     Example:
         >>> import headscape as hs
@@ -53,6 +68,17 @@ def load(
         <CABLE: 2 layers x 12 heads, width 192, context 1024, untrained>
     """
     chosen = _tokenizer(tokenizer)
+    opening = Opening(
+        revision=revision,
+        device=None if device is None else str(device),
+        dtype=None if dtype is None else str(dtype).removeprefix("torch."),
+        device_map=device_map,
+        offload=bool(offload),
+    )
+    folder = Path(str(source).removeprefix(HUGGING_FACE) if isinstance(source, str | Path) else "")
+    if str(source).startswith(HUGGING_FACE) and not weights.is_exported(folder):
+        return _open_named(str(folder), chosen, opening)
+    opening.refuse(str(source) if isinstance(source, str | Path) else type(source).__name__)
     if isinstance(source, LoadedModel):
         return source
     if isinstance(source, GPT2):
@@ -64,14 +90,29 @@ def load(
             f"load takes a folder, a GPT2, a transformers model or a loaded model, got "
             f"{type(source).__name__}."
         )
-    folder = Path(str(source).removeprefix(HUGGING_FACE))
-    if str(source).startswith(HUGGING_FACE) and not weights.is_exported(folder):
-        return open_published(folder, chosen)
     if (folder / CONFIG).is_file():
         return open_run(folder, step)
     if step is not None:
         raise InputError(f"{folder} is not a training run, so it has no step {step}.")
     return _open_weights(folder, chosen)
+
+
+def _open_named(name: str, tokenizer: Tokenizer | None, opening: Opening) -> PublishedModel:
+    """A published model by what follows `hf:`; a path that exists wins over a name on the Hub."""
+    from headscape.models.transformers.fetch import FETCHED, fetched
+    from headscape.models.transformers.hub import download, is_hub_id
+
+    folder = Path(name)
+    if folder.exists() or not is_hub_id(name):
+        if opening.revision is not None:
+            raise InputError(f"{folder} is on this machine, so it has no revision: leave it out.")
+        return open_published(folder, tokenizer, opening)
+    if name in FETCHED:
+        return open_published(fetched(name), tokenizer, opening)
+    found = download(name, opening.revision)
+    return open_published(
+        found.folder, tokenizer, opening, name=found.name, origin={"hub": found.origin}
+    )
 
 
 def stretch(model: LoadedModel, extension: str) -> LoadedModel:
@@ -89,6 +130,8 @@ def stretch(model: LoadedModel, extension: str) -> LoadedModel:
     """
     if not isinstance(model, GPT2Model | PublishedModel):
         raise InputError(f"{model!r} cannot be stretched: it is stretched already.")
+    if isinstance(model, PublishedModel) and model.stream is not None:
+        raise InputError(f"{model!r} is offloaded, and an offloaded model cannot be stretched.")
     return StretchedModel(model, parse_extension(extension))
 
 

@@ -7,7 +7,7 @@ log-sum-exp over them and every sum after it are float64.
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -24,6 +24,8 @@ from headscape.models.model import Model
 
 if TYPE_CHECKING:
     from headscape.captures.capture_file import Capture
+    from headscape.captures.cross import CrossAttention
+    from headscape.captures.sequences import Text
     from headscape.measures.measures import Measures
 
 
@@ -57,7 +59,7 @@ class LoadedModel(Model, ABC):
 
     def capture(
         self,
-        text: str | Sequence[int] | np.ndarray | Tensor | None = None,
+        text: "Text | None" = None,
         *,
         length: int | None = None,
         seed: int = 0,
@@ -67,12 +69,14 @@ class LoadedModel(Model, ABC):
         quantities: Sequence[str] = ("content", "bias", "final", "weights"),
         resolution: int | None = None,
         window: tuple[slice, slice] | None = None,
+        generate: int | None = None,
     ) -> "Capture":
         """Run one sequence and keep what every chosen head does with it.
 
         Args:
-            text: A text or token numbers; for a speech model an array of sound. Without one, text
-                of the validation split, or for a speech model noise.
+            text: A text, token numbers, what a tokenizer returned, or the messages of a chat, which
+                the model's chat template writes out; for a speech model an array of sound. Without
+                one, text of the validation split, or for a speech model noise.
             length: Tokens or frames, if `text` is not given or is longer.
             seed: Chooses the place in the validation text, or the noise.
             document: The number of a document of the validation text, read from its beginning.
@@ -81,6 +85,8 @@ class LoadedModel(Model, ABC):
             quantities: Which maps are kept.
             resolution: Reduces maps to that many cells a side while they are computed.
             window: (queries, keys) that are then kept exactly besides.
+            generate: Continue the text first by up to so many tokens, the likeliest each time;
+                prompt and continuation are captured as one sequence.
 
         Example:
             >>> import headscape as hs
@@ -102,7 +108,42 @@ class LoadedModel(Model, ABC):
             quantities=quantities,
             resolution=resolution,
             window=window,
+            generate=generate,
         )
+
+    def captures(
+        self, batch: "Sequence[Text] | np.ndarray | Tensor | Mapping[str, Any]", **options: Any
+    ) -> "list[Capture]":
+        """Return the capture of every sequence of a batch; sequences of one length share a pass.
+
+        Args:
+            batch: Several texts, chats or token lists, token numbers [b, n], or what a tokenizer
+                returned for several texts, whose padding is left out.
+            **options: length, layers, heads, quantities, resolution and window, as for `capture`.
+
+        Example:
+            >>> import headscape as hs
+            >>> model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+            >>> [cap.length for cap in model.captures([[5, 6, 7], [8, 9]])]
+            [3, 2]
+        """
+        from headscape.captures.record import captures
+
+        return captures(self, batch, **options)
+
+    def cross_attention(
+        self, source: "Text", target: "Text", *, layers: int | str | Sequence[int] = "all"
+    ) -> "CrossAttention":
+        """Return what every target token reads of the source, for an encoder-decoder model.
+
+        Args:
+            source: What the encoder reads: a text, tokens, or a spectrogram [1, features, frames].
+            target: What the decoder reads: tokens, or a text, which the start token precedes.
+            layers: Decoder layers, counted from 0 and -1 is the last.
+        """
+        from headscape.captures.cross import cross_attention
+
+        return cross_attention(self, source, target, layers=layers)
 
     def measures(
         self,
@@ -220,7 +261,7 @@ def cross_entropy(logits: Float[Tensor, "n v"], target: Int[Tensor, " n"]) -> Fl
     return exact.logsumexp(dim=-1) - exact.gather(1, target[:, None])[:, 0]
 
 
-def digest(config: str, tensors: dict[str, Tensor]) -> str:
+def digest(config: str, tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 of a config and of weights by name."""
     whole = hashlib.sha256(config.encode())
     for name in sorted(tensors):

@@ -24,8 +24,12 @@ from typing import Any
 
 from headscape.encodings.registry import load_plugin, loaded_plugins
 from headscape.errors import InputError
-from headscape.io.child_process import end_with_parent, handling, no_semaphores
-from headscape.io.lost_interrupt import repeat_lost_interrupts
+from headscape.io.child_process import (
+    end_with_parent,
+    handling,
+    no_semaphores,
+    repeat_lost_interrupts,
+)
 from headscape.paper.figure_job import Job, Progress, make
 from headscape.paper.paper_figures import PaperFigure
 from headscape.plots.gallery import Entry

@@ -5,26 +5,38 @@ measures of attention, from the trained one.
 """
 
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
 import headscape
+from headscape.captures.browser import Pack
+from headscape.captures.capture_file import open_pack
+from headscape.data.dataset import open_dataset
 from headscape.errors import InputError, at_least
 from headscape.io.child_process import handling, usable_cores
-from headscape.paper import figure_models
-from headscape.paper.figure_files import Drawing, draw
-from headscape.paper.figure_job import Job
+from headscape.paper.figure_job import VIEWER_PAGE, Drawing, Job, draw, untrained_model
 from headscape.paper.figure_pool import by_work, make_all
-from headscape.paper.figure_viewer import link_viewer
-from headscape.paper.job_line import JobLine
 from headscape.paper.paper_figures import FIGURES
 from headscape.plots.gallery import Entry, merge, read_entries, write_gallery
 from headscape.plots.style import FORMATS
 from headscape.training import metrics
+from headscape.viewer.page import write_figures_page
 
 TITLE = "What position does in every head"
+ABOUT = (
+    "Each figure is one model's final layer reading one text, a panel per head: query positions "
+    "run down, key positions across, and lighter is greater. It shows what the encoding adds to "
+    "the scores before the softmax, or for RoPE, which adds nothing, the scores themselves. "
+    "Figures 8 to 15 are those of the paper on CABLE, arXiv:2503.08067."
+)
 QUICK: Mapping[str, object] = {"steps": 100}
 """Training settings of `quick`."""
 
@@ -42,7 +54,8 @@ def paper_figures(
     seed: int = 0,
     formats: Sequence[str] = FORMATS,
     shared_scale: bool = False,
-    colormap: str | None = None,
+    cmap: str | None = None,
+    title: bool = False,
     processes: int | None = None,
     command: str = "headscape.paper_figures",
     **settings: Any,
@@ -53,7 +66,8 @@ def paper_figures(
     arXiv:2503.08067) for one random sequence of `length` tokens. Models are trained into
     `run_folder` unless `runs` (encoding to folder) has one or `untrained` is set; `quick` trains
     them for fewer steps. Finished parts are kept, so a repeated call continues. Figures that are
-    already on the page in `out` stay there. `settings` are fields of the training config.
+    already on the page in `out` stay there. With `title`, the pictures themselves say their method,
+    layer and quantity. `settings` are fields of the training config.
 
     Example:
         >>> import headscape as hs
@@ -74,7 +88,8 @@ def paper_figures(
             seed=seed,
             formats=tuple(formats),
             shared_scale=shared_scale,
-            colormap=colormap,
+            cmap=cmap,
+            title=title,
         ),
         encodings=tuple(encodings),
         preset=preset,
@@ -99,7 +114,8 @@ def run(job: Job, processes: int) -> Path:
             line.message(f"{entry.title}: {job.drawing.out / entry.image} (untrained)")
         if any(job.run_of(figure) is None for figure in wanted):
             # Written once here, so that the processes below do not each write the same tokens.
-            figure_models.open_text(wanted[0], job.preset, job.settings)
+            config = job.config_of(wanted[0])
+            open_dataset(config.corpus, config.tokenizer)
         # SIGTERM acts as Ctrl-C, so that trainings write a checkpoint.
         with (
             handling(signal.SIGTERM, signal.default_int_handler),
@@ -116,8 +132,7 @@ def _preview(job: Job) -> list[Entry]:
     for figure in [] if job.untrained else job.figures():
         path = job.drawing.out / f"{figure.name}.{job.drawing.formats[0]}"
         if figure.encoding == "alibi" and job.run_of(figure) is None and not path.exists():
-            model = figure_models.untrained(figure, job.preset, job.seed, job.settings)
-            return [draw(figure, model, job.drawing, job.command)]
+            return [draw(figure, untrained_model(job, figure), job.drawing, job.command)]
     return []
 
 
@@ -142,4 +157,86 @@ def _write_page(job: Job, entries: list[Entry]) -> Path:
         merge(read_entries(job.drawing.out), entries),
         key=lambda each: (each.number is None, each.number or 0, places.get(each.name, -1)),
     )
-    return write_gallery(job.drawing.out, shown, TITLE, provenance)
+    return write_gallery(job.drawing.out, shown, TITLE, provenance, about=ABOUT)
+
+
+def link_viewer(folder: Path, entries: list[Entry]) -> list[Entry]:
+    """Write the viewer's page and return the entries with their links into it.
+
+    A figure that a page cannot compute has no link.
+    """
+    shown: dict[str, tuple[Pack, str]] = {}
+    for entry in entries:
+        try:
+            pack = open_pack(folder / "data" / f"{entry.name}.safetensors")
+        except InputError:
+            continue
+        if pack.page_bytes is None:
+            continue
+        quantity = "bias" if entry.measures is None else entry.measures.quantity
+        shown[entry.name] = pack, quantity
+    links = write_figures_page(folder / VIEWER_PAGE, shown) if shown else {}
+    return [replace(entry, viewer=links.get(entry.name)) for entry in entries]
+
+
+EVERY = 15.0
+"""Seconds between lines where the output is not a terminal."""
+
+
+class JobLine:
+    """Progress of several figures on stderr."""
+
+    def __init__(self, costs: Mapping[str, float]) -> None:
+        """`costs` is the work of each figure, by its title, in any unit."""
+        self._costs = dict(costs)
+        self._share = dict.fromkeys(costs, 0.0)
+        self._words: dict[str, str] = {}
+        self._started = self._printed = time.monotonic()
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+        self._live: Live | None = None
+
+    def __enter__(self) -> "JobLine":
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+        return self
+
+    def update(self, title: str, words: str, share: float) -> None:
+        """Set the stage of a figure, in words, and the share of its work that is done."""
+        self._words[title], self._share[title] = words, share
+        if share >= 1:
+            self._words.pop(title)
+        if self._live is not None:
+            self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"))
+        elif time.monotonic() - self._printed > EVERY:
+            self._printed = time.monotonic()
+            self._console.print(self.line())
+
+    def message(self, text: str) -> None:
+        """Print a sentence above the live line."""
+        self._console.print(text)
+
+    def line(self) -> str:
+        """The line as text."""
+        done = sum(share >= 1 for share in self._share.values())
+        # The time left comes first, because a narrow terminal cuts the end.
+        figures = f"{done} of {len(self._share)} figures{self._left()}"
+        return "  |  ".join([figures, *self._at_work()])
+
+    def _at_work(self) -> list[str]:
+        return [f"{title}: {words}" for title, words in self._words.items()]
+
+    def _left(self) -> str:
+        done = sum(self._costs[title] * share for title, share in self._share.items())
+        spent = time.monotonic() - self._started
+        total = sum(self._costs.values())
+        # The first steps include starting processes and opening the text.
+        if done < 0.03 * total:
+            return ""
+        left = spent * (total - done) / done
+        minutes, seconds = divmod(int(left), 60)
+        return f", {minutes}:{seconds:02d} left"
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()

@@ -71,10 +71,22 @@ class Scale:
         return cls(low=-far, high=far, colormap=chosen, kind="diverging")
 
     @classmethod
-    def of_weights(cls, colormap: str | None = None) -> "Scale":
+    def of_weights(
+        cls, colormap: str | None = None, limits: tuple[float, float] | None = None
+    ) -> "Scale":
         """Return the scale of attention weights, which is the same for all heads."""
-        low, high = WEIGHTS
+        low, high = limits or WEIGHTS
+        if low <= 0:
+            raise InputError(
+                f"weights are coloured by their logarithm, so limits start above 0, got {low:g}."
+            )
         return cls(low=low, high=high, colormap=named(colormap), kind="logarithmic")
+
+    def beyond(self, values: Float[np.ndarray, "..."]) -> str:
+        """Return at which ends values lie beyond: neither, min, max or both."""
+        low, high = limits(values)
+        ends = ("neither", "max", "min", "both")
+        return ends[2 * (low < self.low) + (high > self.high)]
 
     @property
     def norm(self) -> Normalize:
@@ -95,9 +107,8 @@ def limits(values: Float[np.ndarray, "..."]) -> tuple[float, float]:
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
 
 
-def range_label(values: Float[np.ndarray, "..."]) -> str:
+def range_label(low: float, high: float) -> str:
     """Return the lowest and the highest value, for panels without a colour bar of their own."""
-    low, high = limits(values)
     return number(low) if low == high else f"{number(low)} … {number(high)}"
 
 
@@ -120,6 +131,16 @@ def scales(ranges: Iterable[tuple[float, float]], colormap: str | None = None) -
 def with_range(every: Sequence[Scale]) -> Scale:
     """Return the first scale that is not of a single value, if there is one."""
     return next((scale for scale in every if scale.kind != "single"), every[0])
+
+
+def check_limits(given: object) -> None:
+    """Refuse colour limits that are not None or two finite numbers, the lower one first."""
+    try:
+        low, high = (float(each) for each in given or (0, 1))  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        low, high = 0.0, 0.0
+    if not (np.isfinite([low, high]).all() and low < high):
+        raise InputError(f"limits must be two numbers, low and high, got {given!r}.")
 
 
 def named(colormap: str | None) -> Colormap:

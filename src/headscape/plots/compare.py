@@ -85,6 +85,7 @@ class Difference(Maps):
         note = "" if same_input(first, second) else ", different input"
         shown: dict[str, Any] = {
             "heading": f"{minus}{place}: {quantity_words(quantity)}{note}",
+            "label": f"Difference of {quantity_words(quantity)}",
             "stem": default_name(
                 "difference", pair, quantity=quantity, layer=layers[0], heads=heads
             ),
@@ -100,8 +101,10 @@ class Difference(Maps):
 
     def scales(self) -> list[Scale]:
         """Return the colour scale of every panel."""
-        every = [self.maps] * len(self.maps) if self.shared_scale else self.maps
-        return [Scale.symmetric(each, self.colormap) for each in every]
+        every: Any = [self.maps] * len(self.maps) if self.shared_scale else self.maps
+        if self.limits is not None:
+            every = [np.array(self.limits)] * len(self.maps)
+        return [Scale.symmetric(each, self.cmap) for each in every]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -142,6 +145,7 @@ class SideBySide(Maps):
             ]
         shown: dict[str, Any] = {
             "heading": heading,
+            "label": quantity_words(quantity).capitalize(),
             "stem": default_name(
                 "compare", captures, quantity=quantity, layer=layers[0], heads=heads[:1]
             ),
@@ -168,7 +172,13 @@ def compare(
     quantity: str | None = None,
     layer: int = -1,
     head: int | None = None,
-    **options: Any,
+    heads: Sequence[int] | None = None,
+    columns: int | None = None,
+    width: float | None = None,
+    shared_scale: bool = False,
+    limits: tuple[float, float] | None = None,
+    cmap: str | None = None,
+    title: str | None = "auto",
 ) -> Difference:
     """Return the figure of `first` minus `second`, one panel per head.
 
@@ -179,7 +189,13 @@ def compare(
         quantity: content, bias, final or weights; by default what both show.
         layer: Counted from 0; -1 is the last.
         head: One head, counted from 0; by default all.
-        options: heads, columns, width (inches), colormap.
+        heads: Several heads, counted from 0.
+        columns: Panels in a row.
+        width: Width of the figure in inches.
+        shared_scale: One colour range for all panels.
+        limits: Colour limits of all panels; the farther from 0 counts, on both sides.
+        cmap: A matplotlib colour map in place of the diverging one.
+        title: The line above the panels: "auto", your own, or None for none.
 
     Example:
         >>> import headscape as hs
@@ -192,9 +208,12 @@ def compare(
         'difference.png'
     """
     one, two = (_side(source, text, layer) for source in (first, second))
-    if head is not None:
-        options["heads"] = [head]
-    return Difference.of(one, two, quantity, layer, **options)
+    chosen = heads if head is None else [head]
+    options = {} if title == "auto" else {"heading": title}
+    return Difference.of(
+        one, two, quantity, layer, chosen, columns=columns, width=width,
+        shared_scale=shared_scale, limits=limits, cmap=cmap, **options,
+    )  # fmt: skip
 
 
 def _side(source: object, text: Text | None, layer: int) -> Capture:

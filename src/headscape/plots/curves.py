@@ -1,32 +1,38 @@
-"""Bias against distance, one small plot per head, in the grid's order.
+"""Bias against distance: the mean over tokens at each distance, and its spread.
 
-The line is the mean over tokens at each distance. Where the bias depends on more than the distance,
-the dark band contains the middle 80% of the tokens and the light one all of them. Axes are linear
-and each head has its own range, as in the grid.
+Where the bias of every head is a function of the distance alone, all heads are lines of one panel.
+Otherwise each has a small plot, in the grid's order, with the bands of the viewer: the dark one is
+one standard deviation to either side of the mean, the light one contains all tokens. Distances with
+few pairs are faint. Axes are linear and each head has its own range, as in the grid.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+import matplotlib as mpl
 import numpy as np
+from jaxtyping import Bool
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from headscape.captures.capture_file import Capture
-from headscape.captures.labels import head_titles, quantity_words
+from headscape.captures.labels import head_titles
 from headscape.captures.profile import Profile
-from headscape.errors import at_least
 from headscape.plots.colour import limits, number
-from headscape.plots.figure_layout import Layout, shape
+from headscape.plots.figure_layout import Layout
 from headscape.plots.style import ACCENT, RULE
-from headscape.plots.view import View, check_whole, select
+from headscape.plots.view import Panelled, axes_list, check_whole, select
+
+FEW: Final = 16
+"""Pairs below which a distance is faint; in a short sequence, a quarter of its tokens."""
+_FAINT: Final = 0.3
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Curves(View):
-    """A quantity against distance, one small plot per head of a layer.
+class Curves(Panelled):
+    """A quantity against distance, for the heads of a layer.
 
     Example:
         >>> import headscape as hs
@@ -36,19 +42,8 @@ class Curves(View):
     """
 
     profile: Profile
-    titles: tuple[str, ...]
-    label: str = "Positional bias"
-    """What the curves show."""
-    unit: str = "tokens"
-    """What distances count: tokens, or frames of sound."""
-    columns: int | None = None
-    """Plots in a row; by default an upright page, 3 for 12 heads."""
-    width: float | None = None
-    """Width of the figure in inches; by default plots of 2.5 inches."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(1, columns=self.columns)
+    limits: tuple[float, float] | None = None
+    """Range of the axis of values; by default that of the values."""
 
     @classmethod
     def of(
@@ -61,12 +56,7 @@ class Curves(View):
     ) -> "Curves":
         """Return the curves of one captured layer, which must not be reduced.
 
-        Args:
-            capture: The capture to show.
-            quantity: content, bias, final or weights; by default what the layer shows.
-            layer: Counted from 0; -1 is the last captured layer.
-            heads: Counted from 0, -1 is the last; by default all captured heads.
-            options: The fields above, and `heading`.
+        `Capture.curves` says what the arguments are.
         """
         check_whole(capture, "has no exact curve over distance")
         chosen = select("curves", capture, quantity, layer, heads, note=" against distance")
@@ -76,39 +66,56 @@ class Curves(View):
             capture.length,
             causal=capture.causal,
         )
-        label = quantity_words(quantity).capitalize()
-        shown = {"label": label, "unit": capture.unit, **chosen.named, **options}
-        return cls(profile=profile, titles=head_titles(heads), **shown)
+        return cls(profile=profile, titles=head_titles(heads), **chosen.named | options)
 
     def draw(self) -> Figure:
         """Return the drawn curves; axes have the ids `panel-1` and so on."""
-        count = len(self.titles)
-        layout = Layout(
-            panels=count,
-            columns=min(self.columns or shape(count)[1], count),
-            panel=2.5,
-            ratio=0.6,
-            left=0.75,
-            right=0.2,
-            top=0.32,
-            bottom=0.5,
-            across=0.72,
-            down=0.55,
-            legend=self._spread,
-            heading=self.heading,
-            width=self.width,
-        )
-        return layout.draw(self._paint)
+        sizes = {
+            "panel": 2.5,
+            "ratio": 0.6,
+            "right": 0.2,
+            "across": 0.72,
+            "down": 0.4,
+            "top": 0.32,
+            "legend": self._spread,
+        }
+        panels = len(self.titles)
+        if self._together:
+            panels = 1
+            sizes |= {"panel": 4.2, "right": 0.95, "top": 0.12}
+        return self.layout(panels, left=0.75, bottom=0.5, **sizes).draw(self._paint)
+
+    def draw_on(self, axes: Any) -> None:
+        """Draw into axes of your own: all heads into one, or one for each head."""
+        chosen = axes_list(axes, 1 if np.ndim(axes) == 0 else len(self.titles))
+        for index, ax in enumerate(chosen):
+            if len(chosen) == 1:
+                self._lines(ax)
+            else:
+                ax.set_title(self.titles[index])
+                self._plot(ax, index)
+            if len(chosen) == 1 or (index == 0 and self._spread):
+                ax.legend()
+            self._name(ax)
 
     @property
     def _spread(self) -> bool:
         return bool(np.any(self.profile.max > self.profile.min))
 
+    @property
+    def _together(self) -> bool:
+        return len(self.titles) > 1 and not self._spread
+
+    @property
+    def _few(self) -> Bool[np.ndarray, " n"]:
+        """Where a distance has few pairs, in heads whose values differ at a distance."""
+        count = self.profile.count
+        return count < min(FEW, count.max() / 4) if self._spread else np.zeros(len(count), bool)
+
     def _paint(self, layout: Layout) -> Figure:
         figure = layout.figure()
-        for index, title in enumerate(self.titles):
+        for index in range(layout.panels):
             axes = layout.box(index).axes(figure, f"panel-{index + 1}")
-            axes.set_title(title, pad=layout.font / 2)
             small = layout.panel < 1.8
             nbins = 3 if small else 6
             axes.xaxis.set_major_locator(
@@ -117,19 +124,25 @@ class Curves(View):
             axes.yaxis.set_major_locator(
                 MaxNLocator(nbins=4 if small else 5, steps=[1, 2, 2.5, 5, 10])
             )
-            self._plot(axes, index)
+            if self._together:
+                self._lines(axes)
+                axes.legend(
+                    loc="center left", bbox_to_anchor=(1.01, 0.5), borderaxespad=0,
+                    handlelength=1.2, fontsize=layout.font - 1, labelspacing=0.25,
+                    ncols=1 + len(self.titles) // 25,
+                )  # fmt: skip
+            else:
+                axes.set_title(self.titles[index], pad=layout.font / 2)
+                self._plot(axes, index)
             first, last = layout.outer(index)
-            if first:
-                axes.set_ylabel(self.label)
-            if last:
-                counted = " in frames" if self.unit == "frames" else ""
-                order = "" if small else " (query \N{MINUS SIGN} key)"
-                axes.set_xlabel(f"Distance{counted}{order}")
+            self._name(axes, first=first, last=last, short=small)
+            # All plots have the same distances.
+            axes.tick_params(labelbottom=last)
         if self._spread:
             top = layout.box(0).top - layout.top
             figure.legend(
                 *figure.axes[0].get_legend_handles_labels(),
-                ncols=3,
+                ncols=4,
                 loc="lower center",
                 bbox_to_anchor=(0.5, 1 - top / layout.size[1]),
                 borderaxespad=0,
@@ -139,21 +152,57 @@ class Curves(View):
             )
         return figure
 
-    def _plot(self, axes: Axes, index: int) -> None:
-        profile = self.profile
-        if self._spread:
-            for low, high, shade, name in (
-                (profile.min, profile.max, 0.18, f"all {self.unit}"),
-                (profile.low, profile.high, 0.38, f"middle 80% of {self.unit}"),
-            ):
-                axes.fill_between(
-                    profile.distance, low[index], high[index],
-                    color=ACCENT, alpha=shade, linewidth=0, label=name,
-                )  # fmt: skip
-        axes.plot(profile.distance, profile.mean[index], color=ACCENT, linewidth=1.2, label="mean")
-        lowest, highest = limits(np.stack([profile.min[index], profile.max[index]]))
-        if lowest == highest:
-            axes.set_yticks([lowest], [number(lowest)])
+    def _name(
+        self, axes: Axes, *, first: bool = True, last: bool = True, short: bool = False
+    ) -> None:
+        """Label the axes, and set what all plots have."""
+        if first and self.label:
+            axes.set_ylabel(self.label)
+        if last:
+            counted = " in frames" if self.unit == "frames" else ""
+            order = "" if short else " (query \N{MINUS SIGN} key)"
+            axes.set_xlabel(f"Distance{counted}{order}")
+        if self.limits is not None:
+            axes.set_ylim(*self.limits)
         axes.margins(x=0.01)
         axes.grid(color=RULE, linewidth=0.5)
         axes.spines[["top", "right"]].set_visible(False)
+
+    def _lines(self, axes: Axes) -> None:
+        """Draw the means of all heads, from dark to light in their order."""
+        colours = mpl.colormaps["viridis"](np.linspace(0, 0.88, len(self.titles)))
+        for index, (title, colour) in enumerate(zip(self.titles, colours, strict=True)):
+            self._mean(axes, index, colour, title)
+
+    def _mean(self, axes: Axes, index: int, colour: Any, label: str) -> None:
+        """Draw a mean, faint where there are few pairs."""
+        distance, mean, few = self.profile.distance, self.profile.mean[index], self._few
+        axes.plot(distance, np.where(few, np.nan, mean), color=colour, linewidth=1.2, label=label)
+        if few.any():
+            # The faint part begins where the strong one ends.
+            near = few.copy()
+            near[:-1] |= few[1:]
+            near[1:] |= few[:-1]
+            faint = np.where(near, mean, np.nan)
+            axes.plot(distance, faint, color=colour, linewidth=1.2, alpha=_FAINT)
+
+    def _plot(self, axes: Axes, index: int) -> None:
+        """Draw one head with its bands."""
+        profile = self.profile
+        mean, std = profile.mean[index], profile.std[index]
+        if self._spread:
+            for low, high, shade, name in (
+                (profile.min[index], profile.max[index], 0.18, f"all {self.unit}"),
+                (mean - std, mean + std, 0.38, "one standard deviation"),
+            ):
+                for where, strength, named in (
+                    (~self._few, 1.0, name), (self._few, _FAINT, None),
+                ):  # fmt: skip
+                    axes.fill_between(
+                        profile.distance, low, high, where=where, color=ACCENT,
+                        alpha=shade * strength, linewidth=0, label=named,
+                    )  # fmt: skip
+        self._mean(axes, index, ACCENT, "mean")
+        lowest, highest = limits(np.stack([profile.min[index], profile.max[index]]))
+        if lowest == highest:
+            axes.set_yticks([lowest], [number(lowest)])

@@ -14,7 +14,16 @@ from matplotlib.figure import Figure
 
 from headscape.errors import InputError
 from headscape.plots.panel import Box
-from headscape.plots.style import DPI, FONT, PRINT_DPI, blank, context, wrap
+from headscape.plots.style import (
+    DPI,
+    FONT,
+    PRINT_DPI,
+    add_heading,
+    blank,
+    context,
+    whole_pixels,
+    wrap,
+)
 
 _LEAST_PANEL: Final = 0.45
 _MARGIN: Final = 0.03
@@ -65,7 +74,7 @@ class Layout:
     def size(self) -> tuple[float, float]:
         """Width and height of the figure."""
         height = self.rows * (self.panel * self.ratio + self.down) - self.down
-        return self._across, self._above + height + self.bottom
+        return self._across, whole_pixels(self._above + height + self.bottom)
 
     def box(self, index: int) -> Box:
         """Return the place of a panel."""
@@ -85,12 +94,14 @@ class Layout:
         """
         return index % self.columns == 0, index + self.columns >= self.panels
 
+    def ends_row(self, index: int) -> bool:
+        """Return whether no panel follows in the row; its colour bar carries the label."""
+        return (index + 1) % self.columns == 0 or index + 1 == self.panels
+
     def figure(self) -> Figure:
         """Return an empty figure of this size, with its heading."""
         figure = blank(*self.size, DPI if self.width is None else PRINT_DPI)
-        if self.heading:
-            y = 1 - 0.06 / self.size[1]
-            figure.suptitle(self._wrapped(), y=y, va="top", fontsize=self.font + 1)
+        add_heading(figure, self._wrapped(), self.font + 1)
         return figure
 
     def draw(self, paint: Callable[["Layout"], Figure]) -> Figure:
@@ -108,7 +119,7 @@ class Layout:
     def _above(self) -> float:
         lines = (self._wrapped().count("\n") + 1) if self.heading else 0
         heading = 0.06 + lines * (self.font + 1) * 1.35 / 72 if lines else 0
-        return self.top + heading + (1.8 * self.font / 72 if self.legend else 0)
+        return whole_pixels(self.top + heading + (1.8 * self.font / 72 if self.legend else 0))
 
     def title(self, text: str) -> str:
         """Return a panel's title, in several lines if it is longer than a given width allows."""
@@ -133,10 +144,12 @@ class Layout:
         sides = [_overhang(figure, index, self.box(index)) for index in range(self.panels)]
         first = max(side[0] for index, side in enumerate(sides) if self.outer(index)[0])
         inner = max((side[0] for i, side in enumerate(sides) if not self.outer(i)[0]), default=0)
-        top, right = max(side[1] for side in sides), max(side[2] for side in sides)
+        top = max(side[1] for side in sides)
+        right = max(side[2] for i, side in enumerate(sides) if (i + 1) % self.columns == 0)
+        beside = max((side[2] for i, side in enumerate(sides) if not self.ends_row(i)), default=0)
         last = max(side[3] for index, side in enumerate(sides) if self.outer(index)[1])
         between = max((side[3] for i, side in enumerate(sides) if not self.outer(i)[1]), default=0)
-        across = right + inner + _SPACE
+        across = beside + inner + _SPACE
         room = self.width - first - right - 2 * _MARGIN - (self.columns - 1) * across
         panel = room / self.columns
         if panel < _LEAST_PANEL:

@@ -93,9 +93,16 @@ class Entry:
 
 
 def write_gallery(
-    folder: Path, entries: Sequence[Entry], title: str, provenance: Mapping[str, str]
+    folder: Path,
+    entries: Sequence[Entry],
+    title: str,
+    provenance: Mapping[str, str],
+    about: str = "",
 ) -> Path:
-    """Write the page and its entries into `folder` and return the page's path."""
+    """Write the page and its entries into `folder` and return the page's path.
+
+    `about` says below the title what the figures show.
+    """
     stored = [
         asdict(replace(each, measures=None))
         | {"measures": each.measures and json.loads(each.measures.to_json())}
@@ -105,7 +112,7 @@ def write_gallery(
     check_gallery(folder)
     text = json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
     write_output(folder / ENTRIES, text, KINDS["json"])
-    write_output(path, _page(entries, title, provenance), KINDS["html"])
+    write_output(path, _page(entries, title, provenance, about), KINDS["html"])
     return path
 
 
@@ -140,7 +147,7 @@ def merge(earlier: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
     return sorted(by_name.values(), key=lambda each: (each.number is None, each.number or 0))
 
 
-def _page(entries: Sequence[Entry], title: str, provenance: Mapping[str, str]) -> str:
+def _page(entries: Sequence[Entry], title: str, provenance: Mapping[str, str], about: str) -> str:
     contents = "".join(
         f'<li><a href="#{escape(each.name)}">{escape(each.title)}</a></li>\n' for each in entries
     )
@@ -150,12 +157,24 @@ def _page(entries: Sequence[Entry], title: str, provenance: Mapping[str, str]) -
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
-        f"<header>\n<h1>{escape(title)}</h1>\n"
+        f"<header>\n<h1>{escape(title)}</h1>\n{_opening(entries, about)}"
         f'<nav aria-label="Figures">\n<ol>\n{contents}</ol>\n</nav>\n</header>\n'
         f"<main>\n{''.join(_section(each) for each in entries)}{_columns(entries)}</main>\n"
         f"<footer>\n<h2>How this page was made</h2>\n{_pairs(provenance)}</footer>\n"
         "</body>\n</html>\n"
     )
+
+
+def _opening(entries: Sequence[Entry], about: str) -> str:
+    """Return what the figures show, and the way into the viewer, where there is one."""
+    said = f"<p>{escape(about)}</p>\n" if about else ""
+    page = next((each.viewer.partition("#")[0] for each in entries if each.viewer), None)
+    if page is not None:
+        said += (
+            f'<p><a class="viewer" href="{escape(page)}">Open all heads in the viewer</a>: zoom, '
+            "read every value, compare two encodings.</p>\n"
+        )
+    return said
 
 
 def _section(entry: Entry) -> str:

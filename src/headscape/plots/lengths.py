@@ -2,9 +2,9 @@
 
 `Lengths` is a quantity against the test length, one line per method, both scales logarithmic by
 default. A dashed line marks the length a model was trained at, a dotted one a level to compare
-with. Bands are intervals, or the spread over seeds. A method that cannot read a length has no point
-there. Lines differ in colour and in marker (and in dashes once colours repeat), so they can be told
-apart in grey too.
+with. With `bands`, intervals or the spread over seeds are shaded below the lines. A method that
+cannot read a length has no point there. Lines differ in colour and in marker (and in dashes once
+colours repeat), so they can be told apart in grey too.
 
 `Depths` shows where in how long a text something is still found: lengths across, depths down from
 the beginning of the text (0%) to its end (100%), accuracy from 0 to 1 as colour and as a number in
@@ -24,7 +24,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from headscape.errors import InputError
 from headscape.plots.panel import Box
 from headscape.plots.style import INK, RULE, blank, context
-from headscape.plots.view import View
+from headscape.plots.view import View, axes_list
 
 # Okabe and Ito's colour-blind-safe palette without its yellow, which is too light on white.
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -66,56 +66,70 @@ class Lengths(View):
     """Whether the axis of values is logarithmic."""
     limits: tuple[float, float] | None = None
     """Range of the axis of values; by default that of the values."""
+    bands: bool = False
+    """Whether the lines' bands are drawn too."""
 
     def draw(self) -> Figure:
         """Return the drawn plot; its marks have the ids `trained` and `reference`."""
-        every = sorted({length for line in self.lines for length in line.lengths})
-        if not every:
-            raise InputError("there is no length to plot: give at least one evaluation.")
         with context():
             figure = blank(6.4, 3.6)
             axes = figure.add_axes((0.1, 0.14, 0.62, 0.74 if self.heading else 0.8))
-            for number, line in enumerate(self.lines):
-                _draw_line(axes, number, line)
-            for length in self.trained:
-                mark = axes.axvline(length, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-                mark.set_gid("trained")
-                axes.annotate(
-                    f"{self.trained_word} {length:,}", (length, 0.99),
-                    xycoords=("data", "axes fraction"), xytext=(3, 0),
-                    textcoords="offset points", va="top", fontsize=7,
-                )  # fmt: skip
-            if self.reference is not None:
-                name, value = self.reference
-                level = axes.axhline(value, color=INK, linewidth=0.8, linestyle=":", label=name)
-                level.set_gid("reference")
+            self._paint(axes)
             axes.set_title(self.heading or "")
-            axes.set_xlabel(self.across)
-            axes.set_ylabel(self.label)
-            if self.doubling:
-                _doubling(axes, every)
-            if self.logarithmic:
-                _logarithmic(axes)
-            if self.limits is not None:
-                axes.set_ylim(*self.limits)
-            axes.grid(color=RULE, linewidth=0.5)
-            axes.spines[["top", "right"]].set_visible(False)
             figure.legend(loc="center left", bbox_to_anchor=(0.74, 0.55))
             return figure
 
+    def draw_on(self, axes: Axes) -> None:
+        """Draw into axes of your own, beside lines that are there."""
+        (chosen,) = axes_list(axes, 1)
+        self._paint(chosen)
+        chosen.legend()
 
-def _draw_line(axes: Axes, number: int, line: Line) -> None:
+    def _paint(self, axes: Axes) -> None:
+        # Lines that an earlier plot drew into the same axes.
+        there = [line for line in axes.lines if line.get_gid() == "line"]
+        every = {float(length) for line in self.lines for length in line.lengths}
+        if not every:
+            raise InputError("there is no length to plot: give at least one evaluation.")
+        every |= {float(x) for line in there for x in np.asarray(line.get_xdata())}
+        for number, line in enumerate(self.lines):
+            _draw_line(axes, len(there) + number, line, bands=self.bands)
+        for length in self.trained:
+            mark = axes.axvline(length, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+            mark.set_gid("trained")
+            axes.annotate(
+                f"{self.trained_word} {length:,}", (length, 0.99),
+                xycoords=("data", "axes fraction"), xytext=(3, 0),
+                textcoords="offset points", va="top", fontsize=7,
+            )  # fmt: skip
+        if self.reference is not None:
+            name, value = self.reference
+            level = axes.axhline(value, color=INK, linewidth=0.8, linestyle=":", label=name)
+            level.set_gid("reference")
+        axes.set_xlabel(self.across)
+        axes.set_ylabel(self.label)
+        if self.doubling:
+            _doubling(axes, sorted(every))
+        if self.logarithmic:
+            _logarithmic(axes)
+        if self.limits is not None:
+            axes.set_ylim(*self.limits)
+        axes.grid(color=RULE, linewidth=0.5)
+        axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_line(axes: Axes, number: int, line: Line, *, bands: bool) -> None:
     colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
     order = np.argsort(line.lengths)
     lengths, values = np.asarray(line.lengths)[order], np.asarray(line.values)[order]
     style = "-" if number < len(_COLOURS) else (0, (5, 1.5))
     axes.plot(
         lengths, values, color=colour, marker=marker, markersize=4, linewidth=1.2,
-        linestyle=style, label=line.label,
+        linestyle=style, label=line.label, gid="line",
     )  # fmt: skip
-    if len(line.low):
+    if bands and len(line.low):
         low, high = np.asarray(line.low)[order], np.asarray(line.high)[order]
-        axes.fill_between(lengths, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.fill_between(lengths, low, high, color=colour, alpha=0.2, linewidth=0, zorder=1)
 
 
 def _doubling(axes: Axes, lengths: list[float]) -> None:

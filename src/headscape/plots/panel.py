@@ -7,6 +7,7 @@ itself on a tall bar: with it all sixty ranges printed in Figures 11 to 15 of th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 import matplotlib as mpl
@@ -16,12 +17,13 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.font_manager import FontProperties
 from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from headscape.plots.colour import Scale, number, with_range
-from headscape.plots.style import INK
+from headscape.plots.style import DPI, INK, text_width
 
 _STEPS: Final = [1, 2, 2.5, 5, 10]
 
@@ -51,21 +53,59 @@ class Box:
         return Box(left=left, top=self.top, width=width, height=self.height)
 
 
+def pixel_step(cells: int, side: float) -> tuple[int, float]:
+    """Return how many cells a side share one drawn cell, and the panel's side in inches.
+
+    The side is near the one given, and every drawn cell is a whole number of pixels at DPI. Cells
+    share one where they are more than 1.4 times the pixels, by a number that divides them if a
+    small one does.
+    """
+    pixels = side * DPI
+    least = ceil(cells / (1.4 * pixels))
+    step = next((n for n in range(least, 2 * least + 1) if cells % n == 0), least)
+    drawn = ceil(cells / step)
+    return step, max(1, round(pixels / drawn)) * drawn / DPI
+
+
+def cell_means(values: Float[np.ndarray, "t s"], step: int) -> Float[np.ndarray, "r c"]:
+    """Return the mean of the finite values of every `step` x `step` entries; NaN where none is."""
+    if step == 1:
+        return values
+    seen = np.isfinite(values)
+    sums = [np.where(seen, values, 0).astype(np.float64), seen.astype(np.float64)]
+    for axis in (0, 1):
+        starts = np.arange(0, values.shape[axis], step)
+        sums = [np.add.reduceat(each, starts, axis=axis) for each in sums]
+    total, count = sums
+    empty = np.full_like(total, np.nan)
+    found: np.ndarray = np.divide(total, count, out=empty, where=count > 0)
+    return found
+
+
 def draw_map(
     axes: Axes,
     values: Float[np.ndarray, "t s"],
     scale: Scale,
     edges: Int64[np.ndarray, " edges"] | None = None,
+    step: int | None = None,
 ) -> AxesImage:
-    """Draw a map, or with `edges` a reduced one, on axes that count tokens."""
+    """Draw a map, or with `edges` a reduced one, on axes that count tokens.
+
+    With `step`, every `step` x `step` entries are drawn as one cell of whole pixels.
+    """
     rows, columns = values.shape
     bottom, right = (rows, columns) if edges is None else (edges[-1], edges[-1])
+    if step is not None and step > 1:
+        values = cell_means(values, step)
+        if edges is None:
+            bottom, right = (step * cells for cells in values.shape)
     image = axes.imshow(
         np.ma.masked_invalid(values),
         cmap=scale.colormap,
         norm=scale.norm,
         extent=(-0.5, right - 0.5, bottom - 0.5, -0.5),
         aspect="auto",
+        interpolation="auto" if step is None else "nearest",
     )
     intervals = _room(axes, letters=2.8, most=6)
     for axis in (axes.xaxis, axes.yaxis):
@@ -73,12 +113,32 @@ def draw_map(
     return image
 
 
-def draw_bar(figure: Figure, image: AxesImage, scale: Scale, axes: Axes) -> Colorbar:
-    """Draw the colour bar of `image` on `axes`, from the scale's low to its high."""
-    bar = figure.colorbar(image, cax=axes)
+def draw_bar(
+    figure: Figure | SubFigure,
+    image: AxesImage,
+    scale: Scale,
+    axes: Axes | None,
+    label: str | None = None,
+    values: Float[np.ndarray, "..."] | None = None,
+) -> Colorbar:
+    """Draw the colour bar of `image`, from the scale's low to its high, named by `label`.
+
+    It has an arrow at an end that `values` lie beyond; by default, those of the image. Without
+    `axes` it takes room from the image's.
+    """
+    if values is None:
+        values = np.ma.filled(image.get_array(), np.nan)  # type: ignore[arg-type]
+    extend = scale.beyond(values)
+    beside = image.axes if axes is None else None
+    bar = figure.colorbar(image, extend=extend, cax=axes, ax=beside)
+    axes = bar.ax
     if scale.kind == "single":
         bar.set_ticks([scale.low], labels=[number(scale.low)])
-    elif scale.kind != "logarithmic":
+    elif scale.kind == "logarithmic":
+        # matplotlib writes powers as formulas, which are off here.
+        bar.formatter = FuncFormatter(lambda value, _: f"{value:g}")
+        bar.minorformatter = NullFormatter()
+    else:
         # Equal steps on the bar are equal steps of value, on both slopes of a diverging scale too.
         axes.set_yscale("linear")
         bar.locator = MaxNLocator(nbins=_room(axes, letters=2.2, most=9), steps=_STEPS)
@@ -86,11 +146,13 @@ def draw_bar(figure: Figure, image: AxesImage, scale: Scale, axes: Axes) -> Colo
         bar.update_ticks()
         if scale.low < 0 < scale.high:
             _mark_zero(axes, 0.0, scale)
-    _finish(bar)
+    _finish(bar, [label])
     return bar
 
 
-def draw_relative_bar(figure: Figure, every: Sequence[Scale], axes: Axes, each: str) -> Colorbar:
+def draw_relative_bar(
+    figure: Figure, every: Sequence[Scale], axes: Axes, each: str, label: str | None = None
+) -> Colorbar:
     """Draw the bar of panels that each have a range of their own: from lowest to highest."""
     scale = with_range(every)
     mappable = ScalarMappable(Normalize(0, 1), scale.colormap)
@@ -102,8 +164,7 @@ def draw_relative_bar(figure: Figure, every: Sequence[Scale], axes: Axes, each: 
         bar.set_ticks([0.5], labels=["one value"])
     else:
         bar.set_ticks([0, 1], labels=["lowest", "highest"])
-    bar.set_label(f"in each {each}")
-    _finish(bar)
+    _finish(bar, [label and f"{label}, in each {each}", f"in each {each}"])
     return bar
 
 
@@ -115,7 +176,14 @@ def _mark_zero(axes: Axes, at: float, scale: Scale) -> None:
     line.set_gid("zero")
 
 
-def _finish(bar: Colorbar) -> None:
+def _finish(bar: Colorbar, labels: Sequence[str | None]) -> None:
+    """Name the bar by the first label that is not longer than the bar, and draw it plainly."""
+    figure = bar.ax.get_figure(root=True)
+    assert figure is not None
+    room = bar.ax.get_position().height * figure.get_figheight() + 0.1
+    points = FontProperties(size=mpl.rcParams["axes.labelsize"]).get_size_in_points()
+    fitting = (label for label in labels if label and text_width(label, points) <= room)
+    bar.set_label(next(fitting, ""))
     # One small picture instead of 256 rectangles, between which SVG viewers leave white hairlines.
     for strip in bar.ax.collections:
         strip.set_rasterized(True)

@@ -17,14 +17,13 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, get_font
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from headscape.captures.capture_file import Capture
-from headscape.captures.labels import head_titles, position_label
+from headscape.captures.labels import head_titles, position_label, token_texts
 from headscape.errors import InputError
-from headscape.plots.colour import GREY, Scale, range_label, with_range
+from headscape.plots.colour import GREY, Scale, limits, range_label, with_range
 from headscape.plots.grid import Coloured
 from headscape.plots.panel import Box, draw_bar, draw_relative_bar
 from headscape.plots.style import (
@@ -32,8 +31,10 @@ from headscape.plots.style import (
     FONT,
     PRINT_DPI,
     RANGE_FONT,
+    add_heading,
     blank,
     context,
+    readable,
     text_width,
     wrap,
 )
@@ -72,13 +73,7 @@ class Row(Coloured):
     ) -> "Row":
         """Return the row of one query in one captured layer, which must not be reduced.
 
-        Args:
-            capture: The capture to show.
-            quantity: content, bias, final or weights; by default what the layer shows.
-            layer: Counted from 0; -1 is the last captured layer.
-            query: Counted from 0; by default the last.
-            heads: Counted from 0, -1 is the last; by default all captured heads.
-            options: Fields of `Coloured`, and `heading`.
+        `Capture.row` says what the arguments are.
         """
         check_whole(capture, "has no single rows")
         query = -1 if query is None else query
@@ -88,7 +83,7 @@ class Row(Coloured):
                 f"one from 0 to {capture.length - 1}."
             )
         query %= capture.length
-        pieces = capture.sequence.get("pieces") or [str(token) for token in capture.tokens]
+        pieces = token_texts(capture)
         number = query + 1
         sound = capture.unit == "frames"
         which = f"frame {number}" if sound else f"{number} “{readable(pieces[query])}”"
@@ -103,10 +98,10 @@ class Row(Coloured):
         return cls(
             values=values,
             titles=head_titles(chosen.heads),
-            pieces=tuple(pieces),
+            pieces=pieces,
             query=query,
             weights=chosen.quantity == "weights",
-            **{"unit": capture.unit, **chosen.named, **options},
+            **chosen.named | options,
         )
 
     def scales(self) -> list[Scale]:
@@ -125,9 +120,12 @@ class Row(Coloured):
         small = self.width is not None and self.width < 5
         font = 6 if small else FONT
         left = 0.52 if small else 0.75
-        bar_left, right = 0.2, 0.11 * font
+        # Labels of weights are longer: 0.0001.
+        bar_left, right = 0.2, (0.14 if self.weights else 0.13) * font
         if self._own:
-            bar_left = 0.14 + max(text_width(range_label(row), RANGE_FONT) for row in self.values)
+            bar_left = 0.14 + max(
+                text_width(range_label(*limits(row)), RANGE_FONT) for row in self.values
+            )
             right = bar_left + 0.125 * font
         strip = 8.0 if self.width is None else self.width - left - right
         if strip < _LEAST_STRIP:
@@ -143,9 +141,7 @@ class Row(Coloured):
         with context(font):
             dpi = DPI if self.width is None else PRINT_DPI
             figure = blank(self.width or left + strip + right, top + whole + _BOTTOM, dpi)
-            if title:
-                y = 1 - 0.06 / figure.get_figheight()
-                figure.suptitle(title, y=y, va="top", fontsize=font + 1, parse_math=False)
+            add_heading(figure, title, font + 1)
             if near > start:
                 upper = Box(left=left, top=top, width=strip, height=height)
                 axes = upper.axes(figure, "all-keys")
@@ -175,14 +171,14 @@ class Row(Coloured):
 
     @property
     def _own(self) -> bool:
-        return not (self.shared_scale or self.weights)
+        return self.limits is None and not (self.shared_scale or self.weights)
 
     def _bar(self, figure: Figure, image: AxesImage, axes: Axes) -> None:
         every = self.scales()
         if self._own:
-            draw_relative_bar(figure, every, axes, "head")
+            draw_relative_bar(figure, every, axes, "head", self.label)
         else:
-            draw_bar(figure, image, every[0], axes)
+            draw_bar(figure, image, every[0], axes, self.label, self.values)
 
     def _strip(self, axes: Axes, start: int, stop: int) -> AxesImage:
         """Draw all heads as one image: values, or places in each head's range from 0 to 1."""
@@ -205,18 +201,12 @@ class Row(Coloured):
             image.set_clim(0, 1)
             right = axes.secondary_yaxis("right")
             right.set_yticks(
-                range(len(every)), [range_label(row) for row in self.values], fontsize=RANGE_FONT
+                range(len(every)),
+                [range_label(*limits(row)) for row in self.values],
+                fontsize=RANGE_FONT,
             )
             right.tick_params(length=0)
         axes.set_yticks(
             range(len(self.titles)), self.titles, fontsize=min(mpl.rcParams["font.size"], 7)
         )
         return image
-
-
-def readable(piece: str) -> str:
-    """Return a token with visible blanks, in letters the font has, short enough for a tick."""
-    font = get_font(findfont("DejaVu Sans"))
-    shown = piece.replace(" ", "␣").replace("\n", "↵")
-    shown = "".join(x if font.get_char_index(ord(x)) and x.isprintable() else "�" for x in shown)
-    return shown if len(shown) <= 12 else f"{shown[:11]}…"

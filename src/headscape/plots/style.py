@@ -7,6 +7,7 @@ and never through pyplot. The same figure gives the same bytes. SVG text stays t
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
+from math import ceil
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Final
@@ -15,6 +16,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
 from matplotlib.textpath import TextPath
 
 from headscape.errors import InputError
@@ -73,6 +75,11 @@ def context(font: float = FONT) -> Iterator[None]:
         yield
 
 
+def whole_pixels(inches: float) -> float:
+    """Return a length that is a whole number of pixels at DPI, at least as long."""
+    return ceil(inches * DPI - 1e-6) / DPI
+
+
 def blank(width: float, height: float, dpi: int = DPI) -> Figure:
     """Return an empty figure of this size in inches, with a canvas of its own."""
     if max(width, height) * dpi >= MAX_PIXELS:
@@ -83,6 +90,13 @@ def blank(width: float, height: float, dpi: int = DPI) -> Figure:
     figure = Figure(figsize=(width, height), dpi=dpi, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
+
+
+def add_heading(figure: Figure, text: str, points: float) -> None:
+    """Write a heading at the top of a figure; its room is the caller's to leave."""
+    if text:
+        y = 1 - 0.06 / figure.get_figheight()
+        figure.suptitle(text, y=y, va="top", fontsize=points, parse_math=False)
 
 
 def wrap(text: str, width: float, points: float) -> str:
@@ -97,6 +111,14 @@ def text_width(text: str, points: float) -> float:
     """Return how wide a line of text is in inches."""
     with context():
         return float(TextPath((0, 0), text, size=points).get_extents().width) / 72
+
+
+def readable(piece: str) -> str:
+    """Return a token with visible blanks, in letters the font has, short enough for a tick."""
+    font = get_font(findfont("DejaVu Sans"))
+    shown = piece.replace(" ", "␣").replace("\n", "↵")
+    shown = "".join(x if font.get_char_index(ord(x)) and x.isprintable() else "�" for x in shown)
+    return shown if len(shown) <= 12 else f"{shown[:11]}…"
 
 
 def check_formats(formats: Sequence[str]) -> None:

@@ -53,8 +53,12 @@ class Training(View):
     """Width of the figure in inches; by default panels of 2.3 inches."""
     weights: bool = False
     """Whether these are attention weights, which are coloured by their logarithm."""
-    colormap: str | None = None
+    limits: tuple[float, float] | None = None
+    """Lowest and highest value with a colour of its own, for all panels."""
+    cmap: str | None = None
     """A matplotlib colour map in place of the chosen one."""
+    label: str | None = None
+    """The quantity, as colour bars name it."""
 
     @classmethod
     def of(
@@ -78,6 +82,7 @@ class Training(View):
         shown: dict[str, Any] = {
             "heading": f"{encoding_name(first)}, steps {_step(first):,} to {_step(last):,}, "
             f"{layer_words(first, layer)}: {quantity_words(quantity)}",
+            "label": quantity_words(quantity).capitalize(),
             "stem": default_name("training", captures, quantity=quantity, layer=layer, heads=heads),
             **options,
         }
@@ -130,7 +135,9 @@ class Training(View):
             edges=self.edges,
             unit=self.unit,
             weights=self.weights,
-            colormap=self.colormap,
+            limits=self.limits,
+            cmap=self.cmap,
+            label=self.label,
             heading=self.heading,
             **options,
         )

@@ -12,13 +12,16 @@ from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headscape.captures.capture_file import Capture
 from headscape.captures.choice import choose_heads, choose_layer, choose_quantity
-from headscape.captures.labels import default_name, heading
-from headscape.errors import InputError
+from headscape.captures.labels import default_name, heading, quantity_words
+from headscape.errors import InputError, at_least
 from headscape.io.output_file import KINDS, check_output, write_output
+from headscape.plots.figure_layout import Layout, shape
 from headscape.plots.style import FORMATS, check_width, encode
 
 _SCREEN_DPI: Final = 110
@@ -75,6 +78,33 @@ class View(ABC):
         return f"<{type(self).__name__}: {self.heading or self.stem}>"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Panelled(View):
+    """A view of equal panels in rows and columns."""
+
+    titles: tuple[str, ...]
+    """One per panel."""
+    columns: int | None = None
+    """Panels in a row; by default an upright page, 3 for 12 panels."""
+    width: float | None = None
+    """Width of the figure in inches; by default panels have a fixed size."""
+    unit: str = "tokens"
+    """What positions count: tokens, or frames of sound."""
+    label: str | None = None
+    """The quantity, as colour bars or axes name it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, columns=self.columns)
+
+    def layout(self, panels: int, **sizes: Any) -> Layout:
+        """Return where so many panels lie; `sizes` are the lengths of `Layout`."""
+        columns = min(self.columns or shape(panels)[1], panels)
+        return Layout(
+            panels=panels, columns=columns, heading=self.heading, width=self.width, **sizes
+        )
+
+
 @dataclass(frozen=True)
 class Selection:
     """What a view of one layer shows, and what it is called."""
@@ -84,7 +114,7 @@ class Selection:
     """Counted from 0, as heads are."""
     heads: tuple[int, ...]
     named: dict[str, Any]
-    """The view's `heading` and `stem`."""
+    """The view's `heading`, `stem`, `label` and `unit`."""
 
 
 def select(
@@ -102,8 +132,24 @@ def select(
     chosen = choose_heads(heads, capture.heads)
     quantity = choose_quantity(quantity, capture, layers=[layer])
     stem = default_name(kind, capture, quantity=quantity, layer=layer, heads=chosen, query=query)
-    named = {"heading": heading(capture, layer, quantity) + note, "stem": stem}
+    named = {
+        "heading": heading(capture, layer, quantity) + note,
+        "stem": stem,
+        "label": quantity_words(quantity).capitalize(),
+        "unit": capture.unit,
+    }
     return Selection(quantity, layer, chosen, named)
+
+
+def axes_list(axes: Any, panels: int) -> list[Axes]:
+    """Return a user's matplotlib axes as a list, one for each panel."""
+    found = list(np.ravel(axes))
+    if len(found) != panels or not all(isinstance(each, Axes) for each in found):
+        raise InputError(
+            f"{panels} panels need {panels} matplotlib axes, got {len(found)}: choose as many "
+            f"heads as there are axes."
+        )
+    return found
 
 
 def check_whole(capture: Capture, why: str) -> None:

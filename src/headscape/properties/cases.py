@@ -13,8 +13,7 @@ import torch
 from headscape.encodings import ENCODINGS, Encoding, Shape, make
 from headscape.encodings.combined import Wrapper
 from headscape.encodings.registry import parse
-from headscape.errors import InputError
-from headscape.io.typecheck import check_values
+from headscape.errors import InputError, check_values
 from headscape.kernels import attend
 from headscape.properties.agreement import agreement
 from headscape.properties.claims import claims, distant, flags

@@ -39,12 +39,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed import is_initialized
 
-from headscape.errors import InputError
+from headscape.errors import InputError, check_types
 from headscape.gpt2 import GPT2, weights
 from headscape.io import atomic
 from headscape.io.json_file import parse_json
 from headscape.io.system_errors import reporting
-from headscape.io.typecheck import check_types
 from headscape.training.optim import Optimizer
 from headscape.training.parallel import assign, is_sharded
 from headscape.training.world import World

@@ -23,14 +23,13 @@ from typing import Any, Literal
 
 import tomli_w
 
-from headscape.errors import InputError, unknown
+from headscape.errors import InputError, check_types, check_values, unknown
 from headscape.gpt2.model_config import GPT2_VOCABULARY, ModelConfig
 from headscape.gpt2.model_config import PRESETS as SIZES
 from headscape.gpt2.model_config import preset as size
 from headscape.io import atomic
 from headscape.io.file_name import is_utf8
 from headscape.io.system_errors import out_of_memory, reporting
-from headscape.io.typecheck import check_types, check_values
 from headscape.kernels.attend import Path as AttentionPath
 
 Schedule = Literal["cosine", "linear", "constant"]

@@ -192,8 +192,9 @@ def _distances(measured: Measures) -> list[int]:
 
 def _measured(about: Mapping[str, Any]) -> str:
     changed = f" Effects are over {about['effects']} of them." if about["effects"] else ""
+    several = "s" * (about["sequences"] != 1)
     return (
-        f"Measured on {about['sequences']} sequences of {about['length']:,} tokens of "
+        f"Measured on {about['sequences']} sequence{several} of {about['length']:,} tokens of "
         f"{about['text']}.{changed}"
     )
 

@@ -1,4 +1,4 @@
-"""One self-contained HTML file: the viewer's module and its data, and nothing else.
+"""The viewer's HTML: one self-contained file with module and data, or the server's shell.
 
 The page of captures, the figures' page, the atlas and the server's page have one HTML shell and one
 Content-Security-Policy. A file opens from disk and asks the network for nothing; its policy allows
@@ -26,7 +26,7 @@ from headscape.captures.saved_call import rows_at_once
 from headscape.errors import InputError
 from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
 from headscape.measures.definitions import MEASURES
-from headscape.measures.measures import Measures, values_of_maps
+from headscape.measures.measures import OF_SCORES, Measures, values_of_maps
 
 MODULE: Final = "viewer.js"
 POLICY: Final = (
@@ -172,6 +172,8 @@ MAX_PAIRS: Final = 1 << 22
 def with_measures(pack: Pack) -> Pack:
     """Return the pack with `measures` in its header: those of the bias and the weights.
 
+    Where only weights were given, those of the weights.
+
     A capture of more than MAX_PAIRS pairs is not measured here: the viewer then offers what it
     computes itself.
     """
@@ -181,11 +183,21 @@ def with_measures(pack: Pack) -> Pack:
     blocks = [_blocks(pack, layer) for layer in layers]
     causal = bool(pack.header["causal"])
     every = values_of_maps(blocks, heads=len(heads), length=length, causal=causal)
-    values = {name: each for name, each in every.items() if not MEASURES[name].numbers_heads}
+    skipped = OF_SCORES if _measured(pack) == "weights" else ()
+    values = {
+        name: each
+        for name, each in every.items()
+        if not MEASURES[name].numbers_heads and name not in skipped
+    }
     measures = Measures(
-        quantity="bias", about={}, layers=tuple(layers), heads=tuple(heads), values=values
+        quantity=_measured(pack), about={}, layers=tuple(layers), heads=tuple(heads), values=values
     )
     return replace(pack, header={**pack.header, "measures": measures.for_viewer()})
+
+
+def _measured(pack: Pack) -> str:
+    """Return the quantity whose position share and similarity a page shows."""
+    return "bias" if "bias" in pack.header["quantities"] else "weights"
 
 
 def _blocks(pack: Pack, layer: int) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
@@ -194,6 +206,6 @@ def _blocks(pack: Pack, layer: int) -> Iterator[tuple[slice, np.ndarray, np.ndar
     for rows in rows_at_once(len(heads), pack.length):
         scores, weights = (
             stored.tile(quantity, heads, rows, slice(0, pack.length))
-            for quantity in ("bias", "weights")
+            for quantity in (_measured(pack), "weights")
         )
         yield rows, scores, weights

@@ -1,5 +1,7 @@
 """Tiles of one capture for a viewer: exact where they can be, labelled as a preview where not.
 
+`position` multiplies the positional part of the scores (captures/scaled_position.py).
+
 A tile is 256 x 256 cells, a cell 2^level x 2^level pairs, anchored to tokens. Level 0 is exact
 always. Zoomed out, closed forms are exact at once; otherwise every pair is visited up to
 FOREGROUND pairs. Beyond that the weights' overview is computed in the background and, until it is
@@ -34,6 +36,7 @@ from headscape.captures.pooling import (
 )
 from headscape.captures.profile import HeadProfile, Minus, profile
 from headscape.captures.saved_call import SavedCall
+from headscape.captures.scaled_position import ScaledPosition
 from headscape.errors import InputError
 
 TILE: Final = 256
@@ -42,6 +45,8 @@ FOREGROUND: Final = 1 << 28
 """Pairs that are visited while somebody waits."""
 
 
+KEPT_FACTORS: Final = 64
+"""Layers with their positional part scaled that are kept."""
 SAMPLED_KEYS: Final = 64
 """Keys of a cell that go into a preview of its least and greatest score."""
 
@@ -63,25 +68,49 @@ class Tiles:
     pack: Pack
     _pooled: dict[int, Pooled] = field(default_factory=dict, init=False)
     _norms: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, init=False)
-    _profiles: dict[tuple[int, int, str], HeadProfile] = field(default_factory=dict, init=False)
+    _profiles: dict[tuple[int, int, str, float], HeadProfile] = field(
+        default_factory=dict, init=False
+    )
     _previews: dict[tuple[Any, ...], Tile] = field(default_factory=dict, init=False)
     _jobs: dict[tuple[int, int], OverviewJob] = field(default_factory=dict, init=False)
+    _scaled: dict[tuple[int, float], ScaledPosition] = field(default_factory=dict, init=False)
     _overviews: dict[tuple[int, int], WeightCells] = field(default_factory=dict, init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
 
     def tile(
-        self, layer: int, head: int, quantity: str, minus: Minus, level: int, row: int, column: int
+        self,
+        layer: int,
+        head: int,
+        quantity: str,
+        minus: Minus,
+        level: int,
+        row: int,
+        column: int,
+        *,
+        position: float = 1.0,
     ) -> Tile:
         """One tile; layer and head count from 0."""
-        saved, at = self.pack.layer(layer), self.pack.head_index(head)
+        saved, at = self._layer(layer, position), self.pack.head_index(head)
         grid = _grid(saved.length, level, row, column, saved)
         if level == 0:
             # A tile is sent as float32; where heads are mixed it is computed so, in half the time.
             dtype = np.float32 if saved.mixes_heads else np.float64
             exact = self.values(
-                layer, head, quantity, minus, grid.rows, grid.cols, blank=np.nan, dtype=dtype
-            )
+                layer, head, quantity, minus, grid.rows, grid.cols,
+                blank=np.nan, dtype=dtype, position=position,
+            )  # fmt: skip
             return Tile(dict.fromkeys(REDUCTIONS, exact))
+        if isinstance(saved, ScaledPosition):
+            if self._cost(saved, quantity, grid) > FOREGROUND:
+                raise InputError("with position scaled this map is too large at once: zoom in.")
+            return Tile(
+                pool(
+                    grid,
+                    lambda rows, cols: self.values(
+                        layer, head, quantity, minus, rows, cols, blank=np.nan, position=position
+                    ),
+                )
+            )
         taken = self._minus(layer, head, quantity, minus)
         pooled, norms = self._pool(layer), self._norms_of(layer)
         quick: list[Reduction] = [how for how in REDUCTIONS if pooled.closed(quantity, how, taken)]
@@ -110,6 +139,8 @@ class Tiles:
         level: int,
         row: int,
         column: int,
+        *,
+        position: float = 1.0,
     ) -> Tile:
         """One tile of this map minus another capture's, over the tokens both have."""
         length = min(self.pack.length, other.pack.length)
@@ -118,10 +149,13 @@ class Tiles:
             raise InputError("this difference is too large to compute at once: zoom in.")
 
         def block(rows: slice, cols: slice) -> np.ndarray:
-            ours = self.values(layer, head, quantity, minus, rows, cols, blank=np.nan)
-            found: np.ndarray = ours - other.values(
-                layer, head, quantity, minus, rows, cols, blank=np.nan
+            ours, theirs = (
+                each.values(
+                    layer, head, quantity, minus, rows, cols, blank=np.nan, position=position
+                )
+                for each in (self, other)
             )
+            found: np.ndarray = ours - theirs
             return found
 
         if level == 0:
@@ -139,39 +173,59 @@ class Tiles:
         *,
         blank: float | None = None,
         dtype: Any = np.float64,
+        position: float = 1.0,
     ) -> Float[np.ndarray, "r c"]:
         """Exact values; hidden pairs are NaN, or 0 in weights unless `blank` says otherwise."""
-        saved, at = self.pack.layer(layer), self.pack.head_index(head)
-        lse = self._norms_of(layer)(at, rows) if quantity == "weights" else None
+        saved, at = self._layer(layer, position), self.pack.head_index(head)
+        lse = None
+        if quantity == "weights" and not isinstance(saved, ScaledPosition):
+            lse = self._norms_of(layer)(at, rows)
         found = saved.block(quantity, at, rows, cols, lse=lse, dtype=dtype)
-        taken = self._minus(layer, head, quantity, minus)
+        taken = self._minus(layer, head, quantity, minus, position)
         if taken is not None:
             found = found - taken.block(rows, cols)
         hidden = 0.0 if quantity == "weights" and taken is None else np.nan
         seen = saved.visible(rows, cols)
         return np.where(seen, found, hidden if blank is None else blank)
 
-    def profile(self, layer: int, head: int, quantity: str) -> HeadProfile:
+    def profile(
+        self, layer: int, head: int, quantity: str, *, position: float = 1.0
+    ) -> HeadProfile:
         """The head's map by distance and by query."""
+        key = (layer, head, quantity, position)
         with self._lock:
-            if (layer, head, quantity) not in self._profiles:
-                self._profiles[layer, head, quantity] = profile(
-                    self.pack.layer(layer),
+            if key not in self._profiles:
+                self._profiles[key] = profile(
+                    self._layer(layer, position),
                     self.pack.head_index(head),
                     quantity,
                     norms=self._norms_of(layer),
                 )
-            return self._profiles[layer, head, quantity]
+            return self._profiles[key]
 
     def stop(self) -> None:
         """End all background jobs."""
         for job in self._jobs.values():
             job.stop()
 
-    def _minus(self, layer: int, head: int, quantity: str, minus: Minus) -> ClosedBias | None:
+    def _layer(self, layer: int, position: float) -> SavedCall:
+        """A layer with its positional part multiplied by a factor."""
+        if position == 1:
+            return self.pack.layer(layer)
+        with self._lock:
+            if (layer, position) not in self._scaled:
+                for old in list(self._scaled)[: 1 - KEPT_FACTORS]:
+                    del self._scaled[old]
+                scaled = ScaledPosition.of(self.pack.layer(layer), position)
+                self._scaled[layer, position] = scaled
+            return self._scaled[layer, position]
+
+    def _minus(
+        self, layer: int, head: int, quantity: str, minus: Minus, position: float = 1.0
+    ) -> ClosedBias | None:
         if minus == "nothing":
             return None
-        return self.profile(layer, head, quantity).minus(minus)
+        return self.profile(layer, head, quantity, position=position).minus(minus)
 
     def _pool(self, layer: int) -> Pooled:
         with self._lock:
@@ -183,7 +237,8 @@ class Tiles:
         """Pairs to visit, those of missing log-sum-exps included."""
         heads = 32 if saved.mixes_heads else 1
         rows = grid.rows
-        if quantity == "weights" and saved.lse is None and saved.has_norms:
+        scaled = isinstance(saved, ScaledPosition)
+        if quantity == "weights" and saved.lse is None and (saved.has_norms or scaled):
             found: int = (rows.stop - rows.start) * (
                 rows.stop if saved.orders_keys else saved.length
             )

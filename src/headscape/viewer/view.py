@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,21 +28,32 @@ def view(
     port: int | None = None,
     open_browser: bool = True,
     precision: Precision | None = None,
+    q: Any = None,
+    k: Any = None,
+    bias: Any = None,
+    tokens: Any = None,
+    causal: bool | None = None,
 ) -> Any:
-    """Show captures, training runs or models; return what shows them.
+    """Show captures, training runs, models or arrays; return what shows them.
 
     With `html`, write one self-contained file, which replaces nothing but an earlier page, and
     return its path. In a notebook, return a widget. Otherwise serve on this computer, open the
     browser, and return None when Ctrl-C ends it.
 
     Args:
-        sources: Captures, their files, models, runs, or what `load` takes.
+        sources: Captures, their files, models, runs, or what `load` takes; or attention weights,
+            as an array that `Capture.from_arrays` takes.
         text: What models read; without it, runs read a part of their validation text.
         html: File to write.
         port: Port of the server; by default a free one.
         open_browser: Whether to open a browser, or print the address.
         precision: Of queries and keys in a file: "float32", or "float16", which is half the size
             and the default where they are many.
+        q: Queries, instead of a source; see `Capture.from_arrays`, as for all that follow.
+        k: Keys.
+        bias: What is added to the scaled q.k.
+        tokens: The texts of the tokens of arrays.
+        causal: Whether arrays hide later keys; by default, whether they show none.
 
     Example:
         >>> import headscape as hs
@@ -49,8 +61,14 @@ def view(
         >>> hs.view(model.capture([5, 6, 7, 8]), html="heads.html").name
         'heads.html'
     """
+    arrays = {"tokens": tokens, "causal": causal}
+    sources = tuple(
+        Capture.from_arrays(source, **arrays) if is_array(source) else source for source in sources
+    )
+    if any(x is not None for x in (q, k, bias)):
+        sources = (*sources, Capture.from_arrays(q=q, k=k, bias=bias, **arrays))
     if not sources:
-        raise InputError("view needs at least one capture, run or model.")
+        raise InputError("view needs at least one capture, run, model or array.")
     if text is not None and all(_is_capture(source) for source in sources):
         raise InputError("text is given, but every source is a capture: leave text out.")
     if html is not None:
@@ -91,8 +109,14 @@ def open_source(source: object, text: str | None = None) -> tuple[Pack, Run | No
     if isinstance(source, str | Path):
         from headscape.models.load import load
 
-        return _captured(load(source), text)
+        return _captured(load(source), text, str(source))
     raise InputError(f"cannot view a {type(source).__name__}: give a capture, a run or a model.")
+
+
+def is_array(source: object) -> bool:
+    """Return whether a source is an array, or one array per layer."""
+    first = source[0] if isinstance(source, list | tuple) and source else source
+    return hasattr(first, "shape") and hasattr(first, "dtype")
 
 
 def _is_capture(source: object) -> bool:
@@ -101,17 +125,23 @@ def _is_capture(source: object) -> bool:
     return is_file or isinstance(source, Pack | Capture)
 
 
-def _captured(model: Model, text: str | None) -> tuple[Pack, Run | None]:
+def _captured(model: Model, text: str | None, source: str | None = None) -> tuple[Pack, Run | None]:
     """Return a model's capture of a text, or of its validation text, and what captures others."""
-    first = _pack(model, choose_tokens(model, text))
-    return first, None if model.tokenizer is None else TypedText(model)
+    first = _with_origin(_pack(model, choose_tokens(model, text)), source, text)
+    return first, None if model.tokenizer is None else TypedText(model, source)
+
+
+def _with_origin(pack: Pack, source: str | None, text: str | None) -> Pack:
+    """Return a pack that says what `load` takes and what the model read: Python can repeat it."""
+    origin = {"model": source, "text": text}
+    return replace(pack, header={**pack.header, "origin": origin})
 
 
 class TypedText:
     """Captures what somebody types; `cancel` ends it at the next layer."""
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self, model: Model, source: str | None = None) -> None:
+        self._model, self._source = model, source
         self._cancelled = threading.Event()
 
     def __call__(self, text: str) -> Pack:
@@ -123,7 +153,8 @@ class TypedText:
                 f"a typed text may have at most {MOST_TOKENS:,} tokens, got "
                 f"{len(tokens.tokens):,}: capture a longer one and view its file."
             )
-        return with_measures(_pack(_Cancellable(self._model, self._cancelled), tokens))
+        pack = _pack(_Cancellable(self._model, self._cancelled), tokens)
+        return _with_origin(with_measures(pack), self._source, text)
 
     def cancel(self) -> None:
         """End the capture that runs, if one does."""

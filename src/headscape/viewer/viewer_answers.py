@@ -2,17 +2,18 @@
 
     {type: "pack", id}                                     the pack's bytes
     {type: "tile", id, layer, head, quantity, minus,       mean, min, max: float32 [256 256]; one
-       level, row, column, other: {id} | null}             buffer at level 0; minus another's
+       position, level, row, column, other: {id} | null}   buffer at level 0; minus another's
     {type: "values", id, layer, head, quantity, minus,     float64 [queries keys]
-       queries: [a, b], keys: [c, d]}
-    {type: "profile", id, layer, head, quantity}           float64: count, mean, std, min, max by
-                                                           distance from `first`, mean by query
+       position, queries: [a, b], keys: [c, d]}
+    {type: "profile", id, layer, head, quantity,           float64: count, mean, std, min, max by
+       position}                                           distance from `first`, mean by query
     {type: "run", id, text}                                a new pack of the text
 
 Each message has a number `request`, which the answer repeats. A tile that is not exact has
 `preview: true`, `exact` (the reductions that are) and, while a job computes it, `progress`
 {done, left_seconds}. What cannot be served is {type: "error", request, message}.
-Hidden pairs are NaN. Layers and heads count from 0.
+Hidden pairs are NaN. Layers and heads count from 0. `position`, from 0 to 2 and 1 where absent,
+multiplies the positional part of the scores.
 """
 
 import threading
@@ -29,6 +30,7 @@ from headscape.captures.capture_file import open_pack
 from headscape.captures.choice import QUANTITIES
 from headscape.captures.overview_file import stamp
 from headscape.captures.pooling import REDUCTIONS
+from headscape.captures.scaled_position import LARGEST
 from headscape.errors import InputError
 from headscape.viewer.tiles import TILE, Tiles
 
@@ -64,10 +66,12 @@ class Served:
     def listed(self) -> dict[str, Any]:
         """The description that the viewer gets before it asks for data."""
         pack = self.tiles.pack
+        # The viewer's Python line opens the file from where this process runs.
+        source = {} if pack.path is None else {"source": str(pack.path)}
         return {
             "id": self.id,
             "title": pack.title,
-            "header": pack.described,
+            "header": {**pack.described, **source},
             "tiles": not self.whole,
         }
 
@@ -171,9 +175,9 @@ class Answers:
         one, asked = self._find(message).tiles, (*_map(message), _minus(message), *where)
         other = message.get("other")
         if isinstance(other, dict):
-            found = one.difference(self._find(other).tiles, *asked)
+            found = one.difference(self._find(other).tiles, *asked, position=_position(message))
         else:
-            found = one.tile(*asked)
+            found = one.tile(*asked, position=_position(message))
         content: dict[str, Any] = {}
         if len(found.exact) < len(REDUCTIONS):
             content = {"preview": True, "exact": list(found.exact)}
@@ -192,11 +196,13 @@ class Answers:
         rows, cols = (_range(message, name, one.tiles.pack.length) for name in ("queries", "keys"))
         if (rows.stop - rows.start) * (cols.stop - cols.start) > MOST_VALUES:
             raise InputError(f"one message may ask for at most {MOST_VALUES} values.")
-        found = one.tiles.values(*_map(message), _minus(message), rows, cols, blank=np.nan)
+        found = one.tiles.values(
+            *_map(message), _minus(message), rows, cols, blank=np.nan, position=_position(message)
+        )
         return {"shape": list(found.shape)}, [found.astype("<f8").tobytes()]
 
     def _profile(self, message: Mapping[str, Any]) -> Answer:
-        found = self._find(message).tiles.profile(*_map(message))
+        found = self._find(message).tiles.profile(*_map(message), position=_position(message))
         arrays = (found.count, found.mean, found.std, found.min, found.max, found.rows)
         content: dict[str, Any] = {"first": found.first}
         if not found.complete:
@@ -247,6 +253,13 @@ def _map(message: Mapping[str, Any]) -> tuple[int, int, str]:
     if quantity not in QUANTITIES:
         raise InputError(f"quantity must be one of {', '.join(QUANTITIES)}.")
     return _whole(message, "layer"), _whole(message, "head"), str(quantity)
+
+
+def _position(message: Mapping[str, Any]) -> float:
+    value = message.get("position", 1)
+    if type(value) not in (int, float) or not 0 <= value <= LARGEST:
+        raise InputError(f"position must be a number from 0 to {LARGEST:g}.")
+    return float(value)
 
 
 def _minus(message: Mapping[str, Any]) -> Any:

@@ -89,11 +89,11 @@ def _first(answers: Answers) -> dict[str, Any]:
     header = one.tiles.pack.header
     return {
         "capture": one.id,
-        "layer": header["layers"][-1],
+        "layer": header["layers"][0],
         "head": header["heads"][0],
         "query": None,
         "key": None,
-        "quantity": "bias",
+        "quantity": "weights",
     }
 
 

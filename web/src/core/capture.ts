@@ -1,5 +1,5 @@
 // One capture: a pack's header, and its arrays where they are here. Cuts out what one head needs.
-import type { Header, LayerKind, Numbers, Stored } from "./pack.ts";
+import { type Header, type LayerKind, type Numbers, QUANTITIES, type Quantity, type Stored } from "./pack.ts";
 
 /** The factors of one head, or of all heads of a layer that mixes them: what a worker is given. */
 export interface Factors {
@@ -18,6 +18,7 @@ const PER_HEAD = [
   "q",
   "lse",
   "temperature",
+  "sink",
   "bias.table",
   "bias.weight",
   "bias.row",
@@ -75,8 +76,18 @@ export class Capture {
     return this.header.factors[this.header.layers.indexOf(layer)] ?? UNKNOWN;
   }
 
+  /** Whether a quantity can be shown; weights that were given alone have no scores. */
+  knows(quantity: Quantity): boolean {
+    return (this.header.quantities ?? QUANTITIES).includes(quantity);
+  }
+
   has(layer: number, head: number): boolean {
     return this.header.layers.includes(layer) && this.header.heads.includes(head);
+  }
+
+  /** Why the positional part of a layer cannot be scaled; null where it can. */
+  fixedPosition(layer: number): string | null {
+    return this.header.fixed_position?.[this.header.layers.indexOf(layer)] ?? null;
   }
 
   /** Whether the heads of a layer are computed together. */

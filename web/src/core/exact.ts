@@ -198,8 +198,9 @@ export class Exact {
     });
   }
 
-  /** All quantities of a query; `head` is the index among these factors. */
-  row(head: number, query: number): Row {
+  /** All quantities of a query; `head` is the index among these factors. `position` multiplies the positional part:
+   *  the score is content + position (final - content), and weights are the softmax of that. */
+  row(head: number, query: number, position = 1): Row {
     const { kind, length } = this.factors;
     const content = this.scores(head, query, false),
       turned = this.has("turn.q") ? this.scores(head, query, true) : content;
@@ -212,38 +213,46 @@ export class Exact {
     final = this.bent(head, query, final);
     const { additive } = this,
       first = Math.max(0, query + 1 - (kind.window ?? length));
-    const lse = this.has("lse") ? this.get("lse")[head * length + query] : logSumExp(final.subarray(first));
+    const bias = final.map((score, j) => (additive ? (added ? added[j] : 0) : score - content[j]) * position);
+    if (position !== 1) final = content.map((score, j) => score + bias[j]);
+    const sink = this.has("sink") ? [this.get("sink")[head]] : [],
+      lse =
+        position === 1 && this.has("lse")
+          ? this.get("lse")[head * length + query]
+          : logSumExp([...final.subarray(first), ...sink]);
     const spread = (value: (j: number) => number) =>
       Float64Array.from({ length }, (_, j) => (j < n && this.sees(query, j) ? value(j) : NaN));
     return {
       first: 0,
       content: spread((j) => content[j]),
-      bias: spread((j) => (additive ? (added ? added[j] : 0) : final[j] - content[j])),
+      bias: spread((j) => bias[j]),
       final: spread((j) => final[j]),
       weights: spread((j) => Math.exp(final[j] - lse)),
     };
   }
 
-  /** One quantity of a key with every query, NaN where it is hidden; null where heads or keys are mixed. */
-  column(head: number, quantity: Quantity, key: number): Float64Array | null {
+  /** One quantity of a key with every query, NaN where it is hidden; null where it depends on other heads or keys. */
+  column(head: number, quantity: Quantity, key: number, position = 1): Float64Array | null {
     const { kind, length } = this.factors;
-    if (kind.mix || (quantity === "weights" && !this.has("lse"))) return null;
+    if (kind.mix || (quantity === "weights" && (position !== 1 || !this.has("lse")))) return null;
     const one = (query: number): number => {
       if (!this.sees(query, key)) return NaN;
       const [content] = this.scores(head, query, false, key, key + 1),
         added = this.added(head, query, key, key + 1)?.[0] ?? 0;
       if (quantity === "content") return content;
-      if (quantity === "bias" && this.additive) return added;
+      if (quantity === "bias" && this.additive) return position * added;
       const turned = this.has("turn.q") ? this.scores(head, query, true, key, key + 1)[0] : content;
       const [final] = this.bent(head, query, Float64Array.of(turned + added));
-      if (quantity === "final") return final;
-      return quantity === "bias" ? final - content : Math.exp(final - this.get("lse")[head * length + query]);
+      if (quantity === "final") return position === 1 ? final : content + position * (final - content);
+      return quantity === "bias"
+        ? position * (final - content)
+        : Math.exp(final - this.get("lse")[head * length + query]);
     };
     return Float64Array.from({ length }, (_, query) => one(query));
   }
 }
 
-function logSumExp(values: Float64Array): number {
+function logSumExp(values: number[]): number {
   let top = -Infinity,
     sum = 0;
   for (const value of values) top = Math.max(top, value);

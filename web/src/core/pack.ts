@@ -46,6 +46,8 @@ export interface Header {
   length: number;
   layers: number[];
   heads: number[];
+  /** What can be shown: weights alone where nothing else was given; absent: all. */
+  quantities?: Quantity[];
   /** By layer; null where only the host can compute it. */
   factors: (LayerKind | null)[];
   train_length?: number;
@@ -54,11 +56,15 @@ export interface Header {
   unit?: "token" | "frame";
   /** What a title says of each layer, such as its encoding in a schedule and its window. */
   notes?: string[];
+  /** By layer, why its positional part cannot be scaled; null where it can. */
+  fixed_position?: (string | null)[];
   positions?: number[];
   precision?: "float16" | "float32";
   step?: number | null;
   measures?: MeasureValues[];
   source?: string;
+  /** What `load` takes to open the model, null where it was in memory, and the text it read, null for its own. */
+  origin?: { model: string | null; text: string | null };
   model?: Record<string, unknown>;
   provenance?: Record<string, unknown>;
 }

@@ -11,6 +11,13 @@ export interface Source {
   minus: Minus;
   /** Subtracted pair by pair. */
   less: Capture | null;
+  /** What the positional part of the scores is multiplied by; absent is 1. */
+  position?: number;
+}
+
+/** The factor of the positional part; content has none, so that its map is the same one for every factor. */
+export function positionOf(source: Source): number {
+  return source.quantity === "content" ? 1 : (source.position ?? 1);
 }
 
 /** A whole map in few cells. */
@@ -24,7 +31,7 @@ export interface Whole {
 
 /** A name for everything but the head. */
 export function family(source: Source): string {
-  return `${source.capture.id}|${source.less?.id ?? ""}|${source.layer}|${source.quantity}|${source.minus}`;
+  return `${source.capture.id}|${source.less?.id ?? ""}|${source.layer}|${source.quantity}|${source.minus}|${positionOf(source)}`;
 }
 
 export function sourceName(source: Source): string {
@@ -49,7 +56,9 @@ const NAMES: Record<Quantity, string> = {
   weights: "Attention weight",
 };
 
-/** The quantity in words. */
-export function describe(quantity: Quantity, minus: Minus): string {
-  return NAMES[quantity] + (minus === "row" ? " minus row mean" : minus === "distance" ? " minus distance mean" : "");
+/** The quantity in words; `position` is the factor of the positional part. */
+export function describe(quantity: Quantity, minus: Minus, position = 1): string {
+  const less = minus === "row" ? " minus row mean" : minus === "distance" ? " minus distance mean" : "",
+    scaled = position === 1 ? "" : position === 0 ? ", position off" : `, position × ${position}`;
+  return NAMES[quantity] + less + scaled;
 }

@@ -16,7 +16,7 @@ export interface Note {
 }
 
 export interface State {
-  screen: "overview" | "head";
+  screen: "overview" | "head" | "reading";
   capture: string;
   other: string;
   compare: Compare;
@@ -27,6 +27,8 @@ export interface State {
   minus: Minus;
   four: boolean;
   pooling: Pooling;
+  /** What the positional part of the scores is multiplied by, from 0 to 2: in one head, or with null in all. */
+  position: { scale: number; only: { layer: number; head: number } | null };
   /** First query and key shown and how many tokens the map is wide; null shows everything. */
   view: { query: number; key: number; span: number } | null;
   /** The locked pair. */
@@ -35,19 +37,31 @@ export interface State {
     map: string;
     scope: "head" | "shared";
     range: "auto" | "symmetric" | "full";
-    scale: "auto" | "linear" | "log";
+    scale: "auto" | "linear" | "log" | "symlog";
     /** Percent of the overview's cells left out at either end. */
     clip: number;
     /** Limits set by hand, by what is shown. */
     limits: Record<string, [number, number]>;
   };
   overview: {
+    /** "auto": maps, and a ranking where two captures are compared. */
+    view: "auto" | "maps" | "measure" | "scatter" | "ranking";
     measure: string;
+    /** The other measure of the scatter. */
+    against: string;
     order: "model" | "rising" | "falling" | "similar";
     least: number | null;
     greatest: number | null;
   };
   profile: "bias" | "shown";
+  /** The reading view: the locked token, whether it looks or is looked at, and heads besides the one shown. */
+  reading: {
+    token: number | null;
+    side: "to" | "from";
+    marks: "shading" | "arcs";
+    heads: { layer: number; head: number }[];
+    beside: boolean;
+  };
   search: string;
   theme: "auto" | "light" | "dark";
   notes: Note[];
@@ -64,15 +78,20 @@ export const DEFAULT: State = {
   minus: "nothing",
   four: false,
   pooling: "auto",
+  position: { scale: 1, only: null },
   view: null,
   locked: null,
   colour: { map: "auto", scope: "head", range: "auto", scale: "auto", clip: 0, limits: {} },
-  overview: { measure: "", order: "model", least: null, greatest: null },
+  overview: { view: "auto", measure: "", against: "", order: "model", least: null, greatest: null },
   profile: "bias",
+  reading: { token: null, side: "to", marks: "shading", heads: [], beside: true },
   search: "",
   theme: "auto",
   notes: [],
 };
+
+/** The greatest factor of the positional part. */
+export const MOST_POSITION = 2;
 
 /** The fields of a state that differ from the default. */
 export function difference(state: State): Partial<State> {
@@ -121,11 +140,13 @@ const COLOUR: Fields = {
   map: (value) => typeof value === "string" && (value === "auto" || Object.hasOwn(MAPS, value)),
   scope: among("head", "shared"),
   range: among("auto", "symmetric", "full"),
-  scale: among("auto", "linear", "log"),
+  scale: among("auto", "linear", "log", "symlog"),
   clip: (value) => finite(value) && (value as number) >= 0 && (value as number) < 50,
 };
 const OVERVIEW: Fields = {
+  view: among("auto", "maps", "measure", "scatter", "ranking"),
   measure: text,
+  against: text,
   order: among("model", "rising", "falling", "similar"),
   least: orNull(limit),
   greatest: orNull(limit),
@@ -134,7 +155,7 @@ const NOTE = object({ capture: text, layer: index, head: index, query: index, ke
 
 /** Fields that are right or wrong as a whole; `colour`, `overview` and `notes` are read part by part. */
 const WHOLE: Fields = {
-  screen: among("overview", "head"),
+  screen: among("overview", "head", "reading"),
   capture: text,
   other: text,
   compare: among("off", "side", "difference", "triangles"),
@@ -144,9 +165,20 @@ const WHOLE: Fields = {
   minus: among(...MINUS),
   four: (value) => typeof value === "boolean",
   pooling: among("auto", "mean", "least", "greatest"),
+  position: object({
+    scale: (value) => finite(value) && (value as number) >= 0 && (value as number) <= MOST_POSITION,
+    only: orNull(object({ layer: index, head: index })),
+  }),
   view: orNull(object({ query: finite, key: finite, span: (value) => finite(value) && (value as number) > 0 })),
   locked: orNull(object({ query: index, key: index })),
   profile: among("bias", "shown"),
+  reading: object({
+    token: orNull(index),
+    side: among("to", "from"),
+    marks: among("shading", "arcs"),
+    heads: (value) => Array.isArray(value) && value.length < 6 && value.every(object({ layer: index, head: index })),
+    beside: (value) => typeof value === "boolean",
+  }),
   search: text,
   theme: among("auto", "light", "dark"),
 };
@@ -225,6 +257,10 @@ export class Store {
 
   colour(patch: Partial<State["colour"]>): void {
     this.set({ colour: { ...this.state.colour, ...patch } });
+  }
+
+  reading(patch: Partial<State["reading"]>): void {
+    this.set({ reading: { ...this.state.reading, ...patch } });
   }
 
   overview(patch: Partial<State["overview"]>): void {

@@ -24,6 +24,27 @@ export function visible(piece: string): string {
   return piece.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "·");
 }
 
+/** A share in percent, with two digits that count. */
+export function percent(share: number): string {
+  if (Number.isNaN(share)) return "hidden";
+  return `${share !== 0 && share < 1e-5 ? "< 0.001" : String(Number((100 * share).toPrecision(share >= 0.1 ? 3 : 2)))}%`;
+}
+
+/** The word that a token is a part of: its neighbours up to the next white space, without white space. */
+export function wordAt(pieces: string[], at: number): string {
+  const reach = 12;
+  let first = at,
+    last = at;
+  if (!/\S/.test(pieces[at] ?? "")) return "";
+  while (at - first < reach && first > 0 && !/^\s/.test(pieces[first]) && !/\s$/.test(pieces[first - 1])) first--;
+  while (last - at < reach && last < pieces.length - 1 && !/\s$/.test(pieces[last]) && !/^\s/.test(pieces[last + 1]))
+    last++;
+  return pieces
+    .slice(first, last + 1)
+    .join("")
+    .trim();
+}
+
 /** A token in quotation marks, for sentences. */
 export function quoted(piece: string): string {
   return piece ? `“${visible(piece)}”` : "";

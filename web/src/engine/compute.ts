@@ -1,6 +1,14 @@
-// Jobs of a worker: tiles, profiles and values, from the instances it has loaded.
+// Jobs of a worker: tiles, profiles, values and distances between maps, from the instances it has loaded.
 import type { Instance } from "./instance.ts";
-import { type Job, type Part, type ProfileJob, TILE, type TileJob, type ValuesJob } from "./messages.ts";
+import {
+  type DistanceJob,
+  type Job,
+  type Part,
+  type ProfileJob,
+  TILE,
+  type TileJob,
+  type ValuesJob,
+} from "./messages.ts";
 
 const CHUNK = 256;
 
@@ -8,6 +16,7 @@ const CHUNK = 256;
 export function compute(job: Job, find: (factors: string) => Instance): Float32Array[] | Float64Array[] {
   if (job.type === "tile") return tile(job, find);
   if (job.type === "profile") return profile(job, find);
+  if (job.type === "distance") return distance(job, find);
   return values(job, find);
 }
 
@@ -21,13 +30,11 @@ function block(
   columns: number,
 ): number {
   const instance = find(part.factors);
-  if (!other) return instance.block(part.head, part.quantity, part.minus, query, count, key, columns);
+  if (!other) return instance.block(part, query, count, key, columns);
   const second = find(other.factors),
     length = count * columns;
-  const taken = second
-    .floats(second.block(other.head, other.quantity, other.minus, query, count, key, columns), length)
-    .slice();
-  const at = instance.block(part.head, part.quantity, part.minus, query, count, key, columns);
+  const taken = second.floats(second.block(other, query, count, key, columns), length).slice();
+  const at = instance.block(part, query, count, key, columns);
   instance.less(taken);
   return at;
 }
@@ -62,7 +69,7 @@ function tile(job: TileJob, find: (factors: string) => Instance): Float32Array[]
 }
 
 function profile(job: ProfileJob, find: (factors: string) => Instance): Float64Array[] {
-  return find(job.part.factors).profile(job.part.head, job.part.quantity, job.query, job.rows);
+  return find(job.part.factors).profile(job.part, job.query, job.rows);
 }
 
 /** float32 values [rows, keys] of pairs. */
@@ -81,4 +88,31 @@ function values(job: ValuesJob, find: (factors: string) => Instance): Float32Arr
         out.set(floats.subarray(r * columns, r * columns + wide), (row + r) * keys + start);
     }
   return [out];
+}
+
+/** Number of visible pairs, and sum and greatest of |difference| over them. */
+function distance(job: DistanceJob, find: (factors: string) => Instance): Float64Array[] {
+  const { part, other, rows, keys } = job,
+    instance = find(part.factors);
+  let count = 0,
+    sum = 0,
+    greatest = 0;
+  for (let row = 0; row < rows; row += 16)
+    for (let start = 0; start < keys; start += CHUNK) {
+      const high = Math.min(16, rows - row),
+        wide = Math.min(CHUNK, keys - start),
+        columns = (wide + 3) & ~3;
+      if (instance.factors.causal && start > job.query + row + high - 1) break;
+      const at = block(part, other, find, job.query + row, high, start, columns),
+        floats = instance.floats(at, high * columns);
+      for (let r = 0; r < high; r++)
+        for (let c = 0; c < wide; c++) {
+          const size = Math.abs(floats[r * columns + c]);
+          if (size !== size) continue; // hidden
+          count++;
+          sum += size;
+          if (size > greatest) greatest = size;
+        }
+    }
+  return [Float64Array.of(count, sum, greatest)];
 }

@@ -2,9 +2,11 @@
 import type { Factors } from "../core/capture.ts";
 import { type Numbers, QUANTITIES, type Quantity } from "../core/pack.ts";
 import type { Kernel } from "./kernel.ts";
-import { PROFILE, TILE } from "./messages.ts";
+import { type Part, PROFILE, TILE } from "./messages.ts";
 
 const CHUNK = 256;
+/** Log-sum-exps that are kept: of some factors of the positional part. */
+const KEPT = 4;
 const TABLE = { toeplitz: 1, dense: 4 };
 const up4 = (n: number) => (n + 3) & ~3;
 
@@ -16,6 +18,8 @@ export class Instance {
   private readonly reserved: number[] = [];
   private readonly globals: Uint8Array;
   private raw = 0;
+  /** Log-sum-exp of the rows known, by head and factor of the positional part; NaN where it is not known. */
+  private readonly norms = new Map<string, Float64Array>();
 
   constructor(
     private readonly kernel: Kernel,
@@ -194,24 +198,16 @@ export class Instance {
   }
 
   /** Address of values [heads, count, columns] of some queries and keys. */
-  block(
-    head: number,
-    quantity: Quantity,
-    minus: { kind: "row" | "distance"; name: string } | null,
-    query: number,
-    count: number,
-    key: number,
-    columns: number,
-  ): number {
+  block(part: Omit<Part, "factors">, query: number, count: number, key: number, columns: number): number {
+    const { head, quantity, minus, position = 1 } = part;
     if (quantity === "weights" && !this.factors.arrays.lse)
       throw new Refused("this capture has no log-sum-exp, so its weights are not known");
     const { kernel } = this,
-      { rows, shift } = kernel.call,
-      heads = head < 0 ? this.factors.heads : 1,
-      space = kernel.scratch("row", 4 * 4 * Math.max(4096, columns + 4));
+      { shift } = kernel.call,
+      heads = head < 0 ? this.factors.heads : 1;
     this.raw = kernel.scratch("block", 4 * heads * count * columns);
-    kernel.restore(this, this.globals);
-    rows(head, QUANTITIES.indexOf(quantity), query, count, key, columns, this.raw, space);
+    if (position === 1 || quantity === "content") this.rows(head, quantity, query, count, key, columns, this.raw);
+    else this.scaled(head, quantity, position, query, count, key, columns);
     if (minus) {
       const at = this.constants.get(minus.name);
       if (at === undefined) throw new Error(`constants ${minus.name} were not loaded`);
@@ -220,6 +216,98 @@ export class Instance {
       else shift(this.raw, count, columns, 0, at + 8 * first);
     }
     return this.raw;
+  }
+
+  /** Write the kernel's values to an address. */
+  private rows(
+    head: number,
+    quantity: Quantity,
+    query: number,
+    count: number,
+    key: number,
+    columns: number,
+    to: number,
+  ): void {
+    const space = this.kernel.scratch("row", 4 * 4 * Math.max(4096, columns + 4));
+    this.kernel.restore(this, this.globals);
+    this.kernel.call.rows(head, QUANTITIES.indexOf(quantity), query, count, key, columns, to, space);
+  }
+
+  /** Write content + position (final - content), or what follows from it, to `raw`. */
+  private scaled(
+    head: number,
+    quantity: Quantity,
+    position: number,
+    query: number,
+    count: number,
+    key: number,
+    columns: number,
+  ): void {
+    const heads = head < 0 ? this.factors.heads : 1,
+      size = heads * count * columns,
+      lse = quantity === "weights" ? this.normsOf(head, position, query, count) : null,
+      content = this.kernel.scratch("content", 4 * size);
+    this.rows(head, "bias", query, count, key, columns, this.raw);
+    if (quantity !== "bias") this.rows(head, "content", query, count, key, columns, content);
+    const values = this.floats(this.raw, size),
+      added = this.floats(content, size);
+    if (quantity === "bias") for (let n = 0; n < size; n++) values[n] *= position;
+    else for (let n = 0; n < size; n++) values[n] = added[n] + position * values[n];
+    if (lse)
+      for (let row = 0, n = 0; row < heads * count; row++)
+        for (let c = 0; c < columns; c++, n++) values[n] = Math.exp(values[n] - lse[row]);
+  }
+
+  /** Log-sum-exp [heads, count] of some rows, over all keys they see and the sink, with the positional part scaled. */
+  private normsOf(head: number, position: number, query: number, count: number): Float64Array {
+    const { length, causal, arrays, kind } = this.factors,
+      heads = head < 0 ? this.factors.heads : 1,
+      name = `${head}|${position}`,
+      known = this.norms.get(name) ?? new Float64Array(heads * length).fill(NaN);
+    this.norms.delete(name);
+    this.norms.set(name, known);
+    for (const old of this.norms.keys()) if (this.norms.size > KEPT) this.norms.delete(old);
+    const last = Math.min(length, query + count),
+      step = 16,
+      at = this.kernel.scratch("norms", 4 * heads * step * CHUNK),
+      content = this.kernel.scratch("norms of content", 4 * heads * step * CHUNK);
+    for (let row = query; row < last; row += step) {
+      const rows = Math.min(step, last - row);
+      if (!known.subarray(row, row + rows).some(Number.isNaN)) continue;
+      const top = new Float64Array(heads * rows).fill(-Infinity),
+        sum = new Float64Array(heads * rows);
+      for (let h = 0; arrays.sink && h < heads; h++)
+        for (let r = 0; r < rows; r++) {
+          top[h * rows + r] = Number(arrays.sink[head < 0 ? h : head]);
+          sum[h * rows + r] = 1;
+        }
+      const first = Math.max(0, row + 1 - (kind.window ?? length)),
+        stop = causal ? row + rows : length;
+      for (let key = first - (first % CHUNK); key < stop; key += CHUNK) {
+        this.rows(head, "bias", row, rows, key, CHUNK, at);
+        this.rows(head, "content", row, rows, key, CHUNK, content);
+        const bias = this.floats(at, heads * rows * CHUNK),
+          scores = this.floats(content, bias.length);
+        for (let r = 0, n = 0; r < heads * rows; r++) {
+          const start = n;
+          let most = top[r];
+          for (let c = 0; c < CHUNK; c++, n++) {
+            scores[n] += position * bias[n];
+            if (scores[n] > most) most = scores[n];
+          }
+          if (most === -Infinity) continue;
+          let total = sum[r] * Math.exp(top[r] - most);
+          for (let c = start; c < n; c++) if (scores[c] === scores[c]) total += Math.exp(scores[c] - most);
+          top[r] = most;
+          sum[r] = total;
+        }
+      }
+      for (let h = 0; h < heads; h++)
+        for (let r = 0; r < rows; r++) known[h * length + row + r] = top[h * rows + r] + Math.log(sum[h * rows + r]);
+    }
+    const out = new Float64Array(heads * count);
+    for (let h = 0; h < heads; h++) out.set(known.subarray(h * length + query, h * length + last), h * count);
+    return out;
   }
 
   floats(at: number, count: number): Float32Array {
@@ -244,7 +332,7 @@ export class Instance {
   }
 
   /** Sums of some rows of a head over all visible keys; arrays as in PROFILE. */
-  profile(head: number, quantity: Quantity, query: number, count: number): Float64Array[] {
+  profile(part: Omit<Part, "factors">, query: number, count: number): Float64Array[] {
     const t = this.factors.length,
       size = 4 * t + 2 * CHUNK;
     const sums = Array.from({ length: 7 }, (_, n) => this.kernel.scratch(`profile ${n}`, 8 * size));
@@ -258,7 +346,7 @@ export class Instance {
       for (let row = query; row < last; row += 32) {
         const rows = Math.min(32, last - row);
         if (this.factors.causal && key > row + rows - 1) continue;
-        const raw = this.block(head, quantity, null, row, rows, key, CHUNK);
+        const raw = this.block({ ...part, minus: null }, row, rows, key, CHUNK);
         const d = 8 * (row - key - CHUNK + 1 + t - 1 + CHUNK); // distances start CHUNK entries in
         const [number, sum, square, least, greatest, rowSum, column] = sums;
         this.kernel.call.profile(

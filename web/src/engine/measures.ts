@@ -51,7 +51,7 @@ const OWN: Measure[] = [
     title: "Position share: how much of the bias distance explains",
     shown,
     of(profiles, { capture, layer, head }) {
-      const profile = profiles.get(capture, layer, head, "bias", 20);
+      const profile = profiles.get(capture, layer, head, capture.knows("bias") ? "bias" : "weights", 20);
       if (!profile) return null;
       let within = 0,
         sum = 0,
@@ -103,6 +103,52 @@ export function measuresOf(capture: Capture): Measure[] {
       title: each.title.replace("token", unit),
     })),
   ];
+}
+
+/** Every measure of a head in two captures: how far its maps are apart, then how much each measure differs. */
+function comparedMeasures(capture: Capture, other: Capture): Measure[] {
+  const apart = (name: string, title: string, what: "mean" | "greatest"): Measure => ({
+    name,
+    title,
+    shown,
+    of(profiles, source) {
+      if (!other.has(source.layer, source.head)) return NaN;
+      return profiles.distance(source, other)?.[what] ?? null;
+    },
+  });
+  const theirs = new Map(measuresOf(other).map((measure) => [measure.name, measure]));
+  const changes = measuresOf(capture).flatMap((measure): Measure[] => {
+    const twin = theirs.get(measure.name);
+    if (!twin || measure.name === "greatest") return [];
+    return [
+      {
+        name: `change of ${measure.name}`,
+        title: `${measure.title}: change`,
+        shown: (value) => (value > 0 ? "+" : "") + measure.shown(value),
+        of(profiles, source) {
+          if (!other.has(source.layer, source.head)) return NaN;
+          const here = measure.of(profiles, { ...source, less: null }, null),
+            there = twin.of(profiles, { ...source, capture: other, less: null }, null);
+          return here === null || there === null ? null : here - there;
+        },
+      },
+    ];
+  });
+  const local = capture.arrays && other.arrays;
+  return [
+    ...(local
+      ? [
+          apart("mean difference", "Mean |difference|", "mean"),
+          apart("greatest difference", "Greatest |difference|", "greatest"),
+        ]
+      : []),
+    ...changes,
+  ];
+}
+
+/** The measures to choose from: of a capture, or of what two captures differ in. */
+export function offeredMeasures(capture: Capture, other: Capture | undefined): Measure[] {
+  return other ? comparedMeasures(capture, other) : measuresOf(capture);
 }
 
 /** What is shown when nothing was chosen: what the capture brings, otherwise what a short map makes cheap. */

@@ -11,6 +11,8 @@ export interface Part {
   quantity: Quantity;
   /** Name of constants loaded before: rows, distances or neither. */
   minus: { kind: "row" | "distance"; name: string } | null;
+  /** What the positional part of the scores is multiplied by; absent is 1. */
+  position?: number;
 }
 
 /** Rows of cells of a tile: queries from `query`, keys from `key`, both first tokens. */
@@ -44,7 +46,17 @@ export interface ValuesJob {
   keys: number;
 }
 
-export type Job = TileJob | ProfileJob | ValuesJob;
+/** How far two maps are apart over some rows: number of pairs, sum and greatest of |difference|. */
+export interface DistanceJob {
+  type: "distance";
+  part: Part;
+  other: Part;
+  query: number;
+  rows: number;
+  keys: number;
+}
+
+export type Job = TileJob | ProfileJob | ValuesJob | DistanceJob;
 
 export type ToWorker =
   | { type: "start"; module: WebAssembly.Module }

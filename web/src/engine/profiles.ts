@@ -1,6 +1,7 @@
 // Sums over a whole map by distance, by query and by key: one exact pass in the workers, kept.
 import type { Capture } from "../core/capture.ts";
 import { asBytes, type Quantity } from "../core/pack.ts";
+import { positionOf, type Source } from "../core/source.ts";
 import type { Host } from "../hosts/host.ts";
 import { Dropped, type Engine } from "./engine.ts";
 import { PROFILE } from "./messages.ts";
@@ -19,12 +20,20 @@ export interface Profile {
   column: Float64Array;
 }
 
+/** How far two maps are apart, over the pairs that both have. */
+export interface Distance {
+  /** Mean of |difference|. */
+  mean: number;
+  greatest: number;
+}
+
 const PAIRS = 1 << 21;
 
 export class Profiles {
   private readonly done = new Map<string, Profile>();
   private readonly started = new Map<string, number>();
   private readonly failed = new Set<string>();
+  private readonly distances = new Map<string, Distance | "running">();
 
   constructor(
     private readonly engine: Engine,
@@ -33,21 +42,22 @@ export class Profiles {
     private readonly fail: (message: string, again: boolean) => void,
   ) {}
 
-  static key(capture: Capture, layer: number, head: number, quantity: Quantity): string {
-    return `${capture.id}|${layer}|${head}|${quantity}`;
+  static key(capture: Capture, layer: number, head: number, quantity: Quantity, position: number): string {
+    return `${capture.id}|${layer}|${head}|${quantity}|${position}`;
   }
 
-  /** The profile if it is there; otherwise it is computed and `changed` is called. */
-  get(capture: Capture, layer: number, head: number, quantity: Quantity, priority = 5): Profile | null {
-    const key = Profiles.key(capture, layer, head, quantity),
+  /** The profile if it is there; otherwise it is computed and `changed` is called. `position` multiplies the
+   *  positional part of the scores. */
+  get(capture: Capture, layer: number, head: number, quantity: Quantity, priority = 5, position = 1): Profile | null {
+    const key = Profiles.key(capture, layer, head, quantity, position),
       found = this.done.get(key);
     if (found) return found;
     const before = this.started.get(key);
     if (before === undefined && !this.failed.has(key)) {
       this.started.set(key, priority);
       const run = capture.arrays
-        ? this.compute(capture, layer, head, quantity, key)
-        : this.ask(capture, layer, head, quantity);
+        ? this.compute(capture, layer, head, quantity, position, key)
+        : this.ask(capture, layer, head, quantity, position);
       run
         .then(
           (profile) => {
@@ -70,17 +80,70 @@ export class Profiles {
     this.failed.clear();
   }
 
+  /** How far a head's map is from the other capture's, if it is there; otherwise it is computed and `changed` called.
+   *  Both captures must be here. */
+  distance(source: Source, other: Capture): Distance | null {
+    const { capture, layer, head, quantity } = source,
+      position = positionOf(source),
+      key = `${other.id}|${Profiles.key(capture, layer, head, quantity, position)}`,
+      found = this.distances.get(key);
+    if (found) return found === "running" ? null : found;
+    if (this.failed.has(key)) return null;
+    this.distances.set(key, "running");
+    this.apart(source, other, position).then(
+      (distance) => {
+        this.distances.set(key, distance);
+        this.changed();
+      },
+      (error) => {
+        this.distances.delete(key);
+        if (error instanceof Dropped) return;
+        this.failed.add(key);
+        this.fail(`The difference of two heads could not be computed: ${error.message}`, true);
+      },
+    );
+    return null;
+  }
+
+  private async apart(source: Source, other: Capture, position: number): Promise<Distance> {
+    const { capture, layer, head, quantity } = source;
+    const part = (of: Capture) => ({
+      factors: this.engine.know(of, layer, head),
+      head: of.together(layer) ? of.header.heads.indexOf(head) : 0,
+      quantity,
+      minus: null,
+      position,
+    });
+    const t = Math.min(capture.length, other.length),
+      rows = Math.max(16, Math.min(t, Math.floor(PAIRS / t))),
+      bands: Promise<Float32Array[] | Float64Array[]>[] = [];
+    for (let query = 0; query < t; query += rows) {
+      const job = { part: part(capture), other: part(other), query, rows: Math.min(rows, t - query), keys: t };
+      bands.push(this.engine.run({ job: { type: "distance", ...job }, priority: () => 20 }));
+    }
+    let count = 0,
+      sum = 0,
+      greatest = 0;
+    for (const [[pairs, size, most]] of await Promise.all(bands)) {
+      count += pairs;
+      sum += size;
+      greatest = Math.max(greatest, most);
+    }
+    return { mean: sum / count, greatest };
+  }
+
   private async compute(
     capture: Capture,
     layer: number,
     head: number,
     quantity: Quantity,
+    position: number,
     key: string,
   ): Promise<Profile> {
     const t = capture.length,
       factors = this.engine.know(capture, layer, head);
     const index = capture.together(layer) ? capture.header.heads.indexOf(head) : 0;
-    const part = { factors, head: index, quantity, minus: null },
+    const part = { factors, head: index, quantity, minus: null, position },
       rows = Math.max(16, Math.min(t, Math.floor(PAIRS / t)));
     const sums = [0, 0, 0, Infinity, -Infinity].map((start) => new Float64Array(2 * t - 1).fill(start));
     sums.push(new Float64Array(t), new Float64Array(t));
@@ -113,8 +176,15 @@ export class Profiles {
     };
   }
 
-  private async ask(capture: Capture, layer: number, head: number, quantity: Quantity): Promise<Profile> {
-    const { content, buffers } = await this.host.ask({ type: "profile", id: capture.id, layer, head, quantity });
+  private async ask(
+    capture: Capture,
+    layer: number,
+    head: number,
+    quantity: Quantity,
+    position: number,
+  ): Promise<Profile> {
+    const asked = { type: "profile", id: capture.id, layer, head, quantity, position },
+      { content, buffers } = await this.host.ask(asked);
     const [count, mean, deviation, least, greatest, row] = buffers.map(
       (buffer) => new Float64Array(asBytes(buffer).slice().buffer),
     );

@@ -5,7 +5,7 @@ import { asBytes, QUANTITIES, type Quantity } from "../core/pack.ts";
 import type { Host } from "../hosts/host.ts";
 import { type Engine, factorsName } from "./engine.ts";
 
-const KEPT = 6;
+const KEPT = { exacts: 12, rows: 64, columns: 64 };
 /** Rows a host is asked for are cut to this many keys around the pair, to a multiple of STEP. */
 const SERVED = 4096,
   STEP = 1024;
@@ -39,18 +39,18 @@ export class Rows {
   ) {}
 
   /** All quantities of a query with every key, or with those around `near`; null while the host is asked. */
-  row(capture: Capture, layer: number, head: number, query: number, near = 0): Row | null {
+  row(capture: Capture, layer: number, head: number, query: number, near = 0, position = 1): Row | null {
     const part = capture.arrays ? [0, capture.length] : around(near, capture.length);
-    const name = `${capture.id}|${layer}|${head}|${query}|${part[0]}`,
+    const name = `${capture.id}|${layer}|${head}|${query}|${part[0]}|${position}`,
       found = this.rows.get(name);
     if (found) return found;
     if (!capture.arrays) {
-      void this.askRow(capture, layer, head, query, part, name);
+      void this.askRow(capture, layer, head, query, part, position, name);
       return null;
     }
     const index = capture.together(layer) ? capture.header.heads.indexOf(head) : 0;
-    const row = this.exact(capture, layer, head).row(index, query);
-    keep(this.rows, name, row);
+    const row = this.exact(capture, layer, head).row(index, query, position);
+    keep(this.rows, name, row, KEPT.rows);
     return row;
   }
 
@@ -62,7 +62,7 @@ export class Rows {
   private exact(capture: Capture, layer: number, head: number): Exact {
     const name = factorsName(capture, layer, head);
     const exact = this.exacts.get(name) ?? new Exact(capture.factors(layer, head));
-    if (!this.exacts.has(name)) keep(this.exacts, name, exact);
+    if (!this.exacts.has(name)) keep(this.exacts, name, exact, KEPT.exacts);
     return exact;
   }
 
@@ -72,6 +72,7 @@ export class Rows {
     head: number,
     query: number,
     keys: number[],
+    position: number,
     name: string,
   ): Promise<void> {
     if (this.failed.has(name) || this.asked.has(name) || this.asked.size >= AT_ONCE) return;
@@ -79,7 +80,7 @@ export class Rows {
     try {
       const row: Partial<Row> = { first: keys[0] };
       await Promise.all(
-        QUANTITIES.map(async (quantity) => {
+        QUANTITIES.filter((each) => capture.knows(each)).map(async (quantity) => {
           const { buffers } = await this.host.ask({
             type: "values",
             id: capture.id,
@@ -87,13 +88,14 @@ export class Rows {
             head,
             quantity,
             minus: "nothing",
+            position,
             queries: [query, query + 1],
             keys,
           });
           row[quantity] = new Float64Array(asBytes(buffers[0]).slice().buffer);
         }),
       );
-      keep(this.rows, name, row as Row);
+      keep(this.rows, name, row as Row, KEPT.rows);
     } catch (error) {
       this.failed.add(name);
       this.fail(`The values of query ${query} could not be read: ${(error as Error).message}`, true);
@@ -104,23 +106,31 @@ export class Rows {
   }
 
   /** One quantity of a key with every query, or with those around `near`; null until it is there.
-   *  Where heads or keys are mixed the kernel computes it, in float32. */
-  column(capture: Capture, layer: number, head: number, quantity: Quantity, key: number, near: number): Part | null {
+   *  Where heads or keys are mixed, and weights with the positional part scaled, the kernel computes, in float32. */
+  column(
+    capture: Capture,
+    layer: number,
+    head: number,
+    quantity: Quantity,
+    key: number,
+    near: number,
+    position = 1,
+  ): Part | null {
     const [first, last] = capture.arrays ? [0, capture.length] : around(near, capture.length);
-    const name = `${capture.id}|${layer}|${head}|${quantity}|${key}|${first}`,
+    const name = `${capture.id}|${layer}|${head}|${quantity}|${key}|${first}|${position}`,
       found = this.columns.get(name);
     if (found) return found;
     if (capture.arrays) {
       const index = capture.together(layer) ? capture.header.heads.indexOf(head) : 0;
-      const values = this.exact(capture, layer, head).column(index, quantity, key);
+      const values = this.exact(capture, layer, head).column(index, quantity, key, position);
       if (values) {
-        keep(this.columns, name, { first, values });
+        keep(this.columns, name, { first, values }, KEPT.columns);
         return { first, values };
       }
     }
     if (this.failed.has(name) || this.asked.has(name) || this.asked.size >= AT_ONCE) return null;
     this.asked.add(name);
-    const done = (values: ArrayLike<number>) => keep(this.columns, name, { first, values }),
+    const done = (values: ArrayLike<number>) => keep(this.columns, name, { first, values }, KEPT.columns),
       not = (error: Error) => {
         this.failed.add(name);
         this.fail(`The values of key ${key} could not be computed: ${error.message}`, true);
@@ -131,7 +141,7 @@ export class Rows {
       };
     if (capture.arrays) {
       const index = capture.together(layer) ? capture.header.heads.indexOf(head) : 0;
-      const part = { factors: this.engine.know(capture, layer, head), head: index, quantity, minus: null };
+      const part = { factors: this.engine.know(capture, layer, head), head: index, quantity, minus: null, position };
       this.engine
         .run({
           job: { type: "values", part, other: null, query: 0, rows: capture.length, key, keys: 1 },
@@ -148,6 +158,7 @@ export class Rows {
           head,
           quantity,
           minus: "nothing",
+          position,
           queries: [first, last],
           keys: [key, key + 1],
         })
@@ -158,10 +169,10 @@ export class Rows {
   }
 }
 
-function keep<T>(map: Map<string, T>, name: string, value: T): void {
+function keep<T>(map: Map<string, T>, name: string, value: T, most: number): void {
   map.set(name, value);
   for (const old of map.keys()) {
-    if (map.size <= KEPT) break;
+    if (map.size <= most) break;
     map.delete(old);
   }
 }

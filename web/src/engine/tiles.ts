@@ -2,7 +2,7 @@
 import type { Capture } from "../core/capture.ts";
 import { asBytes } from "../core/pack.ts";
 import type { Whole } from "../core/source.ts";
-import { family, lengthOf, type Source } from "../core/source.ts";
+import { family, lengthOf, positionOf, type Source } from "../core/source.ts";
 import type { Host } from "../hosts/host.ts";
 import { Dropped, type Engine } from "./engine.ts";
 import { type Part, TILE, type TileJob } from "./messages.ts";
@@ -11,6 +11,8 @@ import { Profiles } from "./profiles.ts";
 const BUDGET = 320e6;
 /** Pairs of one job: some 30 ms, so that a worker is soon free for what is looked at now. */
 const PAIRS = 1 << 21;
+/** Whole maps that are kept: some 50 kB each, four of every head of a model with 1,024. */
+const MOST_WHOLES = 4096;
 /** Milliseconds after which a host that is still computing is asked again. */
 const AGAIN = 3000;
 
@@ -20,7 +22,8 @@ export interface Tile {
   level: number;
   row: number;
   column: number;
-  /** Per head: mean, least, greatest; at level 0 the three are one array. NaN: hidden, or not computed yet. */
+  /** Per head: mean, least, greatest of `rows` x TILE cells; at level 0 the three are one array. NaN: hidden, or not
+   *  computed yet. */
   heads: Float32Array[][];
   /** Rows of cells within the map, and rows of one band. */
   rows: number;
@@ -43,7 +46,7 @@ export interface Tile {
 
 export class Tiles {
   /** Whole maps that are complete, by source. */
-  readonly wholes = new Map<string, Whole>();
+  private readonly wholes = new Map<string, Whole>();
   /** Pictures of whole maps, by source. */
   readonly pictures = new Map<string, { signature: string; canvas: HTMLCanvasElement }>();
   private readonly cache = new Map<string, Tile>();
@@ -72,6 +75,17 @@ export class Tiles {
   /** Index of a source's head among the heads of its tiles. */
   static index(source: Source, tile: Tile): number {
     return tile.heads.length > 1 ? source.capture.header.heads.indexOf(source.head) : 0;
+  }
+
+  /** The whole map kept under a name. */
+  kept(name: string): Whole | undefined {
+    return this.wholes.get(name);
+  }
+
+  /** Keep a complete whole map; the oldest ones go first. */
+  keepWhole(name: string, whole: Whole): void {
+    this.wholes.set(name, whole);
+    if (this.wholes.size > MOST_WHOLES) this.wholes.delete(this.wholes.keys().next().value!);
   }
 
   /** The tile if anything of it is there. */
@@ -141,12 +155,12 @@ export class Tiles {
         failed: [],
         version: 0,
         used: ++this.clock,
-        bytes: 4 * TILE * TILE * copies * heads,
+        bytes: 4 * rows * TILE * copies * heads,
         preview: null,
         stale: false,
         images: new Map(),
         heads: Array.from({ length: heads }, () =>
-          Array.from({ length: copies }, () => new Float32Array(TILE * TILE).fill(NaN)),
+          Array.from({ length: copies }, () => new Float32Array(rows * TILE).fill(NaN)),
         ),
       };
       this.cache.set(key, tile);
@@ -159,17 +173,19 @@ export class Tiles {
 
   private part(source: Source, capture: Capture, all: boolean): Part | null {
     const { layer, head, quantity } = source,
+      position = positionOf(source),
       index = capture.together(layer) ? capture.header.heads.indexOf(head) : 0;
     const part: Part = {
       factors: this.engine.know(capture, layer, head),
       head: all ? -1 : index,
       quantity,
       minus: null,
+      position,
     };
     if (source.minus === "nothing") return part;
-    const name = `${Profiles.key(capture, layer, head, quantity)}|${source.minus}`;
+    const name = `${Profiles.key(capture, layer, head, quantity, position)}|${source.minus}`;
     if (!this.engine.hasConstants(name)) {
-      const profile = this.profiles.get(capture, layer, head, quantity, 1);
+      const profile = this.profiles.get(capture, layer, head, quantity, 1, position);
       if (!profile) return null;
       this.engine.keep(
         name,
@@ -236,6 +252,7 @@ export class Tiles {
         head: source.head,
         quantity: source.quantity,
         minus: source.minus,
+        position: positionOf(source),
         other,
         level: tile.level,
         row: tile.row,

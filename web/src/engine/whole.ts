@@ -1,6 +1,6 @@
 // The whole map of a head in few cells: for thumbnails, for colour limits and to tell which heads are alike.
 import { type Stored, widen } from "../core/pack.ts";
-import { lengthOf, type Source, type Whole } from "../core/source.ts";
+import { lengthOf, positionOf, type Source, type Whole } from "../core/source.ts";
 import { TILE } from "./messages.ts";
 import { Tiles, valuesOf } from "./tiles.ts";
 
@@ -18,7 +18,7 @@ function stored(
   source: Source,
 ): { arrays: Record<keyof typeof QUANTITY, Stored>; index: number; edges: number[] } | null {
   const { capture, layer, quantity } = source;
-  if (source.less || source.minus !== "nothing") return null;
+  if (source.less || source.minus !== "nothing" || positionOf(source) !== 1) return null;
   const get = (name: string) => capture.stored(layer, `overview.${quantity}.${name}`);
   const mean = get("mean"),
     least = get("min") ?? mean,
@@ -87,11 +87,11 @@ function visiblePairs(q0: number, q1: number, k0: number, k1: number, causal: bo
 /** The whole map if it is there (perhaps in part). Ask for it with `wholeTile`. */
 export function wholeMap(tiles: Tiles, source: Source): Whole | null {
   const name = Tiles.key(source, -1, 0, 0) + source.head,
-    kept = tiles.wholes.get(name);
+    kept = tiles.kept(name);
   if (kept) return kept;
   const fromStore = storedMap(source);
   if (fromStore) {
-    tiles.wholes.set(name, fromStore);
+    tiles.keepWhole(name, fromStore);
     return fromStore;
   }
   const length = lengthOf(source),
@@ -113,7 +113,7 @@ export function wholeMap(tiles: Tiles, source: Source): Whole | null {
     greatest: cut("greatest"),
     complete: Tiles.whole(tile),
   };
-  if (whole.complete) tiles.wholes.set(name, whole);
+  if (whole.complete) tiles.keepWhole(name, whole);
   return whole;
 }
 

@@ -1,6 +1,6 @@
 // What is visible as CSV: exact pairs where every pair is shown, cells where they are pooled.
 
-import { lengthOf, pooled } from "../core/source.ts";
+import { lengthOf, pooled, positionOf } from "../core/source.ts";
 import { TILE } from "../engine/messages.ts";
 import { Tiles, valuesOf } from "../engine/tiles.ts";
 import type { App } from "../ui/app.ts";
@@ -13,7 +13,7 @@ const quote = (text: string) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"'
 export const field = (text: string) => quote(/^[=+\-@\t\r]/.test(text) ? `'${text}` : text);
 
 export const COLUMNS =
-  "capture,layer,head,quantity,minus,less,reduction,query,query_end,key,key_end,query_token,key_token,value";
+  "capture,layer,head,quantity,minus,position,less,reduction,query,query_end,key,key_end,query_token,key_token,value";
 
 /** Rows for every visible pair or cell; layers and heads count from 0, as in Python. */
 export function toCsv(app: App, panels: MapPanel[]): string {
@@ -31,6 +31,7 @@ export function toCsv(app: App, panels: MapPanel[]): string {
       source.head,
       source.quantity,
       source.minus,
+      positionOf(source),
       source.less?.title ?? "",
       level ? what : "none",
     ]
@@ -49,7 +50,7 @@ export function toCsv(app: App, panels: MapPanel[]): string {
     const exact = level === 0 && capture.arrays && !source.less && source.minus === "nothing",
       end = (at: number) => Math.min(length, (at + 1) * size);
     for (let r = from(frame.query); r < to(frame.query, frame.height); r++) {
-      const row = exact ? app.rows.row(capture, source.layer, source.head, r) : null;
+      const row = exact ? app.rows.row(capture, source.layer, source.head, r, 0, positionOf(source)) : null;
       for (let c = from(frame.key); c < to(frame.key, frame.width); c++) {
         const tile = found.get(`${Math.floor(r / TILE)}|${Math.floor(c / TILE)}`);
         const value = row

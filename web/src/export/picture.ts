@@ -1,37 +1,110 @@
-// The view as a scene: every map with its tokens, its colour bar and a caption.
+// The view as a scene: every map with its axes, tokens, marks and notes, its colour bar and a caption.
+// It is made of whole cells at a size of its own, so it does not depend on the window.
 
-import { place, spacing, table } from "../core/colour.ts";
-import { describe, pooled } from "../core/source.ts";
+import { along, barColours, valueAlong } from "../core/colour.ts";
+import { describe, lengthOf, pooled, positionOf } from "../core/source.ts";
 import { number, roundStep, visible } from "../core/text.ts";
-import { type App, longest, scaleFor, viewOf } from "../ui/app.ts";
-import { levelFor } from "../ui/draw.ts";
-import type { MapPanel } from "../ui/map.ts";
+import { Tiles } from "../engine/tiles.ts";
+import { type App, longest, panelsOf, type Shown, scaleFor, viewOf } from "../ui/app.ts";
+import { type Frame, levelFor } from "../ui/draw.ts";
+import { drawShown, wantedOf } from "../ui/map.ts";
+import { background, drawMarks } from "../ui/marks.ts";
 import type { Scene, Shape } from "./scene.ts";
 
-const MAP = 420,
-  LEFT = 84,
-  TOP = 84,
+/** Pixels a side of a map at most, and pixels of a picture a unit of its scene. */
+const SIDE = 840;
+export const RATIO = 2;
+const MAP = SIDE / RATIO,
+  LEFT = 100,
+  TOP = 100,
   GAP = 24,
   BAR = 12,
   LINE = 11,
-  BELOW = 100;
+  BELOW = 116;
+/** Milliseconds that tiles are waited for. */
+const PATIENCE = 120_000;
+
+/** The view in whole cells of whole pixels; tokens start at a cell's edge. */
+export function pictureFrame(app: App, { source }: Shown): Frame {
+  const view = viewOf(app.store.state, longest(app)),
+    length = lengthOf(source);
+  const inside = (at: number) => Math.min(length - 1, Math.max(0, Math.floor(at + 1e-6))),
+    end = (at: number) => Math.min(length, Math.ceil(at + view.span - 1e-6));
+  const tokens = Math.max(1, end(view.query) - inside(view.query), end(view.key) - inside(view.key)),
+    level = Math.max(0, Math.ceil(Math.log2(tokens / SIDE) - 1e-9)),
+    cell = 2 ** level;
+  const first = (at: number) => Math.floor(inside(at) / cell) * cell,
+    cells = (at: number) => Math.ceil((end(at) - first(at)) / cell);
+  const per = Math.max(1, Math.floor(SIDE / Math.max(cells(view.query), cells(view.key))));
+  return {
+    query: first(view.query),
+    key: first(view.key),
+    pixels: per / cell,
+    width: per * cells(view.key),
+    height: per * cells(view.query),
+  };
+}
+
+/** Wait until every tile of some frames is there. */
+async function computed(app: App, frames: { shown: Shown; frame: Frame }[]): Promise<void> {
+  const list = frames.flatMap(({ shown, frame }) => wantedOf(shown, frame)),
+    start = performance.now();
+  const there = () =>
+    list.every(({ source, level, row, column }) => Tiles.whole(app.tiles.peek(source, level, row, column))) &&
+    frames.every(({ shown }) => scaleFor(app, shown.source));
+  try {
+    while (!there()) {
+      if (app.tiles.anyFailed) throw new Error("a part of the map could not be computed");
+      if (performance.now() - start > PATIENCE) throw new Error("the map is still being computed");
+      app.tiles.want("picture", list);
+      app.draw();
+      await new Promise((done) => setTimeout(done, 30));
+    }
+  } finally {
+    app.tiles.want("picture", []);
+  }
+}
+
+/** The map of a panel on a canvas of its own, marks included. */
+function mapCanvas(app: App, shown: Shown, frame: Frame): HTMLCanvasElement {
+  const [canvas, marks] = [0, 1].map(() => {
+    const each = document.createElement("canvas");
+    each.width = frame.width;
+    each.height = frame.height;
+    return each;
+  });
+  const context = canvas.getContext("2d")!,
+    style = getComputedStyle(app.root),
+    scale = scaleFor(app, shown.source);
+  context.imageSmoothingEnabled = false;
+  background(context, style, frame, shown);
+  if (scale) drawShown(context, app, shown, frame, scale, pooled(shown.source, app.store.state.pooling));
+  drawMarks(marks.getContext("2d")!, style, frame, app, shown, app.store.state.locked, RATIO);
+  context.drawImage(marks, 0, 0);
+  return canvas;
+}
 
 /** What the view shows, in words. */
-export function caption(app: App, panel: MapPanel): string {
-  const { source, across } = panel.shown!,
+export function caption(app: App, shown: Shown, frame: Frame): string {
+  const { source, across } = shown,
     { header } = source.capture,
-    view = viewOf(app.store.state, longest(app)),
-    cell = 2 ** levelFor(panel.frame.pixels);
-  const first = (at: number) => Math.max(0, Math.floor(at)),
-    last = (at: number) => Math.min(source.capture.length, Math.ceil(at + view.span)) - 1;
-  const what = `${describe(source.quantity, source.minus)}, ${source.capture.title} (${header.encoding}), ${source.capture.place(source.layer)}, head ${source.head + 1}`;
+    cell = 2 ** levelFor(frame.pixels);
+  const last = (first: number, extent: number) =>
+    Math.min(lengthOf(source), Math.round(first + extent / frame.pixels)) - 1;
+  const what = `${describe(source.quantity, source.minus, positionOf(source))}, ${source.capture.title} (${header.encoding}), ${source.capture.place(source.layer)}, head ${source.head + 1}`;
   const compared = source.less
     ? `, minus ${source.less.title}`
     : across
       ? `; above the diagonal ${across.capture.title}`
       : "";
   const cells = cell > 1 ? ` A cell is ${cell} × ${cell} pairs: ${pooled(source, app.store.state.pooling)}.` : "";
-  return `${what}${compared}. Queries ${first(view.query)} to ${last(view.query)}, keys ${first(view.key)} to ${last(view.key)} of ${source.capture.length} ${source.capture.unit}s.${cells}`;
+  const { notes } = app.store.state,
+    noted = notes
+      .filter(
+        ({ capture, layer, head }) => capture === source.capture.id && layer === source.layer && head === source.head,
+      )
+      .map(({ query, key, text }) => ` Note at query ${query}, key ${key}: ${text}`);
+  return `${what}${compared}. Queries ${frame.query} to ${last(frame.query, frame.height)}, keys ${frame.key} to ${last(frame.key, frame.width)} of ${source.capture.length} ${source.capture.unit}s.${cells}${noted.join("")}`;
 }
 
 function wrap(text: string, width: number): string[] {
@@ -43,31 +116,36 @@ function wrap(text: string, width: number): string[] {
   return lines;
 }
 
-export function makeScene(app: App, panels: MapPanel[]): Scene {
+/** The scene of what the view shows; maps that are not there yet are waited for. */
+export async function makeScene(app: App): Promise<Scene> {
+  const frames = panelsOf(app).map((shown) => ({ shown, frame: pictureFrame(app, shown) }));
+  await computed(app, frames);
   const style = getComputedStyle(app.root),
     ink = style.getPropertyValue("--ink").trim(),
     paper = style.getPropertyValue("--page").trim();
-  const across = Math.min(2, panels.length),
+  const across = Math.min(2, frames.length),
     height = TOP + MAP + BELOW;
-  const shapes = panels.flatMap((panel, n) =>
-    panelShapes(app, panel, LEFT + (n % across) * (MAP + LEFT + GAP), TOP + Math.floor(n / across) * height),
+  const shapes = frames.flatMap(({ shown, frame }, n) =>
+    panelShapes(app, shown, frame, LEFT + (n % across) * (MAP + LEFT + GAP), TOP + Math.floor(n / across) * height),
   );
-  return { width: across * (MAP + LEFT + GAP), height: Math.ceil(panels.length / across) * height, ink, paper, shapes };
+  return { width: across * (MAP + LEFT + GAP), height: Math.ceil(frames.length / across) * height, ink, paper, shapes };
 }
 
-function panelShapes(app: App, panel: MapPanel, x: number, y: number): Shape[] {
-  const { source } = panel.shown!,
-    { frame } = panel,
-    tall = (MAP * frame.height) / frame.width;
+function panelShapes(app: App, shown: Shown, frame: Frame, x: number, y: number): Shape[] {
+  const { source } = shown,
+    wide = frame.width / RATIO,
+    tall = frame.height / RATIO;
   const shapes: Shape[] = [
-    { kind: "image", x, y, width: MAP, height: tall, canvas: panel.canvas },
-    { kind: "frame", x, y, width: MAP, height: tall },
+    { kind: "image", x, y, width: wide, height: tall, canvas: mapCanvas(app, shown, frame) },
+    { kind: "frame", x, y, width: wide, height: tall },
+    { kind: "text", x: x + wide / 2, y: y - TOP + 14, text: "key", size: 10, anchor: "middle" },
+    { kind: "text", x: x - LEFT + 12, y: y + tall / 2, text: "query", size: 10, anchor: "middle", turned: true },
   ];
-  const size = (frame.pixels / frame.width) * MAP,
+  const size = frame.pixels / RATIO,
     step = Math.max(1, roundStep(LINE / size)),
     middle = step === 1 ? size / 2 : 0;
   const label = (at: number) =>
-    (step === 1 && source.capture.piece(at) ? "" : `${at} `) + visible(source.capture.piece(at)).slice(0, 12);
+    (step === 1 && source.capture.piece(at) ? "" : `${at} `) + visible(source.capture.piece(at)).slice(0, 11);
   const each = (first: number, extent: number, put: (at: number, pixels: number) => void) => {
     for (
       let at = Math.max(0, Math.ceil(first / step) * step);
@@ -79,40 +157,28 @@ function panelShapes(app: App, panel: MapPanel, x: number, y: number): Shape[] {
   each(frame.query, tall, (at, pixels) =>
     shapes.push({ kind: "text", x: x - 4, y: y + pixels, text: label(at), size: 9, anchor: "end" }),
   );
-  each(frame.key, MAP, (at, pixels) =>
+  each(frame.key, wide, (at, pixels) =>
     shapes.push({ kind: "text", x: x + pixels, y: y - 4, text: label(at), size: 9, anchor: "start", turned: true }),
   );
   const scale = scaleFor(app, source),
     below = y + tall + 12;
   if (scale) {
     const bar = document.createElement("canvas"),
-      colours = table(scale.map),
       one = scale.low === scale.high;
     bar.width = 256;
     bar.height = 1;
-    bar
-      .getContext("2d")!
-      .putImageData(
-        new ImageData(
-          new Uint8ClampedArray(Uint32Array.from({ length: 256 }, (_, n) => colours[one ? 256 : n * 2]).buffer),
-          256,
-        ),
-        0,
-        0,
-      );
+    const pixels = new Uint8ClampedArray(barColours(scale, scale, bar.width).buffer);
+    bar.getContext("2d")!.putImageData(new ImageData(pixels, bar.width), 0, 0);
     shapes.push(
-      { kind: "image", x, y: below, width: MAP, height: BAR, canvas: bar },
-      { kind: "frame", x, y: below, width: MAP, height: BAR },
+      { kind: "image", x, y: below, width: wide, height: BAR, canvas: bar },
+      { kind: "frame", x, y: below, width: wide, height: BAR },
     );
-    const { to, from } = spacing(scale),
-      low = to(scale.low),
-      high = to(scale.high);
     for (const part of one ? [0.5] : [0, 0.25, 0.5, 0.75, 1]) {
-      const value = from(low + part * (high - low)),
-        text = number(Math.abs(value) < 1e-12 ? 0 : value, 3);
+      const value = valueAlong(scale, part),
+        text = number(value, 3);
       shapes.push({
         kind: "text",
-        x: x + MAP * place(scale, value),
+        x: x + wide * along(scale, value),
         y: below + BAR + 11,
         text,
         size: 9,
@@ -120,8 +186,10 @@ function panelShapes(app: App, panel: MapPanel, x: number, y: number): Shape[] {
       });
     }
   }
-  wrap(caption(app, panel), 84).forEach((line, n) =>
-    shapes.push({ kind: "text", x, y: below + BAR + 30 + 13 * n, text: line, size: 10, anchor: "start" }),
+  const title = describe(source.quantity, source.minus, positionOf(source)) + (source.less ? ", difference" : "");
+  shapes.push({ kind: "text", x: x + wide / 2, y: below + BAR + 23, text: title, size: 9, anchor: "middle" });
+  wrap(caption(app, shown, frame), 84).forEach((line, n) =>
+    shapes.push({ kind: "text", x, y: below + BAR + 40 + 13 * n, text: line, size: 10, anchor: "start" }),
   );
   return shapes;
 }

@@ -1,6 +1,6 @@
-// The Python that makes the same array.
+// The Python that makes the same array, through public names.
 import type { Capture } from "../core/capture.ts";
-import { lengthOf, type Source } from "../core/source.ts";
+import { lengthOf, positionOf, type Source } from "../core/source.ts";
 import type { Frame } from "../ui/draw.ts";
 
 /** A Python string literal in ASCII: JSON's escapes are Python's, and characters past U+FFFF have one escape. */
@@ -14,14 +14,48 @@ export const literal = (text: string) =>
 /** A Python int. */
 const whole = (value: number) => String(Math.trunc(Number(value)));
 
-/** Lines that compute the pairs a panel shows, in float64. */
+/** The expression that makes a capture: opened from its file, or captured again from its model. */
+function opened(capture: Capture, layer: number): string {
+  const { source, origin } = capture.header;
+  if (!source && origin) {
+    // A model that was in memory is called what it was most likely called.
+    const model = origin.model === null ? "model" : `hs.load(${literal(String(origin.model))})`,
+      text = origin.text === null ? "" : `${literal(String(origin.text))}, `;
+    return `${model}.capture(${text}layers=[${whole(layer)}])`;
+  }
+  return `hs.Capture.load(${literal(source ?? `${capture.title}.safetensors`)})`;
+}
+
+const MINUS = {
+  nothing: "",
+  row: "    values -= np.nanmean(values, axis=1, keepdims=True)\n",
+  distance:
+    "    for d in range(0 if cap.causal else 1 - len(values), len(values)):\n" +
+    "        i = np.arange(max(0, d), min(len(values), len(values) + d))\n" +
+    "        seen = i[~np.isnan(values[i, i - d])]\n" +
+    "        if len(seen):\n" +
+    "            values[seen, seen - d] -= values[seen, seen - d].mean()\n",
+};
+
+/** Lines that compute the pairs a panel shows; hidden ones are NaN. */
 export function pythonLine(source: Source, frame: Frame): string {
   const length = lengthOf(source),
     first = (at: number) => Math.max(0, Math.floor(at)),
     last = (at: number, extent: number) => Math.min(length, Math.ceil(at + extent / frame.pixels - 1e-6));
-  const range = (at: number, extent: number) => `slice(${whole(first(at))}, ${whole(last(at, extent))})`;
-  const call = (capture: Capture) =>
-    `Tiles(open_pack(${literal(capture.header.source ?? `${capture.title}.safetensors`)})).values(${whole(source.layer)}, ${whole(source.head)}, ${literal(source.quantity)}, ${literal(source.minus)}, ${range(frame.query, frame.height)}, ${range(frame.key, frame.width)})`;
-  const imports = "from headscape.captures.capture_file import open_pack\nfrom headscape.viewer.tiles import Tiles\n";
-  return `${imports}values = ${call(source.capture)}${source.less ? ` - ${call(source.less)}` : ""}`;
+  const range = (at: number, extent: number) => `${whole(first(at))}:${whole(last(at, extent))}`;
+  const position = positionOf(source) === 1 ? "" : `, position=${Number(positionOf(source))}`,
+    where = `layer=${whole(source.layer)}, head=${whole(source.head)}`;
+  const shown = (of: Capture) => `shown(${opened(of, source.layer)})`;
+  return `import headscape as hs
+import numpy as np
+
+
+def shown(cap):
+    values = cap.map(${literal(source.quantity)}, ${where}${position}).astype(np.float64)
+    values[np.isnan(cap.map(${literal(source.capture.knows("final") ? "final" : source.quantity)}, ${where}))] = np.nan
+${MINUS[source.minus]}    return values[${range(frame.query, frame.height)}, ${range(frame.key, frame.width)}]
+
+
+values = ${shown(source.capture)}${source.less ? ` - ${shown(source.less)}` : ""}
+`;
 }

@@ -8,6 +8,8 @@ export type Shape =
       size: number;
       anchor: "start" | "middle" | "end";
       turned?: boolean;
+      /** Outlined in the paper's colour, to be read on a picture. */
+      halo?: boolean;
     }
   | { kind: "frame"; x: number; y: number; width: number; height: number }
   | { kind: "image"; x: number; y: number; width: number; height: number; canvas: HTMLCanvasElement };
@@ -22,8 +24,26 @@ export interface Scene {
 
 const FONT = "system-ui, sans-serif";
 
-/** The scene as PNG bytes, `ratio` device pixels a unit. */
-export function toPng(scene: Scene, ratio = 2): Promise<Blob> {
+/** Ink and paper of pictures. */
+export const PAPERS = {
+  light: { ink: "#1b1f24", paper: "#ffffff" },
+  dark: { ink: "#e6e8eb", paper: "#14171b" },
+};
+
+/** Have the browser save bytes under a name. */
+export function save(root: HTMLElement, blob: Blob, name: string): void {
+  const url = URL.createObjectURL(blob),
+    link = document.createElement("a");
+  link.href = url;
+  link.download = name;
+  root.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+/** The scene on a canvas, `ratio` pixels a unit. */
+export function toCanvas(scene: Scene, ratio = 2): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
   canvas.width = scene.width * ratio;
   canvas.height = scene.height * ratio;
@@ -42,12 +62,23 @@ export function toPng(scene: Scene, ratio = 2): Promise<Blob> {
       context.textAlign = shape.anchor === "middle" ? "center" : shape.anchor;
       context.translate(shape.x, shape.y);
       if (shape.turned) context.rotate(-Math.PI / 2);
+      if (shape.halo) {
+        context.strokeStyle = scene.paper;
+        context.lineWidth = 3;
+        context.lineJoin = "round";
+        context.strokeText(shape.text, 0, 0);
+      }
       context.fillText(shape.text, 0, 0);
       context.restore();
     }
   }
+  return canvas;
+}
+
+/** The scene as PNG bytes. */
+export function toPng(scene: Scene): Promise<Blob> {
   return new Promise((resolve, reject) =>
-    canvas.toBlob(
+    toCanvas(scene).toBlob(
       (blob) => (blob ? resolve(blob) : reject(new Error("the picture is too large for this browser"))),
       "image/png",
     ),
@@ -95,6 +126,9 @@ export function toSvg(scene: Scene): string {
           "font-size": shape.size,
           fill: scene.ink,
           "text-anchor": shape.anchor,
+          ...(shape.halo
+            ? { stroke: scene.paper, "stroke-width": 3, "stroke-linejoin": "round", "paint-order": "stroke" }
+            : {}),
           ...(shape.turned ? { transform: `rotate(-90 ${x} ${y})` } : {}),
         },
         shape.text,

@@ -7,6 +7,8 @@ type Listener = Parameters<Model["on"]>[1];
 export class PageModel implements Model {
   private readonly values: Traits;
   private readonly listeners = new Map<string, Set<Listener>>();
+  /** The place of the entry shown; null before the first. */
+  private place: string | null = null;
 
   constructor(
     private readonly answer: (
@@ -16,6 +18,7 @@ export class PageModel implements Model {
     this.values = { state: fromAddress(), link: location.href.split("#")[0] };
     addEventListener("hashchange", () => {
       this.values.state = fromAddress();
+      this.place = placeOf(this.values.state);
       this.emit("change:state");
     });
   }
@@ -40,7 +43,13 @@ export class PageModel implements Model {
   save_changes(): void {
     const text = JSON.stringify(this.values.state ?? {}),
       hash = text === "{}" ? "" : `#${encodeURIComponent(text)}`;
-    if (location.hash !== hash) history.replaceState(null, "", `${location.pathname}${location.search}${hash}`);
+    if (location.hash === hash) return;
+    // A different screen or head is a new entry, so that Back returns to the one before; a view of it is not.
+    const address = `${location.pathname}${location.search}${hash}`,
+      place = placeOf(this.values.state);
+    if (this.place !== null && this.place !== place) history.pushState(null, "", address);
+    else history.replaceState(null, "", address);
+    this.place = place;
   }
 
   send(message: unknown): void {
@@ -54,6 +63,12 @@ export class PageModel implements Model {
   private emit(event: string, ...args: unknown[]): void {
     for (const listener of this.listeners.get(event) ?? []) listener(...args);
   }
+}
+
+/** What makes a view a different place: its screen, capture, layer and head. */
+function placeOf(state: unknown): string {
+  const { screen, capture, layer, head } = (state ?? {}) as Record<string, unknown>;
+  return JSON.stringify([screen ?? "overview", capture ?? null, layer ?? 0, head ?? 0]);
 }
 
 /** The state in the address; its text where it cannot be read. */

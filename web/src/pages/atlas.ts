@@ -1,6 +1,6 @@
 // The atlas: every head of a model with its map, its kernel and its measures, sorted by any of them.
 import { Capture } from "../core/capture.ts";
-import { automatic } from "../core/colour.ts";
+import { automatic, type Scale } from "../core/colour.ts";
 import { FORMAT, type Header, type MeasureValues, readArrays, type Stored } from "../core/pack.ts";
 import type { Source } from "../core/source.ts";
 import { DEFAULT } from "../core/state.ts";
@@ -8,6 +8,7 @@ import { formatted } from "../core/text.ts";
 import { storedMap } from "../engine/whole.ts";
 import { type Card, makeCard, paintWhole, section } from "../ui/cards.ts";
 import { type Choice, choice, h, say } from "../ui/dom.ts";
+import { Legend, UNITS } from "../ui/legend.ts";
 import { type Column, measureTable } from "../ui/measuretable.ts";
 import { type Curve, Plot, sparkline } from "../ui/plots.ts";
 
@@ -37,6 +38,7 @@ export interface AtlasHeader extends Header {
   viewer: string | null;
 }
 
+/** Heads in the ranking of either end: at most ten, and at most a quarter of all. */
 const TOP = 10;
 type Order = "model" | "falling" | "rising";
 
@@ -54,6 +56,7 @@ export class Atlas {
   private readonly all = h("div", { class: "grid", id: "all" });
   private readonly count = h("p", { class: "small", role: "status", id: "count" });
   private readonly meaning = h("p", { class: "small", id: "meaning" });
+  private readonly legend = new Legend();
   private readonly order: Choice<Order>;
   private readonly measure: Choice<string>;
   private readonly kind: Choice<string>;
@@ -87,25 +90,28 @@ export class Atlas {
     this.measure.show(importance);
     const kinds = [...new Set(this.entries.flatMap((entry) => entry.kinds))];
     this.kind = choice("Kind", [["", "all"], ...kinds.map((kind): [string, string] => [kind, kind])], draw);
-    const ranks = this.find(importance);
+    const ranks = this.find(importance),
+      top = Math.max(1, Math.min(TOP, Math.floor(this.entries.length / 4))),
+      number = top === 1 ? "The head" : `${top} heads`;
     root.append(
       h("h1", {}, `${header.title}: what position does in every head`),
       ...header.about.map((text) => h("p", { class: "small" }, text)),
       h("h2", {}, "Recognised"),
       h("pre", {}, header.recognised.join("\n")),
-      h("h2", {}, `${TOP} heads where position matters most`),
+      h("h2", {}, `${number} where position matters most`),
       h("p", { class: "small" }, `Ranked by ${ranks.label}: ${ranks.text}`),
-      h("div", { class: "cards", id: "most" }, ...this.ranking(false)),
-      h("h2", {}, `${TOP} heads where position matters least`),
-      h("div", { class: "cards", id: "least" }, ...this.ranking(true)),
+      h("div", { class: "cards", id: "most" }, ...this.ranking(false, top)),
+      h("h2", {}, `${number} where position matters least`),
+      h("div", { class: "cards", id: "least" }, ...this.ranking(true, top)),
       h("h2", {}, "All heads"),
       h(
         "p",
         { class: "small" },
-        "L2 H10 is layer 2, head 10, both counted from 1. The picture shows mean attention weights, queries down and " +
-          "keys across, coloured as in the viewer; the curve shows the kernel, the mean score at each distance, on a " +
-          "logarithmic axis. Click a head for all its measures.",
+        "Layers and heads count from 1. The picture shows mean attention weights, queries down and keys across; the " +
+          "curve shows the kernel, the mean score at each distance, query − key, spaced as logarithms. Colours and " +
+          "names are the viewer's. Click a head for all its measures.",
       ),
+      this.legend.element,
       h("div", { class: "controls" }, this.order.element, this.measure.element, this.kind.element),
       this.count,
       this.meaning,
@@ -122,6 +128,9 @@ export class Atlas {
       this.dialog,
     );
     this.draw();
+    const first = this.source(this.entries[0]),
+      scale = this.scale(first);
+    this.legend.show(`Mean attention weight (${UNITS.weights})`, scale, false);
     this.dialog.addEventListener("close", () => history.replaceState(null, "", " "));
     this.openLinked();
     addEventListener("hashchange", () => this.openLinked());
@@ -143,10 +152,16 @@ export class Atlas {
     return `${this.capture.place(this.header.layers[layer])}, head ${this.header.heads[head] + 1}`;
   }
 
+  /** The colours of weights, which are the same for all heads. */
+  private scale(source: Source): Scale | null {
+    const whole = storedMap(source);
+    return whole && automatic(source, DEFAULT.colour, [whole]);
+  }
+
   private paint(canvas: HTMLCanvasElement, entry: Entry): void {
     const source = this.source(entry),
       whole = storedMap(source),
-      scale = whole && automatic(source, DEFAULT.colour, [whole]);
+      scale = this.scale(source);
     if (whole && scale) paintWhole(canvas, whole, "mean", scale);
   }
 
@@ -169,9 +184,9 @@ export class Atlas {
       () => this.open(entry),
       curve,
       h("span", { class: "kinds" }, kinds.join(", ")),
+      h("span", { class: "unseen" }, ` ${measure.label}. Open.`),
     );
     say(card.value, formatted(measure.values[layer][head], measure.form));
-    say(card.spoken, ` ${measure.label}. Open.`);
     this.paint(card.canvas, entry);
     return card;
   }
@@ -187,11 +202,13 @@ export class Atlas {
       .sort((a, b) => (rising ? size(a) - size(b) : size(b) - size(a)));
   }
 
-  private ranking(rising: boolean): HTMLElement[] {
-    const measure = this.find(this.header.importance);
-    return this.ranked(measure, rising)
-      .slice(0, TOP)
-      .map((entry) => this.card(entry, measure).element);
+  private ranking(rising: boolean, top: number): HTMLElement[] {
+    const measure = this.find(this.header.importance),
+      ranked = this.ranked(measure, false);
+    // Both ends of one order, so that no head is at both.
+    return (rising ? ranked.slice(-top).reverse() : ranked.slice(0, top)).map(
+      (entry) => this.card(entry, measure).element,
+    );
   }
 
   private draw(): void {
@@ -263,7 +280,7 @@ export class Atlas {
       h("div", { class: "wide", tabindex: 0 }, measureTable(header.measures, layer, head, [interval, ...drift])),
     );
     if (!this.dialog.open) this.dialog.showModal();
-    const hash = `#${header.layers[layer] + 1}.${header.heads[head] + 1}`;
+    const hash = `#layer-${header.layers[layer] + 1}-head-${header.heads[head] + 1}`;
     if (location.hash !== hash) history.replaceState(null, "", hash);
   }
 
@@ -292,9 +309,9 @@ export class Atlas {
     return plot.element;
   }
 
-  /** Open the head that the address names, as in atlas.html#2.10. */
+  /** Open the head that the address names, as in atlas.html#layer-2-head-10; #2.10 is an older form. */
   private openLinked(): void {
-    const found = /^#(\d+)\.(\d+)$/.exec(location.hash);
+    const found = /^#(?:layer-)?(\d+)(?:-head-|\.)(\d+)$/.exec(location.hash);
     if (!found) return;
     const [layer, head] = [
       this.header.layers.indexOf(Number(found[1]) - 1),

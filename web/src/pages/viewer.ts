@@ -4,7 +4,7 @@ import { Capture } from "../core/capture.ts";
 import { checkHeader, type Header, readPack } from "../core/pack.ts";
 import { DEFAULT, difference, readState, type State, Store } from "../core/state.ts";
 import { Engine } from "../engine/engine.ts";
-import { measuresOf } from "../engine/measures.ts";
+import { offeredMeasures } from "../engine/measures.ts";
 import { Profiles } from "../engine/profiles.ts";
 import { Rows } from "../engine/rows.ts";
 import { Tiles } from "../engine/tiles.ts";
@@ -15,11 +15,23 @@ import { button, h, say } from "../ui/dom.ts";
 import { HeadScreen } from "../ui/headscreen.ts";
 import { Keys } from "../ui/keys.ts";
 import { Overview } from "../ui/overview.ts";
+import { Reading } from "../ui/reading.ts";
 import { pairValues } from "../ui/readout.ts";
 import { TopBar } from "../ui/topbar.ts";
+import { welcome } from "../ui/welcome.ts";
 
 const SAVE_AFTER = 150;
 const HOVER_EVERY = 60;
+
+/** The theme of the notebook around the viewer: JupyterLab's, VS Code's; undefined on a page of its own. */
+function themeAround(): "light" | "dark" | undefined {
+  const { dataset, classList } = document.body;
+  if (dataset.jpThemeLight !== undefined) return dataset.jpThemeLight === "false" ? "dark" : "light";
+  if (classList.contains("vscode-dark") || classList.contains("vscode-high-contrast")) return "dark";
+  if (classList.contains("vscode-light") || classList.contains("vscode-high-contrast-light")) return "light";
+  if (dataset.theme === "dark" || dataset.theme === "light") return dataset.theme;
+  return undefined;
+}
 
 export class Viewer implements App {
   readonly store: Store;
@@ -29,6 +41,7 @@ export class Viewer implements App {
   readonly rows: Rows;
   readonly captures = new Map<string, Capture>();
   hover: App["hover"] = null;
+  moved = false;
   readonly frame: App["frame"] = new Map();
   readonly scales: App["scales"] = new Map();
   searched: App["searched"] = { text: "", capture: "", found: new Set() };
@@ -36,9 +49,11 @@ export class Viewer implements App {
   private readonly controls: Controls;
   private readonly overview: Overview;
   private readonly screen: HeadScreen;
+  private readonly reading: Reading;
   private readonly alert = h("div", { class: "alert", role: "alert", hidden: true });
   private readonly busy = h("p", { class: "small busy", role: "status" });
   private readonly observer: ResizeObserver;
+  private readonly themes: MutationObserver;
   private readonly end = new AbortController();
   private readonly listeners: [string, () => void][] = [
     ["change:state", () => this.receiveState()],
@@ -69,20 +84,25 @@ export class Viewer implements App {
     this.screen = new HeadScreen(this, (id) => this.follow(id));
     this.controls = new Controls(this);
     this.overview = new Overview(this);
+    this.reading = new Reading(this);
     const keys = new Keys(this, {
       search: () => this.focusOn(() => this.screen.search.input),
       note: () => this.focusOn(() => this.screen.notes.input),
-      map: () => this.focusOn(() => this.screen.panels[0]),
+      map: () => this.skip(),
       link: () => this.screen.export.link(),
     });
     this.top = new TopBar(this, () => keys.help());
+    const skip = button("Skip to the heads", () => this.skip(), { class: "skip" });
     root.append(
+      skip,
       this.top.element,
+      welcome(),
       this.alert,
       this.busy,
       this.controls.element,
       this.overview.element,
       this.screen.element,
+      this.reading.element,
       keys.dialog,
     );
     this.store.on(() => {
@@ -92,7 +112,20 @@ export class Viewer implements App {
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(root);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed, { signal: this.end.signal });
+    this.themes = new MutationObserver(changed);
+    this.themes.observe(document.body, {
+      attributes: true,
+      attributeFilter: ["class", "data-jp-theme-light", "data-theme"],
+    });
     for (const [event, listener] of this.listeners) host.model.on(event, listener);
+  }
+
+  /** Focus what the screen is about, past all controls. */
+  private skip(): void {
+    const { screen } = this.store.state;
+    if (screen === "reading") this.reading.focus();
+    else if (screen === "head") this.screen.panels[0]?.focus();
+    else this.overview.focus();
   }
 
   /** Show the screen of one head and focus a part of it. */
@@ -112,7 +145,7 @@ export class Viewer implements App {
   }
 
   private async add(entry: PackEntry): Promise<void> {
-    const name = (header: Header) => entry.title || header.title || header.encoding;
+    const name = (header: Header) => this.unique(entry.title || header.title || header.encoding, header);
     try {
       if (entry.tiles && !entry.bytes && entry.header) {
         const header = checkHeader(entry.header);
@@ -130,11 +163,22 @@ export class Viewer implements App {
     }
   }
 
+  /** A title that no other capture has: with the beginning of its text, or a number. */
+  private unique(title: string, header: Header): string {
+    const taken = new Set([...this.captures.values()].map((capture) => capture.title)),
+      text = (header.pieces ?? []).slice(0, 12).join("").trim().slice(0, 32).trim(),
+      tried = [title, ...(text ? [`${title}: ${text} …`] : [])];
+    for (let n = 2; tried.every((each) => taken.has(each)); n++)
+      tried.push(`${tried[tried.length > 1 ? 1 : 0]} (${n})`);
+    return tried.find((each) => !taken.has(each))!;
+  }
+
   /** Show a capture that the host made. */
   private async follow(id: string): Promise<void> {
     await this.open();
     if (!this.captures.has(id)) throw new Error("the host did not send the new capture");
-    this.store.set({ capture: id, view: null, locked: null });
+    this.hover = null;
+    this.store.set({ capture: id, view: null, locked: null, reading: { ...this.store.state.reading, token: null } });
   }
 
   /** Make the state fit the captures: one that is there, a layer and head that it has. With `tell`, say what of a
@@ -146,18 +190,40 @@ export class Viewer implements App {
     const { layers, heads } = capture.header,
       patch: Partial<State> = {};
     if (capture.id !== state.capture) patch.capture = capture.id;
-    if (!layers.includes(state.layer)) patch.layer = layers[layers.length - 1];
+    if (!layers.includes(state.layer)) patch.layer = layers[0];
     if (!heads.includes(state.head)) patch.head = heads[0];
     if (state.locked && (state.locked.query >= capture.length || state.locked.key >= capture.length))
       patch.locked = null;
+    if (!capture.knows(state.quantity)) patch.quantity = "weights";
+    if (!capture.knows("bias")) {
+      if (state.four) patch.four = false;
+      if (state.profile === "bias") patch.profile = "shown";
+    }
+    if (this.hover && Math.max(this.hover.query, this.hover.key) >= capture.length) this.hover = null;
+    const { token, heads: extra } = state.reading,
+      there = extra.filter((each) => capture.has(each.layer, each.head));
+    if ((token !== null && token >= capture.length) || there.length < extra.length)
+      patch.reading = {
+        ...state.reading,
+        token: token !== null && token >= capture.length ? null : token,
+        heads: there,
+      };
     if (!this.captures.has(state.other) && state.other) Object.assign(patch, { other: "", compare: "off" });
     const { view } = state,
       length = Math.max(capture.length, this.captures.get(state.other)?.length ?? 0),
       outside = (first: number, span: number) => first >= length || first + span <= 0;
     if (view && (outside(view.query, view.span) || outside(view.key, view.span))) patch.view = null;
-    const { measure } = state.overview;
-    if (measure && !measuresOf(capture).some(({ name }) => name === measure))
-      patch.overview = { ...state.overview, measure: "" };
+    // A measure of two captures stays chosen while they are not compared.
+    const names = new Set(
+        [undefined, this.captures.get(state.other)]
+          .flatMap((other) => offeredMeasures(capture, other))
+          .map(({ name }) => name),
+      ),
+      unknown = (["measure", "against"] as const).filter(
+        (each) => state.overview[each] && !names.has(state.overview[each]),
+      );
+    if (unknown.length)
+      patch.overview = { ...state.overview, ...Object.fromEntries(unknown.map((each) => [each, ""])) };
     if (tell) {
       const asked = Object.keys(patch).filter(
         (name) => JSON.stringify(state[name as keyof State]) !== JSON.stringify(DEFAULT[name as keyof State]),
@@ -207,11 +273,13 @@ export class Viewer implements App {
     this.settle();
     const { state } = this.store,
       single = state.screen === "head";
-    if (state.theme === "auto") delete this.root.dataset.theme;
-    else this.root.dataset.theme = state.theme;
-    const opened = single && this.root.dataset.screen === "overview";
+    const theme = state.theme === "auto" ? themeAround() : state.theme;
+    if (theme) this.root.dataset.theme = theme;
+    else delete this.root.dataset.theme;
+    const opened = state.screen !== "overview" && this.root.dataset.screen === "overview";
     this.root.dataset.screen = state.screen;
-    this.overview.element.hidden = single;
+    this.overview.element.hidden = state.screen !== "overview";
+    this.reading.element.hidden = state.screen !== "reading";
     this.screen.element.hidden = !single;
     this.top.draw();
     this.controls.draw();
@@ -219,6 +287,10 @@ export class Viewer implements App {
       this.tiles.want("overview", []);
       this.tiles.want("head", this.screen.prepare());
       this.screen.draw();
+    } else if (state.screen === "reading") {
+      this.tiles.want("overview", []);
+      this.tiles.want("head", []);
+      this.reading.draw();
     } else {
       this.tiles.want("head", []);
       this.overview.draw();
@@ -302,7 +374,9 @@ export class Viewer implements App {
     const { capture, layer, head } = this.store.state,
       { state, patch, dropped } = readState(given);
     this.dropped = dropped;
-    this.store.set({ ...state, capture, layer, head, ...patch });
+    // An address says the whole view; a notebook's state leaves the head to its selection.
+    const kept = typeof this.host.model.get("link") === "string" ? {} : { capture, layer, head };
+    this.store.set({ ...state, ...kept, ...patch });
     this.settle(true);
   }
 
@@ -316,6 +390,7 @@ export class Viewer implements App {
   close(): void {
     this.closed = true;
     this.observer.disconnect();
+    this.themes.disconnect();
     this.end.abort();
     for (const [event, listener] of this.listeners) this.host.model.off(event, listener);
     this.engine.close();

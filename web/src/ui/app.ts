@@ -27,6 +27,8 @@ export interface App {
   root: HTMLElement;
   /** The pair under the pointer or the keyboard cursor. */
   hover: Pair | null;
+  /** Whether the keyboard has moved the pair since it was last told to screen readers. */
+  moved: boolean;
   /** Automatic colour scales worked out in this frame. */
   frame: Map<string, Scale | null>;
   /** The same with the maps they are made from: sorting cells in every frame would be slow. */
@@ -55,6 +57,13 @@ export function otherOf(app: App): Capture | undefined {
   return compare !== "off" && found?.has(layer, head) ? found : undefined;
 }
 
+/** What the positional part of a head's scores is multiplied by; 1 where it cannot be scaled. */
+export function positionFor(app: App, layer: number, head: number): number {
+  const { scale, only } = app.store.state.position;
+  if (only && (only.layer !== layer || only.head !== head)) return 1;
+  return [captureOf(app), otherOf(app)].some((capture) => capture?.fixedPosition(layer)) ? 1 : scale;
+}
+
 /** What a panel shows; `across` is drawn in the upper triangle. */
 export interface Shown {
   source: Source;
@@ -70,7 +79,8 @@ export function panelsOf(app: App): Shown[] {
   const quantities: Quantity[] = state.four ? ["content", "bias", "final", "weights"] : [state.quantity];
   const { layer, head, minus } = state;
   return quantities.flatMap((quantity): Shown[] => {
-    const source = (of: Capture): Source => ({ capture: of, layer, head, quantity, minus, less: null });
+    const position = positionFor(app, layer, head),
+      source = (of: Capture): Source => ({ capture: of, layer, head, quantity, minus, less: null, position });
     if (!other) return [{ source: source(capture), across: null }];
     if (state.compare === "side") return [capture, other].map((of) => ({ source: source(of), across: null }));
     if (state.compare === "difference") return [{ source: { ...source(capture), less: other }, across: null }];
@@ -87,19 +97,24 @@ export function sharing(app: App, source: Source): Source[] {
   const one = captures.map((capture) => ({ ...source, capture }));
   if (state.colour.scope === "head") return one;
   return one.flatMap((each) =>
-    each.capture.header.layers.flatMap((layer) => each.capture.header.heads.map((head) => ({ ...each, layer, head }))),
+    each.capture.header.layers.flatMap((layer) =>
+      each.capture.header.heads.map((head) => ({ ...each, layer, head, position: positionFor(app, layer, head) })),
+    ),
   );
 }
 
-/** The scale without limits set by hand. */
-export function automaticFor(app: App, source: Source): Scale | null {
-  const { colour, compare, other } = app.store.state,
+/** Automatic scales that are kept: two for every head of a large model. */
+const MOST_SCALES = 4096;
+
+/** The scale without limits set by hand. Maps shown together have one colour map; `signed` says whether it diverges. */
+export function automaticFor(app: App, source: Source, signed?: boolean): Scale | null {
+  const { colour, compare, other, position } = app.store.state,
     { map, scope, range, scale: spacing, clip } = colour;
   const what =
     scope === "head"
       ? sourceName(source)
-      : [source.capture.id, source.less?.id, source.quantity, source.minus].join("|");
-  const name = [what, compare, other, map, scope, range, spacing, clip].join("|");
+      : [source.capture.id, source.less?.id, source.quantity, source.minus, JSON.stringify(position)].join("|");
+  const name = [what, compare, other, map, scope, range, spacing, clip, signed].join("|");
   const ready = app.frame.get(name);
   if (ready !== undefined) return ready;
   const wholes = sharing(app, source)
@@ -107,8 +122,8 @@ export function automaticFor(app: App, source: Source): Scale | null {
     .filter((whole): whole is Whole => whole !== null);
   let kept = app.scales.get(name);
   if (!kept || kept.wholes.length !== wholes.length || kept.wholes.some((whole, n) => whole !== wholes[n])) {
-    if (app.scales.size > 500) app.scales.clear();
-    kept = { wholes, scale: automatic(source, colour, wholes) };
+    if (app.scales.size > MOST_SCALES) app.scales.clear();
+    kept = { wholes, scale: automatic(source, colour, wholes, signed) };
     app.scales.set(name, kept);
   }
   app.frame.set(name, kept.scale);
@@ -116,8 +131,8 @@ export function automaticFor(app: App, source: Source): Scale | null {
 }
 
 /** The colour scale of a source: limits set by hand, otherwise automatic ones. */
-export function scaleFor(app: App, source: Source): Scale | null {
-  return withLimits(source, app.store.state.colour, automaticFor(app, source));
+export function scaleFor(app: App, source: Source, signed?: boolean): Scale | null {
+  return withLimits(source, app.store.state.colour, automaticFor(app, source, signed));
 }
 
 export function setLimits(app: App, source: Source, limits: [number, number] | null): void {

@@ -1,7 +1,7 @@
 // A head as a card: its map in few cells, its name and one number. The overview and the atlas are made of them.
 import type { Scale } from "../core/colour.ts";
 import type { Whole } from "../core/source.ts";
-import { h } from "./dom.ts";
+import { h, say } from "./dom.ts";
 import { type Reduction, wholeImage } from "./draw.ts";
 
 export interface Card {
@@ -10,16 +10,18 @@ export interface Card {
   element: HTMLButtonElement;
   canvas: HTMLCanvasElement;
   value: HTMLElement;
-  /** What a screen reader says after name and value. */
-  spoken: HTMLElement;
   painted: string;
+}
+
+/** A head in words; layer and head count from 0. */
+export function headName(layer: number, head: number): string {
+  return `layer ${layer + 1}, head ${head + 1}`;
 }
 
 /** Make a card; layer and head count from 0, `place` is the layer in words. */
 export function makeCard(layer: number, head: number, place: string, open: () => void, ...below: Node[]): Card {
   const canvas = h("canvas", { width: 64, height: 64, "aria-hidden": "true" }),
-    value = h("span", { class: "value" }),
-    spoken = h("span", { class: "unseen" });
+    value = h("span", { class: "value" });
   const element = h(
     "button",
     {
@@ -31,13 +33,19 @@ export function makeCard(layer: number, head: number, place: string, open: () =>
       onclick: open,
     },
     canvas,
-    h("span", { class: "name" }, `L${layer + 1} H${head + 1}`),
+    h("span", { class: "name" }, headName(layer, head)),
     " ",
     value,
     ...below,
-    spoken,
   );
-  return { layer, head, element, canvas, value, spoken, painted: "" };
+  return { layer, head, element, canvas, value, painted: "" };
+}
+
+/** Write a head's number on its card, and tell those who do not see it what it is. */
+export function label(card: Card, text: string, measure: string): void {
+  const spoken = `${headName(card.layer, card.head)} ${text}, ${measure}. Open.`;
+  say(card.value, text);
+  if (card.element.ariaLabel !== spoken) card.element.ariaLabel = spoken;
 }
 
 /** Draw a whole map on a canvas. */
@@ -46,12 +54,14 @@ export function paintWhole(canvas: HTMLCanvasElement, whole: Whole, what: Reduct
   canvas.getContext("2d")?.drawImage(wholeImage(whole, what, scale), 0, 0);
 }
 
-/** A titled row of cards. */
-export function section(title: string, cards: Card[]): HTMLElement {
+/** A titled row of cards; `label` is written instead of the title where there is little room. */
+export function section(title: string, cards: Card[], label?: string): HTMLElement {
+  const heading =
+    label === undefined ? h("h3", {}, title) : h("h3", { title }, h("span", { class: "unseen" }, "Layer "), label);
   return h(
     "section",
     { class: "row", "aria-label": title },
-    h("h3", {}, title),
+    heading,
     h("div", { class: "cards" }, ...cards.map(({ element }) => element)),
   );
 }

@@ -1,6 +1,6 @@
 // The colour bar: shows the scale, and its two handles set the limits by pointer or keyboard.
 
-import { place, type Scale, spacing, table } from "../core/colour.ts";
+import { along, barColours, type Scale, valueAlong } from "../core/colour.ts";
 import type { Source } from "../core/source.ts";
 import { number } from "../core/text.ts";
 import { type App, automaticFor, setLimits } from "./app.ts";
@@ -53,41 +53,42 @@ export class ColourBar {
     for (const handle of this.handles) handle.hidden = scale.low === scale.high;
     [scale.low, scale.high].forEach((limit, n) => {
       const handle = this.handles[n];
-      handle.style.left = `${(100 * place(this.domain!, limit)).toFixed(2)}%`;
+      handle.style.left = `${(100 * along(this.domain!, limit)).toFixed(2)}%`;
       handle.setAttribute("aria-valuenow", String(limit));
       handle.setAttribute("aria-valuemin", String(this.domain!.low));
       handle.setAttribute("aria-valuemax", String(this.domain!.high));
       handle.setAttribute("aria-valuetext", number(limit));
     });
-    const { to, from } = spacing(scale),
-      middle = from((to(scale.low) + to(scale.high)) / 2);
-    [scale.low, middle, scale.high].forEach((limit, n) =>
-      say(
-        this.texts[n],
-        n !== 1 && scale.low === scale.high ? "" : number(n === 1 && Math.abs(limit) < 1e-12 ? 0 : limit, 3),
-      ),
-    );
+    // A label stands where its value is on the bar, under its handle; the middle one only where there is room.
+    const one = scale.low === scale.high,
+      limits = [scale.low, valueAlong(scale, 0.5), scale.high],
+      places = limits.map((limit) => (one ? 0.5 : along(this.domain!, limit))),
+      room = places[2] - places[0] > 0.4;
+    limits.forEach((limit, n) => {
+      say(this.texts[n], n === 1 ? (room || one ? number(limit, 3) : "") : one ? "" : number(limit, 3));
+      this.texts[n].style.left = `${(100 * places[n]).toFixed(2)}%`;
+      // Labels stay within the bar, and those of two close limits stand on either side.
+      const shift =
+        n === 1
+          ? 50
+          : room
+            ? 100 * places[n]
+            : n === 0
+              ? 100 * Math.min(1, 4 * places[0])
+              : 100 - 100 * Math.min(1, 4 * (1 - places[2]));
+      this.texts[n].style.translate = `-${shift.toFixed(0)}% 0`;
+    });
   }
 
   private colour(): void {
-    const domain = spacing(this.domain!),
-      low = domain.to(this.domain!.low),
-      high = domain.to(this.domain!.high),
-      colours = table(this.scale!.map);
-    const pixels = Uint32Array.from(
-      { length: 512 },
-      (_, n) => colours[Math.round(511 * place(this.scale!, domain.from(low + (n / 511) * (high - low))))],
-    );
+    const pixels = barColours(this.scale!, this.domain!);
     this.canvas.getContext("2d")!.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), 512), 0, 0);
   }
 
   private move(which: 0 | 1, part: number): void {
     if (!this.source || !this.scale || !this.domain) return;
-    const { to, from } = spacing(this.domain),
-      low = to(this.domain.low),
-      high = to(this.domain.high);
     const limits: [number, number] = [this.scale.low, this.scale.high];
-    limits[which] = from(low + Math.min(1, Math.max(0, part)) * (high - low));
+    limits[which] = valueAlong(this.domain, Math.min(1, Math.max(0, part)));
     if (limits[0] < limits[1]) setLimits(this.app, this.source, limits);
   }
 
@@ -111,7 +112,7 @@ export class ColourBar {
     const step = steps[event.key];
     if (event.key === "Home" && this.source) setLimits(this.app, this.source, null);
     else if (step && this.scale && this.domain)
-      this.move(which, place(this.domain, which ? this.scale.high : this.scale.low) + step);
+      this.move(which, along(this.domain, which ? this.scale.high : this.scale.low) + step);
     else return;
     event.preventDefault();
     event.stopPropagation();

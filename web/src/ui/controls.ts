@@ -4,9 +4,13 @@ import { MAPS } from "../core/colour.ts";
 import { QUANTITIES, type Quantity } from "../core/pack.ts";
 import type { Compare, Minus, Pooling, State } from "../core/state.ts";
 import { type App, captureOf } from "./app.ts";
+import { Dial } from "./dial.ts";
 import { button, check, choice, fresh, h } from "./dom.ts";
+import { DEFINITIONS } from "./equation.ts";
 
 type Colour = State["colour"];
+/** Pixels up to which the settings are folded: a phone's screen is for the picture. */
+const NARROW = 560;
 
 /** Radio buttons for the quantity. */
 function quantities(app: App): { element: HTMLElement; show(): void } {
@@ -16,16 +20,27 @@ function quantities(app: App): { element: HTMLElement; show(): void } {
   QUANTITIES.forEach((quantity, n) => {
     const input = h("input", { type: "radio", name, value: quantity, onchange: () => app.store.set({ quantity }) });
     inputs.set(quantity, input);
-    element.append(h("label", { title: `Key ${n + 1}` }, input, h("span", {}, quantity)));
+    const tip = h(
+      "span",
+      { class: "tip", role: "tooltip", id: fresh("tip") },
+      `${DEFINITIONS[quantity]} Key ${n + 1}.`,
+    );
+    input.setAttribute("aria-describedby", tip.id);
+    element.append(h("span", { class: "defined" }, h("label", {}, input, h("span", {}, quantity)), tip));
   });
   return {
     element,
-    show: () => inputs.forEach((input, quantity) => (input.checked = quantity === app.store.state.quantity)),
+    show: () =>
+      inputs.forEach((input, quantity) => {
+        input.checked = quantity === app.store.state.quantity;
+        input.disabled = captureOf(app)?.knows(quantity) === false;
+      }),
   };
 }
 
 export class Controls {
-  readonly element: HTMLElement;
+  readonly element: HTMLDetailsElement;
+  private narrow = false;
   private readonly updates: (() => void)[] = [];
 
   constructor(private readonly app: App) {
@@ -44,21 +59,20 @@ export class Controls {
       (value) => store.set({ minus: value }),
     );
     show(() => minus.show(state().minus));
-    const pooling = choice<Pooling>(
-      "Zoomed-out cell shows",
-      [
-        ["auto", "automatic"],
-        ["mean", "mean"],
-        ["least", "least"],
-        ["greatest", "greatest"],
-      ],
-      (value) => store.set({ pooling: value }),
-    );
-    show(() => pooling.show(state().pooling));
-    const four = check("All four side by side", (on) => store.set({ four: on, screen: "head" }));
+    const four = check("Equation: all four", (on) => store.set({ four: on, screen: "head" }));
     show(() => (four.box.checked = state().four));
-    const what = h("div", { class: "controls" }, quantity.element, minus.element, pooling.element, four.element);
-    this.element = h("div", { class: "settings" }, what, this.compare(show), this.colours(show));
+    const what = h("div", { class: "controls" }, quantity.element, minus.element, four.element);
+    // The text shows values as they are: what acts on maps is left out.
+    const maps = [minus.element, four.element];
+    show(() => maps.forEach((each) => (each.hidden = state().screen === "reading")));
+    const dial = new Dial(app);
+    show(() => dial.draw());
+    this.element = h(
+      "details",
+      { class: "fold", open: true },
+      h("summary", {}, "Settings"),
+      h("div", { class: "settings" }, what, dial.element, this.compare(show), this.colours(show)),
+    );
   }
 
   private compare(show: (update: () => void) => void): HTMLElement {
@@ -68,7 +82,6 @@ export class Controls {
       store.set({
         other: id,
         compare: id ? (store.state.compare === "off" ? "side" : store.state.compare) : "off",
-        screen: "head",
       }),
     );
     const how = choice<Compare>(
@@ -91,7 +104,7 @@ export class Controls {
     show(() => {
       const { capture, other: id, compare } = store.state,
         list = [...app.captures.values()].filter((each) => each.id !== capture);
-      element.hidden = list.length === 0;
+      element.hidden = list.length === 0 || store.state.screen === "reading";
       other.options([["", "nothing"], ...list.map((each): [string, string] => [each.id, each.title])]);
       other.show(compare === "off" ? "" : id);
       how.element.hidden = swap.hidden = compare === "off";
@@ -131,6 +144,7 @@ export class Controls {
         ["auto", "automatic"],
         ["linear", "linear"],
         ["log", "logarithmic"],
+        ["symlog", "logarithmic on both sides of 0"],
       ],
       (value) => store.colour({ scale: value }),
     );
@@ -146,24 +160,50 @@ export class Controls {
       ],
       (value) => store.colour({ clip: Number(value) }),
     );
+    const pooling = choice<Pooling>(
+      "Zoomed-out cell shows",
+      [
+        ["auto", "automatic"],
+        ["mean", "mean"],
+        ["least", "least"],
+        ["greatest", "greatest"],
+      ],
+      (value) => store.set({ pooling: value }),
+    );
     const reset = button("Reset limits", () => store.colour({ limits: {} }));
     show(() => {
+      element.hidden = store.state.screen === "reading";
       map.show(colour().map);
+      pooling.show(store.state.pooling);
       scope.show(colour().scope);
       range.show(colour().range);
       scale.show(colour().scale);
       clip.show(String(colour().clip));
       reset.disabled = Object.keys(colour().limits).length === 0;
     });
-    return h(
+    const element = h(
       "details",
       { class: "colours" },
-      h("summary", {}, "Colour"),
-      h("div", { class: "controls" }, map.element, scope.element, range.element, scale.element, clip.element, reset),
+      h("summary", {}, "Colour and cells"),
+      h(
+        "div",
+        { class: "controls" },
+        map.element,
+        scope.element,
+        range.element,
+        scale.element,
+        clip.element,
+        pooling.element,
+        reset,
+      ),
     );
+    return element;
   }
 
   draw(): void {
+    const narrow = this.app.root.clientWidth <= NARROW;
+    if (narrow !== this.narrow) this.element.open = !narrow;
+    this.narrow = narrow;
     if (captureOf(this.app)) for (const update of this.updates) update();
   }
 }

@@ -2,23 +2,32 @@
 
 import { difference } from "../core/state.ts";
 import { toCsv } from "../export/csv.ts";
+import { toFilm } from "../export/film.ts";
 import { makeScene } from "../export/picture.ts";
 import { pythonLine } from "../export/python.ts";
-import { toPng, toSvg } from "../export/scene.ts";
+import { save, toPng, toSvg } from "../export/scene.ts";
 import type { App } from "./app.ts";
 import { button, h, say } from "./dom.ts";
 import type { MapPanel } from "./map.ts";
+import { stepsOf } from "./topbar.ts";
 
 export class Export {
   readonly element: HTMLElement;
   private readonly status = h("p", { class: "small", role: "status" });
-  private readonly code = h("textarea", { readonly: true, rows: 4, "aria-label": "Text to copy", spellcheck: "false" });
+  private readonly code = h("textarea", { readonly: true, rows: 8, "aria-label": "Text to copy", spellcheck: "false" });
+
+  private readonly film = h("span", { class: "field film" });
 
   constructor(
     private readonly app: App,
     private readonly panels: () => MapPanel[],
   ) {
     this.code.hidden = true;
+    this.film.append(
+      h("span", { class: "small" }, "Film of the steps"),
+      button("GIF", () => void this.record("gif")),
+      button("WebM", () => void this.record("webm")),
+    );
     this.element = h(
       "section",
       { class: "export", "aria-label": "Export" },
@@ -31,6 +40,7 @@ export class Export {
         button("CSV", () => this.csv()),
         button("Python", () => this.python()),
         button("Link", () => this.link()),
+        this.film,
       ),
       this.code,
       this.status,
@@ -43,22 +53,30 @@ export class Export {
   }
 
   private save(blob: Blob, ending: string): void {
-    const url = URL.createObjectURL(blob),
-      link = h("a", { href: url, download: this.name(ending) });
-    this.app.root.append(link);
-    link.click();
-    link.remove();
-    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+    save(this.app.root, blob, this.name(ending));
     say(this.status, `Saved ${this.name(ending)}.`);
   }
 
   async picture(ending: "png" | "svg"): Promise<void> {
-    const scene = makeScene(this.app, this.panels());
     try {
+      const scene = await makeScene(this.app);
       this.save(ending === "png" ? await toPng(scene) : new Blob([toSvg(scene)], { type: "image/svg+xml" }), ending);
     } catch (error) {
       this.app.fail(`The picture could not be made: ${(error as Error).message}`);
     }
+  }
+
+  private async record(kind: "gif" | "webm"): Promise<void> {
+    try {
+      const film = await toFilm(this.app, kind, (done, of) => say(this.status, `Drawing step ${done} of ${of} …`));
+      this.save(film, kind);
+    } catch (error) {
+      this.app.fail(`The film could not be made: ${(error as Error).message}.`);
+    }
+  }
+
+  draw(): void {
+    this.film.hidden = stepsOf(this.app).length < 2;
   }
 
   csv(): void {

@@ -5,6 +5,7 @@ import { wholeTile } from "../engine/whole.ts";
 import { type App, captureOf, panelsOf, sharing } from "./app.ts";
 import { h } from "./dom.ts";
 import type { Wanted } from "./draw.ts";
+import { Equation } from "./equation.ts";
 import { Export } from "./export.ts";
 import { Linked } from "./linked.ts";
 import { MapPanel } from "./map.ts";
@@ -14,6 +15,9 @@ import { Readout } from "./readout.ts";
 import { Search } from "./search.ts";
 import { Typing } from "./typing.ts";
 
+/** What stands before content, position, score and weight. */
+const SIGNS = ["", "+", "=", "softmax →"];
+
 export class HeadScreen {
   readonly element: HTMLElement;
   panels: MapPanel[] = [];
@@ -21,6 +25,7 @@ export class HeadScreen {
   readonly notes: Notes;
   readonly export: Export;
   private readonly maps = h("div", { class: "maps" });
+  private readonly equation: Equation;
   private readonly readout: Readout;
   private readonly linked: Linked;
   private readonly typing: Typing;
@@ -31,6 +36,7 @@ export class HeadScreen {
     private readonly app: App,
     follow: (id: string) => Promise<void>,
   ) {
+    this.equation = new Equation(app);
     this.readout = new Readout(app);
     this.linked = new Linked(app);
     this.search = new Search(app);
@@ -52,7 +58,7 @@ export class HeadScreen {
       "section",
       { class: "headscreen", "aria-label": "One head" },
       h("h2", { class: "unseen" }, "One head"),
-      this.maps,
+      h("div", { class: "left" }, this.equation.element, this.maps),
       beside,
     );
   }
@@ -67,7 +73,12 @@ export class HeadScreen {
     while (this.maps.children.length > shown.length) this.maps.lastElementChild!.remove();
     for (const panel of this.panels) if (!panel.element.isConnected) this.maps.append(panel.element);
     this.maps.dataset.count = String(shown.length);
-    this.panels.forEach((panel, n) => panel.measure(shown[n]));
+    // Four maps are the equation; with two captures side by side there are eight, two and two alike.
+    const { four } = app.store.state;
+    this.panels.forEach((panel, n) => {
+      panel.sign = four && shown.length === SIGNS.length ? SIGNS[n] : "";
+      panel.measure(shown[n]);
+    });
     const names = new Set<string>(),
       wholes: Wanted[] = [];
     for (const { source, across } of shown)
@@ -94,12 +105,14 @@ export class HeadScreen {
   }
 
   draw(): void {
+    this.equation.draw();
     for (const panel of this.panels) panel.draw();
     this.readout.draw();
     this.linked.draw();
     this.drawMeasures();
     this.search.draw();
     this.notes.draw();
+    this.export.draw();
     this.typing.draw();
   }
 }

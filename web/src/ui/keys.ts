@@ -3,6 +3,7 @@
 import { QUANTITIES } from "../core/pack.ts";
 import type { Compare, Minus, Pooling } from "../core/state.ts";
 import { type App, captureOf, lock, longest, otherOf, pairOf, setPair, setView, viewOf } from "./app.ts";
+import { dialOf, setPosition } from "./dial.ts";
 import { button, h } from "./dom.ts";
 import { step, stepsOf } from "./topbar.ts";
 
@@ -33,6 +34,7 @@ function bindings(app: App, help: () => void, actions: Actions): Binding[] {
         query: Math.floor(from.query + from.span / 2),
         key: Math.floor(from.key + from.span / 4),
       };
+    app.moved = true;
     setPair(app, { query: pair.query + by * query, key: pair.key + by * key }, true);
   };
   const zoom = (factor: number) => () => {
@@ -67,7 +69,12 @@ function bindings(app: App, help: () => void, actions: Actions): Binding[] {
         if (pair) lock(app, pair);
       },
     },
-    { keys: ["Escape"], shown: "Esc", what: "unlock; close this list", act: () => store.set({ locked: null }) },
+    {
+      keys: ["Escape"],
+      shown: "Esc",
+      what: "unlock; close this list",
+      act: () => store.set({ locked: null, reading: { ...state().reading, token: null } }),
+    },
     { keys: ["+", "=", "e"], shown: "+ or E", what: "zoom in", act: zoom(0.7) },
     { keys: ["-", "_", "q"], shown: "− or Q", what: "zoom out", act: zoom(1 / 0.7) },
     { keys: ["0"], shown: "0", what: "show the whole map", act: () => store.set({ view: null }) },
@@ -96,9 +103,17 @@ function bindings(app: App, help: () => void, actions: Actions): Binding[] {
       act: () => store.set({ pooling: cycle<Pooling>(["auto", "mean", "least", "greatest"], state().pooling) }),
     },
     {
+      keys: ["z"],
+      shown: "Z",
+      what: "switch position off and on",
+      act: () => setPosition(app, dialOf(app) === 0 ? 1 : 0),
+    },
+    { keys: ["<"], shown: "<", what: "less position", act: () => setPosition(app, dialOf(app) - 0.1) },
+    { keys: [">"], shown: ">", what: "more position", act: () => setPosition(app, dialOf(app) + 0.1) },
+    {
       keys: ["f"],
       shown: "F",
-      what: "all four quantities side by side",
+      what: "the equation: all four quantities side by side",
       act: () => store.set({ four: !state().four, screen: "head" }),
     },
     {
@@ -106,6 +121,12 @@ function bindings(app: App, help: () => void, actions: Actions): Binding[] {
       shown: "O",
       what: "overview or head",
       act: () => store.set({ screen: state().screen === "head" ? "overview" : "head" }),
+    },
+    {
+      keys: ["k"],
+      shown: "K",
+      what: "the text, or the head",
+      act: () => store.set({ screen: state().screen === "reading" ? "head" : "reading" }),
     },
     { keys: ["["], shown: "[", what: "previous head", act: () => step(app, "head", -1) },
     { keys: ["]"], shown: "]", what: "next head", act: () => step(app, "head", 1) },
@@ -123,8 +144,8 @@ function bindings(app: App, help: () => void, actions: Actions): Binding[] {
     {
       keys: ["g"],
       shown: "G",
-      what: "colours linear or logarithmic",
-      act: () => store.colour({ scale: cycle(["auto", "linear", "log"] as const, state().colour.scale) }),
+      what: "colours linear, logarithmic, symlog",
+      act: () => store.colour({ scale: cycle(["auto", "linear", "log", "symlog"] as const, state().colour.scale) }),
     },
     {
       keys: ["r"],
@@ -135,7 +156,7 @@ function bindings(app: App, help: () => void, actions: Actions): Binding[] {
     { keys: ["x"], shown: "X", what: "reset colour limits", act: () => store.colour({ limits: {} }) },
     { keys: ["/"], shown: "/", what: "find a token", act: actions.search },
     { keys: ["n"], shown: "N", what: "write a note at the pair", act: actions.note },
-    { keys: ["v"], shown: "V", what: "go to the map", act: actions.map },
+    { keys: ["v"], shown: "V", what: "go to the map, or to the heads of the overview", act: actions.map },
     { keys: ["y"], shown: "Y", what: "copy a link to this view", act: actions.link },
     {
       keys: ["t"],
@@ -155,7 +176,7 @@ function compareNext(app: App): void {
     ["off", "side", "difference", "triangles"],
     otherOf(app) ? store.state.compare : "off",
   );
-  store.set({ compare, other: app.captures.has(store.state.other) ? store.state.other : other.id, screen: "head" });
+  store.set({ compare, other: app.captures.has(store.state.other) ? store.state.other : other.id });
 }
 
 function stepTraining(app: App, by: 1 | -1): void {

@@ -5,7 +5,7 @@ import type { Quantity } from "../core/pack.ts";
 import { describe } from "../core/source.ts";
 import { number, quoted } from "../core/text.ts";
 import type { Profile } from "../engine/profiles.ts";
-import { type App, captureOf, longest, otherOf, pairOf, viewOf } from "./app.ts";
+import { type App, captureOf, longest, otherOf, pairOf, positionFor, viewOf } from "./app.ts";
 import { type Choice, choice, h } from "./dom.ts";
 import { type Curve, Plot } from "./plots.ts";
 
@@ -57,6 +57,11 @@ export class Linked {
     this.drawColumn(capture);
   }
 
+  private get position(): number {
+    const { layer, head } = this.app.store.state;
+    return positionFor(this.app, layer, head);
+  }
+
   private both(capture: Capture): Capture[] {
     const other = otherOf(this.app);
     return other ? [capture, other] : [capture];
@@ -67,14 +72,23 @@ export class Linked {
       { state } = app.store,
       quantity: Quantity = state.profile === "bias" ? "bias" : state.quantity,
       pair = pairOf(app);
-    const profiles = this.both(capture).map((of) => app.profiles.get(of, state.layer, state.head, quantity, 4)),
+    const profiles = this.both(capture).map((of) =>
+        app.profiles.get(of, state.layer, state.head, quantity, 4, quantity === "content" ? 1 : this.position),
+      ),
       first = profiles[0];
     const to = longest(app) - 1,
       from = capture.header.causal ? 0 : -to;
     const name = describe(quantity, "nothing").toLowerCase();
     const curves: Curve[] = profiles.flatMap((profile, n) =>
       profile
-        ? [{ name, values: profile.mean, first: -profile.zero, tone: n ? ("other" as const) : ("main" as const) }]
+        ? [
+            {
+              name: this.both(capture)[n].title,
+              values: profile.mean,
+              first: -profile.zero,
+              tone: n ? ("other" as const) : ("main" as const),
+            },
+          ]
         : [],
     );
     const value = pair ? this.value(capture, quantity, pair.query, pair.key) : NaN;
@@ -103,7 +117,7 @@ export class Linked {
   private value(capture: Capture, quantity: Quantity, query: number, key: number): number {
     const { layer, head } = this.app.store.state;
     if (!capture.visible(layer, query, key)) return NaN;
-    const row = this.app.rows.row(capture, layer, head, query, key);
+    const row = this.app.rows.row(capture, layer, head, query, key, this.position);
     return row?.[quantity]?.[key - row.first] ?? NaN;
   }
 
@@ -123,11 +137,14 @@ export class Linked {
     const curves: Curve[] = !pair
       ? []
       : this.both(capture).flatMap((of, n) => {
-          const row = pair.query < of.length ? app.rows.row(of, state.layer, state.head, pair.query, pair.key) : null;
+          const row =
+            pair.query < of.length
+              ? app.rows.row(of, state.layer, state.head, pair.query, pair.key, this.position)
+              : null;
           return row
             ? [
                 {
-                  name,
+                  name: of.title,
                   values: row[state.quantity],
                   first: row.first,
                   tone: n ? ("other" as const) : ("main" as const),
@@ -163,9 +180,9 @@ export class Linked {
       : this.both(capture).flatMap((of, n) => {
           const part =
             pair.key < of.length
-              ? app.rows.column(of, state.layer, state.head, state.quantity, pair.key, pair.query)
+              ? app.rows.column(of, state.layer, state.head, state.quantity, pair.key, pair.query, this.position)
               : null;
-          return part ? [{ name, ...part, tone: n ? ("other" as const) : ("main" as const) }] : [];
+          return part ? [{ name: of.title, ...part, tone: n ? ("other" as const) : ("main" as const) }] : [];
         });
     const value = pair ? this.value(capture, state.quantity, pair.query, pair.key) : NaN;
     const title = pair ? `Column of key ${pair.key} ${quoted(capture.piece(pair.key))}` : "Column of a key";

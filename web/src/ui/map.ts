@@ -1,11 +1,12 @@
 // One map with its title, strips, colour bar and a line on what its cells are.
 
-import { describe, lengthOf, pooled, type Source } from "../core/source.ts";
+import type { Scale } from "../core/colour.ts";
+import { describe, lengthOf, pooled, positionOf, type Source, sourceName } from "../core/source.ts";
 import { wholeMap } from "../engine/whole.ts";
 import { type App, longest, matchesOf, pairOf, type Shown, scaleFor, viewOf } from "./app.ts";
 import { ColourBar } from "./colourbar.ts";
 import { h, say } from "./dom.ts";
-import { drawSource, type Frame, levelFor, previewText, type Wanted, wantedTiles } from "./draw.ts";
+import { drawSource, type Frame, levelFor, previewText, type Reduction, type Wanted, wantedTiles } from "./draw.ts";
 import { background, clipLower, clipUpper, drawMarks } from "./marks.ts";
 import { Pointer } from "./pointer.ts";
 import { Strip } from "./strips.ts";
@@ -18,6 +19,36 @@ const swap = (frame: Frame): Frame => ({
   height: frame.width,
 });
 
+/** Draw what a panel shows, one source or one in each triangle; returns whether every tile was complete. */
+export function drawShown(
+  context: CanvasRenderingContext2D,
+  { tiles }: App,
+  { source, across }: Shown,
+  frame: Frame,
+  scale: Scale,
+  what: Reduction,
+): boolean {
+  let complete = true;
+  context.save();
+  if (across) {
+    clipUpper(context, frame);
+    context.transform(0, 1, 1, 0, 0, 0);
+    complete = drawSource(context, tiles, across, swap(frame), scale, what, wholeMap(tiles, across));
+    context.restore();
+    context.save();
+    clipLower(context, frame);
+  }
+  complete = drawSource(context, tiles, source, frame, scale, what, wholeMap(tiles, source)) && complete;
+  context.restore();
+  return complete;
+}
+
+/** Tiles that a frame needs. */
+export function wantedOf({ source, across }: Shown, frame: Frame): Wanted[] {
+  const list = wantedTiles(source, frame);
+  return across ? [...list, ...wantedTiles(across, swap(frame))] : list;
+}
+
 export class MapPanel {
   readonly element: HTMLElement;
   readonly canvas = h("canvas", { class: "pixels" });
@@ -25,11 +56,16 @@ export class MapPanel {
   private readonly queries = new Strip("query");
   private readonly keys = new Strip("key");
   private readonly title = h("h3", { class: "title" });
+  private readonly before = h("span", { class: "sign", "aria-hidden": "true" });
+  /** The sign before this map where several make an equation. */
+  sign = "";
   private readonly status = h("p", { class: "status" });
   readonly stage: HTMLElement;
   readonly bar: ColourBar;
   shown: Shown | null = null;
   frame: Frame = { query: 0, key: 0, pixels: 1, width: 1, height: 1 };
+  /** What was complete last: shown while the same map with a different factor of position is computed. */
+  private last: { source: Source; scale: Scale } | null = null;
 
   constructor(private readonly app: App) {
     this.bar = new ColourBar(app);
@@ -54,6 +90,7 @@ export class MapPanel {
     this.element = h(
       "figure",
       { class: "panel" },
+      this.before,
       this.title,
       h("div", { class: "frame" }, corner, this.keys.element, this.queries.element, this.stage),
       this.bar.element,
@@ -68,8 +105,7 @@ export class MapPanel {
   /** Tiles that this panel needs. */
   wanted(): Wanted[] {
     if (!this.shown) return [];
-    const list = wantedTiles(this.shown.source, this.frame);
-    return this.shown.across ? [...list, ...wantedTiles(this.shown.across, swap(this.frame))] : list;
+    return wantedOf(this.shown, this.frame);
   }
 
   /** Read sizes and the view; call before `wanted` and `draw`. */
@@ -90,6 +126,8 @@ export class MapPanel {
       { state } = app.store,
       what = pooled(source, state.pooling),
       level = levelFor(frame.pixels);
+    say(this.before, this.sign);
+    this.before.hidden = this.element.parentElement?.dataset.count !== "4" && !this.sign;
     const name = (of: Source) => of.capture.title;
     const titles = source.less
       ? `${name(source)} minus ${source.less.title}`
@@ -98,7 +136,7 @@ export class MapPanel {
         : name(source);
     say(
       this.title,
-      `${describe(source.quantity, source.minus)} · ${source.capture.place(source.layer)}, head ${source.head + 1} · ${titles}`,
+      `${describe(source.quantity, source.minus, positionOf(source))} · ${source.capture.place(source.layer)}, head ${source.head + 1} · ${titles}`,
     );
     this.stage.setAttribute(
       "aria-label",
@@ -116,19 +154,11 @@ export class MapPanel {
     background(context, style, frame, shown);
     let complete = false;
     if (scale) {
-      context.save();
-      if (across) {
-        clipUpper(context, frame);
-        context.transform(0, 1, 1, 0, 0, 0);
-        complete = drawSource(context, app.tiles, across, swap(frame), scale, what, wholeMap(app.tiles, across));
-        context.restore();
-        context.save();
-        clipLower(context, frame);
-      } else complete = true;
-      complete = drawSource(context, app.tiles, source, frame, scale, what, wholeMap(app.tiles, source)) && complete;
-      context.restore();
-    }
-    this.bar.show(source, scale);
+      if (!across) this.drawLast(context, source, what);
+      complete = drawShown(context, app, shown, frame, scale, what);
+      if (complete) this.last = across ? null : { source, scale };
+    } else this.drawLast(context, source, what);
+    this.bar.show(source, scale ?? (this.replaces(source) ? this.last!.scale : null));
     drawMarks(this.overlay.getContext("2d")!, style, frame, app, shown);
     this.strips();
     const cell = 2 ** level,
@@ -141,6 +171,19 @@ export class MapPanel {
     );
     this.element.dataset.complete = String(complete);
     this.element.dataset.level = String(level);
+  }
+
+  /** Whether what was complete last differs from a source in the factor of position alone. */
+  private replaces(source: Source): boolean {
+    return (
+      this.last !== null && sourceName({ ...this.last.source, position: 1 }) === sourceName({ ...source, position: 1 })
+    );
+  }
+
+  private drawLast(context: CanvasRenderingContext2D, source: Source, what: Reduction): void {
+    if (!this.last || !this.replaces(source) || sourceName(this.last.source) === sourceName(source)) return;
+    const { source: before, scale } = this.last;
+    drawSource(context, this.app.tiles, before, this.frame, scale, what, wholeMap(this.app.tiles, before));
   }
 
   private strips(): void {

@@ -78,12 +78,12 @@ export function drawMarks(
   frame: Frame,
   app: App,
   shown: Shown,
+  pair = pairOf(app),
+  ratio = window.devicePixelRatio || 1,
 ): void {
-  const { state } = app.store,
-    pair = pairOf(app);
+  const { state } = app.store;
   context.clearRect(0, 0, frame.width, frame.height);
-  const accent = style.getPropertyValue("--accent"),
-    ratio = window.devicePixelRatio || 1;
+  const accent = style.getPropertyValue("--accent");
   const box = (query: number, key: number) => {
     const size = Math.max(frame.pixels, 2);
     return [(key - frame.key) * frame.pixels, (query - frame.query) * frame.pixels, size, size] as const;
@@ -107,9 +107,11 @@ export function drawMarks(
   }
   if (!pair) return;
   const [x, y, w, height] = box(pair.query, pair.key);
+  // Lines beside the row and the column: what is read keeps its colour.
   context.fillStyle = style.getPropertyValue("--cross");
-  context.fillRect(0, y, frame.width, Math.max(height, ratio));
-  context.fillRect(x, 0, Math.max(w, ratio), frame.height);
+  const line = Math.max(1, Math.round(ratio));
+  for (const at of [y - line, y + height]) context.fillRect(0, Math.round(at), frame.width, line);
+  for (const at of [x - line, x + w]) context.fillRect(Math.round(at), 0, line, frame.height);
   const outlined = shown.across ? [box(pair.query, pair.key), box(pair.key, pair.query)] : [box(pair.query, pair.key)];
   for (const [colour, width] of [
     [style.getPropertyValue("--page"), state.locked ? 5 : 3],

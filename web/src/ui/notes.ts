@@ -1,5 +1,6 @@
 // Notes at pairs, saved in the state and so in the link.
 import { type App, captureOf, pairOf, setPair } from "./app.ts";
+import { headName } from "./cards.ts";
 import { button, h } from "./dom.ts";
 
 export class Notes {
@@ -56,7 +57,7 @@ export class Notes {
         h(
           "li",
           {},
-          button(`L${note.layer + 1} H${note.head + 1}, query ${note.query}, key ${note.key}`, () => this.show(n), {
+          button(`${headName(note.layer, note.head)}, query ${note.query}, key ${note.key}`, () => this.show(n), {
             class: "link",
           }),
           h("span", {}, ` ${note.text} `),

@@ -1,35 +1,80 @@
-// All layers and heads as thumbnails: one measure each, sorted, filtered or grouped by likeness.
+// All layers and heads on one screen: their maps, one measure as a heat map, two as a scatter, or a ranking.
 
 import type { Capture } from "../core/capture.ts";
 import { groups } from "../core/cluster.ts";
-import { signature } from "../core/colour.ts";
+import { diverges, paint, rangeOf, type Scale, signature } from "../core/colour.ts";
 import { describe, pooled, type Source, sourceName, type Whole } from "../core/source.ts";
-import { defaultMeasure, type Measure, measuresOf } from "../engine/measures.ts";
+import type { State } from "../core/state.ts";
+import { number } from "../core/text.ts";
+import { defaultMeasure, type Measure, offeredMeasures } from "../engine/measures.ts";
 import { wholeMap, wholeTile } from "../engine/whole.ts";
-import { type App, captureOf, scaleFor } from "./app.ts";
-import { type Card, makeCard, paintWhole, section } from "./cards.ts";
+import { posterScene } from "../export/poster.ts";
+import { save, toPng, toSvg } from "../export/scene.ts";
+import { type App, captureOf, positionFor, scaleFor } from "./app.ts";
+import { type Card, headName, label, makeCard, paintWhole } from "./cards.ts";
 import { button, type Choice, choice, h, say } from "./dom.ts";
-import type { Wanted } from "./draw.ts";
+import { type Wanted, wholeImage } from "./draw.ts";
+import { Legend, UNITS } from "./legend.ts";
+import { Ranking } from "./ranking.ts";
+import { Scatter } from "./scatter.ts";
+import { type Row, Sheet } from "./sheet.ts";
 
-type Order = "model" | "rising" | "falling" | "similar";
+type Settings = State["overview"];
+type View = Exclude<Settings["view"], "auto">;
+type Colour = State["colour"];
+
+/** What is known of a head in this frame. */
+interface Known {
+  card: Card;
+  source: Source;
+  whole: Whole | null;
+  /** The chosen measure; null while it is computed, NaN where it does not apply. */
+  value: number | null;
+  against: number | null;
+}
 
 export class Overview {
   readonly element: HTMLElement;
-  private readonly grid = h("div", { class: "grid" });
-  private readonly count = h("p", { class: "small", role: "status" });
+  private readonly count = h("p", { class: "small count", role: "status" });
+  private readonly pointed = h("p", { class: "small pointed", "aria-hidden": "true" });
+  private readonly preview = h("canvas", { class: "preview", "aria-hidden": "true", hidden: true });
+  private readonly legend = new Legend();
+  private readonly sheet = new Sheet((card) => this.point(card));
+  private under: Card | null = null;
+  private readonly scatter = new Scatter((layer, head) => this.open(layer, head));
+  private readonly ranking = new Ranking((layer, head) => this.open(layer, head));
+  private readonly view: Choice<View>;
   private readonly measure: Choice<string>;
-  private readonly order: Choice<Order>;
+  private readonly against: Choice<string>;
+  private readonly order: Choice<Settings["order"]>;
+  private readonly scope: Choice<Colour["scope"]>;
+  private readonly spacing: Choice<Colour["scale"]>;
   private readonly limits: HTMLInputElement[];
+  private readonly posters: HTMLElement;
+  private readonly paper: Choice<"page" | "light" | "dark">;
+  private readonly body: HTMLElement;
   private cards = new Map<string, Card>();
+  private known: Known[] = [];
+  private colours: { scale: Scale | null; own: boolean; title: string } = { scale: null, own: false, title: "" };
+  private chosen: Measure | null = null;
   private built = "";
-  private arranged = "";
   private grouped: { name: string; groups: number[][] } = { name: "", groups: [] };
 
   constructor(private readonly app: App) {
-    this.measure = choice<string>("Measure", [], (measure) =>
-      app.store.overview({ measure, least: null, greatest: null }),
+    const { store } = app;
+    this.view = choice<View>(
+      "Show",
+      [
+        ["maps", "maps"],
+        ["measure", "heat map"],
+        ["scatter", "scatter"],
+        ["ranking", "ranking"],
+      ],
+      (view) => store.overview({ view }),
     );
-    this.order = choice<Order>(
+    this.measure = choice<string>("Measure", [], (measure) => store.overview({ measure, least: null, greatest: null }));
+    this.against = choice<string>("against", [], (against) => store.overview({ against }));
+    this.order = choice<Settings["order"]>(
       "Order",
       [
         ["model", "by layer and head"],
@@ -37,57 +82,114 @@ export class Overview {
         ["falling", "measure, falling"],
         ["similar", "similar heads together"],
       ],
-      (order) => app.store.overview({ order }),
+      (order) => store.overview({ order }),
+    );
+    this.scope = choice<Colour["scope"]>(
+      "Limits",
+      [
+        ["head", "each head's own"],
+        ["shared", "shared by all heads"],
+      ],
+      (scope) => store.colour({ scope }),
+    );
+    this.spacing = choice<Colour["scale"]>(
+      "Scale",
+      [
+        ["auto", "automatic"],
+        ["linear", "linear"],
+        ["log", "log"],
+        ["symlog", "symlog"],
+      ],
+      (scale) => store.colour({ scale }),
     );
     const limit = (which: "least" | "greatest") =>
       h("input", {
         type: "number",
         step: "any",
         "aria-label": which === "least" ? "Least measure shown" : "Greatest measure shown",
-        onchange: (event: Event) =>
-          app.store.overview({
-            [which]:
-              (event.target as HTMLInputElement).value === "" ? null : Number((event.target as HTMLInputElement).value),
-          }),
+        onchange: (event: Event) => {
+          const { value } = event.target as HTMLInputElement;
+          store.overview({ [which]: value === "" ? null : Number(value) });
+        },
       });
     this.limits = [limit("least"), limit("greatest")];
-    const controls = h(
+    const filter = h(
       "div",
-      { class: "controls" },
-      this.measure.element,
-      this.order.element,
-      h(
-        "div",
-        { class: "field" },
-        h("span", {}, "Filter: measure from"),
-        this.limits[0],
-        h("span", {}, "to"),
-        this.limits[1],
-      ),
-      button("Clear filter", () => app.store.overview({ least: null, greatest: null })),
+      { class: "field filter" },
+      h("span", {}, "Filter: measure from"),
+      this.limits[0],
+      h("span", {}, "to"),
+      this.limits[1],
+      button("Clear filter", () => store.overview({ least: null, greatest: null })),
     );
+    this.paper = choice<"page" | "light" | "dark">(
+      "on",
+      [
+        ["page", "this theme"],
+        ["light", "light"],
+        ["dark", "dark"],
+      ],
+      () => {},
+    );
+    this.posters = h(
+      "div",
+      { class: "controls poster", role: "group", "aria-label": "Poster of every head" },
+      h("span", { class: "small" }, "Poster"),
+      button("PNG", () => void this.poster("png")),
+      button("SVG", () => void this.poster("svg")),
+      this.paper.element,
+    );
+    this.body = h("div", { class: "body" }, this.sheet.element, this.preview);
     this.element = h(
       "section",
       { class: "overview", "aria-label": "Overview of layers and heads" },
       h("h2", { class: "unseen" }, "All heads"),
-      controls,
-      this.count,
-      this.grid,
+      h(
+        "div",
+        { class: "controls" },
+        this.view.element,
+        this.measure.element,
+        this.against.element,
+        this.order.element,
+        filter,
+      ),
+      h(
+        "div",
+        { class: "controls colouring" },
+        this.legend.element,
+        this.scope.element,
+        this.spacing.element,
+        this.posters,
+      ),
+      h("div", { class: "said" }, this.count, this.pointed),
+      this.body,
     );
+  }
+
+  /** Focus the head that was looked at last. */
+  focus(): void {
+    const { layer, head } = this.app.store.state,
+      card = this.cards.get(`${layer}.${head}`);
+    if (card?.element.isConnected) this.sheet.choose(card);
+    this.sheet.focus();
+  }
+
+  /** The capture to compare with. */
+  private other(): Capture | undefined {
+    const { compare, other } = this.app.store.state;
+    return compare === "off" ? undefined : this.app.captures.get(other);
   }
 
   private source(capture: Capture, layer: number, head: number): Source {
     const { quantity, minus } = this.app.store.state;
-    return { capture, layer, head, quantity, minus, less: null };
+    const position = positionFor(this.app, layer, head);
+    return { capture, layer, head, quantity, minus, less: this.other() ?? null, position };
   }
 
   /** Tiles that the thumbnails need; layers in order, so that the top of the page comes first. */
   wanted(): Wanted[] {
-    const capture = captureOf(this.app);
-    if (!capture) return [];
-    return [...this.cards.values()].flatMap(
-      ({ layer, head }, n) => wholeTile(this.source(capture, layer, head), 1 + n / 1000) ?? [],
-    );
+    // A complete whole map is kept apart, so its tile may go.
+    return this.known.flatMap(({ source, whole }, n) => (!whole?.complete && wholeTile(source, 1 + n / 1000)) || []);
   }
 
   private build(capture: Capture): void {
@@ -95,7 +197,6 @@ export class Overview {
       name = `${capture.id}|${layers}|${heads}`;
     if (name === this.built) return;
     this.built = name;
-    this.arranged = "";
     this.cards = new Map(
       layers.flatMap((layer) =>
         heads.map((head): [string, Card] => [
@@ -116,104 +217,308 @@ export class Overview {
     if (!capture) return;
     this.build(capture);
     const { state } = app.store,
-      list = measuresOf(capture),
-      chosen = list.find(({ name }) => name === (state.overview.measure || defaultMeasure(capture))) ?? list[0];
-    this.measure.options(list.map(({ name, title }) => [name, title]));
-    this.measure.show(chosen.name);
-    this.order.show(state.overview.order);
-    this.limits.forEach((input, n) => {
-      const value = state.overview[n ? "greatest" : "least"];
-      if (document.activeElement !== input) input.value = value === null ? "" : String(value);
-    });
-    const wholes = new Map<Card, Whole | null>(),
-      numbers = new Map<Card, number | null>();
-    for (const card of this.cards.values()) {
-      const source = this.source(capture, card.layer, card.head),
-        whole = wholeMap(app.tiles, source);
-      wholes.set(card, whole);
-      numbers.set(card, chosen.of(app.profiles, source, whole));
-      this.paint(card, source, whole, numbers.get(card)!, chosen);
-    }
-    this.arrange(capture, wholes, numbers);
+      { overview } = state,
+      other = this.other(),
+      list = offeredMeasures(capture, other),
+      named = (name: string) => list.find((each) => each.name === name),
+      chosen = named(overview.measure) ?? named(defaultMeasure(capture)) ?? list[0],
+      against = named(overview.against) ?? list.find((each) => each !== chosen) ?? chosen,
+      view: View = overview.view !== "auto" ? overview.view : other ? "ranking" : "maps";
+    this.chosen = chosen;
+    this.known = [...this.cards.values()]
+      .filter(({ layer, head }) => !other || other.has(layer, head))
+      .map((card) => {
+        const source = this.source(capture, card.layer, card.head),
+          whole = wholeMap(app.tiles, source),
+          value = chosen.of(app.profiles, source, whole);
+        return {
+          card,
+          source,
+          whole,
+          value,
+          against: view === "scatter" ? against.of(app.profiles, source, whole) : 0,
+        };
+      });
+    this.showControls(view, list, chosen, against);
+    const shown = this.filtered();
+    this.colours = view === "measure" ? this.measureColours(chosen) : this.mapColours();
+    this.legend.show(this.colours.title, this.colours.scale, this.colours.own);
+    this.legend.element.hidden ||= view === "scatter" || view === "ranking";
+    for (const known of this.known) this.paint(known, view, chosen);
+    this.sayCount(view, shown, other);
+    this.arrange(capture, view, shown, chosen, against);
   }
 
-  private paint(card: Card, source: Source, whole: Whole | null, value: number | null, measure: Measure): void {
-    const text = value === null ? "…" : measure.shown(value);
-    say(card.value, text);
-    say(card.spoken, ` ${measure.title}. Open.`);
-    const scale = scaleFor(this.app, source);
-    if (!whole || !scale) return;
+  private showControls(view: View, list: Measure[], chosen: Measure, against: Measure): void {
+    const { overview, colour } = this.app.store.state,
+      names = list.map(({ name, title }): [string, string] => [name, title]),
+      sheet = view === "maps" || view === "measure";
+    this.view.show(view);
+    this.measure.options(names);
+    this.measure.show(chosen.name);
+    this.against.options(names);
+    this.against.show(against.name);
+    this.against.element.hidden = view !== "scatter";
+    this.order.show(overview.order);
+    this.order.element.hidden = !sheet;
+    this.scope.show(colour.scope);
+    this.spacing.show(colour.scale);
+    this.scope.element.hidden = this.spacing.element.hidden = view !== "maps";
+    this.posters.hidden = !sheet;
+    this.limits.forEach((input, n) => {
+      const value = overview[n ? "greatest" : "least"];
+      if (document.activeElement !== input) input.value = value === null ? "" : String(value);
+    });
+    const ready = this.known.every(({ whole, value }) => (view === "measure" ? value !== null : whole?.complete));
+    for (const each of this.posters.querySelectorAll("button")) each.disabled = !ready;
+  }
+
+  private filtered(): Known[] {
+    const { least, greatest } = this.app.store.state.overview;
+    return this.known.filter(
+      ({ value }) => value === null || ((least === null || value >= least) && (greatest === null || value <= greatest)),
+    );
+  }
+
+  private sayCount(view: View, shown: Known[], other: Capture | undefined): void {
+    const { quantity, minus } = this.app.store.state,
+      done = this.known.filter(({ whole }) => whole?.complete).length,
+      less = other ? ` minus ${other.title}` : "",
+      waiting = view === "maps" && done < this.known.length ? ` ${done} are drawn.` : "";
+    const what =
+      view === "maps"
+        ? describe(quantity, minus) + less
+        : this.chosen!.title + (other ? `, compared with ${other.title}` : "");
+    say(this.count, `${what}: ${shown.length} of ${this.cards.size} heads.${waiting} Click a head to open it.`);
+  }
+
+  /** The colours of all maps: one colour map, with limits of each head or shared. */
+  private mapColours(): Overview["colours"] {
+    const { state } = this.app.store,
+      known = this.known.filter(({ whole }) => whole),
+      signed = diverges(known.map(({ whole }) => rangeOf(whole!))),
+      scales = known.map(({ source }) => scaleFor(this.app, source, signed));
+    this.signed = signed;
+    const spread = scales.filter((scale): scale is Scale => scale !== null && scale.low < scale.high),
+      scale = spread[0] ?? scales.find((each) => each !== null) ?? null,
+      own = spread.some((each) => signature(each) !== signature(spread[0])),
+      { quantity, minus } = state;
+    return {
+      scale,
+      own,
+      title: `${describe(quantity, minus)}${this.other() ? ", difference" : ""} (${UNITS[quantity]})`,
+    };
+  }
+
+  private signed = false;
+
+  private measureColours(measure: Measure): Overview["colours"] {
+    const values = this.known.flatMap(({ value }) => (value !== null && Number.isFinite(value) ? [value] : [])),
+      low = Math.min(...values),
+      high = Math.max(...values);
+    if (!values.length) return { scale: null, own: false, title: measure.title };
+    const map = low === high || diverges([[low, high]]) ? "signed" : "viridis";
+    return { scale: { low, high, spacing: "linear", map }, own: false, title: measure.title };
+  }
+
+  private paint({ card, source, whole, value }: Known, view: View, measure: Measure): void {
+    label(card, value === null ? "…" : measure.shown(value), measure.title);
+    if (view === "measure") {
+      const { scale } = this.colours,
+        name = `${value}|${scale && signature(scale)}`;
+      card.element.dataset.complete = String(value !== null);
+      if (name === card.painted || !scale || value === null) return;
+      card.painted = name;
+      paintNumber(card, value, scale);
+      this.sheet.put(card);
+      return;
+    }
+    const scale = scaleFor(this.app, source, this.signed);
+    delete card.element.dataset.ink;
+    if (!whole || !scale) {
+      card.element.dataset.complete = "false";
+      return;
+    }
     const what = pooled(source, this.app.store.state.pooling),
       name = `${sourceName(source)}|${what}|${signature(scale)}|${whole.complete}`;
+    card.element.dataset.complete = String(whole.complete);
     if (name === card.painted && whole.complete) return;
     card.painted = name;
     paintWhole(card.canvas, whole, what, scale);
-    card.element.dataset.complete = String(whole.complete);
+    this.sheet.put(card);
   }
 
-  private arrange(capture: Capture, wholes: Map<Card, Whole | null>, numbers: Map<Card, number | null>): void {
-    const { overview, quantity, minus } = this.app.store.state,
-      { least, greatest } = overview;
-    const shown = [...this.cards.values()].filter((card) => {
-      const value = numbers.get(card);
-      return (
-        value === null ||
-        value === undefined ||
-        ((least === null || value >= least) && (greatest === null || value <= greatest))
+  private arrange(capture: Capture, view: View, shown: Known[], chosen: Measure, against: Measure): void {
+    const sheet = view === "maps" || view === "measure",
+      part = sheet ? this.sheet.element : view === "scatter" ? this.scatter.element : this.ranking.element;
+    if (this.body.firstElementChild !== part) this.body.replaceChildren(part, this.preview);
+    this.body.dataset.view = view;
+    const box = this.body.getBoundingClientRect(),
+      top = box.top - this.app.root.getBoundingClientRect().top,
+      room = { width: Math.max(240, box.width), height: Math.max(320, innerHeight - top - 20) };
+    const { layers } = capture.header;
+    if (sheet) {
+      this.sheet.show(this.rows(capture, shown), room, view === "maps");
+      this.describePointed();
+      return;
+    }
+    this.preview.hidden = true;
+    say(this.pointed, "");
+    if (view === "scatter")
+      this.scatter.show(
+        shown.flatMap(({ card: { layer, head }, value, against: other }) =>
+          value !== null && other !== null && Number.isFinite(value) && Number.isFinite(other)
+            ? [
+                {
+                  layer,
+                  head,
+                  x: value,
+                  y: other,
+                  text: `${chosen.title} ${chosen.shown(value)}, ${against.title} ${against.shown(other)}`,
+                },
+              ]
+            : [],
+        ),
+        { x: chosen.title, y: against.title },
+        layers,
+        room,
       );
-    });
-    const sections = this.sections(capture, overview.order, shown, wholes, numbers);
-    const name = JSON.stringify([
-      this.built,
-      overview.order,
-      sections.map(([title, cards]) => [title, cards.map((card) => `${card.layer}.${card.head}`)]),
-    ]);
-    say(
-      this.count,
-      `${describe(quantity, minus)} of ${shown.length} of ${this.cards.size} heads. Click a head to open it.`,
-    );
-    if (name === this.arranged) return;
-    this.arranged = name;
-    const focused = document.activeElement;
-    this.grid.replaceChildren(...sections.map(([title, cards]) => section(title, cards)));
-    if (focused instanceof HTMLElement && this.grid.contains(focused)) focused.focus();
+    else
+      this.ranking.show(
+        shown.flatMap(({ card: { layer, head }, value }) =>
+          value === null ? [] : [{ layer, head, value, text: chosen.shown(value) }],
+        ),
+        chosen.title,
+      );
   }
 
-  private sections(
-    capture: Capture,
-    order: Order,
-    shown: Card[],
-    wholes: Map<Card, Whole | null>,
-    numbers: Map<Card, number | null>,
-  ): [string, Card[]][] {
+  private rows(capture: Capture, shown: Known[]): Row[] {
+    const { order } = this.app.store.state.overview,
+      cards = (list: Known[]) => list.map(({ card }) => card);
     if (order === "model")
       return capture.header.layers
         .map(
-          (layer) =>
-            [capture.place(layer).replace("layer", "Layer"), shown.filter((card) => card.layer === layer)] as [
-              string,
-              Card[],
-            ],
+          (layer): Row => ({
+            title: capture.place(layer).replace("layer", "Layer"),
+            layer,
+            cards: cards(shown.filter(({ card }) => card.layer === layer)),
+          }),
         )
-        .filter(([, cards]) => cards.length);
-    if (order === "similar") {
-      const ready = shown.filter((card) => wholes.get(card)?.complete);
-      if (ready.length < shown.length) return [["Computing maps to compare …", shown]];
-      const name = ready.map((card) => `${sourceName(this.source(capture, card.layer, card.head))}`).join();
-      if (this.grouped.name !== name)
-        this.grouped = { name, groups: groups(ready.map((card) => wholes.get(card)!.mean)) };
-      return this.grouped.groups.map((members, n) => [
-        `Group ${n + 1}: ${members.length} ${members.length === 1 ? "head" : "heads"}`,
-        members.map((member) => ready[member]),
-      ]);
-    }
+        .filter((row) => row.cards.length);
+    if (order === "similar") return this.similar(shown);
     const side = order === "rising" ? 1 : -1,
-      key = (card: Card) => numbers.get(card) ?? NaN;
-    return [
-      [
-        `By measure, ${order}`,
-        shown.toSorted((a, b) => (Number.isNaN(key(a)) ? 1 : Number.isNaN(key(b)) ? -1 : side * (key(a) - key(b)))),
-      ],
-    ];
+      key = ({ value }: Known) => value ?? NaN;
+    const sorted = shown.toSorted((a, b) =>
+      Number.isNaN(key(a)) ? 1 : Number.isNaN(key(b)) ? -1 : side * (key(a) - key(b)),
+    );
+    return [{ title: `By measure, ${order}`, layer: null, cards: cards(sorted) }];
   }
+
+  private similar(shown: Known[]): Row[] {
+    const all = shown.map(({ card }) => card);
+    if (shown.some(({ whole }) => !whole?.complete))
+      return [{ title: "Computing maps to compare …", layer: null, cards: all }];
+    const name = shown.map(({ source }) => sourceName(source)).join();
+    if (this.grouped.name !== name) this.grouped = { name, groups: groups(shown.map(({ whole }) => whole!.mean)) };
+    const several = this.grouped.groups.filter((members) => members.length > 1),
+      alone = this.grouped.groups.filter((members) => members.length === 1).flat();
+    const rows = several.map(
+      (members, n): Row => ({
+        title: `Group ${n + 1}: ${members.length} heads`,
+        layer: null,
+        cards: members.map((member) => all[member]),
+      }),
+    );
+    if (alone.length)
+      rows.push({
+        title: `Like no other: ${alone.length} ${alone.length === 1 ? "head" : "heads"}`,
+        layer: null,
+        cards: alone.map((member) => all[member]),
+      });
+    return rows;
+  }
+
+  private point(card: Card | null): void {
+    this.under = card;
+    this.describePointed();
+  }
+
+  /** Name the head under the pointer, otherwise the one that has the focus or had it last, and show its map larger
+   *  where cells are small. */
+  private describePointed(): void {
+    const card = this.under ?? this.sheet.chosen,
+      known = this.known.find((each) => each.card === card),
+      free = this.sheet.roomBeside(),
+      side = Math.min(free - 24, 420);
+    this.preview.hidden = !known?.whole || side < 120;
+    if (!known || !this.chosen) {
+      say(this.pointed, "");
+      return;
+    }
+    const { whole, source, value } = known,
+      name = headName(known.card.layer, known.card.head),
+      text = value === null ? "…" : this.chosen.shown(value),
+      range = whole
+        ? `; ${source.quantity} ${rangeOf(whole)
+            .map((each) => number(each, 3))
+            .join(" to ")}`
+        : "";
+    say(this.pointed, `${name[0].toUpperCase()}${name.slice(1)}: ${this.chosen.title} ${text}${range}`);
+    const scale = scaleFor(this.app, source, this.signed);
+    if (this.preview.hidden || !scale || !whole) return;
+    this.preview.style.setProperty("--side", `${side}px`);
+    this.preview.style.setProperty("--left", `${this.body.clientWidth - free + 24}px`);
+    paintWhole(this.preview, whole, pooled(source, this.app.store.state.pooling), scale);
+  }
+
+  /** Save a picture of every head as it is shown: maps, or the measure as a heat map. */
+  private async poster(ending: "png" | "svg"): Promise<void> {
+    const { app } = this,
+      capture = captureOf(app)!,
+      { state } = app.store,
+      measured = this.body.dataset.view === "measure",
+      what = pooled(this.known[0].source, state.pooling),
+      paper = this.paper.select.value === "page" ? theme(app.root) : (this.paper.select.value as "light" | "dark");
+    const pictures = this.known.map(({ card, source, whole, value }) => ({
+      layer: card.layer,
+      head: card.head,
+      picture: measured ? card.canvas : wholeImage(whole!, what, scaleFor(app, source, this.signed)!),
+      text: measured && value !== null ? this.chosen!.shown(value) : "",
+    }));
+    const less = this.other() ? ` minus ${this.other()!.title}` : "",
+      { title, scale, own } = this.colours,
+      cell = this.known[0].whole && Math.ceil(capture.length / this.known[0].whole.cells);
+    const note = measured
+      ? `${capture.length} ${capture.unit}s.`
+      : `${capture.length} ${capture.unit}s, queries down and keys across${cell && cell > 1 ? `; a cell is the ${what} of ${cell} × ${cell} pairs` : ""}.`;
+    const scene = posterScene({
+      title: `${capture.title}${less}: every head`,
+      note,
+      legend: { title, scale, own },
+      pictures,
+      paper,
+    });
+    try {
+      const blob = ending === "png" ? await toPng(scene) : new Blob([toSvg(scene)], { type: "image/svg+xml" });
+      const shown = measured ? this.chosen!.name.replaceAll(" ", "-") : state.quantity;
+      save(app.root, blob, `headscape-heads-${shown}-${paper}.${ending}`);
+    } catch (error) {
+      app.fail(`The poster could not be made: ${(error as Error).message}`);
+    }
+  }
+}
+
+/** The theme that a viewer has now. */
+function theme(root: HTMLElement): "light" | "dark" {
+  return getComputedStyle(root).colorScheme === "dark" ? "dark" : "light";
+}
+
+/** Fill a card's picture with the colour of a number; the number is written on it in the ink that can be read. */
+function paintNumber(card: Card, value: number, scale: Scale): void {
+  const pixels = new Uint32Array(1);
+  paint(Float32Array.of(value), scale, pixels);
+  card.canvas.width = card.canvas.height = 1;
+  card.canvas.getContext("2d")!.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), 1), 0, 0);
+  const [r, g, b] = [pixels[0] & 255, (pixels[0] >> 8) & 255, (pixels[0] >> 16) & 255];
+  card.element.dataset.ink = 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "black" : "white";
 }

@@ -129,6 +129,18 @@ export class Plot {
       columns.forEach((column, n) =>
         parts.push(svg("path", { d: path(column, x, y), class: `curve ${data.curves[n].tone}` })),
       );
+      if (data.curves.length > 1)
+        data.curves.forEach(({ name, tone }, n) => {
+          const top = TOP + 8 + 12 * n;
+          parts.push(
+            svg("line", { x1: WIDTH - RIGHT - 22, x2: WIDTH - RIGHT - 4, y1: top, y2: top, class: `curve ${tone}` }),
+            svg(
+              "text",
+              { x: WIDTH - RIGHT - 26, y: top + 3.5, class: "axis legend", "text-anchor": "end" },
+              name.length > 34 ? `${name.slice(0, 33)}…` : name,
+            ),
+          );
+        });
       if (data.mark && Number.isFinite(data.mark.y) && data.mark.x >= data.from && data.mark.x <= data.to)
         parts.push(svg("circle", { cx: x(data.mark.x), cy: y(to(data.mark.y)), r: 4, class: "mark" }));
     }
@@ -146,25 +158,40 @@ function same(a: PlotData, b: PlotData): boolean {
     ...(bands ?? []).flatMap((band) => [band.low, band.high]),
   ];
   const words = ({ curves, bands, ...rest }: PlotData) =>
-    JSON.stringify([rest, curves.map(({ first, tone }) => [first, tone]), bands?.length]);
+    JSON.stringify([rest, curves.map(({ name, first, tone }) => [name, first, tone]), bands?.length]);
   const before = arrays(a),
     now = arrays(b);
   return before.length === now.length && before.every((array, n) => array === now[n]) && words(a) === words(b);
 }
 
-/** A curve without axes, for a card; x is spaced as logarithms. */
+/** A curve for a card: x is spaced as logarithms, and both axes have the numbers of their ends. */
 export function sparkline(values: ArrayLike<number>, at: number[]): SVGElement {
-  const width = 96,
-    height = 36,
+  const width = 132,
+    height = 60,
+    left = 38,
+    bottom = 14,
     line = points(values, at, (value) => value),
-    low = Math.min(...line.map((point) => point.low)),
+    element = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "spark", "aria-hidden": "true" });
+  if (!line.length) return element;
+  const low = Math.min(...line.map((point) => point.low)),
     high = Math.max(...line.map((point) => point.high)),
-    [from, to] = [logarithm(at[0]), logarithm(at[at.length - 1])];
-  const x = (value: number) => 2 + ((width - 4) * (logarithm(value) - from)) / (to - from || 1);
-  const y = (value: number) => 3 + ((height - 6) * (high - value)) / (high - low || 1);
-  const element = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "spark", "aria-hidden": "true" });
-  if (at[0] < 0) element.append(svg("line", { x1: x(0), x2: x(0), y1: 0, y2: height, class: "grid" }));
-  element.append(svg("path", { d: path(line, x, y), class: "curve main" }));
+    ends = [at[0], at[at.length - 1]],
+    [from, to] = ends.map(logarithm);
+  const x = (value: number) => left + ((width - left - 8) * (logarithm(value) - from)) / (to - from || 1);
+  const y = (value: number) => 6 + ((height - bottom - 10) * (high - value)) / (high - low || 1);
+  const text = (where: { x: number; y: number }, words: string, anchor: string) =>
+    svg("text", { ...where, class: "axis", "text-anchor": anchor }, words);
+  element.append(
+    svg("path", { d: `M${left},2V${height - bottom}H${width}`, class: "ends" }),
+    ...(at[0] < 0 ? [svg("line", { x1: x(0), x2: x(0), y1: 0, y2: height - bottom, class: "grid" })] : []),
+    ...(high > low ? [high, low] : [high]).map((value) =>
+      text({ x: left - 3, y: y(value) + 3 }, number(value, 2), "end"),
+    ),
+    ...[ends[0], ...(at[0] < 0 ? [0] : []), ends[1]].map((value, n) =>
+      text({ x: x(value), y: height - 4 }, number(value, 4), n === 0 ? "start" : value === ends[1] ? "end" : "middle"),
+    ),
+    svg("path", { d: path(line, x, y), class: "curve main" }),
+  );
   return element;
 }
 
@@ -227,7 +254,8 @@ function powers(a: number, b: number): number[] {
   return [...marks.slice(1).map((mark) => -mark), ...marks].filter((mark) => mark >= a && mark <= b);
 }
 
-function ticks(low: number, high: number, count: number): number[] {
+/** Round numbers from low to high, about `count` of them. */
+export function ticks(low: number, high: number, count: number): number[] {
   const step = roundStep((high - low) / count),
     out: number[] = [];
   for (let value = Math.ceil(low / step) * step; value <= high + 1e-9 * step; value += step)

@@ -54,13 +54,18 @@ export class Pointer {
     });
   }
 
+  /** On a page of its own the wheel zooms. In a notebook it scrolls the page, unless the map was clicked or Ctrl is held. */
   private wheel(event: WheelEvent): void {
+    const own = typeof this.app.host.model.get("link") === "string",
+      root = this.target.stage.getRootNode() as Document | ShadowRoot;
+    if (!own && !event.ctrlKey && !event.metaKey && root.activeElement !== this.target.stage) return;
     event.preventDefault();
     this.zoom(event, Math.exp(Math.max(-80, Math.min(80, event.deltaY)) * 0.004));
   }
 
   private down(event: PointerEvent): void {
     this.target.stage.setPointerCapture(event.pointerId);
+    this.target.stage.focus({ preventScroll: true });
     this.touches.set(event.pointerId, { x: event.clientX, y: event.clientY });
     const view = viewOf(this.app.store.state, longest(this.app));
     this.drag = { x: event.clientX, y: event.clientY, moved: false, query: view.query, key: view.key };

@@ -4,12 +4,17 @@ import type { Capture } from "../core/capture.ts";
 import { QUANTITIES, type Quantity } from "../core/pack.ts";
 import { number, quoted } from "../core/text.ts";
 import { rank } from "../engine/rows.ts";
-import { type App, captureOf, otherOf, pairOf } from "./app.ts";
+import { type App, captureOf, otherOf, pairOf, positionFor } from "./app.ts";
 import { h, say } from "./dom.ts";
 
 /** Significant digits of one value, and of two beside their difference. */
 const DIGITS = 7,
-  FEWER = 6;
+  FEWER = 6,
+  /** Of values from float16 queries and keys. */
+  ROUGH = 3;
+
+/** Milliseconds after which the keyboard has come to rest. */
+const REST = 400;
 
 /** What is known of a pair in one capture. */
 export interface PairValues {
@@ -23,17 +28,17 @@ export interface PairValues {
 export function pairValues(app: App, capture: Capture, query: number, key: number): PairValues | null {
   const { layer, head, quantity } = app.store.state;
   if (!capture.visible(layer, query, key)) return null;
-  const row = app.rows.row(capture, layer, head, query, key);
+  const row = app.rows.row(capture, layer, head, query, key, positionFor(app, layer, head));
   if (!row) return null;
-  const values = Object.fromEntries(QUANTITIES.map((name) => [name, row[name][key - row.first]])) as Record<
-    Quantity,
-    number
-  >;
-  if (Number.isNaN(values.final)) return null;
+  const values = Object.fromEntries(
+    QUANTITIES.map((name) => [name, capture.knows(name) ? row[name][key - row.first] : NaN]),
+  ) as Record<Quantity, number>;
+  if (Number.isNaN(values.weights)) return null;
   return { values, ...rank(row[quantity], key - row.first), whole: row[quantity].length === capture.length };
 }
 
-const digits = (value: number, two: boolean) => (Number.isNaN(value) ? "–" : number(value, two ? FEWER : DIGITS));
+const digits = (value: number, two: boolean, half: boolean) =>
+  Number.isNaN(value) ? "–" : number(value, half ? ROUGH : two ? FEWER : DIGITS);
 
 function fill(cell: HTMLElement, shown: boolean, text: string): void {
   cell.hidden = !shown;
@@ -48,6 +53,9 @@ export class Readout {
   private readonly less: { row: HTMLElement; values: HTMLElement[] };
   private readonly head: HTMLElement[];
   private readonly footer = h("p", { class: "small" });
+  /** What screen readers are told: one sentence, when the keyboard has come to rest; hovering says nothing. */
+  private readonly spoken = h("p", { class: "unseen", role: "status" });
+  private speaking = 0;
 
   constructor(private readonly app: App) {
     this.head = [h("th", { scope: "col" }), h("th", { scope: "col" }), h("th", { scope: "col" })];
@@ -72,10 +80,11 @@ export class Readout {
     );
     this.element = h(
       "section",
-      { class: "readout", "aria-label": "Values of the pair", "aria-live": "polite", "aria-atomic": "true" },
+      { class: "readout", "aria-label": "Values of the pair" },
       this.where,
       table,
       this.footer,
+      this.spoken,
     );
   }
 
@@ -83,6 +92,7 @@ export class Readout {
   private drawLess(captures: (Capture | undefined)[], sides: (PairValues | null)[], two: boolean): void {
     const { app } = this,
       { minus, quantity, layer, head } = app.store.state,
+      position = quantity === "content" ? 1 : positionFor(app, layer, head),
       pair = pairOf(app);
     if (minus === "nothing") {
       this.less.row.remove();
@@ -91,14 +101,30 @@ export class Readout {
     if (!this.less.row.isConnected) this.body.append(this.less.row);
     say(this.less.row.firstElementChild!, `${quantity} − ${minus} mean`);
     const [a, b] = captures.map((capture, n) => {
-      const profile = capture && pair && sides[n] ? app.profiles.get(capture, layer, head, quantity, 1) : null;
+      const profile =
+        capture && pair && sides[n] ? app.profiles.get(capture, layer, head, quantity, 1, position) : null;
       if (!profile || !pair) return NaN;
       return (
         sides[n]!.values[quantity] -
         (minus === "row" ? profile.row[pair.query] : profile.mean[pair.query - pair.key + profile.zero])
       );
     });
-    [a, b, a - b].forEach((value, n) => fill(this.less.values[n], n === 0 || two, digits(value, two)));
+    [a, b, a - b].forEach((value, n) => fill(this.less.values[n], n === 0 || two, digits(value, two, this.half)));
+  }
+
+  private get half(): boolean {
+    return [captureOf(this.app), otherOf(this.app)].some((of) => of?.header.precision === "float16");
+  }
+
+  private speak(values: PairValues | null): void {
+    const { app } = this,
+      { quantity } = app.store.state,
+      pair = pairOf(app);
+    if (!pair || !app.moved) return;
+    app.moved = false;
+    clearTimeout(this.speaking);
+    const value = values ? `${quantity} ${number(values.values[quantity], 3)}` : "hidden";
+    this.speaking = window.setTimeout(() => say(this.spoken, `Query ${pair.query}, key ${pair.key}: ${value}.`), REST);
   }
 
   draw(): void {
@@ -117,7 +143,7 @@ export class Readout {
     for (const [quantity, { row, values }] of this.lines) {
       const [a, b] = sides.map((side) => side?.values[quantity] ?? NaN);
       row.classList.toggle("shown", quantity === state.quantity && state.minus === "nothing");
-      [a, b, a - b].forEach((value, n) => fill(values[n], n === 0 || two, pair ? digits(value, two) : "–"));
+      [a, b, a - b].forEach((value, n) => fill(values[n], n === 0 || two, pair ? digits(value, two, this.half) : "–"));
     }
     this.drawLess([capture, other], sides, two);
     if (!pair) say(this.where, "Point at a pair, or move with the arrow keys.");
@@ -131,10 +157,10 @@ export class Readout {
         `Query ${token(pair.query)}, key ${token(pair.key)}, distance ${pair.query - pair.key}.${place}${hidden}${state.locked ? " Locked." : ""}`,
       );
     }
-    const half = [capture, other].some((of) => of?.header.precision === "float16");
+    this.speak(sides[0]);
     say(
       this.footer,
-      half
+      this.half
         ? "Computed in float64 from float16 queries and keys: good to about 3 digits."
         : capture.arrays
           ? "Exact: float64 arithmetic on the stored float32 factors."

@@ -1,17 +1,20 @@
 // The bar on top: which screen, capture, training step, layer and head; theme and help.
 
 import type { Capture } from "../core/capture.ts";
+import type { State } from "../core/state.ts";
 import { type App, captureOf } from "./app.ts";
 import { button, type Choice, choice, h, say } from "./dom.ts";
 
-/** Captures of the same training run as the one shown, in training order; none where there is only one. */
+/** Captures of the same text at different steps of the training run shown, in training order; none where there is only one. */
 export function stepsOf(app: App): Capture[] {
-  const run = ({ header }: Capture) => JSON.stringify([header.encoding, header.provenance?.run ?? null]);
+  const run = ({ header }: Capture) =>
+    JSON.stringify([header.encoding, header.provenance?.run ?? null, header.length, header.pieces ?? null]);
   const shown = captureOf(app);
   const stepped = [...app.captures.values()].filter(
     (capture) => typeof capture.header.step === "number" && shown && run(capture) === run(shown),
   );
-  return stepped.length > 1 ? stepped.sort((a, b) => a.header.step! - b.header.step!) : [];
+  const steps = new Set(stepped.map((capture) => capture.header.step));
+  return steps.size === stepped.length && steps.size > 1 ? stepped.sort((a, b) => a.header.step! - b.header.step!) : [];
 }
 
 /** Move to the next or previous layer or head. */
@@ -20,9 +23,16 @@ export function step(app: App, axis: "layer" | "head", by: number): void {
   if (!capture) return;
   const ids = axis === "layer" ? capture.header.layers : capture.header.heads,
     at = ids.indexOf(app.store.state[axis]);
-  app.store.set({ [axis]: ids[(at + by + ids.length) % ids.length], screen: "head" });
+  app.store.set({ [axis]: ids[(at + by + ids.length) % ids.length], ...single(app) });
 }
 
+/** A head that is chosen is shown: on the screen of one head, or in the text. */
+function single(app: App): Partial<State> {
+  return app.store.state.screen === "overview" ? { screen: "head" } : {};
+}
+
+/** Milliseconds between two training steps while they play. */
+const EACH = 700;
 const THEMES = { auto: "light", light: "dark", dark: "auto" } as const;
 
 export class TopBar {
@@ -36,6 +46,8 @@ export class TopBar {
   private readonly slider: HTMLInputElement;
   private readonly sliderText = h("output", {});
   private readonly steps: HTMLElement;
+  private readonly play: HTMLButtonElement;
+  private playing = 0;
   private readonly place: HTMLElement;
 
   constructor(
@@ -46,12 +58,13 @@ export class TopBar {
     this.screens = [
       button("Overview", () => store.set({ screen: "overview" })),
       button("Head", () => store.set({ screen: "head" })),
+      button("Text", () => store.set({ screen: "reading" })),
     ];
     this.capture = choice<string>("Capture", [], (id) =>
       store.set({ capture: id, ...(store.state.other === id ? { compare: "off" as const } : {}) }),
     );
-    this.layer = choice<string>("Layer", [], (id) => store.set({ layer: Number(id), screen: "head" }));
-    this.head = choice<string>("Head", [], (id) => store.set({ head: Number(id), screen: "head" }));
+    this.layer = choice<string>("Layer", [], (id) => store.set({ layer: Number(id), ...single(app) }));
+    this.head = choice<string>("Head", [], (id) => store.set({ head: Number(id), ...single(app) }));
     this.theme = button("", () => store.set({ theme: THEMES[store.state.theme] }));
     this.slider = h("input", {
       type: "range",
@@ -60,7 +73,13 @@ export class TopBar {
       "aria-label": "Training step",
       oninput: () => store.set({ capture: stepsOf(app)[Number(this.slider.value)].id }),
     });
-    this.steps = h("label", { class: "field steps" }, h("span", {}, "Training step"), this.slider, this.sliderText);
+    this.play = button("▶ Play", () => (this.playing ? this.stop() : this.next()));
+    this.steps = h(
+      "span",
+      { class: "field steps" },
+      h("label", { class: "field" }, h("span", {}, "Training step"), this.slider, this.sliderText),
+      this.play,
+    );
     const arrows = (axis: "layer" | "head") => [
       button("‹", () => step(app, axis, -1), { "aria-label": `Previous ${axis}`, class: "arrow" }),
       button("›", () => step(app, axis, 1), { "aria-label": `Next ${axis}`, class: "arrow" }),
@@ -87,6 +106,27 @@ export class TopBar {
     );
   }
 
+  /** Show the next step, from the last the first, as soon as the one shown is complete. */
+  private next(): void {
+    const steps = stepsOf(this.app);
+    if (steps.length < 2) {
+      this.stop();
+      return;
+    }
+    if (this.app.root.dataset.pending === "0") {
+      const at = steps.indexOf(captureOf(this.app)!);
+      this.app.store.set({ capture: steps[(at + 1) % steps.length].id });
+    }
+    this.playing = window.setTimeout(() => this.next(), EACH);
+    say(this.play, "⏸ Pause");
+  }
+
+  private stop(): void {
+    clearTimeout(this.playing);
+    this.playing = 0;
+    say(this.play, "▶ Play");
+  }
+
   draw(): void {
     const { app } = this,
       { state } = app.store,
@@ -94,7 +134,7 @@ export class TopBar {
     if (!capture) return;
     say(this.title, capture.title);
     this.screens.forEach((each, n) =>
-      each.setAttribute("aria-pressed", String(state.screen === (n ? "head" : "overview"))),
+      each.setAttribute("aria-pressed", String(state.screen === (["overview", "head", "reading"] as const)[n])),
     );
     const all = [...app.captures.values()];
     this.capture.element.hidden = all.length < 2;
@@ -108,6 +148,7 @@ export class TopBar {
     say(this.theme, `Theme: ${state.theme === "auto" ? "system" : state.theme}`);
     const steps = stepsOf(app);
     this.steps.hidden = steps.length < 2;
+    if (steps.length < 2 && this.playing) this.stop();
     if (steps.length > 1) {
       this.slider.max = String(steps.length - 1);
       this.slider.value = String(Math.max(0, steps.indexOf(capture)));

@@ -20,8 +20,7 @@ from functools import cached_property
 from pathlib import Path
 
 from headscape.data.corpus.hub import SHORTCUTS, streamed
-from headscape.data.corpus.reading import Document, Source, Split
-from headscape.data.corpus.sources import file_or_folder, standard_library
+from headscape.data.corpus.reading import Document, Source, Split, file_or_folder, standard_library
 from headscape.errors import InputError
 from headscape.io.atomic import write_text
 from headscape.io.json_file import read_json

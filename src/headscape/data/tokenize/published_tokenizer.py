@@ -6,6 +6,7 @@ the beginning of a text. Special tokens are never added around a text.
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ from headscape.errors import InputError
 class PublishedTokenizer:
     """The tokenizer of a published model."""
 
-    def __init__(self, text: str, end_of_text: int | None):
+    def __init__(
+        self, text: str, end_of_text: int | None, chat: Callable[..., object] | None = None
+    ):
+        """`chat` writes messages as a text by the model's chat template, if it has one."""
+        self.chat = chat
         self._json = text
         try:
             self._tokenizer = Tokenizer.from_str(text)

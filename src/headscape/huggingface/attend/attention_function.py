@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from headscape.call.bias import Bias, Slope, Toeplitz, dense
-from headscape.call.check import check
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import ALL, Visible
 from headscape.errors import InputError
@@ -35,6 +34,7 @@ from headscape.huggingface.attend.mask_rule import (
 )
 from headscape.huggingface.inject.injected_encoding import check_loaded, encoded_inputs, encoding_of
 from headscape.kernels import attend, decode
+from headscape.kernels.assemble import check
 from headscape.kernels.native import adapter
 from headscape.models.transformers.observed_call import listener
 

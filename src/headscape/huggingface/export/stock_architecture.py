@@ -128,10 +128,13 @@ def rope_parameters(encoding: RoPE) -> Settings | str:
         return "transformers would round its rotary width differently"
     if config.attention_factor is not None and config.scaling != "yarn":
         return "it has an attention_factor"
-    if config.direction != "forward":
-        return "its direction is backward"
-    if config.mscale_scores:
-        return "mscale scales all of its scores"
+    for differs, reason in (
+        (config.direction != "forward", "its direction is backward"),
+        (config.learned_frequencies, "its frequencies are learned"),
+        (config.mscale_scores, "mscale scales all of its scores"),
+    ):
+        if differs:
+            return reason
     plain = {"rope_type": "default", "rope_theta": config.base, "partial_rotary_factor": share}
     trained = config.trained_length or shape.train_length or 0
     if config.scaling == "none":

@@ -1,9 +1,9 @@
 """Attention by the native kernels on the CPU, forward and backward.
 
-Serves every bias of bias.py but BlockBias, causal or not, with any positions, groups, windows and
-chunks, a temperature, a softcap and sinks, and heads that share keys. Half precision is converted a
-tile at a time and summed in float32. A table by distance may multiply the scores (Kerple's weight
-form). Weights may be those of stick-breaking instead of a softmax, then without a bias or sink.
+Serves every bias of call/bias.py but BlockBias, causal or not, with any positions, groups,
+windows and chunks, a temperature, a softcap and sinks, and heads that share keys. Half precision is
+converted a tile at a time and summed in float32. A table by distance may multiply the scores
+(Kerple's weight form). Weights may be those of stick-breaking, then without a bias or sink.
 Encodings that mix whole rows (DAPE, DAPEv2) are served without windows, temperature, softcap,
 sinks and shared keys. A perceptron (FIRE) goes in as its linear pieces,
 
@@ -75,6 +75,8 @@ def refuses(inputs: AttentionCall) -> str | None:
         return f"the native kernels run on the CPU, not on {q.device.type}"
     if q.dtype not in TYPES:
         return f"the native kernels take float32, not {str(q.dtype).removeprefix('torch.')}"
+    if inputs.visible.recorded is not None:
+        return "the native kernels take no mask"
     for dim in (q.shape[-1], inputs.v.shape[-1]):
         if dim % 8 or dim > MOST_DIM:
             return (
@@ -128,7 +130,7 @@ def _refuses_beside_mixing(inputs: AttentionCall) -> str | None:
     if inputs.k.shape[1] != inputs.q.shape[1] or inputs.v.shape[3] != inputs.q.shape[3]:
         return f"{plain} grouped queries or values of a different head dim"
     if isinstance(inputs.bias, RelativeCurves):
-        return f"{plain} a sheared bias"
+        return f"{plain} a curve by distance per token"
     if not contiguous(_at(inputs)):
         return "the native kernels mix the scores of consecutive keys only"
     return None
@@ -143,19 +145,19 @@ def run_with_lse(
     inputs: AttentionCall,
 ) -> tuple[Float[Tensor, "b h t ev"], Float[Tensor, "b h t"]]:
     """Return attention, and the logarithm of every softmax's denominator."""
-    given = arguments(inputs)
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in given[4])
-    out, lse = attention(*given, learns)
+    operator = operands(inputs)
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in operator[4])
+    out, lse = attention(*operator, learns)
     return out, lse
 
 
-def arguments(inputs: AttentionCall) -> tuple[Any, ...]:
+def operands(inputs: AttentionCall) -> tuple[Any, ...]:
     """Return what the operator of ops.py takes, up to `learns`."""
     q, k, v, bias, visible = inputs.q, inputs.k, inputs.v, inputs.bias, inputs.visible
     factor = inputs.mixing.table if isinstance(inputs.mixing, Product) else None
-    kind, tensors, low = _values(factor or bias, inputs.positions, visible.causal)
+    kind, tensors, low = _bias_operands(factor or bias, inputs.positions, visible.causal)
     kind = kind if factor is None else "factor"
-    mixing, mixers = _mixer(inputs.mixing)
+    mixing, mixers = _mixing_operands(inputs.mixing)
     if mixing and kind == "toeplitz":
         h, (inner, in_bias) = q.shape[1], mixers[:2]
         tensors += [fold(tensors[0], low, inner[:, h:], in_bias, causal=visible.causal)]
@@ -171,7 +173,7 @@ def arguments(inputs: AttentionCall) -> tuple[Any, ...]:
         at += [bias.columns(torch.arange(low, max(most, low + REACH) + REACH + 1))[None]]
     settings = Settings(
         visible.causal, inputs.scale, low, visible.window or 0, inputs.softcap or 0.0,
-        *_sticks(inputs.weighting),
+        *_stick_settings(inputs.weighting),
     )  # fmt: skip
     return (
         q, k, v, at, [*tensors, *mixers], kind, mixing, [float(x) for x in settings], temperature,
@@ -188,7 +190,7 @@ def _at(inputs: AttentionCall) -> list[Tensor]:
     return at
 
 
-def _mixer(mixing: Mixing | None) -> tuple[str, list[Tensor]]:
+def _mixing_operands(mixing: Mixing | None) -> tuple[str, list[Tensor]]:
     """How rows are mixed, as ops.py names it, and the weights as convolutions [out, in, taps]."""
     if isinstance(mixing, PairPerceptron):
         name = f"dape {'added' if mixing.adds_bias else 'channel-only'}"
@@ -201,7 +203,7 @@ def _mixer(mixing: Mixing | None) -> tuple[str, list[Tensor]]:
     return name, [x.float() for x in (weights[0], mixing.in_bias, weights[1], mixing.out_bias)]
 
 
-def _sticks(weighting: Weighting | None) -> tuple[bool, ...]:
+def _stick_settings(weighting: Weighting | None) -> tuple[bool, ...]:
     """Return the last three fields of `Settings`; none if the weights are a softmax."""
     if weighting is None:
         return ()
@@ -209,7 +211,7 @@ def _sticks(weighting: Weighting | None) -> tuple[bool, ...]:
     return True, weighting.takes_own, weighting.keeps_rest
 
 
-def _values(
+def _bias_operands(
     bias: Bias | None,
     positions: Positions,
     causal: bool,  # noqa: FBT001
@@ -310,11 +312,11 @@ def largest_error() -> float:
     for name in SELF_CHECK:
         encoding = build(name, heads=heads, head_dim=dim, width=heads * dim, train_length=length)
         inputs = prepare(encoding, q, k, v, x, positions, visible=Visible(), scale=None)
-        found, expected = (
+        native, expected = (
             [out, *torch.autograd.grad(out, (q, k, v), upstream, retain_graph=True)]
             for out in (run(inputs), definition.run(inputs))
         )
-        for ours, exact in zip(found, expected, strict=True):
+        for ours, exact in zip(native, expected, strict=True):
             error = (ours - exact).detach().abs().max() / exact.detach().abs().max()
             worst = max(worst, error.item())
     return worst

@@ -164,8 +164,8 @@ def call(name: str, fields: Fields, beside: Cells | None = None) -> None:
     assert not isinstance(library, str)
     problem = Problem(threads=torch.get_num_threads())
     fill(problem, fields)
-    given = [problem] if beside is None else [problem, beside]
-    if getattr(library, f"headscape_{name}")(*map(ctypes.byref, given)):
+    structs = [problem] if beside is None else [problem, beside]
+    if getattr(library, f"headscape_{name}")(*map(ctypes.byref, structs)):
         raise MemoryError("no memory for the scratch tiles of native attention")
 
 
@@ -386,23 +386,23 @@ def attention_backward(
     d_temperature = None if temperature is None else d_q.new_zeros(temperature.shape)
     bias, mixers = (values[: -len(MIXERS)], values[-len(MIXERS) :]) if mixing else (values, [])
     learned = _buffers(kind, bias, mixers, parts, q, k) if learns or mixing else {}
-    given: Fields = {"parts": parts, "d_out": d_out, "out": out, "lse": lse}
+    read: Fields = {"parts": parts, "d_out": d_out, "out": out, "lse": lse}
     written: Fields = {"d_q": d_q, "d_k": d_k, "d_v": d_v, "d_temperature": d_temperature}
-    call("backward", {**fields, **given, **written, **learned})
+    call("backward", {**fields, **read, **written, **learned})
     d_q = d_q if mixing else d_q.transpose(1, 2)
-    found = [x.to(q.dtype) for x in (d_q, _total(d_k), _total(d_v))]
-    found += [] if d_temperature is None else [d_temperature]
+    gradients = [x.to(q.dtype) for x in (d_q, _total(d_k), _total(d_v))]
+    gradients += [] if d_temperature is None else [d_temperature]
     if sink is not None:
         # A sink is a key with a score and no value: ds = p (0 - delta).
         delta = torch.linalg.vecdot(d_out.float(), out.float()).transpose(1, 2)
-        found.append(-(delta * (sink[:, None] - lse).exp()).sum((0, 2)))
+        gradients.append(-(delta * (sink[:, None] - lse).exp()).sum((0, 2)))
     if learns:
-        found += _gather(kind, bias, learned)
-        found += [
+        gradients += _gather(kind, bias, learned)
+        gradients += [
             learned[f"d_{name}"].sum((0, 1)).to(x.dtype)
             for name, x in zip(MIXERS, mixers, strict=bool(mixers))
         ]
-    return found
+    return gradients
 
 
 @attention_backward.register_fake
@@ -436,32 +436,32 @@ def _buffers(
     b, h, t, _ = q.shape
     q = q.new_empty(0, dtype=torch.float32)
     double = torch.float64
-    found: dict[str, Tensor] = {}
+    buffers: dict[str, Tensor] = {}
     if kind in ("toeplitz", "factor", "pieces"):
-        found["d_table"] = q.new_zeros(parts, b, h, bias[0].shape[-1])
+        buffers["d_table"] = q.new_zeros(parts, b, h, bias[0].shape[-1])
     if kind == "toeplitz" and mixers:
-        found["d_fold"] = q.new_zeros(parts, b, *bias[1].shape)
+        buffers["d_fold"] = q.new_zeros(parts, b, *bias[1].shape)
     if kind == "slope":
-        found["d_row"] = q.new_zeros(b, h, t, dtype=double)
-        found["d_col"] = q.new_zeros(parts, b, h, k.shape[2], dtype=double)
+        buffers["d_row"] = q.new_zeros(b, h, t, dtype=double)
+        buffers["d_col"] = q.new_zeros(parts, b, h, k.shape[2], dtype=double)
     if kind == "pieces" or (kind == "slope" and len(bias) == 3):
-        found["d_weight"] = q.new_zeros(b, h, t)
+        buffers["d_weight"] = q.new_zeros(b, h, t)
     if kind == "pieces":
-        found["d_slopes"] = q.new_zeros(parts, b, h, bias[2].shape[1])
-        found["d_offsets"] = torch.zeros_like(found["d_slopes"])
+        buffers["d_slopes"] = q.new_zeros(parts, b, h, bias[2].shape[1])
+        buffers["d_offsets"] = torch.zeros_like(buffers["d_slopes"])
     if kind == "sheared":
         length, wide = bias[1].shape[1], _wide(bias[0])
-        found["d_r"] = q.new_zeros(b, h, t, wide)
-        found["d_basis"] = q.new_zeros(parts, b, h, length, wide)
+        buffers["d_r"] = q.new_zeros(b, h, t, wide)
+        buffers["d_basis"] = q.new_zeros(parts, b, h, length, wide)
     if kind == "sheared" and len(bias) == 4:
         wide = _wide(bias[2])
-        found["d_u"] = q.new_zeros(parts, b, h, k.shape[2], wide)
-        found["d_key_basis"] = q.new_zeros(parts, b, h, length, wide)
+        buffers["d_u"] = q.new_zeros(parts, b, h, k.shape[2], wide)
+        buffers["d_key_basis"] = q.new_zeros(parts, b, h, length, wide)
     if kind == "sheared" and len(bias) == 3:
-        found["d_constant"] = q.new_zeros(parts, b, h, k.shape[2])
+        buffers["d_constant"] = q.new_zeros(parts, b, h, k.shape[2])
     for name, x in zip(MIXERS, mixers, strict=bool(mixers)):
-        found[f"d_{name}"] = q.new_zeros(parts, b, *x.shape, dtype=double)
-    return found
+        buffers[f"d_{name}"] = q.new_zeros(parts, b, *x.shape, dtype=double)
+    return buffers
 
 
 def _padded(x: Tensor) -> Tensor:
@@ -486,17 +486,17 @@ def _gather(kind: str, bias: list[Tensor], learned: dict[str, Tensor]) -> list[T
     if kind in ("toeplitz", "factor"):
         return [learned[name].sum((0, 1)) for name in ("d_table", "d_fold") if name in learned]
     if kind == "slope":
-        found = [learned["d_row"], learned["d_col"].sum(0)]
-        found += [learned["d_weight"]] if len(bias) == 3 else []
-        return [d.sum_to_size(x.shape) for d, x in zip(found, bias, strict=True)]
+        gradients = [learned["d_row"], learned["d_col"].sum(0)]
+        gradients += [learned["d_weight"]] if len(bias) == 3 else []
+        return [d.sum_to_size(x.shape) for d, x in zip(gradients, bias, strict=True)]
     if kind == "sheared":
-        found = [learned["d_r"], _total(learned["d_basis"], 2)]
+        gradients = [learned["d_r"], _total(learned["d_basis"], 2)]
         if len(bias) == 4:
-            found += [_total(learned["d_u"]), _total(learned["d_key_basis"], 2)]
+            gradients += [_total(learned["d_u"]), _total(learned["d_key_basis"], 2)]
         if len(bias) == 3:
-            found += [_total(learned["d_constant"])]
-        found = [d[..., : x.shape[-1]] for d, x in zip(found, bias, strict=True)]
-        return [d.sum_to_size(x.shape).contiguous() for d, x in zip(found, bias, strict=True)]
+            gradients += [_total(learned["d_constant"])]
+        gradients = [d[..., : x.shape[-1]] for d, x in zip(gradients, bias, strict=True)]
+        return [d.sum_to_size(x.shape).contiguous() for d, x in zip(gradients, bias, strict=True)]
     return [
         learned["d_table"].sum((0, 1, 2)),
         learned["d_weight"].sum(1).sum_to_size(bias[1].shape),
@@ -515,13 +515,13 @@ def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
 def _backward(ctx, d_out, _):  # type: ignore[no-untyped-def]
     q, k, v, out, lse, temperature, sink, *rest = ctx.saved_tensors
     at, values = rest[: ctx.places], rest[ctx.places :]
-    found = attention_backward(
+    gradients = attention_backward(
         d_out, q, k, v, out, lse, at, values, *ctx.rest, temperature, sink, ctx.learns
     )
-    d_q, d_k, d_v, *found = found
-    d_temperature = None if temperature is None else found.pop(0)
-    d_sink = None if sink is None else found.pop(0)
-    d_values = found if ctx.learns else [None] * len(values)
+    d_q, d_k, d_v, *gradients = gradients
+    d_temperature = None if temperature is None else gradients.pop(0)
+    d_sink = None if sink is None else gradients.pop(0)
+    d_values = gradients if ctx.learns else [None] * len(values)
     nothing = [None] * len(ctx.rest)
     return d_q, d_k, d_v, [None] * len(at), d_values, *nothing, d_temperature, d_sink, None
 

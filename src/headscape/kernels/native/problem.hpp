@@ -18,7 +18,7 @@ enum Type : int64_t { kFloat = 0, kBfloat16 = 1, kFloat16 = 2 };
 struct Problem {
     int64_t batch, heads, queries, keys, head_dim;
     int64_t key_heads, value_dim;
-    int64_t type;     // of q, k, v, out and d_out; all else is float
+    int64_t type;     // of q, k, v, out and d_out; all else is float, or double where it says so
     int64_t causal;
     int64_t window;   // keys at this distance or further are hidden; 0: none
     int64_t threads;

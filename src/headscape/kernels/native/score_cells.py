@@ -54,7 +54,7 @@ def reduce_scores(inputs: AttentionCall, edges: Int64[np.ndarray, " edges"]) -> 
         raise InputError(f"scores cannot be reduced natively: {reason}.")
     _check_edges(edges, inputs.q.shape[2])
     wide = replace(inputs, q=inputs.q.float(), k=inputs.k.float(), v=inputs.v.float())
-    given = adapter.arguments(wide)
+    operator = adapter.operands(wide)
     lse = adapter.run_with_lse(wide)[1]
     heads, cells = inputs.q.shape[1], len(edges) - 1
     shape = (len(QUANTITIES), heads, cells, cells)
@@ -71,8 +71,8 @@ def reduce_scores(inputs: AttentionCall, edges: Int64[np.ndarray, " edges"]) -> 
         held |= {"raw_q": raw_q, "raw_k": shared(raw_k, wide.k.shape[1]).contiguous()}
     grid = ops.Cells()
     ops.fill(grid, held)
-    q, k, v = (x.contiguous() for x in given[:3])
-    ops.call("cells", fields_of(q, k, v, *given[3:]) | {"lse": lse}, grid)
+    q, k, v = (x.contiguous() for x in operator[:3])
+    ops.call("cells", fields_of(q, k, v, *operator[3:]) | {"lse": lse}, grid)
     seen = _counts(inputs, edges)
     return {name: _grid(total[n], least[n], greatest[n], seen) for n, name in enumerate(QUANTITIES)}
 

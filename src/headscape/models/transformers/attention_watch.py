@@ -15,6 +15,7 @@ its calls.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
@@ -37,6 +38,10 @@ from headscape.models.transformers.observed_call import (
     with_bias,
 )
 
+OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "kv")
+"""Arguments of cross-attention: the sequence that keys come from."""
+SHARED = "shared_kv_states"
+"""The argument by which later layers read the keys of an earlier one (Gemma 3n and 4)."""
 OURS = "headscape"
 """How the names of our attention implementations begin."""
 OnCall = Callable[[int, ObservedCall], None]
@@ -56,15 +61,28 @@ class AttentionWatch:
         *,
         layers: Collection[int] | None = None,
         examine: bool = False,
+        replaces: bool = False,
+        cached: bool = False,
+        cross: bool = False,
     ) -> None:
-        """`layers` limits the calls that are reported; `examine` fills `shares_position`."""
+        """`layers` limits the calls that are reported; `examine` fills `shares_position`.
+
+        `replaces` says that `on_result` replaces every result, so that attention behind the
+        interface is not computed. With `cached`, passes that continue from a cache are reported
+        too: they have more keys than queries. With `cross`, cross-attention is reported instead of
+        self-attention.
+        """
+        self.cached, self.cross = cached, cross
         self.body, self.on_call, self.on_result = body, on_call, on_result
         self.layers, self.examine = layers, examine
         self.layer = 0
         self.probing = False
         self.injected = is_injected(body)
+        # An encoding that was put in reports its call from its own attention, which has to run.
+        self.replaces = replaces and not self.injected
         self.hooked: set[int] = set()
         self.given: dict[int, Given] = {}
+        self.shared: dict[int, Any] = {}
         self.stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -77,7 +95,7 @@ class AttentionWatch:
                     raise InputError(family.refused)
                 if family.read is not None and family.method is None:
                     self._watch_forward(stack, module, family)
-                elif "ttention" in type(module).__name__ or "ttn" in type(module).__name__:
+                elif names_attention(module):
                     hook = module.register_forward_pre_hook(self._remember, with_kwargs=True)
                     stack.callback(hook.remove)
                     self.hooked.add(id(module))
@@ -89,6 +107,7 @@ class AttentionWatch:
 
     def __exit__(self, *_: object) -> None:
         self.given.clear()
+        self.shared.clear()
         self.stack.close()
 
     def _remember(self, module: nn.Module, args: tuple[Any, ...], kwargs: Given) -> None:
@@ -111,8 +130,16 @@ class AttentionWatch:
             raise InputError(
                 "a transformers model is being observed already: observe one at a time."
             )
-        original = INTERFACE.get_interface
         ours = {id(module) for module in observed(self.body)}
+        files = {type(module).__module__ for module in observed(self.body)}
+        # Doge has an interface of its own.
+        tables = [getattr(sys.modules[file], "ALL_ATTENTION_FUNCTIONS", None) for file in files]
+        for table in {id(each): each for each in (INTERFACE, *tables) if each is not None}.values():
+            vars(table)["get_interface"] = self._interface(table.get_interface, ours)
+            stack.callback(vars(table).pop, "get_interface")
+
+    def _interface(self, original: Callable[..., Any], ours: set[int]) -> Callable[..., Any]:
+        """Return a `get_interface` whose functions report the calls of modules in `ours`."""
 
         def get_interface(name: str, default: Any) -> Any:
             run = original(name, default)
@@ -125,7 +152,7 @@ class AttentionWatch:
                 if self.probing:
                     raise Captured(q, k)
                 given = self._given(module)
-                if _crosses(given, q, k):
+                if _crosses(given, q, k, cached=self.cached) != self.cross:
                     return run(module, q, k, v, *rest, **more)
                 # AFMoE names its mask; most families pass it by place.
                 mask = rest[0] if rest else more.get("attention_mask")
@@ -138,14 +165,24 @@ class AttentionWatch:
                         reporting.enter_context(listening(hear))
                     elif self._wanted():
                         self._report(module, given, q, k, v, mask, more)
-                    result = run(module, q, k, v, *rest, **more)
+                    elif SHARED in given:
+                        self._probe(module, given)
+                    result = (self._placeholder if self.replaces else run)(
+                        module, q, k, v, *rest, **more
+                    )
                 changed = self._finish(result[0].transpose(1, 2))
                 return result if changed is None else (changed.transpose(1, 2), *result[1:])
 
             return attention
 
-        vars(INTERFACE)["get_interface"] = get_interface
-        stack.callback(vars(INTERFACE).pop, "get_interface")
+        return get_interface
+
+    @staticmethod
+    def _placeholder(
+        _: nn.Module, q: Tensor, __: Tensor, v: Tensor, *___: Any, **____: Any
+    ) -> tuple[Tensor, None]:
+        """Return a result of the right shape, [b t h e], where `on_result` returns the real one."""
+        return v.new_zeros(*q.shape[:3], v.shape[-1]).transpose(1, 2), None
 
     def _watch_method(self, stack: ExitStack, module: Any, family: Family) -> None:
         method = family.method
@@ -161,7 +198,8 @@ class AttentionWatch:
                 self._tell(family.read(module, asked))
             elif self._wanted():
                 q, k, v = (asked[name] for name in ("query", "key", "value"))
-                scale = 1.0 / float(getattr(module, "scale_attn", 1.0))
+                divisor = getattr(module, "scale_attn", getattr(module, "norm_factor", 1.0))
+                scale = 1.0 / float(divisor)
                 more = {"scaling": scale, "allowed": getattr(module, "bias", None)}
                 self._report(module, given, q, k, v, asked.get("attention_mask"), more)
             result, finish = method.run(module, original, asked)
@@ -175,14 +213,31 @@ class AttentionWatch:
         read = family.read
         assert read is not None
 
+        crosses = False
+        rows: int | None = None
+
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: Given) -> None:
-            if self._wanted():
-                self._tell(read(module, arguments(module.forward, args, kwargs)))
+            nonlocal crosses, rows
+            given = arguments(module.forward, args, kwargs)
+            # A reader takes keys from the same sequence.
+            other = any(given.get(name) is not None for name in OTHER_SEQUENCE)
+            crosses = other or self.cross
+            if self._wanted() and not crosses:
+                call = read(module, given)
+                rows = call.q.shape[2]
+                self._tell(call)
 
         def merged(result: Tensor, *rest: Any) -> tuple[Any, ...] | None:
+            if crosses:
+                return None
             heads = result.reshape(*result.shape[:-1], -1, _head_dim(module))
-            changed = self._finish(heads.transpose(1, 2))
-            return None if changed is None else (changed.transpose(1, 2).flatten(2), *rest)
+            # A family that pads to whole blocks returns more rows than it was read to have.
+            padding = heads[:, heads.shape[1] if rows is None else rows :]
+            changed = self._finish(heads[:, :rows].transpose(1, 2))
+            if changed is None:
+                return None
+            whole = torch.cat([changed.transpose(1, 2), padding], dim=1)
+            return (whole.flatten(2), *rest)
 
         stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
         if family.result is None:
@@ -212,8 +267,16 @@ class AttentionWatch:
             seen = allowed if seen is None else seen & allowed
         scale = more.get("scaling")
         rotation = given.get("position_embeddings")
+        if isinstance(rotation, dict):
+            rotation = rotation.get(getattr(module, "rope_layer_type", None))
         pair = isinstance(rotation, tuple) and len(rotation) == 2
         unrotated, shares, growth = self._probe(module, given)
+        turned = _rotary_width(module)
+        if turned is not None and unrotated is not None and turned < q.shape[-1]:
+            # MLA rotates the last dims of a head, our encodings the first; scores do not change if
+            # q and k change places of dims together.
+            q, k = q.roll(turned, -1), k.roll(turned, -1)
+            unrotated = unrotated[0].roll(turned, -1), unrotated[1].roll(turned, -1)
         call = ObservedCall(
             module=module,
             q=q,
@@ -279,7 +342,12 @@ class AttentionWatch:
         if not self.examine:
             return None if still is None else self._run(module, {**given, **still}), True, None
         both = torch.cat([hidden, hidden[:, :1].expand_as(hidden)])
-        each_q, each_k = self._run(module, {**given, name: both, **(still or {})})
+        # CTRL is given its input three times, as queries, keys and values.
+        inputs = {each: both for each, value in given.items() if value is hidden}
+        more = {**given, **inputs, **(still or {})}
+        for kept in ("attention_mask", "position_embeddings"):
+            more |= {kept: _twice(more[kept], len(hidden))} if kept in more else {}
+        each_q, each_k = self._run(module, more)
         unrotated = None if still is None else (each_q[: len(hidden)], each_k[: len(hidden)])
         q, k = each_q[len(hidden) :], each_k[len(hidden) :]
         growth = (q[0] * q[0, :, :1]).sum(dim=(0, 2)) / q[0, :, :1].square().sum()
@@ -290,10 +358,13 @@ class AttentionWatch:
         return unrotated, True, growth
 
     def _run(self, module: nn.Module, given: Given) -> tuple[Tensor, Tensor]:
-        uncached = {name: None for name in given if name in {"past_key_values", "layer_past"}}
+        changed: Given = {name: None for name in given if name in {"past_key_values", "layer_past"}}
+        if given.get(SHARED) is not None:
+            # What the model shares stays as it is; the probes share keys that are not rotated.
+            changed[SHARED] = self.shared
         self.probing = True
         try:
-            module.forward(**{**given, **uncached})
+            module.forward(**{**given, **changed})
         except Captured as found:
             return found.q, found.k
         finally:
@@ -322,6 +393,11 @@ class AttentionWatch:
     def _finish(self, result: Tensor) -> Tensor | None:
         layer, self.layer = self.layer, self.layer + 1
         return self.on_result(layer, result)
+
+
+def names_attention(module: nn.Module) -> bool:
+    """Return whether a module is attention by the names that transformers gives its classes."""
+    return any(part in type(module).__name__ for part in ("ttention", "ttn", "MLA"))
 
 
 def observed(body: Any) -> Iterator[nn.Module]:
@@ -355,16 +431,32 @@ def _still(module: nn.Module, given: Given) -> Given | None:
     if isinstance(rotation, tuple) and len(rotation) == 2:
         cos, sin = rotation
         return {"position_embeddings": (torch.ones_like(cos), torch.zeros_like(sin))}
+    if isinstance(rotation, dict):
+        # DeepSeek-V4 has one rotation for plain and one for compressed keys.
+        each = {
+            name: (torch.ones_like(cos), torch.zeros_like(sin))
+            for name, (cos, sin) in rotation.items()
+        }
+        return {"position_embeddings": each}
     if isinstance(rotation, Tensor) and rotation.is_complex():
         return {"position_embeddings": torch.ones_like(rotation)}
     still = family_of(module).still
     return None if still is None else still(module, given)
 
 
-def _crosses(given: Given, q: Tensor, k: Tensor) -> bool:
+def _twice(value: Any, batch: int) -> Any:
+    """Return a tensor of a batch, or a pair of them, for two batches of the same."""
+    if isinstance(value, tuple):
+        return tuple(_twice(each, batch) for each in value)
+    if isinstance(value, Tensor) and len(value) == batch:
+        return torch.cat([value, value])
+    return value
+
+
+def _crosses(given: Given, q: Tensor, k: Tensor, *, cached: bool) -> bool:
     """Return whether keys come from a different sequence than queries."""
-    names = ("key_value_states", "encoder_hidden_states")
-    return q.shape[2] != k.shape[2] or any(given.get(name) is not None for name in names)
+    named = any(given.get(name) is not None for name in OTHER_SEQUENCE)
+    return named or (q.shape[2] != k.shape[2] and not cached)
 
 
 def _chunk_of(module: Any) -> int | None:
@@ -377,9 +469,17 @@ def _chunk_of(module: Any) -> int | None:
     return None if size is None else int(size)
 
 
+def _rotary_width(module: Any) -> int | None:
+    """Return how many of a head's last dims MLA rotates; None in any other attention."""
+    config = getattr(module, "config", None)
+    width = getattr(module, "qk_rope_head_dim", getattr(config, "qk_rope_head_dim", None))
+    return None if width is None else int(width)
+
+
 def _head_dim(module: Any) -> int:
     names = ("head_dim", "attention_head_size", "key_value_proj_dim")
-    return next(int(getattr(module, name)) for name in names if hasattr(module, name))
+    found = (int(getattr(module, name)) for name in names if hasattr(module, name))
+    return next(found, 0) or module.split_size // module.n_head
 
 
 @contextmanager

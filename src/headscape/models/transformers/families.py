@@ -87,6 +87,61 @@ def projected(module: Any, hidden: Tensor, names: str, head_dim: int) -> tuple[T
     return tuple(split_heads(getattr(module, name)(hidden), head_dim) for name in names.split())
 
 
+def _plain(names: str, hidden: str = "hidden_states") -> Callable[[Any, Given], ObservedCall]:
+    """Return a reader of attention without position, written into a forward; `names` project."""
+
+    def read(module: Any, given: Given) -> ObservedCall:
+        size = getattr(module, "attention_head_size", None) or module.head_dim
+        q, k, v = projected(module, given[hidden], names, size)
+        mask = given.get("attention_mask", given.get("mask"))
+        if mask is not None and mask.ndim < 4:
+            # XLM's mask is 1 where a key is seen, by key or by query and key.
+            mask = (mask[:, None, None] if mask.ndim == 2 else mask[:, None]) != 0
+        return custom_attention(module, q, k, v, mask, 1 / math.sqrt(size), None)
+
+    return read
+
+
+def _read_longformer(module: Any, given: Given) -> ObservedCall:
+    """Longformer and LED: a window to both sides; padding to whole blocks is left out."""
+    if given["is_global_attn"]:
+        raise InputError(
+            "Longformer's global tokens have queries and keys of their own, which cannot be read "
+            "as one map per head: leave global_attention_mask out."
+        )
+    hidden, size = given["hidden_states"], module.head_dim
+    real = int((~given["is_index_masked"]).sum(dim=1).max())
+    q, k, v = projected(module, hidden[:, :real], "query key value", size)
+    at = torch.arange(real, device=hidden.device)
+    near = (at[:, None] - at).abs() <= module.one_sided_attn_window_size
+    seen = near & ~given["is_index_masked"][:, None, None, :real]
+    call = custom_attention(module, q, k, v, seen, 1 / math.sqrt(size), None)
+    return replace(call, window=module.one_sided_attn_window_size + 1)
+
+
+def _read_openai(module: Any, given: Given) -> ObservedCall:
+    """The first GPT: one projection, and a triangle of ones beside the mask."""
+    q, k, v = (
+        module.split_heads(part)
+        for part in module.c_attn(given["x"]).split(module.split_size, dim=2)
+    )
+    length = q.shape[2]
+    seen = module.bias[:, :, :length, :length] > 0
+    own, _ = split_mask(given.get("attention_mask"), length, length)
+    scale = 1 / math.sqrt(v.shape[-1]) if module.scale else 1.0
+    return custom_attention(module, q, k, v, seen if own is None else seen & own, scale, None)
+
+
+def _read_mvp(module: Any, given: Given) -> ObservedCall:
+    """MVP: plain attention, unless learned keys come before the tokens."""
+    if given.get("attn_prompt") is not None:
+        raise InputError(
+            "MVP with use_prompt puts learned keys before those of the tokens, which cannot be "
+            "read as one map per head: set use_prompt to false."
+        )
+    return _plain("q_proj k_proj v_proj")(module, given)
+
+
 def _read_bloom(module: Any, given: Given) -> ObservedCall:
     """BLOOM: one projection for q, k and v; the bias is m_h j."""
     q, k, v = module._reshape(module.query_key_value(given["hidden_states"]))
@@ -346,7 +401,7 @@ def _run_attn(_: Any, method: Callable[..., Any], given: Given) -> tuple[Tensor,
 
 
 def _first_position(_: Any, given: Given) -> Given | None:
-    """GPT-J and CodeGen look up angles by position: at position 0 they are 0."""
+    """Some families compute angles from positions themselves: at position 0 they are 0."""
     positions = given.get("position_ids")
     return {"position_ids": torch.zeros_like(positions)} if isinstance(positions, Tensor) else None
 
@@ -427,6 +482,51 @@ FAMILIES: tuple[Family, ...] = (
         bucket_table="rel_pos_bias",
     ),
     Family(attention=("roformer.RoFormerSelfAttention",), read=_read_roformer),
+    Family(
+        attention=(
+            "rembert.RemBertSelfAttention",
+            "megatron_bert.MegatronBertSelfAttention",
+            "git.GitSelfAttention",
+            "tapas.TapasSelfAttention",
+            "big_bird.BigBirdSelfAttention",
+            "bigbird_pegasus.BigBirdPegasusSelfAttention",
+        ),
+        read=_plain("query key value"),
+    ),
+    Family(
+        attention=("luke.LukeSelfAttention",),
+        read=_plain("query key value", hidden="word_hidden_states"),
+    ),
+    Family(
+        attention=("xlm.MultiHeadAttention", "flaubert.MultiHeadAttention"),
+        read=_plain("q_lin k_lin v_lin", hidden="input"),
+        result="out_lin",
+    ),
+    Family(
+        attention=("trocr.TrOCRAttention",),
+        read=_plain("q_proj k_proj v_proj"),
+        result="out_proj",
+    ),
+    Family(
+        attention=("prophetnet.ProphetNetAttention",),
+        read=_plain("query_proj key_proj value_proj"),
+        result="out_proj",
+    ),
+    Family(attention=("mvp.MvpAttention",), read=_read_mvp, result="out_proj"),
+    Family(
+        attention=("longformer.LongformerSelfAttention", "led.LEDEncoderSelfAttention"),
+        read=_read_longformer,
+    ),
+    Family(
+        attention=(
+            "big_bird.BigBirdBlockSparseAttention",
+            "bigbird_pegasus.BigBirdPegasusBlockSparseAttention",
+        ),
+        refused="BigBird with attention_type 'block_sparse' shows random blocks of keys to every "
+        "head, and in transformers one short text changes it to full attention for good: load it "
+        "with attention_type='original_full'.",
+    ),
+    Family(attention=("openai.Attention",), read=_read_openai, result="c_proj"),
     Family(attention=("xglm.XGLMAttention",), read=_read_xglm, result="out_proj"),
     Family(attention=("deberta.DisentangledSelfAttention",), read=_read_deberta_v1),
     Family(
@@ -448,7 +548,14 @@ FAMILIES: tuple[Family, ...] = (
         method=Method(name="_attn", run=_run_attn),
         still=_first_position,
     ),
-    Family(attention=("gpt_neo.GPTNeoSelfAttention",), method=Method(name="_attn", run=_run_attn)),
+    Family(
+        attention=("moshi.MoshiAttention", "recurrent_gemma.RecurrentGemmaAttention"),
+        still=_first_position,
+    ),
+    Family(
+        attention=("gpt_neo.GPTNeoSelfAttention", "gpt_neox_japanese.GPTNeoXJapaneseAttention"),
+        method=Method(name="_attn", run=_run_attn),
+    ),
     Family(
         attention=(
             "wav2vec2_conformer.Wav2Vec2ConformerSelfAttention",
@@ -458,6 +565,11 @@ FAMILIES: tuple[Family, ...] = (
         ),
         still=_conformer_still,
         adjust=_adjust_conformer,
+    ),
+    Family(
+        attention=("speecht5.SpeechT5Attention",),
+        refused="SpeechT5 reads text or sound by networks before its encoder and decoder, which "
+        "Headscape does not run: it cannot be read.",
     ),
     Family(
         attention=("cpmant.CpmAntAttention",),

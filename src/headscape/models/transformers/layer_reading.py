@@ -228,7 +228,8 @@ def read_visible(
 ) -> Visible:
     """Return the mask of a call as a rule: causal or not, within a window, or within chunks.
 
-    Padding, where `real` is False, is a group of its own.
+    A mask that follows none of them is recorded as it is. Padding, where `real` is False, is a
+    group of its own.
     """
     group = None if real is None else torch.where(real, 0, -1)
     if call.mask is None:
@@ -246,11 +247,12 @@ def read_visible(
     for visible in rules:
         if _follows(mask, visible, positions):
             return visible
-    other = "chunks" if real is None else "one of these beside its padding"
-    raise InputError(
-        f"layer {layer} has a mask that is neither causal nor bidirectional, a sliding window or "
-        f"{other}: it cannot be read."
-    )
+    if mask.shape[1] > 1 and not bool((mask == mask[:, :1]).all()):
+        raise InputError(
+            f"layer {layer} shows different keys to different heads, by a pattern that is neither "
+            f"causal nor bidirectional, a sliding window or chunks: it cannot be read."
+        )
+    return Visible(causal, group, group, recorded=mask[:, 0])
 
 
 def is_causal(call: ObservedCall) -> bool:
@@ -307,6 +309,8 @@ def read_rotary(
     # In a model that mixes attention with other layers, the module knows its place among them.
     place = getattr(call.module, "layer_idx", None)
     parameters = rope_parameters(config, layer if place is None else place)
+    named = parameters.get(str(getattr(call.module, "rope_layer_type", "")))
+    parameters = parameters if named is None else dict(named)
     kind = str(parameters.get("rope_type", "default"))
     if kind not in ("default", *SCALINGS) or call.unrotated is None:
         return None
@@ -330,9 +334,11 @@ def read_rotary(
     fields |= {"scaling": "ntk", **parameters[NTK]} if NTK in parameters else {}
     for fraction in _fractions(call, config, parameters):
         for pairing in ("halves", "interleaved"):
-            found = _try(call, shape, {**fields, "rotary_fraction": fraction, "pairing": pairing})
-            if found is not None:
-                return found
+            for direction in ("forward", "backward"):
+                tried = {"rotary_fraction": fraction, "pairing": pairing, "direction": direction}
+                found = _try(call, shape, {**fields, **tried})
+                if found is not None:
+                    return found
     return None
 
 
@@ -342,11 +348,6 @@ def rope_parameters(config: Any, layer: int) -> dict[str, Any]:
     types = getattr(config, "layer_types", None)
     if types is not None and isinstance(found.get(types[layer]), dict):
         found = dict(found[types[layer]])
-    if "mrope_section" in found:
-        raise InputError(
-            f"{config.model_type} uses M-RoPE, which rotates by three positions per token: "
-            f"Headscape reads models with one position per token."
-        )
     return found
 
 
@@ -390,6 +391,8 @@ def _fractions(call: ObservedCall, config: Any, parameters: dict[str, Any]) -> l
     if call.rotation is not None:
         width = call.rotation[0].shape[-1]
         found += [width / head_dim, 2 * width / head_dim]
+    if getattr(config, "qk_rope_head_dim", None):
+        found.append(config.qk_rope_head_dim / head_dim)
     if getattr(config, "rotary_dim", None):
         found.append(config.rotary_dim / head_dim)
     found += [(_number(parameters, "partial_rotary_factor", 1.0) or 1.0), 1.0]

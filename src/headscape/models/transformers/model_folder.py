@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,6 +99,11 @@ def checked_folder(folder: Path) -> Iterator[ModelFiles]:
 @contextmanager
 def checked_gguf(path: Path) -> Iterator[ModelFiles]:
     """Yield a GGUF file, which may state no more layers than it has tensors."""
+    if not (find_spec("gguf") and find_spec("accelerate")):
+        raise InputError(
+            f"{path} needs the packages gguf and accelerate: pip install 'headscape[gguf]', or "
+            f"pip install '.[gguf]' in a clone."
+        )
     from gguf import GGUFReader
 
     with explained(path, "is not a GGUF file that can be read"):

@@ -4,12 +4,15 @@
 """
 
 import inspect
+import logging
 import re
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -17,15 +20,19 @@ from torch import nn
 from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.errors import InputError
+from headscape.models.opening import Opening
 from headscape.models.transformers.model_folder import checked_folder, checked_gguf, explained
 from headscape.models.transformers.observed_call import ENCODING
 from headscape.models.transformers.published_model import PublishedModel, body_of
 from headscape.models.transformers.speech_model import SpeechModel, sound_input
 
+if TYPE_CHECKING:
+    from headscape.models.transformers.offload import WeightStream
+
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 HOW = (
-    "hf: takes a folder on this machine that save_pretrained or `hf download NAME --local-dir "
-    "FOLDER` wrote, or a GGUF file, and downloads nothing itself"
+    "hf: takes a folder on this machine that save_pretrained or `hf download` wrote, a GGUF file, "
+    "or a model of the Hugging Face Hub as OWNER/NAME"
 )
 """How to get a model, for messages."""
 
@@ -40,7 +47,10 @@ def wrap_tokenizer(theirs: Any) -> PublishedTokenizer:
     backend = getattr(theirs, "backend_tokenizer", None)
     if backend is None:
         raise InputError(f"{type(theirs).__name__} is not a fast tokenizer: give one that is.")
-    return PublishedTokenizer(backend.to_str(), theirs.eos_token_id)
+    chat = None
+    if getattr(theirs, "chat_template", None):
+        chat = partial(theirs.apply_chat_template, tokenize=False)
+    return PublishedTokenizer(backend.to_str(), theirs.eos_token_id, chat)
 
 
 def wrap_published(model: Any, tokenizer: Tokenizer | None) -> PublishedModel:
@@ -50,7 +60,12 @@ def wrap_published(model: Any, tokenizer: Tokenizer | None) -> PublishedModel:
 
 
 def _wrapped(
-    model: Any, name: str, given: Tokenizer | None, beside: Callable[[], Tokenizer | None]
+    model: Any,
+    name: str,
+    given: Tokenizer | None,
+    beside: Callable[[], Tokenizer | None],
+    stream: "WeightStream | None" = None,
+    origin: Mapping[str, str] | None = None,
 ) -> PublishedModel:
     """Read a model of tokens or a speech model, beside which no tokenizer is opened."""
     body = body_of(model)
@@ -58,47 +73,98 @@ def _wrapped(
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     first = next((name for name, each in taken.items() if each.kind in named), None)
     if first is None or "input_ids" in taken:
-        return PublishedModel(model, name, given or beside())
+        return PublishedModel(model, name, given or beside(), stream=stream, origin=origin)
     reads = sound_input(body, model.config, first)
     if given is not None:
         raise InputError(f"{name} reads sound and uses no tokenizer: leave tokenizer out.")
+    if stream is not None:
+        raise InputError(f"{name} reads sound, and only models of text can be offloaded.")
     return SpeechModel(model, name, reads)
 
 
-def open_published(folder: Path, tokenizer: Tokenizer | None = None) -> PublishedModel:
-    """Load a model from a folder of safetensors or from a GGUF file, in float32."""
+def open_published(
+    folder: Path,
+    tokenizer: Tokenizer | None = None,
+    opening: Opening | None = None,
+    *,
+    name: str | None = None,
+    origin: Mapping[str, str] | None = None,
+) -> PublishedModel:
+    """Load a model from a folder of safetensors or from a GGUF file.
+
+    `name` and `origin` are what it is called and where it comes from, if not after its folder.
+    """
     transformers = _transformers()
+    opening = opening or Opening()
+    device = opening.checked_device()
     _need_files(folder)
-    opened = checked_gguf if folder.suffix == ".gguf" else checked_folder
-    with opened(folder) as files, _quiet(transformers):
+    is_gguf = folder.suffix == ".gguf"
+    opened = checked_gguf if is_gguf else checked_folder
+    with ExitStack() as links, _quiet(transformers):
+        files = links.enter_context(opened(folder))
         view = files.view
         # By name alone, transformers would prefer a GGUF file in the current folder.
-        gguf = {"gguf_file": str(view / folder.name)} if folder.suffix == ".gguf" else {}
+        gguf = {"gguf_file": str(view / folder.name)} if is_gguf else {}
         given = {"local_files_only": True, "trust_remote_code": False, **gguf}
+        stream = None
         with explained(folder, "is not a model that transformers loads", view):
             config = transformers.AutoConfig.from_pretrained(view, **given)
             kind = _class(transformers, config)
             _refuse_flash(folder, kind, config)
-            check_size(folder.name, kind, config, files.numbers)
+            packed = getattr(config, "quantization_config", None) is not None
+            dtype = opening.torch_dtype(packed=packed)
+            options = {
+                "use_safetensors": not gguf, "dtype": dtype, "output_loading_info": True,
+                "ignore_mismatched_sizes": True, **given,
+            }  # fmt: skip
             if getattr(config, ENCODING, None):
                 from headscape.huggingface.inject.set_encoding import with_encodings
 
                 kind = with_encodings(kind, config)
-            model, found = kind.from_pretrained(
-                view, use_safetensors=not gguf, dtype=torch.float32, output_loading_info=True,
-                ignore_mismatched_sizes=True, **given,
-            )  # fmt: skip
+            if opening.offload:
+                from headscape.models.transformers.offload import stream_weights
+
+                _refuse_offload(folder, packed=packed or is_gguf)
+                model, stream = stream_weights(kind, view, folder, device, config, options)
+                found = stream.found
+                _need_memory(f"one block of {folder.name}", stream.largest)
+            else:
+                if opening.device_map is None:
+                    check_size(folder.name, kind, config, files.numbers, dtype)
+                else:
+                    options["device_map"] = _device_map(opening.device_map)
+                model, found = kind.from_pretrained(view, **options)
         _need_shapes(folder, found["mismatched_keys"])
         _need_weights(folder, model, found["missing_keys"])
         _need_layers(folder, model, found["unexpected_keys"])
+        if opening.device_map is not None:
+            # What accelerate left on disk is read through these links while the model lives.
+            weakref.finalize(model, links.pop_all().close)
+        if stream is None and opening.device is not None:
+            model = model.to(device)
         model.name_or_path = model.config.name_or_path = str(folder.parent if gguf else folder)
-        name = folder.stem if gguf else folder.resolve().name
+        name = name or (folder.stem if gguf else folder.resolve().name)
 
         def beside() -> PublishedTokenizer | None:
             return _open_tokenizer(transformers, folder, view, given)
 
         with explained(folder, "loads, but does not run", view, runs_ours=True):
-            return _wrapped(model, name, tokenizer, beside)
+            return _wrapped(model, name, tokenizer, beside, stream, origin)
+
+
+def _refuse_offload(folder: Path, *, packed: bool) -> None:
+    if packed:
+        raise InputError(
+            f"{folder} has quantised weights, which cannot be offloaded: open it with device_map, "
+            f"or offload a model with plain weights."
+        )
+
+
+def _device_map(given: Any) -> Any:
+    """Return a device map; raise InputError without accelerate, which places the parts."""
+    if not find_spec("accelerate"):
+        raise InputError("device_map needs accelerate: pip install accelerate.")
+    return given
 
 
 def _need_files(source: Path) -> None:
@@ -106,11 +172,6 @@ def _need_files(source: Path) -> None:
     if source.suffix == ".gguf":
         if not source.is_file():
             raise InputError(f"there is no file {source}: {HOW}.")
-        if not (find_spec("gguf") and find_spec("accelerate")):
-            raise InputError(
-                f"{source} needs the packages gguf and accelerate: pip install 'headscape[gguf]', "
-                f"or pip install '.[gguf]' in a clone."
-            )
         return
     if not source.is_dir():
         raise InputError(f"there is no folder {source}: {HOW}.")
@@ -127,9 +188,13 @@ def _quiet(transformers: Any) -> Iterator[None]:
     )
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    placing = logging.getLogger("accelerate.big_modeling")
+    level = placing.level
+    placing.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        placing.setLevel(level)
         transformers.logging.set_verbosity(said)
         if bars:
             transformers.logging.enable_progress_bar()
@@ -218,12 +283,12 @@ def _transformers() -> Any:
     return transformers
 
 
-BYTES: Final = 4
-"""Of a weight: models are loaded in float32."""
 MEMORY: Final = Path("/proc/meminfo")
 
 
-def check_size(name: str, kind: Any, config: Any, stored: int) -> None:
+def check_size(
+    name: str, kind: Any, config: Any, stored: int, dtype: "torch.dtype | str" = torch.float32
+) -> None:
     """Raise InputError if a model needs more memory than is free, or more weights than are stored.
 
     `stored` is the number of stored weights. Heads are often left out of it, and quantised weights
@@ -237,21 +302,32 @@ def check_size(name: str, kind: Any, config: Any, stored: int) -> None:
             f"{name} has {stored:,} weights, and its config describes {weights:,}: config and "
             f"weights do not belong together."
         )
+    if isinstance(dtype, str):
+        dtype = getattr(config, "dtype", None) or torch.float32
     free = free_bytes()
-    if free is None:
-        return
-    if weights * BYTES > free:
+    # A quantised weight takes half a byte or one.
+    size = weights / 2 if packed else weights * dtype.itemsize
+    if free is not None and size > free:
+        half = f"in bfloat16 ({weights * 2 / 1e9:.3g} GB) or " if 2 * weights <= free else ""
         raise InputError(
-            f"{name} has {weights / 1e9:.3g} billion weights, {weights * BYTES / 1e9:.3g} GB in "
-            f"float32, and {free / 1e9:.3g} GB of memory are free: a model of at most "
-            f"{free / BYTES / 1e9:.2g} billion weights fits, or one in bfloat16 that you load "
-            f"with transformers and pass to load()."
+            f"{name} has {weights / 1e9:.3g} billion weights, {size / 1e9:.3g} GB in "
+            f"{str(dtype).removeprefix('torch.')}, and {free / 1e9:.3g} GB of memory are free: "
+            f"open it {half}with offload, which reads weights from disk while the model runs."
         )
     tables = sum(table.numel() * table.element_size() for table in model.buffers())
-    if tables > free:
+    if free is not None and tables > free:
         raise InputError(
             f"{name} has tables of positions and masks of {tables / 1e9:.3g} GB, and "
             f"{free / 1e9:.3g} GB of memory are free: lower the length in its config.json."
+        )
+
+
+def _need_memory(what: str, size: int) -> None:
+    free = free_bytes()
+    if free is not None and size > free:
+        raise InputError(
+            f"{what} needs {size / 1e9:.3g} GB, and {free / 1e9:.3g} GB of memory are free: choose "
+            f"a smaller dtype or a smaller model."
         )
 
 

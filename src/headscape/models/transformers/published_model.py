@@ -17,11 +17,11 @@ and WavLM add a convolution of the frames instead; only whether it runs is recor
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -36,10 +36,11 @@ from headscape.errors import InputError
 from headscape.gpt2.generate import sample
 from headscape.models.loaded import LoadedModel, digest, eval_mode, losses_in_blocks
 from headscape.models.model import Edit, LayerSpec, Spec, Watch
-from headscape.models.transformers.attention_watch import AttentionWatch
+from headscape.models.transformers.attention_watch import AttentionWatch, names_attention
 from headscape.models.transformers.layer_reading import (
     UNKNOWN,
     LayerReading,
+    Unrecognised,
     injected_input,
     is_causal,
     read_layer,
@@ -48,21 +49,34 @@ from headscape.models.transformers.layer_reading import (
 )
 from headscape.models.transformers.observed_call import ObservedCall, allowance, output_rounding
 
+if TYPE_CHECKING:
+    from headscape.models.transformers.offload import WeightStream
+
 
 class PublishedModel(LoadedModel):
     """A transformers model: captured, and scored and continued if it predicts the next token."""
 
     def __init__(
-        self, model: Any, name: str, tokenizer: Tokenizer | None, *, trained: bool = True
+        self,
+        model: Any,
+        name: str,
+        tokenizer: Tokenizer | None,
+        *,
+        trained: bool = True,
+        stream: "WeightStream | None" = None,
+        origin: Mapping[str, str] | None = None,
     ) -> None:
+        """`stream` reads the weights of an offloaded model; `origin` says where it comes from."""
         self.model = model
+        self.stream = stream
+        self._origin = dict(origin or {})
         self._name = name
         self._tokenizer = tokenizer
         self._trained = trained
-        self._config = model.config.get_text_config(decoder=False)
         self._body = body_of(model)
+        self._config = _text_config(self._body, model)
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-        with eval_mode(model):
+        with self._ready():
             self._reading = read_model(
                 name, self._body, self._config, self._run, self._check_input()
             )
@@ -78,7 +92,7 @@ class PublishedModel(LoadedModel):
             "train_length": trained_length(config),
             "trained": self._trained,
         }
-        provenance = {"architecture": type(self.model).__name__}
+        provenance = {"architecture": type(self.model).__name__, **self._origin}
         if reading is None:
             unknown = LayerSpec(encoding=UNKNOWN, conventions={}, claims={}, shows="final")
             return Spec(
@@ -94,6 +108,9 @@ class PublishedModel(LoadedModel):
             provenance["input"] = reading.at_input.title
         if reading.convolves:
             provenance["input"] = "positional convolution"
+        others = other_layers(self._body, [call.module for call in reading.calls])
+        if others:
+            provenance["other_layers"] = others
         every = zip(reading.layers, reading.calls, strict=True)
         layers = tuple(layer.spec(call) for layer, call in every)
         return Spec(
@@ -119,7 +136,14 @@ class PublishedModel(LoadedModel):
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of config and weights."""
-        return digest(self.model.config.to_json_string(), dict(self.model.state_dict()))
+        weights = self.model.state_dict() if self.stream is None else self.stream
+        with self._ready():
+            return digest(self.model.config.to_json_string(), weights)
+
+    @property
+    def readings(self) -> list[LayerReading]:
+        """Every layer as it was read."""
+        return self._readings()
 
     @torch.no_grad()
     def observe(
@@ -152,7 +176,7 @@ class PublishedModel(LoadedModel):
         given = {"attention_mask": None if real is None else real.long(), "position_ids": positions}
         more = {name: value for name, value in given.items() if value is not None}
         try:
-            with eval_mode(self.model), AttentionWatch(self._body, on_call, layers=set(layers)):
+            with self._ready(), AttentionWatch(self._body, on_call, layers=set(layers)):
                 self._run(self._batch(tokens), **more)
         except _Done:
             return
@@ -164,9 +188,29 @@ class PublishedModel(LoadedModel):
         windows = windows.to(self.model.device)
         target = windows[:, 1 + first :]
         keep = {"logits_to_keep": target.shape[1]} if self._keeps else {}
-        with eval_mode(self.model):
+        with self._ready():
             logits = self.model(windows[:, :-1], use_cache=False, **keep).logits
         return losses_in_blocks(logits[:, -target.shape[1] :], target, lambda block: block).cpu()
+
+    def logits_at(
+        self, tokens: Int[Tensor, "b t"], at: Int[Tensor, " n"] | None
+    ) -> Float[Tensor, "b n v"]:
+        """Logits of the next token after the tokens `at`; None is all."""
+        self._need_next_token()
+        given = {} if at is None else {"logits_to_keep": at.to(self.model.device)}
+        with self._ready():
+            out = self.model(tokens, use_cache=False, **(given if self._keeps else {}))
+        logits: Tensor = out.logits
+        return logits if at is None or self._keeps else logits[:, given["logits_to_keep"]]
+
+    @property
+    def body(self) -> nn.Module:
+        """The stack of layers that reads the input."""
+        return self._body
+
+    def call_of(self, observed: ObservedCall, layer: int) -> AttentionCall:
+        """The attention inputs of a call that a watch reported in a layer, counted from 0."""
+        return self._readings()[layer].inputs(observed, layer)
 
     def edited_losses(
         self, windows: Int[Tensor, "b t_plus_1"], first: int, layer: int, edits: Sequence[Edit]
@@ -181,7 +225,7 @@ class PublishedModel(LoadedModel):
     ) -> Int[Tensor, " n"]:
         """The likeliest next token after each token that `where` selects, in row order."""
         self._need_next_token()
-        with eval_mode(self.model):
+        with self._ready():
             logits: Tensor = self.model(tokens.to(self.model.device), use_cache=False).logits
         return logits[where.to(logits.device)].argmax(dim=-1).cpu()
 
@@ -194,7 +238,7 @@ class PublishedModel(LoadedModel):
 
         def next_logits(step: Int[Tensor, "b n"]) -> Float[Tensor, "b v"]:
             nonlocal past
-            with eval_mode(self.model):
+            with self._ready():
                 out = self.model(step.to(self.model.device), past_key_values=past, use_cache=True)
             past = out.past_key_values
             last: Tensor = out.logits[:, -1]
@@ -217,6 +261,14 @@ class PublishedModel(LoadedModel):
         return float(
             length * (len(self.spec.layers) * layer + config.vocab_size * config.hidden_size)
         )
+
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
+        """The model in eval mode; the weights of an offloaded one are read as its blocks run."""
+        with eval_mode(self.model), ExitStack() as stack:
+            if self.stream is not None:
+                stack.enter_context(self.stream.reading())
+            yield
 
     def _readings(self) -> list[LayerReading]:
         """Every layer as it was read; a family that no reader sees is refused."""
@@ -259,15 +311,39 @@ class _Done(Exception):  # noqa: N818 - it ends a forward pass, nothing is wrong
 
 
 def body_of(model: Any) -> nn.Module:
-    """The stack of layers that reads the input: of an encoder-decoder model, the encoder."""
+    """The stack of layers that reads the input: of an encoder-decoder model, the encoder.
+
+    Of a model that reads images or sound beside text it is the part that reads text.
+    """
     body = model.base_model
     if hasattr(body, "speech_encoder"):
         body = body.speech_encoder
     elif getattr(model.config, "is_encoder_decoder", False) and hasattr(body, "decoder"):
         reads = inspect.signature(body.encoder.forward).parameters
         body = body.encoder if "input_ids" in reads else body.decoder
+        body = _text_part(body, getattr(body, "config", model.config))
+    else:
+        body = _text_part(body, model.config)
     assert isinstance(body, nn.Module)
     return body
+
+
+def _text_part(body: Any, config: Any) -> Any:
+    """Return the part of a multimodal model that reads tokens; the whole of any other."""
+    names = [name for name in ("text_config", "decoder", "generator") if hasattr(config, name)]
+    text = getattr(config, names[0]) if names else None
+    if not hasattr(text, "get_text_config") or type(text) is type(config):
+        return body
+    for module in body.modules():
+        reads = inspect.signature(module.forward).parameters
+        if type(getattr(module, "config", None)) is type(text) and "input_ids" in reads:
+            return module.base_model
+    return body
+
+
+def _text_config(body: Any, model: Any) -> Any:
+    """Return the config with the sizes of a body."""
+    return getattr(body, "config", model.config).get_text_config(decoder=False)
 
 
 @torch.inference_mode()
@@ -319,10 +395,39 @@ def _blocks(body: nn.Module, layers: int) -> list[nn.Module]:
     return []
 
 
+def other_layers(body: nn.Module, attention: Sequence[nn.Module]) -> str:
+    """Return which blocks of a model are read by none of its attention, in a sentence, or "".
+
+    Blocks are counted from 1.
+    """
+    seen = {id(module) for module in attention}
+    stacks = [each for each in body.modules() if isinstance(each, nn.ModuleList)]
+    holds = [[any(id(x) in seen for x in block.modules()) for block in each] for each in stacks]
+    every = [pair for pair in zip(stacks, holds, strict=True) if any(pair[1]) and len(pair[1]) > 1]
+    if not every or all(every[0][1]):
+        return ""
+    stack, reads = every[0]
+    kinds: dict[str, list[str]] = {}
+    for number, (block, read) in enumerate(zip(stack, reads, strict=True), start=1):
+        if not read:
+            kinds.setdefault(_mixer(block), []).append(str(number))
+    named = "; ".join(f"{kind} in {', '.join(at)}" for kind, at in kinds.items())
+    return (
+        f"{sum(reads)} of its {len(reads)} blocks have attention that can be read and count as "
+        f"layers; the others are {named} (counted from 1)"
+    )
+
+
+def _mixer(block: nn.Module) -> str:
+    """Return the class of the first child of a block that is no norm and no MLP."""
+    passed = ("Norm", "MLP", "Mlp", "Moe", "MoE", "Dropout", "Identity", "Embedding")
+    names = [type(child).__name__ for child in block.children()]
+    return next((name for name in names if not any(part in name for part in passed)), names[-1])
+
+
 def _attends(block: nn.Module) -> bool:
-    """Whether a block contains attention, by the names that transformers gives its classes."""
-    kinds = (type(module).__name__ for module in block.modules())
-    return any("ttention" in kind or "ttn" in kind for kind in kinds)
+    """Whether a block contains attention."""
+    return any(names_attention(module) for module in block.modules())
 
 
 def _record(stack: ExitStack, block: nn.Module, saved: dict[int, Any], number: int) -> None:
@@ -362,6 +467,7 @@ class InputWatch:
         self.convolves = True
 
     def _see(self, module: Any, given: Any, rows: Any) -> None:
+        rows = rows[0] if isinstance(rows, tuple) else rows
         if isinstance(rows, Tensor) and self.rows is None:
             # fairseq's sinusoids grow with the longest text, so they are read after the call.
             table = _table(module)
@@ -380,7 +486,8 @@ def read_input(watch: InputWatch, config: Any, shape: Shape) -> Encoding | None:
         return None
     rows = watch.rows.reshape(-1, watch.rows.shape[-1])[: watch.rows.shape[-2]]
     width = rows.shape[-1]
-    if width not in {shape.width, getattr(config, "embedding_size", None)}:
+    names = ("embedding_size", "input_embedding_size")
+    if width not in {shape.width, *(getattr(config, name, None) for name in names)}:
         return None  # a table of angles, as RoFormer's
     if width == shape.width:
         found = _sinusoid(rows, shape)
@@ -455,6 +562,7 @@ def read_model(
         return None
     at_input = injected_input(body) or read_input(table, config, shape_of(calls[0], config))
     layers = []
+    hidden_input = False
     for layer, call in sorted(calls.items()):
         if call.heads != calls[0].heads:
             raise InputError(
@@ -462,10 +570,35 @@ def read_model(
                 f"only models with equal heads in every layer can be read."
             )
         reading = read_layer(call, body, config, layer, at_input)
+        if layer == 0 and reading.name == "nope":
+            hidden_input = _input_moves(body, run, given, call)
+        if reading.name == "nope" and hidden_input and not table.convolves:
+            unknown = Unrecognised(shape_of(call, config), Unrecognised.config_type())
+            reading = LayerReading(name=UNKNOWN, encoding=unknown)
         check_layer(name, layer, reading, call, results[layer])
         layers.append(reading)
     every = [calls[layer] for layer in sorted(calls)]
     return ModelReading(layers=layers, calls=every, at_input=at_input, convolves=table.convolves)
+
+
+def _input_moves(
+    body: nn.Module, run: Callable[[Tensor], object], given: Tensor, first: ObservedCall
+) -> bool:
+    """Return whether equal tokens have different queries in a first block without position.
+
+    Position then enters at the input, in a way that was not recognised.
+    """
+    if given.is_floating_point():
+        return False
+    stacks = (each for each in body.modules() if isinstance(each, nn.ModuleList) and len(each))
+    block = next((each[0] for each in stacks if any(map(_attends, each))), body)
+    if first.module not in set(block.modules()):
+        return False
+    found: dict[int, ObservedCall] = {}
+    with AttentionWatch(body, found.__setitem__, layers={0}):
+        run(given[:, :1].expand_as(given))
+    q = found[0].q
+    return bool((q - q[:, :, :1]).abs().amax() > 1e-3 * q.abs().amax())
 
 
 def _need_heads(name: str, body: nn.Module, config: Any) -> None:

@@ -1,0 +1,1 @@
+"""What position is in every layer of a model, read from its config alone."""

@@ -1,0 +1,280 @@
+"""A narrow model of the same config with random weights.
+
+Width, experts and vocabulary are cut, and heads to two; what position depends on stays: every layer
+and its kind, the head dim, windows, RoPE parameters, and for ALiBi the number of heads. A model of
+a trillion weights becomes one of some millions, whose code is the code that would run.
+"""
+
+import copy
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from headscape.errors import InputError
+from headscape.io.json_file import read_json
+from headscape.models.transformers.fetch import FETCHED, fetched
+from headscape.models.transformers.hub import download_config, is_hub_id
+from headscape.models.transformers.model_folder import checked_gguf, explained
+
+CONFIG: Final = "config.json"
+MAX_LAYERS: Final = 1024
+MAX_NUMBERS: Final = 1 << 28
+"""Most weights and table entries of a narrow model; the largest real ones have some 10 million."""
+VOCABULARY: Final = 64
+WIDTH: Final = 64
+ALIBI_HEAD_DIM: Final = 4
+
+SIZES: Final[dict[str, int]] = {
+    **dict.fromkeys(
+        (
+            "intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size",
+            "intermediate_size_mlp", "ffn_dim", "ffn_hidden_size", "d_ff", "n_inner",
+            "encoder_ffn_dim", "decoder_ffn_dim", "expert_ffn_hidden_size",
+            "moe_shared_expert_intermediate_size", "shared_intermediate_size",
+        ),
+        32,
+    ),
+    **dict.fromkeys(
+        (
+            "num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts",
+            "zero_expert_num",
+        ),
+        4,
+    ),
+    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"), 2),
+    **dict.fromkeys(("n_group", "topk_group", "num_expert_group", "linear_num_heads"), 1),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "vocab_size_per_layer_input"), 16),
+    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
+}  # fmt: skip
+"""Sizes that position does not depend on, and what they are cut to."""
+TOKENS: Final = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A config as it is written, and the class of transformers that reads its text part."""
+
+    name: str
+    raw: Mapping[str, Any]
+    """The content of config.json."""
+
+    def without(self, path: tuple[str, ...]) -> "ModelConfig":
+        """Return the config without one of its entries."""
+        raw = copy.deepcopy(dict(self.raw))
+        inner = raw
+        for key in path[:-1]:
+            inner = inner[key]
+        del inner[path[-1]]
+        return ModelConfig(name=self.name, raw=raw)
+
+    def text(self) -> Any:
+        """Return the config of the text part, as transformers understands it."""
+        transformers = _transformers()
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        raw = copy.deepcopy(dict(self.raw))
+        kind = raw.pop("model_type", None)
+        if not isinstance(kind, str):
+            raise InputError(f"{self.name} is not a model's config: it has no model_type.")
+        if kind not in CONFIG_MAPPING:
+            raise InputError(
+                f"{self.name} is a {kind!r} model, a kind that transformers "
+                f"{transformers.__version__} does not have: a card needs the code that would run."
+            )
+        for key in ("quantization_config", "auto_map"):
+            raw.pop(key, None)
+        with quiet(), explained(Path(self.name), "has a config that transformers cannot read"):
+            config = transformers.AutoConfig.for_model(kind, **raw)
+            return config.get_text_config()
+
+
+def read_config(source: object) -> ModelConfig:
+    """Return the config of a folder, a file, a Hub id, a dict, or a transformers model or config.
+
+    A path that exists wins over an id, and of the Hub only config.json is downloaded. A GGUF file
+    has its config in its header.
+    """
+    given = getattr(source, "model", source)  # what `load` returns contains the model
+    given = getattr(given, "config", given)
+    if hasattr(given, "to_json_string") and hasattr(given, "name_or_path"):
+        name = Path(str(given.name_or_path)).name or type(given).__name__
+        return ModelConfig(name=name, raw=json.loads(given.to_json_string(use_diff=False)))
+    if isinstance(given, Mapping):
+        name = Path(str(given.get("_name_or_path") or given.get("model_type") or "config")).name
+        return ModelConfig(name=name, raw=dict(given))
+    if not isinstance(given, str | Path):
+        raise InputError(
+            f"card takes a folder, hf:ID, a config.json, a dict, a transformers config or model, "
+            f"got {type(source).__name__}."
+        )
+    path = Path(str(given).removeprefix("hf:"))
+    if str(given).startswith("hf:") and not path.exists() and is_hub_id(str(path)):
+        if str(path) in FETCHED:
+            return _gguf_config(fetched(str(path)))
+        found = download_config(str(path))
+        return ModelConfig(name=found.name, raw=read_json(found.folder / CONFIG))
+    file = path / CONFIG if path.is_dir() else path
+    if not file.is_file():
+        reason = f"{path} has no {CONFIG}" if path.is_dir() else f"there is no folder {path}"
+        raise InputError(f"{reason}: give a model's folder, its {CONFIG}, or hf:ID.")
+    if file.suffix == ".gguf":
+        return _gguf_config(file)
+    name = file.parent.resolve().name if file.name == CONFIG else file.stem
+    return ModelConfig(name=name, raw=read_json(file))
+
+
+def _gguf_config(file: Path) -> ModelConfig:
+    """Return the config that transformers reads in the header of a GGUF file."""
+    transformers = _transformers()
+    failure = "has no config that transformers reads"
+    with quiet(), checked_gguf(file) as files, explained(file, failure, files.view):
+        config = transformers.AutoConfig.from_pretrained(
+            files.view,
+            gguf_file=str(files.view / file.name),
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+    return ModelConfig(name=file.stem, raw=json.loads(config.to_json_string(use_diff=False)))
+
+
+def narrow_model(config: ModelConfig) -> Any:
+    """Return a model of the config's class in float32 with random weights, the same every time."""
+    transformers = _transformers()
+    small = shrink(config.text(), config.name)
+    kind = _class(transformers, small, config)
+    with quiet(), explained(Path(config.name), "cannot be built by transformers"):
+        with torch.device("meta"):
+            _check_size(config.name, kind(copy.deepcopy(small)))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = kind(small).float().eval()
+    model.name_or_path = model.config.name_or_path = config.name
+    return model
+
+
+def shrink(config: Any, name: str) -> Any:
+    """Return a config of the same layers and head dim that is narrow everywhere else."""
+    small = copy.deepcopy(config)
+    layers = getattr(config, "num_hidden_layers", None)
+    if not isinstance(layers, int) or not 0 < layers <= MAX_LAYERS:
+        raise InputError(f"{name} has {layers!r} layers: a card is of 1 to {MAX_LAYERS}.")
+    if getattr(config, "num_attention_heads", None) is None:
+        raise InputError(
+            f"{name} is a {config.model_type!r} model, which has no attention heads: a card is of "
+            f"models with attention."
+        )
+    with explained(Path(name), "has a config that cannot be made narrow"):
+        _shrink_heads(small)
+        for field, size in SIZES.items():
+            _cut(small, field, size)
+        small.vocab_size = VOCABULARY
+        for field in TOKENS:
+            number = getattr(small, field, None)
+            if isinstance(number, list) or (number is not None and number >= small.vocab_size):
+                setattr(small, field, None)
+        small.dtype = torch.float32
+    return small
+
+
+def head_dim_of(config: Any) -> int:
+    """Return the width of a head's queries: with latent attention, both of their parts."""
+    latent = getattr(config, "qk_nope_head_dim", None), getattr(config, "qk_rope_head_dim", None)
+    if all(isinstance(part, int) for part in latent):
+        return int(sum(latent))  # type: ignore[arg-type]
+    given = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
+    return int(given or config.hidden_size // config.num_attention_heads)
+
+
+def _shrink_heads(config: Any) -> None:
+    heads, width = config.num_attention_heads, config.hidden_size
+    if not (isinstance(heads, int) and isinstance(width, int)) or heads < 1:
+        raise InputError(f"a config needs whole numbers of heads and width, got {heads}, {width}.")
+    grouped = _key_heads(config) != heads
+    inner = getattr(config, "attn_config", None)
+    if getattr(config, "alibi", False) or getattr(inner, "alibi", False) or _is_bloom(config):
+        # Slopes depend on the number of heads and on nothing else.
+        config.hidden_size = heads * ALIBI_HEAD_DIM
+        return
+    head_dim = getattr(config, "head_dim", None) or width // heads
+    config.num_attention_heads = 2
+    for field in ("num_key_value_heads", "num_kv_heads"):
+        _cut(config, field, 1 if grouped else 2)
+    for field in ("encoder_attention_heads", "decoder_attention_heads"):
+        _cut(config, field, 2)
+    tied = head_dim * heads == width
+    config.hidden_size = 2 * head_dim if tied else WIDTH
+
+
+def _key_heads(config: Any) -> int:
+    found = getattr(config, "num_key_value_heads", None)
+    return int(found or config.num_attention_heads)
+
+
+def _is_bloom(config: Any) -> bool:
+    return bool(config.model_type == "bloom")
+
+
+def _cut(config: Any, field: str, size: int) -> None:
+    """Cut a size, or a list with one per layer, where the config has it."""
+    given = getattr(config, field, None)
+    if isinstance(given, list):
+        setattr(config, field, [min(size, each) for each in given])
+    elif isinstance(given, int) and not isinstance(given, bool):
+        setattr(config, field, min(size, given))
+
+
+def _class(transformers: Any, config: Any, source: ModelConfig) -> Any:
+    """The class that the config names, or the one that continues texts, or the plain body."""
+    named = source.raw.get("architectures")
+    for name in named if isinstance(named, list) else []:
+        found = getattr(transformers, str(name), None)
+        if isinstance(found, type) and getattr(found, "config_class", None) is type(config):
+            return found
+    for mapping in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_MAPPING):
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            return found[0] if isinstance(found, tuple) else found
+    raise InputError(
+        f"{source.name} is a {config.model_type!r} model, which transformers has no model of text "
+        f"for."
+    )
+
+
+def _check_size(name: str, model: nn.Module) -> None:
+    numbers = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
+    if numbers > MAX_NUMBERS:
+        raise InputError(
+            f"{name} has {numbers:,} numbers even when it is made narrow, more than the "
+            f"{MAX_NUMBERS:,} that a card builds."
+        )
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise InputError("a card needs transformers: pip install 'headscape[transformers]'.") from (
+            error
+        )
+    return transformers
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence transformers' remarks on a config: what matters of them is a line of the card."""
+    logging = _transformers().logging
+    said = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(said)

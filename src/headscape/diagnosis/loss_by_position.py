@@ -1,0 +1,195 @@
+"""Where a model breaks: its loss by position, against the same tokens with a short context.
+
+Windows have the target length N. Each scored token of a position p >= L (L the trained length) is
+scored twice: in its window, with p tokens before it, and with the last L/2 to L - 1 of them only.
+The difference is the excess: what the long context costs this token. Up to L it is 0 by definition.
+A length holds if no band of positions before it breaks: a band breaks if its mean excess is above
+THRESHOLD and shown to be above 0, by its interval or, with fewer than 6 windows, by two standard
+errors over its scored tokens.
+
+Every remedy scores the same tokens of the same windows. Intervals are over windows
+(measures/interval.py).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+
+from headscape.errors import InputError
+from headscape.measures.interval import estimate
+from headscape.models.changed import ChangedModel
+
+THRESHOLD: Final = 0.1
+"""Nats per token; a smaller mean excess counts as holding."""
+BANDS: Final = 16
+SCORED: Final = 128
+"""Most scored positions of a band, evenly spaced."""
+SHORT: Final = 2048
+"""Length at which a remedy's cost is measured, if the trained length is not shorter."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LossPlan:
+    """Which tokens are scored."""
+
+    trained: int
+    length: int
+    windows: Int64[np.ndarray, "n length_plus_1"]
+
+    @property
+    def edges(self) -> list[int]:
+        """First positions of the bands, and the length."""
+        return [self.length * band // BANDS for band in range(BANDS + 1)]
+
+    @property
+    def at(self) -> Int64[np.ndarray, " scored"]:
+        """Scored positions, rising."""
+        parts = []
+        for low, high in zip(self.edges, self.edges[1:], strict=False):
+            count = min(SCORED, high - low)
+            parts.append(low + np.arange(count) * (high - low) // max(1, count))
+        return np.concatenate(parts).astype(np.int64)
+
+    @property
+    def past(self) -> np.ndarray:
+        """Which scored positions are past the trained length."""
+        beyond: np.ndarray = self.at >= self.trained
+        return beyond
+
+    @property
+    def short(self) -> int:
+        """Length of the windows on which a remedy's cost is measured."""
+        return min(SHORT, self.trained)
+
+    def short_contexts(self) -> Iterator[tuple[int, Int64[np.ndarray, " some"]]]:
+        """Yield starts of windows of L tokens and the scored positions in their second half."""
+        half = self.trained // 2
+        for start in range(self.trained - half, self.length, half):
+            inside = self.at[(self.at >= start + half) & (self.at < start + 2 * half)]
+            if len(inside):
+                yield start, inside
+
+    def cost(self, model: ChangedModel) -> int:
+        """Return the work of one window of the unchanged model, in the model's own unit."""
+        contexts = len(list(self.short_contexts()))
+        long, short = model.cost(self.length), model.cost(self.short)
+        return round(long + contexts * model.cost(self.trained) + short)
+
+
+def window_losses(model: ChangedModel, plan: LossPlan, number: int) -> dict[str, list[float]]:
+    """Return one window's losses at `plan.at`, and those of the window's beginning alone."""
+    window = torch.from_numpy(plan.windows[number])[None]
+    short = np.arange(0, plan.short, max(1, plan.short // 256))
+    long = model.losses_at(window, torch.from_numpy(plan.at))[0]
+    start = model.losses_at(window[:, : plan.short + 1], torch.from_numpy(short))[0]
+    return {"long": long.tolist(), "short": start.tolist()}
+
+
+def short_context_losses(
+    model: ChangedModel, plan: LossPlan, number: int
+) -> dict[str, list[float]]:
+    """Return one window's losses past the trained length with a short context."""
+    window = torch.from_numpy(plan.windows[number])[None]
+    losses: list[float] = []
+    for start, positions in plan.short_contexts():
+        part = window[:, start : start + plan.trained + 1]
+        losses += model.losses_at(part, torch.from_numpy(positions - start))[0].tolist()
+    return {"control": losses}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LossTable:
+    """The losses of one model or remedy in every window."""
+
+    plan: LossPlan
+    long: Float64[np.ndarray, "n scored"]
+    short: Float64[np.ndarray, "n some"]
+    control: Float64[np.ndarray, "n past"]
+    """With a short context, past the trained length."""
+
+    @classmethod
+    def of(
+        cls, plan: LossPlan, entries: Sequence[dict[str, Any]], control: Sequence[dict[str, Any]]
+    ) -> "LossTable":
+        """Return the table of what `window_losses` and `short_context_losses` returned."""
+        long, short = (np.array([entry[name] for entry in entries]) for name in ("long", "short"))
+        return cls(
+            plan=plan,
+            long=long,
+            short=short,
+            control=np.array([entry["control"] for entry in control]),
+        )
+
+    def excess(self) -> Float64[np.ndarray, "n past"]:
+        """Return the loss minus that with a short context, of each scored token past L."""
+        beyond: np.ndarray = self.long[:, self.plan.past] - self.control
+        return beyond
+
+    def past(self) -> Float64[np.ndarray, " n"]:
+        """Return the mean loss past the trained length, by window."""
+        means: np.ndarray = self.long[:, self.plan.past].mean(axis=1)
+        return means
+
+    def bands(self) -> list[dict[str, Any]]:
+        """Return every band with its loss and excess: mean, low, high."""
+        rows = []
+        at, past = self.plan.at, self.plan.at[self.plan.past]
+        for low, high in zip(self.plan.edges, self.plan.edges[1:], strict=False):
+            inside, beyond = (at >= low) & (at < high), (past >= low) & (past < high)
+            row: dict[str, Any] = {"from": low, "to": high, "excess": None, "breaks": False}
+            row["loss"] = numbers(estimate(self.long[:, inside].mean(axis=1)))
+            if beyond.any():
+                excess = self.excess()[:, beyond]
+                row["excess"] = numbers(estimate(excess.mean(axis=1)))
+                row["breaks"] = breaks(excess)
+            rows.append(row)
+        return rows
+
+    def holds_to(self) -> int:
+        """Return the last length that holds."""
+        last = 0
+        for band in self.bands():
+            if band["breaks"]:
+                return max(last, self.plan.trained)
+            last = int(band["to"])
+        return self.plan.length
+
+
+def breaks(excess: Float64[np.ndarray, "n some"]) -> bool:
+    """Return whether a band's mean excess is above THRESHOLD and shown to be above 0."""
+    mean, low, _ = estimate(excess.mean(axis=1))
+    if np.isnan(low):
+        low = mean - 2 * excess.std(ddof=1) / np.sqrt(excess.size) if excess.size > 1 else 0.0
+    return bool(mean > THRESHOLD and low > 0)
+
+
+def numbers(estimated: Float64[np.ndarray, " 3"]) -> list[float | None]:
+    """Return mean, low and high for JSON; None where there is no interval."""
+    return [None if np.isnan(value) else float(value) for value in estimated]
+
+
+def windows_of(
+    tokens: Int64[np.ndarray, " n"], length: int, count: int, name: str
+) -> tuple[Int64[np.ndarray, "n length_plus_1"], Int64[np.ndarray, " length_plus_1"]]:
+    """Return at most `count` windows for scores, spread over a text, and one for a search.
+
+    They do not overlap. A text with room for one window alone has it for both, and one with less is
+    refused.
+    """
+    width = length + 1
+    room = len(tokens) // width
+    if room < 1:
+        raise InputError(
+            f"{name} has {len(tokens):,} tokens, fewer than a window of {width:,} needs: give a "
+            f"longer text or a shorter length."
+        )
+    if room == 1:
+        return tokens[:width][None], tokens[:width]
+    scored = min(count, room - 1)
+    starts = [number * (room - 1) // scored * width for number in range(scored)]
+    last = (room - 1) * width
+    return np.stack([tokens[at : at + width] for at in starts]), tokens[last : last + width]

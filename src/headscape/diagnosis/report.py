@@ -1,0 +1,414 @@
+"""What a diagnosis found, and its files: a page, Markdown, JSON and two CSV tables.
+
+The page is one HTML file without a script; its pictures are SVG. It opens from disk and asks the
+network for nothing.
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+from headscape.diagnosis.advice import shown
+from headscape.diagnosis.heads import COMPARED, MEASURES, summary
+from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
+from headscape.io.system_errors import reporting
+
+FILES: Final = (
+    "diagnosis.html", "diagnosis.md", "diagnosis.json", "remedies.csv", "heads.csv",
+)  # fmt: skip
+COLOURS: Final = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+STYLE: Final = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
+  color: #222; background: #fff }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
+th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid #ddd }
+th:first-child, td:first-child { text-align: left }
+ul { margin: 0 }
+@media (prefers-color-scheme: dark) {
+  body { color: #ddd; background: #181818 }
+  svg { background: #fff }
+}
+"""
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""Headings and rows."""
+
+
+class Diagnosis:
+    """The result of `diagnose`: `data` has every number, the methods write it.
+
+    Example:
+        >>> import headscape as hs
+        >>> gpt2 = hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257, train_length=32)
+        >>> found = hs.diagnose(hs.load(gpt2), 64, list(range(250)), quick=True)
+        >>> found.to_markdown().startswith("# Diagnosis of ALiBi")
+        True
+    """
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+
+    @property
+    def findings(self) -> list[str]:
+        """The kinds of what was found, such as positions or inactive; [] if nothing is wrong."""
+        return [each["kind"] for each in self.data["findings"]]
+
+    @property
+    def sentence(self) -> str:
+        """What to do."""
+        return str(self.data["advice"]["sentence"])
+
+    def __repr__(self) -> str:
+        about = self.data["about"]
+        found = ", ".join(self.findings) or "no finding"
+        return f"<diagnosis of {about['model']} at {about['length']:,} tokens: {found}>"
+
+    def save(self, folder: str | Path) -> Path:
+        """Write every file of FILES to a folder and return the page's path."""
+        folder = Path(folder)
+        check_folder(folder)
+        with reporting("write", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        texts = (
+            self.to_html(), self.to_markdown(), self.to_json(), self.remedies_csv(),
+            self.heads_csv(),
+        )  # fmt: skip
+        for name, text in zip(FILES, texts, strict=True):
+            write_output(folder / name, text, KINDS[Path(name).suffix[1:]])
+        return folder / FILES[0]
+
+    def to_json(self) -> str:
+        """Return every number; layers and heads count from 0."""
+        return json.dumps(self.data, indent=1) + "\n"
+
+    def to_markdown(self) -> str:
+        """Return the diagnosis as Markdown; layers and heads count from 1."""
+        parts = [f"# Diagnosis of {self.data['about']['model']}\n"]
+        for title, body in self._sections():
+            parts.append(f"## {title}\n")
+            parts += [each if isinstance(each, str) else _markdown(each) for each in body]
+        return "\n".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
+
+    def to_html(self) -> str:
+        """Return the diagnosis as a page; layers and heads count from 1."""
+        title = escape(f"Diagnosis of {self.data['about']['model']}")
+        parts = [
+            (
+                '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+                f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n{GENERATOR}\n'
+                '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+                f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>"
+            )
+        ]
+        pictures = {"Where it breaks": self._loss_picture, "What mends it": self._remedy_picture}
+        for heading, body in self._sections():
+            parts.append(f"<h2>{escape(heading)}</h2>")
+            if heading in pictures:
+                parts.append(pictures[heading]())
+            parts += [_paragraph(each) if isinstance(each, str) else _html(each) for each in body]
+        return "\n".join([*parts, "</body>\n</html>\n"])
+
+    def remedies_csv(self) -> str:
+        """Return one row per remedy, best first."""
+        heads = ("loss", "gain", "excess", "cost")
+        names = [f"{head}{end}" for head in heads for end in ("", "_low", "_high")]
+        rows = [
+            [each["name"], *(value for head in heads for value in each[head]), each["holds_to"]]
+            for each in self.data["remedies"]
+        ]
+        return _csv(["remedy", *names, "holds_to"], rows)
+
+    def heads_csv(self) -> str:
+        """Return one row per layer and head, counted from 1, with every length and the control."""
+        heads = self.data["heads"]
+        tables = {**heads["by_length"]}
+        if heads["control"] is not None:
+            tables["control"] = heads["control"]
+        names = [f"{measure}_{where}" for where in tables for measure in MEASURES]
+        some = next(iter(tables.values()))[MEASURES[0]]
+        rows = [
+            [layer + 1, head + 1, *(t[m][layer][head] for t in tables.values() for m in MEASURES)]
+            for layer, each in enumerate(some)
+            for head in range(len(each))
+        ]
+        return _csv(["layer", "head", *names], rows)
+
+    def _sections(self) -> list[tuple[str, list[str | Table]]]:
+        return [
+            ("What to do", self._to_do()),
+            ("Is it what the config says?", self._config()),
+            ("Where it breaks", self._breaks()),
+            ("Which heads, and why", self._heads()),
+            ("What mends it", self._mends()),
+            ("How this was measured", self._method()),
+        ]
+
+    def _to_do(self) -> list[str | Table]:
+        data = self.data
+        lines: list[str | Table] = [self.sentence]
+        lines += [f"- {each['kind']}: {each['text']}" for each in data["findings"]]
+        if not data["findings"]:
+            lines.append("No finding.")
+        change = data["advice"]["patch"]
+        if change is not None:
+            rows = [
+                (name, json.dumps(value) if isinstance(value, dict) else value or "no setting")
+                for name, value in change.items()
+            ]
+            lines.append((("software", "setting"), rows))
+        return lines
+
+    def _config(self) -> list[str | Table]:
+        rows = [
+            (each["name"], each["declared"], each["active"], each["fault"] or "")
+            for each in self.data["config"]
+        ]
+        if not rows:
+            return ["The config has no setting of position that could be compared."]
+        return [(("setting", "declared", "active", "fault"), rows)]
+
+    def _breaks(self) -> list[str | Table]:
+        about, loss = self.data["about"], self.data["loss"]
+        rows = [
+            (
+                f"{band['from']:,} to {band['to'] - 1:,}",
+                shown(band["loss"]),
+                "" if band["excess"] is None else shown(band["excess"], sign=True),
+            )
+            for band in loss["bands"]
+        ]
+        held = (
+            f"The loss holds up to {loss['holds_to']:,} tokens, "
+            f"{loss['holds_to'] / about['trained']:.3g} times the trained length: no band before "
+            f"that has a mean excess above {loss['threshold']} nats that is shown to be above 0."
+        )
+        lines: list[str | Table] = [held, (("position", "loss", "excess"), rows)]
+        for kind in dict.fromkeys(each["kind"] for each in self.data["retrieval"]):
+            lines += self._heat_map(kind)
+        return lines
+
+    def _heat_map(self, kind: str) -> list[str | Table]:
+        cells = [each for each in self.data["retrieval"] if each["kind"] == kind]
+        lengths = list(dict.fromkeys(each["length"] for each in cells))
+        depths = list(dict.fromkeys(each["depth"] for each in cells))
+        values = {(each["length"], each["depth"]): each for each in cells}
+
+        def cell(length: int, depth: float) -> str:
+            each = values[length, depth]
+            return f"{each['right']:.0%}, {each['loss']:.2f}"
+
+        rows = [(f"{depth:g}", *(cell(length, depth) for length in lengths)) for depth in depths]
+        title = f"{kind}: share of right answers, and their loss in nats per token, by depth."
+        return [title, (("depth", *(f"{length:,}" for length in lengths)), rows)]
+
+    def _heads(self) -> list[str | Table]:
+        heads = self.data["heads"]
+        form = {"reach": ".0f"}
+        rows = [
+            (
+                name,
+                *(
+                    "-" if part[key] is None else format(part[key], form.get(name, ".3f"))
+                    for key in ("trained", "length", "position", "keys")
+                ),
+            )
+            for name, part in heads["parts"].items()
+        ]
+        lines: list[str | Table] = [
+            summary(heads),
+            (("mean over heads", f"{heads['trained']:,}", f"{heads['length']:,}", "position",
+              "keys"), rows),
+        ]  # fmt: skip
+        pairs = heads["untrained_pairs"]
+        if pairs:
+            lines.append(
+                f"{len(pairs)} RoPE pairs turn less than once in {heads['trained']:,} tokens, from "
+                f"pair {pairs[0]['pair'] + 1} on: their angles past that length are new."
+            )
+        changed = [self._changed(each) for each in heads["most_changed"]]
+        lines.append(
+            (
+                ("head", "largest change", *(f"{m}, L to N" for m in COMPARED), "effect"),
+                changed,
+            )
+        )
+        if heads["effects"]:
+            lines.append(
+                "The effect is the change of the loss past the trained length if this head alone "
+                "gets distances that it knows."
+            )
+        return lines
+
+    def _changed(self, each: Mapping[str, Any]) -> Sequence[str]:
+        heads, layer, head = self.data["heads"], each["layer"], each["head"]
+        tables = list(heads["by_length"].values())
+        effect = heads["effects"].get(f"{layer}.{head}")
+        moves = [
+            f"{tables[0][name][layer][head]:.2f} to {tables[-1][name][layer][head]:.2f}"
+            for name in COMPARED
+        ]
+        last = "not run" if effect is None else shown(effect, sign=True)
+        return (f"{layer + 1}.{head + 1}", f"{each['change']:.2f}", *moves, last)
+
+    def _mends(self) -> list[str | Table]:
+        data = self.data
+        own = data["loss"]
+        kinds = list(data["unchanged_retrieval"])
+
+        def answers(found: Mapping[str, list[float]]) -> list[str]:
+            return [f"{found[k][1]:.0%}, {found[k][0]:.2f}" if k in found else "-" for k in kinds]
+
+        rows = [
+            ("unchanged", shown(own["past"]), "", shown(own["excess"], sign=True), "",
+             f"{own['holds_to']:,}", *answers(data["unchanged_retrieval"]))
+        ]  # fmt: skip
+        rows += [
+            (
+                each["title"],
+                shown(each["loss"]),
+                shown(each["gain"], sign=True),
+                shown(each["excess"], sign=True),
+                shown(each["cost"], sign=True),
+                f"{each['holds_to']:,}",
+                *answers(each["retrieval"]),
+            )
+            for each in data["remedies"]
+        ]
+        titles = ("remedy", "loss past L", "gain", "excess", f"cost at {data['about']['short']:,}",
+                  "holds to", *kinds)  # fmt: skip
+        lines: list[str | Table] = [(titles, rows)]
+        lines += [f"- {each['title']}: {each['text']}." for each in data["remedies"]]
+        lines += [f"- not tried, {name}: {why}." for name, why in data["refused"].items()]
+        return lines
+
+    def _method(self) -> list[str | Table]:
+        about = self.data["about"]
+        lines: list[str | Table] = [
+            (
+                f"{about['windows']} windows of {about['length']:,} tokens of {about['text']}, "
+                f"{about['scored_per_window']:,} scored tokens each; every remedy scores the same "
+                f"tokens. The excess is the loss minus the loss of the same token with half to all "
+                f"of the trained length of {about['trained']:,} tokens before it. Brackets are 95% "
+                f"intervals over windows, from 6 windows on."
+            ),
+            (
+                f"Model {about['model']} ({about['encoding']}), fingerprint "
+                f"{about['fingerprint'][:16]}, headscape {about['headscape']}."
+            ),
+        ]
+        return lines + [f"- left out: {each}." for each in about["left_out"]]
+
+    def _loss_picture(self) -> str:
+        bands = self.data["loss"]["bands"]
+        return _picture([("unchanged", bands)], self.data["about"]["trained"])
+
+    def _remedy_picture(self) -> str:
+        best = [(each["title"], each["bands"]) for each in self.data["remedies"][:6]]
+        curves = [("unchanged", self.data["loss"]["bands"]), *best]
+        return _picture(curves, self.data["about"]["trained"])
+
+
+def check_folder(folder: Path, reads: Iterable[Path | str] = ()) -> None:
+    """Refuse a folder where a diagnosis would replace a file of a different kind."""
+    for name in FILES:
+        check_output(folder / name, KINDS[Path(name).suffix[1:]], reads=reads)
+
+
+def _markdown(table: Table) -> str:
+    heads, rows = table
+    lines = [heads, ["---"] * len(heads), *rows]
+    cells = (" | ".join(str(cell).replace("|", "\\|") for cell in line) for line in lines)
+    return "\n".join(f"| {line} |" for line in cells) + "\n"
+
+
+def _html(table: Table) -> str:
+    heads, rows = table
+    top = "".join(f"<th>{escape(head)}</th>" for head in heads)
+    body = "".join("<tr>" + "".join(_cell(str(cell)) for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
+def _cell(text: str) -> str:
+    """Return a cell; a share of right answers colours it."""
+    share, comma, rest = text.partition("%, ")
+    if comma and share.isdecimal() and rest.replace(".", "", 1).isdecimal():
+        return (
+            f'<td style="background:rgba(0,114,178,{int(share) / 100:.2f});'
+            f'color:{"#fff" if int(share) > 50 else "inherit"}">{escape(text)}</td>'
+        )
+    return f"<td>{escape(text)}</td>"
+
+
+def _paragraph(text: str) -> str:
+    """Return a paragraph, or an item of a list where the text begins with a dash."""
+    item = text.removeprefix("- ")
+    return f"<p>{escape(text)}</p>" if item == text else f"<ul><li>{escape(item)}</li></ul>"
+
+
+def _picture(curves: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], trained: int) -> str:
+    """Return losses by position as SVG, with a line at the trained length."""
+    width, height, left, below = 640, 260, 48, 34
+    losses = [band["loss"][0] for _, bands in curves for band in bands]
+    low, high = float(min(losses)), float(max(losses))
+    high += 0.05 * (high - low or 1.0)
+    last = curves[0][1][-1]["to"]
+
+    def x(position: float) -> float:
+        return left + position / float(last) * (width - left - 150)
+
+    def y(loss: float) -> float:
+        return 10 + (high - loss) / (high - low or 1.0) * (height - below - 10)
+
+    parts = [
+        (
+            f'<svg role="img" aria-label="Loss by position" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" xmlns="http://www.w3.org/2000/svg" '
+            f'font-family="sans-serif" font-size="11">'
+        )
+    ]
+    for step in range(5):
+        loss = low + (high - low) * step / 4
+        parts.append(
+            f'<line x1="{left}" x2="{x(last):.1f}" y1="{y(loss):.1f}" y2="{y(loss):.1f}" '
+            f'stroke="#ddd"/><text x="{left - 6}" y="{y(loss) + 4:.1f}" text-anchor="end">'
+            f"{loss:.2f}</text>"
+        )
+        at = last * step / 4
+        parts.append(
+            f'<text x="{x(at):.1f}" y="{height - 16}" text-anchor="middle">{at:,.0f}</text>'
+        )
+    parts.append(
+        f'<line x1="{x(trained):.1f}" x2="{x(trained):.1f}" y1="10" y2="{height - below}" '
+        f'stroke="#888" stroke-dasharray="4"/><text x="{x(last / 2):.1f}" y="{height - 2}" '
+        f'text-anchor="middle">position; dashed: the trained length</text>'
+    )
+    for number, (title, bands) in enumerate(curves):
+        colour = COLOURS[number % len(COLOURS)]
+        points = " ".join(
+            f"{x((band['from'] + band['to']) / 2):.1f},{y(band['loss'][0]):.1f}" for band in bands
+        )
+        parts.append(
+            f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{points}"/>'
+            f'<text x="{x(last) + 8:.1f}" y="{20 + 15 * number}" fill="{colour}">{escape(title)}'
+            f"</text>"
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def _csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(heads)
+    for row in rows:
+        writer.writerow(["" if _missing(cell) else cell for cell in row])
+    return out.getvalue()
+
+
+def _missing(cell: object) -> bool:
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))

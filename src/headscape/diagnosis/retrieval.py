@@ -1,0 +1,130 @@
+"""Questions whose answer stands somewhere in a long text, at a depth and a length.
+
+    needle      one fact about a city, asked for at the end (data/tasks/retrieval.py)
+    several     four facts about four cities; one of them, at the depth, is asked for
+    variables   a number is given to X1, X1 to X2, X2 to X3; X3 is asked for
+    copy        24 random tokens of the text, of which the first 8 are repeated at the end
+
+An answer's mark is its mean loss in nats per token and whether every token of it is the likeliest.
+`copy` needs no tokenizer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+
+from headscape.data.tasks.retrieval import RETRIEVAL, Encode
+from headscape.models.changed import ChangedModel
+
+KINDS: Final = ("needle", "several", "variables", "copy")
+CITIES: Final = ("Lisbon", "Oslo", "Quito", "Dakar", "Hanoi", "Riga", "Perth", "Turin")
+PASSAGE: Final = 24
+CUE: Final = 8
+SHORTEST: Final = 192
+"""Tokens from which every kind of question fits, whatever the tokenizer."""
+
+Tokens = Int64[np.ndarray, " n"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DepthQuestion:
+    """A text that ends with a question, and the answer."""
+
+    text: Tokens
+    answer: Tokens
+
+
+def question(
+    kind: str, index: int, length: int, depth: float, pool: Tokens, encode: Encode | None
+) -> DepthQuestion | None:
+    """Return question number `index`; None without a tokenizer where it needs one.
+
+    Text and answer together have `length` + 1 tokens or fewer, since the last is only a target.
+    """
+    random = np.random.default_rng([KINDS.index(kind), index, length, round(depth * 1e6)])
+    if kind == "copy":
+        return _copy(random, length, depth, pool)
+    if encode is None:
+        return None
+    if kind == "needle":
+        text, answer = RETRIEVAL["needle"].tokens_at(index, 0, length - 8, depth, encode)
+        return DepthQuestion(text=text, answer=answer[:8])
+    facts, ask, expected = (_several if kind == "several" else _variables)(random)
+    return _among(random, facts, ask, expected, length, depth, encode)
+
+
+def _copy(random: np.random.Generator, length: int, depth: float, pool: Tokens) -> DepthQuestion:
+    kinds = np.unique(pool)
+    passage = random.choice(kinds, PASSAGE, replace=len(kinds) < PASSAGE).astype(np.int64)
+    room = length + 1 - PASSAGE - PASSAGE
+    start = int(random.integers(max(1, len(pool) - room)))
+    hay = np.resize(pool[start : start + room], room)
+    before = round(depth * room)
+    text = np.concatenate([hay[:before], passage, hay[before:], passage[:CUE]])
+    return DepthQuestion(text=text, answer=passage[CUE:])
+
+
+def _several(random: np.random.Generator) -> tuple[list[str], str, str]:
+    cities = random.choice(CITIES, 4, replace=False)
+    values = random.integers(100, 1000, size=4)
+    facts = [f" The number of {c} is {v}. " for c, v in zip(cities, values, strict=True)]
+    return facts, f" The number of {cities[0]} is", f" {values[0]}"
+
+
+def _variables(random: np.random.Generator) -> tuple[list[str], str, str]:
+    value = int(random.integers(10_000, 100_000))
+    return [f" X1 = {value}. ", " X2 = X1. ", " X3 = X2. "], " X3 =", f" {value}"
+
+
+def _among(
+    random: np.random.Generator,
+    facts: Sequence[str],
+    ask: str,
+    answer: str,
+    length: int,
+    depth: float,
+    encode: Encode,
+) -> DepthQuestion:
+    """Return filler with the first fact at the depth and the others evenly after it."""
+    parts = [np.asarray(encode(fact), dtype=np.int64) for fact in facts]
+    end, expected = (np.asarray(encode(text), dtype=np.int64) for text in (ask, answer))
+    room = length + 1 - sum(map(len, parts)) - len(end) - len(expected)
+    hay: list[Tokens] = []
+    sentences = RETRIEVAL["needle"].filler(random)
+    while sum(map(len, hay)) < room:
+        hay += [np.asarray(encode(text), dtype=np.int64) for text in islice(sentences, 64)]
+    filler = np.concatenate(hay)[:room]
+    places = [round(room * (depth + (1 - depth) * n / len(parts))) for n in range(len(parts))]
+    pieces: list[Tokens] = []
+    last = 0
+    for place, fact in zip(places, parts, strict=True):
+        pieces += [filler[last:place], fact]
+        last = place
+    return DepthQuestion(text=np.concatenate([*pieces, filler[last:], end]), answer=expected)
+
+
+def marks(
+    model: ChangedModel,
+    kind: str,
+    length: int,
+    depth: float,
+    count: int,
+    pool: Tokens,
+) -> list[list[float]] | None:
+    """Return the loss and the correctness of each answer; None if it cannot be asked."""
+    encode = None if model.tokenizer is None else model.tokenizer.encode
+    found = []
+    for index in range(count):
+        asked = question(kind, index, length, depth, pool, encode)
+        if asked is None:
+            return None
+        tokens = torch.from_numpy(np.concatenate([asked.text, asked.answer]))[None]
+        at = torch.arange(len(asked.text) - 1, tokens.shape[1] - 1)
+        nats, right = model.marked_at(tokens, at)
+        found.append([float(nats.mean()), float(right.all())])
+    return found

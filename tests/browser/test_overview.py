@@ -1,0 +1,275 @@
+"""The overview: all heads on one screen, one legend, a heat map, a scatter, a ranking, a poster."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import headscape as hs
+from browser.acting import names, numbers, pick, press, violations
+from browser.captures import HEADS, LENGTH, capture, definition
+from browser.conftest import Open, Opened
+from headscape.captures.browser import Pack
+from headscape.plots.colour import scales
+
+pytestmark = pytest.mark.browser
+
+PLACES = [(layer, head) for layer in range(2) for head in range(HEADS)]
+
+
+def overview(open_page: Open, packs: list[Pack] | None = None, **state: Any) -> Opened:
+    opened = open_page(packs or [capture("cable")], {"overview": state} if state else None)
+    opened.settle()
+    return opened
+
+
+def of_biases(*ranges: tuple[float, float]) -> Pack:
+    """A capture with a head per range, whose bias has this least and greatest value."""
+    length = 32
+    noise = np.random.default_rng(0).uniform(0, 1, (len(ranges), length, length))
+    noise[:, 20, 3], noise[:, 21, 4] = 0, 1
+    bias = np.stack(
+        [low + (high - low) * map_ for (low, high), map_ in zip(ranges, noise, strict=True)]
+    )
+    q, k = np.random.default_rng(1).standard_normal((2, len(ranges), length, 8))
+    return hs.Capture.from_arrays(q=q, k=k, bias=bias).pack()
+
+
+def choose(opened: Opened, label: str, value: str) -> None:
+    """Choose an option of the overview's own controls."""
+    named = opened.page.get_by_text(label, exact=True)
+    field = opened.page.locator(".overview label.field").filter(has=named)
+    field.locator("select").select_option(value)
+
+
+def focused(opened: Opened) -> str:
+    text: str = opened.page.evaluate("document.activeElement.getAttribute('aria-label') ?? ''")
+    return text
+
+
+def spoken(opened: Opened) -> str:
+    text: str = opened.page.locator(".overview .count").inner_text()
+    return text
+
+
+# Layout
+
+
+def test_few_heads_are_large_cards_that_fill_the_screen(open_page: Open) -> None:
+    opened = open_page([capture("cable", layers=3)], width=1400, height=900)
+    opened.settle()
+    assert opened.page.locator(".grid").get_attribute("data-layout") == "cards"
+    boxes = [card.bounding_box() for card in opened.page.locator(".card").all()]
+    assert len(boxes) == 12
+    assert max(box["y"] + box["height"] for box in boxes) <= 900
+    assert sum(box["width"] * box["height"] for box in boxes) > 0.5 * 1400 * 900
+    assert opened.page.evaluate("document.documentElement.scrollHeight") <= 900
+
+
+def test_a_long_number_widens_no_card(open_page: Open) -> None:
+    opened = overview(open_page)
+    opened.page.locator(".card .value").first.evaluate("e => { e.textContent = '9'.repeat(90); }")
+    widths = {round(card.bounding_box()["width"]) for card in opened.page.locator(".card").all()}
+    assert len(widths) == 1
+
+
+# Colours
+
+
+def test_colours_are_those_of_the_figures(open_page: Open) -> None:
+    ranges = [(-1.0, 9.0), (-0.5, 3.0)]
+    for several in (ranges, [(-2.0, 8.0), (-3.0, 3.0)], [(-2.0, 8.0), (-1.0, 9.0)]):
+        pack = of_biases(*several)
+        opened = open_page([pack], {"quantity": "bias", "pooling": "mean"})
+        opened.settle()
+        expected = scales(several)
+        for head, scale in enumerate(expected):
+            pixels = opened.pixels(f'.card[data-head="{head}"] canvas')
+            every = slice(0, pack.length)
+            values = pack.layer(0).tile("bias", [head], every, every)[0]
+            assert pixels.shape[:2] == values.shape
+            seen = np.isfinite(values)
+            wanted = 255 * scale.colormap(scale.norm(values[seen]))[:, :3]
+            assert np.abs(pixels[seen][:, :3] - wanted).max() <= 4
+
+
+def test_one_legend_with_unit_and_shared_limits(open_page: Open) -> None:
+    opened = overview(open_page)
+    legend = opened.page.locator(".overview .legend")
+    assert "Attention weight (share of a query's attention)" in legend.inner_text()
+    assert legend.locator(".limits span").all_inner_texts() == ["0.0001", "0.01", "1"]
+    press(opened, "2")
+    opened.settle()
+    assert legend.locator(".limits span").first.inner_text() == "least of the head"
+    choose(opened, "Limits", "shared")
+    opened.settle()
+    opened.page.wait_for_timeout(200)
+    biases = [definition("cable", *place)["bias"] for place in PLACES]
+    least, _, greatest = legend.locator(".limits span").all_inner_texts()
+    assert float(least.replace("−", "-")) == pytest.approx(np.nanmin(biases), rel=5e-3)
+    assert float(greatest.replace("−", "-")) == pytest.approx(np.nanmax(biases), abs=5e-3)
+    seen = set()
+    for scale in ("linear", "symlog"):
+        choose(opened, "Scale", scale)
+        opened.page.wait_for_timeout(200)
+        seen.add(opened.pixels(".card canvas").tobytes())
+    assert len(seen) == 2
+
+
+# Measures
+
+
+def test_a_measure_is_a_heat_map_of_layers_and_heads(open_page: Open) -> None:
+    opened = overview(open_page, view="measure", measure="mean distance")
+    light = []
+    for card in opened.page.locator(".card").all():
+        pixel = card.locator("canvas").evaluate(
+            "c => [...c.getContext('2d').getImageData(0, 0, 1, 1).data]"
+        )
+        light.append(sum(pixel[:3]))
+    values = numbers(opened)
+    assert list(np.argsort(values)) == list(np.argsort(light))
+    assert opened.page.locator(".legend").inner_text().startswith("Mean distance attended to")
+    tops = [card.bounding_box()["y"] for card in opened.page.locator(".card").all()]
+    assert len(set(tops[:HEADS])) == 1
+    assert tops[0] < tops[HEADS]
+
+
+def test_a_scatter_of_two_measures_names_and_opens_heads(open_page: Open) -> None:
+    opened = overview(open_page, measure="mean distance")
+    distances = dict(zip(PLACES, numbers(opened), strict=True))
+    choose(opened, "Show", "scatter")
+    choose(opened, "against", "same token")
+    opened.page.wait_for_function("() => document.querySelectorAll('.point').length === 8")
+    points = {
+        (int(each.get_attribute("data-layer")), int(each.get_attribute("data-head"))): each
+        for each in opened.page.locator(".point").all()
+    }
+    across = sorted(points, key=lambda at: float(points[at].get_attribute("cx")))
+    assert across == sorted(distances, key=lambda at: distances[at])
+    down = sorted(points, key=lambda at: -float(points[at].get_attribute("cy")))
+    same = {at: np.diagonal(definition("cable", *at)["weights"]).mean() for at in PLACES}
+    assert down == sorted(same, key=lambda at: same[at])
+    points[across[3]].hover()
+    layer, head = across[3]
+    tip = opened.page.locator(".scatter .tip").inner_text()
+    assert tip.startswith(f"Layer {layer + 1}, head {head + 1}: ")
+    points[across[3]].click()
+    opened.settle()
+    state = opened.state()
+    assert (state.get("layer", 0), state.get("head", 0)) == (layer, head)
+    assert state["screen"] == "head"
+
+
+def test_comparing_ranks_heads_by_their_difference(open_page: Open) -> None:
+    opened = overview(open_page, [capture("cable"), capture("alibi")])
+    pick(opened, "Compare with", "p1")
+    opened.page.wait_for_function("() => document.querySelectorAll('.ranking li').length === 8")
+    assert opened.state().get("screen", "overview") == "overview"
+    apart = {
+        at: np.nanmean(
+            np.abs(definition("cable", *at)["weights"] - definition("alibi", *at)["weights"])
+        )
+        for at in PLACES
+    }
+    rows = opened.page.locator(".ranking li")
+    shown = [float(text) for text in rows.locator(".value").all_inner_texts()]
+    assert shown == pytest.approx(sorted(apart.values(), reverse=True), rel=6e-3)
+    layer, head = max(apart, key=lambda at: apart[at])
+    assert rows.first.locator(".name").inner_text() == f"layer {layer + 1}, head {head + 1}"
+    # The maps are differences, symmetric about 0 and not flat.
+    choose(opened, "Show", "maps")
+    opened.settle()
+    assert "minus alibi" in spoken(opened)
+    assert opened.page.locator(".legend .limits span").nth(1).inner_text() == "0"
+    pixels = opened.pixels(".card canvas").reshape(-1, 4)
+    assert len(np.unique(pixels[pixels[:, 3] > 0], axis=0)) > 100
+    # What a measure changes by is the difference of the two.
+    choose(opened, "Measure", "change of mean distance")
+    opened.page.wait_for_function(
+        "() => !document.querySelector('.overview').innerText.includes('…')"
+    )
+    change = numbers(opened)[0]
+    at = np.arange(LENGTH)
+    mean = [
+        (np.nan_to_num(definition(name, 0, 0)["weights"]) * (at[:, None] - at)).sum() / LENGTH
+        for name in ("cable", "alibi")
+    ]
+    assert change == pytest.approx(mean[0] - mean[1], rel=0.01)
+    choose(opened, "Show", "ranking")
+    opened.page.locator(".ranking button").nth(2).click()
+    opened.settle()
+    assert opened.state()["screen"] == "head"
+
+
+# Keyboard
+
+
+def test_two_keys_reach_the_heads_and_arrows_walk_through_them(open_page: Open) -> None:
+    opened = overview(open_page)
+    press(opened, "Tab", "Enter")
+    assert focused(opened).startswith("layer 1, head 1 ")
+    press(opened, "ArrowRight")
+    assert focused(opened).startswith("layer 1, head 2 ")
+    press(opened, "ArrowDown")
+    assert focused(opened).startswith("layer 2, head 2 ")
+    press(opened, "ArrowUp", "ArrowLeft", "End")
+    assert focused(opened).startswith(f"layer 2, head {HEADS} ")
+    press(opened, "Home", "ArrowRight", "Enter")
+    opened.settle()
+    assert (opened.state()["screen"], opened.state()["head"]) == ("head", 1)
+    press(opened, "o")
+    opened.settle()
+    press(opened, "v")
+    assert focused(opened).startswith("layer 1, head 2 ")
+    # One stop for Tab, however many heads there are.
+    press(opened, "Tab")
+    assert not focused(opened).startswith("layer")
+
+
+# Poster
+
+
+@pytest.mark.parametrize("paper", ["light", "dark"])
+def test_a_poster_of_every_head(paper: str, open_page: Open) -> None:
+    saved = []
+    for width in (1280, 700):
+        opened = open_page([capture("cable")], width=width)
+        opened.settle()
+        opened.page.locator(".poster select").select_option(paper)
+        with opened.page.expect_download() as waiting:
+            opened.page.locator(".poster").get_by_role("button", name="PNG").click()
+        assert waiting.value.suggested_filename == f"headscape-heads-weights-{paper}.png"
+        saved.append(Path(waiting.value.path()).read_bytes())
+    pixels = [np.asarray(Image.open(io.BytesIO(each)).convert("RGB")) for each in saved]
+    assert np.array_equal(*pixels)
+    assert (pixels[0][0, 0].mean() > 128) == (paper == "light")
+    with opened.page.expect_download() as waiting:
+        opened.page.locator(".poster").get_by_role("button", name="SVG").click()
+    svg = Path(waiting.value.path()).read_text()
+    assert "cable: every head" in svg
+    assert "Attention weight (share of a query's attention)" in svg
+    assert svg.count("<image") == 2  # all heads, and the legend
+
+
+# Looks
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("view", ["measure", "scatter", "ranking"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_view_fits_and_axe_finds_nothing(
+    view: str, dark: bool, width: int, open_page: Open
+) -> None:
+    state = {"overview": {"view": view}, "compare": "side", "other": "p1"}
+    opened = open_page([capture("cable"), capture("alibi")], state, dark=dark, width=width)
+    opened.page.wait_for_function(
+        "() => document.querySelector('.headscape').dataset.pending === '0'"
+    )
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert violations(opened.page) == []
+    if view == "measure":
+        assert len(names(opened)) == 8

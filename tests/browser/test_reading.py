@@ -1,0 +1,191 @@
+"""The reading view: what heads give the tokens of the text, hovered, locked, overlaid."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from browser.acting import pick, press
+from browser.captures import LENGTH, capture
+from browser.conftest import Open, Opened
+from browser.test_hosts import served
+from captures.test_scaled_position import scaled
+from headscape.viewer.viewer_answers import Answers
+
+pytestmark = pytest.mark.browser
+DEFAULT: dict[str, Any] = {
+    "token": None, "side": "to", "marks": "shading", "heads": [], "beside": True,
+}  # fmt: skip
+
+
+def reading(open_page: Open, name: str = "cable", **fields: Any) -> Opened:
+    known = {key: fields.pop(key) for key in list(fields) if key in DEFAULT}
+    state = {"screen": "reading", "layer": 0, "head": 1, "reading": {**DEFAULT, **known}, **fields}
+    opened = open_page([capture(name)], state)
+    opened.settle()
+    return opened
+
+
+def token(opened: Opened, number: int, page: int = 0) -> Any:
+    return opened.page.locator(".reading .text").nth(page).locator(f"[data-token='{number}']")
+
+
+def listed(opened: Opened, page: int = 0, table: int = 0) -> list[tuple[int, float]]:
+    """Tokens and numbers of a list of top keys."""
+    rows = opened.page.locator(".reading .page").nth(page).locator("table").nth(table)
+    found = []
+    for row in rows.locator("tr").all():
+        text = row.locator("td").last.inner_text().replace("−", "-")
+        share = float(text.rstrip("%")) / 100 if text.endswith("%") else float(text)
+        found.append((int(row.get_attribute("data-token")), share))
+    return found
+
+
+def shades(opened: Opened, page: int = 0) -> np.ndarray:
+    """Opacity of every token's background."""
+    found = opened.page.evaluate(
+        """(n) => [...document.querySelectorAll(".reading .text")[n].querySelectorAll("span")]
+            .map((each) => each.style.background)""",
+        page,
+    )
+    alpha = [re.search(r"([\d.]+)\)$", each) for each in found]
+    return np.array([float(each[1]) if each else 0.0 for each in alpha])
+
+
+@pytest.mark.parametrize("position", [0, 0.5, 1])
+@pytest.mark.parametrize("side", ["to", "from"])
+@pytest.mark.parametrize("quantity", ["weights", "final"])
+def test_lists_and_shades_are_numpys(
+    quantity: str, side: str, position: float, open_page: Open
+) -> None:
+    opened = reading(
+        open_page, token=60, side=side, quantity=quantity,
+        position={"scale": position, "only": None},
+    )  # fmt: skip
+    given = []
+    for factor in (position, 0):
+        maps = scaled("cable", factor, 0, 1, LENGTH)[quantity]
+        given.append(maps[60] if side == "to" else maps[:, 60])
+    low = 0.0 if quantity == "weights" else np.nanmin(given)
+    for page, values in enumerate(given):
+        order = [int(at) for at in np.argsort(-values) if np.isfinite(values[at])][:8]
+        rows = listed(opened, page)
+        assert [at for at, _ in rows] == order
+        for at, value in rows:
+            assert value == pytest.approx(values[at], rel=0.06, abs=6e-6)
+        part = np.nan_to_num((values - low) / (np.nanmax(given) - low))
+        dark = np.sqrt(part) if quantity == "weights" else part
+        np.testing.assert_allclose(shades(opened, page), 0.6 * dark, atol=0.6 / 80 + 0.002)
+
+
+def test_hover_shades_a_click_locks_and_a_click_unlocks(open_page: Open) -> None:
+    opened = reading(open_page, beside=False)
+    assert shades(opened).max() == 0
+    token(opened, 40).hover()
+    opened.page.wait_for_selector(".reading[data-token='40'][data-complete=true]")
+    assert shades(opened)[:41].max() == pytest.approx(0.6, abs=0.01)
+    assert shades(opened)[41:].max() == 0
+    token(opened, 40).click()
+    assert opened.state()["reading"]["token"] == 40
+    token(opened, 70).hover()
+    opened.page.wait_for_timeout(150)
+    assert opened.page.locator(".reading").get_attribute("data-token") == "40"
+    token(opened, 40).click()
+    assert opened.state()["reading"]["token"] is None
+    opened.page.locator("h1").hover()
+    token(opened, 70).hover()
+    opened.page.wait_for_selector(".reading[data-token='70']")
+
+
+def test_heads_overlay_with_a_hue_each(open_page: Open) -> None:
+    opened = reading(open_page, token=60, beside=False)
+    opened.page.locator("label.field", has_text="Add a head").locator("select").select_option("1.2")
+    opened.settle()
+    assert opened.state()["reading"]["heads"] == [{"layer": 1, "head": 2}]
+    style = token(opened, 60).evaluate("each => each.style.background")
+    colours = re.findall(r"rgba?\((\d+, \d+, \d+)", style)
+    assert len(set(colours)) == 2
+    second = scaled("cable", 1, 1, 2, LENGTH)["weights"][60]
+    assert listed(opened, 0, 1)[0][0] == int(np.nanargmax(second))
+    opened.page.get_by_role("button", name="Remove layer 2, head 3").click()
+    opened.settle()
+    assert opened.page.locator(".reading table").count() == 1
+
+
+def test_arcs_in_place_of_shades(open_page: Open) -> None:
+    opened = reading(open_page, token=60, marks="arcs", beside=False)
+    assert opened.page.locator(".reading .arc").count() >= 3
+    assert shades(opened).max() == 0
+    widths = [
+        float(each.get_attribute("stroke-width"))
+        for each in opened.page.locator(".reading .arc").all()
+    ]
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_the_keyboard_reads_too(open_page: Open) -> None:
+    opened = reading(open_page)
+    press(opened, "v", "ArrowRight", "ArrowRight", "ArrowDown")
+    opened.page.wait_for_selector(".reading[data-token='12'][data-complete=true]")
+    said = opened.page.locator(".reading [role=status]").inner_text()
+    assert said.startswith("“·sat” (12) looks at")
+    press(opened, "Enter")
+    assert opened.state()["reading"]["token"] == 12
+    press(opened, "End", "Escape")
+    assert "reading" not in opened.state()
+    press(opened, "k")
+    opened.settle()
+    assert opened.state()["screen"] == "head"
+
+
+def test_a_capture_without_text_says_so(open_page: Open) -> None:
+    opened = open_page([capture("cable", pieces=[])], {"screen": "reading"})
+    opened.settle()
+    assert "has no text" in opened.page.locator(".reading").inner_text()
+    assert opened.page.locator(".reading .text").first.is_hidden()
+
+
+def test_hover_reacts_within_50_ms_at_2048_tokens(open_page: Open) -> None:
+    """From the event to the frame that has been drawn, both texts.
+
+    The lower quartile of 20 tokens: what else runs on the machine is not the viewer's time.
+    """
+    opened = open_page(
+        [capture("rope", layers=1, length=2048)], {"screen": "reading", "layer": 0, "head": 1}
+    )
+    opened.settle()
+    times = opened.page.evaluate(
+        """async () => {
+            const text = document.querySelector(".reading .text"), times = [];
+            const wait = (f) => new Promise((done) => f(done));
+            for (let n = 0; n < 21; n++) {
+                const at = 1000 + 47 * n, start = performance.now();
+                text.querySelector(`[data-token="${at}"]`)
+                    .dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+                const reading = document.querySelector(".reading");
+                do await wait(requestAnimationFrame); while (reading.dataset.token !== String(at));
+                await wait((done) => setTimeout(done, 0));  // after style, layout and paint
+                times.push(performance.now() - start);
+            }
+            return times;
+        }"""
+    )
+    assert np.quantile(times[1:], 0.25) <= 50
+
+
+def test_a_served_text_is_read_too(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several heads and both texts, from a server that sends values and no factors."""
+    monkeypatch.setattr("headscape.viewer.viewer_answers.WHOLE_BYTES", 0)
+    heads = [{"layer": 1, "head": 2}, {"layer": 1, "head": 3}]
+    state = {"screen": "reading", "head": 1, "reading": {**DEFAULT, "token": 60, "heads": heads}}
+    with served(open_page, Answers.of([capture("cable")]), state) as opened:
+        opened.settle()
+        for page, position in enumerate((1, 0)):
+            for table, (layer, number) in enumerate(((0, 1), (1, 2), (1, 3))):
+                values = scaled("cable", position, layer, number, LENGTH)["weights"][60]
+                assert listed(opened, page, table)[0][0] == int(np.nanargmax(values))
+        pick(opened, "A token", "from")
+        opened.settle()
+        values = scaled("cable", 0, 0, 1, LENGTH)["weights"][:, 60]
+        assert listed(opened, 1)[0][0] == int(np.nanargmax(values))

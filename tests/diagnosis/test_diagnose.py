@@ -1,0 +1,323 @@
+"""Whole diagnoses: planted faults are named, healthy models get none, a kill changes nothing."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import headscape as hs
+from diagnosis.small_models import TRAINED, language, trained
+from headscape.diagnosis import diagnose as whole
+from headscape.diagnosis.advice import patch, write_config
+from headscape.diagnosis.heads import head_effects, one_head
+from headscape.diagnosis.loss_by_position import LossPlan, windows_of
+from headscape.diagnosis.remedies import REMEDIES, remedied, remedies_for
+from headscape.diagnosis.report import FILES, Diagnosis
+from headscape.diagnosis.retrieval import KINDS, question
+from headscape.errors import InputError
+from headscape.kernels.attend import run
+from headscape.models.changed import ChangedModel
+from headscape.models.gpt2_model import GPT2Model
+from headscape.models.load import load
+from pretrained.families import FAMILIES, VOCABULARY
+
+transformers = pytest.importorskip("transformers")
+LENGTH = 8 * TRAINED
+
+
+def text(count: int = 4000) -> np.ndarray:
+    return language(count, seed=9)
+
+
+@pytest.fixture(scope="module")
+def broken() -> Diagnosis:
+    return hs.diagnose(trained("rope"), LENGTH, text(), questions=0, effects=2)
+
+
+def test_rope_past_its_length_breaks_by_positions(broken: Any) -> None:
+    assert broken.findings == ["breaks", "positions"]
+    assert broken.data["loss"]["holds_to"] == TRAINED
+    rows = {each["name"]: each for each in broken.data["remedies"]}
+    assert len(rows) >= 10
+    clipped = rows["clip"]
+    assert clipped["excess"][0] < 0.1 < broken.data["loss"]["excess"][0]
+    assert clipped["gain"][1] > 0
+    assert abs(clipped["cost"][0]) < 0.05
+    assert broken.data["advice"]["best"] == "clip"
+    assert "Clipped positions is best" in broken.sentence
+
+
+def test_heads_have_a_control_and_effects(broken: Any) -> None:
+    heads = broken.data["heads"]
+    entropy = heads["parts"]["entropy"]
+    whole_change = entropy["length"] - entropy["trained"]
+    assert entropy["position"] + entropy["keys"] == pytest.approx(whole_change)
+    assert len(heads["most_changed"]) == 8
+    assert list(heads["by_length"]) == ["32", "64", "128", "256"]
+    assert set(heads["effects"]) == {f"{n['layer']}.{n['head']}" for n in heads["most_changed"]}
+    # Some head that looks five tokens back does better with positions that it knows.
+    assert min(each[0] for each in heads["effects"].values()) < -0.05
+
+
+@pytest.mark.parametrize("encoding", ["fox", "rope:window=16"])
+def test_models_that_hold_get_no_finding(encoding: str) -> None:
+    found = hs.diagnose(trained(encoding), LENGTH, text(), questions=0, quick=True, windows=6)
+    assert found.findings == []
+    assert found.data["loss"]["holds_to"] == LENGTH
+    assert found.data["advice"]["patch"] is None
+    assert found.sentence.endswith("Nothing needs to be mended.")
+
+
+def test_a_random_llama_gets_no_finding_and_a_wrong_key_is_named(tmp_path: Path) -> None:
+    theirs = FAMILIES["llama"].build(initializer_range=0.02)
+    tokens = np.random.default_rng(0).integers(3, VOCABULARY, size=2000)
+    given: dict[str, Any] = {"quick": True, "questions": 0}
+    found = hs.diagnose(load(theirs), 128, tokens, **given)
+    assert found.findings == []
+    assert found.sentence.endswith("There is no interval: 2 windows are fewer than 6.")
+    theirs.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["rope_scaling"] = {"typ": "yarn", "factor": 2.0}
+    del config["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = hs.diagnose(f"hf:{tmp_path}", 128, tokens, **given)
+    assert found.findings == ["inactive"]
+
+
+def test_a_stop_at_any_stage_changes_no_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, given = trained("fox"), {"quick": True, "windows": 2, "questions": 1}
+    hs.diagnose(model, LENGTH, text(), out=tmp_path / "whole", **given)  # type: ignore[arg-type]
+    expected = {name: (tmp_path / "whole" / name).read_bytes() for name in FILES}
+    real, done = whole.resumed, 0
+
+    class StoppedError(Exception):
+        pass
+
+    def stopping(folder: Any, header: Any, batches: Any, compute: Any) -> Any:
+        def once(batch: Any) -> Any:
+            nonlocal done
+            done += 1
+            if done % 2 == 0:
+                raise StoppedError
+            return compute(batch)
+
+        return real(folder, header, batches, once)
+
+    monkeypatch.setattr(whole, "resumed", stopping)
+    stops = 0
+    while True:
+        try:
+            hs.diagnose(model, LENGTH, text(), out=tmp_path / "parts", **given)  # type: ignore[arg-type]
+            break
+        except StoppedError:
+            stops += 1
+    assert stops > 5
+    assert {name: (tmp_path / "parts" / name).read_bytes() for name in FILES} == expected
+
+
+def test_files(broken: Any, tmp_path: Path) -> None:
+    page = broken.save(tmp_path)
+    html = page.read_text()
+    assert "<script" not in html
+    assert html.count("<svg") == 2
+    assert "clipped positions" in html
+    assert broken.to_markdown() == (tmp_path / "diagnosis.md").read_text()
+    lines = (tmp_path / "remedies.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(broken.data["remedies"])
+    assert len((tmp_path / "heads.csv").read_text().splitlines()) == 1 + 8
+    assert json.loads((tmp_path / "diagnosis.json").read_text()) == broken.data
+    broken.save(tmp_path)
+    (tmp_path / "diagnosis.md").write_text("my notes")
+    with pytest.raises(InputError, match="exists and is not"):
+        broken.save(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"length": TRAINED}, "must be above the trained length of 32"),
+        ({"length": 8000}, "fewer than a window of 8,001"),
+        ({"text": "some words"}, "has no tokenizer"),
+        ({"text": None}, "has no text of its own"),
+        ({"remedies": ["ice"]}, "unknown remedy 'ice'"),
+        ({"windows": 0}, "windows must be at least 1"),
+        ({"trained": 3}, "trained length must be at least 16"),
+    ],
+)
+def test_bad_input_is_one_sentence(given: dict[str, Any], message: str) -> None:
+    options: dict[str, Any] = {"length": LENGTH, "text": text(), "quick": True, **given}
+    with pytest.raises(InputError, match=message):
+        hs.diagnose(trained("fox"), **options)
+
+
+def test_a_length_that_a_table_does_not_have_is_refused() -> None:
+    with pytest.raises(InputError, match="learned table's 32 rows"):
+        hs.diagnose(trained("learned", steps=1), LENGTH, text(), quick=True)
+
+
+def test_scored_tokens_have_half_to_all_of_the_trained_length_before_them() -> None:
+    windows, _ = windows_of(text(), LENGTH, 2, "a text")
+    plan = LossPlan(trained=TRAINED, length=LENGTH, windows=windows)
+    seen = [(start, at) for start, some in plan.short_contexts() for at in some.tolist()]
+    assert [at for _, at in seen] == plan.at[plan.past].tolist()
+    assert all(TRAINED // 2 <= at - start < TRAINED for start, at in seen)
+
+
+def test_the_searched_window_is_not_scored() -> None:
+    tokens = np.arange(1000)
+    scored, searched = windows_of(tokens, 99, 4, "a text")
+    assert scored.shape == (4, 100)
+    assert not set(scored.ravel().tolist()) & set(searched.tolist())
+
+
+def test_an_effect_equals_a_run_with_the_head_clipped() -> None:
+    from headscape.diagnosis.changes import Clipped, Rotations
+
+    model = trained("rope")
+    windows, _ = windows_of(text(), 64, 1, "a text")
+    found = head_effects(model, windows, TRAINED, [(1, 2)])
+
+    class OneLayer(Clipped):
+        def __call__(self, layer: int, call: Any) -> Any:
+            return super().__call__(layer, call) if layer == 1 else call
+
+    change = OneLayer(Rotations(model.spec), TRAINED - 1, heads=(2,))
+    tokens = torch.from_numpy(windows)
+    changed = ChangedModel(model, change, name="c", mark="c").losses(tokens, TRAINED)
+    expected = float(changed.mean() - model.losses(tokens, TRAINED).mean())
+    assert found["1.2"][0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_one_head_of_a_call_is_that_head() -> None:
+    calls: list[Any] = []
+    model = trained("rope")
+    tokens = torch.from_numpy(text(40))[None]
+    remedied(model, "clip", 64).observe(tokens, [0], lambda _, call: calls.append(call))
+    every, one = run(calls[0]), run(one_head(calls[0], 3))
+    assert torch.allclose(one[:, 0], every[:, 3], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("depth", [0.0, 0.5, 1.0])
+def test_a_question_has_its_length_and_its_answer(kind: str, depth: float) -> None:
+    def encode(words: str) -> np.ndarray:
+        return np.frombuffer(words.encode(), dtype=np.uint8).astype(np.int64)
+
+    pool = np.random.default_rng(0).integers(256, size=5000)
+    asked = question(kind, 1, 1200, depth, pool, encode)
+    assert asked is not None
+    assert len(asked.text) + len(asked.answer) <= 1201
+    assert len(asked.text) + len(asked.answer) > 1190
+    joined = asked.text.tolist()
+    answer = asked.answer.tolist()
+    places = [at for at in range(len(joined)) if joined[at : at + len(answer)] == answer]
+    assert places
+    assert places[0] == pytest.approx(depth * 1200, abs=160)
+    assert question(kind, 1, 1200, depth, pool, None) is None or kind == "copy"
+
+
+@pytest.mark.parametrize("name", ["linear", "ntk", "dynamic", "yarn"])
+def test_the_patch_is_the_remedy(name: str, tmp_path: Path) -> None:
+    FAMILIES["llama"].build().save_pretrained(tmp_path / "plain")
+    model: Any = load(f"hf:{tmp_path / 'plain'}")
+    [remedy], _ = remedies_for(model.spec, 64, 256, [name])
+    change = patch(remedy, model.spec, 64, 256)
+    path = write_config(tmp_path / "plain", tmp_path / "patched", change["transformers"])
+    shutil.copy(tmp_path / "plain" / "model.safetensors", path.parent)
+    windows = torch.randint(3, VOCABULARY, (1, 257), generator=torch.Generator().manual_seed(5))
+    if name == "dynamic":
+        # transformers takes the trained length from max_position_embeddings.
+        config = json.loads(path.read_text())
+        assert config["max_position_embeddings"] == 64
+    patched = load(f"hf:{path.parent}").losses(windows, 0)
+    assert torch.allclose(remedy.applied(model).losses(windows, 0), patched, atol=2e-4)
+    with pytest.raises(InputError, match="exists already"):
+        write_config(tmp_path / "plain", tmp_path / "patched", change["transformers"])
+
+
+def test_a_remedy_that_is_no_setting_has_no_patch(tmp_path: Path) -> None:
+    model = trained("rope")
+    [remedy], _ = remedies_for(model.spec, TRAINED, LENGTH, ["clip"])
+    change = patch(remedy, model.spec, TRAINED, LENGTH)
+    assert change["transformers"] is change["vllm"] is None
+    with pytest.raises(InputError, match="not a setting of transformers"):
+        write_config(tmp_path, tmp_path / "new", None)
+
+
+def test_remedies_say_why_they_do_not_apply() -> None:
+    spec = trained("fox").spec
+    chosen, refused = remedies_for(spec, TRAINED, LENGTH)
+    assert {each.name for each in chosen} == {"log", "sinks", "chunk", "stretch"}
+    assert set(refused) == set(REMEDIES) - {each.name for each in chosen}
+    with pytest.raises(InputError, match="does not apply to fox"):
+        remedied(trained("fox"), "yarn", LENGTH)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    from headscape.cli.app import app
+
+    gpt2 = hs.GPT2.from_preset("nano", encoding="rope", vocabulary=257, train_length=32)
+    hs.load(gpt2, tokenizer="bytes").save(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("A line of text that repeats itself. " * 60)
+    out = tmp_path / "out"
+    words = ["diagnose", str(tmp_path / "model"), "--length", "64", "--quick", "--text"]
+    words += [str(tmp_path / "text.txt"), "--out", str(out)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert (out / "diagnosis.html").is_file()
+    assert str(out / "diagnosis.html") in done.output
+    assert not any((out / "stages").glob("*.part"))
+
+
+def test_a_bidirectional_model_is_refused() -> None:
+    gpt2 = hs.GPT2.from_preset("nano", encoding="rope", vocabulary=257, causal=False)
+    with pytest.raises(InputError, match="does not predict the next token"):
+        hs.diagnose(GPT2Model(gpt2), 1024, list(range(200)) * 20)
+
+
+def test_quick_leaves_out_only_what_was_not_asked_for() -> None:
+    chosen = hs.diagnose(
+        trained("rope"), LENGTH, text(), quick=True, questions=0, effects=1, remedies=["longrope"]
+    )
+    assert [each["name"] for each in chosen.data["remedies"]] == ["longrope"]
+    assert not any("remedies" in each for each in chosen.data["about"]["left_out"])
+    assert not any("effects" in each for each in chosen.data["about"]["left_out"])
+    usual = hs.diagnose(trained("rope"), LENGTH, text(), quick=True, questions=0)
+    left_out = " ".join(usual.data["about"]["left_out"])
+    assert "no effects of single heads" in left_out
+    assert "remedies linear, NTK, YaRN and clipped positions only" in left_out
+
+
+def test_the_searched_remedy_says_why_it_does_not_apply() -> None:
+    found = hs.diagnose(
+        trained("fox"), LENGTH, text(), quick=True, questions=0, remedies=["longrope"]
+    )
+    assert found.data["remedies"] == []
+    assert found.data["refused"] == {"longrope": "it changes RoPE, and the encoding is fox"}
+
+
+def test_an_offloaded_model_has_the_same_diagnosis(tmp_path: Path) -> None:
+    FAMILIES["llama"].build(initializer_range=0.02).save_pretrained(tmp_path)
+    tokens = np.random.default_rng(0).integers(3, VOCABULARY, size=2000)
+    offloaded, in_memory = (
+        hs.diagnose(load(f"hf:{tmp_path}", offload=offload), 128, tokens, quick=True, questions=0)
+        for offload in (True, False)
+    )
+    assert offloaded.data["loss"] == in_memory.data["loss"]
+    assert offloaded.data["remedies"] == in_memory.data["remedies"]
+
+
+def test_the_command_has_the_options_of_published_models(tmp_path: Path) -> None:
+    from headscape.cli.app import app
+
+    words = ["diagnose", str(tmp_path), "--length", "64", "--offload"]
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception).startswith("--offload is for published models (hf:)")

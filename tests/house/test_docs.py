@@ -1,0 +1,67 @@
+"""The pages of docs/: their Python runs, and their pictures are used and small.
+
+The blocks of a page run one after another in one process, in a folder that has what the pages name:
+runs/cable with checkpoints at steps 4 and 8. A block below `<!-- not run: REASON -->` is left out;
+tests/pretrained/test_pages.py runs those below `<!-- real weights -->`.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headscape.training import train
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+MARK = r"<!-- (?P<reason>not run: .+?|real weights) -->\n"
+BLOCK = re.compile(rf"(?:{MARK})?```python\n(?P<code>.*?)```", re.DOTALL)
+MOST_KB = 300
+
+
+def blocks(page: Path) -> list[str]:
+    """The code of a page that runs."""
+    found = BLOCK.finditer(page.read_text())
+    return [block["code"] for block in found if not block["reason"]]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
+    text = folder / "text.txt"
+    text.write_text("".join(f"line {n} of {n % 7} things and {n % 11} more\n" for n in range(4000)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADSCAPE_CACHE", str(folder / "cache"))
+        train(
+            "nano", encoding="cable", corpus=str(text), tokenizer="bytes", context_length=64,
+            batch_size=2, steps=8, checkpoint_every=4, keep_every=4, quiet=True,
+            out=folder / "runs/cable",
+        )  # fmt: skip
+    return folder
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem
+)
+def test_the_python_of_a_page_runs(
+    page: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADSCAPE_CACHE", str(place / "cache"))
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks(page))],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_picture_is_used_and_small() -> None:
+    text = "".join(page.read_text() for page in [*PAGES, ROOT / "README.md"])
+    for picture in sorted((ROOT / "docs/images").iterdir()):
+        assert picture.name in text, picture.name
+        most = 10 * MOST_KB if picture.suffix == ".gif" else MOST_KB
+        assert picture.stat().st_size <= most * 1000, picture.name

@@ -1,0 +1,116 @@
+"""Architectures of the installed transformers, built small: read as they are, or refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+import transformers
+from benchmarks import architectures
+from benchmarks.architectures import Verdict, judge, listed, small_config
+
+from headscape.errors import InputError
+from headscape.models.load import load
+from headscape.models.transformers import families
+from pretrained.test_families import observed
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+DATA = Path(architectures.DOCS) / "data" / "architectures.json"
+
+
+def verdict(name: str) -> Verdict:
+    task, _, architecture = next(each for each in listed() if each[1] == name)
+    return judge(task, name, architecture)
+
+
+def hybrid() -> Any:
+    """Qwen3-Next with attention in its second and fourth block."""
+    config = small_config(transformers.Qwen3NextConfig)
+    config.layer_types = ["linear_attention", "full_attention"] * 2
+    torch.manual_seed(0)
+    return transformers.Qwen3NextForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "compared"),
+    [
+        ("glm_moe_dsa", "rope*4", "weights"),  # MLA, keys chosen by an indexer
+        ("gemma3n_text", "rope*10", "weights"),  # layers that read an earlier layer's keys
+        ("gemma3", "rope*4", "weights"),  # by its text part
+        ("longformer", "learned*4", "results"),
+        ("jamba", "nope*2", "weights"),
+        ("granite_swa", "rope*4", "results"),  # returns weights before its sink has a share
+    ],
+)
+def test_an_architecture_is_read(name: str, layers: str, compared: str) -> None:
+    found = verdict(name)
+    assert (found.verdict, found.says, found.compared) == ("read", layers, compared)
+
+
+@pytest.mark.parametrize("name", ["mamba2", "rwkv", "fnet"])
+def test_a_model_without_attention_heads_is_refused_in_a_sentence(name: str) -> None:
+    found = verdict(name)
+    assert found.verdict == "refused"
+    assert found.says.endswith("has no attention heads: Headscape reads models with attention.")
+
+
+def test_a_wrong_reading_is_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(module: Any, given: families.Given) -> Any:
+        call = families._read_openai(module, given)
+        return families.replace(call, scale=1.1 * call.scale)
+
+    record = families.Family(attention=("openai.Attention",), read=read, result="c_proj")
+    monkeypatch.setattr(families, "FAMILIES", (record, *families.FAMILIES))
+    found = verdict("openai-gpt")
+    assert found.verdict == "wrong"
+    assert "is not read correctly" in found.says
+
+
+def test_blocks_without_attention_are_named() -> None:
+    model = load(hybrid())
+    assert [layer.encoding for layer in model.spec.layers] == ["rope"] * 2
+    named = "the others are Qwen3NextGatedDeltaNet in 1, 3 (counted from 1)"
+    assert named in model.spec.provenance["other_layers"]
+    with pytest.raises(InputError, match=r"no layer 2: .*Qwen3NextGatedDeltaNet in 1, 3"):
+        model.capture(torch.arange(9), layers=2)
+
+
+def test_a_recorded_mask_is_part_of_a_capture(tmp_path: Path) -> None:
+    config = small_config(transformers.DeepseekV32Config)
+    torch.manual_seed(0)
+    model = load(transformers.DeepseekV32ForCausalLM(config).eval())
+    tokens = torch.randint(3, 110, (1, 30), generator=torch.Generator().manual_seed(1))
+    call = observed(model, given=tokens)[2]
+    seen = call.visible.dense(call.positions)[0, 0]
+    assert call.visible.recorded is not None
+    assert seen.sum(dim=-1).max() == config.index_topk
+    assert not seen.triu(1).any()
+    capture = model.capture(tokens[0], layers="all")
+    capture.save(tmp_path / "sparse.safetensors")
+    import headscape as hs
+
+    again = hs.Capture.load(tmp_path / "sparse.safetensors")
+    for each in (capture, again):
+        weights = torch.from_numpy(each.weights(layer=2, head=1))
+        assert torch.equal(weights > 0, seen)
+        assert torch.allclose(weights.sum(dim=-1), torch.ones(30), atol=1e-5)
+
+
+def test_the_page_is_made_of_the_data() -> None:
+    verdicts = [Verdict(**each) for each in json.loads(DATA.read_text(encoding="utf-8"))]
+    page = (architectures.DOCS / "architectures.md").read_text(encoding="utf-8")
+    assert page == architectures.table(verdicts)
+    if f"transformers {transformers.__version__} lists" in page:
+        assert [(each.task, each.name, each.architecture) for each in verdicts] == listed()
+
+
+@pytest.mark.slow
+def test_no_architecture_is_read_wrongly() -> None:
+    verdicts = [judge(*each) for each in listed()]
+    assert not [each for each in verdicts if each.verdict == "wrong"]
+    ours = [each for each in verdicts if each.task in {"causal", "masked"}]
+    assert sum(each.verdict == "read" for each in ours) >= 165

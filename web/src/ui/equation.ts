@@ -1,0 +1,72 @@
+// content + position = score, softmax, weight: with the numbers of the pair looked at, and every word explained.
+
+import type { Quantity } from "../core/pack.ts";
+import { percent } from "../core/text.ts";
+import { type App, captureOf, pairOf, positionFor } from "./app.ts";
+import { fresh, h, say } from "./dom.ts";
+import { pairValues } from "./readout.ts";
+
+/** What the words mean; by the quantity they stand for. */
+export const DEFINITIONS: Record<Quantity, string> = {
+  content: "Content: the scaled product q · k before position acts: how well query and key fit.",
+  bias: "Position: what the encoding adds to content, score − content: a bias, or the change that a rotation makes.",
+  final: "Score: content + position. It is what the softmax takes.",
+  weights: "Weight: the softmax of a query's scores: the share of its attention that a key gets. A row sums to 1.",
+};
+
+/** A word whose definition is one hover, or one Tab, away. */
+function term(word: string, definition: string): HTMLElement {
+  const tip = h("span", { class: "tip", role: "tooltip", id: fresh("tip") }, definition);
+  return h(
+    "span",
+    { class: "defined" },
+    h("button", { type: "button", class: "term", "aria-describedby": tip.id }, word),
+    tip,
+  );
+}
+
+const size = (value: number) => Math.abs(value).toFixed(2),
+  signed = (value: number) => (value < 0 ? "−" : "") + size(value);
+
+export class Equation {
+  readonly element: HTMLElement;
+  private readonly content = h("b", {});
+  private readonly plus = h("b", {});
+  private readonly score = h("b", {});
+  private readonly weight = h("b", {});
+  private readonly scaled = h("span", { class: "small" });
+
+  constructor(private readonly app: App) {
+    this.element = h(
+      "p",
+      { class: "equation" },
+      this.content,
+      term("content", DEFINITIONS.content),
+      this.plus,
+      term("position", DEFINITIONS.bias),
+      this.scaled,
+      h("b", {}, "="),
+      this.score,
+      term("score", DEFINITIONS.final),
+      h("b", {}, "softmax →"),
+      this.weight,
+      term("weight", DEFINITIONS.weights),
+    );
+  }
+
+  draw(): void {
+    const { app } = this,
+      { layer, head } = app.store.state,
+      capture = captureOf(app),
+      pair = pairOf(app);
+    this.element.hidden = !capture?.knows("bias");
+    const known = capture && pair ? pairValues(app, capture, pair.query, pair.key) : null,
+      values = known?.values,
+      position = positionFor(app, layer, head);
+    say(this.content, values ? signed(values.content) : "");
+    say(this.plus, values ? `${values.bias < 0 ? "−" : "+"} ${size(values.bias)}` : "+");
+    say(this.scaled, position === 1 ? "" : position === 0 ? "(off)" : `(× ${position})`);
+    say(this.score, values ? signed(values.final) : "");
+    say(this.weight, values ? percent(values.weights) : "");
+  }
+}

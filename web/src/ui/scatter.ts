@@ -1,0 +1,150 @@
+// Two measures of every head against each other: a point a head, hovered for its name, clicked to open it.
+
+import { table } from "../core/colour.ts";
+import { number } from "../core/text.ts";
+import { headName } from "./cards.ts";
+import { h, svg } from "./dom.ts";
+import { ticks } from "./plots.ts";
+
+export interface Point {
+  layer: number;
+  head: number;
+  x: number;
+  y: number;
+  /** The two numbers in words. */
+  text: string;
+}
+
+const STEPS: Record<string, number> = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+const LEFT = 64,
+  BOTTOM = 46,
+  TOP = 12,
+  RIGHT = 16;
+
+export class Scatter {
+  readonly element = h("figure", { class: "scatter" });
+  private readonly tip = h("p", { class: "small tip", "aria-hidden": "true" });
+  private drawn = "";
+
+  constructor(private readonly open: (layer: number, head: number) => void) {}
+
+  show(
+    points: Point[],
+    titles: { x: string; y: string },
+    layers: number[],
+    room: { width: number; height: number },
+  ): void {
+    const name = JSON.stringify([points, titles, room]);
+    if (name === this.drawn) return;
+    this.drawn = name;
+    const width = Math.max(280, Math.round(room.width)),
+      height = Math.max(240, Math.round(room.height - 30)),
+      root = svg("svg", {
+        viewBox: `0 0 ${width} ${height}`,
+        role: "group",
+        "aria-label": `${titles.y} against ${titles.x}, a point a head`,
+      });
+    const axis = (values: number[], from: number, to: number) => {
+      let low = Math.min(...values),
+        high = Math.max(...values);
+      if (!(high > low)) [low, high] = [low - 0.5, high + 0.5];
+      const pad = 0.04 * (high - low);
+      return {
+        at: (value: number) => from + ((to - from) * (value - low + pad)) / (high - low + 2 * pad),
+        ticks: ticks(low, high, 6),
+      };
+    };
+    if (points.length) {
+      const x = axis(
+          points.map((point) => point.x),
+          LEFT,
+          width - RIGHT,
+        ),
+        y = axis(
+          points.map((point) => point.y),
+          height - BOTTOM,
+          TOP,
+        );
+      for (const tick of x.ticks) {
+        root.append(svg("line", { x1: x.at(tick), x2: x.at(tick), y1: TOP, y2: height - BOTTOM, class: "grid" }));
+        const at = { x: x.at(tick), y: height - BOTTOM + 15, class: "axis", "text-anchor": "middle" };
+        root.append(svg("text", at, number(tick, 3)));
+      }
+      for (const tick of y.ticks) {
+        root.append(svg("line", { x1: LEFT, x2: width - RIGHT, y1: y.at(tick), y2: y.at(tick), class: "grid" }));
+        const at = { x: LEFT - 6, y: y.at(tick) + 4, class: "axis", "text-anchor": "end" };
+        root.append(svg("text", at, number(tick, 3)));
+      }
+      const marks = points
+        .toSorted((a, b) => a.x - b.x)
+        .map((point, n, sorted) => this.mark(point, n === 0, layers, x.at(point.x), y.at(point.y), sorted.length));
+      root.append(...marks);
+      root.addEventListener("keydown", (event) => {
+        const by = STEPS[(event as KeyboardEvent).key],
+          at = marks.indexOf(event.target as SVGElement);
+        if (!by || at < 0) return;
+        event.preventDefault();
+        event.stopPropagation();
+        const next = marks[Math.min(marks.length - 1, Math.max(0, at + by))];
+        marks[at].setAttribute("tabindex", "-1");
+        next.setAttribute("tabindex", "0");
+        next.focus();
+      });
+    }
+    root.append(
+      svg(
+        "text",
+        { x: (LEFT + width - RIGHT) / 2, y: height - 8, class: "axis name", "text-anchor": "middle" },
+        titles.x,
+      ),
+      svg(
+        "text",
+        {
+          x: 14,
+          y: height / 2,
+          class: "axis name",
+          "text-anchor": "middle",
+          transform: `rotate(-90 14 ${height / 2})`,
+        },
+        titles.y,
+      ),
+    );
+    this.tip.textContent = HINT;
+    this.element.replaceChildren(this.tip, root as unknown as Node);
+  }
+
+  private mark(point: Point, first: boolean, layers: number[], x: number, y: number, count: number): SVGElement {
+    const colours = table("viridis"),
+      at = layers.indexOf(point.layer) / Math.max(1, layers.length - 1),
+      // The light end of the map is left out: it would be lost on paper.
+      rgba = colours[Math.round(400 * at)],
+      name = headName(point.layer, point.head),
+      text = `${name}: ${point.text}`;
+    const mark = svg("circle", {
+      cx: x.toFixed(1),
+      cy: y.toFixed(1),
+      r: count > 300 ? 4 : 6,
+      fill: `rgb(${rgba & 255} ${(rgba >> 8) & 255} ${(rgba >> 16) & 255})`,
+      class: "point",
+      role: "button",
+      tabindex: first ? 0 : -1,
+      "aria-label": `${text}. Open.`,
+      "data-layer": point.layer,
+      "data-head": point.head,
+    });
+    const tell = () => (this.tip.textContent = `${name[0].toUpperCase()}${text.slice(1)}`);
+    mark.addEventListener("pointerenter", tell);
+    mark.addEventListener("focus", tell);
+    mark.addEventListener("pointerleave", () => (this.tip.textContent = HINT));
+    mark.addEventListener("click", () => this.open(point.layer, point.head));
+    mark.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      event.stopPropagation();
+      this.open(point.layer, point.head);
+    });
+    return mark;
+  }
+}
+
+const HINT = "A point is a head, darker in early layers. Point at one for its name, click to open it.";
