@@ -171,11 +171,13 @@ def write_picture(model: GPT2Model, part: Path) -> str:
     except InputError as error:
         warnings.warn(f"the card's picture shows random tokens: {error}", stacklevel=3)
         dataset = None
-    what = "text of the validation split"
     if dataset is not None and len(dataset.validation) > length:
+        what = "text of the validation split"
         captured = model.capture(length=length)
     else:
         what = "random tokens"
+        if dataset is not None:
+            what += f"; the validation split has {len(dataset.validation)}"
         random = np.random.default_rng(0).integers(model.spec.vocabulary, size=length)
         captured = model.capture(random)
     captured.grid().save(part / PICTURE)
