@@ -268,3 +268,14 @@ def test_plots_are_linked(open_page: Open) -> None:
 
 
 # Colour
+
+
+def test_buttons_beside_the_map_lead_to_search_notes_and_export(open_page: Open) -> None:
+    opened = open_page([capture("cable")], {"screen": "head"})
+    opened.settle()
+    opened.page.set_viewport_size({"width": 1280, "height": 720})
+    for name, part in (("Search", ".search"), ("Notes", ".notes"), ("Export", ".export")):
+        button = opened.page.locator(".jumps").get_by_role("button", name=name)
+        button.scroll_into_view_if_needed()
+        button.click()
+        assert opened.page.evaluate(f"document.activeElement.closest('{part}') !== null")

@@ -79,9 +79,27 @@ def test_lists_and_shades_are_numpys(
         np.testing.assert_allclose(shades(opened, page), 0.6 * dark, atol=0.6 / 80 + 0.002)
 
 
+def test_the_text_opens_with_what_its_last_token_looks_at(open_page: Open) -> None:
+    opened = reading(open_page, beside=False)
+    last = str(opened.page.locator(".reading .text").first.locator("[data-token]").count() - 1)
+    place = opened.page.locator(".reading")
+    assert place.get_attribute("data-token") == last
+    assert shades(opened).max() == pytest.approx(0.6, abs=0.01)
+    token(opened, 40).hover()
+    opened.page.wait_for_selector(".reading[data-token='40']")
+    opened.page.locator("h1").hover()
+    opened.page.wait_for_timeout(150)
+    assert place.get_attribute("data-token") == "40"  # so that the list below can be read
+
+
+def test_the_text_opens_with_what_looks_at_its_first_token(open_page: Open) -> None:
+    opened = reading(open_page, beside=False, side="from")
+    assert opened.page.locator(".reading").get_attribute("data-token") == "0"
+    assert shades(opened).max() == pytest.approx(0.6, abs=0.01)
+
+
 def test_hover_shades_a_click_locks_and_a_click_unlocks(open_page: Open) -> None:
     opened = reading(open_page, beside=False)
-    assert shades(opened).max() == 0
     token(opened, 40).hover()
     opened.page.wait_for_selector(".reading[data-token='40'][data-complete=true]")
     assert shades(opened)[:41].max() == pytest.approx(0.6, abs=0.01)

@@ -1,9 +1,9 @@
-// The screen of one head: its maps, and beside them values, plots, search, notes measures and exports.
+// The screen of one head: its maps, and beside them values, plots, measures, search, notes and exports.
 
 import { sourceName } from "../core/source.ts";
 import { wholeTile } from "../engine/whole.ts";
 import { type App, captureOf, panelsOf, sharing } from "./app.ts";
-import { h } from "./dom.ts";
+import { button, h } from "./dom.ts";
 import type { Wanted } from "./draw.ts";
 import { Equation } from "./equation.ts";
 import { Export } from "./export.ts";
@@ -17,6 +17,14 @@ import { Typing } from "./typing.ts";
 
 /** What stands before content, position, score and weight. */
 const SIGNS = ["", "+", "=", "softmax →"];
+
+/** A button that scrolls to a part of the panel and puts the focus on its first control. */
+function jump(label: string, part: HTMLElement): HTMLElement {
+  return button(label, () => {
+    part.scrollIntoView({ block: "start" });
+    part.querySelector<HTMLElement>("input, button, select, textarea")?.focus();
+  });
+}
 
 export class HeadScreen {
   readonly element: HTMLElement;
@@ -47,6 +55,13 @@ export class HeadScreen {
       "div",
       { class: "beside" },
       this.readout.element,
+      h(
+        "nav",
+        { class: "jumps", "aria-label": "Parts of this panel" },
+        jump("Search", this.search.element),
+        jump("Notes", this.notes.element),
+        jump("Export", this.export.element),
+      ),
       this.linked.element,
       this.measures,
       this.search.element,

@@ -92,7 +92,7 @@ class Page {
   paint(
     title: string,
     first: number,
-    token: number | null,
+    token: number,
     locked: boolean,
     heads: (Given | null)[],
     ranges: Range[],
@@ -100,7 +100,7 @@ class Page {
     marks: "shading" | "arcs",
   ): void {
     say(this.title, title);
-    const here = token === null ? -1 : token - first;
+    const here = token - first;
     if (this.marked !== here) {
       this.tokens[this.marked]?.classList.remove("at");
       this.tokens[this.marked]?.setAttribute("aria-selected", "false");
@@ -111,7 +111,7 @@ class Page {
     if (this.tokens[here]) this.text.setAttribute("aria-activedescendant", this.tokens[here].id);
     else this.text.removeAttribute("aria-activedescendant");
     this.text.classList.toggle("locked", locked);
-    const shading = token !== null && marks === "shading";
+    const shading = marks === "shading";
     for (let n = 0; n < this.tokens.length; n++) {
       let key = 0;
       if (shading)
@@ -129,13 +129,13 @@ class Page {
 
   private drawArcs(
     first: number,
-    token: number | null,
+    token: number,
     heads: (Given | null)[],
     ranges: Range[],
     quantity: Quantity,
     on: boolean,
   ): void {
-    const from = token === null ? undefined : this.tokens[token - first];
+    const from = this.tokens[token - first];
     this.arcs.replaceChildren();
     if (!on || !from) return;
     this.arcs.setAttribute("width", String(this.text.scrollWidth));
@@ -157,8 +157,8 @@ class Page {
   }
 
   /** The tokens that get most, as words with their numbers. */
-  list(capture: Capture, token: number | null, names: string[], heads: (Given | null)[], quantity: Quantity): void {
-    const rows = heads.map((given) => (token !== null && given ? greatest(given, LISTED) : []));
+  list(capture: Capture, token: number, names: string[], heads: (Given | null)[], quantity: Quantity): void {
+    const rows = heads.map((given) => (given ? greatest(given, LISTED) : []));
     const text = JSON.stringify([
       names,
       rows,
@@ -180,7 +180,7 @@ class Page {
                 h(
                   "tbody",
                   {},
-                  ...rows[k].map((at) => line(pieces, at, token!, quantity, given.values[at - given.first])),
+                  ...rows[k].map((at) => line(pieces, at, token, quantity, given.values[at - given.first])),
                 ),
               ),
             ],
@@ -250,6 +250,11 @@ export class Reading {
   private readonly beside: { element: HTMLElement; box: HTMLInputElement };
   private readonly add: Choice<string>;
   private readonly chips = h("ul", { class: "chips", "aria-label": "Heads shown" });
+  private readonly hint = h(
+    "p",
+    { class: "small" },
+    "Point at a token, or move to it with the arrow keys. A click or Enter locks it.",
+  );
   private readonly spoken = h("p", { class: "unseen", role: "status" });
   private readonly turn: HTMLElement;
   private readonly where = h("span", { class: "small" });
@@ -298,6 +303,7 @@ export class Reading {
       h("div", { class: "controls" }, this.side.element, this.marks.element, this.beside.element, this.add.element),
       this.chips,
       this.none,
+      this.hint,
       this.turn,
       this.texts,
       this.spoken,
@@ -314,9 +320,7 @@ export class Reading {
       return token === undefined ? null : Number(token);
     };
     text.addEventListener("pointerover", (event) => this.hover(at(event) ?? this.hovered));
-    text.addEventListener("pointerleave", () => document.activeElement !== text && this.hover(null));
     text.addEventListener("focus", () => this.hover(this.hovered ?? this.first));
-    text.addEventListener("blur", () => this.hover(null));
     text.addEventListener("click", (event) => {
       const token = at(event);
       if (token !== null) this.lock(token);
@@ -339,8 +343,8 @@ export class Reading {
   }
 
   private key(event: KeyboardEvent): void {
-    const token = this.token ?? this.first,
-      last = (captureOf(this.app)?.length ?? 1) - 1;
+    const last = (captureOf(this.app)?.length ?? 1) - 1,
+      token = this.token(last + 1);
     const steps: Record<string, number> = {
       ArrowLeft: -1,
       ArrowRight: 1,
@@ -365,12 +369,16 @@ export class Reading {
   private page(by: number): void {
     const last = (captureOf(this.app)?.length ?? 1) - 1;
     this.first = Math.min(Math.floor(last / SHOWN) * SHOWN, Math.max(0, this.first + by * SHOWN));
+    this.hovered = null;
     this.app.draw();
   }
 
-  /** The token looked at: the locked one, otherwise the one pointed at. */
-  private get token(): number | null {
-    return this.app.store.state.reading.token ?? this.hovered;
+  /** The token looked at: the locked one, otherwise the one pointed at last, at first the end of the page's text. */
+  private token(length: number): number {
+    const { token, side } = this.app.store.state.reading,
+      chosen = token ?? this.hovered;
+    if (chosen !== null && chosen < length) return chosen;
+    return side === "to" ? Math.min(length, this.first + SHOWN) - 1 : this.first;
   }
 
   /** What a head gives all tokens from the one looked at, or takes from. */
@@ -424,7 +432,7 @@ export class Reading {
     if (!capture) return;
     const known = (capture.header.pieces?.length ?? 0) > 0;
     this.none.hidden = known;
-    this.texts.hidden = this.chips.hidden = !known;
+    this.texts.hidden = this.chips.hidden = this.hint.hidden = !known;
     this.element.dataset.complete = "true";
     say(
       this.none,
@@ -436,10 +444,9 @@ export class Reading {
     this.drawControls(capture, heads);
     this.turn.hidden = !known || capture.length <= SHOWN;
     if (!known) return;
-    const { token } = this,
+    const token = this.token(capture.length),
       off = reading.beside && !capture.fixedPosition(state.layer);
-    if (token !== null && (token < this.first || token >= this.first + SHOWN))
-      this.first = Math.floor(token / SHOWN) * SHOWN;
+    if (token < this.first || token >= this.first + SHOWN) this.first = Math.floor(token / SHOWN) * SHOWN;
     const last = Math.min(capture.length, this.first + SHOWN);
     say(this.where, `Tokens ${this.first} to ${last - 1} of ${capture.length}`);
     this.texts.classList.toggle("two", off);
@@ -448,9 +455,7 @@ export class Reading {
     const given = pages.map((_, n) =>
       heads.map((each) => {
         const position = n ? 0 : positionFor(app, each.layer, each.head);
-        return token === null
-          ? null
-          : this.given(capture, each, token, capture.fixedPosition(each.layer) ? 1 : position);
+        return this.given(capture, each, token, capture.fixedPosition(each.layer) ? 1 : position);
       }),
     );
     const ranges = heads.map((_, k) =>
@@ -459,11 +464,11 @@ export class Reading {
         given.map((page) => page[k]),
       ),
     );
-    const complete = token === null || given.flat().every((each) => each !== null);
+    const complete = given.flat().every((each) => each !== null);
     this.element.dataset.complete = String(complete);
-    this.element.dataset.token = String(token ?? "");
+    this.element.dataset.token = String(token);
     const verb = reading.side === "to" ? "looks at" : "is looked at by",
-      said = token === null ? "" : `${quoted(capture.piece(token))} (${token})`;
+      said = `${quoted(capture.piece(token))} (${token})`;
     const names = heads.map(
       ({ layer, head }, k) =>
         `${said} ${verb}, layer ${layer + 1}, head ${head + 1}; darkest ${shown(quantity, ranges[k].high)}`,
@@ -475,7 +480,7 @@ export class Reading {
       page.paint(title, this.first, token, reading.token !== null, given[n], ranges, quantity, reading.marks);
       page.list(capture, token, names, given[n], quantity);
     });
-    if (this.tell && token !== null && given[0][0]) {
+    if (this.tell && given[0][0]) {
       this.tell = false;
       const best = greatest(given[0][0], 3).map(
         (at) => `${quoted(capture.piece(at))} ${shown(quantity, given[0][0]!.values[at - given[0][0]!.first])}`,
