@@ -12,7 +12,6 @@ text changes, is not in these numbers.
 import argparse
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +19,14 @@ import numpy as np
 import torch
 
 import headscape as hs
-from headscape.call.definition import AttentionCall
-from headscape.call.positions import Positions
 from headscape.diagnosis.changes import Gap, Rotations
+from headscape.diagnosis.far_positions import Far
 from headscape.diagnosis.heads import MEASURES, head_measures
 from headscape.diagnosis.remedies import longrope_candidates, remedies_for
 from headscape.measures.interval import estimate
 from headscape.models.changed import Change, ChangedModel
 
 FORGET = {"sinks", "chunk"}
-
-
-class Far:
-    """A change of calls whose second half stands far behind the first."""
-
-    def __init__(self, gap: Gap, change: Change | None) -> None:
-        self.gap, self.change = gap, change
-
-    def __call__(self, layer: int, call: AttentionCall) -> AttentionCall:
-        """Return the call at far positions, changed."""
-        at = call.positions
-        q, k = (x + self.gap.by * (x >= self.gap.after) for x in (at.q, at.k))
-        far = replace(self.gap(layer, call), positions=Positions(q, k))
-        return far if self.change is None else self.change(layer, far)
 
 
 def main() -> None:
@@ -65,7 +49,7 @@ def main() -> None:
     chosen, _ = remedies_for(model.spec, trained, given.length)
     chosen += longrope_candidates(model.spec, trained, given.length)[1:4:2]
     gap = Gap(Rotations(model.spec), half, given.length - given.tokens)
-    changes: list[tuple[str, Change | None]] = [("near", None), ("far", Far(gap, None))]
+    changes: list[tuple[str, Change | None]] = [("near", None), ("far", Far(gap))]
     changes += [
         # What follows the semicolon is about a search, which there is none of here.
         (f"far, {each.title}: {each.text.partition(';')[0]}", Far(gap, each.change))

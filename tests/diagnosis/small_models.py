@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.gpt2 import GPT2, ModelConfig
 from headscape.models.gpt2_model import GPT2Model
 
@@ -27,11 +28,18 @@ def language(count: int, seed: int = 0) -> np.ndarray:
 
 
 @cache
-def trained(encoding: str, steps: int = 150, seed: int = 0) -> GPT2Model:
-    """A model of the language, trained at TRAINED tokens."""
+def trained(encoding: str, steps: int = 150, seed: int = 0, first: str | None = None) -> GPT2Model:
+    """A model of the language, trained at TRAINED tokens.
+
+    With `first`, texts are bytes with an end-of-text token. "seen": half of the windows begin with
+    that token. "needed": after any other token the targets of these windows are random, so heads
+    learn to look at the first token.
+    """
     torch.manual_seed(seed)
+    tokenizer = None if first is None else ByteTokenizer()
+    vocabulary = VOCABULARY if tokenizer is None else tokenizer.vocabulary
     config = ModelConfig(
-        layers=2, heads=4, width=64, vocabulary=VOCABULARY, train_length=TRAINED, encoding=encoding
+        layers=2, heads=4, width=64, vocabulary=vocabulary, train_length=TRAINED, encoding=encoding
     )
     model = GPT2(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -40,10 +48,15 @@ def trained(encoding: str, steps: int = 150, seed: int = 0) -> GPT2Model:
     for step in range(steps):
         starts = torch.randint(len(text) - TRAINED - 1, (32,), generator=places)
         windows = torch.stack([text[at : at + TRAINED + 1] for at in starts.tolist()])
+        target = windows[:, 1:].clone()
+        if tokenizer is not None:
+            windows[:16, 0] = tokenizer.end_of_text
+        if first == "needed":
+            target[16:] = torch.randint(VOCABULARY, (16, TRAINED), generator=places)
         logits = model(windows[:, :-1])
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
         optimizer.param_groups[0]["lr"] = 3e-3 * min(1.0, (steps - step) / (steps / 2))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    return GPT2Model(model.eval(), name=encoding)
+    return GPT2Model(model.eval(), name=encoding, tokenizer=tokenizer)

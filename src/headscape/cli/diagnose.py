@@ -25,6 +25,7 @@ def diagnose(
     questions: int | None = None,
     effects: int | None = None,
     remedies: list[str] | None = None,
+    first: int | None = None,
     quick: bool = False,
     apply: Path | None = None,
     out: Path = Path("diagnosis"),
@@ -55,13 +56,14 @@ def diagnose(
         effects: Windows on which single heads get known positions; 0 skips this. [default: 6]
         remedies: Try these only: linear, ntk, dynamic, yarn, longrope, prope, log, nope, sinks,
             clip, group, chunk, stretch, clip-bias. [default: those that apply]
-        quick: Run little: 2 windows, few remedies and no effects of single heads. The page says
-            what was left out.
-        apply: Write a copy of the model's config.json with the best remedy to this folder.
+        first: Number of the token that every window begins with. [default: the text as it is cut]
+        quick: Run little: 1 window, remedies of RoPE at far positions in short windows, and no
+            effects of single heads. The page says what was left out.
+        apply: Write a copy of a published model's config.json to this folder, with the best remedy
+            that is a setting of transformers.
         out: Folder to write to.
     """
     import headscape as hs
-    from headscape.diagnosis.advice import write_config
     from headscape.diagnosis.report import check_folder
 
     check_folder(out, reads=[path for path in (text, corpus) if path is not None])
@@ -76,16 +78,19 @@ def diagnose(
         questions=questions,
         effects=effects,
         remedies=remedies,
+        first=first,
         quick=quick,
         out=out,
+        apply=apply,
     )
     say(found.sentence)
     for each in found.data["findings"]:
         say(f"{each['kind']}: {each['text']}")
     say(out / "diagnosis.html")
     if apply is not None:
-        best = found.data["advice"]["patch"]
-        if best is None:
-            raise InputError("there is no remedy to apply: the model holds, or none helps.")
-        source = Path(model.removeprefix("hf:"))
-        say(write_config(source, apply, best["transformers"]))
+        setting = found.data["advice"]["setting"]
+        if setting is None:
+            raise InputError(
+                "no config was written: the model holds, or no setting of transformers helps."
+            )
+        say(f"{setting['remedy']}: {apply / 'config.json'}")

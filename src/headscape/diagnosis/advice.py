@@ -10,37 +10,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headscape.diagnosis.far_positions import FarTable
 from headscape.diagnosis.loss_by_position import THRESHOLD, LossTable, numbers
 from headscape.diagnosis.remedies import Remedy
 from headscape.errors import InputError
 from headscape.io import atomic
 from headscape.io.json_file import read_json
 from headscape.measures.interval import FEWEST, estimate
+from headscape.models.gpt2_model import GPT2Model
 from headscape.models.model import Spec
+from headscape.models.transformers.published_model import PublishedModel
 
 DOCUMENTED = "written from its documentation, not run"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tried:
-    """A remedy and its losses."""
+    """A remedy with its losses and answers."""
 
     remedy: Remedy
-    losses: LossTable
+    losses: LossTable | FarTable
+    answers: Mapping[str, Sequence[float]]
+    """Mean loss and share of right answers by kind of question."""
 
-    def row(self, own: LossTable) -> dict[str, Any]:
+    def row(self, own: LossTable | FarTable) -> dict[str, Any]:
         """Return its numbers beside those of the unchanged model `own`: mean, low, high."""
         return {
             "name": self.remedy.name,
             "title": self.remedy.title,
             "text": self.remedy.text,
             "forgets": self.remedy.forgets,
+            "is_setting": self.remedy.rope is not None,
             "loss": numbers(estimate(self.losses.past())),
             "gain": numbers(estimate(own.past() - self.losses.past())),
             "excess": numbers(estimate(self.losses.excess().mean(axis=1))),
             "cost": numbers(estimate((self.losses.short - own.short).mean(axis=1))),
             "holds_to": self.losses.holds_to(),
             "bands": self.losses.bands(),
+            "retrieval": {kind: list(answer) for kind, answer in self.answers.items()},
         }
 
 
@@ -66,23 +73,33 @@ def alike(best: Tried, others: Sequence[Tried]) -> list[Tried]:
     return same
 
 
-def sentence(own: LossTable, tried: Sequence[Tried]) -> str:
-    """Return the ranking with its uncertainty."""
+def sentence(
+    own: LossTable, tried: Sequence[Tried], unchanged: LossTable | FarTable | None = None
+) -> str:
+    """Return the ranking with its uncertainty.
+
+    Args:
+        own: The unchanged model's losses by position, which say whether it holds.
+        tried: The remedies.
+        unchanged: What the remedies are compared with, where that is not `own`.
+    """
     plan = own.plan
-    count = len(plan.windows)
-    sure = "" if count >= FEWEST else f" There is no interval: {count} windows are fewer than 6."
+    base = own if unchanged is None else unchanged
+    count = len(base.past())
     if own.holds_to() >= plan.length:
         return (
             f"The model holds up to {plan.length:,} tokens: no band of positions is shown to be "
             f"more than {THRESHOLD} nats worse than the same tokens with a short context. Nothing "
-            f"needs to be mended.{sure}"
+            f"needs to be mended.{_sure(len(own.past()))}"
         )
+    sure = _sure(count)
     keeping = ranked([each for each in tried if not each.remedy.forgets])
-    helping = [each for each in keeping if helps(each.row(own)["gain"])]
+    helping = [each for each in keeping if helps(each.row(base)["gain"])]
     if not helping:
         return f"No remedy that keeps the whole text in view lowers the loss.{sure}{_apart(tried)}"
     best = helping[0]
-    row = best.row(own)
+    row = best.row(base)
+    where = f"past {plan.trained:,} tokens" if isinstance(base, LossTable) else "at far positions"
     mended = (
         "which mends it"
         if (row["excess"][0] or 0) <= THRESHOLD
@@ -96,10 +113,17 @@ def sentence(own: LossTable, tried: Sequence[Tried]) -> str:
     elif count >= FEWEST and len(keeping) > 1:
         told = f"; the next, {keeping[1].remedy.title}, is worse beyond the interval"
     return (
-        f"{_begin(best.remedy.title)} is best: its loss past {plan.trained:,} tokens is "
+        f"{_begin(best.remedy.title)} is best: its loss {where} is "
         f"{shown(row['gain'])} nats lower than the unchanged model's, {mended}, and costs "
         f"{shown(row['cost'], sign=True)} nats at {plan.short:,} tokens{told}.{sure}{_apart(tried)}"
     )
+
+
+def _sure(count: int) -> str:
+    if count >= FEWEST:
+        return ""
+    windows = "1 window is" if count == 1 else f"{count} windows are"
+    return f" There is no interval: {windows} fewer than {FEWEST}."
 
 
 def _begin(title: str) -> str:
@@ -129,12 +153,27 @@ def shown(value: Sequence[float | None], *, sign: bool = False) -> str:
     return f"{mean:{form}} [{low:{form}}, {high:{form}}]"
 
 
-def best_of(own: LossTable, tried: Sequence[Tried]) -> Tried | None:
-    """Return the remedy that the sentence names; None if the model holds or none helps."""
+def best_of(
+    own: LossTable,
+    tried: Sequence[Tried],
+    unchanged: LossTable | FarTable | None = None,
+    *,
+    setting: bool = False,
+) -> Tried | None:
+    """Return the remedy that the sentence names; None if the model holds or none helps.
+
+    Args:
+        own: The unchanged model's losses by position.
+        tried: The remedies.
+        unchanged: What the remedies are compared with, where that is not `own`.
+        setting: Whether to take the best of those only that a config of transformers can have.
+    """
     if own.holds_to() >= own.plan.length:
         return None
+    base = own if unchanged is None else unchanged
     keeping = ranked([each for each in tried if not each.remedy.forgets])
-    return next((each for each in keeping if helps(each.row(own)["gain"])), None)
+    some = [each for each in keeping if each.remedy.rope is not None or not setting]
+    return next((each for each in some if helps(each.row(base)["gain"])), None)
 
 
 def patch(remedy: Remedy, spec: Spec, trained: int, length: int) -> dict[str, Any]:
@@ -200,22 +239,86 @@ def _llama_cpp(remedy: Remedy, parameters: Mapping[str, Any], trained: int) -> s
     return None
 
 
-def write_config(source: Path, folder: Path, changes: Mapping[str, Any] | None) -> Path:
-    """Write a copy of a model's config.json with a patch in it, and return its path."""
+def config_of(model: GPT2Model | PublishedModel) -> dict[str, Any]:
+    """Return a published model's config as config.json has it.
+
+    It is the file in the model's folder, or for a model without one (a GGUF file, a model in
+    memory) the config that it was loaded with.
+    """
+    if not isinstance(model, PublishedModel):
+        raise InputError(
+            f"{model.spec.name} is not a model of transformers, so it has no config.json to write "
+            f"a remedy into."
+        )
+    loaded: dict[str, Any] = json.loads(model.model.config.to_json_string())
+    folder = Path(str(getattr(model.model, "name_or_path", "") or "."))
+    if str(folder) != "." and (folder / "config.json").is_file():
+        stored = read_json(folder / "config.json")
+        # A GGUF file may lie beside the config of a different model.
+        if stored.get("model_type") == loaded.get("model_type"):
+            return stored
+    return {name: value for name, value in loaded.items() if not name.startswith("_")}
+
+
+def check_apply(
+    model: GPT2Model | PublishedModel, remedies: Sequence[str], folder: Path, *, is_setting: bool
+) -> None:
+    """Refuse, before anything runs, what `write_config` could not write.
+
+    Args:
+        model: The model that is diagnosed.
+        remedies: Names of the remedies that are tried, for the message.
+        folder: Where the config goes.
+        is_setting: Whether one of them is a setting of transformers.
+    """
+    text = _text_part(config_of(model))
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    if any(isinstance(value, Mapping) for value in rope.values()):
+        raise InputError(
+            f"{model.spec.name} has RoPE parameters per layer type, and a remedy is one set for "
+            f"all layers, so no config can be written."
+        )
+    if not is_setting:
+        raise InputError(
+            f"none of the remedies that are tried on {model.spec.name} "
+            f"({', '.join(remedies) or 'none applies'}) is a setting of transformers, so no config "
+            f"can be written."
+        )
+    _new_target(folder)
+
+
+def write_config(
+    config: Mapping[str, Any], folder: Path, changes: Mapping[str, Any] | None
+) -> Path:
+    """Write a copy of a config with a patch in it, and return its path.
+
+    Args:
+        config: What config.json says.
+        folder: Where the copy goes; it must not have a config.json.
+        changes: The entry "transformers" of a patch; None is refused.
+    """
     if changes is None:
         raise InputError(
             "the best remedy is not a setting of transformers, so there is no config to write."
         )
-    if not (source / "config.json").is_file():
-        raise InputError(
-            f"{source} has no config.json of transformers, so no copy of it can be written."
-        )
+    target = _new_target(folder)
+    written = json.loads(json.dumps(config))
+    text = _text_part(written)
+    # transformers prefers the older name where both are there.
+    text.pop("rope_scaling", None)
+    text.update(changes)
+    atomic.write_text(target, json.dumps(written, indent=2) + "\n")
+    return target
+
+
+def _text_part(config: Any) -> Any:
+    """Return the part of a multimodal model's config that is about text; the whole of any other."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, Mapping) else config
+
+
+def _new_target(folder: Path) -> Path:
     target = folder / "config.json"
     if target.exists():
         raise InputError(f"{target} exists already: choose a new folder.")
-    config = read_json(source / "config.json")
-    # transformers prefers the older name where both are there.
-    config.pop("rope_scaling", None)
-    config.update(changes)
-    atomic.write_text(target, json.dumps(config, indent=2) + "\n")
     return target

@@ -1,10 +1,14 @@
 """A diagnosis: where a model breaks past its trained length, which heads, why, and what mends it.
 
     1 config     declared against active settings              models/transformers/declared.py
+                 the first token, which may be a sink          first_token.py
     2 break      loss by position, retrieval by depth          loss_by_position.py, retrieval.py
     3 heads      measures at L ... N, control, effects         heads.py
     4 remedies   the same windows and questions with each      remedies.py, changes.py
     5 advice     ranking and patch                             advice.py
+
+A quick diagnosis reads one window of N tokens, once: its losses and head measures are of one pass.
+Remedies of RoPE are then tried at far positions alone, in short windows (far_positions.py).
 
 What each stage computes is kept window by window in the folder `stages` (evaluation/journal.py), so
 a repeated command goes on where an earlier one ended, and ends with the same bytes.
@@ -13,6 +17,7 @@ a repeated command goes on where an earlier one ended, and ends with the same by
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,9 +28,20 @@ from jaxtyping import Int64
 
 import headscape
 from headscape.captures.sequences import Text
+from headscape.diagnosis import far_positions, first_token
 from headscape.diagnosis import heads as head_stage
-from headscape.diagnosis.advice import Tried, best_of, patch, ranked, sentence
+from headscape.diagnosis.advice import (
+    Tried,
+    best_of,
+    check_apply,
+    config_of,
+    patch,
+    ranked,
+    sentence,
+    write_config,
+)
 from headscape.diagnosis.changes import needs_known_rope
+from headscape.diagnosis.far_positions import FarPlan, FarTable
 from headscape.diagnosis.loss_by_position import (
     BANDS,
     SCORED,
@@ -34,6 +50,7 @@ from headscape.diagnosis.loss_by_position import (
     LossTable,
     numbers,
     short_context_losses,
+    short_losses,
     window_losses,
     windows_of,
 )
@@ -45,7 +62,7 @@ from headscape.diagnosis.remedies import (
     remedies_for,
 )
 from headscape.diagnosis.report import Diagnosis
-from headscape.diagnosis.retrieval import KINDS, SHORTEST, marks
+from headscape.diagnosis.retrieval import COPY_DEPTH, KINDS, SHORTEST, copying_heads, marks
 from headscape.errors import InputError, at_least
 from headscape.evaluation.journal import resumed
 from headscape.io.progress import SlowBar
@@ -80,18 +97,23 @@ class Effort:
         (kind, depth) for kind in ("needle", "copy") for depth in (0.1, 0.5, 0.9)
     )
     """Questions that every remedy is asked: kind and depth."""
+    far: bool = False
+    """Whether remedies are tried at far positions in short windows, and questions asked up to L."""
+    one_pass: bool = False
+    """Whether heads are measured at L and N only, at N in the pass that scores the first window."""
     left_out: tuple[str, ...] = ()
     """What is not run, for the page."""
 
 
 QUICKLY: Final = Effort(
-    windows=2,
+    windows=1,
     questions=1,
-    depths=(0.5,),
+    depths=(COPY_DEPTH,),
     sequences=1,
     effects=0,
-    kinds=("needle", "copy"),
-    asked=(("copy", 0.5),),
+    kinds=("copy",),
+    asked=(("copy", COPY_DEPTH),),
+    one_pass=True,
 )
 
 
@@ -104,7 +126,7 @@ class Case:
     searched: Int64[np.ndarray, " t_plus_1"]
     """The window on which settings are searched; it is not scored if the text has another."""
     pool: Int64[np.ndarray, " n"]
-    """Tokens of the text, for questions."""
+    """Tokens of the text, for questions and short windows."""
     effort: Effort
     folder: Path | None
     """Where stages are kept; None keeps none."""
@@ -118,14 +140,20 @@ class Case:
     ) -> list[Any]:
         """Return what `compute` returns for each batch, from the journal where it is finished."""
         header = {
-            "format": 1,
+            "format": 2,
             "diagnosis": stage,
             "model": self.base.fingerprint,
             "text": hashlib.sha256(self.plan.windows.astype("<i8").tobytes()).hexdigest(),
             "lengths": [self.plan.trained, self.plan.length, BANDS, SCORED],
+            "first": self.plan.first,
             **about,
         }
         return [found for _, found in resumed(self.folder, header, batches, compute)]
+
+    def short_windows(self, tokens: int, count: int) -> Int64[np.ndarray, "n t_plus_1"]:
+        """Return at most `count` windows of min(tokens, L) tokens, spread over the text."""
+        windows, _ = windows_of(self.pool, min(tokens, self.plan.trained), count, "the text")
+        return windows
 
 
 def diagnose(
@@ -140,8 +168,10 @@ def diagnose(
     effects: int | None = None,
     remedies: Sequence[str] | None = None,
     declared: Mapping[str, Any] | None = None,
+    first: int | None = None,
     quick: bool = False,
     out: str | Path | None = None,
+    apply: str | Path | None = None,
 ) -> Diagnosis:
     """Return where a model breaks up to a length, which heads change, why, and what mends it.
 
@@ -156,8 +186,13 @@ def diagnose(
         effects: Windows on which single heads get known positions; by default 6, and 0 skips this.
         remedies: Names of remedies to try; by default all that apply.
         declared: The config that was meant, as config.json has it; by default the model's own.
-        quick: Whether to run little: 2 windows, few remedies; the result says what is left out.
+        first: Number of the token that every window begins with; by default they begin where the
+            text is cut, and the result says if the model misses its usual first token.
+        quick: Whether to run little: 1 window, remedies of RoPE at far positions in short windows;
+            the result says what is left out.
         out: Folder to write the page to and to keep the stages in; None writes nothing.
+        apply: Folder to write a copy of a published model's config to, with the best remedy that is
+            a setting of transformers, if there is one.
 
     Example:
         >>> import headscape as hs
@@ -170,23 +205,38 @@ def diagnose(
     trained = base.spec.train_length if trained is None else trained
     _check(base, trained, length, windows)
     assert trained is not None
+    if first is not None and not 0 <= first < base.spec.vocabulary:
+        raise InputError(
+            f"the first token must be from 0 to {base.spec.vocabulary - 1}, got {first}."
+        )
     names = QUICK if quick and remedies is None else remedies
-    effort = _effort(windows, questions, effects, quick=quick, few=names is QUICK)
+    far = quick and needs_known_rope(base.spec) is None
+    effort = _effort(windows, questions, effects, quick=quick, few=names is QUICK, far=far)
     stream = open_stream(base, text, corpus)
     scored, searched = windows_of(stream.tokens, length, effort.windows, stream.name)
-    folder = None if out is None else Path(out) / STAGES
+    chosen, refused = remedies_for(base.spec, trained, length, names)
+    if far:
+        chosen = _tried_far(chosen, refused)
+    if apply is not None:
+        settable = any(each.rope is not None for each in chosen) or (
+            names is not None and SEARCHED in names and not needs_known_rope(base.spec)
+        )
+        check_apply(base, [each.name for each in chosen], Path(apply), is_setting=settable)
+    if first is not None:
+        scored, searched = scored.copy(), searched.copy()
+        scored[:, 0] = searched[0] = first
     case = Case(
         base=base,
-        plan=LossPlan(trained=trained, length=length, windows=scored),
+        plan=LossPlan(trained=trained, length=length, windows=scored, first=first),
         searched=searched,
         pool=stream.tokens,
         effort=effort,
-        folder=folder,
+        folder=None if out is None else Path(out) / STAGES,
     )
-    chosen, refused = remedies_for(base.spec, trained, length, names)
     data: dict[str, Any] = {"about": _about(case, stream.name, quick=quick)}
     data["config"] = _config(base, declared, length)
-    own, control = _own_losses(case)
+    data["first_token"] = _first_token(case)
+    own, control, at_length = _own_losses(case)
     data["loss"] = {
         "bands": own.bands(),
         "holds_to": own.holds_to(),
@@ -194,27 +244,52 @@ def diagnose(
         "past": numbers(estimate(own.past())),
         "excess": numbers(estimate(own.excess().mean(axis=1))),
     }
-    data["retrieval"] = _retrieval(case)
-    data["heads"] = _heads(case)
+    cells, copying = _retrieval(case)
+    data["retrieval"] = [row for row, _ in cells]
+    data["heads"] = _heads(case, at_length, copying)
+    unchanged, trials = _far_trials(case, own) if far else _long_trials(case, own, control)
     if names is None or SEARCHED in names:
         chosen += _search(case, refused)
-    tried = [Tried(remedy=each, losses=_losses(case, each, control)) for each in chosen]
-    asked = {each.name: _asked(case, each) for each in chosen}
-    data["remedies"] = [
-        {**each.row(own), "retrieval": asked[each.remedy.name]} for each in ranked(tried)
-    ]
-    data["unchanged_retrieval"] = _asked(case, None)
+    tried = ranked([trials(each) for each in chosen])
+    data["far"] = None
+    if isinstance(unchanged, FarTable):
+        data["far"] = {
+            "windows": len(unchanged.far),
+            "tokens": unchanged.plan.windows.shape[1] - 1,
+            "near": numbers(estimate(unchanged.near.mean(axis=1))),
+            "loss": numbers(estimate(unchanged.past())),
+            "more": numbers(estimate(unchanged.excess().mean(axis=1))),
+        }
+    data["remedies"] = [each.row(unchanged) for each in tried]
+    data["unchanged_retrieval"] = _far_asked(case, None) if far else _asked_already(case, cells)
     data["refused"] = refused
-    data["advice"] = _advice(case, own, tried)
+    data["advice"] = _advice(case, own, tried, unchanged)
     data["findings"] = _findings(data)
     found = Diagnosis(data)
     if out is not None:
         found.save(out)
+    setting = data["advice"]["setting"]
+    if apply is not None and setting is not None:
+        write_config(config_of(base), Path(apply), setting["transformers"])
     return found
 
 
+def _tried_far(chosen: Sequence[Remedy], refused: dict[str, str]) -> list[Remedy]:
+    """Return the remedies that far positions alone can show; the others go into `refused`."""
+    for each in chosen:
+        if each.forgets:
+            refused[each.name] = "it hides far keys, so short windows with a gap do not show it"
+    return [each for each in chosen if not each.forgets]
+
+
 def _effort(
-    windows: int | None, questions: int | None, effects: int | None, *, quick: bool, few: bool
+    windows: int | None,
+    questions: int | None,
+    effects: int | None,
+    *,
+    quick: bool,
+    few: bool,
+    far: bool,
 ) -> Effort:
     """Return how much is run; `few` says that the remedies are those of QUICK."""
     at_least(0, questions=questions, effects=effects)
@@ -224,19 +299,26 @@ def _effort(
         windows=usual.windows if windows is None else windows,
         questions=usual.questions if questions is None else questions,
         effects=usual.effects if effects is None else effects,
+        far=far,
     )
     missing = []
     if effort.questions == 0:
         missing.append("no questions of retrieval")
     elif quick:
-        missing.append("retrieval of needle and copy only, at one depth")
+        where = "up to the trained length" if far else "at two lengths"
+        missing.append(f"retrieval of copied tokens only, at one depth, {where}")
     if effort.effects == 0:
         missing.append("no effects of single heads")
-    if few:
+    if quick:
+        missing.append("heads between the trained and the target length")
+    if far:
         missing.append(
-            "remedies linear, NTK, YaRN and clipped positions only; for a bias stretching and "
-            "clipping"
+            "remedies in whole windows: they are compared at far positions in short windows, "
+            "without the effect of more keys"
         )
+        missing.append("the cause, unless far positions alone make up half of the excess")
+    if few:
+        missing.append("remedies: LongRoPE-type factors, window with sinks, chunks")
     return replace(effort, left_out=tuple(missing))
 
 
@@ -284,8 +366,9 @@ def _about(case: Case, text: str, *, quick: bool) -> dict[str, Any]:
     missing = list(case.effort.left_out)
     count = len(plan.windows)
     if count < FEWEST:
-        missing.append(f"{count} windows of {plan.length:,} tokens have no interval")
-    if case.base.tokenizer is None and case.effort.questions:
+        some = "1 window has" if count == 1 else f"{count} windows have"
+        missing.append(f"an interval of the loss by position, which {some} not")
+    if case.base.tokenizer is None and case.effort.questions and not quick:
         missing.append("the model has no tokenizer: of the questions only copying is asked")
     return {
         "model": spec.name,
@@ -297,6 +380,7 @@ def _about(case: Case, text: str, *, quick: bool) -> dict[str, Any]:
         "text": text,
         "windows": count,
         "scored_per_window": len(plan.at),
+        "first_token": plan.first,
         "quick": quick,
         "left_out": missing,
         "headscape": headscape.__version__,
@@ -318,29 +402,136 @@ def _config(
     ]
 
 
-def _own_losses(case: Case) -> tuple[LossTable, list[Any]]:
-    model, plan = ChangedModel(case.base), case.plan
+def _first_token(case: Case) -> dict[str, Any] | None:
+    """Compare the text's own first tokens with the model's usual one; None if none is known."""
+    base, given = case.base, case.plan.first
+    token = first_token.usual_first_token(base) if given is None else given
+    if token is None:
+        return None
+    windows = case.short_windows(first_token.TOKENS, first_token.WINDOWS)
+    work = round(2 * base.cost(windows.shape[1]))
+    with SlowBar("first token", work * len(windows)) as bar:
+
+        def compared(number: int) -> Any:
+            found = first_token.first_token_effect(base, windows[number], token)
+            bar.advance(work)
+            return found
+
+        about = {"token": token, "windows": _digest(windows)}
+        effects = case.kept("first token", about, range(len(windows)), compared)
+    text = None if base.tokenizer is None else base.tokenizer.decode(np.array([token]))
+    return first_token.first_token_stage(effects, token, text)
+
+
+def _digest(windows: Int64[np.ndarray, "n t"]) -> str:
+    return hashlib.sha256(windows.astype("<i8").tobytes()).hexdigest()
+
+
+def _own_losses(case: Case) -> tuple[LossTable, list[Any], head_stage.HeadTable | None]:
+    """Return the unchanged model's losses, those with a short context, and head measures at N.
+
+    The measures are of the first window, and None unless they are taken in the same pass.
+    """
+    base, plan = case.base, case.plan
+    model = ChangedModel(base)
     count = range(len(plan.windows))
     work = plan.cost(model)
+
+    def watched(number: int) -> Any:
+        with ExitStack() as stack:
+            watch = head_stage.HeadWatch(base.spec, plan.length)
+            whole = model
+            if case.effort.one_pass and number == 0:
+                whole = stack.enter_context(head_stage.watching(base, watch))
+            found = window_losses(whole, plan, number)
+        bar.advance(work)
+        return {**found, "heads": None if whole is model else watch.table()}
+
     with SlowBar("loss by position", work * len(count)) as bar:
         control = case.kept(
             "short context", {}, count, lambda n: short_context_losses(model, plan, n)
         )
-        entries = case.kept("loss", {}, count, _counted(bar, work, window_losses, model, plan))
-    return LossTable.of(plan, entries, control), control
+        entries = case.kept("loss", {"one_pass": case.effort.one_pass}, count, watched)
+    return LossTable.of(plan, entries, control), control, entries[0]["heads"]
 
 
-def _losses(case: Case, remedy: Remedy, control: list[Any]) -> LossTable:
-    model, plan = remedy.applied(case.base), case.plan
-    work = round(model.cost(plan.length))
-    with SlowBar(remedy.title, work * len(plan.windows)) as bar:
-        entries = case.kept(
-            "remedy",
+Trial = Callable[[Remedy], Tried]
+"""What tries a remedy."""
+
+
+def _long_trials(case: Case, own: LossTable, control: list[Any]) -> tuple[LossTable, Trial]:
+    """Return the unchanged losses, and what tries a remedy in whole windows."""
+
+    def tried(remedy: Remedy) -> Tried:
+        model, plan = remedy.applied(case.base), case.plan
+        work = round(model.cost(plan.length))
+        with SlowBar(remedy.title, work * len(plan.windows)) as bar:
+            entries = case.kept(
+                "remedy",
+                {"remedy": remedy.mark},
+                range(len(plan.windows)),
+                _counted(bar, work, window_losses, model, plan),
+            )
+        losses = LossTable.of(plan, entries, control)
+        return Tried(remedy=remedy, losses=losses, answers=_asked(case, remedy))
+
+    return own, tried
+
+
+def _far_plan(case: Case) -> FarPlan:
+    tokens = min(far_positions.TOKENS, case.plan.trained)
+    count = far_positions.WINDOWS * far_positions.TOKENS // tokens
+    windows = case.short_windows(tokens, count).copy()
+    if case.plan.first is not None:
+        windows[:, 0] = case.plan.first
+    plan = case.plan
+    return FarPlan(trained=plan.trained, length=plan.length, windows=windows, short=plan.short)
+
+
+def _far_trials(case: Case, own: LossTable) -> tuple[FarTable, Trial]:
+    """Return the unchanged losses at far positions, and what tries a remedy there."""
+    base, plan = case.base, _far_plan(case)
+    count = range(len(plan.windows))
+
+    def losses(title: str, mark: str, model: ChangedModel) -> Any:
+        work = round(base.cost(plan.windows.shape[1]))
+        with SlowBar(title, work * len(count)) as bar:
+            about = {"remedy": mark, "windows": _digest(plan.windows)}
+            return np.array(case.kept("far", about, count, _counted(bar, work, plan.losses, model)))
+
+    near = losses("near positions", "near", ChangedModel(base))
+    far = losses("far positions", "", plan.model(base, None, ""))
+
+    def tried(remedy: Remedy) -> Tried:
+        there = losses(remedy.title, remedy.mark, plan.model(base, remedy.change, remedy.mark))
+        costs = case.kept(
+            "cost",
             {"remedy": remedy.mark},
-            range(len(plan.windows)),
-            _counted(bar, work, window_losses, model, plan),
+            range(len(case.plan.windows)),
+            lambda n: short_losses(remedy.applied(base), case.plan, n),
         )
-    return LossTable.of(plan, entries, control)
+        table = FarTable(plan=plan, far=there, near=near, short=np.array(costs))
+        return Tried(remedy=remedy, losses=table, answers=_far_asked(case, remedy))
+
+    return FarTable(plan=plan, far=far, near=near, short=own.short), tried
+
+
+def _far_asked(case: Case, remedy: Remedy | None) -> dict[str, list[float]]:
+    """Return the loss and the share of right answers with a gap between passage and answer."""
+    tokens = min(far_positions.TOKENS, case.plan.trained)
+    count = case.effort.questions
+    if tokens < SHORTEST or count == 0:
+        return {}
+    mark, change = ("", None) if remedy is None else (remedy.mark, remedy.change)
+    moved = far_positions.far(case.base.spec, tokens, case.plan.length, change)
+    model = ChangedModel(case.base, moved, name=case.base.spec.name, mark=f"far {mark}")
+
+    def ask(kind: str) -> Any:
+        return marks(model, kind, tokens, COPY_DEPTH, count, case.pool, case.plan.first)
+
+    about = {"remedy": mark, "questions": count}
+    [answers] = case.kept("asked far", about, ["copy"], ask)
+    return {"copy": np.mean(answers, axis=0).tolist()}
 
 
 def _counted(bar: SlowBar, work: int, compute: Callable[..., Any], *given: Any) -> Any:
@@ -366,9 +557,15 @@ def _search(case: Case, refused: dict[str, str]) -> list[Remedy]:
         return []
     at = torch.from_numpy(plan.at[plan.past])
     window = torch.from_numpy(case.searched)[None]
+    if case.effort.far:
+        width = min(far_positions.TOKENS, plan.trained) + 1
+        short = replace(_far_plan(case), windows=case.searched[None, :width])
 
     def loss(number: int) -> float:
-        return float(candidates[number].applied(case.base).losses_at(window, at).mean())
+        each = candidates[number]
+        if case.effort.far:
+            return float(np.mean(short.losses(short.model(case.base, each.change, each.mark), 0)))
+        return float(each.applied(case.base).losses_at(window, at).mean())
 
     with SlowBar("searching factors", len(candidates)) as bar:
 
@@ -377,7 +574,7 @@ def _search(case: Case, refused: dict[str, str]) -> list[Remedy]:
             bar.advance(1)
             return found
 
-        about = {"candidates": [each.mark for each in candidates]}
+        about = {"candidates": [each.mark for each in candidates], "far": case.effort.far}
         losses = case.kept("search", about, range(len(candidates)), counted)
     return [candidates[int(np.argmin(losses))]]
 
@@ -388,25 +585,59 @@ def lengths_between(trained: int, length: int) -> list[int]:
     return [*(trained << step for step in range(doublings)), length]
 
 
-def _retrieval(case: Case) -> list[dict[str, Any]]:
-    """Ask the unchanged model every kind of question at every depth and length."""
-    plan, effort, model = case.plan, case.effort, ChangedModel(case.base)
-    lengths = [n for n in lengths_between(plan.trained, plan.length) if n >= SHORTEST]
-    lengths = lengths if effort.questions else []
-    cells = [(k, n, d) for k in effort.kinds for n in lengths for d in effort.depths]
-    work = sum(round(model.cost(length)) for _, length, _ in cells)
+Cell = tuple[dict[str, Any], list[list[float]]]
+"""A cell of the heat maps, and the marks of its questions."""
+Copying = dict[tuple[int, bool], list[list[float | None]]]
+"""Retrieval by head, by length and whether it is the control's."""
+
+
+def _retrieval(case: Case) -> tuple[list[Cell], Copying]:
+    """Ask the unchanged model every kind of question at every depth and length.
+
+    Questions of the kind `copy` at COPY_DEPTH also give every head's retrieval; so do those of the
+    control of stage 3.
+    """
+    base, plan, effort, model = case.base, case.plan, case.effort, ChangedModel(case.base)
+    lengths = [n for n in _head_lengths(case) if n >= SHORTEST] if effort.questions else []
+    if effort.far:
+        lengths = [n for n in lengths if n <= plan.trained]
+    cells = [(k, n, d, False) for k in effort.kinds for n in lengths for d in effort.depths]
+    control = head_stage.control_change(base.spec, plan.trained, plan.length)
+    if control is not None and plan.trained in lengths:
+        cells.append(("copy", plan.trained, COPY_DEPTH, True))
+    work = sum(round(model.cost(length)) for _, length, _, _ in cells)
     with SlowBar("retrieval", work) as bar:
 
-        def ask(cell: tuple[str, int, float]) -> Any:
-            kind, length, depth = cell
-            found = marks(model, kind, length, depth, effort.questions, case.pool)
+        def ask(cell: tuple[str, int, float, bool]) -> Any:
+            kind, length, depth, moved = cell
+            found: Any = None
+            heads = None
+            if (kind, depth) == ("copy", COPY_DEPTH):
+                found, weight = copying_heads(
+                    base,
+                    length,
+                    effort.questions,
+                    case.pool,
+                    first=plan.first,
+                    change=control if moved else None,
+                )
+                heads = head_stage.listed(weight)
+            else:
+                found = marks(model, kind, length, depth, effort.questions, case.pool, plan.first)
             bar.advance(round(model.cost(length)))
-            return found
+            return {"marks": found, "heads": heads}
 
         about = {"questions": effort.questions, "cells": [list(cell) for cell in cells]}
         answers = case.kept("retrieval", about, cells, ask)
-    return [
-        {
+    rows: list[Cell] = []
+    copying: Copying = {}
+    for (kind, length, depth, moved), answer in zip(cells, answers, strict=True):
+        if answer["heads"] is not None:
+            copying[length, moved] = answer["heads"]
+        found = answer["marks"]
+        if moved or found is None:
+            continue
+        row = {
             "kind": kind,
             "length": length,
             "depth": depth,
@@ -414,48 +645,62 @@ def _retrieval(case: Case) -> list[dict[str, Any]]:
             "right": float(np.mean([each[1] for each in found])),
             "questions": len(found),
         }
-        for (kind, length, depth), found in zip(cells, answers, strict=True)
-        if found is not None
-    ]
+        rows.append((row, found))
+    return rows, copying
 
 
-def _asked(case: Case, remedy: Remedy | None) -> dict[str, list[float]]:
+def _asked(case: Case, remedy: Remedy) -> dict[str, list[float]]:
     """Return the loss and the share of right answers by kind, at the target length."""
     if case.plan.length < SHORTEST or case.effort.questions == 0:
         return {}
-    model = ChangedModel(case.base) if remedy is None else remedy.applied(case.base)
-    cells = list(case.effort.asked)
-    title = "retrieval" if remedy is None else f"retrieval, {remedy.title}"
-    with SlowBar(title, len(cells)) as bar:
+    model, plan = remedy.applied(case.base), case.plan
+    cells, count = list(case.effort.asked), case.effort.questions
+    with SlowBar(f"retrieval, {remedy.title}", len(cells)) as bar:
 
         def ask(cell: tuple[str, float]) -> Any:
-            found = marks(
-                model, cell[0], case.plan.length, cell[1], case.effort.questions, case.pool
-            )
+            found = marks(model, cell[0], plan.length, cell[1], count, case.pool, plan.first)
             bar.advance(1)
             return found
 
         about = {
-            "remedy": "" if remedy is None else remedy.mark,
-            "questions": case.effort.questions,
+            "remedy": remedy.mark,
+            "questions": count,
             "cells": [list(cell) for cell in cells],
         }
         answers = case.kept("asked", about, cells, ask)
+    return _by_kind([(kind, found or []) for (kind, _), found in zip(cells, answers, strict=True)])
+
+
+def _asked_already(case: Case, cells: Sequence[Cell]) -> dict[str, list[float]]:
+    """Return the unchanged model's answers to the questions that every remedy is asked."""
+    asked = [
+        (row["kind"], found)
+        for row, found in cells
+        if row["length"] == case.plan.length and (row["kind"], row["depth"]) in case.effort.asked
+    ]
+    return _by_kind(asked)
+
+
+def _by_kind(answers: Sequence[tuple[str, list[list[float]]]]) -> dict[str, list[float]]:
     by_kind: dict[str, list[list[float]]] = {}
-    for (kind, _), found in zip(cells, answers, strict=True):
-        by_kind.setdefault(kind, []).extend(found or [])
+    for kind, found in answers:
+        by_kind.setdefault(kind, []).extend(found)
     return {kind: np.mean(each, axis=0).tolist() for kind, each in by_kind.items() if each}
 
 
-def _heads(case: Case) -> dict[str, Any]:
+def _head_lengths(case: Case) -> list[int]:
+    lengths = lengths_between(case.plan.trained, case.plan.length)
+    return [lengths[0], lengths[-1]] if case.effort.one_pass else lengths
+
+
+def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying) -> dict[str, Any]:
+    """Return the measures of every head; `at_length` are those at N, where they are known."""
     base, plan, effort = case.base, case.plan, case.effort
-    lengths = lengths_between(plan.trained, plan.length)
-    if effort.sequences == 1:
-        lengths = [lengths[0], lengths[-1]]
+    lengths = _head_lengths(case)
     control = head_stage.control_model(base, plan.trained, plan.length)
     runs: list[tuple[int, bool, int]] = [
         (length, False, number)
-        for length in lengths
+        for length in (lengths if at_length is None else lengths[:-1])
         for number in range(min(effort.sequences, len(plan.windows)))
     ]
     if control is not None:
@@ -470,12 +715,16 @@ def _heads(case: Case) -> dict[str, Any]:
             return found
 
         tables = case.kept("heads", {"runs": [list(one) for one in runs]}, runs, measured)
-    means = {
+    found = {
         (length, moved): _mean_table(
             [table for one, table in zip(runs, tables, strict=True) if one[:2] == (length, moved)]
         )
         for length, moved, _ in runs
     }
+    if at_length is not None:
+        found[plan.length, False] = at_length
+    unknown: list[list[float | None]] = [[None] * base.spec.heads for _ in base.spec.layers]
+    means = {key: {**each, "retrieval": copying.get(key, unknown)} for key, each in found.items()}
     first, last = means[lengths[0], False], means[lengths[-1], False]
     middle = means.get((plan.trained, True))
     changed = head_stage.most_changed(first, last)
@@ -521,14 +770,25 @@ def _mean_table(tables: Sequence[head_stage.HeadTable]) -> head_stage.HeadTable:
     }
 
 
-def _advice(case: Case, own: LossTable, tried: Sequence[Tried]) -> dict[str, Any]:
-    best = best_of(own, tried)
+def _advice(
+    case: Case, own: LossTable, tried: Sequence[Tried], unchanged: LossTable | FarTable
+) -> dict[str, Any]:
+    spec, plan = case.base.spec, case.plan
+    best, setting = (
+        best_of(own, tried, unchanged, setting=only_settings) for only_settings in (False, True)
+    )
+
+    def patched(each: Tried | None) -> dict[str, Any] | None:
+        return None if each is None else patch(each.remedy, spec, plan.trained, plan.length)
+
+    settings_patch = patched(setting)
     return {
-        "sentence": sentence(own, tried),
+        "sentence": sentence(own, tried, unchanged),
         "best": None if best is None else best.remedy.name,
-        "patch": None
-        if best is None
-        else patch(best.remedy, case.base.spec, case.plan.trained, case.plan.length),
+        "patch": patched(best),
+        "setting": None
+        if setting is None or settings_patch is None
+        else {"remedy": setting.remedy.name, "transformers": settings_patch["transformers"]},
     }
 
 
@@ -540,6 +800,20 @@ def _findings(data: Mapping[str, Any]) -> list[dict[str, str]]:
         if each["fault"]
     ]
     about, loss = data["about"], data["loss"]
+    start = data["first_token"]
+    if start is not None and start["is_lost"] and about["first_token"] is None:
+        most = max(start["lost"], key=lambda head: head["usual"] - head["own"])
+        found.append(
+            {
+                "stage": "config",
+                "kind": "sink",
+                "text": f"The text is read without the first token that the model is used to, "
+                f"{first_token.named(start)}: with it the loss is {start['more'][0]:.2f} nats "
+                f"lower, and {len(start['lost'])} heads have a sink that they lose without it "
+                f"(layer {most['layer'] + 1}, head {most['head'] + 1}: {most['usual']:.2f} of the "
+                f"weight against {most['own']:.2f}). Put that token first.",
+            }
+        )
     if loss["holds_to"] >= about["length"]:
         return found
     found.append(
@@ -551,23 +825,38 @@ def _findings(data: Mapping[str, Any]) -> list[dict[str, str]]:
             f"short context.",
         }
     )
+    cause = _cause(data)
+    return found if cause is None else [*found, cause]
+
+
+def _cause(data: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the finding positions or keys; None if what was run cannot tell."""
+    excess = data["loss"]["excess"][0]
+    if excess <= 0:
+        return None
+    if data["far"] is not None:
+        more = data["far"]["more"][0]
+        if more < 0.5 * excess:
+            # Few keys are far in a short window: more of them may do more.
+            return None
+        text = (
+            f"With no more keys than in {data['far']['tokens']:,} tokens, far positions raise the "
+            f"loss by {more:.2f} nats: positions that training never had are the cause."
+        )
+        return {"stage": "heads", "kind": "positions", "text": text}
     known = (each for each in data["remedies"] if each["name"] in {"clip", "clip-bias"})
     clipped = next(known, None)
-    if clipped is None or loss["excess"][0] <= 0:
-        return found
-    share = 1 - clipped["excess"][0] / loss["excess"][0]
+    if clipped is None:
+        return None
+    share = 1 - clipped["excess"][0] / excess
     kind = "positions" if share >= 0.5 else "keys"
     cause = (
         "positions that training never had are the cause"
         if kind == "positions"
         else "known positions do not mend it, so the number of keys or the text is the cause"
     )
-    found.append(
-        {
-            "stage": "heads",
-            "kind": kind,
-            "text": f"With all keys in view at known positions ({clipped['text']}), "
-            f"{max(0.0, share):.0%} of the excess is gone: {cause}.",
-        }
+    text = (
+        f"With all keys in view at known positions ({clipped['text']}), {max(0.0, share):.0%} of "
+        f"the excess is gone: {cause}."
     )
-    return found
+    return {"stage": "heads", "kind": kind, "text": text}

@@ -10,12 +10,16 @@ tokens, are those of L and the distances are those of N.
 
 Uniform attention over twice the keys gains ln 2 nats of entropy without any change of a head.
 
+Retrieval is the weight that a query gives to the very token that it should copy, in a question of
+the kind `copy` whose passage stands in the first half of the text (retrieval.py).
+
 The ten heads that change most get positions they know, one at a time: distances from L on become
 L - 1 in that head alone. What that does to the loss past L is the head's effect.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -32,14 +36,18 @@ from headscape.kernels.attend import run
 from headscape.measures.definitions import computed, estimates
 from headscape.measures.measure_model import DRIFT_QUERIES
 from headscape.measures.sums import QueryRows, sums_of_call
-from headscape.models.changed import ChangedModel
+from headscape.models.changed import Change, ChangedModel
 from headscape.models.gpt2_model import GPT2Model
-from headscape.models.model import Edit, Spec
+from headscape.models.model import Edit, Spec, Watch
+from headscape.models.transformers.attention_watch import AttentionWatch
+from headscape.models.transformers.observed_call import ObservedCall
 from headscape.models.transformers.published_model import PublishedModel
 
 MEASURES: Final = ("previous", "sink", "slash", "entropy", "reach")
 NAMES: Final = {"sink": "sink_score", "slash": "slash_score", "entropy": "entropy",
                 "reach": "reach_50_no_sink"}  # fmt: skip
+LISTED: Final = (*MEASURES, "retrieval")
+"""Measures of the page; retrieval is read off questions, the others off windows of text."""
 COMPARED: Final = ("previous", "sink", "slash")
 """Shares of weight, whose largest change ranks the heads."""
 MOST_CHANGED: Final = 10
@@ -48,22 +56,60 @@ HeadTable = dict[str, list[list[float | None]]]
 """Measures by layer and head."""
 
 
-def head_measures(model: ChangedModel, tokens: Int64[np.ndarray, " t"]) -> HeadTable:
-    """Return every measure of every head on one sequence, from a sample of late queries."""
-    layers, heads = len(model.spec.layers), model.spec.heads
-    table = {name: np.zeros((layers, heads)) for name in MEASURES}
-    rows = QueryRows(len(tokens), model.spec.causal)
+@contextmanager
+def watching(
+    base: GPT2Model | PublishedModel, watch: Watch, change: Change | None = None
+) -> Iterator[ChangedModel]:
+    """Yield the model whose passes also call `watch` with every layer's call, after `change`."""
 
-    def watch(layer: int, call: AttentionCall) -> None:
+    def seen(layer: int, call: AttentionCall) -> AttentionCall:
+        changed = call if change is None else change(layer, call)
+        watch(layer, changed)
+        return changed
+
+    if isinstance(base, GPT2Model) or change is not None:
+        yield ChangedModel(base, seen, name=base.spec.name, mark="watched")
+        return
+
+    def on_call(number: int, observed: ObservedCall) -> None:
+        # A watch goes on counting in a second pass.
+        layer = number % len(base.spec.layers)
+        watch(layer, base.call_of(observed, layer))
+
+    # The model's own attention runs; only what goes into it is read.
+    with AttentionWatch(base.body, on_call):
+        yield ChangedModel(base)
+
+
+class HeadWatch:
+    """Measures of every head, from a sample of late queries of a pass over `length` tokens."""
+
+    def __init__(self, spec: Spec, length: int) -> None:
+        self.length = length
+        self._values = {name: np.zeros((len(spec.layers), spec.heads)) for name in MEASURES}
+        self._rows = QueryRows(length, spec.causal)
+
+    def __call__(self, layer: int, call: AttentionCall) -> None:
+        """Measure one layer; a pass over a different number of tokens is not measured."""
+        if call.q.shape[2] != self.length:
+            return
         sums = sums_of_call(call, sample=DRIFT_QUERIES)
-        values = estimates([computed(sums)], rows)
+        values = estimates([computed(sums)], self._rows)
         assert sums.weights is not None
-        table["previous"][layer] = sums.weights.at_distance(1)[0].cpu().numpy()
+        self._values["previous"][layer] = sums.weights.at_distance(1)[0].cpu().numpy()
         for name, measure in NAMES.items():
-            table[name][layer] = values[measure][0, 0]
+            self._values[name][layer] = values[measure][0, 0]
 
-    model.observe(torch.from_numpy(tokens)[None], range(layers), watch)
-    return {name: listed(values) for name, values in table.items()}
+    def table(self) -> HeadTable:
+        """Return the measures of the pass."""
+        return {name: listed(values) for name, values in self._values.items()}
+
+
+def head_measures(model: ChangedModel, tokens: Int64[np.ndarray, " t"]) -> HeadTable:
+    """Return every measure of MEASURES of every head on one sequence."""
+    watch = HeadWatch(model.spec, len(tokens))
+    model.observe(torch.from_numpy(tokens)[None], range(len(model.spec.layers)), watch)
+    return watch.table()
 
 
 def listed(values: Float[np.ndarray, "layers h"]) -> list[list[float | None]]:
@@ -71,13 +117,20 @@ def listed(values: Float[np.ndarray, "layers h"]) -> list[list[float | None]]:
     return [[None if np.isnan(x) else float(x) for x in row] for row in values]
 
 
+def control_change(spec: Spec, trained: int, length: int) -> Gap | None:
+    """Return what makes far positions of few keys; None if positions cannot be moved."""
+    if needs_known_rope(spec):
+        return None
+    return Gap(Rotations(spec), trained // 2, length - trained)
+
+
 def control_model(
     base: GPT2Model | PublishedModel, trained: int, length: int
 ) -> ChangedModel | None:
     """Return the model with far positions and few keys; None if its positions cannot be moved."""
-    if needs_known_rope(base.spec):
+    change = control_change(base.spec, trained, length)
+    if change is None:
         return None
-    change = Gap(Rotations(base.spec), trained // 2, length - trained)
     return ChangedModel(base, change, name=base.spec.name, mark=f"gap {trained} {length}")
 
 
@@ -100,17 +153,27 @@ def parts(
 ) -> dict[str, dict[str, float | None]]:
     """Return the mean of each measure, and how much of its change is position and keys."""
     found: dict[str, dict[str, float | None]] = {}
-    for name in MEASURES:
-        before, after = (np.nanmean(_array(table[name])) for table in (at_trained, at_length))
-        middle = None if control is None else float(np.nanmean(_array(control[name])))
+    for name in LISTED:
+        before, middle, after = (
+            _mean(None if table is None else table[name])
+            for table in (at_trained, control, at_length)
+        )
         found[name] = {
-            "trained": float(before),
+            "trained": before,
             "control": middle,
-            "length": float(after),
-            "position": None if middle is None else middle - float(before),
-            "keys": None if middle is None else float(after) - middle,
+            "length": after,
+            "position": None if middle is None or before is None else middle - before,
+            "keys": None if middle is None or after is None else after - middle,
         }
     return found
+
+
+def _mean(values: Sequence[Sequence[float | None]] | None) -> float | None:
+    """Return the mean over heads that have a value; None if none has."""
+    if values is None:
+        return None
+    known = _array(values)
+    return None if np.isnan(known).all() else float(np.nanmean(known))
 
 
 def untrained_pairs(spec: Spec, trained: int, length: int) -> list[dict[str, float]]:

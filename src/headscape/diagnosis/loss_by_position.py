@@ -39,6 +39,8 @@ class LossPlan:
     trained: int
     length: int
     windows: Int64[np.ndarray, "n length_plus_1"]
+    first: int | None = None
+    """Token that every window and every short context begins with; None leaves their own."""
 
     @property
     def edges(self) -> list[int]:
@@ -83,10 +85,16 @@ class LossPlan:
 def window_losses(model: ChangedModel, plan: LossPlan, number: int) -> dict[str, list[float]]:
     """Return one window's losses at `plan.at`, and those of the window's beginning alone."""
     window = torch.from_numpy(plan.windows[number])[None]
-    short = np.arange(0, plan.short, max(1, plan.short // 256))
     long = model.losses_at(window, torch.from_numpy(plan.at))[0]
-    start = model.losses_at(window[:, : plan.short + 1], torch.from_numpy(short))[0]
-    return {"long": long.tolist(), "short": start.tolist()}
+    return {"long": long.tolist(), "short": short_losses(model, plan, number)}
+
+
+def short_losses(model: ChangedModel, plan: LossPlan, number: int) -> list[float]:
+    """Return the losses of the beginning of a window alone, up to the trained length."""
+    window = torch.from_numpy(plan.windows[number])[None, : plan.short + 1]
+    at = torch.arange(0, plan.short, max(1, plan.short // 256))
+    losses: list[float] = model.losses_at(window, at)[0].tolist()
+    return losses
 
 
 def short_context_losses(
@@ -96,7 +104,9 @@ def short_context_losses(
     window = torch.from_numpy(plan.windows[number])[None]
     losses: list[float] = []
     for start, positions in plan.short_contexts():
-        part = window[:, start : start + plan.trained + 1]
+        part = window[:, start : start + plan.trained + 1].clone()
+        if plan.first is not None:
+            part[:, 0] = plan.first
         losses += model.losses_at(part, torch.from_numpy(positions - start))[0].tolist()
     return {"control": losses}
 

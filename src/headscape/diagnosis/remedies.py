@@ -242,7 +242,9 @@ REMEDIES: Final[dict[str, Callable[[Spec, int, int], Remedy]]] = {
     "clip-bias": _clip_bias,
 }
 """Every remedy without a search, by name; each takes a spec, the trained and the target length."""
-QUICK: Final = ("linear", "ntk", "yarn", "clip", "stretch", "clip-bias")
+QUICK: Final = tuple(name for name in REMEDIES if name not in {"sinks", "chunk"})
+"""What a quick diagnosis tries: what can be tried at far positions alone, and for a bias the two
+that apply to it."""
 
 
 def remedies_for(

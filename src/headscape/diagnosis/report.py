@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from headscape.diagnosis.advice import shown
-from headscape.diagnosis.heads import COMPARED, MEASURES, summary
+from headscape.diagnosis.first_token import named
+from headscape.diagnosis.heads import COMPARED, LISTED, summary
 from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
 from headscape.io.system_errors import reporting
 
@@ -22,6 +23,8 @@ FILES: Final = (
     "diagnosis.html", "diagnosis.md", "diagnosis.json", "remedies.csv", "heads.csv",
 )  # fmt: skip
 COLOURS: Final = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+RETRIEVING: Final = 5
+"""Heads of the table of retrieval."""
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
@@ -130,10 +133,10 @@ class Diagnosis:
         tables = {**heads["by_length"]}
         if heads["control"] is not None:
             tables["control"] = heads["control"]
-        names = [f"{measure}_{where}" for where in tables for measure in MEASURES]
-        some = next(iter(tables.values()))[MEASURES[0]]
+        names = [f"{measure}_{where}" for where in tables for measure in LISTED]
+        some = next(iter(tables.values()))[LISTED[0]]
         rows = [
-            [layer + 1, head + 1, *(t[m][layer][head] for t in tables.values() for m in MEASURES)]
+            [layer + 1, head + 1, *(t[m][layer][head] for t in tables.values() for m in LISTED)]
             for layer, each in enumerate(some)
             for head in range(len(each))
         ]
@@ -142,7 +145,7 @@ class Diagnosis:
     def _sections(self) -> list[tuple[str, list[str | Table]]]:
         return [
             ("What to do", self._to_do()),
-            ("Is it what the config says?", self._config()),
+            ("Is it what the config says?", [*self._config(), *self._first_token()]),
             ("Where it breaks", self._breaks()),
             ("Which heads, and why", self._heads()),
             ("What mends it", self._mends()),
@@ -172,6 +175,23 @@ class Diagnosis:
         if not rows:
             return ["The config has no setting of position that could be compared."]
         return [(("setting", "declared", "active", "fault"), rows)]
+
+    def _first_token(self) -> list[str | Table]:
+        start = self.data["first_token"]
+        if start is None:
+            return ["Nothing says which token a text of this model begins with."]
+        sink = start["mean_sink"]
+        read = self.data["about"]["first_token"]
+        return [
+            (
+                f"First token: {start['windows']} short windows that begin with "
+                f"{named(start)}, the usual one of this model, have a loss of "
+                f"{shown(start['more'], sign=True)} nats less than with the token at which the "
+                f"text is cut; the mean weight of late queries on the first key is "
+                f"{sink['usual']:.3f} against {sink['own']:.3f}."
+            ),
+            "Windows were read without it." if read is None else f"Windows begin with {read}.",
+        ]
 
     def _breaks(self) -> list[str | Table]:
         about, loss = self.data["about"], self.data["loss"]
@@ -231,6 +251,8 @@ class Diagnosis:
                 f"{len(pairs)} RoPE pairs turn less than once in {heads['trained']:,} tokens, from "
                 f"pair {pairs[0]['pair'] + 1} on: their angles past that length are new."
             )
+        if heads["parts"]["retrieval"]["trained"] is not None:
+            lines += self._retrieving()
         changed = [self._changed(each) for each in heads["most_changed"]]
         lines.append(
             (
@@ -245,6 +267,33 @@ class Diagnosis:
             )
         return lines
 
+    def _retrieving(self) -> list[str | Table]:
+        """Return the heads that copy most at the trained length."""
+        heads = self.data["heads"]
+        tables = {f"{int(length):,}": table for length, table in heads["by_length"].items()}
+        if heads["control"] is not None:
+            tables["control"] = heads["control"]
+        first = heads["by_length"][str(heads["trained"])]["retrieval"]
+        order = sorted(
+            ((layer, head) for layer, row in enumerate(first) for head in range(len(row))),
+            key=lambda at: -first[at[0]][at[1]],
+        )[:RETRIEVING]
+        rows = [
+            (
+                f"{layer + 1}.{head + 1}",
+                *(
+                    "not asked" if value is None else f"{value:.3f}"
+                    for value in (table["retrieval"][layer][head] for table in tables.values())
+                ),
+            )
+            for layer, head in order
+        ]
+        title = (
+            "Retrieval is the weight that a query gives to the very token that it should copy. The "
+            f"{len(rows)} heads with most of it at {heads['trained']:,} tokens:"
+        )
+        return [title, (("head", *tables), rows)]
+
     def _changed(self, each: Mapping[str, Any]) -> Sequence[str]:
         heads, layer, head = self.data["heads"], each["layer"], each["head"]
         tables = list(heads["by_length"].values())
@@ -258,14 +307,15 @@ class Diagnosis:
 
     def _mends(self) -> list[str | Table]:
         data = self.data
-        own = data["loss"]
+        own, far = data["loss"], data["far"]
         kinds = list(data["unchanged_retrieval"])
 
         def answers(found: Mapping[str, list[float]]) -> list[str]:
             return [f"{found[k][1]:.0%}, {found[k][0]:.2f}" if k in found else "-" for k in kinds]
 
+        loss, excess = (own["past"], own["excess"]) if far is None else (far["loss"], far["more"])
         rows = [
-            ("unchanged", shown(own["past"]), "", shown(own["excess"], sign=True), "",
+            ("unchanged", shown(loss), "", shown(excess, sign=True), "",
              f"{own['holds_to']:,}", *answers(data["unchanged_retrieval"]))
         ]  # fmt: skip
         rows += [
@@ -275,14 +325,23 @@ class Diagnosis:
                 shown(each["gain"], sign=True),
                 shown(each["excess"], sign=True),
                 shown(each["cost"], sign=True),
-                f"{each['holds_to']:,}",
+                "-" if each["holds_to"] is None else f"{each['holds_to']:,}",
                 *answers(each["retrieval"]),
             )
             for each in data["remedies"]
         ]
-        titles = ("remedy", "loss past L", "gain", "excess", f"cost at {data['about']['short']:,}",
-                  "holds to", *kinds)  # fmt: skip
+        where = "past L" if far is None else "at far positions"
+        titles = ("remedy", f"loss {where}", "gain", "excess",
+                  f"cost at {data['about']['short']:,}", "holds to", *kinds)  # fmt: skip
         lines: list[str | Table] = [(titles, rows)]
+        if far is not None:
+            lines.append(
+                f"Compared at far positions alone: {far['windows']} windows of {far['tokens']:,} "
+                f"tokens whose second half stands at the end of {data['about']['length']:,} "
+                f"positions. The loss is that of the last quarter, and the excess is that minus "
+                f"the loss of the unchanged model without the gap, {shown(far['near'])}. More "
+                f"keys, the other thing that a long text changes, are not in this table."
+            )
         lines += [f"- {each['title']}: {each['text']}." for each in data["remedies"]]
         lines += [f"- not tried, {name}: {why}." for name, why in data["refused"].items()]
         return lines
@@ -309,6 +368,8 @@ class Diagnosis:
         return _picture([("unchanged", bands)], self.data["about"]["trained"])
 
     def _remedy_picture(self) -> str:
+        if self.data["far"] is not None:
+            return ""
         best = [(each["title"], each["bands"]) for each in self.data["remedies"][:6]]
         curves = [("unchanged", self.data["loss"]["bands"]), *best]
         return _picture(curves, self.data["about"]["trained"])

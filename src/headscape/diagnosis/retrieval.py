@@ -6,25 +6,33 @@
     copy        24 random tokens of the text, of which the first 8 are repeated at the end
 
 An answer's mark is its mean loss in nats per token and whether every token of it is the likeliest.
-`copy` needs no tokenizer.
+`copy` needs no tokenizer. Its questions also say which heads retrieve: the weight that the query
+which predicts a token of the answer gives to that token's place in the passage.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
+from headscape.call.definition import AttentionCall, scores
 from headscape.data.tasks.retrieval import RETRIEVAL, Encode
-from headscape.models.changed import ChangedModel
+from headscape.diagnosis.heads import watching
+from headscape.models.changed import Change, ChangedModel
+from headscape.models.gpt2_model import GPT2Model
+from headscape.models.transformers.published_model import PublishedModel
 
 KINDS: Final = ("needle", "several", "variables", "copy")
 CITIES: Final = ("Lisbon", "Oslo", "Quito", "Dakar", "Hanoi", "Riga", "Perth", "Turin")
 PASSAGE: Final = 24
 CUE: Final = 8
+COPY_DEPTH: Final = 0.3
+"""Where the passage stands whose copying is measured by head: in the first half of a text, so that
+a gap in the middle lies between passage and answer."""
 SHORTEST: Final = 192
 """Tokens from which every kind of question fits, whatever the tokenizer."""
 
@@ -37,6 +45,16 @@ class DepthQuestion:
 
     text: Tokens
     answer: Tokens
+    at: int | None = None
+    """Where the answer begins in the text of a question of the kind `copy`."""
+
+    def first(self, token: int | None) -> "DepthQuestion":
+        """Return the question whose text begins with a token; None leaves it as it is."""
+        if token is None:
+            return self
+        text = self.text.copy()
+        text[0] = token
+        return replace(self, text=text)
 
 
 def question(
@@ -66,7 +84,7 @@ def _copy(random: np.random.Generator, length: int, depth: float, pool: Tokens) 
     hay = np.resize(pool[start : start + room], room)
     before = round(depth * room)
     text = np.concatenate([hay[:before], passage, hay[before:], passage[:CUE]])
-    return DepthQuestion(text=text, answer=passage[CUE:])
+    return DepthQuestion(text=text, answer=passage[CUE:], at=before + CUE)
 
 
 def _several(random: np.random.Generator) -> tuple[list[str], str, str]:
@@ -115,16 +133,76 @@ def marks(
     depth: float,
     count: int,
     pool: Tokens,
+    first: int | None = None,
 ) -> list[list[float]] | None:
-    """Return the loss and the correctness of each answer; None if it cannot be asked."""
+    """Return the loss and the correctness of each answer; None if it cannot be asked.
+
+    Args:
+        model: What is asked.
+        kind: One of KINDS.
+        length: Tokens of a question with its answer.
+        depth: Where the fact stands, from 0 to 1.
+        count: Number of questions.
+        pool: Tokens of the text, for passages and filler.
+        first: Token that every question begins with; None leaves its own.
+    """
     encode = None if model.tokenizer is None else model.tokenizer.encode
     found = []
     for index in range(count):
         asked = question(kind, index, length, depth, pool, encode)
         if asked is None:
             return None
-        tokens = torch.from_numpy(np.concatenate([asked.text, asked.answer]))[None]
-        at = torch.arange(len(asked.text) - 1, tokens.shape[1] - 1)
-        nats, right = model.marked_at(tokens, at)
-        found.append([float(nats.mean()), float(right.all())])
+        found.append(_mark(model, asked.first(first)))
     return found
+
+
+def _mark(model: ChangedModel, asked: DepthQuestion) -> list[float]:
+    tokens = torch.from_numpy(np.concatenate([asked.text, asked.answer]))[None]
+    at = torch.arange(len(asked.text) - 1, tokens.shape[1] - 1)
+    nats, right = model.marked_at(tokens, at)
+    return [float(nats.mean()), float(right.all())]
+
+
+def copying_heads(
+    base: GPT2Model | PublishedModel,
+    length: int,
+    count: int,
+    pool: Tokens,
+    *,
+    first: int | None = None,
+    change: Change | None = None,
+) -> tuple[list[list[float]], Float64[np.ndarray, "layers h"]]:
+    """Return the marks of questions of the kind `copy`, and every head's retrieval, in one pass.
+
+    Args:
+        base: What is asked.
+        length: Tokens of a question with its answer.
+        count: Number of questions.
+        pool: Tokens of the text.
+        first: Token that every question begins with; None leaves its own.
+        change: What is done to every call; None changes nothing.
+    """
+    layers, heads = len(base.spec.layers), base.spec.heads
+    weight = np.zeros((layers, heads))
+    found = []
+    for index in range(count):
+        asked = question("copy", index, length, COPY_DEPTH, pool, None)
+        assert asked is not None
+        asked = asked.first(first)
+        assert asked.at is not None
+        start, number, keys = len(asked.text) - 1, len(asked.answer), asked.at
+
+        def watch(
+            layer: int,
+            call: AttentionCall,
+            start: int = start,
+            number: int = number,
+            at: int = keys,
+        ) -> None:
+            rows = scores(call, slice(start, start + number)).weights[0]
+            own = rows[:, :, at : at + number].diagonal(dim1=1, dim2=2)
+            weight[layer] += own.double().mean(dim=1).cpu().numpy() / count
+
+        with watching(base, watch, change) as model:
+            found.append(_mark(model, asked))
+    return found, weight

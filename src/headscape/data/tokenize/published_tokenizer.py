@@ -40,6 +40,12 @@ class PublishedTokenizer:
         """SHA-256 of the JSON and the end-of-text token."""
         return hashlib.sha256(f"{self.end_of_text} {self._json}".encode()).hexdigest()
 
+    @property
+    def first_token(self) -> int | None:
+        """The special token that it puts before a text for its model; None if it puts none."""
+        encoded = self._tokenizer.encode("a", add_special_tokens=True)
+        return int(encoded.ids[0]) if encoded.special_tokens_mask[:1] == [1] else None
+
     def encode(self, text: str) -> UInt[np.ndarray, " tokens"]:
         """Tokens of a text, nothing added around it."""
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.uint32)
