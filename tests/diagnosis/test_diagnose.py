@@ -75,6 +75,27 @@ def test_models_that_hold_get_no_finding(encoding: str) -> None:
     assert found.sentence.endswith("Nothing needs to be mended.")
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_shortly_trained_alibi_really_breaks(seed: int) -> None:
+    """Not a false alarm: other windows, scored without the diagnosis, have the same loss rise."""
+    model = trained("alibi", seed=seed)
+    found = hs.diagnose(
+        model,
+        4 * TRAINED,
+        language(12_000, seed=9),
+        questions=0,
+        windows=24,
+        remedies=["clip-bias"],
+    )
+    mean, low, _ = found.data["loss"]["excess"]
+    assert found.findings == ["breaks", "keys"]
+    assert 0.1 < mean < 0.15
+    assert low > 0.05
+    windows = torch.from_numpy(language(24 * (4 * TRAINED + 1), seed=11)).view(24, -1)
+    losses = model.losses(windows, 0).mean(dim=0)
+    assert float(losses[TRAINED:].mean() - losses[TRAINED // 2 : TRAINED].mean()) > 0.1
+
+
 def test_a_random_llama_gets_no_finding_and_a_wrong_key_is_named(tmp_path: Path) -> None:
     theirs = FAMILIES["llama"].build(initializer_range=0.02)
     tokens = np.random.default_rng(0).integers(3, VOCABULARY, size=2000)
