@@ -25,7 +25,7 @@ from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
 WIDTH, HEIGHT, SHOWN = 1280, 800, 880
-COLOURS = 64
+COLOURS = 128
 HEAD = {"layer": 16, "head": 0}
 """SmolLM2's clearest previous-token head, counted from 0."""
 
@@ -137,7 +137,7 @@ class Film:
         sheet = Image.new("RGB", (SHOWN // 4 * 8, self.frames[0].height // 4 * 16))
         for n, frame in enumerate(self.frames[:: len(self.frames) // 120 + 1]):
             sheet.paste(frame.reduce(4), (SHOWN // 4 * (n % 8), frame.height // 4 * (n // 8)))
-        palette = sheet.quantize(COLOURS)
+        palette = sheet.quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
         few = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in self.frames]
         durations = [int(1000 * one) for one in self.seconds]
         few[0].save(

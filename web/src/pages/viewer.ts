@@ -123,6 +123,7 @@ export class Viewer implements App {
   /** Focus what the screen is about, past all controls. */
   private skip(): void {
     const { screen } = this.store.state;
+    this.drawNow(); // a screen that was asked for in this frame is not there yet
     if (screen === "reading") this.reading.focus();
     else if (screen === "head") this.screen.panels[0]?.focus();
     else this.overview.focus();
