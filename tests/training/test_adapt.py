@@ -11,6 +11,7 @@ from diagnosis.small_models import TRAINED, language, trained
 from headscape.errors import InputError
 from headscape.models.gpt2_model import GPT2Model
 from headscape.training.adapt import Adaptation, adapt, logit_loss, output_loss, with_encoding
+from headscape.training.kernel_start import fit_kernels, measured_kernels
 
 
 def windows(length: int) -> torch.Tensor:
@@ -76,3 +77,44 @@ def test_an_adapted_model_opens_like_any_other(tmp_path: Path) -> None:
     assert opened.spec.encoding == "fox"
     tokens = torch.from_numpy(np.arange(20) % 24)[None]
     assert torch.equal(opened.losses(tokens, 0), GPT2Model(new).losses(tokens, 0))
+
+
+@pytest.mark.parametrize("encoding", ["t5", "t5-clipped"])
+def test_a_known_kernel_is_recovered(encoding: str) -> None:
+    old = with_encoding(trained("rope", steps=1).gpt2, encoding, seed=5)
+    with torch.no_grad():
+        for block in old.blocks:
+            for weight in block.attention.encoding.parameters():  # type: ignore[union-attr]
+                weight.copy_(torch.rand_like(weight))  # type: ignore[operator]
+    new = with_encoding(old, encoding, seed=6)
+    tokens = windows(TRAINED)[:, :-1]
+    wanted, _ = measured_kernels(old, tokens)
+    assert fit_kernels(old, new, tokens) == [0, 1]
+    found, _ = measured_kernels(new, tokens)
+    for mine, theirs in zip(found, wanted, strict=True):
+        off = (mine - mine[:, :1]) - (theirs - theirs[:, :1])
+        assert float(off.abs().max()) < 2e-3
+        assert float((theirs - theirs[:, :1]).abs().max()) > 0.1
+
+
+def test_a_kernel_is_the_mean_of_what_position_adds() -> None:
+    """ALiBi's is its slopes, exactly; it has no weights to fit."""
+    old = with_encoding(trained("rope").gpt2, "alibi")
+    tokens = windows(TRAINED)[:, :-1]
+    kernels, _ = measured_kernels(old, tokens)
+    slopes = 2.0 ** (-8 * torch.arange(1, 5).double() / 4)
+    expected = -slopes[:, None] * torch.arange(TRAINED)
+    assert all(torch.allclose(kernel, expected, atol=1e-5) for kernel in kernels)
+    assert fit_kernels(trained("rope").gpt2, old, tokens) == []
+
+
+def test_a_fitted_start_learns_faster() -> None:
+    old, text = trained("rope").gpt2, language(50_000, seed=1)
+    options = {"encoding": "t5", "steps": 50, "batch": 8}
+    fresh, fitted = (
+        adapt(old, text, Adaptation(**options, fit=fit))  # type: ignore[arg-type]
+        for fit in (False, True)
+    )
+    scored = windows(TRAINED)
+    losses = [float(GPT2Model(each).losses(scored, 8).mean()) for each in (fresh, fitted)]
+    assert losses[1] < losses[0] - 0.5

@@ -21,6 +21,7 @@ def adapt(
     lr: float = 2e-3,
     outputs: float = 0.5,
     seed: int = 0,
+    fit: bool = True,
 ) -> None:
     """Give a trained run a different encoding by self-distillation.
 
@@ -40,6 +41,7 @@ def adapt(
         lr: Largest learning rate.
         outputs: Share of the steps that learn attention outputs; the rest learn logits.
         seed: Random seed of the encoding's weights and of the windows.
+        fit: Start T5's tables (t5, t5-clipped) from the kernels of the run's heads.
     """
     from headscape.io.atomic import empty_target
     from headscape.io.progress import SlowBar
@@ -53,7 +55,7 @@ def adapt(
     if not isinstance(old, GPT2Model) or old.dataset is None:
         raise InputError(f"{model} is not a run on a text: adapt takes the folder of one.")
     options = Adaptation(
-        encoding=encoding, steps=steps, batch=batch, lr=lr, outputs=outputs, seed=seed
+        encoding=encoding, steps=steps, batch=batch, lr=lr, outputs=outputs, seed=seed, fit=fit
     )
     last: dict[str, float] = {}
     with SlowBar("adapting", steps) as bar:

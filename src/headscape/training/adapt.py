@@ -7,7 +7,8 @@ old one at its trained length, in two parts:
               mean over layers of |new - old|^2 / |old|^2
     logits    the old model's distribution of the next token: KL(old, new)
 
-The encoding's own weights start as in a new model; nothing is fitted in closed form.
+The encoding's own weights start as in a new model, except T5's tables, which are fitted to the old
+model's kernels first (kernel_start.py).
 """
 
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from headscape.encodings.registry import parse
 from headscape.errors import InputError, at_least
 from headscape.gpt2 import GPT2
 from headscape.gpt2.model import Block
+from headscape.training.kernel_start import fit_kernels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class Adaptation:
     lr: float = 2e-3
     """Largest learning rate; it falls linearly to 0 in each part."""
     seed: int = 0
+    fit: bool = True
+    """Whether T5's tables start from the old model's kernels."""
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps, batch=self.batch)
@@ -66,6 +70,9 @@ def adapt(
     """
     new = with_encoding(old, options.encoding, options.seed)
     batches = Batches(np.asarray(tokens).astype(np.uint32), old.config.train_length, options.seed)
+    if options.fit:
+        some = torch.from_numpy(batches.windows(0, options.batch).astype(np.int64))
+        fit_kernels(old, new, some[:, :-1].to(old.tokens.weight.device))
     first = round(options.steps * options.outputs)
     was_training = old.training
     old.eval()
