@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from headscape.captures.browser import Pack
 from headscape.captures.capture_file import Capture
+from headscape.captures.pack import Pack
 
 
 def write(pack: Pack, path: Path) -> None:

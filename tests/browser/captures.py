@@ -5,8 +5,8 @@ import torch
 
 from headscape.call.definition import AttentionCall, scores
 from headscape.call.positions import Positions
-from headscape.captures.browser import Pack, make_pack
 from headscape.captures.call_blocks import save_call
+from headscape.captures.pack import Pack, make_pack
 from headscape.encodings import build
 from headscape.kernels.assemble import prepare
 from headscape.properties.cases import FIELDS

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headscape.captures.browser import Pack
+from headscape.captures.pack import Pack
 from headscape.viewer.page import write_page
 
 CHROMIUM = os.environ.get("HEADSCAPE_CHROMIUM", "/usr/bin/chromium")

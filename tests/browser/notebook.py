@@ -4,7 +4,7 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
-from headscape.captures.browser import Pack, pack_bytes
+from headscape.captures.pack import Pack, pack_bytes
 from headscape.viewer.page import MODULE, static_text
 
 BODY = """<body data-jp-theme-light="{light}"><div style="height: 300px">In [1]:</div>

@@ -12,8 +12,8 @@ import pytest
 from browser.captures import capture, definition
 from browser.conftest import Open, Opened
 from captures.test_overview import dense_weights, long_pack
-from headscape.captures.browser import Pack
 from headscape.captures.capture_file import open_pack
+from headscape.captures.pack import Pack
 from headscape.viewer.page import with_measures
 from headscape.viewer.viewer_answers import Answers, Served
 from pack_files import write

@@ -12,7 +12,7 @@ import headscape as hs
 from browser.acting import pick
 from browser.conftest import Open, Opened
 from browser.test_hosts import served
-from headscape.captures.browser import Pack
+from headscape.captures.pack import Pack
 from headscape.viewer.viewer_answers import Answers
 
 pytestmark = pytest.mark.browser

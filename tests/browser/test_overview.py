@@ -12,7 +12,7 @@ import headscape as hs
 from browser.acting import names, numbers, pick, press, violations
 from browser.captures import HEADS, LENGTH, capture, definition
 from browser.conftest import Open, Opened
-from headscape.captures.browser import Pack
+from headscape.captures.pack import Pack
 from headscape.plots.colour import scales
 
 pytestmark = pytest.mark.browser

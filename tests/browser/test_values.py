@@ -8,8 +8,8 @@ from browser.conftest import Open
 from captures.test_blocks import BENT
 from captures.test_packs import SUBJECTS
 from captures.test_pooling import reduced
-from headscape.captures.browser import page_refuses
 from headscape.captures.call_blocks import save_call
+from headscape.captures.pack import page_refuses
 from headscape.captures.pooling import Grid
 from headscape.errors import InputError
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headscape.captures.browser import Pack, make_pack
 from headscape.captures.capture_file import open_pack
 from headscape.captures.overview_file import OverviewJob, compute_parts, overview_level, stamp
+from headscape.captures.pack import Pack, make_pack
 from headscape.captures.saved_call import SavedCall
 from pack_files import write
 from saved_calls import saved, slope

@@ -14,7 +14,12 @@ from safetensors.numpy import save_file
 
 from captures.test_blocks import BENT, DIM, HEADS, LENGTH, made
 from headscape.call.positions import Visible
-from headscape.captures.browser import (
+from headscape.captures.call_blocks import save_call
+from headscape.captures.capture_file import load, open_pack
+from headscape.captures.choice import QUANTITIES
+from headscape.captures.file_array import FileArray, OpenFile
+from headscape.captures.file_checks import digest_of
+from headscape.captures.pack import (
     Pack,
     Precision,
     make_pack,
@@ -22,11 +27,6 @@ from headscape.captures.browser import (
     page_arrays,
     page_refuses,
 )
-from headscape.captures.call_blocks import save_call
-from headscape.captures.capture_file import load, open_pack
-from headscape.captures.choice import QUANTITIES
-from headscape.captures.file_array import FileArray, OpenFile
-from headscape.captures.file_checks import digest_of
 from headscape.captures.saved_call import SavedCall
 from headscape.encodings import ENCODINGS
 from headscape.errors import InputError

@@ -338,7 +338,7 @@ def test_served_tiles_are_the_definition(
     name: str, fields: dict[str, object], causal: bool
 ) -> None:
     """Every encoding opens in the served viewer."""
-    from headscape.captures.browser import make_pack
+    from headscape.captures.pack import make_pack
 
     call = made(name, fields, causal=causal)
     expected = dense(call)

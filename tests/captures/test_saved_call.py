@@ -17,11 +17,11 @@ from headscape.call.bias import Pairwise
 from headscape.call.parts import annotated, axes_of
 from headscape.call.positions import Positions, Visible
 from headscape.call.rotation import Turn
-from headscape.captures.browser import make_pack, pack_bytes
 from headscape.captures.call_blocks import CLASSES, save_call
 from headscape.captures.capture_file import load, open_pack
 from headscape.captures.choice import QUANTITIES
 from headscape.captures.file_checks import digest, digest_of
+from headscape.captures.pack import make_pack, pack_bytes
 from headscape.captures.saved_call import KINDS, SavedCall
 from headscape.errors import InputError
 from pack_files import write

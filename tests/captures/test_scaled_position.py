@@ -7,8 +7,8 @@ import torch
 from browser.captures import inputs_of
 from captures.test_blocks import BENT
 from headscape.call.definition import scores, softmax
-from headscape.captures.browser import fixed_position
 from headscape.captures.call_blocks import save_call
+from headscape.captures.pack import fixed_position
 from headscape.captures.scaled_position import ScaledPosition
 from headscape.errors import InputError
 

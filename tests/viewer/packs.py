@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headscape.call.bias import Bias
-from headscape.captures.browser import Pack, make_pack
+from headscape.captures.pack import Pack, make_pack
 from headscape.captures.saved_call import SavedCall
 from saved_calls import saved, slope, toeplitz
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from captures.test_packs import read_bytes
-from headscape.captures.browser import Pack, make_pack, page_arrays
+from headscape.captures.pack import Pack, make_pack, page_arrays
 from headscape.captures.saved_call import SavedCall
 from headscape.errors import InputError
 from headscape.viewer.page import build_page, link, page_script, write_page
@@ -174,7 +174,7 @@ def test_sizes(
 ) -> None:
     # The log-sum-exp has the same size whatever it is, and takes a minute at 16,384 tokens.
     monkeypatch.setattr(
-        "headscape.captures.browser.log_sum_exp", lambda layer, **_: np.asarray(layer.lse)
+        "headscape.captures.pack.log_sum_exp", lambda layer, **_: np.asarray(layer.lse)
     )
     size = write_page(tmp_path / "a.html", [many(layers, 12, length)], precision="float16")
     assert size + MODULE_BYTES <= megabytes * 1e6

@@ -9,7 +9,7 @@ import pytest
 
 import headscape
 from browser.captures import capture
-from headscape.captures.browser import Pack
+from headscape.captures.pack import Pack
 from headscape.errors import InputError
 from headscape.viewer import tiles
 from headscape.viewer.viewer_answers import Answers

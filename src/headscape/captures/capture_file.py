@@ -41,7 +41,6 @@ from jaxtyping import Bool, Float32, Int64
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from headscape.captures.browser import Pack, make_pack, pack_header
 from headscape.captures.choice import QUANTITIES, about_layer, choose_heads, choose_layer
 from headscape.captures.file_array import FileArray, OpenFile
 from headscape.captures.file_checks import (
@@ -55,6 +54,7 @@ from headscape.captures.file_checks import (
     digest_of,
     require,
 )
+from headscape.captures.pack import Pack, make_pack, pack_header
 from headscape.captures.pooling import CellReducer, cell_edges
 from headscape.captures.saved_call import SavedCall, from_factors, read_call, rows_at_once
 from headscape.errors import InputError

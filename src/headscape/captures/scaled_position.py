@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float, Float64
 
-from headscape.captures.browser import fixed_position
+from headscape.captures.pack import fixed_position
 from headscape.captures.saved_call import SavedCall, Tokens
 from headscape.errors import InputError
 

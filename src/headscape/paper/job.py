@@ -17,8 +17,8 @@ from rich.live import Live
 from rich.text import Text
 
 import headscape
-from headscape.captures.browser import Pack
 from headscape.captures.capture_file import open_pack
+from headscape.captures.pack import Pack
 from headscape.data.dataset import open_dataset
 from headscape.errors import InputError, at_least
 from headscape.io.child_process import handling, usable_cores

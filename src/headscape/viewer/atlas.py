@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from headscape.captures.browser import safetensors_bytes
+from headscape.captures.pack import safetensors_bytes
 from headscape.captures.pooling import cell_edges
 from headscape.errors import InputError
 from headscape.io.output_file import KINDS, check_output, write_output

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from headscape.captures.browser import Pack, Precision, pack_bytes
+from headscape.captures.pack import Pack, Precision, pack_bytes
 from headscape.captures.saved_call import rows_at_once
 from headscape.errors import InputError
 from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output

@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float, Float64
 
-from headscape.captures.browser import Pack
 from headscape.captures.overview_file import OverviewJob, Progress, overview_level
+from headscape.captures.pack import Pack
 from headscape.captures.pooling import (
     REDUCTIONS,
     ClosedBias,

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from headscape.captures.browser import Pack, Precision
 from headscape.captures.capture_file import Capture, open_pack
+from headscape.captures.pack import Pack, Precision
 from headscape.captures.record import capture
 from headscape.captures.sequences import Tokens, choose_tokens
 from headscape.errors import InputError

@@ -25,10 +25,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from headscape.captures.browser import Pack, pack_bytes
 from headscape.captures.capture_file import open_pack
 from headscape.captures.choice import QUANTITIES
 from headscape.captures.overview_file import stamp
+from headscape.captures.pack import Pack, pack_bytes
 from headscape.captures.pooling import REDUCTIONS
 from headscape.captures.scaled_position import LARGEST
 from headscape.errors import InputError
