@@ -11,8 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Requirements by key of pyproject.toml's [project]: $(call listed,['dependencies']).
 listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']$(1))")
 
-.PHONY: setup dependencies package figures test lint ci docs wheel bench results sanitize fuzz clean
-.PHONY: test-processes test-compiled test-kills test-browser test-web test-fuzz
+.PHONY: setup dependencies package figures test lint ci docs notebooks wheel bench results sanitize fuzz clean
+.PHONY: test-processes test-compiled test-kills test-notebooks test-browser test-web test-fuzz
 .PHONY: test-slow test-pretrained
 
 # Fuzzers whose inputs are numbered, and how CI runs them; the kernels' budget of rounding is missed
@@ -57,7 +57,7 @@ lint: $(VENV)/.tested
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# All that CI runs: test, and the six targets below it.
+# All that CI runs: test, and the seven targets below it.
 ci:
 	.ci/run
 
@@ -69,6 +69,10 @@ test-compiled: $(VENV)/.tested
 
 test-kills: $(VENV)/.tested
 	$(BIN)/python -m pytest -m kills -n 2 --dist worksteal
+
+# Fetches 93 MB of published weights once, for the first three notebooks.
+test-notebooks: $(VENV)/.tested
+	$(BIN)/python -m pytest -m notebooks -n 2 --dist worksteal
 
 test-browser: $(VENV)/.tested web/node_modules
 	$(BIN)/python -m pytest -m browser
@@ -97,6 +101,11 @@ test-slow: $(VENV)/.tested
 test-pretrained: $(VENV)/.tested
 	$(PIP) $(call listed,['optional-dependencies']['gguf']) "onnx>=1.17"
 	$(BIN)/python -m pytest -m pretrained tests/pretrained
+
+# Runs the notebooks again and stores what they show.
+notebooks: $(VENV)/.tested
+	$(BIN)/headscape fetch smollm2
+	$(BIN)/python -m docs.site.notebook_outputs
 
 docs: $(VENV)/.documented
 	$(BIN)/python -m docs.site.build build/site

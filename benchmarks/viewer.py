@@ -1,6 +1,7 @@
 """The viewer: sizes of pages, times to the first picture, panning, tiles, and one million tokens.
 
     python -m benchmarks.viewer pages      Chromium and Playwright; about 3 minutes
+    python -m benchmarks.viewer hover      the reading view of 2,048 tokens
     python -m benchmarks.viewer tiles      an exact 256 x 256 tile of weights, by encoding
     python -m benchmarks.viewer million    one head at 1,048,576 tokens; 0.6 GB of disk
 
@@ -44,6 +45,21 @@ PAN = """async () => {
     times.push(performance.now() - start);
   }
   return times.sort((a, b) => a - b);
+}"""
+
+HOVER = """async () => {
+  const text = document.querySelector(".reading .text"), times = [];
+  const reading = document.querySelector(".reading");
+  const wait = (start) => new Promise((done) => start(done));
+  for (let n = 0; n < 22; n++) {
+    const at = 1000 + 47 * n, start = performance.now();
+    text.querySelector(`[data-token="${at}"]`)
+      .dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+    do await wait(requestAnimationFrame); while (reading.dataset.token !== String(at));
+    await wait((done) => setTimeout(done, 0));
+    times.push(performance.now() - start);
+  }
+  return times;
 }"""
 
 FINISHED = """() => [...document.querySelectorAll(".card")].every(
@@ -120,6 +136,25 @@ def pages(folder: Path) -> None:
             browser.close()
 
 
+def hover(folder: Path) -> None:
+    """From a pointer over a token until both texts are painted, in milliseconds."""
+    from playwright.sync_api import sync_playwright
+
+    path = folder / "reading.html"
+    write_page(path, [random_capture(1, 12, 2048).pack()])
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
+        page = browser.new_page(viewport={"width": 1280, "height": 1080})
+        page.goto(f"{path.as_uri()}#{quote(json.dumps({'screen': 'reading'}))}")
+        page.wait_for_selector(".reading[data-complete=true]", timeout=300_000)
+        times = sorted(page.evaluate(HOVER)[1:])
+        told = {"median": round(times[10], 1), "fastest": round(times[0], 1)}
+        print(json.dumps({"reading view": "2,048 tokens", "hover_ms": told}), flush=True)
+        browser.close()
+
+
 def tiles(_: Path) -> None:
     """CPU time of an exact tile, the fastest of 5."""
     for encoding in ENCODINGS:
@@ -170,11 +205,11 @@ def million(folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("pages", "tiles", "million"))
+    parser.add_argument("what", choices=("pages", "hover", "tiles", "million"))
     parser.add_argument("--folder", type=Path, help="where pages are kept for a second run")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        run = {"pages": pages, "tiles": tiles, "million": million}[options.what]
+        run = {"pages": pages, "hover": hover, "tiles": tiles, "million": million}[options.what]
         run(options.folder or Path(folder))
 
 

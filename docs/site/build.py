@@ -3,8 +3,8 @@
     python -m docs.site.build OUT
 
 Pages are staged in a folder next to OUT: those of docs/ as they are, README.md as the first page,
-and three kinds that are generated: a page per encoding, the public API, and the notebooks, which
-are run. Sphinx turns the folder into HTML; any warning fails the build.
+and three kinds that are generated: a page per encoding, the public API, and the notebooks with
+their stored outputs. Sphinx turns the folder into HTML; any warning fails the build.
 """
 
 import argparse
@@ -38,14 +38,14 @@ LINK = re.compile(r"(?P<image>!?)\[(?P<label>[^\]\[]*)\]\((?P<target>[^)\s]+)\)"
 
 
 def stage(folder: Path, *, draft: bool) -> None:
-    """Write every page's Markdown to `folder`; a draft has no notebooks and maps of two heads."""
+    """Write every page's Markdown to `folder`; a draft has maps of two heads."""
     shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("site", "data", "*.ipynb"))
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder / name.lower())
     panels = 2 if draft else pictures.PANELS
     encodings = encoding_pages.write(folder / "encodings", ROOT / "docs", panels)
     api_page.write(folder / "api.md")
-    shown = [] if draft else notebook_pages.write(folder / "notebooks", ROOT / "docs/notebooks")
+    shown = notebook_pages.write(folder / "notebooks", ROOT / "docs/notebooks")
     pages = {
         kind: [one for one in pages if (folder / f"{one}.md").exists()]
         for kind, pages in CONTENTS.items()
@@ -108,7 +108,7 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--draft", action="store_true", help="no notebooks, and maps of two heads")
+    parser.add_argument("--draft", action="store_true", help="maps of two heads")
     options = parser.parse_args()
     out: Path = options.out.absolute()
     source = out.with_name(f"{out.name}-source")

@@ -1,57 +1,102 @@
-"""Every notebook runs from the first cell to the last, and is stored without outputs."""
+"""Every notebook runs from the first cell to the last, and its outputs are stored with it."""
 
 import json
 import re
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from nbclient.exceptions import CellExecutionError
 
-from docs.site import notebook_pages
+from docs.site import notebook_outputs, notebook_pages
+from headscape.models.transformers.fetch import fetch
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs/notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted(notebook_outputs.NOTEBOOKS.glob("*.ipynb"))
+PUBLISHED = [path for path in NOTEBOOKS if "hf:smollm2" in path.read_text()]
 BOOK, SHORT = re.compile(r"topics\.values\(\)"), "list(topics.values())[:24]"
 """The text in a notebook's source, and the part of it that the tests take."""
 STEPS = re.compile(r'(\bsteps(?:=|\\": ))\d+')
-"""Training steps in a notebook's source; the tests run fewer, the site all of them."""
+"""Training steps in a notebook's source; the tests run fewer."""
+named = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADSCAPE_CACHE", str(tmp_path / "cache"))
-    copy = tmp_path / path.name
-    copy.write_text(BOOK.sub(SHORT, STEPS.sub(r"\g<1>5", path.read_text())))
-    cells = notebook_pages.run(copy, tmp_path)
-    shown = [cell for cell in cells if cell.output.png]
-    assert len(shown) >= 1
-    assert cells[0].source.startswith("# ")
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_is_stored_without_outputs(path: Path) -> None:
-    stored = json.loads(path.read_text())
+def cells(path: Path) -> list[dict[str, Any]]:
+    stored: dict[str, Any] = json.loads(path.read_text())
     assert stored["nbformat"] == 4
-    for cell in stored["cells"]:
-        assert not cell.get("outputs")
-        assert cell.get("execution_count") is None
+    return list(stored["cells"])
 
 
-def test_there_are_six() -> None:
-    assert len(NOTEBOOKS) == 6
-    assert [len(STEPS.findall(path.read_text())) for path in NOTEBOOKS] == [2, 1, 1, 0, 1, 1]
-    assert [len(BOOK.findall(path.read_text())) for path in NOTEBOOKS] == [1, 1, 1, 0, 0, 1]
+def outputs(path: Path) -> list[dict[str, Any]]:
+    return [output for cell in cells(path) for output in cell.get("outputs", [])]
 
 
-def test_a_cell_shows_what_it_prints_and_its_last_value() -> None:
-    namespace: dict[str, object] = {}
-    output = notebook_pages.execute("x = 2\nprint('hello')\nx + 1", "a cell", namespace)
-    assert output.text == "hello\n3"
-    assert notebook_pages.execute("x;", "a cell", namespace).text == ""
+@pytest.mark.notebooks
+@named
+def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if path in PUBLISHED:
+        fetch("smollm2")
+    else:
+        monkeypatch.setenv("HEADSCAPE_CACHE", str(tmp_path / "cache"))
+    copy, shown = tmp_path / path.name, tmp_path / "shown.ipynb"
+    copy.write_text(BOOK.sub(SHORT, STEPS.sub(r"\g<1>5", path.read_text())))
+    notebook_outputs.run(copy, shown)
+    assert [kinds(cell) for cell in cells(shown)] == [kinds(cell) for cell in cells(path)]
+
+
+def kinds(cell: dict[str, Any]) -> set[str]:
+    """What a cell shows: whether text comes in one piece or in two depends on the clock."""
+    shown = cell.get("outputs", [])
+    return {kind for each in shown for kind in each.get("data", {"text": ""})}
+
+
+@named
+def test_it_asks_shows_and_ends_with_something_to_try(path: Path) -> None:
+    first, *_, last = cells(path)
+    assert re.match(r"# .*\?\n", "".join(first["source"]))
+    assert "".join(last["source"]).startswith("## Try it\n")
+    pictures = [output for output in outputs(path) if "image/png" in output.get("data", {})]
+    assert pictures
+    assert len(path.read_bytes()) <= notebook_outputs.MOST_BYTES
+
+
+@named
+def test_what_is_stored_is_of_one_run_from_the_top(path: Path) -> None:
+    code = [cell for cell in cells(path) if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    for output in outputs(path):
+        assert output["output_type"] != "error"
+        assert set(output.get("data", {})) <= set(notebook_outputs.SHOWN)
+        assert "/tmp" not in json.dumps(output.get("text", ""))  # noqa: S108
+
+
+def test_the_first_three_read_published_weights() -> None:
+    assert [path.name[0] for path in PUBLISHED] == ["1", "2", "3"]
+
+
+def test_tests_train_for_fewer_steps() -> None:
+    """Each notebook that trains has the text and the steps where the tests find them."""
+    trains = [path for path in NOTEBOOKS if re.search(r"hs\.train\(|def train\(", path.read_text())]
+    assert len(trains) == 6
+    for path in trains:
+        assert STEPS.search(path.read_text()), path.name
+
+
+def test_a_page_shows_stored_outputs(tmp_path: Path) -> None:
+    names = notebook_pages.write(tmp_path, notebook_outputs.NOTEBOOKS)
+    assert names == [path.stem for path in NOTEBOOKS]
+    text = (tmp_path / "1-find-heads.md").read_text()
+    assert "layer 17, head 1: 0.69" in text
+    for name in re.findall(r"!\[\]\((.*?)\)", text):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_failing_cell_fails_the_notebook(tmp_path: Path) -> None:
     path = tmp_path / "broken.ipynb"
-    cell = {"cell_type": "code", "source": ["1 / 0"]}
-    path.write_text(json.dumps({"cells": [cell]}))
-    with pytest.raises(subprocess.CalledProcessError):
-        notebook_pages.run(path, tmp_path)
+    cell = {"cell_type": "code", "source": ["1 / 0"], "metadata": {}, "outputs": []}
+    whole = {"nbformat": 4, "nbformat_minor": 4, "metadata": {"kernelspec": KERNEL}}
+    path.write_text(json.dumps(whole | {"cells": [cell | {"execution_count": None}]}))
+    with pytest.raises(CellExecutionError):
+        notebook_outputs.run(path, path)
+
+
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}

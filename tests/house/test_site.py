@@ -38,7 +38,7 @@ class Fetched(HTMLParser):
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site without its notebooks, which test_notebooks.py runs, and with smaller maps."""
+    """The built site with smaller maps."""
     out = tmp_path_factory.mktemp("site") / "html"
     done = python("-m", "docs.site.build", str(out), "--draft")
     assert done.returncode == 0, done.stderr

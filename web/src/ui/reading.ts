@@ -250,11 +250,7 @@ export class Reading {
   private readonly beside: { element: HTMLElement; box: HTMLInputElement };
   private readonly add: Choice<string>;
   private readonly chips = h("ul", { class: "chips", "aria-label": "Heads shown" });
-  private readonly hint = h(
-    "p",
-    { class: "small" },
-    "Point at a token, or move to it with the arrow keys. A click or Enter locks it.",
-  );
+  private readonly hint = h("p", { class: "small" });
   private readonly spoken = h("p", { class: "unseen", role: "status" });
   private readonly turn: HTMLElement;
   private readonly where = h("span", { class: "small" });
@@ -373,10 +369,11 @@ export class Reading {
     this.app.draw();
   }
 
-  /** The token looked at: the locked one, otherwise the one pointed at last, at first the end of the page's text. */
+  /** The token looked at: the locked one, otherwise the one pointed at last, at first that of the locked pair or the end of the text. */
   private token(length: number): number {
-    const { token, side } = this.app.store.state.reading,
-      chosen = token ?? this.hovered;
+    const { reading, locked } = this.app.store.state,
+      { token, side } = reading,
+      chosen = token ?? this.hovered ?? (side === "to" ? locked?.query : locked?.key) ?? null;
     if (chosen !== null && chosen < length) return chosen;
     return side === "to" ? Math.min(length, this.first + SHOWN) - 1 : this.first;
   }
@@ -435,6 +432,12 @@ export class Reading {
     this.texts.hidden = this.chips.hidden = this.hint.hidden = !known;
     this.element.dataset.complete = "true";
     say(
+      this.hint,
+      reading.token === null
+        ? "Point at a token, or move to it with the arrow keys. A click or Enter locks it."
+        : "Locked. Esc, or a click on the token, releases it.",
+    );
+    say(
       this.none,
       known
         ? ""
@@ -454,7 +457,8 @@ export class Reading {
     const pages = off ? this.pages : [this.pages[0]];
     const given = pages.map((_, n) =>
       heads.map((each) => {
-        const position = n ? 0 : positionFor(app, each.layer, each.head);
+        const dial = positionFor(app, each.layer, each.head),
+          position = n ? besideOf(dial) : dial;
         return this.given(capture, each, token, capture.fixedPosition(each.layer) ? 1 : position);
       }),
     );
@@ -471,11 +475,12 @@ export class Reading {
       said = `${quoted(capture.piece(token))} (${token})`;
     const names = heads.map(
       ({ layer, head }, k) =>
-        `${said} ${verb}, layer ${layer + 1}, head ${head + 1}; darkest ${shown(quantity, ranges[k].high)}`,
+        `${said} ${verb}, layer ${layer + 1}, head ${head + 1}; darkest shade ${shown(quantity, ranges[k].high)}`,
     );
     pages.forEach((page, n) => {
       page.build(capture, this.first);
-      const position = n ? 0 : positionFor(app, state.layer, state.head),
+      const dial = positionFor(app, state.layer, state.head),
+        position = n ? besideOf(dial) : dial,
         title = describe(quantity, "nothing", quantity === "content" ? 1 : position);
       page.paint(title, this.first, token, reading.token !== null, given[n], ranges, quantity, reading.marks);
       page.list(capture, token, names, given[n], quantity);
@@ -489,6 +494,9 @@ export class Reading {
     }
   }
 }
+
+/** What the text beside shows: position off, or on where the dial has it off. */
+const besideOf = (dial: number): number => (dial === 0 ? 1 : 0);
 
 /** From 0 to the greatest weight, or from the least to the greatest score, on all pages. */
 function rangeOf(quantity: Quantity, pages: (Given | null)[]): Range {
