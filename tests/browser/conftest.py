@@ -154,11 +154,13 @@ def open_page(chromium: Any, tmp_path: Path) -> Iterator[Open]:
         dark: bool = False,
         url: str | None = None,
         first_visit: bool = False,
+        touch: bool = False,
     ) -> Opened:
         context = chromium.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
             accept_downloads=True,
+            has_touch=touch,
         )
         if not first_visit:
             context.add_init_script("try { localStorage['headscape-welcome'] = 'seen' } catch {}")

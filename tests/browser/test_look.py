@@ -46,6 +46,40 @@ def test_looks(screen: str, dark: bool, width: int, open_page: Open) -> None:
         opened.page.screenshot(path=str(Path(folder) / name), full_page=True)
 
 
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (1400, 900), (1920, 1080)])
+def test_four_maps_are_one_equation_in_the_window(width: int, height: int, open_page: Open) -> None:
+    opened = open_page([capture("cable")], SCREENS["four"], width=width, height=height)
+    opened.settle()
+    stages = [stage.bounding_box() for stage in opened.page.locator(".stage").all()]
+    bars = [each.bounding_box() for each in opened.page.locator(".bar").all()]
+    assert len(stages) == len(bars) == 4
+    assert len({round(box["width"]) for box in stages}) == 1
+    assert stages[0]["width"] > 250
+    assert max(box["y"] + box["height"] for box in bars) <= height
+    assert max(box["x"] + box["width"] for box in stages) <= width
+    signs = opened.page.locator(".sign:visible")
+    assert signs.all_inner_texts() == ["+", "=", "softmax →"]
+    for sign, before, after in zip(signs.all(), stages, stages[1:], strict=False):
+        box = sign.bounding_box()
+        assert before["x"] + before["width"] <= box["x"]
+        assert box["x"] + box["width"] <= after["x"]
+        assert before["y"] < box["y"] < before["y"] + before["height"] - box["height"]
+    # Maps stand clear of each other.
+    assert all(b["x"] - a["x"] - a["width"] > 20 for a, b in zip(stages, stages[1:], strict=False))
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "least"), [(1280, 720, 440), (1400, 900, 580), (390, 844, 290)]
+)
+def test_the_map_of_a_head_is_large(width: int, height: int, least: int, open_page: Open) -> None:
+    """And it ends, with its colour bar, inside the window."""
+    opened = open_page([capture("cable")], SCREENS["head"], width=width, height=height)
+    opened.settle()
+    stage, below = (opened.page.locator(each).bounding_box() for each in (".stage", ".bar"))
+    assert stage["width"] >= least
+    assert below["y"] + below["height"] <= height
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("screen", SCREENS)
 def test_axe_finds_nothing(screen: str, dark: bool, open_page: Open) -> None:

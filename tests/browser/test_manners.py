@@ -152,6 +152,19 @@ def test_a_phone_shows_the_map_before_the_settings(open_page: Open) -> None:
     assert opened.page.get_by_label("Position: factor of").is_visible()
 
 
+def test_closing_the_first_visits_note_gives_its_room_to_the_heads(open_page: Open) -> None:
+    """The overview is laid out as on a later visit."""
+    sizes = []
+    for first_visit in (True, False):
+        opened = open_page([capture("cable")], width=1280, height=720, first_visit=first_visit)
+        opened.settle()
+        if first_visit:
+            opened.page.get_by_role("button", name="Got it").click()
+            opened.page.wait_for_timeout(200)
+        sizes.append(opened.page.locator(".card").first.bounding_box())
+    assert sizes[0] == sizes[1]
+
+
 def test_a_first_visit_explains_itself_once(open_page: Open) -> None:
     opened = open_page([capture("cable")], first_visit=True)
     opened.settle()
@@ -185,8 +198,8 @@ def test_the_equation_has_the_numbers_of_the_pair(open_page: Open) -> None:
     assert float(weight) == pytest.approx(100 * maps["weights"], rel=0.06)
     press(opened, "f")
     opened.settle()
-    signs = opened.page.locator(".panel .sign").all_inner_texts()
-    assert signs == ["", "+", "=", "softmax →"]
+    signs = opened.page.locator(".panel .sign:visible").all_inner_texts()
+    assert signs == ["+", "=", "softmax →"]
 
 
 def test_words_are_explained_on_hover_and_on_focus(open_page: Open) -> None:

@@ -96,7 +96,7 @@ export class Viewer implements App {
     root.append(
       skip,
       this.top.element,
-      welcome(),
+      welcome(changed),
       this.alert,
       this.busy,
       this.controls.element,

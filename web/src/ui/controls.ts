@@ -59,7 +59,7 @@ export class Controls {
       (value) => store.set({ minus: value }),
     );
     show(() => minus.show(state().minus));
-    const four = check("Equation: all four", (on) => store.set({ four: on, screen: "head" }));
+    const four = check("Equation", (on) => store.set({ four: on, screen: "head" }));
     show(() => (four.box.checked = state().four));
     const what = h("div", { class: "controls" }, quantity.element, minus.element, four.element);
     // The text shows values as they are: what acts on maps is left out.
@@ -184,7 +184,7 @@ export class Controls {
     const element = h(
       "details",
       { class: "colours" },
-      h("summary", {}, "Colour and cells"),
+      h("summary", {}, "Colours"),
       h(
         "div",
         { class: "controls" },

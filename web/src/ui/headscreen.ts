@@ -87,7 +87,9 @@ export class HeadScreen {
     // Panels stay in the document while others come and go, so that the focus stays too.
     while (this.maps.children.length > shown.length) this.maps.lastElementChild!.remove();
     for (const panel of this.panels) if (!panel.element.isConnected) this.maps.append(panel.element);
-    this.maps.dataset.count = String(shown.length);
+    this.element.dataset.count = this.maps.dataset.count = String(shown.length);
+    const top = this.maps.getBoundingClientRect().top - app.root.getBoundingClientRect().top;
+    this.maps.style.setProperty("--room", `${Math.round(innerHeight - top)}px`);
     // Four maps are the equation; with two captures side by side there are eight, two and two alike.
     const { four } = app.store.state;
     this.panels.forEach((panel, n) => {

@@ -57,7 +57,7 @@ export class MapPanel {
   private readonly keys = new Strip("key");
   private readonly title = h("h3", { class: "title" });
   private readonly before = h("span", { class: "sign", "aria-hidden": "true" });
-  /** The sign before this map where several make an equation. */
+  /** The sign before this map where several make an equation; it takes the place of the names of the queries. */
   sign = "";
   private readonly status = h("p", { class: "status" });
   readonly stage: HTMLElement;
@@ -90,9 +90,8 @@ export class MapPanel {
     this.element = h(
       "figure",
       { class: "panel" },
-      this.before,
       this.title,
-      h("div", { class: "frame" }, corner, this.keys.element, this.queries.element, this.stage),
+      h("div", { class: "frame" }, corner, this.keys.element, this.queries.element, this.before, this.stage),
       this.bar.element,
       this.status,
     );
@@ -127,7 +126,7 @@ export class MapPanel {
       what = pooled(source, state.pooling),
       level = levelFor(frame.pixels);
     say(this.before, this.sign);
-    this.before.hidden = this.element.parentElement?.dataset.count !== "4" && !this.sign;
+    this.before.hidden = !this.sign;
     const name = (of: Source) => of.capture.title;
     const titles = source.less
       ? `${name(source)} minus ${source.less.title}`

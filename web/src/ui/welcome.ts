@@ -13,9 +13,11 @@ function seen(): boolean {
   }
 }
 
-export function welcome(): HTMLElement {
+/** The note; `closed` is called when it gives its room back. */
+export function welcome(closed: () => void): HTMLElement {
   const close = () => {
     element.hidden = true;
+    closed();
     try {
       localStorage.setItem(NAME, "seen");
     } catch {
