@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.viewer import random_capture
 
 from browser.acting import HEAD, bar, head, press, two
 from browser.captures import LENGTH, capture, definition
@@ -13,6 +14,16 @@ from headscape.viewer.viewer_answers import Answers
 from headscape.viewer.widget import _first
 
 pytestmark = pytest.mark.browser
+
+
+WATCH = """() => {
+    window.said = [];
+    const live = document.querySelectorAll("[aria-live], [role=status], [role=alert]");
+    for (const each of live) new MutationObserver(() => window.said.push(each.textContent))
+        .observe(each, { childList: true, characterData: true, subtree: true });
+    return live.length;
+}"""
+"""Keeps what screen readers are told, and returns how many elements tell them something."""
 
 
 @pytest.fixture
@@ -106,16 +117,7 @@ def test_a_widget_shows_at_first_what_a_page_shows(page: Any, open_page: Open) -
 
 def test_hovering_says_nothing_and_the_keyboard_one_sentence(open_page: Open) -> None:
     opened = head(open_page)
-    said = opened.page.evaluate(
-        """() => {
-            window.said = [];
-            const live = document.querySelectorAll("[aria-live], [role=status], [role=alert]");
-            for (const each of live) new MutationObserver(() => window.said.push(each.textContent))
-                .observe(each, { childList: true, characterData: true, subtree: true });
-            return live.length;
-        }"""
-    )
-    assert said > 0
+    assert opened.page.evaluate(WATCH) > 0
     for key in (10, 20, 30):
         opened.page.mouse.move(*opened.cell(60, key))
         opened.page.wait_for_timeout(120)
@@ -125,6 +127,59 @@ def test_hovering_says_nothing_and_the_keyboard_one_sentence(open_page: Open) ->
     opened.page.wait_for_function("() => window.said.length > 0")
     (sentence,) = opened.page.evaluate("window.said")
     assert sentence.startswith("Query 62, key 30: weights")
+
+
+def test_an_overview_that_fills_says_so_once(open_page: Open) -> None:
+    opened = open_page([random_capture(6, 8, 64).pack()])
+    opened.settle()
+    opened.page.evaluate(WATCH)
+    press(opened, "3")
+    opened.settle()
+    opened.page.wait_for_timeout(300)
+    (sentence,) = opened.page.evaluate("window.said")
+    assert sentence == "Score: 48 of 48 heads."
+    # Pointing at heads says nothing.
+    for card in opened.page.locator(".card").all()[:5]:
+        card.hover()
+    opened.page.wait_for_timeout(100)
+    assert len(opened.page.evaluate("window.said")) == 1
+
+
+def test_a_finger_scrolls_past_a_map_until_it_is_tapped_or_zoomed(open_page: Open) -> None:
+    opened = open_page([capture("cable")], HEAD, width=390, height=844, touch=True)
+    opened.settle()
+    page = opened.page
+    touch = page.context.new_cdp_session(page)
+    box = page.locator(".stage").bounding_box()
+    at = {"x": box["x"] + 100, "y": box["y"] + 200}
+
+    def swipe(by: int) -> float:
+        """Move one finger over the map; returns how far the page is scrolled."""
+        touch.send("Input.synthesizeScrollGesture", {
+            **at, "yDistance": by, "xDistance": 0, "gestureSourceType": "touch", "speed": 2000,
+        })  # fmt: skip
+        page.wait_for_timeout(200)
+        found: float = page.evaluate("scrollY")
+        return found
+
+    assert swipe(-150) > 100
+    assert "view" not in opened.state()
+    assert "locked" not in opened.state()
+    assert swipe(400) == 0
+    page.touchscreen.tap(at["x"], at["y"])
+    assert opened.state()["locked"]
+    assert swipe(-150) == 0
+    assert opened.state()["view"]["query"] > 10
+    # Without the focus, a map that is zoomed is still moved, and one that shows all is not.
+    page.locator("h1").tap()
+    before = opened.state()["view"]["query"]
+    assert swipe(50) == 0
+    assert opened.state()["view"]["query"] < before
+    page.locator("h1").tap()
+    press(opened, "0")
+    opened.settle()
+    page.evaluate("document.activeElement.blur()")
+    assert swipe(-150) > 100
 
 
 @pytest.mark.parametrize("screen", ["overview", "head", "reading"])

@@ -41,7 +41,7 @@ def of_biases(*ranges: tuple[float, float]) -> Pack:
 def choose(opened: Opened, label: str, value: str) -> None:
     """Choose an option of the overview's own controls."""
     named = opened.page.get_by_text(label, exact=True)
-    field = opened.page.locator(".overview label.field").filter(has=named)
+    field = opened.page.locator(".heads-settings label.field").filter(has=named)
     field.locator("select").select_option(value)
 
 
@@ -76,7 +76,57 @@ def test_a_long_number_widens_no_card(open_page: Open) -> None:
     assert len(widths) == 1
 
 
+def test_cards_leave_no_half_of_the_screen_empty(open_page: Open) -> None:
+    """Where few cards are limited by the height, the head pointed at is drawn large beside them."""
+    packs = [capture("cable"), capture("alibi")]
+    state = {"compare": "side", "other": "p1", "overview": {"view": "maps"}}
+    opened = open_page(packs, state, width=1280, height=720)
+    opened.settle()
+    card = opened.page.locator('.card[data-layer="1"][data-head="2"]')
+    card.hover()
+    opened.page.wait_for_timeout(100)
+    preview = opened.page.locator(".preview").bounding_box()
+    cards = [each.bounding_box() for each in opened.page.locator(".card").all()]
+    right = max(box["x"] + box["width"] for box in cards)
+    assert preview["x"] >= right
+    assert preview["x"] + preview["width"] <= 1280
+    assert preview["y"] + preview["height"] <= 720
+    assert preview["width"] > 0.6 * (1268 - right)
+    assert np.array_equal(
+        opened.pixels(".preview"), opened.pixels(".card[data-layer='1'][data-head='2'] canvas")
+    )
+
+
+def test_a_phone_shows_heads_before_the_settings(open_page: Open) -> None:
+    opened = open_page([capture("cable", layers=3)], width=390, height=844)
+    opened.settle()
+    assert opened.page.locator(".card").first.bounding_box()["y"] < 0.45 * 844
+    labels = ("Show", "Measure", "Order", "Scale", "Poster", "Filter")
+    settings = opened.page.locator(".heads-settings")
+    for label in labels:
+        assert settings.get_by_text(label).first.is_hidden()
+    opened.page.locator("summary", has_text="Settings").click()
+    for label in labels:
+        assert settings.get_by_text(label).first.is_visible()
+    choose(opened, "Show", "measure")
+    opened.settle()
+    assert opened.page.locator(".body").get_attribute("data-view") == "measure"
+
+
 # Colours
+
+
+def test_limits_of_each_head_are_offered_where_they_differ(open_page: Open) -> None:
+    opened = overview(open_page)
+    limits = opened.page.locator(".heads-settings label.field", has_text="Limits")
+    assert limits.is_hidden()  # weights have the same in all heads
+    choose(opened, "Scale", "linear")
+    opened.settle()
+    assert limits.is_visible()
+    choose(opened, "Scale", "auto")
+    press(opened, "2")
+    opened.settle()
+    assert limits.is_visible()
 
 
 def test_colours_are_those_of_the_figures(open_page: Open) -> None:
@@ -132,7 +182,8 @@ def test_a_measure_is_a_heat_map_of_layers_and_heads(open_page: Open) -> None:
         light.append(sum(pixel[:3]))
     values = numbers(opened)
     assert list(np.argsort(values)) == list(np.argsort(light))
-    assert opened.page.locator(".legend").inner_text().startswith("Mean distance attended to")
+    legend = opened.page.locator(".legend").inner_text()
+    assert legend.startswith("Mean distance attended to (tokens)")
     tops = [card.bounding_box()["y"] for card in opened.page.locator(".card").all()]
     assert len(set(tops[:HEADS])) == 1
     assert tops[0] < tops[HEADS]

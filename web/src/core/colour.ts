@@ -1,6 +1,7 @@
 // Colours: maps that survive colour blindness and grey print, limits, and painting values.
+import type { Quantity } from "./pack.ts";
 import type { Source, Whole } from "./source.ts";
-import type { State } from "./state.ts";
+import type { Minus, State } from "./state.ts";
 
 type Stop = [number, string];
 const even = (...colours: string[]): Stop[] => colours.map((colour, n) => [n / (colours.length - 1), colour]);
@@ -218,6 +219,15 @@ export function diverges(panels: [number, number][]): boolean {
 /** Least weight that is coloured differently from 0; less where a text is so long that weights are smaller. */
 const leastWeight = (length: number) => Math.min(1e-4, 0.1 / length);
 
+const isPlainWeights = (quantity: Quantity, minus: Minus, less: boolean) =>
+  quantity === "weights" && minus === "nothing" && !less;
+
+/** Whether all heads have the same limits anyway: weights, from the least that is coloured to 1. */
+export function sameLimits(quantity: Quantity, minus: Minus, less: boolean, colour: State["colour"]): boolean {
+  const logarithmic = colour.scale === "auto" || colour.scale === "log";
+  return isPlainWeights(quantity, minus, less) && logarithmic && colour.range === "auto" && colour.clip === 0;
+}
+
 /** The scale of whole maps by the rule of the figures: limits are the range of the maps' pairs, or of all but some
  *  percent of their cells. Maps shown together have one colour map; `signed` says whether it diverges. */
 export function automatic(source: Source, colour: State["colour"], wholes: Whole[], signed?: boolean): Scale | null {
@@ -226,7 +236,7 @@ export function automatic(source: Source, colour: State["colour"], wholes: Whole
   // One value everywhere, such as the bias of NoPE: the middle of the signed map, which is grey.
   if (low === high) return { low, high, spacing: "linear", map: "signed" };
   const weights = source.quantity === "weights",
-    plain = weights && source.minus === "nothing" && !source.less;
+    plain = isPlainWeights(source.quantity, source.minus, Boolean(source.less));
   const auto: Spacing = plain ? "log" : weights && source.less ? "symlog" : "linear",
     spacing = colour.scale === "auto" ? auto : colour.scale;
   const named = (both: boolean) => (colour.map !== "auto" ? colour.map : both ? "signed" : "viridis");
@@ -236,7 +246,8 @@ export function automatic(source: Source, colour: State["colour"], wholes: Whole
   }
   if (plain && spacing === "log") {
     const least = leastWeight(source.capture.length);
-    if (colour.range === "auto" && colour.clip === 0) return { low: least, high: 1, spacing, map: named(false) };
+    if (sameLimits(source.quantity, source.minus, false, colour))
+      return { low: least, high: 1, spacing, map: named(false) };
     return { low: Math.max(low, high * least), high, spacing, map: named(false) };
   }
   return { low, high, spacing, map: named(signed ?? diverges([[low, high]])) };

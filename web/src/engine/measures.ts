@@ -31,7 +31,7 @@ function fromWeights(name: string, title: string, value: (profile: Profile, capt
 const at = (distance: number) => (profile: Profile) => profile.mean[profile.zero + distance] ?? NaN;
 
 const OWN: Measure[] = [
-  fromWeights("mean distance", "Mean distance attended to", ({ zero, count, mean }) => {
+  fromWeights("mean distance", "Mean distance attended to (tokens)", ({ zero, count, mean }) => {
     let sum = 0,
       total = 0;
     for (let n = 0; n < mean.length; n++)

@@ -82,8 +82,8 @@ export class Viewer implements App {
     this.tiles = new Tiles(this.engine, host, this.profiles, changed, fail);
     this.rows = new Rows(this.engine, host, changed, fail);
     this.screen = new HeadScreen(this, (id) => this.follow(id));
-    this.controls = new Controls(this);
     this.overview = new Overview(this);
+    this.controls = new Controls(this, this.overview.settings);
     this.reading = new Reading(this);
     const keys = new Keys(this, {
       search: () => this.focusOn(() => this.screen.search.input),

@@ -1,6 +1,6 @@
 // The controls above the map: what is shown, how cells are pooled, what it is compared with, and its colours.
 
-import { MAPS } from "../core/colour.ts";
+import { MAPS, sameLimits } from "../core/colour.ts";
 import { QUANTITIES, type Quantity } from "../core/pack.ts";
 import type { Compare, Minus, Pooling, State } from "../core/state.ts";
 import { type App, captureOf } from "./app.ts";
@@ -43,7 +43,11 @@ export class Controls {
   private narrow = false;
   private readonly updates: (() => void)[] = [];
 
-  constructor(private readonly app: App) {
+  /** `heads` are the settings of the overview. */
+  constructor(
+    private readonly app: App,
+    heads: HTMLElement,
+  ) {
     const { store } = app,
       show = (update: () => void) => this.updates.push(update),
       state = () => store.state;
@@ -60,6 +64,7 @@ export class Controls {
     );
     show(() => minus.show(state().minus));
     const four = check("Equation", (on) => store.set({ four: on, screen: "head" }));
+    four.box.ariaLabel = "Equation: all four maps";
     show(() => (four.box.checked = state().four));
     const what = h("div", { class: "controls" }, quantity.element, minus.element, four.element);
     // The text shows values as they are: what acts on maps is left out.
@@ -71,8 +76,9 @@ export class Controls {
       "details",
       { class: "fold", open: true },
       h("summary", {}, "Settings"),
-      h("div", { class: "settings" }, what, dial.element, this.compare(show), this.colours(show)),
+      h("div", { class: "settings" }, what, dial.element, this.compare(show), this.colours(show), heads),
     );
+    show(() => (heads.hidden = state().screen !== "overview"));
   }
 
   private compare(show: (update: () => void) => void): HTMLElement {
@@ -175,6 +181,8 @@ export class Controls {
       element.hidden = store.state.screen === "reading";
       map.show(colour().map);
       pooling.show(store.state.pooling);
+      const { quantity, minus, compare } = store.state;
+      scope.element.hidden = sameLimits(quantity, minus, compare === "difference", colour());
       scope.show(colour().scope);
       range.show(colour().range);
       scale.show(colour().scale);

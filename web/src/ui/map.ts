@@ -110,6 +110,7 @@ export class MapPanel {
   /** Read sizes and the view; call before `wanted` and `draw`. */
   measure(shown: Shown): void {
     this.shown = shown;
+    this.stage.classList.toggle("zoomed", this.app.store.state.view !== null);
     const box = this.stage.getBoundingClientRect(),
       ratio = window.devicePixelRatio || 1,
       view = viewOf(this.app.store.state, longest(this.app));

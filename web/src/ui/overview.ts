@@ -2,7 +2,7 @@
 
 import type { Capture } from "../core/capture.ts";
 import { groups } from "../core/cluster.ts";
-import { diverges, paint, rangeOf, type Scale, signature } from "../core/colour.ts";
+import { diverges, paint, rangeOf, type Scale, sameLimits, signature } from "../core/colour.ts";
 import { describe, pooled, type Source, sourceName, type Whole } from "../core/source.ts";
 import type { State } from "../core/state.ts";
 import { number } from "../core/text.ts";
@@ -35,7 +35,10 @@ interface Known {
 
 export class Overview {
   readonly element: HTMLElement;
-  private readonly count = h("p", { class: "small count", role: "status" });
+  readonly settings: HTMLElement;
+  private readonly count = h("p", { class: "small count" });
+  /** The same for screen readers, once all heads are there. */
+  private readonly spoken = h("p", { class: "unseen", role: "status" });
   private readonly pointed = h("p", { class: "small pointed", "aria-hidden": "true" });
   private readonly preview = h("canvas", { class: "preview", "aria-hidden": "true", hidden: true });
   private readonly legend = new Legend();
@@ -139,29 +142,24 @@ export class Overview {
       button("SVG", () => void this.poster("svg")),
       this.paper.element,
     );
+    this.settings = h(
+      "div",
+      { class: "controls heads-settings", role: "group", "aria-label": "Heads" },
+      this.view.element,
+      this.measure.element,
+      this.against.element,
+      this.order.element,
+      filter,
+      this.scope.element,
+      this.spacing.element,
+      this.posters,
+    );
     this.body = h("div", { class: "body" }, this.sheet.element, this.preview);
     this.element = h(
       "section",
       { class: "overview", "aria-label": "Overview of layers and heads" },
       h("h2", { class: "unseen" }, "All heads"),
-      h(
-        "div",
-        { class: "controls" },
-        this.view.element,
-        this.measure.element,
-        this.against.element,
-        this.order.element,
-        filter,
-      ),
-      h(
-        "div",
-        { class: "controls colouring" },
-        this.legend.element,
-        this.scope.element,
-        this.spacing.element,
-        this.posters,
-      ),
-      h("div", { class: "said" }, this.count, this.pointed),
+      h("div", { class: "said" }, this.legend.element, h("div", {}, this.count, this.pointed), this.spoken),
       this.body,
     );
   }
@@ -263,7 +261,9 @@ export class Overview {
     this.order.element.hidden = !sheet;
     this.scope.show(colour.scope);
     this.spacing.show(colour.scale);
-    this.scope.element.hidden = this.spacing.element.hidden = view !== "maps";
+    this.spacing.element.hidden = view !== "maps";
+    const { quantity, minus } = this.app.store.state;
+    this.scope.element.hidden = view !== "maps" || sameLimits(quantity, minus, this.other() !== undefined, colour);
     this.posters.hidden = !sheet;
     this.limits.forEach((input, n) => {
       const value = overview[n ? "greatest" : "least"];
@@ -289,7 +289,10 @@ export class Overview {
       view === "maps"
         ? describe(quantity, minus) + less
         : this.chosen!.title + (other ? `, compared with ${other.title}` : "");
-    say(this.count, `${what}: ${shown.length} of ${this.cards.size} heads.${waiting} Click a head to open it.`);
+    const text = `${what}: ${shown.length} of ${this.cards.size} heads.`,
+      ready = this.known.every(({ whole, value }) => (view === "maps" ? whole?.complete : value !== null));
+    say(this.count, `${text}${waiting} Click a head to open it.`);
+    if (ready) say(this.spoken, text);
   }
 
   /** The colours of all maps: one colour map, with limits of each head or shared. */
@@ -448,9 +451,10 @@ export class Overview {
   private describePointed(): void {
     const card = this.under ?? this.sheet.chosen,
       known = this.known.find((each) => each.card === card),
-      free = this.sheet.roomBeside(),
+      { free, size } = this.sheet.roomBeside(),
       side = Math.min(free - 24, 420);
-    this.preview.hidden = !known?.whole || side < 120;
+    // Beside small cells and where cards leave much room.
+    this.preview.hidden = !known?.whole || side < Math.max(120, 1.5 * size);
     if (!known || !this.chosen) {
       say(this.pointed, "");
       return;

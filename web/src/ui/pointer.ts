@@ -12,7 +12,8 @@ interface Target {
 type Place = { clientX: number; clientY: number };
 
 export class Pointer {
-  private drag: { x: number; y: number; moved: boolean; query: number; key: number } | null = null;
+  /** `pans` is false for a finger on a map that was neither tapped nor zoomed: it scrolls the page. */
+  private drag: { x: number; y: number; moved: boolean; pans: boolean; query: number; key: number } | null = null;
   private readonly touches = new Map<number, { x: number; y: number }>();
 
   constructor(
@@ -27,7 +28,10 @@ export class Pointer {
     stage.addEventListener("pointerdown", (event) => this.down(event));
     stage.addEventListener("pointermove", (event) => this.move(event));
     stage.addEventListener("pointerup", (event) => this.up(event));
-    stage.addEventListener("pointercancel", (event) => this.touches.delete(event.pointerId));
+    stage.addEventListener("pointercancel", (event) => {
+      this.touches.delete(event.pointerId);
+      this.drag = null;
+    });
     stage.addEventListener("pointerleave", () => this.leave());
     stage.addEventListener("dblclick", (event) => this.zoom(event, 0.5));
   }
@@ -56,19 +60,24 @@ export class Pointer {
 
   /** On a page of its own the wheel zooms. In a notebook it scrolls the page, unless the map was clicked or Ctrl is held. */
   private wheel(event: WheelEvent): void {
-    const own = typeof this.app.host.model.get("link") === "string",
-      root = this.target.stage.getRootNode() as Document | ShadowRoot;
-    if (!own && !event.ctrlKey && !event.metaKey && root.activeElement !== this.target.stage) return;
+    const own = typeof this.app.host.model.get("link") === "string";
+    if (!own && !event.ctrlKey && !event.metaKey && !this.focused) return;
     event.preventDefault();
     this.zoom(event, Math.exp(Math.max(-80, Math.min(80, event.deltaY)) * 0.004));
   }
 
+  private get focused(): boolean {
+    return (this.target.stage.getRootNode() as Document | ShadowRoot).activeElement === this.target.stage;
+  }
+
   private down(event: PointerEvent): void {
+    const { state } = this.app.store,
+      pans = event.pointerType !== "touch" || this.focused || state.view !== null;
     this.target.stage.setPointerCapture(event.pointerId);
-    this.target.stage.focus({ preventScroll: true });
+    if (pans) this.target.stage.focus({ preventScroll: true });
     this.touches.set(event.pointerId, { x: event.clientX, y: event.clientY });
-    const view = viewOf(this.app.store.state, longest(this.app));
-    this.drag = { x: event.clientX, y: event.clientY, moved: false, query: view.query, key: view.key };
+    const view = viewOf(state, longest(this.app));
+    this.drag = { x: event.clientX, y: event.clientY, moved: false, pans, query: view.query, key: view.key };
   }
 
   private move(event: PointerEvent): void {
@@ -89,6 +98,7 @@ export class Pointer {
         dy = event.clientY - drag.y;
       if (Math.hypot(dx, dy) > 4) drag.moved = true;
       if (drag.moved) {
+        if (!drag.pans) return;
         const pixels = this.target.frame.pixels / (window.devicePixelRatio || 1),
           view = viewOf(app.store.state, longest(app));
         setView(app, { ...view, query: drag.query - dy / pixels, key: drag.key - dx / pixels });
@@ -115,6 +125,7 @@ export class Pointer {
     this.touches.delete(event.pointerId);
     this.drag = null;
     if (!drag || drag.moved) return;
+    this.target.stage.focus({ preventScroll: true });
     const at = this.inside(event);
     if (at) lock(this.app, at);
   }

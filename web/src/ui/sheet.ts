@@ -1,6 +1,6 @@
 // All heads on one screen, as cards or as a dense sheet: laid out, and walked through with the arrow keys.
 
-import { type Fit, fit, SHEET } from "../core/layout.ts";
+import { CARD, type Fit, fit, SHEET } from "../core/layout.ts";
 import { type Card, section } from "./cards.ts";
 import { h } from "./dom.ts";
 
@@ -19,6 +19,7 @@ export class Sheet {
   private pixels = 0;
   private readonly shown: Card[] = [];
   private arranged = "";
+  private found: Fit = { kind: "cards", size: 0, columns: 0, blocks: 1 };
   private current: Card | null = null;
 
   constructor(private readonly point: (card: Card | null) => void) {
@@ -46,6 +47,7 @@ export class Sheet {
     ]);
     if (name === this.arranged) return found;
     this.arranged = name;
+    this.found = found;
     this.element.className = `grid ${found.kind}-layout${!cards && found.size >= 34 ? " numbered" : ""}`;
     this.element.dataset.layout = found.kind;
     this.element.style.setProperty("--size", `${found.size}px`);
@@ -103,10 +105,15 @@ export class Sheet {
     context.drawImage(card.canvas, at.x, at.y, this.pixels, this.pixels);
   }
 
-  /** Pixels that a sheet leaves free at its right; 0 beside cards. */
-  roomBeside(): number {
-    if (!this.places.size) return 0;
-    return this.element.clientWidth - this.picture.width / (devicePixelRatio || 1);
+  /** Pixels left free at the right, and the size of what stands beside them. */
+  roomBeside(): { free: number; size: number } {
+    const { size, kind, columns } = this.found,
+      across = Math.min(
+        columns,
+        Math.max(0, ...[...this.element.querySelectorAll(".cards")].map((e) => e.children.length)),
+      ),
+      wide = kind === "cards" ? across * (size + CARD.gap) : this.picture.width / (devicePixelRatio || 1);
+    return { free: this.element.clientWidth - wide, size };
   }
 
   /** The card that Tab reaches. */
