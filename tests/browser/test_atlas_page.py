@@ -69,6 +69,12 @@ def test_curves_have_axes_and_colours_a_legend(page: Any) -> None:
     assert light[20, 19] > light[20, 2] + 200
 
 
+def test_colours_are_explained_before_the_first_picture(page: Any) -> None:
+    legend = page.locator(".legend").bounding_box()
+    first = page.locator("canvas:not(.legend canvas)").first.bounding_box()
+    assert legend["y"] + legend["height"] <= first["y"]
+
+
 def test_no_name_is_short_for_layer_and_head(page: Any) -> None:
     page.locator("#all .card").first.click()
     assert not re.search(r"\bL\d+ ?H\d+", page.locator("body").inner_text())
@@ -99,7 +105,10 @@ def test_a_card_opens_all_measures_and_its_address_opens_it_again(page: Any) -> 
     assert not dialog.is_visible()
 
 
-def test_axe_finds_nothing(page: Any) -> None:
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing(width: int, page: Any) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert violations(page) == []
     page.locator("#all .card").first.click()
     assert violations(page) == []

@@ -1,11 +1,13 @@
 """Colours and themes, and two captures beside each other."""
 
+import re
+
 import numpy as np
 import pytest
 
 from browser.acting import HEAD, bar, head, pick, press, two
 from browser.captures import HEADS, LENGTH, capture, definition
-from browser.conftest import Open
+from browser.conftest import Open, Opened
 
 pytestmark = pytest.mark.browser
 
@@ -50,6 +52,95 @@ def test_colour_limits(open_page: Open) -> None:
     assert (
         "limits" not in opened.state().get("colour", {}) or not opened.state()["colour"]["limits"]
     )
+
+
+def test_grey_stays_zero_when_a_limit_is_dragged(open_page: Open) -> None:
+    """And the bar marks it, with its label under the mark."""
+    opened = head(open_page, quantity="content", pooling="mean")
+    values = definition("cable", 0, 1)["content"]
+
+    def grey() -> float:
+        """Return the value whose cells are nearest to grey."""
+        pixels = opened.pixels()
+        middle = ((np.arange(LENGTH) + 0.5) * pixels.shape[0] / LENGTH).astype(int)
+        cells = pixels[np.ix_(middle, middle)][..., :3].astype(int)
+        far = np.abs(cells - [166, 167, 169]).sum(axis=-1)
+        return float(values[np.isfinite(values) & (far <= 3)].mean())
+
+    def zero() -> float:
+        """Where the line on the bar is, 0 to 1."""
+        bar = opened.pixels(".bar canvas")[0, :, :3].astype(int)
+        (at,) = np.flatnonzero(bar.sum(axis=1) == 0)
+        return float(at / (len(bar) - 1))
+
+    for part in (None, 0.4):
+        track = opened.page.locator(".bar .track").bounding_box()
+        if part:
+            y = track["y"] + 7
+            opened.page.mouse.move(track["x"] + 1, y)
+            opened.page.mouse.down()
+            opened.page.mouse.move(track["x"] + part * track["width"], y, steps=5)
+            opened.page.mouse.up()
+            opened.page.mouse.move(5, 5)
+            opened.settle()
+        low, high = bar(opened)
+        assert abs(grey()) < 0.03 * (high - low)
+        label = opened.page.locator(".bar .limit").nth(1)
+        assert label.inner_text() == "0"
+        box = label.bounding_box()
+        line = track["x"] + zero() * track["width"]
+        assert box["x"] + box["width"] / 2 == pytest.approx(line, abs=3)
+        whole = bar_ends(opened)
+        assert zero() == pytest.approx(-whole[0] / (whole[1] - whole[0]), abs=0.01)
+    assert low > whole[0] + 0.5  # the limit was moved
+
+
+def bar_ends(opened: Opened) -> list[float]:
+    handle = opened.page.locator(".bar .handle").first
+    return [float(handle.get_attribute(f"aria-value{end}")) for end in ("min", "max")]
+
+
+def test_a_symlog_bar_says_so(open_page: Open) -> None:
+    opened = two(open_page, compare="difference")
+    assert opened.page.locator(".bar .limit").nth(1).inner_text() == "0 (symlog)"
+    svg = opened.download("SVG").decode()
+    assert "Attention weight, difference (symlog)" in svg
+
+
+def test_an_exported_bar_has_a_label_at_zero(open_page: Open) -> None:
+    opened = head(open_page, quantity="content")
+    low, high = bar(opened)
+    texts = re.findall(r'<text x="([\d.]+)"[^>]*>([^<]+)</text>', opened.download("SVG").decode())
+    (zero,) = [float(x) for x, text in texts if text == "0" and float(x) > 104]
+    ends = [
+        next(float(x) for x, text in texts if text == number)
+        for number in opened.page.locator(".bar .limit").all_inner_texts()[::2]
+    ]
+    assert zero == pytest.approx(ends[0] - low / (high - low) * (ends[1] - ends[0]), abs=0.5)
+
+
+@pytest.mark.parametrize(("name", "diverges"), [("cable", False), ("rope", True)])
+def test_scores_of_an_equation_have_one_colour_map(
+    name: str, diverges: bool, open_page: Open
+) -> None:
+    """Diverging only if each sign has a fifth of the range in content, position and score."""
+    every = definition(name, 0, 1)
+    share = [
+        min(-np.nanmin(every[each]), np.nanmax(every[each]))
+        / np.ptp(every[each][np.isfinite(every[each])])
+        for each in ("content", "bias", "final")
+    ]
+    assert (min(share) >= 0.2) == diverges
+    assert max(share) >= 0.2  # the maps alone would differ or all diverge
+    opened = open_page([capture(name)], {**HEAD, "four": True})
+    opened.settle()
+    for panel in range(1, 4):
+        ends = opened.pixels(f".panel:nth-child({panel}) .bar canvas")[0, [0, -1], :3]
+        expected = [[10, 26, 63], [255, 243, 160]] if diverges else [[68, 1, 84], [253, 231, 37]]
+        assert np.abs(ends.astype(int) - expected).max() <= 2
+    alone = open_page([capture(name)], {**HEAD, "quantity": "content"})
+    alone.settle()
+    assert np.abs(alone.pixels(".bar canvas")[0, 0, :3].astype(int) - [10, 26, 63]).max() <= 2
 
 
 def test_colour_scales_and_maps(open_page: Open) -> None:

@@ -1,9 +1,11 @@
 """From the overview to a head and a pair: sorting, hovering, moving, quantities, plots."""
 
+import re
+
 import numpy as np
 import pytest
 
-from browser.acting import head, names, numbers, pick, press
+from browser.acting import HEAD, head, names, numbers, pick, press
 from browser.captures import HEADS, LENGTH, capture, definition
 from browser.conftest import Open
 
@@ -218,7 +220,7 @@ def test_quantities_switch(open_page: Open) -> None:
         seen.append(opened.pixels())
         assert opened.page.locator(f"tr[data-quantity={quantity}].shown").count() == 1
     assert all(not np.array_equal(a, b) for n, a in enumerate(seen) for b in seen[:n])
-    opened.page.get_by_label("bias", exact=True).check()
+    opened.page.get_by_label("position", exact=True).check()
     opened.settle()
     assert np.array_equal(opened.pixels(), seen[1])
     press(opened, "m")
@@ -235,9 +237,9 @@ def test_four_side_by_side_move_together(open_page: Open) -> None:
     assert opened.page.locator(".panel").count() == 4
     titles = opened.page.locator(".panel .title").all_inner_texts()
     assert [title.split(" ·")[0] for title in titles] == [
-        "Content score",
-        "Positional bias",
-        "Final score",
+        "Content",
+        "Position",
+        "Score",
         "Attention weight",
     ]
     before = [opened.pixels(f".panel:nth-child({n}) canvas.pixels") for n in range(1, 5)]
@@ -267,7 +269,63 @@ def test_plots_are_linked(open_page: Open) -> None:
         assert opened.page.locator(f"[data-plot={name}] svg").inner_html() != before, name
 
 
+def test_distances_with_few_pairs_are_faint(open_page: Open) -> None:
+    """The last 15 of 96 distances, as in figures: curve and bands; the strong curve ends there."""
+    opened = head(open_page, locked={"query": 60, "key": 20})
+    plot = opened.page.locator("[data-plot=distance]")
+    opened.page.wait_for_selector("[data-plot=distance] path.faint")
+    assert "Faint: few pairs." in plot.inner_text()
+
+    def ends(path: str) -> list[float]:
+        numbers = re.findall(r"[ML]([\d.]+),", path)
+        return [float(numbers[0]), float(numbers[-1])]
+
+    strong, faint = (each.get_attribute("d") for each in plot.locator("path.curve").all())
+    left, right = 44, 312  # the plot's ends are distances 0 and 95
+    at = [
+        left + (right - left) * distance / (LENGTH - 1) for distance in (0, LENGTH - 16, LENGTH - 1)
+    ]
+    assert ends(strong) == pytest.approx(at[:2], abs=0.2)
+    assert ends(faint) == pytest.approx(at[1:], abs=0.2)
+    opacity = [
+        float(plot.locator(each).first.evaluate("e => getComputedStyle(e).opacity"))
+        for each in ("path.faint", "path:not(.faint)", ".band.wide.faint", ".band.wide:not(.faint)")
+    ]
+    assert opacity[0] < 0.5 * opacity[1]
+    assert opacity[2] < 0.5 * opacity[3]
+    # Where the bias is a function of the distance alone, no distance is less certain.
+    exact = open_page([capture("alibi")], HEAD)
+    exact.page.wait_for_selector("[data-plot=distance] path")
+    exact.settle()
+    assert exact.page.locator("[data-plot=distance] .faint").count() == 0
+
+
 # Colour
+
+
+def test_one_language_for_quantities(open_page: Open) -> None:
+    """Radio buttons, values, the equation and titles say content, position, score and weight."""
+    words = ["content", "position", "score", "weights"]
+    opened = head(open_page, locked={"query": 60, "key": 20}, four=True, profile="shown")
+    radios = opened.page.locator("fieldset.choices label").all_inner_texts()
+    assert radios == words
+    assert opened.page.locator(".readout tbody th").all_inner_texts() == words
+    titles = opened.page.locator(".panel .title").all_inner_texts()
+    for word, title in zip(words, titles, strict=True):
+        assert word.removesuffix("s") in title.split(" ·")[0].lower()
+    assert "weights: rank" in opened.where()
+    press(opened, "f")
+    shown = []
+    for number in "1234":
+        press(opened, number, "v", "ArrowUp", "ArrowDown")
+        opened.settle()
+        opened.page.wait_for_timeout(500)
+        shown.append(opened.page.locator(".headscreen").inner_text())
+    opened.page.get_by_role("button", name="Overview").click()
+    opened.settle()
+    shown.append(opened.page.locator("body").inner_text())
+    for text in shown:
+        assert not re.search(r"\b(bias|final)\b", text, re.IGNORECASE), text
 
 
 def test_buttons_beside_the_map_lead_to_search_notes_and_export(open_page: Open) -> None:

@@ -1,6 +1,7 @@
 """Light and dark, wide and narrow: nothing overflows, and axe-core finds no violation."""
 
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_four_maps_are_one_equation_in_the_window(width: int, height: int, open_
         assert box["x"] + box["width"] <= after["x"]
         assert before["y"] < box["y"] < before["y"] + before["height"] - box["height"]
     # Maps stand clear of each other.
-    assert all(b["x"] - a["x"] - a["width"] > 20 for a, b in zip(stages, stages[1:], strict=False))
+    assert all(b["x"] - a["x"] - a["width"] > 20 for a, b in pairwise(stages))
 
 
 @pytest.mark.parametrize(
@@ -81,8 +82,10 @@ def test_the_map_of_a_head_is_large(width: int, height: int, least: int, open_pa
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("screen", SCREENS)
-def test_axe_finds_nothing(screen: str, dark: bool, open_page: Open) -> None:
-    opened = open_page([capture("cable"), capture("alibi")], SCREENS[screen], dark=dark)
+def test_axe_finds_nothing(screen: str, width: int, dark: bool, open_page: Open) -> None:
+    packs = [capture("cable"), capture("alibi")]
+    opened = open_page(packs, SCREENS[screen], dark=dark, width=width, height=844)
     opened.settle()
     assert violations(opened.page) == []

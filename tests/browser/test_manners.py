@@ -151,14 +151,22 @@ def test_a_finger_scrolls_past_a_map_until_it_is_tapped_or_zoomed(open_page: Ope
     page = opened.page
     touch = page.context.new_cdp_session(page)
     box = page.locator(".stage").bounding_box()
-    at = {"x": box["x"] + 100, "y": box["y"] + 200}
+    x, y = box["x"] + 100, box["y"] + 200
 
     def swipe(by: int) -> float:
         """Move one finger over the map; returns how far the page is scrolled."""
-        touch.send("Input.synthesizeScrollGesture", {
-            **at, "yDistance": by, "xDistance": 0, "gestureSourceType": "touch", "speed": 2000,
-        })  # fmt: skip
-        page.wait_for_timeout(200)
+        down = page.evaluate("scrollY")
+
+        def send(kind: str, *at: float) -> None:
+            points = [{"x": x, "y": each - down} for each in at]
+            touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+        send("touchStart", y)
+        for step in range(1, 11):
+            send("touchMove", y + by * step / 10)
+            page.wait_for_timeout(16)
+        send("touchEnd")
+        page.wait_for_timeout(400)
         found: float = page.evaluate("scrollY")
         return found
 
@@ -166,7 +174,7 @@ def test_a_finger_scrolls_past_a_map_until_it_is_tapped_or_zoomed(open_page: Ope
     assert "view" not in opened.state()
     assert "locked" not in opened.state()
     assert swipe(400) == 0
-    page.touchscreen.tap(at["x"], at["y"])
+    page.touchscreen.tap(x, y)
     assert opened.state()["locked"]
     assert swipe(-150) == 0
     assert opened.state()["view"]["query"] > 10
@@ -197,6 +205,11 @@ def test_comparison_curves_have_a_legend(open_page: Open) -> None:
     for name in ("distance", "row", "column"):
         legend = opened.page.locator(f"[data-plot={name}] .legend").all_text_contents()
         assert legend == ["cable", "alibi"]
+    # Names stand above what is drawn.
+    names = opened.page.locator("[data-plot=distance] .legend").all()
+    below = max(box["y"] + box["height"] for box in (each.bounding_box() for each in names))
+    drawn = opened.page.locator("[data-plot=distance] :is(.band, path, .grid)").all()
+    assert min(each.bounding_box()["y"] for each in drawn) >= below - 2
 
 
 def test_a_phone_shows_the_map_before_the_settings(open_page: Open) -> None:

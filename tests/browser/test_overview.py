@@ -1,6 +1,7 @@
 """The overview: all heads on one screen, one legend, a heat map, a scatter, a ranking, a poster."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -206,8 +207,17 @@ def test_a_scatter_of_two_measures_names_and_opens_heads(open_page: Open) -> Non
     assert down == sorted(same, key=lambda at: same[at])
     points[across[3]].hover()
     layer, head = across[3]
-    tip = opened.page.locator(".scatter .tip").inner_text()
-    assert tip.startswith(f"Layer {layer + 1}, head {head + 1}: ")
+    tip = opened.page.locator(".scatter .named")
+    assert tip.is_visible()
+    assert tip.inner_text().startswith(f"Layer {layer + 1}, head {head + 1}: ")
+    key = opened.page.locator(".scatter .key")
+    assert key.inner_text().split() == ["layer", "1", "2"]
+    gradient = key.locator(".bar").evaluate("e => getComputedStyle(e).backgroundImage")
+    first, last = (points[at].get_attribute("fill") for at in ((0, 0), (1, 0)))
+    assert [each.replace(",", "") for each in re.findall(r"rgb\([^)]+\)", gradient)][::4] == [
+        first,
+        last,
+    ]
     points[across[3]].click()
     opened.settle()
     state = opened.state()
@@ -236,6 +246,7 @@ def test_comparing_ranks_heads_by_their_difference(open_page: Open) -> None:
     opened.settle()
     assert "minus alibi" in spoken(opened)
     assert opened.page.locator(".legend .limits span").nth(1).inner_text() == "0"
+    assert "; symlog)" in opened.page.locator(".legend").inner_text()
     pixels = opened.pixels(".card canvas").reshape(-1, 4)
     assert len(np.unique(pixels[pixels[:, 3] > 0], axis=0)) > 100
     # What a measure changes by is the difference of the two.

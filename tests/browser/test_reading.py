@@ -173,6 +173,16 @@ def test_the_keyboard_reads_too(open_page: Open) -> None:
     assert opened.state()["screen"] == "head"
 
 
+def test_words_beside_the_text_follow_the_dial(open_page: Open) -> None:
+    """With position off in the text, the text beside it has position on, and says so."""
+    for scale, words in ((1, "position off"), (0, "position on"), (0.5, "position off")):
+        opened = reading(open_page, position={"scale": scale, "only": None})
+        beside = opened.page.locator(".reading .page").nth(1)
+        assert beside.locator(".text").get_attribute("aria-label") == f"Text with {words}"
+        assert words in beside.locator("h3").inner_text()
+        assert opened.page.get_by_label(f"Beside it with {words}").is_checked()
+
+
 def test_a_capture_without_text_says_so(open_page: Open) -> None:
     opened = open_page([capture("cable", pieces=[])], {"screen": "reading"})
     opened.settle()

@@ -140,10 +140,27 @@ export function valueAlong(scale: Scale, part: number): number {
 /** The colours of that axis as RGBA pixels. */
 export function barColours(scale: Scale, axis: Scale = scale, size = 512): Uint32Array<ArrayBuffer> {
   const colours = table(scale.map);
-  return Uint32Array.from({ length: size }, (_, n) => {
+  const bar = Uint32Array.from({ length: size }, (_, n) => {
     const part = size > 1 ? n / (size - 1) : 0.5;
     return colours[Math.round((STEPS - 1) * place(scale, valueAlong(axis, part)))];
   });
+  // A line marks zero where it lies inside.
+  if (scale.low < 0 && scale.high > 0) {
+    const at = Math.round((size - 1) * along(axis, 0));
+    bar[at] = inkOn(bar[at]) === "black" ? 0xff000000 : 0xffffffff;
+  }
+  return bar;
+}
+
+/** Black or white, whichever can be read on a colour. */
+export function inkOn(rgba: number): "black" | "white" {
+  return 0.299 * (rgba & 255) + 0.587 * ((rgba >> 8) & 255) + 0.114 * ((rgba >> 16) & 255) > 140 ? "black" : "white";
+}
+
+/** The value of a colour bar's middle label: 0 where there is room for it, otherwise what lies in the middle. */
+export function middleOf(scale: Scale): number {
+  const zero = along(scale, 0);
+  return scale.low < 0 && zero > 0.15 && zero < 0.85 ? 0 : valueAlong(scale, 0.5);
 }
 
 /** Write colours of values into RGBA pixels; NaN becomes transparent. */
@@ -191,13 +208,15 @@ export function rangeOf(whole: Whole): [number, number] {
   return found;
 }
 
+/** The range of several whole maps; NaN where they have no value. */
+export function commonRange(wholes: Whole[]): [number, number] {
+  const known = wholes.map(rangeOf).filter(([low]) => !Number.isNaN(low));
+  return known.reduce((a, b) => [Math.min(a[0], b[0]), Math.max(a[1], b[1])], known[0] ?? [NaN, NaN]);
+}
+
 /** The range of whole maps without some percent of their cells at either end. */
 function limitsOf(wholes: Whole[], percent: number): [number, number] {
-  if (percent === 0) {
-    const known = wholes.map(rangeOf).filter(([low]) => !Number.isNaN(low));
-    if (!known.length) return [NaN, NaN];
-    return known.reduce((a, b) => [Math.min(a[0], b[0]), Math.max(a[1], b[1])]);
-  }
+  if (percent === 0) return commonRange(wholes);
   const sorted = (what: "least" | "greatest") =>
     Float32Array.from(wholes.flatMap((whole) => Array.from(whole[what]).filter((value) => value === value))).sort();
   const least = sorted("least"),

@@ -49,16 +49,25 @@ export function lengthOf(source: Source): number {
   return source.less ? Math.min(source.capture.length, source.less.length) : source.capture.length;
 }
 
+/** What people read of a quantity; `bias` and `final` are its names in captures and links. */
+export const WORDS: Record<Quantity, string> = {
+  content: "content",
+  bias: "position",
+  final: "score",
+  weights: "weights",
+};
+
 const NAMES: Record<Quantity, string> = {
-  content: "Content score",
-  bias: "Positional bias",
-  final: "Final score",
+  content: "Content",
+  bias: "Position",
+  final: "Score",
   weights: "Attention weight",
 };
 
 /** The quantity in words; `position` is the factor of the positional part. */
 export function describe(quantity: Quantity, minus: Minus, position = 1): string {
   const less = minus === "row" ? " minus row mean" : minus === "distance" ? " minus distance mean" : "",
-    scaled = position === 1 ? "" : position === 0 ? ", position off" : `, position × ${position}`;
+    part = quantity === "bias" ? "" : ", position",
+    scaled = position === 1 ? "" : position === 0 ? `${part} off` : `${part} × ${position}`;
   return NAMES[quantity] + less + scaled;
 }

@@ -48,7 +48,7 @@ const OWN: Measure[] = [
   ),
   {
     name: "position_share",
-    title: "Position share: how much of the bias distance explains",
+    title: "Position share: how much of position distance explains",
     shown,
     of(profiles, { capture, layer, head }) {
       const profile = profiles.get(capture, layer, head, capture.knows("bias") ? "bias" : "weights", 20);

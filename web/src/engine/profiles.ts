@@ -20,6 +20,17 @@ export interface Profile {
   column: Float64Array;
 }
 
+/** Pairs below which a distance is faint, as in figures; in a short text, a quarter of its tokens. */
+const FEW = 16;
+
+/** Where distances have few pairs, in heads whose values differ at a distance; null where that is nowhere. */
+export function fewPairs({ count, least, greatest }: Profile): boolean[] | null {
+  const limit = Math.min(FEW, count.reduce((a, b) => Math.max(a, b)) / 4);
+  if (!least.some((value, n) => greatest[n] > value)) return null;
+  const few = Array.from(count, (pairs) => pairs > 0 && pairs < limit);
+  return few.includes(true) ? few : null;
+}
+
 /** How far two maps are apart, over the pairs that both have. */
 export interface Distance {
   /** Mean of |difference|. */

@@ -1,7 +1,7 @@
 // The view as a scene: every map with its axes, tokens, marks and notes, its colour bar and a caption.
 // It is made of whole cells at a size of its own, so it does not depend on the window.
 
-import { along, barColours, valueAlong } from "../core/colour.ts";
+import { along, barColours, middleOf, valueAlong } from "../core/colour.ts";
 import { describe, lengthOf, pooled, positionOf } from "../core/source.ts";
 import { number, roundStep, visible } from "../core/text.ts";
 import { Tiles } from "../engine/tiles.ts";
@@ -173,20 +173,24 @@ function panelShapes(app: App, shown: Shown, frame: Frame, x: number, y: number)
       { kind: "image", x, y: below, width: wide, height: BAR, canvas: bar },
       { kind: "frame", x, y: below, width: wide, height: BAR },
     );
-    for (const part of one ? [0.5] : [0, 0.25, 0.5, 0.75, 1]) {
-      const value = valueAlong(scale, part),
-        text = number(value, 3);
+    const parts = one ? [0.5] : [0, 0.25, 0.5, 0.75, 1];
+    // Zero takes the place of the nearest label.
+    if (middleOf(scale) === 0)
+      parts.splice(Math.min(3, Math.max(1, Math.round(4 * along(scale, 0)))), 1, along(scale, 0));
+    for (const part of parts)
       shapes.push({
         kind: "text",
-        x: x + wide * along(scale, value),
+        x: x + wide * part,
         y: below + BAR + 11,
-        text,
+        text: number(part === along(scale, 0) ? 0 : valueAlong(scale, part), 3),
         size: 9,
         anchor: part === 0 ? "start" : part === 1 ? "end" : "middle",
       });
-    }
   }
-  const title = describe(source.quantity, source.minus, positionOf(source)) + (source.less ? ", difference" : "");
+  const title =
+    describe(source.quantity, source.minus, positionOf(source)) +
+    (source.less ? ", difference" : "") +
+    (scale?.spacing === "symlog" ? " (symlog)" : "");
   shapes.push({ kind: "text", x: x + wide / 2, y: below + BAR + 23, text: title, size: 9, anchor: "middle" });
   wrap(caption(app, shown, frame), 84).forEach((line, n) =>
     shapes.push({ kind: "text", x, y: below + BAR + 40 + 13 * n, text: line, size: 10, anchor: "start" }),

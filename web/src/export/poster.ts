@@ -81,13 +81,13 @@ function legendShapes({ title, scale, own }: Poster["legend"], y: number): Shape
     { kind: "frame", x: LEFT, y, width: long, height: 10 },
     { kind: "text", x: LEFT, y: y - 6, text: title, size: 11, anchor: "start" },
     ...words.map(
-      (word, n): Shape => ({
+      (word): Shape => ({
         kind: "text",
-        x: LEFT + (words.length > 1 ? (long * n) / (words.length - 1) : long / 2),
+        x: LEFT + long * word.at,
         y: y + 22,
-        text: word,
+        text: word.text,
         size: 9,
-        anchor: words.length === 1 ? "middle" : n === 0 ? "start" : n === words.length - 1 ? "end" : "middle",
+        anchor: word.at === 0 ? "start" : word.at === 1 ? "end" : "middle",
       }),
     ),
   ];

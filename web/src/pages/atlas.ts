@@ -98,12 +98,6 @@ export class Atlas {
       ...header.about.map((text) => h("p", { class: "small" }, text)),
       h("h2", {}, "Recognised"),
       h("pre", {}, header.recognised.join("\n")),
-      h("h2", {}, `${number} where position matters most`),
-      h("p", { class: "small" }, `Ranked by ${ranks.label}: ${ranks.text}`),
-      h("div", { class: "cards", id: "most" }, ...this.ranking(false, top)),
-      h("h2", {}, `${number} where position matters least`),
-      h("div", { class: "cards", id: "least" }, ...this.ranking(true, top)),
-      h("h2", {}, "All heads"),
       h(
         "p",
         { class: "small" },
@@ -112,6 +106,12 @@ export class Atlas {
           "names are the viewer's. Click a head for all its measures.",
       ),
       this.legend.element,
+      h("h2", {}, `${number} where position matters most`),
+      h("p", { class: "small" }, `Ranked by ${ranks.label}: ${ranks.text}`),
+      h("div", { class: "cards", id: "most" }, ...this.ranking(false, top)),
+      h("h2", {}, `${number} where position matters least`),
+      h("div", { class: "cards", id: "least" }, ...this.ranking(true, top)),
+      h("h2", {}, "All heads"),
       h("div", { class: "controls" }, this.order.element, this.measure.element, this.kind.element),
       this.count,
       this.meaning,
@@ -297,14 +297,14 @@ export class Atlas {
     plot.show({
       title: "Kernel",
       xTitle: "distance, query − key",
-      yTitle: "mean final score",
+      yTitle: "mean score",
       from: distances[0],
       to: distances[distances.length - 1],
       spacing: "log",
       curves,
       empty: "This head has no kernel.",
-      summary: `Mean final score of ${this.place(entry)} by distance.`,
-      note: closed ? "Line: mean final score. Dashed: closed form." : "Line: mean final score.",
+      summary: `Mean score of ${this.place(entry)} by distance.`,
+      note: closed ? "Line: mean score. Dashed: closed form." : "Line: mean score.",
     });
     return plot.element;
   }

@@ -1,6 +1,6 @@
 // What all parts of the viewer share: state, captures, engine, the pair looked at, and when to draw.
 import type { Capture } from "../core/capture.ts";
-import { automatic, limitsName, type Scale, withLimits } from "../core/colour.ts";
+import { automatic, commonRange, diverges, limitsName, type Scale, withLimits } from "../core/colour.ts";
 import type { Quantity } from "../core/pack.ts";
 import { type Source, sourceName, type Whole } from "../core/source.ts";
 import type { State, Store } from "../core/state.ts";
@@ -103,11 +103,23 @@ export function sharing(app: App, source: Source): Source[] {
   );
 }
 
+/** Whether the maps of an equation diverge, decided for all its scores together; undefined where a map stands alone. */
+function signedTogether(app: App, source: Source): boolean | undefined {
+  const { four, screen } = app.store.state;
+  if (!four || screen !== "head" || source.quantity === "weights") return undefined;
+  const ranges = (["content", "bias", "final"] as const).map((quantity): [number, number] => {
+    const wholes = sharing(app, { ...source, quantity }).map((each) => wholeMap(app.tiles, each));
+    return commonRange(wholes.filter((whole): whole is Whole => whole !== null));
+  });
+  return diverges(ranges);
+}
+
 /** Automatic scales that are kept: two for every head of a large model. */
 const MOST_SCALES = 4096;
 
-/** The scale without limits set by hand. Maps shown together have one colour map; `signed` says whether it diverges. */
-export function automaticFor(app: App, source: Source, signed?: boolean): Scale | null {
+/** The scale without limits set by hand. Maps shown together have one colour map; `given` says whether it diverges. */
+export function automaticFor(app: App, source: Source, given?: boolean): Scale | null {
+  const signed = given ?? signedTogether(app, source);
   const { colour, compare, other, position } = app.store.state,
     { map, scope, range, scale: spacing, clip } = colour;
   const what =

@@ -1,6 +1,6 @@
 // The colour bar: shows the scale, and its two handles set the limits by pointer or keyboard.
 
-import { along, barColours, type Scale, valueAlong } from "../core/colour.ts";
+import { along, barColours, middleOf, type Scale, valueAlong } from "../core/colour.ts";
 import type { Source } from "../core/source.ts";
 import { number } from "../core/text.ts";
 import { type App, automaticFor, setLimits } from "./app.ts";
@@ -61,11 +61,13 @@ export class ColourBar {
     });
     // A label stands where its value is on the bar, under its handle; the middle one only where there is room.
     const one = scale.low === scale.high,
-      limits = [scale.low, valueAlong(scale, 0.5), scale.high],
+      limits = [scale.low, middleOf(scale), scale.high],
       places = limits.map((limit) => (one ? 0.5 : along(this.domain!, limit))),
       room = places[2] - places[0] > 0.4;
+    const spaced = scale.spacing === "symlog" ? " (symlog)" : "";
     limits.forEach((limit, n) => {
-      say(this.texts[n], n === 1 ? (room || one ? number(limit, 3) : "") : one ? "" : number(limit, 3));
+      const middle = n === 1;
+      say(this.texts[n], (middle ? room || one : !one) ? number(limit, 3) + (middle ? spaced : "") : "");
       this.texts[n].style.left = `${(100 * places[n]).toFixed(2)}%`;
       // Labels stay within the bar, and those of two close limits stand on either side.
       const shift =

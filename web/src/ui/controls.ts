@@ -2,6 +2,7 @@
 
 import { MAPS, sameLimits } from "../core/colour.ts";
 import { QUANTITIES, type Quantity } from "../core/pack.ts";
+import { WORDS } from "../core/source.ts";
 import type { Compare, Minus, Pooling, State } from "../core/state.ts";
 import { type App, captureOf } from "./app.ts";
 import { Dial } from "./dial.ts";
@@ -26,7 +27,7 @@ function quantities(app: App): { element: HTMLElement; show(): void } {
       `${DEFINITIONS[quantity]} Key ${n + 1}.`,
     );
     input.setAttribute("aria-describedby", tip.id);
-    element.append(h("span", { class: "defined" }, h("label", {}, input, h("span", {}, quantity)), tip));
+    element.append(h("span", { class: "defined" }, h("label", {}, input, h("span", {}, WORDS[quantity])), tip));
   });
   return {
     element,

@@ -4,20 +4,47 @@ import type { Capture } from "../core/capture.ts";
 import type { Quantity } from "../core/pack.ts";
 import { describe } from "../core/source.ts";
 import { number, quoted } from "../core/text.ts";
-import type { Profile } from "../engine/profiles.ts";
+import { fewPairs, type Profile } from "../engine/profiles.ts";
 import { type App, captureOf, longest, otherOf, pairOf, positionFor, viewOf } from "./app.ts";
 import { type Choice, choice, h } from "./dom.ts";
 import { type Curve, Plot } from "./plots.ts";
 
-const spreads = new WeakMap<Profile, { low: Float64Array; high: Float64Array }>();
+/** What is drawn of a profile: its mean and its bands, NaN where they are not drawn. */
+interface Drawn {
+  mean: Float64Array;
+  wide: { low: Float64Array; high: Float64Array };
+  /** One standard deviation on either side of the mean. */
+  narrow: { low: Float64Array; high: Float64Array };
+}
 
-/** One standard deviation on either side of the mean. */
-function spread(profile: Profile): { low: Float64Array; high: Float64Array } {
-  let found = spreads.get(profile);
+/** A profile where distances have many pairs, and where they have few. */
+interface Parts {
+  many: Drawn;
+  few: Drawn | null;
+}
+
+const drawn = new WeakMap<Profile, Parts>();
+
+function partsOf(profile: Profile): Parts {
+  let found = drawn.get(profile);
   if (!found) {
-    const at = (side: 1 | -1) => profile.mean.map((value, n) => value + side * profile.deviation[n]);
-    found = { low: at(-1), high: at(1) };
-    spreads.set(profile, found);
+    const { mean, deviation, least, greatest } = profile,
+      few = fewPairs(profile);
+    const where = (is: (n: number) => boolean): Drawn => {
+      const only = (values: Float64Array) => values.map((value, n) => (is(n) ? value : NaN)),
+        at = (side: 1 | -1) => only(mean.map((value, n) => value + side * deviation[n]));
+      return {
+        mean: only(mean),
+        wide: { low: only(least), high: only(greatest) },
+        narrow: { low: at(-1), high: at(1) },
+      };
+    };
+    found = {
+      many: where((n) => !few?.[n]),
+      // The faint part begins where the strong one ends.
+      few: few && where((n) => few[n] || few[n - 1] || few[n + 1]),
+    };
+    drawn.set(profile, found);
   }
   return found;
 }
@@ -33,7 +60,7 @@ export class Linked {
     this.of = choice(
       "of",
       [
-        ["bias", "positional bias"],
+        ["bias", "position"],
         ["shown", "quantity shown"],
       ],
       (profile) => app.store.set({ profile }),
@@ -79,18 +106,13 @@ export class Linked {
     const to = longest(app) - 1,
       from = capture.header.causal ? 0 : -to;
     const name = describe(quantity, "nothing").toLowerCase();
-    const curves: Curve[] = profiles.flatMap((profile, n) =>
-      profile
-        ? [
-            {
-              name: this.both(capture)[n].title,
-              values: profile.mean,
-              first: -profile.zero,
-              tone: n ? ("other" as const) : ("main" as const),
-            },
-          ]
-        : [],
-    );
+    const curves: Curve[] = profiles.flatMap((profile, n) => {
+      if (!profile) return [];
+      const { many, few } = partsOf(profile),
+        named = { name: this.both(capture)[n].title, first: -profile.zero, tone: n ? "other" : "main" } as const;
+      return [{ ...named, values: many.mean }, ...(few ? [{ ...named, values: few.mean, faint: true }] : [])];
+    });
+    const parts = first && partsOf(first);
     const value = pair ? this.value(capture, quantity, pair.query, pair.key) : NaN;
     this.distance.show({
       title: `${describe(quantity, "nothing")} against distance`,
@@ -99,18 +121,24 @@ export class Linked {
       from,
       to,
       curves,
-      bands: first
-        ? [
-            { low: first.least, high: first.greatest, first: -first.zero, tone: "wide" },
-            { ...spread(first), first: -first.zero, tone: "narrow" },
-          ]
-        : [],
+      bands: [parts?.many, parts?.few].flatMap((part, n) =>
+        part
+          ? (["wide", "narrow"] as const).map((tone) => ({
+              ...part[tone],
+              first: -first!.zero,
+              tone,
+              faint: n === 1,
+            }))
+          : [],
+      ),
       mark: pair ? { x: pair.query - pair.key, y: value } : null,
       empty: "Computing …",
       summary: first
         ? `Mean ${name} by distance: ${number(first.mean[first.zero])} at distance 0, ${number(first.mean[first.zero + Math.min(to, Math.floor(to / 2))])} at distance ${Math.floor(to / 2)}.`
         : "Computing the mean by distance.",
-      note: first ? "Line: mean. Dark band: one standard deviation. Light band: least to greatest." : "Computing …",
+      note: first
+        ? `Line: mean. Dark band: one standard deviation. Light band: least to greatest.${parts!.few ? " Faint: few pairs." : ""}`
+        : "Computing …",
     });
   }
 

@@ -2,8 +2,8 @@
 
 import type { Capture } from "../core/capture.ts";
 import { groups } from "../core/cluster.ts";
-import { diverges, paint, rangeOf, type Scale, sameLimits, signature } from "../core/colour.ts";
-import { describe, pooled, type Source, sourceName, type Whole } from "../core/source.ts";
+import { diverges, inkOn, paint, rangeOf, type Scale, sameLimits, signature } from "../core/colour.ts";
+import { describe, pooled, type Source, sourceName, type Whole, WORDS } from "../core/source.ts";
 import type { State } from "../core/state.ts";
 import { number } from "../core/text.ts";
 import { defaultMeasure, type Measure, offeredMeasures } from "../engine/measures.ts";
@@ -14,7 +14,7 @@ import { type App, captureOf, positionFor, scaleFor } from "./app.ts";
 import { type Card, headName, label, makeCard, paintWhole } from "./cards.ts";
 import { button, type Choice, choice, h, say } from "./dom.ts";
 import { type Wanted, wholeImage } from "./draw.ts";
-import { Legend, UNITS } from "./legend.ts";
+import { barTitle, Legend, UNITS } from "./legend.ts";
 import { Ranking } from "./ranking.ts";
 import { Scatter } from "./scatter.ts";
 import { type Row, Sheet } from "./sheet.ts";
@@ -309,7 +309,7 @@ export class Overview {
     return {
       scale,
       own,
-      title: `${describe(quantity, minus)}${this.other() ? ", difference" : ""} (${UNITS[quantity]})`,
+      title: barTitle(describe(quantity, minus) + (this.other() ? ", difference" : ""), UNITS[quantity], scale),
     };
   }
 
@@ -463,7 +463,7 @@ export class Overview {
       name = headName(known.card.layer, known.card.head),
       text = value === null ? "…" : this.chosen.shown(value),
       range = whole
-        ? `; ${source.quantity} ${rangeOf(whole)
+        ? `; ${WORDS[source.quantity]} ${rangeOf(whole)
             .map((each) => number(each, 3))
             .join(" to ")}`
         : "";
@@ -523,6 +523,5 @@ function paintNumber(card: Card, value: number, scale: Scale): void {
   paint(Float32Array.of(value), scale, pixels);
   card.canvas.width = card.canvas.height = 1;
   card.canvas.getContext("2d")!.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), 1), 0, 0);
-  const [r, g, b] = [pixels[0] & 255, (pixels[0] >> 8) & 255, (pixels[0] >> 16) & 255];
-  card.element.dataset.ink = 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "black" : "white";
+  card.element.dataset.ink = inkOn(pixels[0]);
 }

@@ -10,6 +10,16 @@ export interface Curve {
   /** Where each value is, if not one step apart. */
   at?: number[];
   tone: "main" | "other";
+  /** A part of the curve before it, and drawn faintly. */
+  faint?: boolean;
+}
+
+interface Band {
+  low: ArrayLike<number>;
+  high: ArrayLike<number>;
+  first: number;
+  tone: "wide" | "narrow";
+  faint?: boolean;
 }
 
 export interface PlotData {
@@ -19,7 +29,7 @@ export interface PlotData {
   from: number;
   to: number;
   curves: Curve[];
-  bands?: { low: ArrayLike<number>; high: ArrayLike<number>; first: number; tone: "wide" | "narrow" }[];
+  bands?: Band[];
   mark?: { x: number; y: number } | null;
   /** What stands in place of curves that are not there. */
   empty: string;
@@ -38,7 +48,9 @@ const WIDTH = 320,
   LEFT = 44,
   BOTTOM = 30,
   TOP = 6,
-  RIGHT = 8;
+  RIGHT = 8,
+  /** Height of a name of a curve. */
+  LINE = 13;
 
 export class Plot {
   readonly element: HTMLElement;
@@ -65,7 +77,12 @@ export class Plot {
     say(this.note, data.note ?? "");
     this.note.hidden = !data.note;
     this.svg.setAttribute("aria-label", data.summary);
-    const inner = { w: WIDTH - LEFT - RIGHT, h: HEIGHT - TOP - BOTTOM };
+    // Names of several curves stand above the plot, each in a line of its own.
+    const named = data.curves.filter(({ faint }) => !faint),
+      top = TOP + (named.length > 1 ? LINE * named.length : 0),
+      height = HEIGHT + top - TOP,
+      inner = { w: WIDTH - LEFT - RIGHT, h: HEIGHT - TOP - BOTTOM };
+    this.svg.setAttribute("viewBox", `0 0 ${WIDTH} ${height}`);
     const to = (value: number) => (data.log ? Math.log10(Math.max(value, 1e-12)) : value);
     const columns = data.curves.map(({ values, at, first }) =>
       at ? points(values, at, to) : reduceCurve(values, first, data.from, data.to, inner.w, to),
@@ -92,7 +109,7 @@ export class Plot {
       parts.push(
         svg(
           "text",
-          { x: LEFT + inner.w / 2, y: TOP + inner.h / 2, class: "axis", "text-anchor": "middle" },
+          { x: LEFT + inner.w / 2, y: top + inner.h / 2, class: "axis", "text-anchor": "middle" },
           data.empty,
         ),
       );
@@ -102,7 +119,7 @@ export class Plot {
         high += 0.5;
       }
       const pad = 0.04 * (high - low),
-        y = (value: number) => TOP + inner.h * (1 - (value - low + pad) / (high - low + 2 * pad));
+        y = (value: number) => top + inner.h * (1 - (value - low + pad) / (high - low + 2 * pad));
       const x = (value: number) => LEFT + (inner.w * (place(value) - place(data.from))) / width;
       for (const tick of ticks(low, high, 4)) {
         parts.push(svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(tick), y2: y(tick), class: "grid" }));
@@ -116,27 +133,31 @@ export class Plot {
       }
       for (const tick of data.spacing === "log" ? powers(data.from, data.to) : wholes(data.from, data.to))
         parts.push(
-          svg("text", { x: x(tick), y: HEIGHT - BOTTOM + 12, class: "axis", "text-anchor": "middle" }, String(tick)),
+          svg("text", { x: x(tick), y: height - BOTTOM + 12, class: "axis", "text-anchor": "middle" }, String(tick)),
         );
       bands.forEach(([lows, highs], n) => {
-        const points = [
-          ...lows.map((point) => `${x(point.x).toFixed(1)},${y(point.low).toFixed(1)}`),
-          ...highs.toReversed().map((point) => `${x(point.x).toFixed(1)},${y(point.high).toFixed(1)}`),
-        ];
-        if (points.length)
-          parts.push(svg("polygon", { points: points.join(" "), class: `band ${data.bands![n].tone}` }));
+        const { tone, faint } = data.bands![n],
+          runs = [lows, highs].map(unbroken);
+        runs[0].forEach((run, k) => {
+          const points = [
+            ...run.map((point) => `${x(point.x).toFixed(1)},${y(point.low).toFixed(1)}`),
+            ...runs[1][k].toReversed().map((point) => `${x(point.x).toFixed(1)},${y(point.high).toFixed(1)}`),
+          ];
+          parts.push(svg("polygon", { points: points.join(" "), class: `band ${tone}${faint ? " faint" : ""}` }));
+        });
       });
-      columns.forEach((column, n) =>
-        parts.push(svg("path", { d: path(column, x, y), class: `curve ${data.curves[n].tone}` })),
-      );
-      if (data.curves.length > 1)
-        data.curves.forEach(({ name, tone }, n) => {
-          const top = TOP + 8 + 12 * n;
+      columns.forEach((column, n) => {
+        const { tone, faint } = data.curves[n];
+        parts.push(svg("path", { d: path(column, x, y), class: `curve ${tone}${faint ? " faint" : ""}` }));
+      });
+      if (named.length > 1)
+        named.forEach(({ name, tone }, n) => {
+          const at = TOP + 2 + LINE * n;
           parts.push(
-            svg("line", { x1: WIDTH - RIGHT - 22, x2: WIDTH - RIGHT - 4, y1: top, y2: top, class: `curve ${tone}` }),
+            svg("line", { x1: WIDTH - RIGHT - 22, x2: WIDTH - RIGHT - 4, y1: at, y2: at, class: `curve ${tone}` }),
             svg(
               "text",
-              { x: WIDTH - RIGHT - 26, y: top + 3.5, class: "axis legend", "text-anchor": "end" },
+              { x: WIDTH - RIGHT - 26, y: at + 3.5, class: "axis legend", "text-anchor": "end" },
               name.length > 34 ? `${name.slice(0, 33)}…` : name,
             ),
           );
@@ -145,7 +166,7 @@ export class Plot {
         parts.push(svg("circle", { cx: x(data.mark.x), cy: y(to(data.mark.y)), r: 4, class: "mark" }));
     }
     parts.push(
-      svg("text", { x: LEFT + inner.w / 2, y: HEIGHT - 4, class: "axis", "text-anchor": "middle" }, data.xTitle),
+      svg("text", { x: LEFT + inner.w / 2, y: height - 4, class: "axis", "text-anchor": "middle" }, data.xTitle),
     );
     this.svg.replaceChildren(...parts);
   }
@@ -158,7 +179,7 @@ function same(a: PlotData, b: PlotData): boolean {
     ...(bands ?? []).flatMap((band) => [band.low, band.high]),
   ];
   const words = ({ curves, bands, ...rest }: PlotData) =>
-    JSON.stringify([rest, curves.map(({ name, first, tone }) => [name, first, tone]), bands?.length]);
+    JSON.stringify([rest, curves.map(({ name, first, tone, faint }) => [name, first, tone, faint]), bands?.length]);
   const before = arrays(a),
     now = arrays(b);
   return before.length === now.length && before.every((array, n) => array === now[n]) && words(a) === words(b);
@@ -199,6 +220,17 @@ interface Column {
   x: number;
   low: number;
   high: number;
+  /** Whether there is nothing between this column and the one before it. */
+  gap?: boolean;
+}
+
+/** The parts of a curve between its gaps. */
+function unbroken(columns: Column[]): Column[][] {
+  const runs: Column[][] = [];
+  for (const column of columns)
+    if (column.gap || !runs.length) runs.push([column]);
+    else runs[runs.length - 1].push(column);
+  return runs;
 }
 
 /** Every finite value as a column of its own. */
@@ -219,6 +251,7 @@ export function reduceCurve(
     start = Math.max(0, Math.ceil(from - first)),
     stop = Math.min(values.length - 1, Math.floor(to - first)),
     step = Math.max(1, (stop - start + 1) / pixels);
+  let gap = false;
   for (let at = start; at <= stop; at += step) {
     let low = Infinity,
       high = -Infinity;
@@ -229,7 +262,8 @@ export function reduceCurve(
         high = Math.max(high, value);
       }
     }
-    if (low <= high) out.push({ x: first + Math.floor(at), low, high });
+    if (low <= high) out.push({ x: first + Math.floor(at), low, high, ...(gap && out.length ? { gap } : {}) });
+    gap = !(low <= high);
   }
   return out;
 }
@@ -240,7 +274,9 @@ function path(column: Column[], x: (value: number) => number, y: (value: number)
       const at = x(point.x).toFixed(1),
         low = y(point.low).toFixed(1),
         high = y(point.high).toFixed(1);
-      return `${n ? "L" : "M"}${at},${low}${low === high ? "" : `L${at},${high}`}`;
+      const alone = (point.gap || n === 0) && (column[n + 1]?.gap ?? true);
+      // A point alone is a dot: a line without length, with round ends.
+      return `${n && !point.gap ? "L" : "M"}${at},${low}${low !== high ? `L${at},${high}` : alone ? "h0" : ""}`;
     })
     .join("");
 }

@@ -242,7 +242,7 @@ export function greatest({ first, values }: Given, count: number): number[] {
 
 export class Reading {
   readonly element: HTMLElement;
-  private readonly pages = [new Page("Text"), new Page("Text with position off")];
+  private readonly pages = [new Page("Text"), new Page("Text beside it")];
   private readonly texts = h("div", { class: "texts" });
   private readonly none = h("p", {});
   private readonly side: Choice<"to" | "from">;
@@ -278,7 +278,7 @@ export class Reading {
       ],
       (marks) => set({ marks }),
     );
-    this.beside = check("Beside it with position off", (beside) => set({ beside }));
+    this.beside = check("", (beside) => set({ beside }));
     this.add = choice<string>("Add a head", [], (name) => {
       const [layer, head] = name.split(".").map(Number);
       if (name) set({ heads: [...app.store.state.reading.heads, { layer, head }] });
@@ -455,6 +455,9 @@ export class Reading {
     this.texts.classList.toggle("two", off);
     this.pages[1].element.hidden = !off;
     const pages = off ? this.pages : [this.pages[0]];
+    const beside = besideOf(positionFor(app, state.layer, state.head)) ? "position on" : "position off";
+    say(this.beside.element.lastElementChild!, `Beside it with ${beside}`);
+    this.pages[1].text.ariaLabel = `Text with ${beside}`;
     const given = pages.map((_, n) =>
       heads.map((each) => {
         const dial = positionFor(app, each.layer, each.head),
@@ -481,7 +484,8 @@ export class Reading {
       page.build(capture, this.first);
       const dial = positionFor(app, state.layer, state.head),
         position = n ? besideOf(dial) : dial,
-        title = describe(quantity, "nothing", quantity === "content" ? 1 : position);
+        on = n && position === 1 && quantity !== "content" ? ", position on" : "",
+        title = describe(quantity, "nothing", quantity === "content" ? 1 : position) + on;
       page.paint(title, this.first, token, reading.token !== null, given[n], ranges, quantity, reading.marks);
       page.list(capture, token, names, given[n], quantity);
     });

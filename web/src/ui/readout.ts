@@ -2,6 +2,7 @@
 
 import type { Capture } from "../core/capture.ts";
 import { QUANTITIES, type Quantity } from "../core/pack.ts";
+import { WORDS } from "../core/source.ts";
 import { number, quoted } from "../core/text.ts";
 import { rank } from "../engine/rows.ts";
 import { type App, captureOf, otherOf, pairOf, positionFor } from "./app.ts";
@@ -62,7 +63,7 @@ export class Readout {
     const body = h("tbody", {});
     for (const quantity of QUANTITIES) {
       const values = [h("td", {}), h("td", {}), h("td", {})];
-      const row = h("tr", { "data-quantity": quantity }, h("th", { scope: "row" }, quantity), ...values);
+      const row = h("tr", { "data-quantity": quantity }, h("th", { scope: "row" }, WORDS[quantity]), ...values);
       this.lines.set(quantity, { row, values });
       body.append(row);
     }
@@ -99,7 +100,7 @@ export class Readout {
       return;
     }
     if (!this.less.row.isConnected) this.body.append(this.less.row);
-    say(this.less.row.firstElementChild!, `${quantity} − ${minus} mean`);
+    say(this.less.row.firstElementChild!, `${WORDS[quantity]} − ${minus} mean`);
     const [a, b] = captures.map((capture, n) => {
       const profile =
         capture && pair && sides[n] ? app.profiles.get(capture, layer, head, quantity, 1, position) : null;
@@ -123,7 +124,7 @@ export class Readout {
     if (!pair || !app.moved) return;
     app.moved = false;
     clearTimeout(this.speaking);
-    const value = values ? `${quantity} ${number(values.values[quantity], 3)}` : "hidden";
+    const value = values ? `${WORDS[quantity]} ${number(values.values[quantity], 3)}` : "hidden";
     this.speaking = window.setTimeout(() => say(this.spoken, `Query ${pair.query}, key ${pair.key}: ${value}.`), REST);
   }
 
@@ -150,7 +151,7 @@ export class Readout {
     else {
       const token = (at: number) => `${at} ${quoted(capture.piece(at))}`.trim();
       if (sides[0])
-        place = ` ${state.quantity}: rank ${sides[0].place} of ${sides[0].of} ${sides[0].whole ? "in its row" : "among the keys near it"}.`;
+        place = ` ${WORDS[state.quantity]}: rank ${sides[0].place} of ${sides[0].of} ${sides[0].whole ? "in its row" : "among the keys near it"}.`;
       const hidden = capture.visible(state.layer, pair.query, pair.key) ? "" : " This query does not see this key.";
       say(
         this.where,

@@ -23,7 +23,7 @@ const LEFT = 64,
 
 export class Scatter {
   readonly element = h("figure", { class: "scatter" });
-  private readonly tip = h("p", { class: "small tip", "aria-hidden": "true" });
+  private readonly tip = h("p", { class: "small named", "aria-hidden": "true" });
   private drawn = "";
 
   constructor(private readonly open: (layer: number, head: number) => void) {}
@@ -110,21 +110,23 @@ export class Scatter {
       ),
     );
     this.tip.textContent = HINT;
-    this.element.replaceChildren(this.tip, root as unknown as Node);
+    const ends = [layers[0] + 1, layers[layers.length - 1] + 1],
+      bar = h("span", { class: "bar" });
+    bar.style.background = `linear-gradient(to right, ${[0, 0.25, 0.5, 0.75, 1].map(colourOf).join()})`;
+    const key = h("p", { class: "small key" }, `layer ${ends[0]}`, bar, String(ends[1]));
+    key.hidden = layers.length < 2;
+    this.element.replaceChildren(h("div", { class: "told" }, this.tip, key), root as unknown as Node);
   }
 
   private mark(point: Point, first: boolean, layers: number[], x: number, y: number, count: number): SVGElement {
-    const colours = table("viridis"),
-      at = layers.indexOf(point.layer) / Math.max(1, layers.length - 1),
-      // The light end of the map is left out: it would be lost on paper.
-      rgba = colours[Math.round(400 * at)],
+    const colour = colourOf(layers.indexOf(point.layer) / Math.max(1, layers.length - 1)),
       name = headName(point.layer, point.head),
       text = `${name}: ${point.text}`;
     const mark = svg("circle", {
       cx: x.toFixed(1),
       cy: y.toFixed(1),
       r: count > 300 ? 4 : 6,
-      fill: `rgb(${rgba & 255} ${(rgba >> 8) & 255} ${(rgba >> 16) & 255})`,
+      fill: colour,
       class: "point",
       role: "button",
       tabindex: first ? 0 : -1,
@@ -147,4 +149,11 @@ export class Scatter {
   }
 }
 
-const HINT = "A point is a head, darker in early layers. Point at one for its name, click to open it.";
+/** The colour of a layer, 0 for the first and 1 for the last. */
+function colourOf(part: number): string {
+  // The light end of the map is left out: it would be lost on paper.
+  const rgba = table("viridis")[Math.round(400 * part)];
+  return `rgb(${rgba & 255} ${(rgba >> 8) & 255} ${(rgba >> 16) & 255})`;
+}
+
+const HINT = "A point is a head. Point at one for its name, click to open it.";
