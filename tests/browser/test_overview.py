@@ -1,12 +1,15 @@
 """The overview: all heads on one screen, one legend, a heat map, a scatter, a ranking, a poster."""
 
+import base64
 import io
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from benchmarks.viewer import random_capture
 from PIL import Image
 
 import headscape as hs
@@ -315,6 +318,37 @@ def test_a_poster_of_every_head(paper: str, open_page: Open) -> None:
     assert "cable: every head" in svg
     assert "Attention weight (share of a query's attention)" in svg
     assert svg.count("<image") == 2  # all heads, and the legend
+
+
+def test_a_poster_of_many_layers_is_no_tower(open_page: Open) -> None:
+    """30 layers of 9 heads go on in blocks side by side, every head once and in order."""
+    opened = open_page([random_capture(30, 9, 100).pack()], precision="float16")
+    opened.settle()
+    opened.page.wait_for_selector(".poster button:enabled")
+    with opened.page.expect_download() as waiting:
+        opened.page.locator(".poster").get_by_role("button", name="SVG").click()
+    svg = ET.fromstring(Path(waiting.value.path()).read_text())  # noqa: S314
+    width, height = (float(svg.attrib[side]) for side in ("width", "height"))
+    assert 0.9 < width / height < 1.9
+    texts = [each.text for each in svg.iter("{http://www.w3.org/2000/svg}text")]
+    del texts[texts.index("Attention weight (share of a query's attention)") :]
+    blocks = texts.count("head")
+    assert blocks >= 2
+    for number in range(10, 31):
+        assert texts.count(str(number)) == 1
+    for number in range(1, 10):  # layer and, in each block, head
+        assert texts.count(str(number)) == 1 + blocks
+    image = next(svg.iter("{http://www.w3.org/2000/svg}image"))
+    assert width * height < 3 * float(image.attrib["width"]) * float(image.attrib["height"])
+    # The first head of layer 16 is the first of the second block.
+    data = base64.b64decode(image.attrib["href"].partition(",")[2])
+    sheet = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    column = 2 * (9 * 52 + 30)  # two pixels a unit, and two a cell
+    card = opened.pixels(".card[data-layer='15'][data-head='0'] canvas")
+    assert card.shape[:2] == (50, 50)
+    seen = card[..., 3] > 0
+    drawn = sheet[0:100:2, column : column + 100 : 2]
+    assert np.array_equal(drawn[seen], card[seen][:, :3])
 
 
 # Looks

@@ -6,7 +6,9 @@ import { correlation, groups } from "../src/core/cluster.ts";
 import {
   along,
   automatic,
+  barColours,
   diverges,
+  middleOf,
   paint,
   place,
   type Scale,
@@ -20,8 +22,10 @@ import type { Source, Whole } from "../src/core/source.ts";
 import { complete, DEFAULT, difference, readState } from "../src/core/state.ts";
 import { formatted, number, roundStep, visible } from "../src/core/text.ts";
 import { defaultMeasure, measuresOf } from "../src/engine/measures.ts";
+import { fewPairs, type Profile } from "../src/engine/profiles.ts";
 import { rank } from "../src/engine/rows.ts";
 import { field } from "../src/export/csv.ts";
+import { posterBlocks } from "../src/export/poster.ts";
 import { literal } from "../src/export/python.ts";
 import { levelFor } from "../src/ui/draw.ts";
 import { reduceCurve } from "../src/ui/plots.ts";
@@ -290,6 +294,37 @@ test("all heads fit on one screen: few as cards, many as a sheet", () => {
   }
   const flow = fit([1000, 24], room.width, room.height, { byLayer: false, cards: true });
   assert.ok(2 * CARD.title + (Math.ceil(1000 / flow.columns) + 1) * (flow.size + SHEET.gap) <= room.height);
+});
+
+test("a poster is near to 4:3, few layers stand in one block", () => {
+  assert.equal(posterBlocks(2, 4, 258), 1);
+  assert.equal(posterBlocks(12, 12, 130), 1);
+  assert.equal(posterBlocks(30, 9, 52), 2);
+  assert.equal(posterBlocks(1, 12, 130), 1);
+  assert.ok(posterBlocks(64, 1, 258) > 6);
+});
+
+test("distances with few pairs are those of the figures", () => {
+  const of = (count: number[], greatest = 1): Profile =>
+    ({
+      count: Float64Array.from(count),
+      least: Float64Array.from(count, () => 0),
+      greatest: Float64Array.from(count, () => greatest),
+    }) as unknown as Profile;
+  assert.deepEqual(fewPairs(of([0, 0, 64, 16, 15, 1])), [false, false, false, false, true, true]);
+  assert.deepEqual(fewPairs(of([8, 2, 1])), [false, false, true]);
+  assert.equal(fewPairs(of([64, 16])), null);
+  assert.equal(fewPairs(of([64, 1], 0)), null);
+});
+
+test("a colour bar has a line at zero, and a label there where there is room", () => {
+  const scale: Scale = { low: -2, high: 8, spacing: "linear", map: "signed" },
+    bar = barColours(scale, scale, 101);
+  assert.deepEqual([...bar.entries()].filter(([, colour]) => colour === 0xff000000).map(([at]) => at), [20]); // biome-ignore format: one line
+  assert.equal(middleOf(scale), 0);
+  assert.equal(middleOf({ ...scale, low: -0.5 }), 3.75);
+  assert.equal(middleOf({ ...scale, low: 2 }), 5);
+  assert.ok(!barColours({ ...scale, low: 2 }).includes(0xff000000));
 });
 
 test("every colour map is dark at one end and light at the other, steadily", () => {

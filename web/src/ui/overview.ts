@@ -452,7 +452,7 @@ export class Overview {
     const card = this.under ?? this.sheet.chosen,
       known = this.known.find((each) => each.card === card),
       { free, size } = this.sheet.roomBeside(),
-      side = Math.min(free - 24, 420);
+      side = Math.min(free - 24, Math.max(420, this.sheet.element.clientHeight - 30));
     // Beside small cells and where cards leave much room.
     this.preview.hidden = !known?.whole || side < Math.max(120, 1.5 * size);
     if (!known || !this.chosen) {
