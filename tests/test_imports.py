@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
 }  # fmt: skip
 
 # What a function imports when it is called: `model.capture()`, `capture.view()`, `load` of a folder
-# whose encoding `set_encoding` put in, and the widget's still picture, which has the figures' colours.
+# whose encoding `set_encoding` put in, and the widget's still picture in the figures' colours.
 OPENS: dict[str, set[str]] = {
     "models": {"captures", "huggingface", "measures"},
     "captures": {"measures", "plots", "viewer"},
