@@ -25,10 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import matplotlib as mpl
+import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
 import headscape as hs
+from headscape.plots.colour import SIGNED
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -133,7 +136,8 @@ SHOTS = (
     Shot(
         name="viewer-compare",
         page="pair",
-        state={"screen": "head", "layer": 1, "head": 3, "quantity": "bias", "compare": "triangles"},
+        state={"screen": "head", "layer": 1, "head": 3, "quantity": "bias", "other": "p1"}
+        | {"compare": "triangles"},
     ),
     Shot(name="viewer-atlas", page="atlas", size=(1400, HEIGHT)),
 )
@@ -173,9 +177,9 @@ class Studio:
         """Open a page in a state and wait for all of it."""
         page.goto("about:blank")
         page.goto(f"{self.address(name)}#{quote(json.dumps(state))}")
+        page.wait_for_function(SETTLED, timeout=180_000)
         if page.get_by_role("button", name="Got it").is_visible():
             page.get_by_role("button", name="Got it").click()
-        page.wait_for_function(SETTLED, timeout=180_000)
         page.wait_for_timeout(1500)
 
     def shoot(self, shot: Shot) -> Image.Image:
@@ -222,13 +226,35 @@ def encoded(shown: Image.Image, most: int = MOST_BYTES) -> bytes:
     It keeps all colours if they fit, and otherwise has 256 or fewer.
     """
     small = shown.resize((shown.width * 3 // 4, shown.height * 3 // 4), Image.Resampling.LANCZOS)
-    for colours in (None, 256, 128, 64):
+    for colours in (None, 256, 160, 96):
         file = io.BytesIO()
-        kept = small if colours is None else small.quantize(colours, dither=Image.Dither.NONE)
+        kept = small if colours is None else with_palette(small, palette(small, colours))
         kept.save(file, format="PNG", optimize=True)
         if file.tell() <= most:
             break
     return file.getvalue()
+
+
+KEPT = [
+    *SIGNED(np.linspace(0, 1, 24), bytes=True)[:, :3].ravel().tolist(),
+    *mpl.colormaps["viridis"](np.linspace(0, 1, 40), bytes=True)[:, :3].ravel().tolist(),
+    *(0, 0, 0, 255, 255, 255),
+]
+"""Red, green and blue of colours that every picture keeps: both maps, black and white."""
+
+
+def palette(shown: Image.Image, colours: int) -> Image.Image:
+    """Return a palette for a picture, with the rare ends of colour maps, which bars show."""
+    common = shown.quantize(colours - len(KEPT) // 3).getpalette()
+    assert common is not None
+    found = Image.new("P", (1, 1))
+    found.putpalette([*KEPT, *common])
+    return found
+
+
+def with_palette(shown: Image.Image, chosen: Image.Image) -> Image.Image:
+    """Return a picture in the nearest colours of a palette."""
+    return shown.quantize(palette=chosen, dither=Image.Dither.NONE)
 
 
 @dataclass
@@ -300,7 +326,7 @@ class Film:
 
     def save(self, path: Path) -> None:
         """Write an animated GIF with as many colours a scene as fit into MOST_FILM bytes."""
-        for colours in (255, 160, 96, 64):
+        for colours in (255, 180, 120, 90):
             data = self.encoded(colours)
             if len(data) <= MOST_FILM:
                 break
@@ -328,8 +354,8 @@ def reduced(frames: list[Image.Image], colours: int) -> list[Image.Image]:
         sheet.paste(each, (n % across * (width // 2), n // across * (height // 2)))
     if not small:
         return []
-    palette = sheet.quantize(colours)
-    return [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    chosen = palette(sheet, colours)
+    return [with_palette(frame, chosen) for frame in frames]
 
 
 def use(film: Film, studio: Studio) -> None:
