@@ -406,8 +406,9 @@ def use(film: Film, studio: Studio) -> None:
     film.hold(2.5)
     for share in (0.3, 0.7):
         film.to(stage.first, 1 - share, share, stay=1.4)
-    film.click(button(name="Theme"), "In the dark", stay=0.1)
-    film.click(button(name="Theme"), "In the dark", stay=3)
+    theme = page.get_by_role("button", name="Theme")
+    film.click(theme, stay=0.1)
+    film.click(theme, "In the dark", stay=3)
 
 
 def listed(page: Page, label: str) -> Locator:
