@@ -47,11 +47,12 @@ ALLOWED: dict[str, set[str]] = {
     },
 }  # fmt: skip
 
-# What a function imports when it is called: `model.capture()`, `capture.view()`, and `load` of a
-# folder whose encoding `set_encoding` put in.
+# What a function imports when it is called: `model.capture()`, `capture.view()`, `load` of a folder
+# whose encoding `set_encoding` put in, and the widget's still picture in the figures' colours.
 OPENS: dict[str, set[str]] = {
     "models": {"captures", "huggingface", "measures"},
     "captures": {"measures", "plots", "viewer"},
+    "viewer": {"plots"},
 }
 # The command line reaches everything, and nothing reaches it.
 TOP = {"cli"}

@@ -3,8 +3,8 @@
     python -m docs.site.build OUT
 
 Pages are staged in a folder next to OUT: those of docs/ as they are, README.md as the first page,
-and three kinds that are generated: a page per encoding, the public API, and the notebooks with
-their stored outputs. Sphinx turns the folder into HTML; any warning fails the build.
+and four kinds that are generated: a page per encoding, the public API, the gallery, and the
+notebooks with their stored outputs. Sphinx turns the folder into HTML; any warning fails the build.
 """
 
 import argparse
@@ -16,11 +16,11 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-from docs.site import api_page, encoding_pages, notebook_pages, pictures
+from docs.site import api_page, encoding_pages, gallery, notebook_pages, pictures
 
 ROOT = Path(__file__).parents[2]
 CONTENTS = {
-    "Tutorials": ["tutorial"],
+    "Tutorials": ["tutorial", "gallery"],
     "How to": [
         "howto/figure", "howto/own-arrays", "howto/compare", "howto/long-context",
         "howto/notebook", "adding-an-encoding", "training", "scaling", "huggingface", "export",
@@ -38,13 +38,14 @@ LINK = re.compile(r"(?P<image>!?)\[(?P<label>[^\]\[]*)\]\((?P<target>[^)\s]+)\)"
 
 
 def stage(folder: Path, *, draft: bool) -> None:
-    """Write every page's Markdown to `folder`; a draft has maps of two heads."""
+    """Write every page's Markdown to `folder`; a draft has fewer pictures."""
     shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("site", "data", "*.ipynb"))
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder / name.lower())
     panels = 2 if draft else pictures.PANELS
     encodings = encoding_pages.write(folder / "encodings", ROOT / "docs", panels)
     api_page.write(folder / "api.md")
+    gallery.write(folder, draft=draft)
     shown = notebook_pages.write(folder / "notebooks", ROOT / "docs/notebooks")
     pages = {
         kind: [one for one in pages if (folder / f"{one}.md").exists()]
@@ -61,7 +62,8 @@ def stage(folder: Path, *, draft: bool) -> None:
         "Encodings": [f"encodings/{name}" for name in encodings],
         "Contributors": CONTRIBUTORS,
     }
-    readme = (ROOT / "README.md").read_text().replace("](docs/", "](")
+    readme = (ROOT / "README.md").read_text()
+    readme = readme.replace("](docs/site/gallery.py)", "](gallery.md)").replace("](docs/", "](")
     table = folder / "encodings.md"
     text = table.read_text()
     for file, page in encoding_pages.by_file().items():
@@ -108,7 +110,7 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--draft", action="store_true", help="maps of two heads")
+    parser.add_argument("--draft", action="store_true", help="fewer pictures")
     options = parser.parse_args()
     out: Path = options.out.absolute()
     source = out.with_name(f"{out.name}-source")

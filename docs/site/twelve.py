@@ -1,4 +1,4 @@
-"""The picture of docs/position.md: what twelve encodings do in one head.
+"""The picture of docs/position.md: what twelve encodings do in one head that reads one sentence.
 
 python -m docs.site.twelve docs/images/twelve-encodings.png
 """
@@ -7,32 +7,55 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 
+import headscape as hs
 from docs.site.pictures import save, shown
 from headscape.encodings import build
+from headscape.plots.colour import Scale, limits, number, scales
 
 NAMES = (
     "nope", "sinusoidal", "rope", "alibi", "t5", "kerple",
     "fire", "cable", "fox", "transformer-xl", "stick-breaking", "dapev2+kerple",
 )  # fmt: skip
-HEAD, TOKENS = 3, 48
+SENTENCE = (
+    "The cat that the dog had chased up the old tree sat there until the rain began, because it "
+    "knew that the dog, unlike the other dogs of the street, did not like to be wet."
+)
+HEAD = 3
+
+
+def panel(name: str) -> tuple[str, str, np.ndarray]:
+    """Return an encoding's title, what its panel shows, and the values."""
+    torch.manual_seed(0)
+    gpt2 = hs.GPT2.from_preset("nano", encoding=name)
+    cap = hs.load(gpt2, tokenizer="gpt2").capture(SENTENCE)
+    encoding = build(name, heads=12, head_dim=16, width=192, train_length=cap.length)
+    title = encoding.title + ("+Kerple" if "+" in name else "")
+    if encoding.at_input or (encoding.rotates and not encoding.mixes):
+        maps = shown(encoding).maps
+        of = "position vectors, products" if encoding.at_input else "score of a fixed pair"
+        return title, of, maps[min(HEAD, len(maps) - 1), : cap.length, : cap.length]
+    if encoding.weighs:
+        return title, "weight", np.where(np.tri(cap.length), cap.weights(head=HEAD), np.nan)
+    return title, "bias", cap.bias(head=HEAD)
 
 
 def draw() -> Figure:
-    """Return twelve maps, each with its own colour range, with what is drawn below the title."""
-    figure = Figure(figsize=(9.6, 4.2), layout="constrained")
-    for axes, name in zip(figure.subplots(2, 6).flat, NAMES, strict=True):
-        encoding = build(name, heads=12, head_dim=16, width=192, train_length=TOKENS)
-        found = shown(encoding)
-        head = min(HEAD, len(found.maps) - 1)
-        values = found.maps[head, :TOKENS, :TOKENS]
-        axes.imshow(values, cmap="viridis", interpolation="nearest")
-        axes.set_title(encoding.title + ("+Kerple" if "+" in name else ""), fontsize=9)
-        low, high = np.nanmin(values), np.nanmax(values)
-        axes.set_xlabel(
-            f"{low + 0.0:.2g} to {high + 0.0:.2g}" if high > low else "0 everywhere", fontsize=7
-        )
+    """Return twelve maps; below each, what it shows and from where to where its colours run."""
+    panels = [panel(name) for name in NAMES]
+    colours = scales([limits(values) for *_, values in panels])
+    figure = Figure(figsize=(9.6, 4.4), layout="constrained")
+    places = figure.subplots(2, 6).flat
+    for axes, (title, of, values), own in zip(places, panels, colours, strict=True):
+        scale = Scale.of_weights() if of == "weight" else own
+        masked = np.ma.masked_invalid(values)
+        axes.imshow(masked, cmap=scale.colormap, norm=scale.norm, interpolation="nearest")
+        axes.set_title(title, fontsize=9)
+        few = number(scale.low), number(scale.high)
+        spread = f"{few[0]} to {few[1]}" if scale.low < scale.high else f"{few[0]} everywhere"
+        axes.set_xlabel(f"{of}\n{spread}", fontsize=7)
         axes.set_xticks([])
         axes.set_yticks([])
     return figure

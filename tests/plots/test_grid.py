@@ -363,6 +363,14 @@ def test_a_grid_goes_into_axes_of_ones_own():
     assert (left.get_title(), right.get_title()) == ("Head 3", "Head 1")
     np.testing.assert_array_equal(left.images[0].get_array().filled(np.nan), made.map("bias", 0)[2])
     assert left.images[0].colorbar.ax.get_ylabel() == "Positional bias"
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    made.grid(heads=[2], ax=left)
+    figure.draw_without_rendering()
+    cells, bar = left.get_window_extent(), left.images[0].colorbar.ax
+    assert cells.width == pytest.approx(cells.height)
+    assert bar.get_window_extent().height == pytest.approx(cells.height)
+    assert bar.get_tightbbox().x1 <= right.get_tightbbox().x0
     made.grid(heads=[1], ax=Figure().subplots())
     with pytest.raises(InputError, match="3 panels need 3 matplotlib axes, got 1"):
         made.grid(ax=left)

@@ -72,6 +72,13 @@ def test_curves_go_into_axes_of_ones_own():
     assert [line.get_label() for line in one.lines if line.get_alpha() is None] == [
         "Head 1", "Head 2", "Head 3",
     ]  # fmt: skip
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    capture(alibi(12, 40)).curves(ax=left)
+    figure.draw_without_rendering()
+    legend = left.get_legend().get_tightbbox()
+    assert left.get_window_extent().x1 <= legend.x0
+    assert legend.x1 <= right.get_tightbbox().x0
     made.curves(ax=each, limits=(-9, 1))
     assert [axes.get_title() for axes in each] == ["Head 1", "Head 2", "Head 3"]
     assert each[2].get_ylim() == (-9, 1)
@@ -285,6 +292,17 @@ def test_difference_is_first_minus_second_and_symmetric():
     weights = Difference.of(first, second, quantity="weights")
     ahead = ~np.tri(20, dtype=bool)
     assert np.isnan(weights.maps[:, ahead]).all()
+    figure = weights.draw()
+    image, bar = _axes(figure, "panel-1").images[0], _axes(figure, "colorbar-1")
+    far = np.nanmax(np.abs(weights.maps[0]))
+    for part in (-1, -0.1, -1e-3, 0, 1e-4, 0.01, 1):
+        # As the viewer's colours: evenly spaced after asinh, in thousandths of the range.
+        place = 0.5 + 0.5 * np.arcsinh(1000 * part) / np.arcsinh(1000)
+        assert float(image.norm(part * far)) == pytest.approx(place)
+    ticks = [text.get_text() for text in bar.get_yticklabels()]
+    assert len(ticks) == 7
+    assert ticks[3] == "0"
+    assert ticks[2].removeprefix("\N{MINUS SIGN}") == ticks[4]
     other = replace(second, tokens=second.tokens + 1)
     assert Difference.of(first, other).heading.endswith("different input")
     with pytest.raises(InputError, match="captures of 20, 8 tokens cannot be compared"):

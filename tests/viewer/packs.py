@@ -30,9 +30,10 @@ def made(
     layers: int = 1,
     seed: int = 0,
     lse: bool = True,
+    table: np.ndarray | None = None,
     **header: object,
 ) -> Pack:
-    """Random layers."""
+    """Random layers; a `table` of biases by distance is that of every head."""
     random = np.random.default_rng(seed)
     made: dict[int, SavedCall] = {}
     for layer in range(layers):
@@ -42,8 +43,9 @@ def made(
             total = -np.cumsum(random.gamma(0.3, 0.2, (heads, length)), axis=1)
             bias = slope(random.gamma(2.0, 0.5, (heads, length)), total, total)
         else:
-            table = -0.1 * np.arange(length, dtype=np.float32) * np.arange(1, heads + 1)[:, None]
-            bias = toeplitz(table.astype(np.float32))
+            falling = -0.1 * np.arange(length) * np.arange(1, heads + 1)[:, None]
+            every = falling if table is None else np.tile(table, (heads, 1))
+            bias = toeplitz(every.astype(np.float32))
         made[layer] = saved(q, k, bias, lse=lse)
     pieces = [f"t{number} " for number in range(length)]
     known = {"encoding": "alibi", "heads": list(range(heads)), "title": "ALiBi", "pieces": pieces}

@@ -1,5 +1,6 @@
 """`view`: what it opens and where it shows it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -7,6 +8,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
+import headscape as hs
 from headscape.errors import InputError
 from headscape.viewer import page, serve
 from headscape.viewer import view as viewer
@@ -100,3 +102,20 @@ def test_a_long_capture_is_not_measured_while_somebody_waits(
     monkeypatch.setattr("headscape.viewer.page.MAX_PAIRS", 3 * 40**2)
     assert "measures" in with_measures(made(40)).header
     assert "measures" not in with_measures(made(41)).header
+
+
+def test_a_page_knows_the_variable_of_what_was_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = hs.load(
+        hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257), tokenizer="bytes"
+    )
+    cap = model.capture("The cat sat.")
+    for name, value in (("_3", cap), ("story", cap), ("net", model)):
+        monkeypatch.setattr(sys.modules["__main__"], name, value, raising=False)
+    assert viewer.open_source(cap)[0].header["variable"] == "story"
+    pack, run = viewer.open_source(model, "The dog.")
+    assert run is not None
+    for each, text in ((pack, "The dog."), (run("A bird."), "A bird.")):
+        assert each.header["variable"] == "net"
+        assert each.header["origin"] == {"model": None, "text": text}
+    monkeypatch.delattr(sys.modules["__main__"], "story")
+    assert "variable" not in viewer.open_source(cap)[0].header

@@ -8,14 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from PIL import Image
 
 from headscape.errors import InputError
 from headscape.viewer.viewer_answers import Answers
-from headscape.viewer.widget import HIDDEN, RAMP, _widget_type, make_widget, paint
-from viewer.packs import made
+from headscape.viewer.widget import HIDDEN, _widget_type, make_widget
+from viewer.packs import made, quantities
 
 pytestmark = pytest.mark.usefixtures("module")
 
@@ -83,18 +84,47 @@ def test_a_picture_is_kept(widget: Any) -> None:
     bundle = widget._repr_mimebundle_()
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     assert "application/vnd.jupyter.widget-view+json" in data
-    image = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
-    assert image.size == (3 * 60 + 2 * 4, 60)
-    pixels = np.asarray(image)
+    pixels = painted(widget)
+    assert pixels.shape == (60, 3 * 60 + 2 * 4, 3)
     assert tuple(pixels[5, 50]) == HIDDEN
-    # ALiBi's bias is 0, the greatest, on the diagonal and least far from it.
-    assert tuple(pixels[59, 59]) == tuple(RAMP[-1])
-    assert tuple(pixels[59, 0]) == tuple(RAMP[0])
+    # ALiBi's bias is 0, the greatest, on the diagonal and least far from it: lighter is greater.
+    viridis = mpl.colormaps["viridis"]
+    assert tuple(pixels[59, 59]) == viridis(1.0, bytes=True)[:3]
+    assert tuple(pixels[59, 0]) == viridis(0.0, bytes=True)[:3]
 
 
-def test_a_constant_map_is_painted() -> None:
-    values = np.array([[1.0, np.nan], [1.0, 1.0]])
-    assert paint(values)[..., 0].tolist() == [[253, 232], [253, 253]]
+def test_weights_are_painted_by_their_logarithm() -> None:
+    pytest.importorskip("anywidget", reason="anywidget is not installed")
+    pack = made(60)
+    pixels = painted(make_widget(Answers.of([pack])))
+    weights = quantities(pack, 0, 0)["weights"]
+    for query, key in ((0, 0), (59, 59), (59, 0), (30, 25)):
+        share = np.clip(1 + np.log10(weights[query, key]) / 4, 0, 1)
+        expected = np.array(mpl.colormaps["viridis"](share, bytes=True)[:3], int)
+        assert np.abs(pixels[query, key] - expected).max() <= 2, (query, key)
+
+
+def test_scores_of_both_signs_are_grey_at_zero(widget: Any) -> None:
+    widget.selection = {"quantity": "content"}
+    pixels = painted(widget)[:60, :60]
+    content = quantities(made(60, layers=2), 0, 0)["content"]
+    least = np.unravel_index(np.nanargmin(np.abs(content)), content.shape)
+    assert np.ptp(pixels[least]) < 25
+    assert np.ptp(pixels[np.unravel_index(np.nanargmax(content), content.shape)]) > 80
+
+
+def test_a_constant_map_is_grey() -> None:
+    pytest.importorskip("anywidget", reason="anywidget is not installed")
+    widget = make_widget(Answers.of([made(20, table=np.zeros(20))]))
+    widget.selection = {"quantity": "bias"}
+    assert painted(widget)[:20, :20][np.tri(20, dtype=bool)].tolist() == [[166, 167, 169]] * 210
+
+
+def painted(widget: Any) -> np.ndarray:
+    """The pixels of the picture that the widget keeps, as whole numbers."""
+    bundle = widget._repr_mimebundle_()
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data["image/png"])))).astype(int)
 
 
 def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ bar, which has that value as its only label.
 
 Both maps get steadily lighter, so their order survives in grey print, and neither sets red against
 green. SIGNED runs navy, blue, grey, amber, yellow: its middle is not white because invisible
-entries are. Attention weights, which span orders of magnitude, are coloured by their logarithm.
+entries are. Attention weights, which span orders of magnitude, are coloured by their logarithm,
+and their differences by a logarithm on both sides of zero.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ import matplotlib as mpl
 import numpy as np
 from jaxtyping import Float
 from matplotlib.colors import (
+    AsinhNorm,
     Colormap,
     LinearSegmentedColormap,
     ListedColormap,
@@ -44,6 +46,8 @@ SHARE: Final = 0.2
 """The least part of a range that lies on either side of zero where colours diverge."""
 WEIGHTS: Final = (1e-4, 1.0)
 """Range of the colours of attention weights; smaller weights have the colour of its lower end."""
+SYMLOG: Final = 1e-3
+"""Part of the range of differences of weights below which their colours are linear."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,7 @@ class Scale:
     low: float
     high: float
     colormap: Colormap
-    kind: Literal["sequential", "diverging", "logarithmic", "single"] = "sequential"
+    kind: Literal["sequential", "diverging", "logarithmic", "symlog", "single"] = "sequential"
 
     @classmethod
     def single(cls, value: float) -> "Scale":
@@ -61,14 +65,20 @@ class Scale:
         return cls(low=value, high=value, colormap=ListedColormap([GREY]), kind="single")
 
     @classmethod
-    def symmetric(cls, values: Float[np.ndarray, "..."], colormap: str | None = None) -> "Scale":
-        """Return the scale of differences: diverging and equally far on both sides of zero."""
+    def symmetric(
+        cls, values: Float[np.ndarray, "..."], colormap: str | None = None, *, weights: bool = False
+    ) -> "Scale":
+        """Return the scale of differences: diverging and equally far on both sides of zero.
+
+        Those of `weights` are logarithmic on both sides, and linear below SYMLOG of the range.
+        """
         low, high = limits(values)
         far = max(-low, high)
         if far == 0:
             return cls.single(0.0)
         chosen = SIGNED if colormap is None else named(colormap)
-        return cls(low=-far, high=far, colormap=chosen, kind="diverging")
+        kind: Literal["symlog", "diverging"] = "symlog" if weights else "diverging"
+        return cls(low=-far, high=far, colormap=chosen, kind=kind)
 
     @classmethod
     def of_weights(
@@ -93,6 +103,8 @@ class Scale:
         """Maps values to the colour map's 0 ... 1."""
         if self.kind == "logarithmic":
             return LogNorm(self.low, self.high, clip=True)
+        if self.kind == "symlog":
+            return AsinhNorm(linear_width=SYMLOG * self.high, vmin=self.low, vmax=self.high)
         if self.kind == "diverging":
             return TwoSlopeNorm(0.0, self.low, self.high)
         if self.kind == "single":

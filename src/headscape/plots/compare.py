@@ -2,7 +2,8 @@
 
 `Difference` is the first capture's map minus the second's, head by head: two checkpoints, two
 encodings, two sequences or two models. Colours are symmetric about zero, so equal changes up and
-down are equally strong. Differences of attention weights are drawn linearly.
+down are equally strong. Differences of attention weights, which span orders of magnitude, are
+logarithmic on both sides of zero, as in the viewer.
 
 `SideBySide` gives each capture its own colour bar. With `shared_scale` all have one range, which is
 fair to the eye only where the quantities are the same: RoPE adds no bias, so its `bias` is what the
@@ -96,6 +97,7 @@ class Difference(Maps):
             titles=head_titles(heads),
             edges=first.drawn_edges,
             unit=first.unit,
+            weights=quantity == "weights",
             **shown,
         )
 
@@ -104,7 +106,7 @@ class Difference(Maps):
         every: Any = [self.maps] * len(self.maps) if self.shared_scale else self.maps
         if self.limits is not None:
             every = [np.array(self.limits)] * len(self.maps)
-        return [Scale.symmetric(each, self.cmap) for each in every]
+        return [Scale.symmetric(each, self.cmap, weights=self.weights) for each in every]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -94,7 +94,9 @@ class Curves(Panelled):
             else:
                 ax.set_title(self.titles[index])
                 self._plot(ax, index)
-            if len(chosen) == 1 or (index == 0 and self._spread):
+            if len(chosen) == 1:
+                _legend_beside(ax, len(self.titles))
+            elif index == 0 and self._spread:
                 ax.legend()
             self._name(ax)
 
@@ -126,11 +128,7 @@ class Curves(Panelled):
             )
             if self._together:
                 self._lines(axes)
-                axes.legend(
-                    loc="center left", bbox_to_anchor=(1.01, 0.5), borderaxespad=0,
-                    handlelength=1.2, fontsize=layout.font - 1, labelspacing=0.25,
-                    ncols=1 + len(self.titles) // 25,
-                )  # fmt: skip
+                _legend_beside(axes, len(self.titles), fontsize=layout.font - 1)
             else:
                 axes.set_title(self.titles[index], pad=layout.font / 2)
                 self._plot(axes, index)
@@ -206,3 +204,11 @@ class Curves(Panelled):
         lowest, highest = limits(np.stack([profile.min[index], profile.max[index]]))
         if lowest == highest:
             axes.set_yticks([lowest], [number(lowest)])
+
+
+def _legend_beside(axes: Axes, lines: int, **options: Any) -> None:
+    """Name the lines right of the axes: a fan such as ALiBi's leaves no room within them."""
+    axes.legend(
+        loc="center left", bbox_to_anchor=(1.01, 0.5), borderaxespad=0, handlelength=1.2,
+        labelspacing=0.25, ncols=1 + lines // 25, **options,
+    )  # fmt: skip

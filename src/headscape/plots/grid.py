@@ -107,6 +107,7 @@ class Maps(Coloured, Panelled):
         for ax, values, title, scale in panels:
             ax.set_title(title)
             image = draw_map(ax, values, scale, self.edges)
+            ax.set_aspect("equal")
             ax.set_ylabel(position_label("Query", self.unit))
             ax.set_xlabel(position_label("Key", self.unit))
             self._name_tokens(ax, self._words(_inches(ax)), first=True, last=True)

@@ -7,7 +7,7 @@ itself on a tall bar: with it all sixty ranges printed in Figures 11 to 15 of th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, floor, log10
 from typing import Final
 
 import matplotlib as mpl
@@ -20,7 +20,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
 from matplotlib.image import AxesImage
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
 from headscape.plots.colour import Scale, number, with_range
 from headscape.plots.style import DPI, INK, text_width
@@ -124,20 +124,25 @@ def draw_bar(
     """Draw the colour bar of `image`, from the scale's low to its high, named by `label`.
 
     It has an arrow at an end that `values` lie beyond; by default, those of the image. Without
-    `axes` it takes room from the image's.
+    `axes` it stands right of the image's, as tall as the image.
     """
     if values is None:
         values = np.ma.filled(image.get_array(), np.nan)  # type: ignore[arg-type]
     extend = scale.beyond(values)
-    beside = image.axes if axes is None else None
-    bar = figure.colorbar(image, extend=extend, cax=axes, ax=beside)
-    axes = bar.ax
+    if axes is None:
+        axes = image.axes.inset_axes((1.03, 0, 0.05, 1))
+    bar = figure.colorbar(image, extend=extend, cax=axes)
     if scale.kind == "single":
         bar.set_ticks([scale.low], labels=[number(scale.low)])
     elif scale.kind == "logarithmic":
         # matplotlib writes powers as formulas, which are off here.
         bar.formatter = FuncFormatter(lambda value, _: f"{value:g}")
         bar.minorformatter = NullFormatter()
+    elif scale.kind == "symlog":
+        bar.set_ticks(_powers(scale, _room(axes, letters=2.2, most=9)))
+        bar.formatter = FuncFormatter(lambda value, _: number(value))
+        bar.minorlocator = NullLocator()
+        _mark_zero(axes, 0.0, scale)
     else:
         # Equal steps on the bar are equal steps of value, on both slopes of a diverging scale too.
         axes.set_yscale("linear")
@@ -166,6 +171,14 @@ def draw_relative_bar(
         bar.set_ticks([0, 1], labels=["lowest", "highest"])
     _finish(bar, [label and f"{label}, in each {each}", f"in each {each}"])
     return bar
+
+
+def _powers(scale: Scale, intervals: int) -> list[float]:
+    """Return powers of ten of both signs and 0, as many as there is room for."""
+    highest = floor(log10(scale.high))
+    every = max(1, ceil(6 / intervals))
+    powers = [10.0**n for n in range(highest, highest - 3, -every)]
+    return [*(-power for power in powers), 0.0, *reversed(powers)]
 
 
 def _mark_zero(axes: Axes, at: float, scale: Scale) -> None:

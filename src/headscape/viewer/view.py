@@ -101,7 +101,7 @@ def open_source(source: object, text: str | None = None) -> tuple[Pack, Run | No
     if isinstance(source, Pack):
         return source, None
     if isinstance(source, Capture):
-        return source.pack(), None
+        return _with_name(source.pack(), _variable(source)), None
     if isinstance(source, str | Path) and Path(source).is_file():
         return open_pack(Path(source)), None
     if isinstance(source, Model):
@@ -127,21 +127,35 @@ def _is_capture(source: object) -> bool:
 
 def _captured(model: Model, text: str | None, source: str | None = None) -> tuple[Pack, Run | None]:
     """Return a model's capture of a text, or of its validation text, and what captures others."""
-    first = _with_origin(_pack(model, choose_tokens(model, text)), source, text)
-    return first, None if model.tokenizer is None else TypedText(model, source)
+    name = _variable(model)
+    first = _with_origin(_pack(model, choose_tokens(model, text)), source, text, name)
+    return first, None if model.tokenizer is None else TypedText(model, source, name)
 
 
-def _with_origin(pack: Pack, source: str | None, text: str | None) -> Pack:
+def _with_origin(pack: Pack, source: str | None, text: str | None, name: str | None) -> Pack:
     """Return a pack that says what `load` takes and what the model read: Python can repeat it."""
     origin = {"model": source, "text": text}
-    return replace(pack, header={**pack.header, "origin": origin})
+    return _with_name(replace(pack, header={**pack.header, "origin": origin}), name)
+
+
+def _with_name(pack: Pack, name: str | None) -> Pack:
+    """Return a pack that names the variable of its capture or model, for lines of Python."""
+    return pack if name is None else replace(pack, header={**pack.header, "variable": name})
+
+
+def _variable(value: object) -> str | None:
+    """Return the user's name of a capture or model: in a notebook, a script or a session."""
+    names = vars(sys.modules["__main__"]).copy()
+    # A notebook's `_` and `_3` are outputs, of which later cells change the first.
+    mine = (name for name, at in names.items() if at is value and name[:1] != "_")
+    return next((name for name in mine if name.isidentifier()), None)
 
 
 class TypedText:
     """Captures what somebody types; `cancel` ends it at the next layer."""
 
-    def __init__(self, model: Model, source: str | None = None) -> None:
-        self._model, self._source = model, source
+    def __init__(self, model: Model, source: str | None = None, name: str | None = None) -> None:
+        self._model, self._source, self._name = model, source, name
         self._cancelled = threading.Event()
 
     def __call__(self, text: str) -> Pack:
@@ -154,7 +168,7 @@ class TypedText:
                 f"{len(tokens.tokens):,}: capture a longer one and view its file."
             )
         pack = _pack(_Cancellable(self._model, self._cancelled), tokens)
-        return _with_origin(with_measures(pack), self._source, text)
+        return _with_origin(with_measures(pack), self._source, text, self._name)
 
     def cancel(self) -> None:
         """End the capture that runs, if one does."""

@@ -2,7 +2,7 @@
 
 `selection` and `hover` are traits: read them, set them, observe them. Factors are sent by message
 when the viewer asks, never as synced state, so a saved notebook stays small; it keeps a still
-picture of the selected heads instead.
+picture of the selected heads instead, in the colours of the figures.
 """
 
 import base64
@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Float, UInt8
 from PIL import Image
 
 from headscape.errors import InputError
@@ -25,10 +24,6 @@ SIDE: Final = 128
 GAP: Final = 4
 HIDDEN: Final = (232, 232, 232)
 """Colour of pairs that no query sees."""
-RAMP: Final = np.array(
-    [[253, 250, 205], [254, 198, 122], [240, 120, 87], [184, 55, 110], [96, 30, 110], [20, 12, 60]]
-)
-"""Light to dark in even steps of lightness, readable without colour."""
 
 
 def make_widget(answers: Answers) -> Any:
@@ -119,6 +114,8 @@ def _checked(answers: Answers, value: dict[str, Any]) -> dict[str, Any]:
 
 def _still(answers: Answers, selection: dict[str, Any]) -> bytes:
     """Return a PNG with one panel per head, four in a row; the selected head is among them."""
+    from headscape.plots.colour import Scale, limits, scales
+
     tiles = answers.served[selection["capture"]].tiles
     heads = list(tiles.pack.header["heads"])[:PICTURE_HEADS]
     if selection["head"] not in heads:
@@ -126,27 +123,21 @@ def _still(answers: Answers, selection: dict[str, Any]) -> bytes:
     quantity, layer = selection["quantity"], selection["layer"]
     level = max(0, (-(-tiles.pack.length // SIDE) - 1).bit_length())
     cells = -(-tiles.pack.length // (1 << level))
-    panels = []
-    for head in heads:
-        tile = tiles.tile(layer, head, quantity, "nothing", level, 0, 0)
-        panels.append(paint(tile.values["max" if quantity == "weights" else "mean"]))
-    across = min(4, len(panels))
-    down = -(-len(panels) // across)
+    found = [tiles.tile(layer, head, quantity, "nothing", level, 0, 0).values for head in heads]
+    if quantity == "weights":
+        colours = [Scale.of_weights()] * len(found)
+    else:
+        # The range of the pairs, as in figures and in the viewer, not of the cells.
+        colours = scales([(limits(each["min"])[0], limits(each["max"])[1]) for each in found])
+    across = min(4, len(found))
+    down = -(-len(found) // across)
     sheet = np.full((down * (cells + GAP) - GAP, across * (cells + GAP) - GAP, 3), 255, np.uint8)
-    for number, panel in enumerate(panels):
+    for number, (values, scale) in enumerate(zip(found, colours, strict=True)):
+        shown = values["max" if quantity == "weights" else "mean"]
         y, x = (cells + GAP) * (number // across), (cells + GAP) * (number % across)
-        sheet[y : y + cells, x : x + cells] = panel
+        painted = scale.colormap(scale.norm(np.ma.masked_invalid(shown)), bytes=True)[..., :3]
+        seen = np.isfinite(shown)[..., None]
+        sheet[y : y + cells, x : x + cells] = np.where(seen, painted, HIDDEN)
     file = io.BytesIO()
     Image.fromarray(sheet).save(file, format="PNG")
     return file.getvalue()
-
-
-def paint(values: Float[np.ndarray, "r c"]) -> UInt8[np.ndarray, "r c 3"]:
-    """Least value light, greatest dark; hidden pairs grey."""
-    seen = np.isfinite(values)
-    low, high = (values[seen].min(), values[seen].max()) if seen.any() else (0.0, 1.0)
-    share = np.where(seen, values - low, 0.0) / (high - low if high > low else 1.0)
-    at = share * (len(RAMP) - 1)
-    below = np.minimum(at.astype(np.int64), len(RAMP) - 2)
-    mixed = RAMP[below] + (at - below)[..., None] * (RAMP[below + 1] - RAMP[below])
-    return np.where(seen[..., None], mixed, HIDDEN).astype(np.uint8)
