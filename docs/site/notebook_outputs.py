@@ -3,9 +3,9 @@
     python -m docs.site.notebook_outputs [NOTEBOOK ...]
 
 Each notebook runs from its first cell to its last in Jupyter's own kernel and in an empty folder;
-without a name all of docs/notebooks run. Text, tables and pictures are stored; progress on stderr
-and what a page cannot show (widgets) are not. Pictures are at most 900 pixels wide and have 256 colours,
-which keeps a file small.
+without a name all of docs/notebooks run. Text, tables and pictures are stored; progress on stderr,
+the folder's path and what a page cannot show (widgets) are not. Pictures are at most 900 pixels
+wide and have 256 colours, which keeps a file small.
 """
 
 import argparse
@@ -36,13 +36,21 @@ def run(path: Path, target: Path) -> None:
     """Run the notebook at `path` and write it with its outputs to `target`."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"metadata": {"path": folder}}
-        NotebookClient(notebook, timeout=LIMIT, resources=settings, record_timing=False).execute()
+        client = NotebookClient(
+            notebook,
+            timeout=LIMIT,
+            resources={"metadata": {"path": folder}},
+            record_timing=False,
+            coalesce_streams=True,
+        )
+        # Sockets in the folder, not TCP ports, which every user of the machine can open.
+        client.config.KernelManager.update(transport="ipc", ip=f"{folder}/.kernel")
+        client.execute()
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [kept for one in cell.outputs if (kept := small(one))]
     notebook.metadata = {"kernelspec": notebook.metadata.kernelspec}
-    text = nbformat.writes(notebook) + "\n"
+    text = nbformat.writes(notebook).replace(f"{folder}/", "") + "\n"
     if len(text.encode()) > MOST_BYTES:
         raise SystemExit(f"{path.name} with its outputs has {len(text.encode()):,} bytes.")
     target.write_text(text)
@@ -68,7 +76,9 @@ def smaller(png: str) -> str:
     image = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
     image.thumbnail((MOST_PIXELS, 10 * MOST_PIXELS))
     out = io.BytesIO()
-    image.quantize(256, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+    # The default, median cut, loses rare colours, such as the diagonal of a map.
+    small = image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    small.save(out, "PNG", optimize=True)
     return base64.b64encode(out.getvalue()).decode()
 
 
