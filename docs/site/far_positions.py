@@ -11,7 +11,9 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 PAGE = Path(__file__).parents[1] / "diagnose.md"
-ROW = re.compile(r"^\| ([^|]+) \| [\d.]+ \| ([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\] \|$", re.M)
+ROW = re.compile(
+    r"^\| ([^|]+) \| [\d.]+ \| ([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\] \|$", re.MULTILINE
+)
 MANNER = {"svg.fonttype": "none", "svg.hashsalt": "far", "font.size": 8}
 
 

@@ -23,7 +23,7 @@ BLOCK = re.compile(rf"(?:{MARK})?```python\n(?P<code>.*?)```", re.DOTALL)
 INDENTED = re.compile(r"(?:^|(?<=\n\n))(?: {4,}.*\n|\n(?= {4}))+")
 """A block of Markdown that is code by its indentation."""
 OTHERS = {"figures.md", "viewer.md"}
-"""Pages whose indented lines of Python are calls of a table, with names that the page does not define."""
+"""Pages whose indented Python is a list of calls, with names that the page does not define."""
 MOST_KB = 300
 
 

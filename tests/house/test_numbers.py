@@ -51,7 +51,9 @@ def test_the_readmes_growth_is_that_of_the_results() -> None:
     )
     assert f"RoPE's perplexity rises {rope} ({grown['RoPE'][3]} times)" in readme
     assert f"CABLE's goes {cable} and ALiBi's {alibi} (mean" in readme
-    assert f"4,096 tokens {whole['RoPE'][2]} times with seed 0, against {whole['RoPE'][3]}" in readme
+    assert (
+        f"4,096 tokens {whole['RoPE'][2]} times with seed 0, against {whole['RoPE'][3]}" in readme
+    )
     assert f"(mean of three seeds: {grown['RoPE'][2]})" in readme
 
 
@@ -77,7 +79,9 @@ def test_the_speed_on_the_attention_page_is_the_measured_one() -> None:
 
 def test_a_long_captures_memory_is_that_of_its_data() -> None:
     captures = data("captures")["rows"]
-    table = rows((ROOT / "docs/measured/attention.md").read_text(), "All four quantities in 512 x 512")
+    table = rows(
+        (ROOT / "docs/measured/attention.md").read_text(), "All four quantities in 512 x 512"
+    )
     assert table == {
         name: [str(row["seconds"]), str(row["cpu"]), str(row["megabytes"])]
         for name, row in captures.items()
@@ -177,7 +181,9 @@ def test_the_readmes_diagnosis_is_that_of_its_page() -> None:
         re.findall(r"[\d.]+", more[name])[0]
         for name in ("clipped positions", "YaRN", "linear interpolation")
     )
-    assert f"4,096 the rise is {clipped} nats, with YaRN {yarn}, with linear interpolation" in readme
+    assert (
+        f"4,096 the rise is {clipped} nats, with YaRN {yarn}, with linear interpolation" in readme
+    )
     assert f"interpolation {linear}." in readme
 
 
