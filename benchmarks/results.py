@@ -152,9 +152,8 @@ how they change with the length. The start of the held-out text is scored.
 {table.to_markdown()}
 ![Perplexity against length](results.svg)
 
-No number on this page has an interval over windows: ± is the standard deviation over seeds. The
-files that `evaluate` writes have one, since this version the expanded percentile interval
-([evaluation.md](evaluation.md#quantities)).
+± is the standard deviation over seeds. No number on this page has an interval over windows of the
+text. The files that `evaluate` writes have one ([how it is computed](evaluation.md#quantities)).
 
 ## Growth past the training length, beside the paper's
 
@@ -179,7 +178,7 @@ How much a method breaks depends on the text it is tested on. Seed {args.seeds[0
 
 {whole_table(first, whole, names)}
 
-Why these steps and this text: [evaluation.md](evaluation.md#the-shipped-results).
+Why these steps and this text: [measured/evaluation.md](measured/evaluation.md#the-shipped-results).
 """
 
 

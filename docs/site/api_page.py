@@ -15,6 +15,8 @@ from headscape.encodings import base, context
 BLOCKS = (base, context, positions, bias, mixing)
 """Modules that somebody who writes an encoding needs besides `import headscape as hs`."""
 FENCE = "`" * 8
+ARGUMENTS = re.compile(r"^Args:\n((?: +.*\n?)+)", re.MULTILINE)
+ARGUMENT = re.compile(r"^ {4}(\S+): ", re.MULTILINE)
 EXAMPLE = re.compile(r"^( *)>>> .*\n(?:\1\S.*(?:\n|\Z))*", re.MULTILINE)
 """A prompt and the lines below it, to the next empty or less indented line."""
 
@@ -104,8 +106,13 @@ def directive(kind: str, name: str, text: str | None, below: list[str] | None = 
 
 
 def markdown(text: str | None) -> str:
-    """Return a docstring without its indentation, examples as blocks of code."""
-    return EXAMPLE.sub(fenced, inspect.cleandoc(text or ""))
+    """Return a docstring without its indentation: arguments as a list, examples as code."""
+    return EXAMPLE.sub(fenced, ARGUMENTS.sub(listed, inspect.cleandoc(text or "")))
+
+
+def listed(found: re.Match[str]) -> str:
+    """Return the arguments as a list."""
+    return ARGUMENT.sub(r"- `\1`: ", found[1])
 
 
 def fenced(found: re.Match[str]) -> str:

@@ -22,18 +22,22 @@ ROOT = Path(__file__).parents[2]
 CONTENTS = {
     "Tutorials": ["tutorial", "gallery"],
     "How to": [
-        "howto/figure", "howto/own-arrays", "howto/compare", "howto/long-context",
-        "howto/notebook", "adding-an-encoding", "training", "scaling", "huggingface", "export",
+        "howto/figure", "howto/own-encoding", "howto/own-arrays", "howto/compare",
+        "howto/long-context", "howto/notebook", "howto/cluster", "howto/export",
     ],
     "Explanation": ["position", "choosing", "faq", "glossary"],
     "Reference": [
         "encodings", "figures", "viewer", "pretrained", "architectures", "card", "diagnose",
-        "atlas", "evaluation", "attention", "dependencies",
+        "atlas", "training", "evaluation", "huggingface", "export", "attention",
+        "adding-an-encoding",
     ],
-    "Measured": ["results", "reliability"],
+    "Measured": [
+        "results", "measured/attention", "measured/training", "measured/evaluation",
+        "measured/huggingface", "measured/pretrained", "scaling", "reliability",
+    ],
 }  # fmt: skip
 """The written pages by kind, in reading order; a page of docs/ that is not listed is Reference."""
-CONTRIBUTORS = ["contributing", "design", "changelog"]
+CONTRIBUTORS = ["contributing", "design", "dependencies", "changelog"]
 LINK = re.compile(r"(?P<image>!?)\[(?P<label>[^\]\[]*)\]\((?P<target>[^)\s]+)\)")
 
 
@@ -82,7 +86,7 @@ def toctree(caption: str, pages: list[str]) -> str:
 
 def resolved(found: re.Match[str], page: Path) -> str:
     """Return a link as it is, or its label alone where its target is not part of the site."""
-    target = found["target"]
+    target = found["target"].replace("src/headscape/__init__.py", "api.md")
     for root_file in ("CONTRIBUTING.md", "CHANGELOG.md"):
         target = target.replace(root_file, root_file.lower())
     path = target.partition("#")[0]

@@ -5,9 +5,11 @@ runs/cable with checkpoints at steps 4 and 8. A block below `<!-- not run: REASO
 tests/pretrained/test_pages.py runs those below `<!-- real weights -->`.
 """
 
+import ast
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 MARK = r"<!-- (?P<reason>not run: .+?|real weights) -->\n"
 BLOCK = re.compile(rf"(?:{MARK})?```python\n(?P<code>.*?)```", re.DOTALL)
+INDENTED = re.compile(r"(?:^|(?<=\n\n))(?: {4,}.*\n|\n(?= {4}))+")
+"""A block of Markdown that is code by its indentation."""
+OTHERS = {"figures.md", "viewer.md"}
+"""Pages whose indented Python is a list of calls, with names that the page does not define."""
 MOST_KB = 300
 
 
@@ -57,6 +63,37 @@ def test_the_python_of_a_page_runs(
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_that_is_not_run_is_still_python(page: Path) -> None:
+    for block in BLOCK.finditer(page.read_text()):
+        code = block["code"]
+        ast.parse(f"{{{code}}}" if code.startswith(" ") else code)  # or an entry of a table
+
+
+def is_python(block: str) -> bool:
+    """Whether a block is Python that imports or calls the package."""
+    code = textwrap.dedent(block)
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return False
+    return bool(re.search(r"^import |^from \w+.* import |\bhs\.\w+\(", code, re.MULTILINE))
+
+
+def test_indented_python_is_noticed() -> None:
+    text = "Text:\n\n    import headscape as hs\n\n    hs.load(1)\n\n- item\n  more\n"
+    assert [is_python(block) for block in INDENTED.findall(text)] == [True]
+    assert not is_python("    headscape view RUN\n")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in OTHERS], ids=lambda page: page.stem
+)
+def test_python_is_fenced_so_that_it_runs(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    assert [block for block in INDENTED.findall(text) if is_python(block)] == []
 
 
 def test_every_picture_is_used_and_small() -> None:

@@ -1,6 +1,6 @@
 """A number that stands on several pages is the same on all of them.
 
-Measured numbers come from docs/data or from the tables of docs/results.md and docs/attention.md.
+Measured numbers come from docs/data or from the tables of docs/results.md and docs/measured.
 """
 
 import json
@@ -10,7 +10,8 @@ from typing import Any
 
 from benchmarks.second_results import settings
 
-from docs.site import choosing, encoding_pages
+from docs.site import choosing, encoding_pages, far_positions
+from headscape.encodings.catalogue import TESTED
 from headscape.evaluation.protocols import parse
 from headscape.training import preset
 
@@ -43,24 +44,44 @@ def test_the_readmes_growth_is_that_of_the_results() -> None:
     results = (ROOT / "docs/results.md").read_text()
     grown = rows(results, "## Growth past the training length")
     whole = rows(results, "## On all of the held-out text")
-    rope, cable, alibi = (grown[name][3] for name in ("RoPE", "CABLE", "ALiBi"))
-    readme = page("README.md")
-    assert f"RoPE's perplexity is {rope} times its value at 512;" in readme
-    assert f"CABLE's and ALiBi's do not move ({cable} and {alibi})" in readme
-    assert f"4,096 tokens {whole['RoPE'][2]} times, against {whole['RoPE'][3]} on its" in readme
+    seeds, readme = encoding_pages.extrapolation(results), page("README.md")
+    rope, cable, alibi = (
+        f"from {seeds[name]['512']} to {seeds[name]['8192']}".replace("**", "")
+        for name in ("RoPE", "CABLE", "ALiBi")
+    )
+    assert f"RoPE's perplexity rises {rope} ({grown['RoPE'][3]} times)" in readme
+    assert f"CABLE's goes {cable} and ALiBi's {alibi} (mean" in readme
+    assert (
+        f"4,096 tokens {whole['RoPE'][2]} times with seed 0, against {whole['RoPE'][3]}" in readme
+    )
+    assert f"(mean of three seeds: {grown['RoPE'][2]})" in readme
 
 
-def test_the_readmes_speed_is_that_of_the_attention_page() -> None:
-    attention = (ROOT / "docs/attention.md").read_text()
-    readme = page("README.md")
+def test_the_readme_counts_the_tested_encodings() -> None:
+    assert f"| {len(TESTED)}, each tested against" in page("README.md")
+
+
+def test_the_readmes_heads_are_those_of_the_atlas() -> None:
+    atlas, readme = page("docs/atlas.md"), page("README.md")
+    [found] = re.findall(r"this share of their weight on it: 17\.1 ([\d.]+ \[[\d., ]+\])", atlas)
+    assert f"the clearest with {found} of its weight (layer 17, head 1;" in readme
+    assert "for 17.1 it is 0.995" in atlas
+    assert "(R2 0.995)" in readme
+
+
+def test_the_speed_on_the_attention_page_is_the_measured_one() -> None:
+    attention = (ROOT / "docs/measured/attention.md").read_text()
+    reference = page("docs/attention.md")
     table = rows(attention, "The native path on two idle")
     ratios = [cells[3].split()[0] for name, cells in table.items() if name != "dapev2+kerple"]
-    assert f"took {min(ratios)} to {max(ratios)} of `scaled_dot" in readme
+    assert f"took {min(ratios)} to {max(ratios)} of `scaled_dot" in reference
 
 
 def test_a_long_captures_memory_is_that_of_its_data() -> None:
     captures = data("captures")["rows"]
-    table = rows((ROOT / "docs/attention.md").read_text(), "All four quantities in 512 x 512")
+    table = rows(
+        (ROOT / "docs/measured/attention.md").read_text(), "All four quantities in 512 x 512"
+    )
     assert table == {
         name: [str(row["seconds"]), str(row["cpu"]), str(row["megabytes"])]
         for name, row in captures.items()
@@ -74,10 +95,10 @@ def test_a_long_captures_memory_is_that_of_its_data() -> None:
 
 def test_a_biased_models_step_is_that_of_its_data() -> None:
     steps = data("biased_models")
-    attention = (ROOT / "docs/attention.md").read_text()
+    attention = (ROOT / "docs/measured/attention.md").read_text()
     section = attention[attention.index("### Models with a bias against") :]
     seconds, memory = (rows(section, head) for head in ("| seconds |", "| MB of live tensors"))
-    huggingface = page("docs/huggingface.md")
+    huggingface = page("docs/measured/huggingface.md")
     for name, row in steps["seconds"].items():
         times = [f"{row[key]:.1f}" for key in ("eager", "ours", "no attention")]
         sizes = [str(value) for value in steps["megabytes"][name].values()]
@@ -92,10 +113,26 @@ def test_a_biased_models_step_is_that_of_its_data() -> None:
             )
             assert line in huggingface
     assert len(re.findall(r"T5's step|step of T5|steps of BLOOM and T5", huggingface)) == 0
+    faster = " and ".join(f"{steps['seconds'][name]['faster']:.1f}" for name in ("bloom", "t5"))
+    assert f"type are {faster} times faster" in page("docs/huggingface.md")
+
+
+def test_the_speed_on_the_huggingface_page_is_the_measured_one() -> None:
+    measured = (ROOT / "docs/measured/huggingface.md").read_text()
+    llama = measured[measured.index("| Llama type, 12 heads on 3, training step") :]
+    [ratio] = re.findall(r"^\| \| 4,096 \| ([\d.]+) ", llama[: llama.index("GPT-2")], re.MULTILINE)
+    assert f"at 4,096 tokens takes {ratio} of the time of sdpa" in page("docs/huggingface.md")
+
+
+def test_the_size_of_a_long_capture_is_the_measured_one() -> None:
+    size = "0.64 GB"
+    assert f"the file has {size}" in page("docs/measured/pretrained.md")
+    assert f"a file of {size}" in page("docs/pretrained.md")
 
 
 def test_costs_on_the_attention_page_are_those_of_the_data() -> None:
-    attention, costs = (ROOT / "docs/attention.md").read_text(), data("costs")["ratios"]
+    attention = (ROOT / "docs/measured/attention.md").read_text()
+    costs = data("costs")["ratios"]
     heading = re.search(r"^\| tokens \| pope .*$", attention, re.MULTILINE)
     assert heading
     names = [name.strip() for name in heading[0].strip("|").split("|")][1:]
@@ -104,7 +141,7 @@ def test_costs_on_the_attention_page_are_those_of_the_data() -> None:
     variants = data("variants")["ratios"]
     ours = {"".join(f"| {value:.2f} " for value in variants.values()) + "|"}
     assert ours <= set(attention.splitlines())
-    sticks, all_text = costs["stick-breaking"], page("docs/attention.md")
+    sticks, all_text = costs["stick-breaking"], page("docs/measured/attention.md")
     assert f"{sticks['512']:.2f} at 512 tokens and {sticks['2048']:.2f} at 2,048" in all_text
     assert f"at every key: {variants['sticks that last']:.2f} at 4,096" in all_text
 
@@ -144,7 +181,19 @@ def test_the_readmes_diagnosis_is_that_of_its_page() -> None:
         re.findall(r"[\d.]+", more[name])[0]
         for name in ("clipped positions", "YaRN", "linear interpolation")
     )
-    assert f"4,096 leave {clipped} of it, YaRN {yarn}, linear interpolation {linear}." in readme
+    assert (
+        f"4,096 the rise is {clipped} nats, with YaRN {yarn}, with linear interpolation" in readme
+    )
+    assert f"interpolation {linear}." in readme
+
+
+def test_the_picture_of_far_positions_is_that_of_its_table() -> None:
+    drawn = (ROOT / "docs/images/far-positions.svg").read_text()
+    found = far_positions.rows()
+    assert len(found) == 11
+    for name, (mean, _, _) in found.items():
+        assert f">{name}</text>" in drawn, name
+        assert f">{mean:.3f}</text>" in drawn, name
 
 
 def test_the_table_for_choosing_is_that_of_results_and_costs() -> None:

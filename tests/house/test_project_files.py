@@ -51,7 +51,9 @@ def test_the_workflow_and_ci_run_the_readmes_test_command() -> None:
     job = workflow["jobs"]["test"]
     assert "make test" in [step.get("run") for step in job["steps"]]
     oldest = PROJECT["requires-python"].removeprefix(">=")
-    assert job["strategy"]["matrix"]["python"][0] == oldest
+    pythons = job["strategy"]["matrix"]["python"]
+    assert pythons[0] == oldest
+    assert pythons == re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
     run = (ROOT / ".ci/run").read_text()
     [parts] = re.findall(r"for part in (.+); do", run)
     assert parts.split()[0] == "test"

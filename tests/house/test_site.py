@@ -118,6 +118,23 @@ def test_an_example_at_the_end_of_a_docstring_is_a_block_of_code() -> None:
     assert api_page.markdown(text) == f"Return two.\n\n{block}"
 
 
+def test_arguments_are_a_list() -> None:
+    text = """Return two.
+
+    Args:
+        one: The first,
+            on two lines.
+        **rest: More.
+
+    Example:
+        >>> 1 + 1
+        2"""
+    found = api_page.markdown(text)
+    assert (
+        "Return two.\n\n- `one`: The first,\n        on two lines.\n- `**rest`: More.\n\n" in found
+    )
+
+
 def test_the_extrapolation_table_is_read_from_the_results() -> None:
     text = "| length | A | B+C |\n|---:|---:|---:|\n| 512 | 1.0 | 2.0 ± 0.1 |\n| 1024 | - | 3.0 |\n"
     found = encoding_pages.extrapolation(text)

@@ -61,7 +61,13 @@ class Positions:
     def span(
         cls, queries: int, keys: int | None = None, *, on: device | str = "cpu"
     ) -> "Positions":
-        """Return keys at 0, 1, 2 ... and queries at the last `queries` of these positions."""
+        """Return keys at 0, 1, 2 ... and queries at the last `queries` of these positions.
+
+        Args:
+            queries: Number of queries.
+            keys: Number of keys; by default as many as queries.
+            on: The device.
+        """
         keys = queries if keys is None else keys
         at = arange(keys, device=on)[None]
         made = cls(at[:, keys - queries :], at, (1 - queries, keys - 1))
@@ -76,7 +82,12 @@ class Positions:
         return not bool((self.q.diff() != 1).any()) and not bool((self.k.diff() != 1).any())
 
     def block(self, rows: slice, cols: slice = ALL) -> "Positions":
-        """Return the positions of some of the queries and keys."""
+        """Return the positions of some of the queries and keys.
+
+        Args:
+            rows: Which queries.
+            cols: Which keys; by default all.
+        """
         if rows == ALL and cols == ALL:
             return self
         return Positions(self.q[:, rows], self.k[:, cols])

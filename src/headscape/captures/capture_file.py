@@ -147,7 +147,13 @@ class Capture:
         layers: Sequence[int] | None = None,
         quantities: Sequence[str] | None = None,
     ) -> "Capture":
-        """Read a capture file, or only some layers (from 0) and quantities of it.
+        """Read a capture file, or only some layers and quantities of it.
+
+        Args:
+            path: A file that `save` or `headscape capture` wrote.
+            layers: Which layers to read, counted from 0; by default all.
+            quantities: Which of content, bias, final and weights to offer; by default all that were
+                captured.
 
         Example:
             >>> import headscape as hs
@@ -225,19 +231,39 @@ class Capture:
         return tuple(name for name in QUANTITIES if name in held)
 
     def content(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
-        """Scaled q.k before rotation and bias; see `map`."""
+        """Scaled q.k before rotation and bias; see `map`.
+
+        Args:
+            layer: Counted from 0; -1 is the last captured layer.
+            head: Counted from 0; by default all captured heads.
+        """
         return self.map("content", layer, head)
 
     def bias(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
-        """The effective positional bias, final - content; see `map`."""
+        """The effective positional bias, final - content; see `map`.
+
+        Args:
+            layer: Counted from 0; -1 is the last captured layer.
+            head: Counted from 0; by default all captured heads.
+        """
         return self.map("bias", layer, head)
 
     def final(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
-        """Scores as the softmax takes them; see `map`."""
+        """Scores as the softmax takes them; see `map`.
+
+        Args:
+            layer: Counted from 0; -1 is the last captured layer.
+            head: Counted from 0; by default all captured heads.
+        """
         return self.map("final", layer, head)
 
     def weights(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
-        """Attention weights, 0 where a key is masked; see `map`."""
+        """Attention weights, 0 where a key is masked; see `map`.
+
+        Args:
+            layer: Counted from 0; -1 is the last captured layer.
+            head: Counted from 0; by default all captured heads.
+        """
         return self.map("weights", layer, head)
 
     def map(
@@ -251,11 +277,16 @@ class Capture:
     ) -> Float32[np.ndarray, "..."]:
         """One head's map [queries, keys], or all captured heads' [heads, queries, keys].
 
-        Layers and heads are the model's, counted from 0; negative ones count back from the last
-        captured. Masked entries are NaN, and 0 in weights. Of a reduced capture, `reduction` is
-        mean, min or max, and the axes are cells. Only the head asked for is computed. `position`,
-        from 0 (off) to 2, multiplies the positional part: score = content + position (final -
-        content), and weights are their softmax.
+        Masked entries are NaN, and 0 in weights. The axes of a reduced capture are cells.
+
+        Args:
+            quantity: content, bias, final or weights.
+            layer: Counted from 0; negative ones count back from the last captured.
+            head: Counted from 0; by default all captured heads. Only the head asked for is
+                computed.
+            reduction: Of a reduced capture: mean, min or max of each cell.
+            position: Factor of the positional part, from 0 (off) to 2: score = content + position
+                (final - content), and weights are their softmax.
         """
         heads = self.heads if head is None else choose_heads([head], self.heads)
         number = choose_layer(layer, self.layers)
@@ -274,7 +305,14 @@ class Capture:
     def maps_of(
         self, quantity: str, layer: int, heads: Sequence[int], reduction: str = "mean"
     ) -> Float32[np.ndarray, "n _ _"]:
-        """The whole maps, stored or computed, where there are some; otherwise the reduction."""
+        """The whole maps, stored or computed, where there are some; otherwise the reduction.
+
+        Args:
+            quantity: content, bias, final or weights.
+            layer: Counted from 0; -1 is the last captured layer.
+            heads: Counted from 0.
+            reduction: Of a reduced capture: mean, min or max of each cell.
+        """
         require("layer", [layer], self.layers)
         require("quantity", [quantity], self.quantities)
         require("head", heads, self.heads)
@@ -290,7 +328,14 @@ class Capture:
     def visible(
         self, quantity: str, layer: int, heads: Sequence[int], reduction: str = "mean"
     ) -> Float32[np.ndarray, "n _ _"]:
-        """The same values with NaN at every invisible entry, of the weights too."""
+        """The same values with NaN at every invisible entry, of the weights too.
+
+        Args:
+            quantity: content, bias, final or weights.
+            layer: Counted from 0; -1 is the last captured layer.
+            heads: Counted from 0.
+            reduction: Of a reduced capture: mean, min or max of each cell.
+        """
         values = self.maps_of(quantity, layer, heads, reduction)
         if self.resolution is not None or not self._may_show_hidden(quantity, layer):
             return values
@@ -302,7 +347,14 @@ class Capture:
     ) -> Float32[np.ndarray, "n r c"]:
         """Some queries and keys of some heads; NaN where invisible, of the weights too.
 
-        Heads are the model's, counted from 0. Nothing else of a map that is not stored is computed.
+        Nothing else of a map that is not stored is computed.
+
+        Args:
+            quantity: content, bias, final or weights.
+            layer: Counted from 0; -1 is the last captured layer.
+            heads: Counted from 0.
+            rows: Which queries.
+            cols: Which keys.
         """
         require("head", heads, self.heads)
         places = [self.heads.index(head) for head in heads]
@@ -320,6 +372,11 @@ class Capture:
         """Yield all rows of some heads, a few at a time, from key 0 on, as `block` gives them.
 
         Keys that no query of a causal block sees are left out.
+
+        Args:
+            quantity: content, bias, final or weights.
+            layer: Counted from 0; -1 is the last captured layer.
+            heads: Counted from 0.
         """
         mixed = layer in self.calls and self.calls[layer].mixes_heads
         # Heads that are mixed are computed together, however few are asked for.
@@ -335,6 +392,11 @@ class Capture:
 
         Of more than DRAWN_LENGTH tokens, the mean of each cell is computed from a few rows at a
         time, so memory does not grow with the square of the length.
+
+        Args:
+            quantity: content, bias, final or weights.
+            layer: Counted from 0; -1 is the last captured layer.
+            heads: Counted from 0.
         """
         if self.drawn_edges is self.edges:
             return self.visible(quantity, layer, heads)
@@ -375,7 +437,10 @@ class Capture:
     def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
         """Write the capture to `path`, whole or not at all, and return the path.
 
-        An existing file is replaced if it is a capture; with `overwrite`, whatever it is.
+        Args:
+            path: The file, usually .safetensors.
+            overwrite: Replace an existing file whatever it is; without it, only a capture is
+                replaced.
         """
         path = Path(path)
         if not overwrite:
@@ -554,7 +619,9 @@ class Capture:
     def measures(self, quantity: str | None = None, **options: Any) -> "Measures":
         """Numbers per layer and head: position share, slash, sink, reach, most similar head.
 
-        Options are those of `Measures.of`: layers, context.
+        Args:
+            quantity: content, bias or final; by default what the encoding is shown as.
+            **options: Those of `Measures.of`: layers, context.
         """
         from headscape.measures.measures import Measures
 

@@ -87,17 +87,25 @@ def capture(
 ) -> Capture:
     """Run one sequence through a model and keep what every chosen head does with it.
 
-    The sequence is `text` (or token numbers); without one, `length` tokens of the validation text:
-    at a random place given by `seed`, or the beginning of a `document`. Layers and heads count from
-    0 and -1 is the last; `"all"` and `"last"` are accepted too. `quantities` is any of content,
-    bias, final and weights. What is kept are the layers' calls, which any part of any map is
-    computed from when it is asked for, and whole maps of a layer whose call cannot be saved. With
-    `resolution`, maps are reduced to that many cells a side as well; `window` (queries, keys) is
-    then kept exactly besides. With `generate`, the model first continues the sequence by up to that
-    many tokens, the likeliest each time, and prompt and continuation are captured as one.
+    What is kept are the layers' calls, from which any part of any map is computed when it is asked
+    for, and whole maps of a layer whose call cannot be saved.
 
-    `text` may also be [1, n] token numbers, what a tokenizer returned, or the messages of a chat
-    (each with role and content), which the model's chat template writes out.
+    Args:
+        model: What `load` returns.
+        text: A text, token numbers [n] or [1, n], what a tokenizer returned, or the messages of a
+            chat (each with role and content), which the model's chat template writes out. By
+            default a part of the validation text.
+        length: Tokens to read: by default the whole text, or of the validation text the trained
+            length.
+        seed: Of the random place in the validation text.
+        document: Begin with this document of the validation text instead of at a random place.
+        layers: Counted from 0, -1 is the last; "all" and "last" too.
+        heads: Counted from 0, or "all".
+        quantities: Any of content, bias, final and weights.
+        resolution: Also reduce maps to this many cells a side.
+        window: A part (queries, keys) that is kept exactly where maps are reduced.
+        generate: First continue the sequence by up to this many tokens, the likeliest each time;
+            prompt and continuation are captured as one.
 
     Example:
         >>> import headscape as hs

@@ -53,8 +53,8 @@ Train a small model with any position encoding, and score it at longer lengths:
 `headscape --install-completion` completes commands and options in your shell."""
 """What `headscape` alone prints."""
 SPIN_COUNT = "3000"
-"""Iterations for which an OpenMP thread that waits spins before it sleeps; docs/training.md has
-what other values cost on idle and on busy cores."""
+"""Iterations for which an OpenMP thread that waits spins before it sleeps;
+docs/measured/training.md has what other values cost on idle and on busy cores."""
 
 
 def make_app() -> typer.Typer:

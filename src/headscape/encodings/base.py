@@ -252,7 +252,12 @@ class Encoding(nn.Module):
         self.log_offset = nn.Parameter(torch.ones(shape.heads)) if affine else None
 
     def embed(self, x: Float[Tensor, "b t d"], at: Int[Tensor, "#b t"]) -> Float[Tensor, "b t d"]:
-        """Return the token embeddings with their positions added."""
+        """Return the token embeddings with their positions added.
+
+        Args:
+            x: Embeddings of the tokens.
+            at: Position of each token.
+        """
         return x
 
     def turn(self, side: Side) -> Turn | None:
@@ -260,12 +265,23 @@ class Encoding(nn.Module):
         return None
 
     def turns(self, asking: Side, asked: Side) -> tuple[Turn, Turn] | None:
-        """Return what queries and keys are turned by; None unless both are turned in pairs."""
+        """Return what queries and keys are turned by; None unless both are turned in pairs.
+
+        Args:
+            asking: Positions and streams of the queries.
+            asked: Those of the keys.
+        """
         q, k = self.turn(asking), self.turn(asked)
         return None if q is None or k is None else (q, k)
 
     def rotate(self, x: Float[Tensor, "b h t e"], side: Side) -> Float[Tensor, "b h t wide"]:
-        """Return the queries or keys, rotated; PoPE makes them wider."""
+        """Return the queries or keys, rotated; PoPE makes them wider.
+
+        Args:
+            x: Queries or keys.
+            side: Their positions, whether they are queries or keys, and what was read off the
+                tokens.
+        """
         turn = self.turn(side)
         return x if turn is None else turn.apply(x)
 
@@ -316,8 +332,10 @@ class Encoding(nn.Module):
     ) -> Float[Tensor, "#b #h t"] | None:
         """Return what the scores of the queries at these positions are multiplied by.
 
-        `seen` is how many keys each query sees, which SSMax needs. By default these are all keys
-        up to its position, within the window or chunk.
+        Args:
+            at: Position of each query.
+            seen: Number of keys that each query sees, which SSMax needs; by default all up to its
+                position, within the window or chunk.
         """
         config = self.config
         if self.ssmax is not None:
@@ -345,6 +363,11 @@ class Encoding(nn.Module):
 
         With temperature_on="content" the queries are multiplied by the temperature instead, and the
         second is None.
+
+        Args:
+            q: The queries.
+            positions: Positions of queries and keys.
+            visible: Which keys each query sees.
         """
         if self.ssmax is not None and visible.q_group is not None:
             # Padding sees no key, and ln 0 is not finite.
@@ -368,13 +391,21 @@ class Encoding(nn.Module):
     ) -> None:
         """Copy the authors' tensors into the parameters, by the names in `published`.
 
-        `prefix` is what a checkpoint writes before those names, such as "h.3.attn.". Tensors that
-        this encoding does not have are ignored, since a checkpoint contains a whole model.
+        Args:
+            tensors: A checkpoint's tensors by name; those that this encoding does not have are
+                ignored.
+            source: Where they come from, for error messages.
+            prefix: What the checkpoint writes before the names in `published`, such as "h.3.attn.".
         """
         _copy_published(self, tensors, source, prefix)
 
     def from_published(self, parameter: str, value: Tensor) -> Tensor:
-        """Convert an authors' tensor to the parameter's shape and parametrisation."""
+        """Convert an authors' tensor to the parameter's shape and parametrisation.
+
+        Args:
+            parameter: Name of the parameter here.
+            value: The authors' tensor.
+        """
         return value
 
     def conventions(self) -> dict[str, object]:
@@ -396,6 +427,10 @@ class Encoding(nn.Module):
         """Return every distance a table must cover, ascending, and the column of distance 0.
 
         A causal table starts at distance 0, because the mask hides everything before it.
+
+        Args:
+            positions: Positions of queries and keys.
+            device: Where the distances are needed.
         """
         low, high = positions.bounds
         low = min(0, 0 if self.shape.causal else low)

@@ -77,6 +77,14 @@ def list_encodings(
     pattern. The default shape is GPT-2 Small's at a context length of 512. Wrappers are listed
     around Kerple. Encodings of plugins and installed packages are included.
 
+    Args:
+        schedule: An encoding per layer, such as "rope*3,nope" or "cohere2"; by default the whole
+            table.
+        heads: Number of heads of the model.
+        head_dim: Size of one head.
+        width: Model width.
+        train_length: Tokens per sequence in training.
+
     Example:
         >>> import headscape as hs
         >>> [row.parameters for row in hs.list_encodings() if row.name == "kerple"]

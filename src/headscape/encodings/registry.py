@@ -225,6 +225,10 @@ class UnknownEncodingError(InputError):
 def register(name: str, kind: type[Encoding]) -> None:
     """Add an encoding, or a wrapper of encodings, to the table under a new name.
 
+    Args:
+        name: The new name; one that exists is refused.
+        kind: The class.
+
     Example:
         >>> import headscape as hs
         >>> class Nothing(hs.Encoding):
@@ -353,9 +357,16 @@ def build(
     causal: bool = True,
     **options: object,
 ) -> Encoding:
-    """Return a new encoding by name; `options` are the fields of its config.
+    """Return a new encoding by name.
 
-    The name may have fields too, as in a schedule of layers: "rope:window=64".
+    Args:
+        name: Name of an encoding, which may have fields: "rope:window=64".
+        heads: Number of query heads.
+        head_dim: Size of one head.
+        width: Size of the layer's input, which some encodings read.
+        train_length: Tokens per sequence in training; some encodings need it.
+        causal: Whether queries see earlier keys only.
+        **options: Fields of the encoding's config, such as `base` of RoPE.
 
     Example:
         >>> import headscape as hs

@@ -106,22 +106,24 @@ def evaluate(
     on a task are asked questions of that task. With `task` passkey or needle any model is asked to
     find a fact, at every length and depth: a heat map.
 
-    lengths        test lengths, in tokens of a text or symbols of a question; default 512 to
-                   16,384, for a task two within and eight beyond the training lengths, for a heat
-                   map 256 to 1,024
-    protocol       nonoverlap (the default), last-K, sliding-K or per-position
-    same_tokens    whether every length scores the tokens that the longest length scores
-    quantity       perplexity (the default), byte-perplexity, word-perplexity, bits-per-byte or loss
-    corpus         its held-out part is scored; default the corpus each model was trained on
-    text           a text of your own, which is scored whole
-    limit          use only this many tokens from the start of the text
-    task           passkey or needle: make a heat map
-    depths         where the fact is, as a share of the text; default 0, 0.25, 0.5, 0.75 and 1
-    examples       questions of each length and depth; default 100
-    batch_tokens   tokens that go through a model at once; more tokens take more memory
-    out            folder to save the table to; finished batches are kept in its folder `journal`,
-                   so that the same call resumes an interrupted evaluation
-    journal        a different folder for finished batches
+    Args:
+        models: A model or several, as `load` returns them.
+        lengths: Test lengths, in tokens of a text or symbols of a question; default 512 to 16,384,
+            for a task two within and eight beyond the training lengths, for a heat map 256 to
+            1,024.
+        protocol: nonoverlap (the default), last-K, sliding-K or per-position.
+        same_tokens: Whether every length scores the tokens that the longest length scores.
+        quantity: perplexity (the default), byte-perplexity, word-perplexity, bits-per-byte or loss.
+        corpus: Its held-out part is scored; default the corpus each model was trained on.
+        text: A text of your own, which is scored whole.
+        limit: Use only this many tokens from the start of the text.
+        task: passkey or needle: make a heat map.
+        depths: Where the fact is, as a share of the text; default 0, 0.25, 0.5, 0.75 and 1.
+        examples: Questions of each length and depth; default 100.
+        batch_tokens: Tokens that go through a model at once; more tokens take more memory.
+        out: Folder to save the table to; finished batches are kept in its folder `journal`, so that
+            the same call resumes an interrupted evaluation.
+        journal: A different folder for finished batches.
 
     Example:
         >>> import headscape as hs

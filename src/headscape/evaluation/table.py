@@ -124,8 +124,9 @@ class Table:
     def of(cls, rows: Iterable[Row], quantity: str | None = None) -> "Table":
         """Arrange rows, each once; rows that cannot be compared are refused.
 
-        rows      models at lengths, all on texts or all on tasks
-        quantity  what is shown; default perplexity, for a task exact
+        Args:
+            rows: Models at lengths, all on texts or all on tasks.
+            quantity: What is shown; default perplexity, for a task exact.
         """
         unique = tuple({row.key: row for row in rows}.values())
         if not unique:
@@ -138,8 +139,9 @@ class Table:
     def read(cls, *paths: Path | str, quantity: str | None = None) -> "Table":
         """Merge evaluations into one table.
 
-        paths     folders or JSON files that `save` wrote
-        quantity  what is shown; default perplexity, for a task exact
+        Args:
+            paths: Folders or JSON files that `save` wrote.
+            quantity: What is shown; default perplexity, for a task exact.
         """
         return cls.of(read_all(map(Path, paths)), quantity)
 
@@ -161,9 +163,10 @@ class Table:
     def cell(self, method: str, length: int, quantity: Quantity | None = None) -> Cell:
         """Return mean and spread over seeds.
 
-        method    a column
-        length    a row
-        quantity  default the table's
+        Args:
+            method: A column.
+            length: A row.
+            quantity: Default the table's.
         """
         here = [row for row in self.rows if (row.method, row.length) == (method, length)]
         return Cell.of([row.value(quantity or self.quantity) for row in here])
@@ -213,9 +216,10 @@ class Table:
     ) -> Lengths | Depths:
         """Return the quantity against length, or one model's heat map.
 
-        quantity  default the table's
-        bands     whether intervals, or the spread over seeds, are shaded
-        ax        matplotlib axes of your own to draw the lines into as well, beside others
+        Args:
+            quantity: Default the table's.
+            bands: Whether intervals, or the spread over seeds, are shaded.
+            ax: matplotlib axes of your own to draw the lines into as well, beside others.
         """
         shown = known_quantity(quantity or self.quantity, self.rows[0].kind)
         maps = self.maps()

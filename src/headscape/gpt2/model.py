@@ -204,8 +204,14 @@ class GPT2(nn.Module):
     ) -> Float[Tensor, "b t d"]:
         """The last layer's normed output for each token.
 
-        Positions default to 0, 1, 2 ... behind those of the cache; groups keep packed documents
-        apart and mark padding (see Visible).
+        Args:
+            tokens: Token numbers [b t].
+            cache: Keys and values of earlier tokens; the new ones are added.
+            positions: Position of each token; by default 0, 1, 2 ... behind those of the cache.
+            groups: Document of each token; tokens attend within their own, and a negative number is
+                padding.
+            path: The attention path, such as "torch"; "auto" takes the first that serves.
+            watch: Called with each layer's number and attention call before it runs.
         """
         if tokens.shape[1] == 0:
             raise InputError("a sequence needs at least one token.")
@@ -238,7 +244,14 @@ class GPT2(nn.Module):
         watch: Watch,
         path: attend.Path = "auto",
     ) -> None:
-        """Call `watch` for each of `layers`, counted from 0; compute nothing after the last."""
+        """Call `watch` for each of `layers`, counted from 0; compute nothing after the last.
+
+        Args:
+            tokens: Token numbers [b t].
+            layers: Counted from 0.
+            watch: Called with a layer's number and attention call.
+            path: The attention path, as in `hidden`.
+        """
         if tokens.shape[1] == 0:
             raise InputError("a sequence needs at least one token.")
         where = Positions.span(tokens.shape[1], on=tokens.device)
@@ -262,6 +275,11 @@ class GPT2(nn.Module):
         """Yield `hidden` for each edit, which maps a layer's inputs and output to a new output.
 
         Layers before it run once for all edits.
+
+        Args:
+            tokens: Token numbers [b t].
+            layer: Whose attention output is replaced, counted from 0.
+            edits: Functions of the layer's attention call and output that return a new output.
         """
         where = Positions.span(tokens.shape[1], on=tokens.device)
         visible = Visible(self.config.causal)
@@ -284,12 +302,22 @@ class GPT2(nn.Module):
         return F.linear(hidden, self.tokens.weight)
 
     def forward(self, tokens: Int[Tensor, "b t"], **options: Any) -> Float[Tensor, "b t v"]:
-        """Scores of the next token after each token; the options are those of `hidden`."""
+        """Scores of the next token after each token; the options are those of `hidden`.
+
+        Args:
+            tokens: Token numbers [b t].
+            **options: Those of `hidden`: cache, positions, groups, path, watch.
+        """
         return self.logits(self.hidden(tokens, **options))
 
     @classmethod
     def from_preset(cls, name: str, *, seed: int = 0, **fields: Any) -> "GPT2":
         """An untrained model of a named size; `fields` are those of `ModelConfig`.
+
+        Args:
+            name: nano, mini, tiny, small, medium, large, xl or a preset of the paper.
+            seed: Of the random initial weights.
+            **fields: Fields of `ModelConfig` to change, such as encoding, layers or vocabulary.
 
         Example:
             >>> import headscape as hs
@@ -314,7 +342,13 @@ class GPT2(nn.Module):
     def from_tensors(
         cls, config: ModelConfig, tensors: dict[str, Tensor], *, source: str
     ) -> "GPT2":
-        """Return a model with these tensors; memory is used only for a config that fits them."""
+        """Return a model with these tensors; memory is used only for a config that fits them.
+
+        Args:
+            config: Sizes and encoding of the model.
+            tensors: Its learned tensors by name.
+            source: Where they come from, for error messages.
+        """
         if config.layers > len(tensors):
             raise InputError(
                 f"{source} has {len(tensors)} tensors, too few for the {config.layers} layers of "
@@ -346,13 +380,23 @@ class GPT2(nn.Module):
 
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor], *, source: str) -> None:
-        """Copy every learned tensor by name; refuse missing, unknown and wrongly shaped ones."""
+        """Copy every learned tensor by name; refuse missing, unknown and wrongly shaped ones.
+
+        Args:
+            tensors: Learned tensors by name.
+            source: Where they come from, for error messages.
+        """
         self.check_tensors(tensors, source=source)
         for name, value in self.tensors().items():
             value.copy_(tensors[name])
 
     def check_tensors(self, tensors: dict[str, Tensor], *, source: str) -> None:
-        """Raise InputError for missing, unknown and wrongly shaped tensors."""
+        """Raise InputError for missing, unknown and wrongly shaped tensors.
+
+        Args:
+            tensors: Learned tensors by name.
+            source: Where they come from, for error messages.
+        """
         mine = self.tensors()
         for name, value in mine.items():
             if name not in tensors:

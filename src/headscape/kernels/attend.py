@@ -251,7 +251,7 @@ def bias(
         head_dim: Dims of a head; few biases depend on it.
         width: The model's width; heads x head_dim by default.
         train_length: The context length in training; `length` by default.
-        causal: Whether keys after their query are hidden; they are NaN then.
+        causal: Whether keys after their query are hidden; hidden pairs are NaN.
         seed: Seed of learned values, which are those of a new encoding.
 
     Example:

@@ -78,10 +78,11 @@ class Measures:
     ) -> "Measures":
         """Return the measures of a capture.
 
-        capture   maps of one sequence, not reduced to cells
-        quantity  content, bias or final; default what the encoding is shown as
-        layers    counted from 0, -1 is the last; default all captured ones
-        context   context-dependence over several sequences, of the only layer or by layer
+        Args:
+            capture: Maps of one sequence, not reduced to cells.
+            quantity: content, bias or final; default what the encoding is shown as.
+            layers: Counted from 0, -1 is the last; default all captured ones.
+            context: Context-dependence over several sequences, of the only layer or by layer.
         """
         if capture.resolution is not None:
             raise InputError(
@@ -115,8 +116,9 @@ class Measures:
     def row(self, layer: int, head: int) -> Row:
         """Return one head: measures by name, with `_low` and `_high`; None is not measured.
 
-        layer  counted from 0
-        head   counted from 0
+        Args:
+            layer: Counted from 0.
+            head: Counted from 0.
         """
         for name, number, known in (("layer", layer, self.layers), ("head", head, self.heads)):
             if number not in known:
@@ -151,9 +153,10 @@ class Measures:
     def top(self, count: int = 10, measure: str | None = None, *, least: bool = False) -> list[Row]:
         """Return the heads with the largest measure; effects are ranked by their size.
 
-        count    number of heads
-        measure  its name; default the importance
-        least    whether to return the heads with the least measure instead
+        Args:
+            count: Number of heads.
+            measure: Its name; default the importance.
+            least: Whether to return the heads with the least measure instead.
         """
         name = measure or self.importance
         if name not in self.values:
@@ -212,8 +215,9 @@ class Measures:
 
         `values[layer][head]` follows the order of the arguments; None is not measured.
 
-        layers  which layers, counted from 0; default all
-        heads   which heads, counted from 0; default all
+        Args:
+            layers: Which layers, counted from 0; default all.
+            heads: Which heads, counted from 0; default all.
         """
         wanted = (
             (self.layers if layers is None else layers),
@@ -310,8 +314,9 @@ def written(files: Mapping[str, Measures], form: str) -> str:
     Layers and heads count from 1 in csv and md, from 0 in json. Names stand in a first column of
     csv and above each table of md, if there are several.
 
-    files  measures by name
-    form   csv, json or md
+    Args:
+        files: Measures by name.
+        form: csv, json or md.
     """
     alone = len(files) == 1
     if form == "csv":
@@ -336,8 +341,11 @@ def values_of_maps(
 ) -> dict[str, Float[np.ndarray, "1 layers h"]]:
     """Return every measure that the maps of one sequence have; heads are places in the layer.
 
-    layers   the blocks of each layer
-    options  the other arguments of `sums_of_maps`
+    Args:
+        layers: The blocks of each layer.
+        length: Number of tokens.
+        causal: Whether queries see earlier keys only.
+        options: The other arguments of `sums_of_maps`.
     """
     from headscape.measures.sums import QueryRows, sums_of_maps
 

@@ -63,11 +63,26 @@ def paper_figures(
     """Make the paper's figures and return their page.
 
     Draws the final layer of one model per encoding (default: the eight of Figures 8 to 15 of
-    arXiv:2503.08067) for one random sequence of `length` tokens. Models are trained into
-    `run_folder` unless `runs` (encoding to folder) has one or `untrained` is set; `quick` trains
-    them for fewer steps. Finished parts are kept, so a repeated call continues. Figures that are
-    already on the page in `out` stay there. With `title`, the pictures themselves say their method,
-    layer and quantity. `settings` are fields of the training config.
+    arXiv:2503.08067) for one random sequence. Finished parts are kept, so a repeated call
+    continues. Figures that are already on the page in `out` stay there.
+
+    Args:
+        encodings: Which ones; by default the eight of the paper.
+        out: Folder of the pictures and their page.
+        runs: Folder of a trained model by encoding; these are not trained again.
+        run_folder: Folder that models are trained into.
+        preset: Size and training of the models.
+        untrained: Draw models as initialised.
+        quick: Train for fewer steps.
+        length: Tokens of the sequence.
+        seed: Of training and of the sequence.
+        formats: Any of png, svg and pdf.
+        shared_scale: One colour range for all heads of a figure.
+        cmap: A matplotlib colour map in place of the chosen one.
+        title: Write method, layer and quantity into the pictures.
+        processes: How many models are trained side by side; by default one per core.
+        command: What the page says made it.
+        **settings: Fields of the training config.
 
     Example:
         >>> import headscape as hs

@@ -54,9 +54,14 @@ class Curves(Panelled):
         heads: Sequence[int] | None = None,
         **options: Any,
     ) -> "Curves":
-        """Return the curves of one captured layer, which must not be reduced.
+        """Return the curves of one captured layer.
 
-        `Capture.curves` says what the arguments are.
+        Args:
+            capture: A capture that is not reduced.
+            quantity: As in `Capture.curves`.
+            layer: Counted from 0; -1 is the last captured layer.
+            heads: Counted from 0; by default all captured heads.
+            **options: The other arguments of `Capture.curves`.
         """
         check_whole(capture, "has no exact curve over distance")
         chosen = select("curves", capture, quantity, layer, heads, note=" against distance")

@@ -179,7 +179,16 @@ class Grid(Maps):
         tokens: bool = False,
         **options: Any,
     ) -> "Grid":
-        """Return the grid of one captured layer; `Capture.grid` says what the arguments are."""
+        """Return the grid of one captured layer.
+
+        Args:
+            capture: What to draw.
+            quantity: As in `Capture.grid`.
+            layer: Counted from 0; -1 is the last captured layer.
+            heads: Counted from 0; by default all captured heads.
+            tokens: Write the tokens at the axes.
+            **options: The other arguments of `Capture.grid`.
+        """
         chosen = select("grid", capture, quantity, layer, heads)
         return cls(
             maps=capture.drawn(chosen.quantity, chosen.layer, chosen.heads),

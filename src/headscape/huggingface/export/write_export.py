@@ -56,16 +56,18 @@ def export(
 ) -> Path:
     """Write a model to a new folder that AutoModelForCausalLM loads; return the folder.
 
-    model          a run's folder, a loaded model or a GPT2
-    to             hf, for Hugging Face transformers
-    architecture   auto takes GPT2LMHeadModel or GPTNeoXForCausalLM where that is the same function,
-                   and otherwise headscape: our own class, which `import headscape.huggingface`
-                   registers
-    with_code      also write that class and its encodings as one file, for trust_remote_code
-    max_positions  what config.json says as max_position_embeddings; default the trained context
-                   length, times the factor of a stretched RoPE
-    evaluation     a folder of `evaluate` for the model card; default one beside the run
-    step           which checkpoint of a run
+    Args:
+        model: A run's folder, a loaded model or a GPT2.
+        out: The folder to write; it must be new or empty.
+        to: hf, for Hugging Face transformers.
+        architecture: auto takes GPT2LMHeadModel or GPTNeoXForCausalLM where that is the same
+            function, and otherwise headscape: our own class, which `import headscape.huggingface`
+            registers.
+        with_code: Also write that class and its encodings as one file, for trust_remote_code.
+        max_positions: What config.json says as max_position_embeddings; default the trained context
+            length, times the factor of a stretched RoPE.
+        evaluation: A folder of `evaluate` for the model card; default one beside the run.
+        step: Which checkpoint of a run.
 
     Example:
         >>> import headscape as hs
