@@ -12,10 +12,19 @@ from torch import Tensor
 
 from headscape.call import bias as biases
 from headscape.call import mixing, positions, transition, weighting
-from headscape.call.definition import QUANTITIES, AttentionCall, BlockPlan, finish, plan, scores
-from headscape.call.parts import Selection, annotated, axes_of, mapped
-from headscape.call.positions import Positions
-from headscape.call.rotation import Turn
+from headscape.call.definition import (
+    QUANTITIES,
+    AttentionCall,
+    BlockPlan,
+    Selection,
+    annotated,
+    axes_of,
+    finish,
+    mapped,
+    plan,
+    scores,
+)
+from headscape.call.positions import Positions, Turn
 from headscape.captures.file_array import FileArray
 from headscape.captures.pooling import log_sum_exp
 from headscape.captures.saved_call import KINDS, PARTS, SUMS, SavedCall, Tokens

@@ -16,8 +16,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 import headscape
-from headscape.call.definition import AttentionCall, scores
-from headscape.call.parts import row_of
+from headscape.call.definition import AttentionCall, row_of, scores
 from headscape.captures.call_blocks import CannotSaveError, save_call
 from headscape.captures.capture_file import Capture
 from headscape.captures.choice import QUANTITIES
