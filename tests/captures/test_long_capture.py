@@ -11,8 +11,7 @@ from headscape.captures import call_blocks, record
 from headscape.captures.record import Request, capture
 from headscape.encodings import ENCODINGS
 from headscape.gpt2 import GPT2, ModelConfig
-from headscape.kernels.native import adapter
-from headscape.kernels.native.score_cells import reduce_scores
+from headscape.kernels.native import adapter, score_cells
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.load import load
 from headscape.models.loaded import LoadedModel
@@ -39,11 +38,11 @@ def compared(
 ) -> int:
     """Compare both ways; how many layers the native one took."""
     tokens = np.random.default_rng(1).integers(3, VOCABULARY, length)
-    spy = Mock(side_effect=reduce_scores)
-    monkeypatch.setattr(record, "reduce_scores", spy)
+    spy = Mock(side_effect=score_cells.reduce_scores)
+    monkeypatch.setattr(score_cells, "reduce_scores", spy)
     given = {"layers": "all", "resolution": 7, "window": (slice(30, 41), slice(20, 40)), **options}
     found = capture(model, tokens, **given)
-    monkeypatch.setattr(record, "refuses", lambda _: "asked not to")
+    monkeypatch.setattr(score_cells, "refuses", lambda _: "asked not to")
     wanted = capture(model, tokens, **given)
     assert list(wanted.maps) == [name for name in wanted.maps if name in found.maps]
     assert len(found.maps) == len(wanted.maps)
@@ -76,7 +75,7 @@ def test_keys_outside_of_a_window_are_in_no_cell(monkeypatch: pytest.MonkeyPatch
         far = np.subtract.outer(np.arange(6), np.arange(6)) > 1
         assert np.isnan(mean[:, far]).all()
         assert np.isfinite(mean[:, np.eye(6, dtype=bool)]).all()
-        monkeypatch.setattr(record, "refuses", lambda _: "asked not to")
+        monkeypatch.setattr(score_cells, "refuses", lambda _: "asked not to")
 
 
 def test_no_row_of_scores_is_computed_densely(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,8 @@ from safetensors.numpy import save_file
 
 from captures.test_blocks import HEADS, LENGTH, made
 from headscape.call.bias import Pairwise
-from headscape.call.parts import annotated, axes_of
-from headscape.call.positions import Positions, Visible
-from headscape.call.rotation import Turn
+from headscape.call.definition import annotated, axes_of
+from headscape.call.positions import Positions, Turn, Visible
 from headscape.captures.call_blocks import CLASSES, save_call
 from headscape.captures.capture_file import load, open_pack
 from headscape.captures.choice import QUANTITIES

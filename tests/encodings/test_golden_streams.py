@@ -15,8 +15,7 @@ from torch import Tensor
 from headscape.call import definition
 from headscape.call.bias import Slope
 from headscape.call.definition import AttentionCall
-from headscape.call.positions import Positions, Visible
-from headscape.call.rotation import powers
+from headscape.call.positions import Positions, Visible, powers
 from headscape.call.transition import Decay, Reflections, Transition
 from headscape.encodings import Encoding, LayerContext, LayerInput, Side, Stream
 from headscape.kernels import attend

@@ -142,8 +142,8 @@ def test_what_the_kernels_serve_is_taken_by_itself(name: str) -> None:
 
 def test_a_path_that_is_not_one_is_named() -> None:
     with pytest.raises(InputError, match="unknown attention path 'fles': there are auto"):
-        attend.parse_path("fles")
-    assert attend.parse_path("torch") == "torch"
+        attend.check_path("fles")
+    attend.check_path("torch")
 
 
 def test_one_query_of_keys_out_of_order_equals_the_definition() -> None:

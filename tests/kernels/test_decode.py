@@ -49,7 +49,7 @@ def test_random_calls(seed: int, native: bool, monkeypatch: pytest.MonkeyPatch) 
     inputs = one_query(seed)
     assert decode.refuses(inputs) is None
     if not native:
-        monkeypatch.setattr(decode, "native_serves", lambda _: False)
+        monkeypatch.setattr(decode, "serves_row", lambda *_: False)
     with torch.no_grad():
         out = decode.run(inputs)
         torch.testing.assert_close(out.double(), exact(inputs), rtol=2e-5, atol=4e-6)
@@ -64,7 +64,7 @@ def test_stretches_of_keys_go_to_threads(kind: str, threads: int) -> None:
     try:
         inputs = one_query(77, kind)
         with torch.no_grad():
-            assert decode.native_serves(inputs)
+            assert decode.serves_row(inputs.q, inputs.k, inputs.v)
             out = decode.run(inputs)
             torch.testing.assert_close(out.double(), exact(inputs), rtol=2e-5, atol=4e-6)
     finally:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from headscape.call.bias import Bias, Pairwise, Slope, Toeplitz
 from headscape.call.mixing import KeyConvolution, Mixing, Rows
-from headscape.call.positions import Positions
-from headscape.call.rotation import Turn
+from headscape.call.positions import Positions, Turn
 from headscape.encodings import LayerContext, Shape, Side
 from headscape.encodings.alibi import ALiBi, ALiBiConfig, fairseq
 from headscape.encodings.base import Config

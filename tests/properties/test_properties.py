@@ -2,7 +2,6 @@
 times the trained one, and chunkings, packings and positions that hypothesis draws."""
 
 from functools import cache
-from typing import get_args
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ from headscape.properties.claims import claims, distant
 from headscape.properties.invariants import decoding, packing, padding
 from properties.subjects import HEADS, LENGTHS, QUICK, SUBJECTS
 
-PATHS = get_args(attend.Path)
+PATHS = attend.paths()
 """Every path there is; one that does not support an encoding has to say so."""
 
 every = pytest.mark.parametrize("name", SUBJECTS)

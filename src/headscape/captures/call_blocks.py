@@ -12,20 +12,29 @@ from torch import Tensor
 
 from headscape.call import bias as biases
 from headscape.call import mixing, positions, transition, weighting
-from headscape.call.definition import QUANTITIES, AttentionCall, BlockPlan, finish, plan, scores
-from headscape.call.parts import Selection, annotated, axes_of, mapped
-from headscape.call.positions import Positions
-from headscape.call.rotation import Turn
+from headscape.call.definition import (
+    QUANTITIES,
+    AttentionCall,
+    BlockPlan,
+    Selection,
+    annotated,
+    axes_of,
+    finish,
+    mapped,
+    plan,
+    scores,
+)
+from headscape.call.positions import Positions, Turn
 from headscape.captures.file_array import FileArray
 from headscape.captures.pooling import log_sum_exp
 from headscape.captures.saved_call import KINDS, PARTS, SUMS, SavedCall, Tokens
 from headscape.errors import InputError
-from headscape.kernels.native import adapter
+from headscape.kernels import attend
 
 DENSE_LENGTH: Final = 4096
 """Longest sequence whose bias is written out where it is a function."""
 EXACT_LENGTH: Final = 2048
-"""Longest sequence whose log-sum-exp is float64; of longer ones the native kernels compute it."""
+"""Longest sequence whose log-sum-exp is float64; of longer ones a kernel's."""
 EXACT: Final = 1e-3
 ROUNDED: Final = 5e-2
 """How far scores from stored arrays may be from the model's, in float32 and in 16 bits."""
@@ -317,8 +326,9 @@ def save_call(
     if not lse or not layer.has_norms:
         progress(call.q.shape[2])
         return layer
-    if call.q.shape[2] > EXACT_LENGTH and adapter.refuses(call) is None:
-        norms = _array(adapter.run_with_lse(call)[1][0, picked], np.float64)
+    rounded = attend.log_sum_exp(call) if call.q.shape[2] > EXACT_LENGTH else None
+    if rounded is not None:
+        norms = _array(rounded[0, picked], np.float64)
         progress(call.q.shape[2])
     else:
         norms = log_sum_exp(layer, progress=progress)

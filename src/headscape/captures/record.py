@@ -1,9 +1,9 @@
 """One sequence through one model, as a capture with everything needed to say what it is.
 
 A layer whose call cannot be saved keeps its maps whole. Maps that are reduced to a grid of cells
-are reduced while they are computed, with one exact window beside the cells. The native kernels
-reduce what they serve (kernels/native/score_cells.py). All else comes from the dense definition, a
-block of queries at a time, in memory of order block x length.
+are reduced while they are computed, with one exact window beside the cells: by a kernel if one
+reduces scores (kernels/native/score_cells.py), by the dense definition otherwise, a block of
+queries at a time, in memory of order block x length.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +16,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 import headscape
-from headscape.call.definition import AttentionCall, scores
-from headscape.call.parts import row_of
+from headscape.call.definition import AttentionCall, row_of, scores
 from headscape.captures.call_blocks import CannotSaveError, save_call
 from headscape.captures.capture_file import Capture
 from headscape.captures.choice import QUANTITIES
@@ -27,7 +26,7 @@ from headscape.captures.sequences import Text, Tokens, choose_tokens, continued,
 from headscape.encodings.registry import title
 from headscape.errors import InputError, at_least
 from headscape.io.progress import SlowBar
-from headscape.kernels.native.score_cells import reduce_scores, refuses
+from headscape.kernels import attend
 from headscape.models.model import Model, Spec
 
 BLOCK_ENTRIES = 1 << 20
@@ -223,9 +222,10 @@ def layer_maps(layer: int, inputs: AttentionCall, request: Request, progress: Pr
     cells, exact, rows = request.edges(length), request.exact(length), slice(0, length)
     maps: Maps = {}
     reducers: dict[str, CellReducer] = {}
-    if cells is not None and refuses(inputs) is None:
-        # The native kernels take all heads at once.
-        found = reduce_scores(inputs, cells)
+    kernel = None if cells is None else attend.cells_backend(inputs)
+    if cells is not None and kernel is not None:
+        # A kernel takes all heads at once.
+        found = kernel.reduce_scores(inputs, cells)
         for name in request.quantities:
             maps |= {f"{name}.{how}": values[heads] for how, values in found[name].items()}
         rows = slice(0, 0) if exact is None else exact[0]

@@ -15,7 +15,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from headscape.call.parts import row_of
+from headscape.call.definition import row_of
 from headscape.call.positions import Visible
 from headscape.captures.capture_file import Capture
 from headscape.captures.choice import QUANTITIES

@@ -26,6 +26,7 @@ def doctor(*, length: int = 128) -> None:
     from rich.table import Table
 
     from headscape.encodings import ENCODINGS
+    from headscape.kernels import attend
     from headscape.kernels.native import adapter, ops
 
     if not 2 <= length <= MAX_LENGTH:
@@ -34,6 +35,7 @@ def doctor(*, length: int = 128) -> None:
     console.print(f"Python {platform.python_version()}, torch {torch.__version__}")
     console.print(f"{platform.machine()}, {torch.get_num_threads()} threads")
     console.print(f"GPU: {torch.cuda.get_device_name() if torch.cuda.is_available() else 'none'}")
+    console.print(f"attention paths: {', '.join(map(_path, attend.KERNELS))}")
     missing = adapter.available()
     error = 0.0
     if missing is None:
@@ -53,12 +55,20 @@ def doctor(*, length: int = 128) -> None:
         raise typer.Exit(1)
 
 
+def _path(name: str) -> str:
+    """Return the name of a path and when `auto` considers it."""
+    from headscape.kernels.attend import KERNELS
+
+    auto = KERNELS[name].auto
+    return name if auto == "anywhere" else f"{name} ({'by name' if auto == 'never' else auto})"
+
+
 def _choices(name: str, length: int) -> tuple[str, str, str]:
     import torch
 
     from headscape.call.definition import AttentionCall
     from headscape.gpt2 import GPT2, Cache, preset
-    from headscape.kernels.attend import Choice, choose
+    from headscape.kernels.attend import KERNELS, Choice, choose
 
     model = GPT2(preset("nano", layers=1, vocabulary=8, train_length=length, encoding=name))
     tokens = torch.zeros(1, length, dtype=torch.long)
@@ -73,6 +83,6 @@ def _choices(name: str, length: int) -> tuple[str, str, str]:
         model.hidden(tokens[:, :-1], cache=cache)
         model.hidden(tokens[:, -1:], cache=cache, watch=watch)
     reasons = "; ".join(
-        f"{path}: {why}" for path, why in taken[0].passed_over.items() if path != "decode"
+        f"{path}: {why}" for path, why in taken[0].passed_over.items() if KERNELS[path].learns
     )
     return taken[0].path, taken[1].path, reasons

@@ -28,8 +28,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from headscape.call.definition import AttentionCall
-from headscape.call.parts import Selection, mapped
+from headscape.call.definition import AttentionCall, Selection, mapped
 from headscape.diagnosis.changes import Clipped, Gap, Rotations, needs_known_rope
 from headscape.diagnosis.remedies import pair_turns
 from headscape.kernels.attend import run

@@ -11,8 +11,7 @@ Turn).
 
 from headscape.call.bias import Pairwise, Perceptron, RelativeCurves, Slope, Toeplitz
 from headscape.call.mixing import CountedTable, KeyConvolution, PairPerceptron, Product, Rows
-from headscape.call.positions import Positions
-from headscape.call.rotation import Turn
+from headscape.call.positions import Positions, Turn
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.catalogue import EncodingRow, describe, list_encodings
 from headscape.encodings.context import LayerContext, LayerInput, QueriesAndKeys, Side, Stream

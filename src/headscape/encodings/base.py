@@ -46,8 +46,7 @@ from torch import Tensor, nn
 
 from headscape.call.bias import Bias
 from headscape.call.mixing import Mixing
-from headscape.call.positions import Positions, Visible
-from headscape.call.rotation import Turn
+from headscape.call.positions import Positions, Turn, Visible
 from headscape.call.weighting import Weighting
 from headscape.encodings.context import LayerContext, LayerInput, QueriesAndKeys, Side, Stream
 from headscape.errors import InputError, at_least, check_types

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from headscape.call.rotation import Turn, pairs_of
+from headscape.call.positions import Turn, pairs_of
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerInput, Side, Stream
 from headscape.encodings.token_sums import running_sum

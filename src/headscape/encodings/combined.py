@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from headscape.call.bias import Bias, total
 from headscape.call.mixing import Mixing
-from headscape.call.rotation import Turn
+from headscape.call.positions import Turn
 from headscape.call.weighting import Weighting
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Side, Stream

@@ -39,8 +39,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.call.bias import Bias, Pairwise, RelativeCurves
-from headscape.call.positions import Positions
-from headscape.call.rotation import Turn, pairs_of, powers
+from headscape.call.positions import Positions, Turn, pairs_of, powers
 from headscape.encodings.alibi import fairseq
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Side, Stream

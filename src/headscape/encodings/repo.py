@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.call.rotation import Turn, pairs_of, powers
+from headscape.call.positions import Turn, pairs_of, powers
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerInput, Side, Stream
 from headscape.errors import InputError

@@ -50,7 +50,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headscape.call.rotation import Turn, powers
+from headscape.call.positions import Turn, powers
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import Side
 from headscape.errors import InputError, at_least

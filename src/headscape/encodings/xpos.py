@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headscape.call.rotation import Turn, pairs_of, powers
+from headscape.call.positions import Turn, pairs_of, powers
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import Side
 from headscape.errors import InputError

@@ -65,7 +65,7 @@ class Attention(nn.Module):
         positions: Positions,
         visible: Visible,
         cache: Cache | None,
-        path: attend.Path,
+        path: str,
         watch: Watch | None,
     ) -> Float[Tensor, "b t d"]:
         """Return the attention output of each token."""
@@ -80,7 +80,7 @@ class Attention(nn.Module):
         positions: Positions,
         visible: Visible,
         cache: Cache | None = None,
-        path: attend.Path = "auto",
+        path: str = "auto",
         *,
         watched: bool = False,
     ) -> AttentionCall:
@@ -123,7 +123,7 @@ class Attention(nn.Module):
             kept=cache.kept.setdefault(self.layer, {}), bias_of=row,
         )  # fmt: skip
 
-    def output(self, inputs: AttentionCall, path: attend.Path) -> Float[Tensor, "b t d"]:
+    def output(self, inputs: AttentionCall, path: str) -> Float[Tensor, "b t d"]:
         """Attend, and project the heads back to the model's width."""
         mixed = attend.run(inputs, path).transpose(1, 2).flatten(2)
         out: Tensor = self.out(mixed)
@@ -199,7 +199,7 @@ class GPT2(nn.Module):
         cache: Cache | None = None,
         positions: Int[Tensor, "#b t"] | None = None,
         groups: Int[Tensor, "#b t"] | None = None,
-        path: attend.Path = "auto",
+        path: str = "auto",
         watch: Watch | None = None,
     ) -> Float[Tensor, "b t d"]:
         """The last layer's normed output for each token.
@@ -242,7 +242,7 @@ class GPT2(nn.Module):
         tokens: Int[Tensor, "b t"],
         layers: Sequence[int],
         watch: Watch,
-        path: attend.Path = "auto",
+        path: str = "auto",
     ) -> None:
         """Call `watch` for each of `layers`, counted from 0; compute nothing after the last.
 

@@ -113,8 +113,11 @@ def assemble(
     if scale is None:
         own = model_scale if encoding.content_scale is None else encoding.content_scale
         scale = q.shape[-1] ** -0.5 if own is None else own
-    windows = [size for size in (visible.window, encoding.window) if size is not None]
-    visible = replace(visible, window=min(windows, default=None), chunk=encoding.chunk)
+    window, chunk = encoding.window, encoding.chunk
+    if window is not None and visible.window is not None:
+        window = min(window, visible.window)
+    if window is not None or chunk != visible.chunk:
+        visible = replace(visible, window=window or visible.window, chunk=chunk)
     scaled_q, temperature = encoding.apply_temperature(turned_q, positions, visible)
     layer = LayerContext(
         positions, queries, keys, QueriesAndKeys(turned_q, turned_k, scale, project, kept)
@@ -354,6 +357,13 @@ def _check_transition(inputs: AttentionCall, given: Transition) -> None:
         )
 
 
+INTEGERS = frozenset({
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.bool,
+    torch.uint64, torch.uint32, torch.uint16, torch.uint8,
+})  # fmt: skip
+"""Dtypes of positions and groups."""
+
+
 def check_tokens(q: Tensor, k: Tensor, positions: Positions, visible: Visible) -> None:
     """Raise InputError unless there is one position and one group per query and key."""
     if (visible.q_group is None) != (visible.k_group is None):
@@ -368,7 +378,7 @@ def check_tokens(q: Tensor, k: Tensor, positions: Positions, visible: Visible) -
     for name, (numbers, count) in per_token.items():
         if numbers is None:
             continue
-        if numbers.is_floating_point() or numbers.is_complex() or numbers.device != device:
+        if numbers.dtype not in INTEGERS or numbers.device != device:
             raise InputError(
                 f"{name} must be integers on {device}, got {numbers.dtype} on {numbers.device}."
             )

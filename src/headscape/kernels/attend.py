@@ -13,20 +13,21 @@ The paths:
     torch       blocks in plain torch, any dtype and device      kernels/torch_blocks.py
     reference   whole matrices, the definition                   call/definition.py
 
-Each is a module with the two functions of `Kernel`; a new one is a file and a line in `KERNELS`.
-`auto` takes the first of decode, native and sdpa (on GPUs only) that serves the call, and otherwise
-torch, which serves every call. FlexAttention is taken only by name. Nothing was ever run on a GPU
+Each is a module with the two functions of `Backend` and a record in `KERNELS`; a new one is no more
+than that. `auto` takes the first record that it considers on the call's device and that serves the
+call; torch serves every call. FlexAttention is taken only by name. Nothing was ever run on a GPU
 here. A path asked for by name runs, or raises an InputError with the reason. `choose` returns the
 path that would run and why the ones before it do not. Calls come from `assemble`, which has checked
 them: a kernel checks nothing but whether it serves the call.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast, get_args, overload
+from typing import Literal, Protocol, overload
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Float, Float32, Int, Int64
 from torch import Tensor
 
 from headscape.call import definition
@@ -37,13 +38,11 @@ from headscape.encodings import Encoding, LayerContext, build
 from headscape.errors import InputError, at_least
 from headscape.kernels import decode, flex, sdpa, torch_blocks
 from headscape.kernels.assemble import check_tensors, check_tokens, prepare
-from headscape.kernels.native import adapter
-
-Path = Literal["auto", "decode", "native", "sdpa", "flex", "torch", "reference"]
+from headscape.kernels.native import adapter, score_cells
 
 
-class Kernel(Protocol):
-    """One way to compute attention: a module with these two functions."""
+class Backend(Protocol):
+    """What a kernel's module has."""
 
     def refuses(self, inputs: AttentionCall, /) -> str | None:
         """Return why it does not serve the call; None if it does."""
@@ -54,51 +53,118 @@ class Kernel(Protocol):
         ...
 
 
+class RowBackend(Protocol):
+    """One query over keys that it sees all of, its bias written out: decoding in other code."""
+
+    def serves_row(self, q: Tensor, k: Tensor, v: Tensor, /) -> bool:
+        """Return whether it takes these tensors."""
+        ...
+
+    def run_row(
+        self, inputs: AttentionCall, row: Float[Tensor, "#b h *one s"] | None, /
+    ) -> Float[Tensor, "b h 1 ev"]:
+        """Return the attention of one query; `row` is its bias."""
+        ...
+
+
+class CellsBackend(Protocol):
+    """The scores of one sequence reduced to a grid of cells, as native/score_cells.py does."""
+
+    def refuses(self, inputs: AttentionCall, /) -> str | None:
+        """Return why the scores of a call cannot be reduced; None if they can."""
+        ...
+
+    def reduce_scores(
+        self, inputs: AttentionCall, edges: Int64[np.ndarray, " edges"], /
+    ) -> Mapping[str, Mapping[str, Float32[np.ndarray, "h r r"]]]:
+        """Return the mean, min and max of every cell, by quantity."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One way to compute attention."""
+
+    backend: Backend
+    auto: Literal["anywhere", "on CPUs", "on GPUs", "never"] = "never"
+    """Where `auto` considers it, in the order of the table."""
+    learns: bool = True
+    """Whether `auto` takes it where gradients are needed."""
+    fused: bool = False
+    """Whether it computes without whole rows of scores in memory, so that a model of transformers
+    gains by it: attn_implementation="headscape" serves what such a kernel serves."""
+    row: RowBackend | None = None
+    """How it computes one query whose bias is a row."""
+    with_lse: Callable[[AttentionCall], tuple[Tensor, Tensor]] | None = None
+    """Returns attention [b h t ev] and the logarithm [b h t] of every softmax's denominator."""
+    cells: CellsBackend | None = None
+    """How it reduces scores to cells."""
+
+    def unwanted(self, q: Tensor) -> str | None:
+        """Return why `auto` does not take it though it supports the call."""
+        if self.auto != "anywhere" and (self.auto == "on CPUs") != (q.device.type == "cpu"):
+            return f"auto takes it {self.auto} only"
+        if not self.learns and torch.is_grad_enabled() and q.requires_grad:
+            return "gradients are needed"
+        return None
+
+
 KERNELS: dict[str, Kernel] = {
-    "decode": decode,
-    "native": adapter,
-    "sdpa": sdpa,
-    "flex": flex,
-    "torch": torch_blocks,
-    "reference": definition,
+    "decode": Kernel(backend=decode, auto="anywhere", learns=False, row=decode),
+    "native": Kernel(
+        backend=adapter,
+        auto="on CPUs",
+        fused=True,
+        with_lse=adapter.run_with_lse,
+        cells=score_cells,
+    ),
+    "sdpa": Kernel(backend=sdpa, auto="on GPUs"),
+    "flex": Kernel(backend=flex),
+    "torch": Kernel(backend=torch_blocks, auto="anywhere"),
+    "reference": Kernel(backend=definition),
 }
+
+
+def paths() -> tuple[str, ...]:
+    """Return every name that `path` may have."""
+    return ("auto", *KERNELS)
 
 
 @dataclass(frozen=True)
 class Choice:
     """The path that runs, and why the ones before it do not."""
 
-    path: Path
+    path: str
     passed_over: dict[str, str]
 
 
-def parse_path(path: str) -> Path:
-    """Return the name as a Path, or raise InputError if there is no such path."""
-    if path not in get_args(Path):
-        raise InputError(f"unknown attention path {path!r}: there are {', '.join(get_args(Path))}.")
-    return cast("Path", path)
+def check_path(path: str) -> None:
+    """Raise InputError if there is no such path."""
+    if path != "auto" and path not in KERNELS:
+        raise InputError(f"unknown attention path {path!r}: there are {', '.join(paths())}.")
 
 
-def choose(inputs: AttentionCall, path: Path = "auto") -> Choice:
+def choose(inputs: AttentionCall, path: str = "auto") -> Choice:
     """Return the path that runs this call."""
     if path != "auto":
-        parse_path(path)
-        reason = KERNELS[path].refuses(inputs)
+        check_path(path)
+        reason = KERNELS[path].backend.refuses(inputs)
         if reason is not None:
             raise InputError(f"attention path {path!r} cannot run this call: {reason}.")
         return Choice(path, {})
     passed_over: dict[str, str] = {}
-    candidates: tuple[Path, ...] = ("decode", "native", "sdpa")
-    for candidate in candidates:
-        reason = KERNELS[candidate].refuses(inputs) or _unwanted(inputs, candidate)
+    for name, kernel in KERNELS.items():
+        if kernel.auto == "never":
+            continue
+        reason = kernel.backend.refuses(inputs) or kernel.unwanted(inputs.q)
         if reason is None:
-            return Choice(candidate, passed_over)
-        passed_over[candidate] = reason
-    return Choice("torch", passed_over)
+            return Choice(name, passed_over)
+        passed_over[name] = reason
+    raise AssertionError("torch serves every call")
 
 
 def run(
-    inputs: AttentionCall, path: Path = "auto", tap: Tap | None = None
+    inputs: AttentionCall, path: str = "auto", tap: Tap | None = None
 ) -> Float[Tensor, "b h t ev"]:
     """Return the attention of rotated q and k over v.
 
@@ -108,15 +174,36 @@ def run(
         if path not in {"auto", "reference"}:
             raise InputError(f"a tap needs the reference path, got path={path!r}.")
         return definition.run(inputs, tap)
-    return KERNELS[choose(inputs, path).path].run(inputs)
+    return KERNELS[choose(inputs, path).path].backend.run(inputs)
 
 
-def _unwanted(inputs: AttentionCall, path: Path) -> str | None:
-    """Return why `auto` does not take a path that supports the call."""
-    if path == "decode" and torch.is_grad_enabled() and inputs.q.requires_grad:
-        return "gradients are needed"
-    if path == "sdpa" and inputs.q.device.type == "cpu":
-        return "auto takes it on GPUs only"
+def no_fused_kernel(inputs: AttentionCall) -> str | None:
+    """Return why no fused kernel supports a call; None if one does."""
+    reasons = [each.backend.refuses(inputs) for each in KERNELS.values() if each.fused]
+    return None if None in reasons else ", and ".join(map(str, reasons))
+
+
+def row_backend(q: Tensor, k: Tensor, v: Tensor) -> RowBackend | None:
+    """Return what computes one query with a row of bias, unless a fused kernel comes before it."""
+    for kernel in KERNELS.values():
+        if kernel.row is not None and kernel.row.serves_row(q, k, v):
+            return kernel.row
+        if kernel.fused and kernel.unwanted(q) is None:
+            return None
+    return None
+
+
+def cells_backend(inputs: AttentionCall) -> CellsBackend | None:
+    """Return what reduces the scores of a call to cells without a row of them in memory."""
+    found = (each.cells for each in KERNELS.values() if each.cells is not None)
+    return next((each for each in found if each.refuses(inputs) is None), None)
+
+
+def log_sum_exp(inputs: AttentionCall) -> Float[Tensor, "b h t"] | None:
+    """Return the logarithm of every softmax's denominator from a kernel, None if none gives it."""
+    for kernel in KERNELS.values():
+        if kernel.with_lse is not None and kernel.backend.refuses(inputs) is None:
+            return kernel.with_lse(inputs)[1]
     return None
 
 
@@ -133,7 +220,7 @@ def attention(
     groups: Tensor | None = None,
     scale: float | None = None,
     train_length: int | None = None,
-    path: Path = "auto",
+    path: str = "auto",
     return_weights: Literal[False] = False,
 ) -> Tensor: ...
 
@@ -151,7 +238,7 @@ def attention(
     groups: Tensor | None = None,
     scale: float | None = None,
     train_length: int | None = None,
-    path: Path = "auto",
+    path: str = "auto",
     return_weights: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
 
@@ -168,7 +255,7 @@ def attention(
     groups: Int[Tensor, "#b s"] | None = None,
     scale: float | None = None,
     train_length: int | None = None,
-    path: Path = "auto",
+    path: str = "auto",
     return_weights: bool = False,
 ) -> Float[Tensor, "b h t e"] | tuple[Float[Tensor, "b h t e"], Float[Tensor, "b h t s"]]:
     """Return attention with a position encoding, from q and k before rotation.
@@ -203,7 +290,8 @@ def attention(
     """
     # `assemble` checks the call; here only what is read before that.
     check_tensors(q, k, v)
-    if parse_path(path) not in {"auto", "reference"} and return_weights:
+    check_path(path)
+    if return_weights and path not in {"auto", "reference"}:
         raise InputError(
             f"return_weights=True needs the weights of all pairs, which path={path!r} does not "
             f"keep: use path='auto' or 'reference'."

@@ -54,10 +54,10 @@ def run(inputs: AttentionCall) -> Float[Tensor, "b h 1 ev"]:
             return definition.run(inputs)
         inputs = _within(inputs, window)
     q, k, v, bias = inputs.q, inputs.k, inputs.v, inputs.bias
-    if inputs.mixing is None and native_serves(inputs):
+    if inputs.mixing is None and serves_row(q, k, v):
         if isinstance(bias, Slope) and bias.col.dtype == torch.float32:
-            return native_run(inputs, bias.col, bias)
-        return native_run(inputs, None if bias is None else _row(bias, inputs))
+            return run_row(inputs, bias.col, bias)
+        return run_row(inputs, None if bias is None else _row(bias, inputs))
     if inputs.score_transform or inputs.sink is not None:
         return definition.run(inputs)
     row = None if bias is None else _row(bias, inputs).to(q.dtype)
@@ -103,15 +103,15 @@ def _within(inputs: AttentionCall, window: int) -> AttentionCall:
     )
 
 
-def native_serves(inputs: AttentionCall) -> bool:
+def serves_row(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Return whether one native call computes this; it records nothing for autograd."""
-    q, k, v = inputs.q, inputs.k, inputs.v
     return (
         q.device.type == "cpu"
         and q.dtype in TYPES
         and not q.shape[3] % 8
         and not v.shape[3] % 8
-        and max(q.shape[3], v.shape[3]) <= MOST_DIM
+        and q.shape[3] <= MOST_DIM
+        and v.shape[3] <= MOST_DIM
         and k.stride(3) == v.stride(3) == 1
         and not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
@@ -119,16 +119,19 @@ def native_serves(inputs: AttentionCall) -> bool:
     )
 
 
-def native_run(
+def run_row(
     inputs: AttentionCall, row: Float[Tensor, "#b h *one s"] | None, slope: Slope | None = None
 ) -> Float[Tensor, "b h 1 ev"]:
     """Return the attention of one query; `row` is its bias, with a slope the sums of that."""
     q, k, v = inputs.q.contiguous(), inputs.k, inputs.v
     b, h, _, e = q.shape
     out = q.new_empty(b, h, 1, v.shape[3])
-    base = None if slope is None else _single(slope.row)
-    weight = None if slope is None or slope.weight is None else _single(slope.weight)
-    temperature = None
+    base = weight = temperature = None
+    sums: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
+    if slope is not None:
+        base = _single(slope.row)
+        weight = None if slope.weight is None else _single(slope.weight)
+        sums = (_address(weight), base.data_ptr(), *_strides(weight), *_strides(base))
     if inputs.temperature is not None:
         temperature = _per_head(inputs.temperature, b, h)
     sink = None if inputs.sink is None else inputs.sink.float().contiguous()
@@ -140,9 +143,7 @@ def native_run(
         b, h, k.shape[1], k.shape[2], e, v.shape[3], TYPES[q.dtype], threads,
         _stretches(b * k.shape[1], threads), inputs.scale, inputs.softcap or 0.0,
         q.data_ptr(), k.data_ptr(), v.data_ptr(), *k.stride()[:3], *v.stride()[:3], _address(row),
-        *_strides(row),
-        _address(weight), _address(base), *_strides(weight), *_strides(base),
-        _address(temperature), _address(sink), out.data_ptr(),
+        *_strides(row), *sums, _address(temperature), _address(sink), out.data_ptr(),
     )  # fmt: skip
     library = ops.load()
     assert not isinstance(library, str)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headscape.call.definition import AttentionCall, shared
-from headscape.call.rotation import Turn
+from headscape.call.positions import Turn
 
 
 def closed_form(inputs: AttentionCall) -> Float[Tensor, "b h n"] | None:

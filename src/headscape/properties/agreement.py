@@ -24,7 +24,7 @@ def agreement(
     factory: Factory,
     heads: int,
     length: int,
-    path: attend.Path = "auto",
+    path: str = "auto",
     dtype: torch.dtype = torch.float64,
 ) -> None:
     """A path gives the output and gradients of the reference, or says why it cannot.
@@ -93,7 +93,7 @@ def _inputs(
 
 
 def _gradients(
-    encoding: Encoding, heads: int, length: int, path: attend.Path, dtype: torch.dtype
+    encoding: Encoding, heads: int, length: int, path: str, dtype: torch.dtype
 ) -> list[Tensor]:
     """Return the output of a path and the gradients of every leaf tensor."""
     inputs, leaves = _inputs(encoding, heads, length, dtype)

@@ -6,7 +6,6 @@ for result in check("my-encoding"): print(result)
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
 
 import torch
 
@@ -150,7 +149,7 @@ def _runs(name: str) -> list[Property]:
         return [PROPERTIES[name]]
     return [
         partial(agreement, path=path, dtype=dtype)
-        for path in get_args(attend.Path)
+        for path in attend.paths()
         for dtype in (torch.float64, torch.float32)
     ]
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tomli_w
 
@@ -30,12 +30,16 @@ from headscape.gpt2.model_config import preset as size
 from headscape.io import atomic
 from headscape.io.file_name import is_utf8
 from headscape.io.system_errors import out_of_memory, reporting
-from headscape.kernels.attend import Path as AttentionPath
+from headscape.kernels import attend
 
 Schedule = Literal["cosine", "linear", "constant"]
 Precision = Literal["auto", "fp32", "bf16"]
 Strategy = Literal["none", "ddp", "fsdp"]
 OptimizerName = Literal["adamw", "muon"]
+if TYPE_CHECKING:
+    AttentionPath = str
+else:
+    AttentionPath = Literal[attend.paths()]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

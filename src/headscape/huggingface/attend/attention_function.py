@@ -33,9 +33,8 @@ from headscape.huggingface.attend.mask_rule import (
     rule_mask_or_dense,
 )
 from headscape.huggingface.inject.injected_encoding import check_loaded, encoded_inputs, encoding_of
-from headscape.kernels import attend, decode
+from headscape.kernels import attend
 from headscape.kernels.assemble import check
-from headscape.kernels.native import adapter
 from headscape.models.transformers.observed_call import listener
 
 _WARNED: set[str] = set()
@@ -153,7 +152,7 @@ def _attend(
             q, k, v, bias, rule.positions, rule.visible, scale, softcap=softcap, sink=s_aux
         )
         check(inputs)
-        if (reason := adapter.refuses(inputs)) is not None:
+        if (reason := attend.no_fused_kernel(inputs)) is not None:
             raise _RefusedError(reason)
     if tell is not None:
         tell(inputs, own)
@@ -234,8 +233,10 @@ def attend_rule(inputs: AttentionCall, rule: MaskRule) -> Tensor:
     """Return attention [b h t ev]."""
     beside = (inputs.mixing, inputs.weighting, inputs.transition, inputs.visible.chunk)
     whole = any(part is not None for part in beside)
-    if inputs.q.shape[2] == 1 and not whole and decode.native_serves(inputs):
-        return _one(inputs, rule)
+    if inputs.q.shape[2] == 1 and not whole:
+        backend = attend.row_backend(inputs.q, inputs.k, inputs.v)
+        if backend is not None:
+            return _one(inputs, rule, backend)
     return attend.run(inputs)
 
 
@@ -250,8 +251,10 @@ def attend_plain(q: Tensor, k: Tensor, v: Tensor, rule: MaskRule, scale: float) 
     first, last = _stretch(rule, rule.visible, k.shape[2])
     if last - first < k.shape[2]:
         k, v = k[:, :, first:last], v[:, :, first:last]
-    inputs = AttentionCall(q, k, v, None, rule.positions, rule.visible, scale)
-    return decode.native_run(inputs, None) if decode.native_serves(inputs) else None
+    backend = attend.row_backend(q, k, v)
+    if backend is None:
+        return None
+    return backend.run_row(AttentionCall(q, k, v, None, rule.positions, rule.visible, scale), None)
 
 
 def _stretch(rule: MaskRule, visible: Visible, keys: int) -> tuple[int, int]:
@@ -264,7 +267,7 @@ def _stretch(rule: MaskRule, visible: Visible, keys: int) -> tuple[int, int]:
     return first, last
 
 
-def _one(inputs: AttentionCall, rule: MaskRule) -> Tensor:
+def _one(inputs: AttentionCall, rule: MaskRule, backend: attend.RowBackend) -> Tensor:
     """Return the attention of one query over the keys of its window."""
     visible = inputs.visible
     some = slice(*_stretch(rule, visible, inputs.k.shape[2]))
@@ -273,7 +276,7 @@ def _one(inputs: AttentionCall, rule: MaskRule) -> Tensor:
         hidden = visible.k_group[:, None, some] != visible.q_group[:, None]
         row = torch.where(hidden, HIDDEN, 0.0 if row is None else row)
         row = row.expand(-1, inputs.q.shape[1], -1)
-    return decode.native_run(replace(inputs, k=inputs.k[:, :, some], v=inputs.v[:, :, some]), row)
+    return backend.run_row(replace(inputs, k=inputs.k[:, :, some], v=inputs.v[:, :, some]), row)
 
 
 def _row(bias: Bias, inputs: AttentionCall, some: slice) -> Tensor:
