@@ -63,14 +63,11 @@ def helps(gain: Sequence[float | None]) -> bool:
     return low > 0 if low is not None else mean > THRESHOLD
 
 
-def alike(best: Tried, others: Sequence[Tried]) -> list[Tried]:
-    """Return the remedies whose difference from the best has an interval that contains 0."""
-    same = []
-    for other in others:
-        _, low, _ = numbers(estimate(other.losses.past() - best.losses.past()))
-        if low is not None and low <= 0:
-            same.append(other)
-    return same
+def not_worse(best: Tried, others: Sequence[Tried]) -> list[Tried]:
+    """Return the remedies whose loss minus the best one's is not above 0 by its interval."""
+    return [
+        other for other in others if not estimate(other.losses.past() - best.losses.past())[1] > 0
+    ]
 
 
 def sentence(
@@ -105,13 +102,16 @@ def sentence(
         if (row["excess"][0] or 0) <= THRESHOLD
         else f"which still leaves {row['excess'][0]:.2f} nats of excess"
     )
-    same = alike(best, helping[1:])
+    others = [each for each in keeping if each is not best]
     told = ""
-    if same:
+    if count >= FEWEST and others:
+        same = not_worse(best, others)
         names = ", ".join(each.remedy.title for each in same)
-        told = f"; these cannot be told apart from it: {names}"
-    elif count >= FEWEST and len(keeping) > 1:
-        told = f"; the next, {keeping[1].remedy.title}, is worse beyond the interval"
+        told = (
+            f"; these are not shown to be worse: {names}"
+            if same
+            else "; every other one that keeps the text in view is worse beyond its interval"
+        )
     return (
         f"{_begin(best.remedy.title)} is best: its loss {where} is "
         f"{shown(row['gain'])} nats lower than the unchanged model's, {mended}, and costs "

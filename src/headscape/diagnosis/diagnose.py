@@ -16,9 +16,10 @@ a repeated command goes on where an earlier one ended, and ends with the same by
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +55,7 @@ from headscape.diagnosis.loss_by_position import (
     window_losses,
     windows_of,
 )
+from headscape.diagnosis.pass_bar import PassBar
 from headscape.diagnosis.remedies import (
     QUICK,
     SEARCHED,
@@ -65,7 +67,6 @@ from headscape.diagnosis.report import Diagnosis
 from headscape.diagnosis.retrieval import COPY_DEPTH, KINDS, SHORTEST, copying_heads, marks
 from headscape.errors import InputError, at_least
 from headscape.evaluation.journal import resumed
-from headscape.io.progress import SlowBar
 from headscape.measures.interval import FEWEST, estimate
 from headscape.measures.measure_model import open_stream
 from headscape.models.changed import ChangedModel
@@ -135,20 +136,41 @@ class Case:
         self,
         stage: str,
         about: Mapping[str, Any],
-        batches: Iterable[Any],
+        batches: Sequence[Any],
         compute: Callable[[Any], Any],
+        work: Callable[[Any], float],
+        title: str | None = None,
     ) -> list[Any]:
-        """Return what `compute` returns for each batch, from the journal where it is finished."""
+        """Return what `compute` returns for each batch, from the journal where it is finished.
+
+        Args:
+            stage: Name of the stage.
+            about: What the numbers depend on besides the model and the scored windows.
+            batches: What is computed one by one.
+            compute: Takes a batch and returns what is kept.
+            work: Takes a batch and returns its cost, for the progress bar.
+            title: Of the bar; by default the stage's name.
+        """
         header = {
             "format": 2,
             "diagnosis": stage,
             "model": self.base.fingerprint,
-            "text": hashlib.sha256(self.plan.windows.astype("<i8").tobytes()).hexdigest(),
+            "text": _digest(self.plan.windows),
             "lengths": [self.plan.trained, self.plan.length, BANDS, SCORED],
             "first": self.plan.first,
             **about,
         }
-        return [found for _, found in resumed(self.folder, header, batches, compute)]
+        found = []
+        with PassBar(self.base, title or stage, map(work, batches)) as bar:
+            for _, each in resumed(self.folder, header, batches, compute):
+                found.append(each)
+                bar.finished()
+        return found
+
+    @cached_property
+    def pool_digest(self) -> str:
+        """What the text is, for stages that draw questions from it."""
+        return _digest(self.pool)
 
     def short_windows(self, tokens: int, count: int) -> Int64[np.ndarray, "n t_plus_1"]:
         """Return at most `count` windows of min(tokens, L) tokens, spread over the text."""
@@ -409,22 +431,19 @@ def _first_token(case: Case) -> dict[str, Any] | None:
     if token is None:
         return None
     windows = case.short_windows(first_token.TOKENS, first_token.WINDOWS)
-    work = round(2 * base.cost(windows.shape[1]))
-    with SlowBar("first token", work * len(windows)) as bar:
-
-        def compared(number: int) -> Any:
-            found = first_token.first_token_effect(base, windows[number], token)
-            bar.advance(work)
-            return found
-
-        about = {"token": token, "windows": _digest(windows)}
-        effects = case.kept("first token", about, range(len(windows)), compared)
+    effects = case.kept(
+        "first token",
+        {"token": token, "windows": _digest(windows)},
+        range(len(windows)),
+        lambda number: first_token.first_token_effect(base, windows[number], token),
+        lambda _: 2 * base.cost(windows.shape[1] - 1),
+    )
     text = None if base.tokenizer is None else base.tokenizer.decode(np.array([token]))
     return first_token.first_token_stage(effects, token, text)
 
 
-def _digest(windows: Int64[np.ndarray, "n t"]) -> str:
-    return hashlib.sha256(windows.astype("<i8").tobytes()).hexdigest()
+def _digest(tokens: Int64[np.ndarray, "..."]) -> str:
+    return hashlib.sha256(tokens.astype("<i8").tobytes()).hexdigest()
 
 
 def _own_losses(case: Case) -> tuple[LossTable, list[Any], head_stage.HeadTable | None]:
@@ -435,7 +454,6 @@ def _own_losses(case: Case) -> tuple[LossTable, list[Any], head_stage.HeadTable 
     base, plan = case.base, case.plan
     model = ChangedModel(base)
     count = range(len(plan.windows))
-    work = plan.cost(model)
 
     def watched(number: int) -> Any:
         with ExitStack() as stack:
@@ -444,14 +462,23 @@ def _own_losses(case: Case) -> tuple[LossTable, list[Any], head_stage.HeadTable 
             if case.effort.one_pass and number == 0:
                 whole = stack.enter_context(head_stage.watching(base, watch))
             found = window_losses(whole, plan, number)
-        bar.advance(work)
         return {**found, "heads": None if whole is model else watch.table()}
 
-    with SlowBar("loss by position", work * len(count)) as bar:
-        control = case.kept(
-            "short context", {}, count, lambda n: short_context_losses(model, plan, n)
-        )
-        entries = case.kept("loss", {"one_pass": case.effort.one_pass}, count, watched)
+    control = case.kept(
+        "short context",
+        {},
+        count,
+        lambda number: short_context_losses(model, plan, number),
+        lambda _: plan.short_contexts_cost(base),
+    )
+    entries = case.kept(
+        "loss",
+        {"one_pass": case.effort.one_pass},
+        count,
+        watched,
+        lambda _: plan.cost(base),
+        "loss by position",
+    )
     return LossTable.of(plan, entries, control), control, entries[0]["heads"]
 
 
@@ -464,14 +491,14 @@ def _long_trials(case: Case, own: LossTable, control: list[Any]) -> tuple[LossTa
 
     def tried(remedy: Remedy) -> Tried:
         model, plan = remedy.applied(case.base), case.plan
-        work = round(model.cost(plan.length))
-        with SlowBar(remedy.title, work * len(plan.windows)) as bar:
-            entries = case.kept(
-                "remedy",
-                {"remedy": remedy.mark},
-                range(len(plan.windows)),
-                _counted(bar, work, window_losses, model, plan),
-            )
+        entries = case.kept(
+            "remedy",
+            {"remedy": remedy.mark},
+            range(len(plan.windows)),
+            lambda number: window_losses(model, plan, number),
+            lambda _: plan.cost(case.base),
+            remedy.title,
+        )
         losses = LossTable.of(plan, entries, control)
         return Tried(remedy=remedy, losses=losses, answers=_asked(case, remedy))
 
@@ -494,10 +521,16 @@ def _far_trials(case: Case, own: LossTable) -> tuple[FarTable, Trial]:
     count = range(len(plan.windows))
 
     def losses(title: str, mark: str, model: ChangedModel) -> Any:
-        work = round(base.cost(plan.windows.shape[1]))
-        with SlowBar(title, work * len(count)) as bar:
-            about = {"remedy": mark, "windows": _digest(plan.windows)}
-            return np.array(case.kept("far", about, count, _counted(bar, work, plan.losses, model)))
+        about = {"remedy": mark, "windows": _digest(plan.windows)}
+        found = case.kept(
+            "far",
+            about,
+            count,
+            lambda number: plan.losses(model, number),
+            lambda _: base.cost(plan.windows.shape[1] - 1),
+            title,
+        )
+        return np.array(found)
 
     near = losses("near positions", "near", ChangedModel(base))
     far = losses("far positions", "", plan.model(base, None, ""))
@@ -508,7 +541,9 @@ def _far_trials(case: Case, own: LossTable) -> tuple[FarTable, Trial]:
             "cost",
             {"remedy": remedy.mark},
             range(len(case.plan.windows)),
-            lambda n: short_losses(remedy.applied(base), case.plan, n),
+            lambda number: short_losses(remedy.applied(base), case.plan, number),
+            lambda _: base.cost(plan.short),
+            f"cost of {remedy.title}",
         )
         table = FarTable(plan=plan, far=there, near=near, short=np.array(costs))
         return Tried(remedy=remedy, losses=table, answers=_far_asked(case, remedy))
@@ -529,18 +564,10 @@ def _far_asked(case: Case, remedy: Remedy | None) -> dict[str, list[float]]:
     def ask(kind: str) -> Any:
         return marks(model, kind, tokens, COPY_DEPTH, count, case.pool, case.plan.first)
 
-    about = {"remedy": mark, "questions": count}
-    [answers] = case.kept("asked far", about, ["copy"], ask)
+    about = {"remedy": mark, "questions": count, "pool": case.pool_digest}
+    work = count * case.base.cost(tokens)
+    [answers] = case.kept("asked far", about, ["copy"], ask, lambda _: work)
     return {"copy": np.mean(answers, axis=0).tolist()}
-
-
-def _counted(bar: SlowBar, work: int, compute: Callable[..., Any], *given: Any) -> Any:
-    def one(number: int) -> Any:
-        found = compute(*given, number)
-        bar.advance(work)
-        return found
-
-    return one
 
 
 def _search(case: Case, refused: dict[str, str]) -> list[Remedy]:
@@ -567,15 +594,19 @@ def _search(case: Case, refused: dict[str, str]) -> list[Remedy]:
             return float(np.mean(short.losses(short.model(case.base, each.change, each.mark), 0)))
         return float(each.applied(case.base).losses_at(window, at).mean())
 
-    with SlowBar("searching factors", len(candidates)) as bar:
-
-        def counted(number: int) -> float:
-            found = loss(number)
-            bar.advance(1)
-            return found
-
-        about = {"candidates": [each.mark for each in candidates], "far": case.effort.far}
-        losses = case.kept("search", about, range(len(candidates)), counted)
+    read = short.windows.shape[1] - 1 if case.effort.far else plan.length
+    losses = case.kept(
+        "search",
+        {
+            "candidates": [each.mark for each in candidates],
+            "far": case.effort.far,
+            "searched": _digest(case.searched),
+        },
+        range(len(candidates)),
+        loss,
+        lambda _: case.base.cost(read),
+        "searching factors",
+    )
     return [candidates[int(np.argmin(losses))]]
 
 
@@ -605,30 +636,33 @@ def _retrieval(case: Case) -> tuple[list[Cell], Copying]:
     control = head_stage.control_change(base.spec, plan.trained, plan.length)
     if control is not None and plan.trained in lengths:
         cells.append(("copy", plan.trained, COPY_DEPTH, True))
-    work = sum(round(model.cost(length)) for _, length, _, _ in cells)
-    with SlowBar("retrieval", work) as bar:
 
-        def ask(cell: tuple[str, int, float, bool]) -> Any:
-            kind, length, depth, moved = cell
-            found: Any = None
-            heads = None
-            if (kind, depth) == ("copy", COPY_DEPTH):
-                found, weight = copying_heads(
-                    base,
-                    length,
-                    effort.questions,
-                    case.pool,
-                    first=plan.first,
-                    change=control if moved else None,
-                )
-                heads = head_stage.listed(weight)
-            else:
-                found = marks(model, kind, length, depth, effort.questions, case.pool, plan.first)
-            bar.advance(round(model.cost(length)))
-            return {"marks": found, "heads": heads}
+    def ask(cell: tuple[str, int, float, bool]) -> Any:
+        kind, length, depth, moved = cell
+        found: Any = None
+        heads = None
+        if (kind, depth) == ("copy", COPY_DEPTH):
+            found, weight = copying_heads(
+                base,
+                length,
+                effort.questions,
+                case.pool,
+                first=plan.first,
+                change=control if moved else None,
+            )
+            heads = head_stage.listed(weight)
+        else:
+            found = marks(model, kind, length, depth, effort.questions, case.pool, plan.first)
+        return {"marks": found, "heads": heads}
 
-        about = {"questions": effort.questions, "cells": [list(cell) for cell in cells]}
-        answers = case.kept("retrieval", about, cells, ask)
+    about = {
+        "questions": effort.questions,
+        "cells": [list(cell) for cell in cells],
+        "pool": case.pool_digest,
+    }
+    answers = case.kept(
+        "retrieval", about, cells, ask, lambda cell: effort.questions * base.cost(cell[1])
+    )
     rows: list[Cell] = []
     copying: Copying = {}
     for (kind, length, depth, moved), answer in zip(cells, answers, strict=True):
@@ -655,19 +689,20 @@ def _asked(case: Case, remedy: Remedy) -> dict[str, list[float]]:
         return {}
     model, plan = remedy.applied(case.base), case.plan
     cells, count = list(case.effort.asked), case.effort.questions
-    with SlowBar(f"retrieval, {remedy.title}", len(cells)) as bar:
-
-        def ask(cell: tuple[str, float]) -> Any:
-            found = marks(model, cell[0], plan.length, cell[1], count, case.pool, plan.first)
-            bar.advance(1)
-            return found
-
-        about = {
-            "remedy": remedy.mark,
-            "questions": count,
-            "cells": [list(cell) for cell in cells],
-        }
-        answers = case.kept("asked", about, cells, ask)
+    about = {
+        "remedy": remedy.mark,
+        "questions": count,
+        "cells": [list(cell) for cell in cells],
+        "pool": case.pool_digest,
+    }
+    answers = case.kept(
+        "asked",
+        about,
+        cells,
+        lambda cell: marks(model, cell[0], plan.length, cell[1], count, case.pool, plan.first),
+        lambda _: count * case.base.cost(plan.length),
+        f"retrieval, {remedy.title}",
+    )
     return _by_kind([(kind, found or []) for (kind, _), found in zip(cells, answers, strict=True)])
 
 
@@ -705,16 +740,19 @@ def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying)
     ]
     if control is not None:
         runs += [(plan.trained, True, number) for length, _, number in runs if length == lengths[0]]
-    with SlowBar("heads", sum(length for length, _, _ in runs)) as bar:
 
-        def measured(one: tuple[int, bool, int]) -> Any:
-            length, moved, number = one
-            model = control if moved and control is not None else ChangedModel(base)
-            found = head_stage.head_measures(model, plan.windows[number, :length])
-            bar.advance(length)
-            return found
+    def measured(one: tuple[int, bool, int]) -> Any:
+        length, moved, number = one
+        model = control if moved and control is not None else ChangedModel(base)
+        return head_stage.head_measures(model, plan.windows[number, :length])
 
-        tables = case.kept("heads", {"runs": [list(one) for one in runs]}, runs, measured)
+    tables = case.kept(
+        "heads",
+        {"runs": [list(one) for one in runs]},
+        runs,
+        measured,
+        lambda one: base.cost(one[0]),
+    )
     found = {
         (length, moved): _mean_table(
             [table for one, table in zip(runs, tables, strict=True) if one[:2] == (length, moved)]
@@ -747,14 +785,19 @@ def _effects(case: Case, heads: list[tuple[int, int]]) -> dict[str, list[float |
     count = min(case.effort.effects, len(case.plan.windows))
     if count == 0 or head_stage.control_model(case.base, 16, 32) is None:
         return {}
-    with SlowBar("effects of heads", count * len(heads)) as bar:
 
-        def changed(number: int) -> Any:
-            window = case.plan.windows[number : number + 1]
-            return head_stage.head_effects(case.base, window, case.plan.trained, heads, bar.advance)
+    def changed(number: int) -> Any:
+        window = case.plan.windows[number : number + 1]
+        return head_stage.head_effects(case.base, window, case.plan.trained, heads)
 
-        about = {"heads": [list(head) for head in heads]}
-        by_window = case.kept("effects", about, range(count), changed)
+    by_window = case.kept(
+        "effects",
+        {"heads": [list(head) for head in heads]},
+        range(count),
+        changed,
+        lambda _: (1 + len(heads)) * case.base.cost(case.plan.length),
+        "effects of heads",
+    )
     names = [f"{layer}.{head}" for layer, head in heads]
     return {
         name: numbers(estimate(np.array([found[name][0] for found in by_window]))) for name in names

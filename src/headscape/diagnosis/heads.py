@@ -18,7 +18,7 @@ L - 1 in that head alone. What that does to the loss past L is the head's effect
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -196,7 +196,6 @@ def head_effects(
     windows: Int64[np.ndarray, "n t_plus_1"],
     trained: int,
     heads: Sequence[tuple[int, int]],
-    progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, list[float]]:
     """Return the change of each window's mean loss past L, by `layer.head` counted from 0."""
     rotations = Rotations(base.spec)
@@ -210,7 +209,6 @@ def head_effects(
             losses = base.edited_losses(window[None], trained, layer, edits)
             for head, loss in zip(some, losses, strict=True):
                 changes[f"{layer}.{head}"].append(float(loss.mean() - own[number]))
-                progress(1)
     return changes
 
 
