@@ -26,6 +26,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from jaxtyping import Int64
+from torch import nn
 
 import headscape
 from headscape.captures.sequences import Text
@@ -38,10 +39,11 @@ from headscape.diagnosis.advice import (
     config_of,
     patch,
     ranked,
+    rope_entries,
     sentence,
     write_config,
 )
-from headscape.diagnosis.changes import needs_known_rope
+from headscape.diagnosis.changes import Gap, needs_rotation, needs_rotation_alone
 from headscape.diagnosis.far_positions import FarPlan, FarTable
 from headscape.diagnosis.loss_by_position import (
     BANDS,
@@ -49,6 +51,7 @@ from headscape.diagnosis.loss_by_position import (
     THRESHOLD,
     LossPlan,
     LossTable,
+    Windows,
     numbers,
     short_context_losses,
     short_losses,
@@ -61,12 +64,14 @@ from headscape.diagnosis.remedies import (
     SEARCHED,
     Remedy,
     longrope_candidates,
+    refusals,
     remedies_for,
 )
 from headscape.diagnosis.report import Diagnosis
 from headscape.diagnosis.retrieval import COPY_DEPTH, KINDS, SHORTEST, copying_heads, marks
 from headscape.errors import InputError, at_least
 from headscape.evaluation.journal import resumed
+from headscape.gpt2 import GPT2
 from headscape.measures.interval import FEWEST, estimate
 from headscape.measures.measure_model import open_stream
 from headscape.models.changed import ChangedModel
@@ -78,6 +83,8 @@ from headscape.models.transformers.speech_model import SpeechModel
 
 DEPTHS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
 STAGES: Final = "stages"
+CHECKED: Final = 64
+"""Tokens on which every change is tried before anything long runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +133,15 @@ class Case:
     plan: LossPlan
     searched: Int64[np.ndarray, " t_plus_1"]
     """The window on which settings are searched; it is not scored if the text has another."""
-    pool: Int64[np.ndarray, " n"]
-    """Tokens of the text, for questions and short windows."""
+    texts: Sequence[Int64[np.ndarray, " n"]]
+    """The tokens of every text, for questions and short windows."""
     effort: Effort
     folder: Path | None
     """Where stages are kept; None keeps none."""
+    turns: bool
+    """Whether the model's rotations can be repeated from its settings, at other positions too."""
+    moves: bool
+    """Whether rotations are all that knows a position, so that tokens can be moved."""
 
     def kept(
         self,
@@ -174,14 +185,40 @@ class Case:
 
     def short_windows(self, tokens: int, count: int) -> Int64[np.ndarray, "n t_plus_1"]:
         """Return at most `count` windows of min(tokens, L) tokens, spread over the text."""
-        windows, _ = windows_of(self.pool, min(tokens, self.plan.trained), count, "the text")
+        return self._short_windows(tokens, count)[0]
+
+    def short_search_window(self, tokens: int, count: int) -> Int64[np.ndarray, " t_plus_1"]:
+        """Return a window that is none of `short_windows`, if the text has room for it."""
+        return self._short_windows(tokens, count)[1]
+
+    def _short_windows(self, tokens: int, count: int) -> Windows:
+        return windows_of(self.texts, min(tokens, self.plan.trained), count, "the text")
+
+    def begun(self, windows: Int64[np.ndarray, "n t"]) -> Int64[np.ndarray, "n t"]:
+        """Return windows that begin with the token that was asked for."""
+        if self.plan.first is None:
+            return windows
+        windows = windows.copy()
+        windows[:, 0] = self.plan.first
         return windows
+
+    @cached_property
+    def pool(self) -> Int64[np.ndarray, " n"]:
+        """The tokens of all texts."""
+        return np.concatenate(self.texts)
+
+    def control(self) -> Gap | None:
+        """Return what makes far positions of few keys; None if tokens cannot be moved."""
+        if not self.moves:
+            return None
+        plan = self.plan
+        return head_stage.control_change(self.base.spec, plan.trained, plan.length)
 
 
 def diagnose(
-    model: LoadedModel | str | Path,
+    model: LoadedModel | GPT2 | nn.Module | str | Path,
     length: int,
-    text: Text | None = None,
+    text: Text | Sequence[Text] | None = None,
     *,
     corpus: str | None = None,
     trained: int | None = None,
@@ -200,7 +237,8 @@ def diagnose(
     Args:
         model: A model, or what `load` takes.
         length: The length that the model is to read, above the trained one.
-        text: Text or token numbers; by default the validation text of a run.
+        text: Text or token numbers, or several of them: windows are taken from all that are long
+            enough. By default the validation text of a run.
         corpus: Corpus to read instead.
         trained: The trained length; by default what the model's config says.
         windows: Windows of the target length; by default 8, or as many as the text has.
@@ -232,18 +270,26 @@ def diagnose(
             f"the first token must be from 0 to {base.spec.vocabulary - 1}, got {first}."
         )
     names = QUICK if quick and remedies is None else remedies
-    far = quick and needs_known_rope(base.spec) is None
-    effort = _effort(windows, questions, effects, quick=quick, few=names is QUICK, far=far)
-    stream = open_stream(base, text, corpus)
-    scored, searched = windows_of(stream.tokens, length, effort.windows, stream.name)
     chosen, refused = remedies_for(base.spec, trained, length, names)
+    texts, text_name = _texts(base, text, corpus)
+    count = (QUICKLY if quick else Effort()).windows if windows is None else windows
+    scored, searched = windows_of(texts, length, count, text_name)
+    some = scored[0, :CHECKED]
+    turns = head_stage.rotation_error(base, some) is None
+    moves = turns and needs_rotation_alone(base.spec) is None
+    far = quick and moves
+    effort = _effort(windows, questions, effects, quick=quick, few=names is QUICK, far=far)
     if far:
         chosen = _tried_far(chosen, refused)
+    refused |= refusals(base, chosen, some)
+    chosen = [each for each in chosen if each.name not in refused]
     if apply is not None:
         settable = any(each.rope is not None for each in chosen) or (
-            names is not None and SEARCHED in names and not needs_known_rope(base.spec)
+            names is not None and SEARCHED in names and not needs_rotation(base.spec, ("rope",))
         )
-        check_apply(base, [each.name for each in chosen], Path(apply), is_setting=settable)
+        check_apply(
+            base, [each.name for each in chosen], Path(apply), trained, is_setting=settable
+        )
     if first is not None:
         scored, searched = scored.copy(), searched.copy()
         scored[:, 0] = searched[0] = first
@@ -251,11 +297,13 @@ def diagnose(
         base=base,
         plan=LossPlan(trained=trained, length=length, windows=scored, first=first),
         searched=searched,
-        pool=stream.tokens,
+        texts=texts,
         effort=effort,
         folder=None if out is None else Path(out) / STAGES,
+        turns=turns,
+        moves=moves,
     )
-    data: dict[str, Any] = {"about": _about(case, stream.name, quick=quick)}
+    data: dict[str, Any] = {"about": _about(case, text_name, quick=quick)}
     data["config"] = _config(base, declared, length)
     data["first_token"] = _first_token(case)
     own, control, at_length = _own_losses(case)
@@ -344,12 +392,28 @@ def _effort(
     return replace(effort, left_out=tuple(missing))
 
 
-def _opened(model: LoadedModel | str | Path, length: int) -> GPT2Model | PublishedModel:
-    if isinstance(model, str | Path):
+def _texts(
+    base: GPT2Model | PublishedModel, text: Text | Sequence[Text] | None, corpus: str | None
+) -> tuple[list[Int64[np.ndarray, " n"]], str]:
+    """Return the tokens of every text, and what the page calls them."""
+    several = isinstance(text, Sequence) and not isinstance(text, str) and len(text) > 0
+    kinds = str | Sequence | np.ndarray | torch.Tensor
+    if several and all(isinstance(each, kinds) for each in text):  # type: ignore[union-attr]
+        streams = [open_stream(base, each, corpus) for each in text]  # type: ignore[union-attr,arg-type]
+        name = "the text" if len(streams) == 1 else f"{len(streams)} texts"
+        return [each.tokens for each in streams], name
+    stream = open_stream(base, text, corpus)  # type: ignore[arg-type]
+    return [stream.tokens], stream.name
+
+
+def _opened(
+    model: LoadedModel | GPT2 | nn.Module | str | Path, length: int
+) -> GPT2Model | PublishedModel:
+    if not isinstance(model, LoadedModel):
         from headscape.models.load import load
 
         model = load(model)
-    base = model.for_length(length) if isinstance(model, LoadedModel) else model
+    base = model.for_length(length)
     if isinstance(base, SpeechModel) or not isinstance(base, GPT2Model | PublishedModel):
         raise InputError(
             f"a diagnosis takes a model of text in memory or its folder, got "
@@ -506,13 +570,14 @@ def _long_trials(case: Case, own: LossTable, control: list[Any]) -> tuple[LossTa
 
 
 def _far_plan(case: Case) -> FarPlan:
-    tokens = min(far_positions.TOKENS, case.plan.trained)
-    count = far_positions.WINDOWS * far_positions.TOKENS // tokens
-    windows = case.short_windows(tokens, count).copy()
-    if case.plan.first is not None:
-        windows[:, 0] = case.plan.first
-    plan = case.plan
+    windows, plan = case.begun(case.short_windows(*_far_windows(case))), case.plan
     return FarPlan(trained=plan.trained, length=plan.length, windows=windows, short=plan.short)
+
+
+def _far_windows(case: Case) -> tuple[int, int]:
+    """Return the length and the number of the windows that are read with a gap."""
+    tokens = min(far_positions.TOKENS, case.plan.trained)
+    return tokens, far_positions.WINDOWS * far_positions.TOKENS // tokens
 
 
 def _far_trials(case: Case, own: LossTable) -> tuple[FarTable, Trial]:
@@ -576,35 +641,45 @@ def _search(case: Case, refused: dict[str, str]) -> list[Remedy]:
     If none applies, the list is empty and the reason goes into `refused`.
     """
     spec, plan = case.base.spec, case.plan
-    candidates = longrope_candidates(spec, plan.trained, plan.length)
-    reasons = [needs_known_rope(spec), *(each.refuses(spec) for each in candidates)]
-    reason = next((each for each in reasons if each is not None), None)
+    searched, scored = case.searched[None], plan.windows
+    if case.effort.far:
+        searched = case.begun(case.short_search_window(*_far_windows(case))[None])
+        scored = _far_plan(case).windows
+    is_scored = bool((scored == searched).all(axis=1).any())
+    note = "; the number was searched on " + (
+        "a window that is scored, as the text has no other"
+        if is_scored
+        else "a window that is not scored"
+    )
+    try:
+        candidates = longrope_candidates(spec, plan.trained, plan.length, note)
+        reason = next((why for each in candidates if (why := each.refuses(spec))), None)
+        reasons = refusals(case.base, candidates[:1], plan.windows[0, :CHECKED])
+    except InputError as error:
+        candidates, reason, reasons = [], str(error).rstrip("."), {}
+    reason = reason or reasons.get(SEARCHED) or needs_rotation(spec, ("rope",))
     if reason is not None or not candidates:
         refused[SEARCHED] = reason or "it has too few pairs for a search"
         return []
     at = torch.from_numpy(plan.at[plan.past])
-    window = torch.from_numpy(case.searched)[None]
-    if case.effort.far:
-        width = min(far_positions.TOKENS, plan.trained) + 1
-        short = replace(_far_plan(case), windows=case.searched[None, :width])
+    short = replace(_far_plan(case), windows=searched) if case.effort.far else None
 
     def loss(number: int) -> float:
         each = candidates[number]
-        if case.effort.far:
+        if short is not None:
             return float(np.mean(short.losses(short.model(case.base, each.change, each.mark), 0)))
-        return float(each.applied(case.base).losses_at(window, at).mean())
+        return float(each.applied(case.base).losses_at(torch.from_numpy(searched), at).mean())
 
-    read = short.windows.shape[1] - 1 if case.effort.far else plan.length
     losses = case.kept(
         "search",
         {
             "candidates": [each.mark for each in candidates],
             "far": case.effort.far,
-            "searched": _digest(case.searched),
+            "searched": _digest(searched),
         },
         range(len(candidates)),
         loss,
-        lambda _: case.base.cost(read),
+        lambda _: case.base.cost(searched.shape[1] - 1),
         "searching factors",
     )
     return [candidates[int(np.argmin(losses))]]
@@ -633,7 +708,7 @@ def _retrieval(case: Case) -> tuple[list[Cell], Copying]:
     if effort.far:
         lengths = [n for n in lengths if n <= plan.trained]
     cells = [(k, n, d, False) for k in effort.kinds for n in lengths for d in effort.depths]
-    control = head_stage.control_change(base.spec, plan.trained, plan.length)
+    control = case.control()
     if control is not None and plan.trained in lengths:
         cells.append(("copy", plan.trained, COPY_DEPTH, True))
 
@@ -732,7 +807,11 @@ def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying)
     """Return the measures of every head; `at_length` are those at N, where they are known."""
     base, plan, effort = case.base, case.plan, case.effort
     lengths = _head_lengths(case)
-    control = head_stage.control_model(base, plan.trained, plan.length)
+    gap = case.control()
+    control = None
+    if gap is not None:
+        mark = f"gap {plan.trained} {plan.length}"
+        control = ChangedModel(base, gap, name=base.spec.name, mark=mark)
     runs: list[tuple[int, bool, int]] = [
         (length, False, number)
         for length in (lengths if at_length is None else lengths[:-1])
@@ -769,6 +848,7 @@ def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying)
     return {
         "trained": plan.trained,
         "length": plan.length,
+        "layers": len(base.spec.layers),
         "by_length": {str(length): means[length, False] for length in lengths},
         "control": middle,
         "parts": head_stage.parts(first, middle, last),
@@ -783,7 +863,7 @@ def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying)
 def _effects(case: Case, heads: list[tuple[int, int]]) -> dict[str, list[float | None]]:
     """Return each head's effect on the loss past L, by `layer.head` counted from 0."""
     count = min(case.effort.effects, len(case.plan.windows))
-    if count == 0 or head_stage.control_model(case.base, 16, 32) is None:
+    if count == 0 or not case.turns:
         return {}
 
     def changed(number: int) -> Any:
@@ -821,8 +901,12 @@ def _advice(
         best_of(own, tried, unchanged, setting=only_settings) for only_settings in (False, True)
     )
 
+    own_rope = rope_entries(case.base)
+
     def patched(each: Tried | None) -> dict[str, Any] | None:
-        return None if each is None else patch(each.remedy, spec, plan.trained, plan.length)
+        if each is None:
+            return None
+        return patch(each.remedy, spec, plan.trained, plan.length, own_rope)
 
     settings_patch = patched(setting)
     return {
@@ -830,7 +914,7 @@ def _advice(
         "best": None if best is None else best.remedy.name,
         "patch": patched(best),
         "setting": None
-        if setting is None or settings_patch is None
+        if setting is None or settings_patch is None or settings_patch["transformers"] is None
         else {"remedy": setting.remedy.name, "transformers": settings_patch["transformers"]},
     }
 

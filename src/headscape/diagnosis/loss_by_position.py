@@ -208,24 +208,29 @@ def numbers(estimated: Float64[np.ndarray, " 3"]) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in estimated]
 
 
-def windows_of(
-    tokens: Int64[np.ndarray, " n"], length: int, count: int, name: str
-) -> tuple[Int64[np.ndarray, "n length_plus_1"], Int64[np.ndarray, " length_plus_1"]]:
-    """Return at most `count` windows for scores, spread over a text, and one for a search.
+Windows = tuple[Int64[np.ndarray, "n length_plus_1"], Int64[np.ndarray, " length_plus_1"]]
+"""Windows for scores, and one for a search."""
 
-    They do not overlap. A text with room for one window alone has it for both, and one with less is
-    refused.
+
+def windows_of(
+    texts: Sequence[Int64[np.ndarray, " n"]], length: int, count: int, name: str
+) -> Windows:
+    """Return at most `count` windows for scores, spread over all texts, and one for a search.
+
+    They do not overlap. Texts with room for one window alone have it for both, and with less they
+    are refused.
     """
     width = length + 1
-    room = len(tokens) // width
-    if room < 1:
+    places = [(tokens, at) for tokens in texts for at in range(0, len(tokens) - width + 1, width)]
+    if not places:
+        has = f"has {len(texts[0]):,} tokens" if len(texts) == 1 else (
+            f"have at most {max(map(len, texts)):,} tokens each"
+        )  # fmt: skip
         raise InputError(
-            f"{name} has {len(tokens):,} tokens, fewer than a window of {width:,} needs: give a "
+            f"{name} {has}, fewer than a window of {width:,} needs: give a "
             f"longer text or a shorter length."
         )
-    if room == 1:
-        return tokens[:width][None], tokens[:width]
-    scored = min(count, room - 1)
-    starts = [number * (room - 1) // scored * width for number in range(scored)]
-    last = (room - 1) * width
-    return np.stack([tokens[at : at + width] for at in starts]), tokens[last : last + width]
+    scored = min(count, max(1, len(places) - 1))
+    chosen = [places[number * (len(places) - 1) // scored] for number in range(scored)]
+    windows = [tokens[at : at + width] for tokens, at in [*chosen, places[-1]]]
+    return np.stack(windows[:-1]), windows[-1]

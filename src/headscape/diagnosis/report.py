@@ -164,8 +164,11 @@ class Diagnosis:
             rows = [
                 (name, json.dumps(value) if isinstance(value, dict) else value or "no setting")
                 for name, value in change.items()
+                if name != "note"
             ]
             lines.append((("software", "setting"), rows))
+            if change["note"] is not None:
+                lines.append(change["note"])
         return lines
 
     def _config(self) -> list[str | Table]:
@@ -247,11 +250,14 @@ class Diagnosis:
             (("mean over heads", f"{heads['trained']:,}", f"{heads['length']:,}", "position",
               "keys"), rows),
         ]  # fmt: skip
-        pairs = heads["untrained_pairs"]
-        if pairs:
+        kinds: dict[tuple[int, ...], list[int]] = {}
+        for each in heads["untrained_pairs"]:
+            kinds.setdefault(tuple(each["layers"]), []).append(each["pair"] + 1)
+        for layers, pairs in kinds.items():
+            where = "" if len(layers) == heads["layers"] else f" of {_layers(layers)}"
             lines.append(
-                f"{len(pairs)} RoPE pairs turn less than once in {heads['trained']:,} tokens, from "
-                f"pair {pairs[0]['pair'] + 1} on: their angles past that length are new."
+                f"{len(pairs)} RoPE pairs{where} turn less than once in {heads['trained']:,} "
+                f"tokens, from pair {pairs[0]} on: their angles past that length are new."
             )
         if heads["parts"]["retrieval"]["trained"] is not None:
             lines += self._retrieving()
@@ -376,6 +382,12 @@ class Diagnosis:
         best = [(each["title"], each["bands"]) for each in self.data["remedies"][:6]]
         curves = [("unchanged", self.data["loss"]["bands"]), *best]
         return _picture(curves, self.data["about"]["trained"])
+
+
+def _layers(layers: Sequence[int]) -> str:
+    """Return layers, counted from 0, as text that counts from 1."""
+    numbers = ", ".join(str(layer + 1) for layer in layers)
+    return f"layer {numbers}" if len(layers) == 1 else f"layers {numbers}"
 
 
 def check_folder(folder: Path, reads: Iterable[Path | str] = ()) -> None:
