@@ -1,5 +1,6 @@
 """Each change of a call: against transformers where it has the same, else a direct float64 one."""
 
+import json
 import math
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from evaluation.models import stream, tiny
 from headscape.call.definition import AttentionCall, scores
+from headscape.diagnosis.advice import patch
 from headscape.diagnosis.changes import (
     BiasClipped,
     BiasStretched,
@@ -22,8 +24,10 @@ from headscape.diagnosis.changes import (
     Rotations,
     SinkWindow,
 )
-from headscape.diagnosis.remedies import pair_turns, remedies_for
+from headscape.diagnosis.heads import untrained_pairs
+from headscape.diagnosis.remedies import pair_turns, refusals, remedies_for, turns_by_layer
 from headscape.errors import InputError
+from headscape.gpt2 import GPT2, ModelConfig
 from headscape.kernels import attend
 from headscape.models.changed import ChangedModel
 from headscape.models.gpt2_model import GPT2Model
@@ -291,3 +295,204 @@ def test_a_gap_is_later_positions_with_the_same_keys() -> None:
     expected = direct(call, lambda i, j: moved(i) - moved(j))
     assert np.abs(scores(changed).weights[0].numpy() - expected).max() < 1e-12
     assert changed.positions is call.positions
+
+
+def test_far_positions_of_a_changing_rotation_have_the_frequencies_of_the_text() -> None:
+    """Clipped and grouped positions are small, but the text is as long as before."""
+    family = FAMILIES["llama"]
+    tokens = torch.randint(3, VOCABULARY, (1, LENGTH), generator=torch.Generator().manual_seed(1))
+    kinds: list[dict[str, Any]] = [
+        {"rope_type": "longrope", "factor": 4.0, "short_factor": [1.0] * 4,
+         "long_factor": [1.0, 2.0, 3.0, 4.0], "original_max_position_embeddings": 16},
+        {"rope_type": "dynamic", "factor": 2.0},
+    ]  # fmt: skip
+    for given in kinds:
+        theirs = family.build(
+            rope_parameters={"rope_theta": 1e4, **given}, max_position_embeddings=16
+        )
+        model: Any = load(theirs)
+        calls: list[AttentionCall] = []
+        model.observe(tokens, [1], lambda _, call, calls=calls: calls.append(call))
+        [call] = calls
+        rotations = Rotations(model.spec)
+        encoding: Any = rotations.layer(1)
+        speed, factor = encoding.frequencies(LENGTH), encoding.attention_factor()
+        for change, distance in (
+            (lambda _, call: call, lambda i, j: i - j),
+            (Clipped(rotations, 8), lambda i, j: min(i - j, 8)),
+            (Grouped(rotations, 8, 5), grouped(8, 5)),
+            (SinkWindow(rotations, 12, 4), sunk(12, 4)),
+        ):
+            expected = in_halves(call, distance, speed, factor)
+            found = scores(change(1, call)).weights[0].double()
+            assert float((found - expected).abs().max()) < 1e-5, (given["rope_type"], change)
+
+
+def in_halves(
+    call: AttentionCall, distance_of: Any, speed: torch.Tensor, factor: float
+) -> torch.Tensor:
+    """Weights of a model whose pairs are halves and whose keys are shared by heads, in float64."""
+    assert call.unrotated is not None
+    q, k = (x[0].double() for x in call.unrotated)
+    k = k.repeat_interleave(q.shape[0] // k.shape[0], 0)
+    pairs, count = len(speed), q.shape[1]
+    final = torch.full((q.shape[0], count, count), -torch.inf, dtype=torch.float64)
+    for i in range(count):
+        for j in range(i + 1):
+            distance = distance_of(i, j)
+            if distance is None:
+                continue
+            a, b = q[:, i, :pairs], q[:, i, pairs:]
+            cos, sin = (distance * speed).cos(), (distance * speed).sin()
+            turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+            final[:, i, j] = call.scale * factor**2 * (turned * k[:, j]).sum(dim=-1)
+    return final.softmax(dim=-1)
+
+
+def by_distance(encoding: str) -> tuple[AttentionCall, torch.Tensor]:
+    """A call of a layer, and its bias by distance [h d] in float64, read off its last query."""
+    call = call_of(model_of(encoding))
+    bias = scores(call).bias[0].double()
+    return call, torch.stack([bias[:, -1, LENGTH - 1 - d] for d in range(LENGTH)], dim=1)
+
+
+@pytest.mark.parametrize("encoding", ["t5", "t5-clipped", "kerple", "kerple-power", "bam"])
+def test_tables_are_stretched_and_clipped(encoding: str) -> None:
+    call, table = by_distance(encoding)
+    apart = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).clamp(min=0)
+    causal = torch.ones(LENGTH, LENGTH).tril()
+    where = apart.double() / 2.5
+    low = where.floor().long()
+    share = where - low
+    expected = table[:, low] * (1 - share) + table[:, (low + 1).clamp(max=LENGTH - 1)] * share
+    found = scores(BiasStretched(2.5)(0, call)).bias[0]
+    assert float(((found - expected) * causal).abs().max()) < 1e-6
+    found = scores(BiasClipped(7)(0, call)).bias[0]
+    assert float(((found - table[:, apart.clamp(max=7)]) * causal).abs().max()) < 1e-6
+    assert float(((table[:, apart.clamp(max=7)] - table[:, apart]) * causal).abs().max()) > 1e-4
+
+
+@torch.no_grad()
+def test_fire_takes_the_changed_distance() -> None:
+    model = model_of("fire")
+    call, fire = call_of(model), model.gpt2.encoding(0)
+    i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
+    apart = (i - j).clamp(min=0).double()
+    rate, limit = fire.c.abs(), (fire.length_multiplier * fire.config.length).abs()
+
+    def expected(distance: torch.Tensor) -> torch.Tensor:
+        u = torch.log1p(rate * distance) / (torch.log1p(rate * torch.maximum(i, limit)) + 1e-6)
+        return fire.outer(fire.inner(u[..., None].to(fire.inner.weight)).relu()).movedim(-1, 0)
+
+    causal = torch.ones(LENGTH, LENGTH).tril()
+    for change, distance in ((BiasStretched(4.0), apart / 4), (BiasClipped(7), apart.clamp(max=7))):
+        gap = (scores(change(0, call)).bias[0] - expected(distance)) * causal
+        assert float(gap.abs().max()) < 1e-6
+    assert float((expected(apart / 4) - expected(apart)).abs().max()) > 1e-4
+
+
+@pytest.mark.parametrize(
+    "encoding", ["cable", "cable-nw", "k-cable", "k-cable:weights=inside", "fox", "rope+fox"]
+)
+def test_sums_over_tokens_are_stretched_and_clipped(encoding: str) -> None:
+    call = call_of(model_of(encoding))
+    parts: Any = call.bias
+    gap = parts.row[0, :, :, None] - parts.col[0, :, None, :]
+    weight = torch.ones_like(gap[..., :1]) if parts.weight is None else parts.weight[0, ..., None]
+
+    def bias(gap: torch.Tensor) -> torch.Tensor:
+        if not encoding.startswith("k-"):
+            return weight * gap
+        return -torch.log1p((weight * gap).square())
+
+    index = torch.arange(LENGTH)
+    nearest = torch.maximum(index[None, :], (index[:, None] - 7).clamp(min=0))
+    clipped = gap.gather(2, nearest.expand_as(gap))
+    causal = torch.ones(LENGTH, LENGTH).tril()
+    for change, expected in ((BiasStretched(4.0), gap / 4), (BiasClipped(7), clipped)):
+        made = change(0, call).bias
+        assert made is not None
+        found = made.block(call.positions, slice(None), slice(None))[0]
+        assert float(((found - bias(expected)) * causal).abs().max()) < 1e-9
+    assert attend.run(BiasClipped(7)(0, call)).shape == call.q.shape
+
+
+def test_the_rotation_of_a_combination_and_of_xpos_is_changed() -> None:
+    for encoding in ("rope+fox", "rope+alibi", "xpos"):
+        model = model_of(encoding)
+        chosen, refused = remedies_for(model.spec, TRAINED, LENGTH)
+        names = {each.name for each in chosen}
+        assert {"clip", "group", "nope", "sinks"} <= names
+        assert ("yarn" in names) == encoding.startswith("rope")
+        assert ("stretch" in names) == ("+" in encoding)
+        call = call_of(model)
+        near = scores(Clipped(Rotations(model.spec), 8)(0, call))
+        own = scores(call)
+        apart = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
+        assert (
+            float(((near.final - own.final)[0, :, (apart >= 0) & (apart <= 8)]).abs().max()) < 1e-9
+        )
+        assert float((near.final - own.final)[0, :, apart > 8].abs().max()) > 1e-3
+        assert "xpos" in str(refused.get("yarn", "xpos"))
+
+
+def test_a_layer_that_mixes_scores_refuses_far_scores() -> None:
+    model = model_of("dapev2+rope")
+    with pytest.raises(InputError, match="does more than to add to them"):
+        Clipped(Rotations(model.spec), 8)(0, call_of(model))
+    [clip], _ = remedies_for(model.spec, TRAINED, LENGTH, ["clip"])
+    why = refusals(model, [clip], stream(LENGTH).astype(np.int64))
+    assert "does more than to add" in why["clip"]
+
+
+def test_windowed_layers_keep_their_frequencies() -> None:
+    model: Any = load(FAMILIES["gemma3"].build())
+    spec = model.spec
+    windows = {number: layer.conventions.get("window") for number, layer in enumerate(spec.layers)}
+    reaching = tuple(number for number, window in windows.items() if window is None)
+    assert 0 < len(reaching) < len(windows)
+    trained = max(window for window in windows.values() if window is not None)
+    [yarn], _ = remedies_for(spec, trained, 4 * trained, ["yarn"])
+    assert yarn.change.layers == reaching  # type: ignore[attr-defined]
+    assert f"; {len(windows) - len(reaching)} layers with a window" in yarn.text
+    turns = pair_turns(spec, trained)
+    assert turns == turns_by_layer(spec, trained)[reaching[0]]
+    assert {tuple(each["layers"]) for each in untrained_pairs(spec, trained, 4 * trained)} <= {
+        reaching
+    }
+    told = patch(yarn, spec, trained, 4 * trained)
+    assert told["transformers"] is told["vllm"] is None
+    assert "leaves layers with a window" in told["note"]
+    every, why = remedies_for(model_of("rope:window=8").spec, TRAINED, LENGTH, ["yarn", "ntk"])
+    assert every == []
+    assert "has a window or chunks within" in why["yarn"]
+
+
+def test_pairs_that_never_turn_are_not_new() -> None:
+    model: Any = load(FAMILIES["llama-proportional"].build())
+    turns = pair_turns(model.spec, 64)
+    assert 0.0 in turns
+    pairs = untrained_pairs(model.spec, 64, 256)
+    assert len(pairs) == sum(0 < turn < 1 for turn in turns)
+    assert "Infinity" not in json.dumps(pairs)
+
+
+def test_layers_that_have_no_rotation_are_not_chosen_for_nope() -> None:
+    config = ModelConfig(
+        layers=8, heads=2, width=16, vocabulary=40, train_length=TRAINED, encoding="rope*3,nope"
+    )
+    model = GPT2Model(GPT2(config))
+    [nope], _ = remedies_for(model.spec, TRAINED, LENGTH, ["nope"])
+    assert nope.change.layers == (4,)  # type: ignore[attr-defined]
+    assert nope.text == "no rotation in layers 5"
+
+
+def test_remedies_that_cannot_be_built_are_refused_before_anything_runs() -> None:
+    chosen, refused = remedies_for(model_of(rotary_fraction=0.25).spec, TRAINED, LENGTH)
+    assert "needs a rotary width above 2" in refused["ntk"]
+    assert {"linear", "yarn"} <= {each.name for each in chosen}
+
+
+def test_chunks_are_not_put_into_chunks() -> None:
+    spec = model_of("rope:chunk=8").spec
+    assert Chunks(16).refuses(spec) == "its layers have chunks already"

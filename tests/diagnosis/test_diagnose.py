@@ -10,7 +10,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import headscape
 import headscape as hs
+import headscape.diagnosis.remedies
 from diagnosis.small_models import TRAINED, language, trained
 from headscape.call.definition import scores
 from headscape.call.positions import Positions, Visible
@@ -18,7 +20,7 @@ from headscape.diagnosis import diagnose as whole
 from headscape.diagnosis.advice import config_of, patch, write_config
 from headscape.diagnosis.heads import head_effects, head_measures, one_head
 from headscape.diagnosis.loss_by_position import LossPlan, windows_of
-from headscape.diagnosis.remedies import REMEDIES, remedied, remedies_for
+from headscape.diagnosis.remedies import REMEDIES, longrope, remedied, remedies_for
 from headscape.diagnosis.report import FILES, Diagnosis
 from headscape.diagnosis.retrieval import COPY_DEPTH, KINDS, copying_heads, question
 from headscape.errors import InputError
@@ -186,7 +188,7 @@ def test_a_length_that_a_table_does_not_have_is_refused() -> None:
 
 
 def test_scored_tokens_have_half_to_all_of_the_trained_length_before_them() -> None:
-    windows, _ = windows_of(text(), LENGTH, 2, "a text")
+    windows, _ = windows_of([text()], LENGTH, 2, "a text")
     plan = LossPlan(trained=TRAINED, length=LENGTH, windows=windows)
     seen = [(start, at) for start, some in plan.short_contexts() for at in some.tolist()]
     assert [at for _, at in seen] == plan.at[plan.past].tolist()
@@ -195,7 +197,7 @@ def test_scored_tokens_have_half_to_all_of_the_trained_length_before_them() -> N
 
 def test_the_searched_window_is_not_scored() -> None:
     tokens = np.arange(1000)
-    scored, searched = windows_of(tokens, 99, 4, "a text")
+    scored, searched = windows_of([tokens], 99, 4, "a text")
     assert scored.shape == (4, 100)
     assert not set(scored.ravel().tolist()) & set(searched.tolist())
 
@@ -204,7 +206,7 @@ def test_an_effect_equals_a_run_with_the_head_clipped() -> None:
     from headscape.diagnosis.changes import Clipped, Rotations
 
     model = trained("rope")
-    windows, _ = windows_of(text(), 64, 1, "a text")
+    windows, _ = windows_of([text()], 64, 1, "a text")
     found = head_effects(model, windows, TRAINED, [(1, 2)])
 
     class OneLayer(Clipped):
@@ -246,23 +248,51 @@ def test_a_question_has_its_length_and_its_answer(kind: str, depth: float) -> No
     assert question(kind, 1, 1200, depth, pool, None) is None or kind == "copy"
 
 
-@pytest.mark.parametrize("name", ["linear", "ntk", "dynamic", "yarn"])
-def test_the_patch_is_the_remedy(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["linear", "ntk", "dynamic", "yarn", "prope", "longrope"])
+@pytest.mark.parametrize("trained", [64, 32])
+def test_the_patch_is_the_remedy(name: str, trained: int, tmp_path: Path) -> None:
     FAMILIES["llama"].build().save_pretrained(tmp_path / "plain")
     model: Any = load(f"hf:{tmp_path / 'plain'}")
-    [remedy], _ = remedies_for(model.spec, 64, 256, [name])
-    change = patch(remedy, model.spec, 64, 256)
+    assert model.spec.train_length == 64
+    found = (
+        [longrope(model.spec, trained, 256, 2)]
+        if name == "longrope"
+        else remedies_for(model.spec, trained, 256, [name])[0]
+    )
+    change = patch(found[0], model.spec, trained, 256)
     path = write_config(config_of(model), tmp_path / "patched", change["transformers"])
     shutil.copy(tmp_path / "plain" / "model.safetensors", path.parent)
     windows = torch.randint(3, VOCABULARY, (1, 257), generator=torch.Generator().manual_seed(5))
-    if name == "dynamic":
-        # transformers takes the trained length from max_position_embeddings.
-        config = json.loads(path.read_text())
-        assert config["max_position_embeddings"] == 64
     patched = load(f"hf:{path.parent}").losses(windows, 0)
-    assert torch.allclose(remedy.applied(model).losses(windows, 0), patched, atol=2e-4)
+    assert torch.allclose(found[0].applied(model).losses(windows, 0), patched, atol=2e-4)
+    assert not torch.allclose(model.losses(windows, 0), patched, atol=2e-4)
+    # The line of Python is the same remedy.
+    line = change["headscape"]
+    if "evaluate" not in line:
+        again = eval(line, {"headscape": headscape, "model": model})  # noqa: S307
+        assert torch.allclose(again.losses(windows, 0), patched, atol=2e-4)
+    assert ("evaluate" in line) == (trained == 64 and name not in {"prope", "longrope"})
     with pytest.raises(InputError, match="exists already"):
         write_config(config_of(model), tmp_path / "patched", change["transformers"])
+
+
+def test_patches_of_servers_mean_the_remedy() -> None:
+    spec = load(FAMILIES["llama"].build()).spec
+    made = {each.name: patch(each, spec, 64, 256) for each in remedies_for(spec, 64, 256)[0]}
+    # Their dynamic NTK has a fixed factor, and a factor of 1 stretches nothing.
+    assert made["dynamic"]["vllm"] is made["dynamic"]["sglang"] is None
+    for server in ("vllm", "sglang"):
+        # Without these, their LongRoPE multiplies cos and sin by a number of its own.
+        assert '"short_mscale": 1.0' in made["prope"][server]
+        assert '"long_mscale": 1.0' in made["prope"][server]
+        assert "mscale" not in made["yarn"][server]
+    assert "short_mscale" not in made["prope"]["transformers"]["rope_parameters"]
+    [yarn], _ = remedies_for(spec, 64, 256, ["yarn"])
+    kept = patch(yarn, spec, 64, 256, {"mrope_section": [2, 1, 1], "rope_type": "default"})
+    assert kept["transformers"]["rope_parameters"]["mrope_section"] == [2, 1, 1]
+    assert kept["transformers"]["rope_parameters"]["rope_type"] == "yarn"
+    assert '"mrope_section": [2, 1, 1]' in kept["vllm"]
+    assert "rope_scaling" in kept["note"]
 
 
 def test_a_remedy_that_is_no_setting_has_no_patch(tmp_path: Path) -> None:
@@ -270,6 +300,7 @@ def test_a_remedy_that_is_no_setting_has_no_patch(tmp_path: Path) -> None:
     [remedy], _ = remedies_for(model.spec, TRAINED, LENGTH, ["clip"])
     change = patch(remedy, model.spec, TRAINED, LENGTH)
     assert change["transformers"] is change["vllm"] is None
+    assert change["headscape"].endswith(f'remedied(model, "clip", {LENGTH}, trained={TRAINED})')
     with pytest.raises(InputError, match="not a setting of transformers"):
         write_config({}, tmp_path / "new", None)
 
@@ -277,7 +308,7 @@ def test_a_remedy_that_is_no_setting_has_no_patch(tmp_path: Path) -> None:
 def test_remedies_say_why_they_do_not_apply() -> None:
     spec = trained("fox").spec
     chosen, refused = remedies_for(spec, TRAINED, LENGTH)
-    assert {each.name for each in chosen} == {"log", "sinks", "chunk", "stretch"}
+    assert {each.name for each in chosen} == {"log", "sinks", "chunk", "stretch", "clip-bias"}
     assert set(refused) == set(REMEDIES) - {each.name for each in chosen}
     with pytest.raises(InputError, match="does not apply to fox"):
         remedied(trained("fox"), "yarn", LENGTH)
@@ -297,6 +328,73 @@ def test_the_command(tmp_path: Path) -> None:
     assert (out / "diagnosis.html").is_file()
     assert str(out / "diagnosis.html") in done.output
     assert not any((out / "stages").glob("*.part"))
+
+
+def test_the_command_reads_several_files_and_standard_input(tmp_path: Path) -> None:
+    from headscape.cli.app import app
+
+    gpt2 = hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257, train_length=32)
+    hs.load(gpt2, tokenizer="bytes").save(tmp_path / "model")
+    (tmp_path / "one, two.txt").write_text("A line of text that repeats itself. " * 20)
+    out = tmp_path / "out"
+    words = ["diagnose", str(tmp_path / "model"), "--length", "64", "--quick", "--questions", "0"]
+    words += ["--text", str(tmp_path / "one, two.txt"), "--text", "-", "--out", str(out)]
+    done = CliRunner().invoke(app, words, input="Other words, again and again. " * 20)
+    assert done.exit_code == 0, done.output
+    assert "of 2 texts" in (out / "diagnosis.md").read_text()
+
+
+def test_windows_are_taken_from_all_texts() -> None:
+    one, two, short = np.arange(450), 1000 + np.arange(250), 2000 + np.arange(50)
+    scored, searched = windows_of([one, two, short], 99, 8, "3 texts")
+    starts = [int(window[0]) for window in scored]
+    assert starts == [0, 100, 200, 300, 1000]
+    assert int(searched[0]) == 1100
+    with pytest.raises(InputError, match="3 texts have at most 450 tokens each"):
+        windows_of([one, two, short], 499, 8, "3 texts")
+    model = trained("alibi", steps=1)
+    several = hs.diagnose(model, 64, [text(300), text(300)], quick=True, questions=0, remedies=[])
+    assert several.data["about"]["text"] == "2 texts"
+    single = hs.diagnose(model, 64, [text(300)], quick=True, questions=0, remedies=[])
+    assert single.data["loss"] == several.data["loss"]
+
+
+def test_a_model_of_transformers_in_memory() -> None:
+    theirs = FAMILIES["llama"].build(initializer_range=0.02)
+    given: dict[str, Any] = {"quick": True, "questions": 0, "remedies": ["clip"]}
+    found = hs.diagnose(theirs, 128, tokens_for_llama(), **given)
+    assert found.data == hs.diagnose(load(theirs), 128, tokens_for_llama(), **given).data
+    with pytest.raises(InputError, match="load takes a folder"):
+        hs.diagnose(3, 128, tokens_for_llama())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [300, 48])
+def test_the_search_of_a_quick_diagnosis_reads_a_window_that_is_not_scored(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or says that it is scored, where the text has no other."""
+    seen: dict[bool, list[np.ndarray]] = {True: [], False: []}
+    real = whole.FarPlan.losses
+
+    def losses(self: Any, model: ChangedModel, number: int) -> list[float]:
+        searching = len(self.windows) == 1 and "longrope" in getattr(model, "_mark", "")
+        seen[searching].append(self.windows[number])
+        return real(self, model, number)
+
+    monkeypatch.setattr(whole.FarPlan, "losses", losses)
+    count = 4000 if length == 300 else 49
+    found = hs.diagnose(
+        trained("rope"), length, text(count), quick=True, questions=0, remedies=["longrope"]
+    )
+    [row] = found.data["remedies"]
+    scored = {window.tobytes() for window in seen[False]}
+    searched = {window.tobytes() for window in seen[True]}
+    if length == 300:
+        assert searched
+        assert not searched & scored
+        assert row["text"].endswith("a window that is not scored")
+    else:
+        assert row["text"].endswith("a window that is scored, as the text has no other")
 
 
 def test_a_bidirectional_model_is_refused() -> None:
@@ -426,7 +524,7 @@ def test_a_quick_diagnosis_reads_one_long_window_once(monkeypatch: pytest.Monkey
     assert "at far positions" in found.sentence
     monkeypatch.undo()
     # The measures of that pass are those of a pass of their own.
-    windows, _ = windows_of(text(), LENGTH, 1, "a text")
+    windows, _ = windows_of([text()], LENGTH, 1, "a text")
     expected = head_measures(ChangedModel(trained("rope")), windows[0, :-1])
     measured = found.data["heads"]["by_length"][str(LENGTH)]
     assert all(
@@ -438,7 +536,7 @@ def test_a_quick_diagnosis_reads_one_long_window_once(monkeypatch: pytest.Monkey
 def test_far_losses_are_those_of_positions_with_a_gap() -> None:
     model = trained("rope")
     found = hs.diagnose(model, LENGTH, text(), quick=True, questions=0, remedies=["linear"])
-    windows, _ = windows_of(text(), TRAINED, 96, "a text")
+    windows, _ = windows_of([text()], TRAINED, 96, "a text")
     gpt2 = model.gpt2
     tokens = torch.from_numpy(windows)
     half, scored, by = TRAINED // 2, 3 * TRAINED // 4, LENGTH - TRAINED

@@ -33,7 +33,7 @@ from headscape.errors import InputError
 
 COMMANDS: dict[str, Callable[..., Any]] = {}
 """Every command by name."""
-ONE_AT_A_TIME = ("--plugin", "--run", "--field")
+ONE_AT_A_TIME = ("--plugin", "--run", "--field", "--text")
 """Repeatable options that take one value each time: the next word is not a second value."""
 FIELDS = "headscape.fields"
 """Where a command finds the values of its generated options, in `context.meta`."""
@@ -170,7 +170,7 @@ class Command(TyperCommand):
         option, taken = None, False
         for arg in args:
             name, equals, value = arg.partition("=")
-            if arg == "--" or (arg.startswith("-") and not _is_number(arg)):
+            if arg == "--" or (arg.startswith("-") and arg != "-" and not _is_number(arg)):
                 option = name if name in lists else None
                 taken = False
                 if option is None:

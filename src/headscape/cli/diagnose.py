@@ -18,7 +18,7 @@ def diagnose(
     *,
     length: int,
     prompt: str | None = None,
-    text: str | None = None,
+    text: list[str] | None = None,
     corpus: str | None = None,
     trained: int | None = None,
     windows: int | None = None,
@@ -46,7 +46,7 @@ def diagnose(
         model: A run, a folder of weights, hf:FOLDER, or hf:OWNER/NAME on the Hugging Face Hub.
         length: Tokens that the model is to read, more than it was trained on.
         prompt: Read this text.
-        text: Read a text file; - reads standard input.
+        text: Read a text file; - reads standard input. May be repeated: windows are taken from all.
         corpus: Read the validation side of a corpus: stdlib, a file or a folder. [default: the text
             that a run was trained with]
         trained: The trained length. [default: what the config says]
@@ -66,12 +66,13 @@ def diagnose(
     import headscape as hs
     from headscape.diagnosis.report import check_folder
 
-    check_folder(out, reads=[path for path in (text, corpus) if path is not None])
+    check_folder(out, reads=[*(text or []), *([] if corpus is None else [corpus])])
+    texts = [chosen_text(prompt, each) for each in text or [None]]
     [opened] = open_models(context, [model])
     found = hs.diagnose(
         opened,
         length,
-        chosen_text(prompt, text),
+        texts[0] if len(texts) == 1 else [each for each in texts if each is not None],
         corpus=corpus,
         trained=trained,
         windows=windows,

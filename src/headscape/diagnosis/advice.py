@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headscape.diagnosis.changes import FIELDS, rotation_of, stretchable
 from headscape.diagnosis.far_positions import FarTable
 from headscape.diagnosis.loss_by_position import THRESHOLD, LossTable, numbers
-from headscape.diagnosis.remedies import Remedy
+from headscape.diagnosis.remedies import SEARCHED, Remedy
 from headscape.errors import InputError
 from headscape.io import atomic
 from headscape.io.json_file import read_json
@@ -22,6 +23,10 @@ from headscape.models.model import Spec
 from headscape.models.transformers.published_model import PublishedModel
 
 DOCUMENTED = "written from its documentation, not run"
+NAMED_BEFORE = (
+    "transformers 5 calls it rope_parameters; before that, and in software that follows it, the "
+    "entry is rope_scaling, without rope_theta, which stands beside it."
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,14 +68,11 @@ def helps(gain: Sequence[float | None]) -> bool:
     return low > 0 if low is not None else mean > THRESHOLD
 
 
-def alike(best: Tried, others: Sequence[Tried]) -> list[Tried]:
-    """Return the remedies whose difference from the best has an interval that contains 0."""
-    same = []
-    for other in others:
-        _, low, _ = numbers(estimate(other.losses.past() - best.losses.past()))
-        if low is not None and low <= 0:
-            same.append(other)
-    return same
+def not_worse(best: Tried, others: Sequence[Tried]) -> list[Tried]:
+    """Return the remedies whose loss minus the best one's is not above 0 by its interval."""
+    return [
+        other for other in others if not estimate(other.losses.past() - best.losses.past())[1] > 0
+    ]
 
 
 def sentence(
@@ -105,13 +107,16 @@ def sentence(
         if (row["excess"][0] or 0) <= THRESHOLD
         else f"which still leaves {row['excess'][0]:.2f} nats of excess"
     )
-    same = alike(best, helping[1:])
+    others = [each for each in keeping if each is not best]
     told = ""
-    if same:
+    if count >= FEWEST and others:
+        same = not_worse(best, others)
         names = ", ".join(each.remedy.title for each in same)
-        told = f"; these cannot be told apart from it: {names}"
-    elif count >= FEWEST and len(keeping) > 1:
-        told = f"; the next, {keeping[1].remedy.title}, is worse beyond the interval"
+        told = (
+            f"; these are not shown to be worse: {names}"
+            if same
+            else "; every other one that keeps the text in view is worse beyond its interval"
+        )
     return (
         f"{_begin(best.remedy.title)} is best: its loss {where} is "
         f"{shown(row['gain'])} nats lower than the unchanged model's, {mended}, and costs "
@@ -176,34 +181,96 @@ def best_of(
     return next((each for each in some if helps(each.row(base)["gain"])), None)
 
 
-def patch(remedy: Remedy, spec: Spec, trained: int, length: int) -> dict[str, Any]:
-    """Return what a remedy is called in other software; None where there is no setting for it."""
+def patch(
+    remedy: Remedy,
+    spec: Spec,
+    trained: int,
+    length: int,
+    own: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return what a remedy is called in other software; None where there is no setting for it.
+
+    Args:
+        remedy: The remedy.
+        spec: The model's.
+        trained: L.
+        length: N.
+        own: RoPE's entries of the model's config: those that a remedy does not set are kept.
+    """
     found: dict[str, Any] = {
         "transformers": None,
         "vllm": None,
         "sglang": None,
         "llama.cpp": None,
-        "headscape": f'headscape.diagnosis.remedies.remedied(model, "{remedy.name}", {length})',
+        "headscape": _remedied_line(remedy, trained, length),
+        "note": None,
     }
     if remedy.rope is None:
         return found
+    found["note"] = _not_one_set(spec, trained)
+    if found["note"] is not None:
+        return found
     layer = next(layer for layer in spec.layers if layer.encoding == "rope")
-    parameters = rope_parameters(remedy.rope, layer.conventions, trained, spec.head_dim)
+    made = rope_parameters(remedy.rope, layer.conventions, trained, spec.head_dim)
+    parameters = {**(own or {}), **made}
     # transformers takes dynamic NTK's trained length from max_position_embeddings.
-    longest = {} if remedy.name == "dynamic" else {"max_position_embeddings": length}
-    found["transformers"] = {"rope_parameters": parameters, **longest}
-    served = json.dumps(found["transformers"], sort_keys=True)
-    found["vllm"] = f"--hf-overrides '{served}' --max-model-len {length}  # {DOCUMENTED}"
-    found["sglang"] = (
-        f"--json-model-override-args '{served}' --context-length {length}  # {DOCUMENTED}"
-    )
+    longest = trained if remedy.name == "dynamic" else length
+    found["transformers"] = {"rope_parameters": parameters, "max_position_embeddings": longest}
+    found["note"] = NAMED_BEFORE
+    if remedy.name != "dynamic":
+        # vLLM and SGLang multiply LongRoPE's cos and sin by these, not by attention_factor.
+        same = "attention_factor" in made and made["rope_type"] == "longrope"
+        for name in ("short_mscale", "long_mscale") if same else ():
+            parameters = {**parameters, name: made["attention_factor"]}
+        served = {"rope_parameters": parameters, "max_position_embeddings": length}
+        text = json.dumps(served, sort_keys=True)
+        found["vllm"] = f"--hf-overrides '{text}' --max-model-len {length}  # {DOCUMENTED}"
+        found["sglang"] = (
+            f"--json-model-override-args '{text}' --context-length {length}  # {DOCUMENTED}"
+        )
     flags = _llama_cpp(remedy, parameters, trained)
     if flags is not None:
         found["llama.cpp"] = f"{flags} --ctx-size {length}  # {DOCUMENTED}"
-    if remedy.name in {"linear", "ntk", "dynamic", "yarn"}:
+    if remedy.name in {"linear", "ntk", "dynamic", "yarn"} and trained == spec.train_length:
         factor = "" if remedy.name == "dynamic" else f":{length / trained:g}"
         found["headscape"] = f"headscape evaluate MODEL --extend {remedy.name}{factor}"
     return found
+
+
+def _remedied_line(remedy: Remedy, trained: int, length: int) -> str:
+    """Return Python that applies a remedy."""
+    more = ""
+    if remedy.name == SEARCHED and remedy.rope is not None:
+        divided = [divisor > 1 for divisor in remedy.rope["long_factor"]]
+        more = f", first={divided.index(True)}"
+    return (
+        f"headscape.diagnosis.remedies.remedied("
+        f'model, "{remedy.name}", {length}, trained={trained}{more})'
+    )
+
+
+def _not_one_set(spec: Spec, trained: int) -> str | None:
+    """Return why one set of RoPE parameters does not mean the remedy; None if it does."""
+    turned = [layer for layer in spec.layers if rotation_of(layer) == "rope"]
+    if any(layer.encoding != "rope" for layer in turned):
+        return "RoPE is a part of this encoding, so there is no config of RoPE alone."
+    if len(stretchable(spec, trained)) < len(turned):
+        return (
+            "The remedy leaves layers with a window as they are, and one set of RoPE parameters "
+            "would change them too, so no setting is given."
+        )
+    names = sorted(FIELDS["rope"])
+    if len({tuple(str(each.conventions.get(name)) for name in names) for each in turned}) > 1:
+        return "Layers have different RoPE parameters, so one set of them is not the remedy."
+    return None
+
+
+def rope_entries(model: GPT2Model | PublishedModel) -> dict[str, Any]:
+    """Return RoPE's entries of a published model's config, such as mrope_section."""
+    if not isinstance(model, PublishedModel):
+        return {}
+    text = _text_part(config_of(model))
+    return dict(text.get("rope_parameters") or text.get("rope_scaling") or {})
 
 
 def rope_parameters(
@@ -261,7 +328,12 @@ def config_of(model: GPT2Model | PublishedModel) -> dict[str, Any]:
 
 
 def check_apply(
-    model: GPT2Model | PublishedModel, remedies: Sequence[str], folder: Path, *, is_setting: bool
+    model: GPT2Model | PublishedModel,
+    remedies: Sequence[str],
+    folder: Path,
+    trained: int,
+    *,
+    is_setting: bool,
 ) -> None:
     """Refuse, before anything runs, what `write_config` could not write.
 
@@ -269,6 +341,7 @@ def check_apply(
         model: The model that is diagnosed.
         remedies: Names of the remedies that are tried, for the message.
         folder: Where the config goes.
+        trained: L.
         is_setting: Whether one of them is a setting of transformers.
     """
     text = _text_part(config_of(model))
@@ -284,6 +357,9 @@ def check_apply(
             f"({', '.join(remedies) or 'none applies'}) is a setting of transformers, so no config "
             f"can be written."
         )
+    reason = _not_one_set(model.spec, trained)
+    if reason is not None:
+        raise InputError(f"no config of {model.spec.name} can be written. {reason}")
     _new_target(folder)
 
 

@@ -13,6 +13,9 @@
     BiasStretched   B(d) becomes B(d / f)
     BiasClipped     B(d) becomes B(min(d, L - 1))
 
+RoPE is turned again where a layer has it alone or with a bias (rope+fox), and so is xPos. Dynamic
+and LongRoPE-type frequencies, which depend on the length, are those of the call's own length.
+
 Every class is a function of a layer and a call (`Change` of models/changed.py), and `refuses` says
 why it does not apply to a model. Two scores per pair (near and far positions) are one call: the
 near score is q.k, and a bias adds far minus near where the distance is large.
@@ -28,36 +31,63 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headscape.call.bias import Bias, Pairwise, Slope, Toeplitz, total
+from headscape.call.bias import (
+    Bias,
+    BiasSum,
+    GapKernel,
+    Pairwise,
+    Perceptron,
+    Slope,
+    Toeplitz,
+    total,
+)
 from headscape.call.definition import AttentionCall, shared
+from headscape.call.positions import Positions
 from headscape.encodings import Encoding, Shape, Side, make
 from headscape.encodings.base import SHARED
 from headscape.encodings.rope import RoPEConfig
+from headscape.encodings.xpos import XPosConfig
 from headscape.errors import InputError
-from headscape.models.model import Spec
+from headscape.models.model import LayerSpec, Spec
 
 HIDDEN = -1e30
 """Added to the score of a key that is not seen: finite, and its weight is exactly 0."""
-ROPE_FIELDS = frozenset(item.name for item in fields(RoPEConfig)) - SHARED
+FIELDS = {
+    name: frozenset(item.name for item in fields(config)) - SHARED
+    for name, config in (("rope", RoPEConfig), ("xpos", XPosConfig))
+}
+"""The rotations that can be repeated, with the names of their fields."""
 WITHIN = 1e-3
 """Relative difference up to which a rotation counts as repeated; angles are float32 in models."""
 
 
+def rotation_of(layer: LayerSpec) -> str | None:
+    """Return the name of a layer's rotation, which may be a part of its encoding (rope+fox)."""
+    return next((name for name in FIELDS if name in layer.encoding.split("+")), None)
+
+
+def local(layer: LayerSpec, trained: int) -> bool:
+    """Return whether a window or chunks keep a layer's distances below the trained length."""
+    reaches = (layer.conventions.get(name) for name in ("window", "chunk"))
+    return any(isinstance(reach, int) and reach <= trained for reach in reaches)
+
+
 @dataclass(frozen=True)
 class Rotations:
-    """The RoPE of every layer of a model that has one, with some fields changed."""
+    """The rotation of every layer of a model that has one, with some fields of RoPE changed."""
 
     spec: Spec
     changes: Mapping[str, Any] = field(default_factory=dict)
     _made: dict[int, Encoding] = field(default_factory=dict, compare=False, repr=False)
 
     def layer(self, layer: int) -> Encoding | None:
-        """Return the RoPE of a layer, counted from 0; None in a layer without."""
+        """Return the rotation of a layer, counted from 0; None in a layer without."""
         spec = self.spec.layers[layer]
-        if spec.encoding != "rope":
+        name = rotation_of(spec)
+        if name is None:
             return None
         if layer not in self._made:
-            kept = {name: spec.conventions[name] for name in ROPE_FIELDS & set(spec.conventions)}
+            kept = {each: spec.conventions[each] for each in FIELDS[name] & set(spec.conventions)}
             shape = Shape(
                 heads=self.spec.heads,
                 head_dim=self.spec.head_dim,
@@ -65,19 +95,35 @@ class Rotations:
                 train_length=self.spec.train_length,
                 causal=self.spec.causal,
             )
-            self._made[layer] = make("rope", shape, {**kept, **self.changes})
+            self._made[layer] = make(name, shape, {**kept, **self.changes})
         return self._made[layer]
 
     def turned(
-        self, layer: int, call: AttentionCall, at: tuple[Tensor, Tensor] | None = None
+        self,
+        layer: int,
+        call: AttentionCall,
+        at: tuple[Tensor, Tensor] | None = None,
+        last: int | None = None,
     ) -> tuple[Float[Tensor, "b h t e"], Float[Tensor, "b hk s e"]]:
-        """Return q and k of a call at other positions; `at` is those of queries and of keys."""
+        """Return q and k of a call at other positions.
+
+        Args:
+            layer: The layer, counted from 0.
+            call: Its call.
+            at: Positions of queries and of keys; the call's own if left out.
+            last: The last position of the text, which some frequencies depend on; the call's own
+                if left out.
+        """
         encoding = self.layer(layer)
         assert encoding is not None
         assert call.unrotated is not None
         q_at, k_at = (call.positions.q, call.positions.k) if at is None else at
+        last = int(call.positions.q.max()) if last is None else last
         q, k = call.unrotated
-        return encoding.rotate(q, Side(q_at, "query")), encoding.rotate(k, Side(k_at, "key"))
+        return (
+            _rotated(encoding, q, Side(q_at, "query"), last),
+            _rotated(encoding, k, Side(k_at, "key"), last),
+        )
 
     def check(self, layer: int, call: AttentionCall) -> None:
         """Raise unless the call's own positions give the call's own q and k."""
@@ -96,18 +142,39 @@ class Rotations:
                 )
 
 
-def needs_rope(spec: Spec) -> str | None:
-    """Return why a change of positions does not apply; None if a layer has RoPE."""
-    if any(layer.encoding == "rope" for layer in spec.layers):
+def _rotated(
+    encoding: Encoding, x: Float[Tensor, "b h t e"], side: Side, last: int
+) -> Float[Tensor, "b h t e"]:
+    """Return x turned by frequencies for a text that ends at the position `last`."""
+    if encoding.cacheable_keys:
+        turned: Tensor = encoding.rotate(x, side)
+        return turned
+    # These frequencies depend on the largest position, so one more token stands there.
+    at = torch.cat([side.at, torch.full_like(side.at[:, :1], last)], dim=1)
+    longer = torch.cat([x, torch.zeros_like(x[:, :, :1])], dim=2)
+    return encoding.rotate(longer, replace(side, at=at))[:, :, :-1]
+
+
+def needs_rotation(spec: Spec, names: tuple[str, ...] = tuple(FIELDS)) -> str | None:
+    """Return why a change of rotations does not apply; None if a layer has one of `names`."""
+    if any(rotation_of(layer) in names for layer in spec.layers):
         return None
     return f"it changes RoPE, and the encoding is {spec.encoding}"
 
 
-def needs_known_rope(spec: Spec) -> str | None:
-    """Return why RoPE cannot be repeated from a spec, which has no weights; None if it can."""
+def needs_known_rotation(spec: Spec) -> str | None:
+    """Return why rotations cannot be repeated from a spec, which has no weights; None if so."""
     if any(layer.conventions.get("learned_frequencies") for layer in spec.layers):
         return "it repeats RoPE from its settings, and the frequencies are learned"
-    return needs_rope(spec)
+    return needs_rotation(spec)
+
+
+def needs_rotation_alone(spec: Spec) -> str | None:
+    """Return why tokens cannot be moved: some layer's positions are not those of a rotation."""
+    others = {layer.encoding for layer in spec.layers} - {*FIELDS, "nope"}
+    if others and needs_rotation(spec) is None:
+        return f"it moves tokens, and {', '.join(sorted(others))} has positions besides a rotation"
+    return needs_known_rotation(spec)
 
 
 @dataclass(frozen=True)
@@ -116,31 +183,54 @@ class Frequencies:
 
     plain: Rotations
     changed: Rotations
+    layers: tuple[int, ...]
+    """Layers whose frequencies change, counted from 0."""
 
     @classmethod
-    def of(cls, spec: Spec, **changes: Any) -> "Frequencies":
-        """Return the change of a model's RoPE fields."""
-        return cls(Rotations(spec), Rotations(spec, changes))
+    def of(cls, spec: Spec, trained: int | None = None, **changes: Any) -> "Frequencies":
+        """Return the change of a model's RoPE fields.
+
+        Args:
+            spec: The model's.
+            trained: Layers whose distances stay below this length keep their frequencies.
+            **changes: The changed fields.
+        """
+        return cls(Rotations(spec), Rotations(spec, changes), stretchable(spec, trained))
 
     def refuses(self, spec: Spec) -> str | None:
         """Return why it does not apply."""
-        if needs_known_rope(spec):
-            return needs_known_rope(spec)
-        kinds = {layer.conventions.get("scaling", "none") for layer in spec.layers}
-        if kinds - {"none"}:
-            named = ", ".join(sorted(str(kind) for kind in kinds - {"none"}))
-            return f"its frequencies are stretched already ({named})"
+        reason = needs_known_rotation(spec) or needs_rotation(spec, ("rope",))
+        if reason is not None:
+            return reason
+        if not self.layers:
+            return "every layer with RoPE has a window or chunks within the trained length"
+        every = (spec.layers[layer].conventions.get("scaling", "none") for layer in self.layers)
+        kinds = {str(kind) for kind in every} - {"none"}
+        if kinds:
+            return f"its frequencies are stretched already ({', '.join(sorted(kinds))})"
+        for layer in self.layers:
+            self.changed.layer(layer)
         return None
 
     def __call__(self, layer: int, call: AttentionCall) -> AttentionCall:
         """Return the call with q and k turned by the changed frequencies."""
-        encoding = self.changed.layer(layer)
-        if encoding is None:
+        if layer not in self.layers:
             return call
+        encoding = self.changed.layer(layer)
+        assert encoding is not None
         self.plain.check(layer, call)
         q, k = self.changed.turned(layer, call)
         sides = Side(call.positions.q, "query"), Side(call.positions.k, "key")
         return replace(call, q=q, k=k, turns=encoding.turns(*sides))
+
+
+def stretchable(spec: Spec, trained: int | None) -> tuple[int, ...]:
+    """Return the RoPE layers that meet distances from the trained length on, counted from 0."""
+    return tuple(
+        number
+        for number, layer in enumerate(spec.layers)
+        if rotation_of(layer) == "rope" and (trained is None or not local(layer, trained))
+    )
 
 
 @dataclass(frozen=True)
@@ -151,7 +241,7 @@ class NoRotation:
 
     def refuses(self, spec: Spec) -> str | None:
         """Return why it does not apply."""
-        return needs_rope(spec)
+        return needs_rotation(spec)
 
     def __call__(self, layer: int, call: AttentionCall) -> AttentionCall:
         """Return the call with q and k as they were before rotation."""
@@ -163,13 +253,13 @@ class NoRotation:
 
 @dataclass(frozen=True)
 class TurnedAgain(ABC):
-    """RoPE turned by positions that are not the tokens' own; layers without it stay as they are."""
+    """Rotations by positions that are not the tokens' own; layers without one stay as they are."""
 
     rotations: Rotations
 
     def refuses(self, spec: Spec) -> str | None:
         """Return why it does not apply."""
-        return needs_known_rope(spec)
+        return needs_known_rotation(spec)
 
     def __call__(self, layer: int, call: AttentionCall) -> AttentionCall:
         """Return the changed call, after checking that the model turns as its settings say."""
@@ -227,7 +317,7 @@ class SinkWindow:
         """Return why it does not apply."""
         if not spec.causal:
             return "it is for causal models"
-        return None if needs_rope(spec) else needs_known_rope(spec)
+        return None if needs_rotation(spec) else needs_known_rotation(spec)
 
     def __call__(self, layer: int, call: AttentionCall) -> AttentionCall:
         """Return the call without the keys between the sinks and the window."""
@@ -237,8 +327,8 @@ class SinkWindow:
             last = self.window + self.sinks - 1
             q_at = call.positions.q.clamp(max=last)
             sinks = _keys(call, slice(0, self.sinks))
-            q, k = self.rotations.turned(layer, sinks, (q_at, sinks.positions.k))
-            far = (q, k)
+            far = self.rotations.turned(layer, sinks, (q_at, sinks.positions.k))
+        _needs_sum(call)
         window, count, heads = self.window, self.sinks, call.q.shape[1]
         own_q, own_k, scale = call.q, call.k, call.scale
         q_pos, k_pos = _positions(call)
@@ -272,7 +362,7 @@ class Gap(TurnedAgain):
     def changed(self, layer: int, call: AttentionCall) -> AttentionCall:
         """Return the call turned by the later positions; its own positions stay indices."""
         q_at, k_at = (at + self.by * (at >= self.after) for at in _positions(call))
-        q, k = self.rotations.turned(layer, call, (q_at, k_at))
+        q, k = self.rotations.turned(layer, call, (q_at, k_at), int(q_at.max()))
         return replace(call, q=q, k=k, turns=None)
 
 
@@ -284,8 +374,10 @@ class Chunks:
 
     def refuses(self, spec: Spec) -> str | None:
         """Return why it does not apply."""
-        windowed = any(layer.conventions.get("window") for layer in spec.layers)
-        return "its layers have a window already" if windowed else None
+        for name, has in (("window", "a window"), ("chunk", "chunks")):
+            if any(layer.conventions.get(name) for layer in spec.layers):
+                return f"its layers have {has} already"
+        return None
 
     def __call__(self, layer: int, call: AttentionCall) -> AttentionCall:  # noqa: ARG002
         """Return the call with chunks."""
@@ -311,26 +403,54 @@ class LogTemperature:
         return replace(call, temperature=factor if before is None else before * factor)
 
 
-@dataclass(frozen=True)
-class BiasStretched:
-    """B(d) becomes B(d / factor), linear between whole distances."""
+TABLES = {"alibi", "t5", "t5-clipped", "kerple", "kerple-power", "bam", "sandwich", "fire"}
+"""Encodings whose bias is a function of the distance."""
+SUMS = {"cable", "cable-nw", "k-cable", "fox"}
+"""Encodings whose bias is a function of a sum over the tokens between key and query."""
 
-    factor: float
+
+@dataclass(frozen=True)
+class ChangedBias(ABC):
+    """A bias with different distances; a bias that is a sum is changed part by part."""
 
     def refuses(self, spec: Spec) -> str | None:
         """Return why it does not apply."""
-        return _needs_bias(spec, {"alibi", "t5", "kerple", "sandwich", "cable", "fox"})
+        if {part for layer in spec.layers for part in layer.encoding.split("+")} & (TABLES | SUMS):
+            return None
+        return f"it changes a bias by distance, and the encoding is {spec.encoding}"
 
     def __call__(self, layer: int, call: AttentionCall) -> AttentionCall:  # noqa: ARG002
-        """Return the call with its bias stretched."""
-        return replace(call, bias=self.stretched(call.bias))
+        """Return the call with its bias changed."""
+        return replace(call, bias=self.of(call.bias, call.positions))
 
-    def stretched(self, bias: Bias | None) -> Bias | None:
-        """Return a bias by distance or by slope, stretched."""
-        if isinstance(bias, Slope):
-            return Slope(bias.weight, bias.row / self.factor, bias.col / self.factor)
-        if not isinstance(bias, Toeplitz):
-            return bias
+    def of(self, bias: Bias | None, positions: Positions) -> Bias | None:
+        """Return a bias with different distances; forms that have none stay as they are."""
+        if isinstance(bias, BiasSum):
+            return total([self.of(part, positions) for part in bias.parts], positions)
+        if isinstance(bias, Toeplitz | Perceptron):
+            return self.table(bias)
+        return self.sums(bias, positions) if isinstance(bias, Slope | GapKernel) else bias
+
+    @abstractmethod
+    def table(self, bias: Toeplitz | Perceptron) -> Bias:
+        """Return a bias by distance, changed."""
+
+    @abstractmethod
+    def sums(self, bias: Slope | GapKernel, positions: Positions) -> Bias:
+        """Return a bias by sums over tokens, changed."""
+
+
+@dataclass(frozen=True)
+class BiasStretched(ChangedBias):
+    """B(d) becomes B(d / factor), linear between whole distances of a table."""
+
+    factor: float
+
+    def table(self, bias: Toeplitz | Perceptron) -> Bias:
+        """Return B(d / factor); FIRE's perceptron takes the divided distance itself."""
+        if isinstance(bias, Perceptron):
+            # Its table is ln(1 + c d), so it is known between whole distances.
+            return replace(bias, near=torch.log1p(torch.expm1(bias.near) / self.factor))
         distance = torch.arange(bias.table.shape[1], device=bias.table.device) - bias.zero
         where = distance.double() / self.factor + bias.zero
         low = where.floor().long().clamp(0, bias.table.shape[1] - 1)
@@ -338,26 +458,42 @@ class BiasStretched:
         share = (where - low).to(bias.table.dtype)
         return Toeplitz(bias.table[:, low] * (1 - share) + bias.table[:, high] * share, bias.zero)
 
+    def sums(self, bias: Slope | GapKernel, positions: Positions) -> Bias:  # noqa: ARG002
+        """Return the bias with every sum divided."""
+        return replace(bias, row=bias.row / self.factor, col=bias.col / self.factor)
+
 
 @dataclass(frozen=True)
-class BiasClipped:
-    """B(d) becomes B(min(d, longest))."""
+class BiasClipped(ChangedBias):
+    """B(d) becomes B(min(d, longest)): far keys get the bias of the key at that distance."""
 
     longest: int
 
-    def refuses(self, spec: Spec) -> str | None:
-        """Return why it does not apply."""
-        return _needs_bias(spec, {"alibi", "t5", "kerple", "sandwich"})
-
-    def __call__(self, layer: int, call: AttentionCall) -> AttentionCall:  # noqa: ARG002
-        """Return the call with its table of distances clipped."""
-        bias = call.bias
-        if not isinstance(bias, Toeplitz):
-            return call
-        columns = torch.arange(bias.table.shape[1], device=bias.table.device)
+    def table(self, bias: Toeplitz | Perceptron) -> Bias:
+        """Return the table with its far columns replaced."""
+        entries = bias.near if isinstance(bias, Perceptron) else bias.table
+        columns = torch.arange(entries.shape[-1], device=entries.device)
         columns = columns.clamp(bias.zero - self.longest, bias.zero + self.longest)
-        columns = columns.clamp(0, bias.table.shape[1] - 1)
-        return replace(call, bias=Toeplitz(bias.table[:, columns], bias.zero))
+        entries = entries[..., columns.clamp(0, entries.shape[-1] - 1)]
+        if isinstance(bias, Perceptron):
+            return replace(bias, near=entries)
+        return replace(bias, table=entries)
+
+    def sums(self, bias: Slope | GapKernel, positions: Positions) -> Bias:
+        """Return a bias by pairs; the first key within `longest` has the bias of those before."""
+        q_pos, k_pos = positions.q, positions.k
+        first = torch.searchsorted(k_pos.contiguous(), (q_pos - self.longest).contiguous())
+        first = first.clamp(max=k_pos.shape[1] - 1)[:, None].expand(bias.row.shape)
+        at_first = bias.col.expand(*bias.row.shape[:2], -1).gather(2, first)
+        farthest = replace(bias, row=bias.row - at_first, col=torch.zeros_like(bias.col[..., :1]))
+
+        def clipped(rows: slice, cols: slice) -> Tensor:
+            own = bias.block(positions, rows, cols)
+            far = farthest.block(positions, rows, slice(0, 1))
+            distance = q_pos[:, rows, None] - k_pos[:, None, cols]
+            return torch.where((distance > self.longest)[:, None], far, own)
+
+        return Pairwise(clipped, positions)
 
 
 def with_far(
@@ -367,6 +503,7 @@ def with_far(
     heads: tuple[int, ...] | None = None,
 ) -> AttentionCall:
     """Return the call whose scores at distances from `near` on are those of other q and k."""
+    _needs_sum(call)
     count, own_q, own_k, scale = call.q.shape[1], call.q, call.k, call.scale
     far_q, far_k = far
     q_pos, k_pos = _positions(call)
@@ -412,7 +549,9 @@ def _keys(call: AttentionCall, cols: slice) -> AttentionCall:
     )
 
 
-def _needs_bias(spec: Spec, names: set[str]) -> str | None:
-    if {layer.encoding for layer in spec.layers} & names:
-        return None
-    return f"it changes a bias by distance, and the encoding is {spec.encoding}"
+def _needs_sum(call: AttentionCall) -> None:
+    """Raise unless scores are q.k plus a bias, since far scores are added as one."""
+    if call.mixing is not None or call.transition is not None:
+        raise InputError(
+            "it changes single scores, and this encoding does more than to add to them."
+        )

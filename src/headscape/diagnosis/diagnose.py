@@ -16,15 +16,17 @@ a repeated command goes on where an earlier one ended, and ends with the same by
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
 from jaxtyping import Int64
+from torch import nn
 
 import headscape
 from headscape.captures.sequences import Text
@@ -37,10 +39,11 @@ from headscape.diagnosis.advice import (
     config_of,
     patch,
     ranked,
+    rope_entries,
     sentence,
     write_config,
 )
-from headscape.diagnosis.changes import needs_known_rope
+from headscape.diagnosis.changes import Gap, needs_rotation, needs_rotation_alone
 from headscape.diagnosis.far_positions import FarPlan, FarTable
 from headscape.diagnosis.loss_by_position import (
     BANDS,
@@ -48,24 +51,27 @@ from headscape.diagnosis.loss_by_position import (
     THRESHOLD,
     LossPlan,
     LossTable,
+    Windows,
     numbers,
     short_context_losses,
     short_losses,
     window_losses,
     windows_of,
 )
+from headscape.diagnosis.pass_bar import PassBar
 from headscape.diagnosis.remedies import (
     QUICK,
     SEARCHED,
     Remedy,
     longrope_candidates,
+    refusals,
     remedies_for,
 )
 from headscape.diagnosis.report import Diagnosis
 from headscape.diagnosis.retrieval import COPY_DEPTH, KINDS, SHORTEST, copying_heads, marks
 from headscape.errors import InputError, at_least
 from headscape.evaluation.journal import resumed
-from headscape.io.progress import SlowBar
+from headscape.gpt2 import GPT2
 from headscape.measures.interval import FEWEST, estimate
 from headscape.measures.measure_model import open_stream
 from headscape.models.changed import ChangedModel
@@ -77,6 +83,8 @@ from headscape.models.transformers.speech_model import SpeechModel
 
 DEPTHS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
 STAGES: Final = "stages"
+CHECKED: Final = 64
+"""Tokens on which every change is tried before anything long runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,41 +133,92 @@ class Case:
     plan: LossPlan
     searched: Int64[np.ndarray, " t_plus_1"]
     """The window on which settings are searched; it is not scored if the text has another."""
-    pool: Int64[np.ndarray, " n"]
-    """Tokens of the text, for questions and short windows."""
+    texts: Sequence[Int64[np.ndarray, " n"]]
+    """The tokens of every text, for questions and short windows."""
     effort: Effort
     folder: Path | None
     """Where stages are kept; None keeps none."""
+    turns: bool
+    """Whether the model's rotations can be repeated from its settings, at other positions too."""
+    moves: bool
+    """Whether rotations are all that knows a position, so that tokens can be moved."""
 
     def kept(
         self,
         stage: str,
         about: Mapping[str, Any],
-        batches: Iterable[Any],
+        batches: Sequence[Any],
         compute: Callable[[Any], Any],
+        work: Callable[[Any], float],
+        title: str | None = None,
     ) -> list[Any]:
-        """Return what `compute` returns for each batch, from the journal where it is finished."""
+        """Return what `compute` returns for each batch, from the journal where it is finished.
+
+        Args:
+            stage: Name of the stage.
+            about: What the numbers depend on besides the model and the scored windows.
+            batches: What is computed one by one.
+            compute: Takes a batch and returns what is kept.
+            work: Takes a batch and returns its cost, for the progress bar.
+            title: Of the bar; by default the stage's name.
+        """
         header = {
             "format": 2,
             "diagnosis": stage,
             "model": self.base.fingerprint,
-            "text": hashlib.sha256(self.plan.windows.astype("<i8").tobytes()).hexdigest(),
+            "text": _digest(self.plan.windows),
             "lengths": [self.plan.trained, self.plan.length, BANDS, SCORED],
             "first": self.plan.first,
             **about,
         }
-        return [found for _, found in resumed(self.folder, header, batches, compute)]
+        found = []
+        with PassBar(self.base, title or stage, map(work, batches)) as bar:
+            for _, each in resumed(self.folder, header, batches, compute):
+                found.append(each)
+                bar.finished()
+        return found
+
+    @cached_property
+    def pool_digest(self) -> str:
+        """What the text is, for stages that draw questions from it."""
+        return _digest(self.pool)
 
     def short_windows(self, tokens: int, count: int) -> Int64[np.ndarray, "n t_plus_1"]:
         """Return at most `count` windows of min(tokens, L) tokens, spread over the text."""
-        windows, _ = windows_of(self.pool, min(tokens, self.plan.trained), count, "the text")
+        return self._short_windows(tokens, count)[0]
+
+    def short_search_window(self, tokens: int, count: int) -> Int64[np.ndarray, " t_plus_1"]:
+        """Return a window that is none of `short_windows`, if the text has room for it."""
+        return self._short_windows(tokens, count)[1]
+
+    def _short_windows(self, tokens: int, count: int) -> Windows:
+        return windows_of(self.texts, min(tokens, self.plan.trained), count, "the text")
+
+    def begun(self, windows: Int64[np.ndarray, "n t"]) -> Int64[np.ndarray, "n t"]:
+        """Return windows that begin with the token that was asked for."""
+        if self.plan.first is None:
+            return windows
+        windows = windows.copy()
+        windows[:, 0] = self.plan.first
         return windows
+
+    @cached_property
+    def pool(self) -> Int64[np.ndarray, " n"]:
+        """The tokens of all texts."""
+        return np.concatenate(self.texts)
+
+    def control(self) -> Gap | None:
+        """Return what makes far positions of few keys; None if tokens cannot be moved."""
+        if not self.moves:
+            return None
+        plan = self.plan
+        return head_stage.control_change(self.base.spec, plan.trained, plan.length)
 
 
 def diagnose(
-    model: LoadedModel | str | Path,
+    model: LoadedModel | GPT2 | nn.Module | str | Path,
     length: int,
-    text: Text | None = None,
+    text: Text | Sequence[Text] | None = None,
     *,
     corpus: str | None = None,
     trained: int | None = None,
@@ -178,7 +237,8 @@ def diagnose(
     Args:
         model: A model, or what `load` takes.
         length: The length that the model is to read, above the trained one.
-        text: Text or token numbers; by default the validation text of a run.
+        text: Text or token numbers, or several of them: windows are taken from all that are long
+            enough. By default the validation text of a run.
         corpus: Corpus to read instead.
         trained: The trained length; by default what the model's config says.
         windows: Windows of the target length; by default 8, or as many as the text has.
@@ -210,18 +270,26 @@ def diagnose(
             f"the first token must be from 0 to {base.spec.vocabulary - 1}, got {first}."
         )
     names = QUICK if quick and remedies is None else remedies
-    far = quick and needs_known_rope(base.spec) is None
-    effort = _effort(windows, questions, effects, quick=quick, few=names is QUICK, far=far)
-    stream = open_stream(base, text, corpus)
-    scored, searched = windows_of(stream.tokens, length, effort.windows, stream.name)
     chosen, refused = remedies_for(base.spec, trained, length, names)
+    texts, text_name = _texts(base, text, corpus)
+    count = (QUICKLY if quick else Effort()).windows if windows is None else windows
+    scored, searched = windows_of(texts, length, count, text_name)
+    some = scored[0, :CHECKED]
+    turns = head_stage.rotation_error(base, some) is None
+    moves = turns and needs_rotation_alone(base.spec) is None
+    far = quick and moves
+    effort = _effort(windows, questions, effects, quick=quick, few=names is QUICK, far=far)
     if far:
         chosen = _tried_far(chosen, refused)
+    refused |= refusals(base, chosen, some)
+    chosen = [each for each in chosen if each.name not in refused]
     if apply is not None:
         settable = any(each.rope is not None for each in chosen) or (
-            names is not None and SEARCHED in names and not needs_known_rope(base.spec)
+            names is not None and SEARCHED in names and not needs_rotation(base.spec, ("rope",))
         )
-        check_apply(base, [each.name for each in chosen], Path(apply), is_setting=settable)
+        check_apply(
+            base, [each.name for each in chosen], Path(apply), trained, is_setting=settable
+        )
     if first is not None:
         scored, searched = scored.copy(), searched.copy()
         scored[:, 0] = searched[0] = first
@@ -229,11 +297,13 @@ def diagnose(
         base=base,
         plan=LossPlan(trained=trained, length=length, windows=scored, first=first),
         searched=searched,
-        pool=stream.tokens,
+        texts=texts,
         effort=effort,
         folder=None if out is None else Path(out) / STAGES,
+        turns=turns,
+        moves=moves,
     )
-    data: dict[str, Any] = {"about": _about(case, stream.name, quick=quick)}
+    data: dict[str, Any] = {"about": _about(case, text_name, quick=quick)}
     data["config"] = _config(base, declared, length)
     data["first_token"] = _first_token(case)
     own, control, at_length = _own_losses(case)
@@ -322,12 +392,28 @@ def _effort(
     return replace(effort, left_out=tuple(missing))
 
 
-def _opened(model: LoadedModel | str | Path, length: int) -> GPT2Model | PublishedModel:
-    if isinstance(model, str | Path):
+def _texts(
+    base: GPT2Model | PublishedModel, text: Text | Sequence[Text] | None, corpus: str | None
+) -> tuple[list[Int64[np.ndarray, " n"]], str]:
+    """Return the tokens of every text, and what the page calls them."""
+    several = isinstance(text, Sequence) and not isinstance(text, str) and len(text) > 0
+    kinds = str | Sequence | np.ndarray | torch.Tensor
+    if several and all(isinstance(each, kinds) for each in text):  # type: ignore[union-attr]
+        streams = [open_stream(base, each, corpus) for each in text]  # type: ignore[union-attr,arg-type]
+        name = "the text" if len(streams) == 1 else f"{len(streams)} texts"
+        return [each.tokens for each in streams], name
+    stream = open_stream(base, text, corpus)  # type: ignore[arg-type]
+    return [stream.tokens], stream.name
+
+
+def _opened(
+    model: LoadedModel | GPT2 | nn.Module | str | Path, length: int
+) -> GPT2Model | PublishedModel:
+    if not isinstance(model, LoadedModel):
         from headscape.models.load import load
 
         model = load(model)
-    base = model.for_length(length) if isinstance(model, LoadedModel) else model
+    base = model.for_length(length)
     if isinstance(base, SpeechModel) or not isinstance(base, GPT2Model | PublishedModel):
         raise InputError(
             f"a diagnosis takes a model of text in memory or its folder, got "
@@ -409,22 +495,19 @@ def _first_token(case: Case) -> dict[str, Any] | None:
     if token is None:
         return None
     windows = case.short_windows(first_token.TOKENS, first_token.WINDOWS)
-    work = round(2 * base.cost(windows.shape[1]))
-    with SlowBar("first token", work * len(windows)) as bar:
-
-        def compared(number: int) -> Any:
-            found = first_token.first_token_effect(base, windows[number], token)
-            bar.advance(work)
-            return found
-
-        about = {"token": token, "windows": _digest(windows)}
-        effects = case.kept("first token", about, range(len(windows)), compared)
+    effects = case.kept(
+        "first token",
+        {"token": token, "windows": _digest(windows)},
+        range(len(windows)),
+        lambda number: first_token.first_token_effect(base, windows[number], token),
+        lambda _: 2 * base.cost(windows.shape[1] - 1),
+    )
     text = None if base.tokenizer is None else base.tokenizer.decode(np.array([token]))
     return first_token.first_token_stage(effects, token, text)
 
 
-def _digest(windows: Int64[np.ndarray, "n t"]) -> str:
-    return hashlib.sha256(windows.astype("<i8").tobytes()).hexdigest()
+def _digest(tokens: Int64[np.ndarray, "..."]) -> str:
+    return hashlib.sha256(tokens.astype("<i8").tobytes()).hexdigest()
 
 
 def _own_losses(case: Case) -> tuple[LossTable, list[Any], head_stage.HeadTable | None]:
@@ -435,7 +518,6 @@ def _own_losses(case: Case) -> tuple[LossTable, list[Any], head_stage.HeadTable 
     base, plan = case.base, case.plan
     model = ChangedModel(base)
     count = range(len(plan.windows))
-    work = plan.cost(model)
 
     def watched(number: int) -> Any:
         with ExitStack() as stack:
@@ -444,14 +526,23 @@ def _own_losses(case: Case) -> tuple[LossTable, list[Any], head_stage.HeadTable 
             if case.effort.one_pass and number == 0:
                 whole = stack.enter_context(head_stage.watching(base, watch))
             found = window_losses(whole, plan, number)
-        bar.advance(work)
         return {**found, "heads": None if whole is model else watch.table()}
 
-    with SlowBar("loss by position", work * len(count)) as bar:
-        control = case.kept(
-            "short context", {}, count, lambda n: short_context_losses(model, plan, n)
-        )
-        entries = case.kept("loss", {"one_pass": case.effort.one_pass}, count, watched)
+    control = case.kept(
+        "short context",
+        {},
+        count,
+        lambda number: short_context_losses(model, plan, number),
+        lambda _: plan.short_contexts_cost(base),
+    )
+    entries = case.kept(
+        "loss",
+        {"one_pass": case.effort.one_pass},
+        count,
+        watched,
+        lambda _: plan.cost(base),
+        "loss by position",
+    )
     return LossTable.of(plan, entries, control), control, entries[0]["heads"]
 
 
@@ -464,14 +555,14 @@ def _long_trials(case: Case, own: LossTable, control: list[Any]) -> tuple[LossTa
 
     def tried(remedy: Remedy) -> Tried:
         model, plan = remedy.applied(case.base), case.plan
-        work = round(model.cost(plan.length))
-        with SlowBar(remedy.title, work * len(plan.windows)) as bar:
-            entries = case.kept(
-                "remedy",
-                {"remedy": remedy.mark},
-                range(len(plan.windows)),
-                _counted(bar, work, window_losses, model, plan),
-            )
+        entries = case.kept(
+            "remedy",
+            {"remedy": remedy.mark},
+            range(len(plan.windows)),
+            lambda number: window_losses(model, plan, number),
+            lambda _: plan.cost(case.base),
+            remedy.title,
+        )
         losses = LossTable.of(plan, entries, control)
         return Tried(remedy=remedy, losses=losses, answers=_asked(case, remedy))
 
@@ -479,13 +570,14 @@ def _long_trials(case: Case, own: LossTable, control: list[Any]) -> tuple[LossTa
 
 
 def _far_plan(case: Case) -> FarPlan:
-    tokens = min(far_positions.TOKENS, case.plan.trained)
-    count = far_positions.WINDOWS * far_positions.TOKENS // tokens
-    windows = case.short_windows(tokens, count).copy()
-    if case.plan.first is not None:
-        windows[:, 0] = case.plan.first
-    plan = case.plan
+    windows, plan = case.begun(case.short_windows(*_far_windows(case))), case.plan
     return FarPlan(trained=plan.trained, length=plan.length, windows=windows, short=plan.short)
+
+
+def _far_windows(case: Case) -> tuple[int, int]:
+    """Return the length and the number of the windows that are read with a gap."""
+    tokens = min(far_positions.TOKENS, case.plan.trained)
+    return tokens, far_positions.WINDOWS * far_positions.TOKENS // tokens
 
 
 def _far_trials(case: Case, own: LossTable) -> tuple[FarTable, Trial]:
@@ -494,10 +586,16 @@ def _far_trials(case: Case, own: LossTable) -> tuple[FarTable, Trial]:
     count = range(len(plan.windows))
 
     def losses(title: str, mark: str, model: ChangedModel) -> Any:
-        work = round(base.cost(plan.windows.shape[1]))
-        with SlowBar(title, work * len(count)) as bar:
-            about = {"remedy": mark, "windows": _digest(plan.windows)}
-            return np.array(case.kept("far", about, count, _counted(bar, work, plan.losses, model)))
+        about = {"remedy": mark, "windows": _digest(plan.windows)}
+        found = case.kept(
+            "far",
+            about,
+            count,
+            lambda number: plan.losses(model, number),
+            lambda _: base.cost(plan.windows.shape[1] - 1),
+            title,
+        )
+        return np.array(found)
 
     near = losses("near positions", "near", ChangedModel(base))
     far = losses("far positions", "", plan.model(base, None, ""))
@@ -508,7 +606,9 @@ def _far_trials(case: Case, own: LossTable) -> tuple[FarTable, Trial]:
             "cost",
             {"remedy": remedy.mark},
             range(len(case.plan.windows)),
-            lambda n: short_losses(remedy.applied(base), case.plan, n),
+            lambda number: short_losses(remedy.applied(base), case.plan, number),
+            lambda _: base.cost(plan.short),
+            f"cost of {remedy.title}",
         )
         table = FarTable(plan=plan, far=there, near=near, short=np.array(costs))
         return Tried(remedy=remedy, losses=table, answers=_far_asked(case, remedy))
@@ -529,18 +629,10 @@ def _far_asked(case: Case, remedy: Remedy | None) -> dict[str, list[float]]:
     def ask(kind: str) -> Any:
         return marks(model, kind, tokens, COPY_DEPTH, count, case.pool, case.plan.first)
 
-    about = {"remedy": mark, "questions": count}
-    [answers] = case.kept("asked far", about, ["copy"], ask)
+    about = {"remedy": mark, "questions": count, "pool": case.pool_digest}
+    work = count * case.base.cost(tokens)
+    [answers] = case.kept("asked far", about, ["copy"], ask, lambda _: work)
     return {"copy": np.mean(answers, axis=0).tolist()}
-
-
-def _counted(bar: SlowBar, work: int, compute: Callable[..., Any], *given: Any) -> Any:
-    def one(number: int) -> Any:
-        found = compute(*given, number)
-        bar.advance(work)
-        return found
-
-    return one
 
 
 def _search(case: Case, refused: dict[str, str]) -> list[Remedy]:
@@ -549,33 +641,47 @@ def _search(case: Case, refused: dict[str, str]) -> list[Remedy]:
     If none applies, the list is empty and the reason goes into `refused`.
     """
     spec, plan = case.base.spec, case.plan
-    candidates = longrope_candidates(spec, plan.trained, plan.length)
-    reasons = [needs_known_rope(spec), *(each.refuses(spec) for each in candidates)]
-    reason = next((each for each in reasons if each is not None), None)
+    searched, scored = case.searched[None], plan.windows
+    if case.effort.far:
+        searched = case.begun(case.short_search_window(*_far_windows(case))[None])
+        scored = _far_plan(case).windows
+    is_scored = bool((scored == searched).all(axis=1).any())
+    note = "; the number was searched on " + (
+        "a window that is scored, as the text has no other"
+        if is_scored
+        else "a window that is not scored"
+    )
+    try:
+        candidates = longrope_candidates(spec, plan.trained, plan.length, note)
+        reason = next((why for each in candidates if (why := each.refuses(spec))), None)
+        reasons = refusals(case.base, candidates[:1], plan.windows[0, :CHECKED])
+    except InputError as error:
+        candidates, reason, reasons = [], str(error).rstrip("."), {}
+    reason = reason or reasons.get(SEARCHED) or needs_rotation(spec, ("rope",))
     if reason is not None or not candidates:
         refused[SEARCHED] = reason or "it has too few pairs for a search"
         return []
     at = torch.from_numpy(plan.at[plan.past])
-    window = torch.from_numpy(case.searched)[None]
-    if case.effort.far:
-        width = min(far_positions.TOKENS, plan.trained) + 1
-        short = replace(_far_plan(case), windows=case.searched[None, :width])
+    short = replace(_far_plan(case), windows=searched) if case.effort.far else None
 
     def loss(number: int) -> float:
         each = candidates[number]
-        if case.effort.far:
+        if short is not None:
             return float(np.mean(short.losses(short.model(case.base, each.change, each.mark), 0)))
-        return float(each.applied(case.base).losses_at(window, at).mean())
+        return float(each.applied(case.base).losses_at(torch.from_numpy(searched), at).mean())
 
-    with SlowBar("searching factors", len(candidates)) as bar:
-
-        def counted(number: int) -> float:
-            found = loss(number)
-            bar.advance(1)
-            return found
-
-        about = {"candidates": [each.mark for each in candidates], "far": case.effort.far}
-        losses = case.kept("search", about, range(len(candidates)), counted)
+    losses = case.kept(
+        "search",
+        {
+            "candidates": [each.mark for each in candidates],
+            "far": case.effort.far,
+            "searched": _digest(searched),
+        },
+        range(len(candidates)),
+        loss,
+        lambda _: case.base.cost(searched.shape[1] - 1),
+        "searching factors",
+    )
     return [candidates[int(np.argmin(losses))]]
 
 
@@ -602,33 +708,36 @@ def _retrieval(case: Case) -> tuple[list[Cell], Copying]:
     if effort.far:
         lengths = [n for n in lengths if n <= plan.trained]
     cells = [(k, n, d, False) for k in effort.kinds for n in lengths for d in effort.depths]
-    control = head_stage.control_change(base.spec, plan.trained, plan.length)
+    control = case.control()
     if control is not None and plan.trained in lengths:
         cells.append(("copy", plan.trained, COPY_DEPTH, True))
-    work = sum(round(model.cost(length)) for _, length, _, _ in cells)
-    with SlowBar("retrieval", work) as bar:
 
-        def ask(cell: tuple[str, int, float, bool]) -> Any:
-            kind, length, depth, moved = cell
-            found: Any = None
-            heads = None
-            if (kind, depth) == ("copy", COPY_DEPTH):
-                found, weight = copying_heads(
-                    base,
-                    length,
-                    effort.questions,
-                    case.pool,
-                    first=plan.first,
-                    change=control if moved else None,
-                )
-                heads = head_stage.listed(weight)
-            else:
-                found = marks(model, kind, length, depth, effort.questions, case.pool, plan.first)
-            bar.advance(round(model.cost(length)))
-            return {"marks": found, "heads": heads}
+    def ask(cell: tuple[str, int, float, bool]) -> Any:
+        kind, length, depth, moved = cell
+        found: Any = None
+        heads = None
+        if (kind, depth) == ("copy", COPY_DEPTH):
+            found, weight = copying_heads(
+                base,
+                length,
+                effort.questions,
+                case.pool,
+                first=plan.first,
+                change=control if moved else None,
+            )
+            heads = head_stage.listed(weight)
+        else:
+            found = marks(model, kind, length, depth, effort.questions, case.pool, plan.first)
+        return {"marks": found, "heads": heads}
 
-        about = {"questions": effort.questions, "cells": [list(cell) for cell in cells]}
-        answers = case.kept("retrieval", about, cells, ask)
+    about = {
+        "questions": effort.questions,
+        "cells": [list(cell) for cell in cells],
+        "pool": case.pool_digest,
+    }
+    answers = case.kept(
+        "retrieval", about, cells, ask, lambda cell: effort.questions * base.cost(cell[1])
+    )
     rows: list[Cell] = []
     copying: Copying = {}
     for (kind, length, depth, moved), answer in zip(cells, answers, strict=True):
@@ -655,19 +764,20 @@ def _asked(case: Case, remedy: Remedy) -> dict[str, list[float]]:
         return {}
     model, plan = remedy.applied(case.base), case.plan
     cells, count = list(case.effort.asked), case.effort.questions
-    with SlowBar(f"retrieval, {remedy.title}", len(cells)) as bar:
-
-        def ask(cell: tuple[str, float]) -> Any:
-            found = marks(model, cell[0], plan.length, cell[1], count, case.pool, plan.first)
-            bar.advance(1)
-            return found
-
-        about = {
-            "remedy": remedy.mark,
-            "questions": count,
-            "cells": [list(cell) for cell in cells],
-        }
-        answers = case.kept("asked", about, cells, ask)
+    about = {
+        "remedy": remedy.mark,
+        "questions": count,
+        "cells": [list(cell) for cell in cells],
+        "pool": case.pool_digest,
+    }
+    answers = case.kept(
+        "asked",
+        about,
+        cells,
+        lambda cell: marks(model, cell[0], plan.length, cell[1], count, case.pool, plan.first),
+        lambda _: count * case.base.cost(plan.length),
+        f"retrieval, {remedy.title}",
+    )
     return _by_kind([(kind, found or []) for (kind, _), found in zip(cells, answers, strict=True)])
 
 
@@ -697,7 +807,11 @@ def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying)
     """Return the measures of every head; `at_length` are those at N, where they are known."""
     base, plan, effort = case.base, case.plan, case.effort
     lengths = _head_lengths(case)
-    control = head_stage.control_model(base, plan.trained, plan.length)
+    gap = case.control()
+    control = None
+    if gap is not None:
+        mark = f"gap {plan.trained} {plan.length}"
+        control = ChangedModel(base, gap, name=base.spec.name, mark=mark)
     runs: list[tuple[int, bool, int]] = [
         (length, False, number)
         for length in (lengths if at_length is None else lengths[:-1])
@@ -705,16 +819,19 @@ def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying)
     ]
     if control is not None:
         runs += [(plan.trained, True, number) for length, _, number in runs if length == lengths[0]]
-    with SlowBar("heads", sum(length for length, _, _ in runs)) as bar:
 
-        def measured(one: tuple[int, bool, int]) -> Any:
-            length, moved, number = one
-            model = control if moved and control is not None else ChangedModel(base)
-            found = head_stage.head_measures(model, plan.windows[number, :length])
-            bar.advance(length)
-            return found
+    def measured(one: tuple[int, bool, int]) -> Any:
+        length, moved, number = one
+        model = control if moved and control is not None else ChangedModel(base)
+        return head_stage.head_measures(model, plan.windows[number, :length])
 
-        tables = case.kept("heads", {"runs": [list(one) for one in runs]}, runs, measured)
+    tables = case.kept(
+        "heads",
+        {"runs": [list(one) for one in runs]},
+        runs,
+        measured,
+        lambda one: base.cost(one[0]),
+    )
     found = {
         (length, moved): _mean_table(
             [table for one, table in zip(runs, tables, strict=True) if one[:2] == (length, moved)]
@@ -731,6 +848,7 @@ def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying)
     return {
         "trained": plan.trained,
         "length": plan.length,
+        "layers": len(base.spec.layers),
         "by_length": {str(length): means[length, False] for length in lengths},
         "control": middle,
         "parts": head_stage.parts(first, middle, last),
@@ -745,16 +863,21 @@ def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying)
 def _effects(case: Case, heads: list[tuple[int, int]]) -> dict[str, list[float | None]]:
     """Return each head's effect on the loss past L, by `layer.head` counted from 0."""
     count = min(case.effort.effects, len(case.plan.windows))
-    if count == 0 or head_stage.control_model(case.base, 16, 32) is None:
+    if count == 0 or not case.turns:
         return {}
-    with SlowBar("effects of heads", count * len(heads)) as bar:
 
-        def changed(number: int) -> Any:
-            window = case.plan.windows[number : number + 1]
-            return head_stage.head_effects(case.base, window, case.plan.trained, heads, bar.advance)
+    def changed(number: int) -> Any:
+        window = case.plan.windows[number : number + 1]
+        return head_stage.head_effects(case.base, window, case.plan.trained, heads)
 
-        about = {"heads": [list(head) for head in heads]}
-        by_window = case.kept("effects", about, range(count), changed)
+    by_window = case.kept(
+        "effects",
+        {"heads": [list(head) for head in heads]},
+        range(count),
+        changed,
+        lambda _: (1 + len(heads)) * case.base.cost(case.plan.length),
+        "effects of heads",
+    )
     names = [f"{layer}.{head}" for layer, head in heads]
     return {
         name: numbers(estimate(np.array([found[name][0] for found in by_window]))) for name in names
@@ -778,8 +901,12 @@ def _advice(
         best_of(own, tried, unchanged, setting=only_settings) for only_settings in (False, True)
     )
 
+    own_rope = rope_entries(case.base)
+
     def patched(each: Tried | None) -> dict[str, Any] | None:
-        return None if each is None else patch(each.remedy, spec, plan.trained, plan.length)
+        if each is None:
+            return None
+        return patch(each.remedy, spec, plan.trained, plan.length, own_rope)
 
     settings_patch = patched(setting)
     return {
@@ -787,7 +914,7 @@ def _advice(
         "best": None if best is None else best.remedy.name,
         "patch": patched(best),
         "setting": None
-        if setting is None or settings_patch is None
+        if setting is None or settings_patch is None or settings_patch["transformers"] is None
         else {"remedy": setting.remedy.name, "transformers": settings_patch["transformers"]},
     }
 

@@ -18,7 +18,7 @@ L - 1 in that head alone. What that does to the loss past L is the head's effect
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -29,8 +29,15 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from headscape.call.definition import AttentionCall, Selection, mapped
-from headscape.diagnosis.changes import Clipped, Gap, Rotations, needs_known_rope
-from headscape.diagnosis.remedies import pair_turns
+from headscape.diagnosis.changes import (
+    Clipped,
+    Gap,
+    Rotations,
+    needs_known_rotation,
+    stretchable,
+)
+from headscape.diagnosis.remedies import turns_by_layer
+from headscape.errors import InputError
 from headscape.kernels.attend import run
 from headscape.measures.definitions import computed, estimates
 from headscape.measures.measure_model import DRIFT_QUERIES
@@ -116,21 +123,9 @@ def listed(values: Float[np.ndarray, "layers h"]) -> list[list[float | None]]:
     return [[None if np.isnan(x) else float(x) for x in row] for row in values]
 
 
-def control_change(spec: Spec, trained: int, length: int) -> Gap | None:
-    """Return what makes far positions of few keys; None if positions cannot be moved."""
-    if needs_known_rope(spec):
-        return None
+def control_change(spec: Spec, trained: int, length: int) -> Gap:
+    """Return what makes far positions of few keys."""
     return Gap(Rotations(spec), trained // 2, length - trained)
-
-
-def control_model(
-    base: GPT2Model | PublishedModel, trained: int, length: int
-) -> ChangedModel | None:
-    """Return the model with far positions and few keys; None if its positions cannot be moved."""
-    change = control_change(base.spec, trained, length)
-    if change is None:
-        return None
-    return ChangedModel(base, change, name=base.spec.name, mark=f"gap {trained} {length}")
 
 
 def most_changed(at_trained: HeadTable, at_length: HeadTable) -> list[tuple[int, int, float]]:
@@ -175,19 +170,50 @@ def _mean(values: Sequence[Sequence[float | None]] | None) -> float | None:
     return None if np.isnan(known).all() else float(np.nanmean(known))
 
 
-def untrained_pairs(spec: Spec, trained: int, length: int) -> list[dict[str, float]]:
-    """Return RoPE's pairs that turn less than once in L tokens: their angles past L are new."""
-    turns = pair_turns(spec, trained)
+def untrained_pairs(spec: Spec, trained: int, length: int) -> list[dict[str, Any]]:
+    """Return RoPE's pairs that turn less than once in L tokens: their angles past L are new.
+
+    One entry per pair and kind of layer. Pairs that never turn have no angle, and layers whose
+    window or chunks keep distances below L meet no new one.
+    """
+    kinds: dict[tuple[float, ...], list[int]] = {}
+    for layer, turns in turns_by_layer(spec, trained).items():
+        if layer in stretchable(spec, trained):
+            kinds.setdefault(tuple(turns), []).append(layer)
     return [
         {
+            "layers": layers,
             "pair": number,
-            "wavelength": trained / turn if turn else math.inf,
+            "wavelength": trained / turn,
             "trained_angle": 2 * math.pi * turn,
             "angle": 2 * math.pi * turn * length / trained,
         }
+        for turns, layers in kinds.items()
         for number, turn in enumerate(turns)
-        if turn < 1
+        if 0 < turn < 1
     ]
+
+
+def rotation_error(base: GPT2Model | PublishedModel, tokens: Int64[np.ndarray, " n"]) -> str | None:
+    """Return why a model's rotations cannot be repeated from its settings; None if they can.
+
+    Args:
+        base: The model.
+        tokens: A short text, whose calls are checked in every layer.
+    """
+    if needs_known_rotation(base.spec):
+        return needs_known_rotation(base.spec)
+    rotations = Rotations(base.spec)
+
+    def check(layer: int, call: AttentionCall) -> None:
+        if rotations.layer(layer) is not None:
+            rotations.check(layer, call)
+
+    try:
+        base.observe(torch.from_numpy(tokens)[None], range(len(base.spec.layers)), check)
+    except InputError as error:
+        return str(error).rstrip(".")
+    return None
 
 
 def head_effects(
@@ -195,7 +221,6 @@ def head_effects(
     windows: Int64[np.ndarray, "n t_plus_1"],
     trained: int,
     heads: Sequence[tuple[int, int]],
-    progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, list[float]]:
     """Return the change of each window's mean loss past L, by `layer.head` counted from 0."""
     rotations = Rotations(base.spec)
@@ -209,7 +234,6 @@ def head_effects(
             losses = base.edited_losses(window[None], trained, layer, edits)
             for head, loss in zip(some, losses, strict=True):
                 changes[f"{layer}.{head}"].append(float(loss.mean() - own[number]))
-                progress(1)
     return changes
 
 

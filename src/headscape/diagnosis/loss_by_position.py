@@ -3,9 +3,10 @@
 Windows have the target length N. Each scored token of a position p >= L (L the trained length) is
 scored twice: in its window, with p tokens before it, and with the last L/2 to L - 1 of them only.
 The difference is the excess: what the long context costs this token. Up to L it is 0 by definition.
-A length holds if no band of positions before it breaks: a band breaks if its mean excess is above
-THRESHOLD and shown to be above 0, by its interval or, with fewer than 6 windows, by two standard
-errors over its scored tokens.
+A length holds if no band of positions before it breaks. A band breaks if its mean excess is above
+THRESHOLD and shown to be above 0: by Student's interval over windows or, with fewer than 6, over
+its scored tokens. All bands together have 5% of false alarms, so of k bands each has 5% / k
+(Bonferroni).
 
 Every remedy scores the same tokens of the same windows. Intervals are over windows
 (measures/interval.py).
@@ -13,6 +14,7 @@ Every remedy scores the same tokens of the same windows. Intervals are over wind
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
@@ -20,8 +22,9 @@ import torch
 from jaxtyping import Float64, Int64
 
 from headscape.errors import InputError
-from headscape.measures.interval import estimate
+from headscape.measures.interval import FEWEST, estimate
 from headscape.models.changed import ChangedModel
+from headscape.models.model import Model
 
 THRESHOLD: Final = 0.1
 """Nats per token; a smaller mean excess counts as holding."""
@@ -75,11 +78,13 @@ class LossPlan:
             if len(inside):
                 yield start, inside
 
-    def cost(self, model: ChangedModel) -> int:
-        """Return the work of one window of the unchanged model, in the model's own unit."""
-        contexts = len(list(self.short_contexts()))
-        long, short = model.cost(self.length), model.cost(self.short)
-        return round(long + contexts * model.cost(self.trained) + short)
+    def cost(self, model: Model) -> float:
+        """Return the work of `window_losses`, in the model's own unit."""
+        return model.cost(self.length) + model.cost(self.short)
+
+    def short_contexts_cost(self, model: Model) -> float:
+        """Return the work of `short_context_losses`."""
+        return len(list(self.short_contexts())) * model.cost(self.trained)
 
 
 def window_losses(model: ChangedModel, plan: LossPlan, number: int) -> dict[str, list[float]]:
@@ -148,6 +153,7 @@ class LossTable:
         """Return every band with its loss and excess: mean, low, high."""
         rows = []
         at, past = self.plan.at, self.plan.at[self.plan.past]
+        tested = sum(high > self.plan.trained for high in self.plan.edges[1:])
         for low, high in zip(self.plan.edges, self.plan.edges[1:], strict=False):
             inside, beyond = (at >= low) & (at < high), (past >= low) & (past < high)
             row: dict[str, Any] = {"from": low, "to": high, "excess": None, "breaks": False}
@@ -155,7 +161,7 @@ class LossTable:
             if beyond.any():
                 excess = self.excess()[:, beyond]
                 row["excess"] = numbers(estimate(excess.mean(axis=1)))
-                row["breaks"] = breaks(excess)
+                row["breaks"] = breaks(excess, tested)
             rows.append(row)
         return rows
 
@@ -169,12 +175,32 @@ class LossTable:
         return self.plan.length
 
 
-def breaks(excess: Float64[np.ndarray, "n some"]) -> bool:
-    """Return whether a band's mean excess is above THRESHOLD and shown to be above 0."""
-    mean, low, _ = estimate(excess.mean(axis=1))
-    if np.isnan(low):
-        low = mean - 2 * excess.std(ddof=1) / np.sqrt(excess.size) if excess.size > 1 else 0.0
-    return bool(mean > THRESHOLD and low > 0)
+def breaks(excess: Float64[np.ndarray, "n some"], tested: int = 1) -> bool:
+    """Return whether a band's mean excess is above THRESHOLD and shown to be above 0.
+
+    Args:
+        excess: Of each window and token of the band.
+        tested: How many bands are tested together; each has 1 / tested of the 5% of false alarms.
+    """
+    means = excess.mean(axis=1)
+    values = means if len(means) >= FEWEST else excess.ravel()
+    if len(values) < 2:
+        return False
+    sure = student(0.975 + 0.025 * (1 - 1 / tested), len(values) - 1)
+    low = values.mean() - sure * values.std(ddof=1) / np.sqrt(len(values))
+    return bool(means.mean() > THRESHOLD and low > 0)
+
+
+def student(share: float, free: int) -> float:
+    """Return the quantile of Student's distribution from the normal one's.
+
+    Args:
+        share: Of the distribution below the quantile, up to 0.999.
+        free: Degrees of freedom; from 5 on the error is below 2%.
+    """
+    z = NormalDist().inv_cdf(share)
+    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    return t + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
 
 
 def numbers(estimated: Float64[np.ndarray, " 3"]) -> list[float | None]:
@@ -182,24 +208,29 @@ def numbers(estimated: Float64[np.ndarray, " 3"]) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in estimated]
 
 
-def windows_of(
-    tokens: Int64[np.ndarray, " n"], length: int, count: int, name: str
-) -> tuple[Int64[np.ndarray, "n length_plus_1"], Int64[np.ndarray, " length_plus_1"]]:
-    """Return at most `count` windows for scores, spread over a text, and one for a search.
+Windows = tuple[Int64[np.ndarray, "n length_plus_1"], Int64[np.ndarray, " length_plus_1"]]
+"""Windows for scores, and one for a search."""
 
-    They do not overlap. A text with room for one window alone has it for both, and one with less is
-    refused.
+
+def windows_of(
+    texts: Sequence[Int64[np.ndarray, " n"]], length: int, count: int, name: str
+) -> Windows:
+    """Return at most `count` windows for scores, spread over all texts, and one for a search.
+
+    They do not overlap. Texts with room for one window alone have it for both, and with less they
+    are refused.
     """
     width = length + 1
-    room = len(tokens) // width
-    if room < 1:
+    places = [(tokens, at) for tokens in texts for at in range(0, len(tokens) - width + 1, width)]
+    if not places:
+        has = f"has {len(texts[0]):,} tokens" if len(texts) == 1 else (
+            f"have at most {max(map(len, texts)):,} tokens each"
+        )  # fmt: skip
         raise InputError(
-            f"{name} has {len(tokens):,} tokens, fewer than a window of {width:,} needs: give a "
+            f"{name} {has}, fewer than a window of {width:,} needs: give a "
             f"longer text or a shorter length."
         )
-    if room == 1:
-        return tokens[:width][None], tokens[:width]
-    scored = min(count, room - 1)
-    starts = [number * (room - 1) // scored * width for number in range(scored)]
-    last = (room - 1) * width
-    return np.stack([tokens[at : at + width] for at in starts]), tokens[last : last + width]
+    scored = min(count, max(1, len(places) - 1))
+    chosen = [places[number * (len(places) - 1) // scored] for number in range(scored)]
+    windows = [tokens[at : at + width] for tokens, at in [*chosen, places[-1]]]
+    return np.stack(windows[:-1]), windows[-1]

@@ -10,13 +10,16 @@ length N and one trained length L, f = N / L:
     longrope    pairs from a searched one on divided by f                       arXiv:2402.13753
     prope       pairs that turn less than once in L are not turned              arXiv:2410.06205
     log         scores times max(1, ln(i + 1) / ln L)                           arXiv:2202.12172
-    nope        every fourth layer is not turned; of fewer than four the last
+    nope        every fourth layer with a rotation is not turned; of fewer than four the last
     sinks       the first 4 keys and the last L - 4                             arXiv:2309.17453
     clip        distances from L/2 on become L/2 (ReRoPE)
     group       distances from L/2 on count in groups that end at L (SelfExtend)  arXiv:2401.01325
     chunk       keys of the query's own block of L
     stretch     a bias B(d) becomes B(d / f)
     clip-bias   a bias B(d) becomes B(min(d, L - 1))
+
+Layers whose window or chunks keep every distance below L have nothing to stretch: linear, ntk,
+dynamic, yarn, longrope and prope leave them as they are.
 """
 
 import json
@@ -25,6 +28,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+import torch
+from jaxtyping import Int64
+
+from headscape.call.definition import AttentionCall
 from headscape.diagnosis.changes import (
     BiasClipped,
     BiasStretched,
@@ -36,7 +44,9 @@ from headscape.diagnosis.changes import (
     NoRotation,
     Rotations,
     SinkWindow,
-    needs_known_rope,
+    needs_known_rotation,
+    rotation_of,
+    stretchable,
 )
 from headscape.errors import InputError
 from headscape.models.changed import Change, ChangedModel
@@ -81,22 +91,22 @@ class Remedy:
 
 
 def _linear(spec: Spec, trained: int, length: int) -> Remedy:
-    return _rope(spec, "linear", "linear interpolation", scaling="linear", factor=length / trained)
+    fields = {"scaling": "linear", "factor": length / trained}
+    return _rope(spec, trained, "linear", "linear interpolation", **fields)
 
 
 def _ntk(spec: Spec, trained: int, length: int) -> Remedy:
-    return _rope(spec, "ntk", "NTK", scaling="ntk", factor=length / trained)
+    return _rope(spec, trained, "ntk", "NTK", scaling="ntk", factor=length / trained)
 
 
 def _dynamic(spec: Spec, trained: int, length: int) -> Remedy:  # noqa: ARG001
-    return _rope(
-        spec, "dynamic", "dynamic NTK", scaling="dynamic", factor=1.0, trained_length=trained
-    )
+    fields = {"scaling": "dynamic", "factor": 1.0, "trained_length": trained}
+    return _rope(spec, trained, "dynamic", "dynamic NTK", **fields)
 
 
 def _yarn(spec: Spec, trained: int, length: int) -> Remedy:
-    factor = length / trained
-    return _rope(spec, "yarn", "YaRN", scaling="yarn", factor=factor, trained_length=trained)
+    fields = {"scaling": "yarn", "factor": length / trained, "trained_length": trained}
+    return _rope(spec, trained, "yarn", "YaRN", **fields)
 
 
 def _log(spec: Spec, trained: int, length: int) -> Remedy:  # noqa: ARG001
@@ -109,11 +119,12 @@ def _log(spec: Spec, trained: int, length: int) -> Remedy:  # noqa: ARG001
 
 
 def _prope(spec: Spec, trained: int, length: int) -> Remedy:  # noqa: ARG001
-    turns = pair_turns(spec, trained)
+    turns = _turns_of_all(spec, trained)
     slow = sum(turn < 1 for turn in turns)
     divisors = tuple(STILL if turn < 1 else 1.0 for turn in turns)
     return _rope(
         spec,
+        trained,
         "prope",
         "p-RoPE, slow pairs cut",
         f"{slow} of {len(turns)} pairs, those that turn less than once in {trained} tokens, do "
@@ -126,16 +137,25 @@ def _prope(spec: Spec, trained: int, length: int) -> Remedy:  # noqa: ARG001
     )
 
 
-def longrope(spec: Spec, trained: int, length: int, first: int) -> Remedy:
-    """Return the remedy that divides the frequencies of pairs from `first` on by f."""
-    pairs = len(pair_turns(spec, trained))
+def longrope(spec: Spec, trained: int, length: int, first: int, note: str = "") -> Remedy:
+    """Return the remedy that divides the frequencies of pairs from `first` on by f.
+
+    Args:
+        spec: The model's.
+        trained: L.
+        length: N.
+        first: The first pair, counted from 0.
+        note: How it was chosen, for the remedy's text.
+    """
+    pairs = len(_turns_of_all(spec, trained))
     factor = length / trained
     return _rope(
         spec,
+        trained,
         "longrope",
         "LongRoPE-type factors",
         f"pairs from number {first + 1} of {pairs} on divided by {factor:g} beyond {trained} "
-        f"tokens; the number was searched on a window that is not scored",
+        f"tokens{note}",
         scaling="longrope",
         factor=factor,
         short_factor=(1.0,) * pairs,
@@ -144,16 +164,18 @@ def longrope(spec: Spec, trained: int, length: int, first: int) -> Remedy:
     )
 
 
-def longrope_candidates(spec: Spec, trained: int, length: int, count: int = 5) -> list[Remedy]:
+def longrope_candidates(
+    spec: Spec, trained: int, length: int, note: str = "", count: int = 5
+) -> list[Remedy]:
     """Return the candidates of the search: first pairs evenly from the fastest to the slowest."""
-    pairs = len(pair_turns(spec, trained))
+    pairs = len(_turns_of_all(spec, trained))
     firsts = sorted({round(pairs * (step + 1) / (count + 1)) for step in range(count)})
-    return [longrope(spec, trained, length, first) for first in firsts if first < pairs]
+    return [longrope(spec, trained, length, first, note) for first in firsts if first < pairs]
 
 
 def _nope(spec: Spec, trained: int, length: int) -> Remedy:  # noqa: ARG001
-    count = len(spec.layers)
-    layers = tuple(range(3, count, 4)) or (count - 1,)
+    turning = [number for number, layer in enumerate(spec.layers) if rotation_of(layer)]
+    layers = tuple(turning[3::4] or turning[-1:])
     numbered = ", ".join(str(layer + 1) for layer in layers)
     return Remedy(
         name="nope",
@@ -165,10 +187,15 @@ def _nope(spec: Spec, trained: int, length: int) -> Remedy:  # noqa: ARG001
 
 def _sinks(spec: Spec, trained: int, length: int) -> Remedy:  # noqa: ARG001
     sinks = min(SINKS, max(1, trained // 8))
+    turned = any(rotation_of(layer) for layer in spec.layers)
+    biased = any(layer.encoding not in {"rope", "xpos", "nope"} for layer in spec.layers)
+    positions = ["rotations by positions as in a cache"] if turned else []
+    positions += ["biases by distances of the whole text"] if biased else []
+    text = f"the first {sinks} keys and the last {trained - sinks}"
     return Remedy(
         name="sinks",
         title="window with sinks",
-        text=f"the first {sinks} keys and the last {trained - sinks}, positions as in a cache",
+        text=", ".join([text, *positions]),
         change=SinkWindow(Rotations(spec), trained - sinks, sinks),
         forgets=True,
     )
@@ -271,7 +298,7 @@ def remedies_for(
             remedy = make(spec, trained, length)
             reason = remedy.refuses(spec)
         except InputError as error:
-            refused[name] = str(error)
+            refused[name] = str(error).rstrip(".")
             continue
         if reason is None:
             chosen.append(remedy)
@@ -281,15 +308,21 @@ def remedies_for(
 
 
 def remedied(
-    model: LoadedModel, name: str, length: int, *, trained: int | None = None
+    model: LoadedModel,
+    name: str,
+    length: int,
+    *,
+    trained: int | None = None,
+    first: int | None = None,
 ) -> ChangedModel:
     """Return a model with a remedy: it can be scored, captured and measured, not continued.
 
     Args:
         model: One of our models or a published one.
-        name: A name of REMEDIES.
+        name: A name of REMEDIES, or longrope.
         length: The length that it is to read.
-        trained: The length it was trained at, if its config does not say.
+        trained: The length it was trained at; by default what its config says.
+        first: The first pair that longrope divides, counted from 0, as a diagnosis found it.
     """
     base = model.for_length(length)
     if not isinstance(base, GPT2Model | PublishedModel):
@@ -298,35 +331,85 @@ def remedied(
     if known is None:
         raise InputError(f"the trained length of {base.spec.name} is not known: give `trained`.")
     if name == SEARCHED:
-        raise InputError(f"{name} has settings that are searched: take them from a diagnosis.")
+        if first is None:
+            raise InputError(
+                f"{name} has settings that are searched: give `first`, as a diagnosis found it."
+            )
+        return longrope(base.spec, known, length, first).applied(base)
     chosen, refused = remedies_for(base.spec, known, length, [name])
     if not chosen:
         raise InputError(f"{name} does not apply to {base.spec.name}: {refused[name]}.")
     return chosen[0].applied(base)
 
 
-def pair_turns(spec: Spec, length: int) -> list[float]:
-    """Return how often each pair of the first RoPE layer turns in `length` tokens.
+def refusals(
+    model: GPT2Model | PublishedModel, remedies: Sequence[Remedy], tokens: Int64[np.ndarray, " n"]
+) -> dict[str, str]:
+    """Return why remedies cannot be applied to a model's calls, by name, before any long pass.
 
-    [] without RoPE, or if its frequencies are learned.
+    Args:
+        model: The model.
+        remedies: What is tried on the calls of every layer.
+        tokens: A short text.
     """
-    if needs_known_rope(spec):
-        return []
-    for layer in range(len(spec.layers)):
-        encoding: Any = Rotations(spec).layer(layer)
-        if encoding is not None:
-            turns = length * encoding.frequencies(length) / (2 * math.pi)
-            return [float(turn) for turn in turns]
-    return []
+    found: dict[str, str] = {}
+
+    def watch(layer: int, call: AttentionCall) -> None:
+        for remedy in remedies:
+            if remedy.name in found:
+                continue
+            try:
+                remedy.change(layer, call)
+            except InputError as error:
+                found[remedy.name] = str(error).rstrip(".")
+
+    model.observe(torch.from_numpy(tokens)[None], range(len(model.spec.layers)), watch)
+    return found
 
 
-def _rope(spec: Spec, name: str, title: str, text: str | None = None, **fields: Any) -> Remedy:
+def turns_by_layer(spec: Spec, length: int) -> dict[int, list[float]]:
+    """Return how often each pair of every RoPE layer, counted from 0, turns in `length` tokens.
+
+    {} without RoPE, or if its frequencies are learned.
+    """
+    if needs_known_rotation(spec):
+        return {}
+    rotations, found = Rotations(spec), {}
+    for layer in stretchable(spec, None):
+        encoding: Any = rotations.layer(layer)
+        turns = length * encoding.frequencies(length) / (2 * math.pi)
+        found[layer] = [float(turn) for turn in turns]
+    return found
+
+
+def pair_turns(spec: Spec, length: int) -> list[float]:
+    """Return how often each pair turns in `length` tokens, in the first layer that sees so many.
+
+    [] without such a layer, or if its frequencies are learned.
+    """
+    every, reaching = turns_by_layer(spec, length), stretchable(spec, length)
+    return next((every[layer] for layer in reaching if layer in every), [])
+
+
+def _turns_of_all(spec: Spec, trained: int) -> list[float]:
+    """Return `pair_turns`, after checking that they are those of every layer that is changed."""
+    every, turns = turns_by_layer(spec, trained), pair_turns(spec, trained)
+    if any(every.get(layer, turns) != turns for layer in stretchable(spec, trained)):
+        raise InputError("it sets one divisor per pair, and layers have different frequencies")
+    return turns
+
+
+def _rope(
+    spec: Spec, trained: int, name: str, title: str, text: str | None = None, **fields: Any
+) -> Remedy:
     shown = ", ".join(f"{key} {value:g}" for key, value in fields.items() if _is_number(value))
+    kept = len(stretchable(spec, None)) - len(stretchable(spec, trained))
+    rest = f"; {kept} layers with a window or chunks within {trained} tokens keep theirs"
     return Remedy(
         name=name,
         title=title,
-        text=text or f"RoPE with {shown}",
-        change=Frequencies.of(spec, **fields),
+        text=(text or f"RoPE with {shown}") + (rest if kept else ""),
+        change=Frequencies.of(spec, trained, **fields),
         rope=fields,
     )
 

@@ -4,10 +4,7 @@ The page is one HTML file without a script; its pictures are SVG. It opens from 
 network for nothing.
 """
 
-import csv
-import io
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -18,6 +15,8 @@ from headscape.diagnosis.first_token import named
 from headscape.diagnosis.heads import COMPARED, LISTED, summary
 from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
 from headscape.io.system_errors import reporting
+from headscape.io.table_text import csv_text, markdown_text
+from headscape.measures.record_table import html_grid, markdown_grid
 
 FILES: Final = (
     "diagnosis.html", "diagnosis.md", "diagnosis.json", "remedies.csv", "heads.csv",
@@ -31,7 +30,9 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto
   color: #222; background: #fff }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
 th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid #ddd }
-th:first-child, td:first-child { text-align: left }
+th:first-child { text-align: left }
+th[scope="row"] { font-weight: normal }
+td span { display: block; padding: 0 .3rem }
 ul { margin: 0 }
 @media (prefers-color-scheme: dark) {
   body { color: #ddd; background: #181818 }
@@ -92,10 +93,10 @@ class Diagnosis:
 
     def to_markdown(self) -> str:
         """Return the diagnosis as Markdown; layers and heads count from 1."""
-        parts = [f"# Diagnosis of {self.data['about']['model']}\n"]
+        parts = [f"# Diagnosis of {markdown_text(self.data['about']['model'])}\n"]
         for title, body in self._sections():
             parts.append(f"## {title}\n")
-            parts += [each if isinstance(each, str) else _markdown(each) for each in body]
+            parts += [markdown_text(x) if isinstance(x, str) else _markdown(x) for x in body]
         return "\n".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
 
     def to_html(self) -> str:
@@ -163,8 +164,11 @@ class Diagnosis:
             rows = [
                 (name, json.dumps(value) if isinstance(value, dict) else value or "no setting")
                 for name, value in change.items()
+                if name != "note"
             ]
             lines.append((("software", "setting"), rows))
+            if change["note"] is not None:
+                lines.append(change["note"])
         return lines
 
     def _config(self) -> list[str | Table]:
@@ -206,7 +210,8 @@ class Diagnosis:
         held = (
             f"The loss holds up to {loss['holds_to']:,} tokens, "
             f"{loss['holds_to'] / about['trained']:.3g} times the trained length: no band before "
-            f"that has a mean excess above {loss['threshold']} nats that is shown to be above 0."
+            f"that has a mean excess above {loss['threshold']} nats that is shown to be above 0 "
+            f"(with 5% of false alarms in all bands together)."
         )
         lines: list[str | Table] = [held, (("position", "loss", "excess"), rows)]
         for kind in dict.fromkeys(each["kind"] for each in self.data["retrieval"]):
@@ -245,18 +250,21 @@ class Diagnosis:
             (("mean over heads", f"{heads['trained']:,}", f"{heads['length']:,}", "position",
               "keys"), rows),
         ]  # fmt: skip
-        pairs = heads["untrained_pairs"]
-        if pairs:
+        kinds: dict[tuple[int, ...], list[int]] = {}
+        for each in heads["untrained_pairs"]:
+            kinds.setdefault(tuple(each["layers"]), []).append(each["pair"] + 1)
+        for layers, pairs in kinds.items():
+            where = "" if len(layers) == heads["layers"] else f" of {_layers(layers)}"
             lines.append(
-                f"{len(pairs)} RoPE pairs turn less than once in {heads['trained']:,} tokens, from "
-                f"pair {pairs[0]['pair'] + 1} on: their angles past that length are new."
+                f"{len(pairs)} RoPE pairs{where} turn less than once in {heads['trained']:,} "
+                f"tokens, from pair {pairs[0]} on: their angles past that length are new."
             )
         if heads["parts"]["retrieval"]["trained"] is not None:
             lines += self._retrieving()
         changed = [self._changed(each) for each in heads["most_changed"]]
         lines.append(
             (
-                ("head", "largest change", *(f"{m}, L to N" for m in COMPARED), "effect"),
+                ("layer", "head", "largest change", *(f"{m}, L to N" for m in COMPARED), "effect"),
                 changed,
             )
         )
@@ -280,7 +288,8 @@ class Diagnosis:
         )[:RETRIEVING]
         rows = [
             (
-                f"{layer + 1}.{head + 1}",
+                str(layer + 1),
+                str(head + 1),
                 *(
                     "not asked" if value is None else f"{value:.3f}"
                     for value in (table["retrieval"][layer][head] for table in tables.values())
@@ -292,7 +301,7 @@ class Diagnosis:
             "Retrieval is the weight that a query gives to the very token that it should copy. The "
             f"{len(rows)} heads with most of it at {heads['trained']:,} tokens:"
         )
-        return [title, (("head", *tables), rows)]
+        return [title, (("layer", "head", *tables), rows)]
 
     def _changed(self, each: Mapping[str, Any]) -> Sequence[str]:
         heads, layer, head = self.data["heads"], each["layer"], each["head"]
@@ -303,7 +312,7 @@ class Diagnosis:
             for name in COMPARED
         ]
         last = "not run" if effect is None else shown(effect, sign=True)
-        return (f"{layer + 1}.{head + 1}", f"{each['change']:.2f}", *moves, last)
+        return (str(layer + 1), str(head + 1), f"{each['change']:.2f}", *moves, last)
 
     def _mends(self) -> list[str | Table]:
         data = self.data
@@ -375,6 +384,12 @@ class Diagnosis:
         return _picture(curves, self.data["about"]["trained"])
 
 
+def _layers(layers: Sequence[int]) -> str:
+    """Return layers, counted from 0, as text that counts from 1."""
+    numbers = ", ".join(str(layer + 1) for layer in layers)
+    return f"layer {numbers}" if len(layers) == 1 else f"layers {numbers}"
+
+
 def check_folder(folder: Path, reads: Iterable[Path | str] = ()) -> None:
     """Refuse a folder where a diagnosis would replace a file of a different kind."""
     for name in FILES:
@@ -383,27 +398,24 @@ def check_folder(folder: Path, reads: Iterable[Path | str] = ()) -> None:
 
 def _markdown(table: Table) -> str:
     heads, rows = table
-    lines = [heads, ["---"] * len(heads), *rows]
-    cells = (" | ".join(str(cell).replace("|", "\\|") for cell in line) for line in lines)
-    return "\n".join(f"| {line} |" for line in cells) + "\n"
+    cells = [[markdown_text(cell) for cell in row] for row in rows]
+    return markdown_grid(heads, cells, [number == 0 for number in range(len(heads))])
 
 
 def _html(table: Table) -> str:
     heads, rows = table
-    top = "".join(f"<th>{escape(head)}</th>" for head in heads)
-    body = "".join("<tr>" + "".join(_cell(str(cell)) for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{top}</tr>{body}</table>"
+    return html_grid(heads, [[_cell(cell) for cell in row] for row in rows])
 
 
 def _cell(text: str) -> str:
-    """Return a cell; a share of right answers colours it."""
+    """Return a cell's HTML; a share of right answers colours it."""
     share, comma, rest = text.partition("%, ")
     if comma and share.isdecimal() and rest.replace(".", "", 1).isdecimal():
         return (
-            f'<td style="background:rgba(0,114,178,{int(share) / 100:.2f});'
-            f'color:{"#fff" if int(share) > 50 else "inherit"}">{escape(text)}</td>'
+            f'<span style="background:rgba(0,114,178,{int(share) / 100:.2f});'
+            f'color:{"#fff" if int(share) > 50 else "inherit"}">{escape(text)}</span>'
         )
-    return f"<td>{escape(text)}</td>"
+    return escape(text)
 
 
 def _paragraph(text: str) -> str:
@@ -462,14 +474,5 @@ def _picture(curves: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], trained:
     return "".join([*parts, "</svg>"])
 
 
-def _csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(heads)
-    for row in rows:
-        writer.writerow(["" if _missing(cell) else cell for cell in row])
-    return out.getvalue()
-
-
-def _missing(cell: object) -> bool:
-    return cell is None or (isinstance(cell, float) and math.isnan(cell))
+def _csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    return csv_text(names, [dict(zip(names, row, strict=True)) for row in rows])
