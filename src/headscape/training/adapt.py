@@ -228,8 +228,8 @@ def adapt(
         tokens: Training text.
         options: The encoding and how it is learned.
         progress: Called after each step with the steps done, the part and its loss.
-        checkpoint: File that keeps what was learned so far; one that exists is continued, and the
-            finished adaptation removes it.
+        checkpoint: File that keeps what was learned so far, once a minute; one that exists is
+            continued. Remove it when the result is saved.
     """
     options = options.up_to(old.config.train_length)
     pair = GPT2Pair(old, with_encoding(old, options.encoding, options.seed))
@@ -303,8 +303,6 @@ def learn(
     finally:
         pair.old.train(was_training)
         pair.new.zero_grad(set_to_none=True)
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
 
 
 def _update(
