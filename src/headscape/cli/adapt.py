@@ -1,70 +1,133 @@
 """`headscape adapt`: a trained model with a different position encoding."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headscape.cli.command import command
+from headscape.cli.parsing import read_text
 from headscape.errors import InputError
 from headscape.io.terminal import say
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from headscape.models.loaded import LoadedModel
 
 
 @command()
 def adapt(
-    model: Annotated[str, typer.Argument(metavar="RUN")],
+    model: str,
     *,
     encoding: str,
     steps: int = 50,
     out: Path,
+    text: str | None = None,
+    corpus: str | None = None,
+    length: int | None = None,
     batch: int = 8,
-    lr: float = 2e-3,
+    lr: float | None = None,
     outputs: float = 0.5,
     seed: int = 0,
-    fit: bool = True,
+    fit: Annotated[bool, typer.Option("--fit/--no-fit")] = True,
 ) -> None:
-    """Give a trained run a different encoding by self-distillation.
+    """Give a trained model a different encoding by self-distillation.
 
-    The new model starts from the run's weights and learns from the run itself, at the trained
-    length: first each layer's attention output, then the logits. The folder that it writes opens
-    like any other model: `headscape evaluate`, `diagnose`, `export`.
+    The new model starts from the old weights and learns from the old model itself, at the trained
+    length or below: first each layer's attention output, then the logits. The folder that it writes
+    opens like any other model: `headscape evaluate`, `diagnose`, `export`; that of a published
+    model opens as hf:FOLDER.
+
+    A checkpoint beside the folder is written once a minute and on Ctrl-C, and the same command
+    continues from it.
 
     Examples:
         headscape adapt runs/cable --encoding fox --steps 50 --out runs/fox
 
     Args:
-        model: A run on a text.
-        encoding: The new encoding, such as fox, cable, alibi, nope or rope+fox.
+        model: A run, a folder of weights, or a published model of Llama, GPT-2 or GPT-NeoX type:
+            hf:FOLDER, or hf:OWNER/NAME on the Hugging Face Hub.
+        encoding: The new encoding, such as fox, cable, alibi, nope, rope+fox or rope:base=5e5.
         steps: Updates.
         out: Folder to write; it must be new or empty.
-        batch: Windows of the trained length per step.
-        lr: Largest learning rate.
+        text: Learn from a text file; - is standard input.
+        corpus: Learn from the training side of a corpus: stdlib, a file or a folder. [default: the
+            corpus of a run]
+        length: Tokens in a window. [default: the trained length, for published models at most 512]
+        batch: Windows per step.
+        lr: Largest learning rate. [default: 0.002, for published models 0.0002]
         outputs: Share of the steps that learn attention outputs; the rest learn logits.
         seed: Random seed of the encoding's weights and of the windows.
-        fit: Start T5's tables (t5, t5-clipped) from the kernels of the run's heads.
+        fit: Start tables, curves, gates and increments near what position does in each head.
     """
-    from headscape.io.atomic import empty_target
+    import headscape as hs
+    from headscape.io.atomic import empty_target, new_folder
     from headscape.io.progress import SlowBar
     from headscape.models.gpt2_model import GPT2Model
-    from headscape.models.load import load
+    from headscape.models.transformers.published_model import PublishedModel
     from headscape.training.adapt import Adaptation
-    from headscape.training.adapt import adapt as adapted
+    from headscape.training.adapt import adapt as adapt_gpt2
 
-    empty_target(out)
-    old = load(model)
-    if not isinstance(old, GPT2Model) or old.dataset is None:
-        raise InputError(f"{model} is not a run on a text: adapt takes the folder of one.")
+    target = empty_target(out)
+    old = hs.load(model)
+    if not isinstance(old, GPT2Model | PublishedModel):
+        raise InputError(f"{model} cannot be adapted: give a model with its own positions.")
+    lr = lr or (2e-3 if isinstance(old, GPT2Model) else 2e-4)
     options = Adaptation(
-        encoding=encoding, steps=steps, batch=batch, lr=lr, outputs=outputs, seed=seed, fit=fit
-    )
+        encoding=encoding, steps=steps, outputs=outputs, batch=batch, length=length, lr=lr,
+        seed=seed, fit=fit,
+    )  # fmt: skip
+    tokens = _tokens(model, old, text, corpus)
+    checkpoint = target.with_name(f"{target.name}.checkpoint.safetensors")
     last: dict[str, float] = {}
     with SlowBar("adapting", steps) as bar:
+        shown = 0
 
-        def progress(part: str, loss: float) -> None:
+        def progress(done: int, part: str, loss: float) -> None:
+            nonlocal shown
             last[part] = loss
-            bar.advance(1)
+            bar.advance(done - shown)
+            shown = done
 
-        new = adapted(old.gpt2, old.dataset.train, options, progress)
-    for part, loss in last.items():
-        say(f"{part}: last loss {loss:.4f}", err=True)
-    say(GPT2Model(new, tokenizer=old.tokenizer).save(out))
+        try:
+            if isinstance(old, GPT2Model):
+                new = adapt_gpt2(old.gpt2, tokens, options, progress, checkpoint)
+                with new_folder(target) as part:
+                    GPT2Model(new, tokenizer=old.tokenizer).save(part)
+            else:
+                from headscape.huggingface.inject.adapt_published import (
+                    adapt_published,
+                    save_adapted,
+                )
+
+                save_adapted(
+                    adapt_published(old, tokens, options, progress, checkpoint), old, target
+                )
+        except KeyboardInterrupt:
+            if checkpoint.exists():
+                say("continue with the same command", err=True)
+            raise typer.Exit(130) from None
+    checkpoint.unlink(missing_ok=True)
+    for name, loss in last.items():
+        say(f"{name}: last loss {loss:.4f}", err=True)
+    say(out)
+
+
+def _tokens(
+    name: str, model: "LoadedModel", text: str | None, corpus: str | None
+) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
+    """Return what a model learns from."""
+    from headscape.data.dataset import open_dataset
+
+    if text is not None and corpus is not None:
+        raise InputError(f"give --text {text} or --corpus {corpus}, not both.")
+    if text is None and corpus is None and model.dataset is not None:
+        return model.dataset.train
+    if text is None and corpus is None:
+        raise InputError(f"{name} has no text of its own: give --text or --corpus, such as stdlib.")
+    if model.tokenizer is None:
+        raise InputError(f"{name} has no tokenizer, so it cannot read a text.")
+    if corpus is not None:
+        return open_dataset(corpus, model.tokenizer).train
+    return model.tokenizer.encode(read_text(text) or "")

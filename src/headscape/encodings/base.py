@@ -48,7 +48,14 @@ from headscape.call.bias import Bias
 from headscape.call.mixing import Mixing
 from headscape.call.positions import Positions, Turn, Visible
 from headscape.call.weighting import Weighting
-from headscape.encodings.context import LayerContext, LayerInput, QueriesAndKeys, Side, Stream
+from headscape.encodings.context import (
+    LayerContext,
+    LayerInput,
+    MeasuredKernel,
+    QueriesAndKeys,
+    Side,
+    Stream,
+)
 from headscape.errors import InputError, at_least, check_types
 
 LARGEST_INT = 2**31 - 1
@@ -383,6 +390,10 @@ class Encoding(nn.Module):
 
     def initialise(self) -> None:
         """Set initial values of its own, after the model has initialised every layer."""
+
+    def fit(self, kernel: MeasuredKernel) -> bool:
+        """Set parameters so that the causal bias is near a kernel; return whether there are any."""
+        return False
 
     @torch.no_grad()
     def load_published(

@@ -18,12 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headscape.call.bias import Bias, GapKernel, Slope
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.context import LayerContext, LayerInput, Stream
+from headscape.encodings.context import LayerContext, LayerInput, MeasuredKernel, Stream
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus": F.softplus}
 
@@ -76,6 +77,16 @@ class _RunningSum(Encoding):
         self.increment = nn.Linear(shape.width, shape.heads)
         self.weight = nn.Linear(shape.width, shape.heads) if weighted else None
 
+    @torch.no_grad()
+    def fit(self, kernel: MeasuredKernel) -> bool:
+        """Set b so that the mean of g_i times the mean of delta_t is the kernel's slope."""
+        slope, read = kernel.slope(), F.linear(kernel.rows, self.increment.weight)
+        if self.weight is not None:
+            slope = slope / F.softplus(self.weight(kernel.rows)).mean(dim=0)
+        act = ACTIVATIONS[self.config.increments]
+        self.increment.bias.copy_(kernel.offsets(read, act, slope))
+        return True
+
     def stream(self, read: LayerInput) -> Stream:
         """Return S of every token, in float64, and its weight as a query."""
         delta = ACTIVATIONS[self.config.increments](self.increment(read.x))
@@ -125,6 +136,10 @@ class KCABLE(_RunningSum):
 
     def __init__(self, shape: Shape, config: KernelConfig) -> None:
         super().__init__(shape, config, weighted=config.weights != "none")
+
+    def fit(self, kernel: MeasuredKernel) -> bool:
+        """Return False: its logarithm has no slope to match."""
+        return False
 
     def bias(self, layer: LayerContext) -> Bias:
         """Return -ln((S_i - S_j)^2 + 1); it is even, so both directions use this formula."""

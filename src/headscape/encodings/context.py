@@ -1,14 +1,16 @@
-"""What a layer hands to its encoding: one argument for each of the three places it is asked.
+"""What a layer hands to its encoding: one argument for each of the places it is asked.
 
 stream(LayerInput)        the layer's input, to read running sums, angles or gates off it
 rotate(x, Side)           queries or keys with their positions
 bias(LayerContext)        positions, streams, queries and keys; `mixing` takes the same
+fit(MeasuredKernel)       what position does in a trained layer, to start from
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -154,3 +156,68 @@ class LayerContext:
     keys: Stream | None = None
     """The stream of the keys; with a cache it has more tokens than that of the queries."""
     heads: QueriesAndKeys | None = None
+
+
+@dataclass(frozen=True)
+class MeasuredKernel:
+    """What position adds to the scores of a trained layer's heads, by distance, in float64.
+
+    A fit minimises sum_d share(d) (B(d) - values(d) - c)^2 for every head. c is free, because a
+    softmax ignores it.
+    """
+
+    values: Float[Tensor, "h n"]
+    """The mean at distance 0, 1 ... n - 1, weighted by attention."""
+    share: Float[Tensor, "h n"]
+    """The share of a head's attention at each distance."""
+    rows: Float[Tensor, "m d"]
+    """What the layer read: its input for some tokens."""
+
+    def slope(self) -> Float[Tensor, " h"]:
+        """Return how much the best line falls per token."""
+        at = torch.arange(self.values.shape[1], device=self.values.device).double()
+        falls, _ = self.fit_shapes(at[None])
+        return falls[0]
+
+    def fit_shapes(
+        self, shapes: Float[Tensor, "g n"]
+    ) -> tuple[Float[Tensor, "g h"], Float[Tensor, "g h"]]:
+        """Return the f for which -f shape fits best, and its squared error, of each shape.
+
+        f lowers the last distance by at least 1, so that parameters have a gradient.
+        """
+        x = shapes[:, None] - (self.share * shapes[:, None]).sum(dim=2, keepdim=True)
+        y = self.values - (self.share * self.values).sum(dim=1, keepdim=True)
+        spread = (self.share * x.square()).sum(dim=2).clamp(min=torch.finfo(x.dtype).tiny)
+        f = (-(self.share * x * y).sum(dim=2) / spread).maximum(1 / shapes[:, -1:])
+        return f, (self.share * (y + f[..., None] * x).square()).sum(dim=2)
+
+    def means(self, row: Int[Tensor, " n"], rows: int) -> Float[Tensor, "{rows} h"]:
+        """Return the best table whose row at each distance is `row`.
+
+        A row without a distance repeats the one before it.
+        """
+        mass = self.share.new_zeros(rows, len(self.share)).index_add_(0, row, self.share.T)
+        total = torch.zeros_like(mass).index_add_(0, row, (self.share * self.values).T)
+        filled = torch.arange(rows, device=row.device)[:, None].where(mass > 0, 0)
+        return (total / mass.clamp(min=torch.finfo(mass.dtype).tiny)).gather(
+            0, filled.cummax(dim=0).values
+        )
+
+    def offsets(
+        self,
+        read: Float[Tensor, "m h"],
+        activation: Callable[[Tensor], Tensor],
+        wanted: Float[Tensor, " h"],
+    ) -> Float[Tensor, " h"]:
+        """Return the b for which the mean of activation(read + b) is as wanted, by bisection.
+
+        The activation increases from 0.
+        """
+        read = read.double()
+        low, high = -wanted.new_full(wanted.shape, 100), wanted + read.abs().amax(dim=0)
+        for _ in range(60):
+            middle = (low + high) / 2
+            above = activation(read + middle).mean(dim=0) > wanted
+            low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+        return high

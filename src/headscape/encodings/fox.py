@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headscape.call.bias import Bias, Pairwise, Slope
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.context import LayerContext, LayerInput, Stream
+from headscape.encodings.context import LayerContext, LayerInput, MeasuredKernel, Stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,13 @@ class FoX(Encoding):
     def initialise(self) -> None:
         """Set the gate's bias to `gate_bias`."""
         nn.init.constant_(self.gate.bias, self.config.gate_bias)
+
+    @torch.no_grad()
+    def fit(self, kernel: MeasuredKernel) -> bool:
+        """Set b so that the mean of -ln f_t is the kernel's slope."""
+        read = F.linear(kernel.rows, -self.gate.weight)
+        self.gate.bias.copy_(-kernel.offsets(read, F.softplus, kernel.slope()))
+        return True
 
     def stream(self, read: LayerInput) -> Stream:
         """Return G of every token, in float64; if bidirectional, R too."""

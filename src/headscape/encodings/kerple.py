@@ -20,12 +20,25 @@ from torch import Tensor, nn
 from headscape.call.bias import Toeplitz
 from headscape.call.mixing import Product
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.context import LayerContext
+from headscape.encodings.context import LayerContext, MeasuredKernel
 
 FLOOR = 0.01
 """The authors' lower clamp."""
 CEILING = 2.0
 """Their upper clamp of the power's exponent; the kernel is valid up to here."""
+
+
+GRID = 200
+"""Values of the parameter that a fit searches."""
+
+
+def best_of(
+    grid: Float[Tensor, " g"], shapes: Float[Tensor, "g n"], kernel: MeasuredKernel
+) -> tuple[Float[Tensor, " h"], Float[Tensor, " h"]]:
+    """Return each head's value of the grid whose shape fits best, and the shape's factor."""
+    factors, errors = kernel.fit_shapes(shapes)
+    best = errors.argmin(dim=0)
+    return grid[best], factors.gather(0, best[None])[0]
 
 
 class _Kernel(Encoding):
@@ -80,6 +93,16 @@ class Kerple(_Kernel):
         p, a = (value.to(distance.dtype)[:, None] for value in (self.p(), self.a()))
         return -p * torch.log1p(a * distance)
 
+    @torch.no_grad()
+    def fit(self, kernel: MeasuredKernel) -> bool:
+        """Set a to the best of a grid, and p to its least squares."""
+        grid = torch.logspace(-3, 3, GRID, dtype=torch.float64, device=kernel.values.device)
+        at = torch.arange(kernel.values.shape[1], device=grid.device)
+        a, p = best_of(grid, torch.log1p(grid[:, None] * at), kernel)
+        self.raw_a.copy_(a.log())
+        self.raw_p.copy_(p.log())
+        return True
+
     def bias(self, layer: LayerContext) -> Toeplitz:
         """Return the kernel by distance."""
         return self.by_distance(layer)
@@ -110,6 +133,16 @@ class KerplePower(_Power):
 
     title = "Kerple (power)"
     formula = "S = A - a_h |i-j|^p_h"
+
+    @torch.no_grad()
+    def fit(self, kernel: MeasuredKernel) -> bool:
+        """Set p to the best of a grid, and a to its least squares."""
+        grid = torch.linspace(FLOOR, CEILING - FLOOR, GRID, device=kernel.values.device).double()
+        at = torch.arange(kernel.values.shape[1], device=grid.device)
+        p, a = best_of(grid, at ** grid[:, None], kernel)
+        self.raw_p.copy_(torch.logit(p / CEILING))
+        self.raw_a.copy_(a.log())
+        return True
 
     def bias(self, layer: LayerContext) -> Toeplitz:
         """Return the kernel by distance."""

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from headscape.call.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.context import LayerContext
+from headscape.encodings.context import LayerContext, MeasuredKernel
 from headscape.errors import InputError
 
 
@@ -90,17 +90,29 @@ class T5(Encoding):
     def bias(self, layer: LayerContext) -> Toeplitz:
         """Return r_h[bucket] by distance."""
         distance, zero = self.distances(layer.positions, self.table.weight.device)
-        rows = bucket(
+        return Toeplitz(self.table.weight[self._rows(distance)].T * self._multiplier(), zero)
+
+    @torch.no_grad()
+    def fit(self, kernel: MeasuredKernel) -> bool:
+        """Set every bucket to the kernel's mean over its distances."""
+        at = torch.arange(kernel.values.shape[1], device=kernel.values.device)
+        means = kernel.means(self._rows(at), self.config.buckets)
+        self.table.weight.copy_(means / self._multiplier())
+        return True
+
+    def _rows(self, distance: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+        return bucket(
             distance,
             buckets=self.config.buckets,
             max_distance=self.config.max_distance,
             causal=self.shape.causal,
         )
-        table = self.table.weight[rows].T
-        if self.config.multiplier != "one":
-            root = self.shape.head_dim**0.5
-            table = table * (root if self.config.multiplier == "sqrt_head_dim" else 1 / root)
-        return Toeplitz(table, zero)
+
+    def _multiplier(self) -> float:
+        root = self.shape.head_dim**0.5
+        return {"one": 1.0, "sqrt_head_dim": root, "inverse_sqrt_head_dim": 1 / root}[
+            self.config.multiplier
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,3 +144,11 @@ class T5Clipped(Encoding):
         distance, zero = self.distances(layer.positions, self.table.weight.device)
         reach = self.config.max_distance
         return Toeplitz(self.table.weight[distance.clamp(-reach, reach) + reach].T, zero)
+
+    @torch.no_grad()
+    def fit(self, kernel: MeasuredKernel) -> bool:
+        """Set every distance to the kernel's value."""
+        reach = self.config.max_distance
+        at = torch.arange(kernel.values.shape[1], device=kernel.values.device)
+        self.table.weight.copy_(kernel.means(at.clamp(max=reach) + reach, 2 * reach + 1))
+        return True

@@ -218,7 +218,7 @@ class Loop:
         sinks: list[Metrics | Events] = []
         try:
             self._open(sinks, state.step)
-            with Interrupt() as interrupt, _fixed_order(world.device):
+            with Interrupt() as interrupt, fixed_order(world.device):
                 while progress_of(config, state) < 1:
                     line, stop = self._step(state, started, interrupt)
                     state = State(
@@ -348,7 +348,7 @@ def _due(step: int, every: int) -> bool:
 
 
 @contextmanager
-def _fixed_order(device: torch.device) -> Iterator[None]:
+def fixed_order(device: torch.device) -> Iterator[None]:
     """Compute sums in a fixed order on a CPU, where some depend on the timing of threads."""
     before = torch.are_deterministic_algorithms_enabled()
     # torch declares it as a module, but it is an object with a property.

@@ -76,6 +76,11 @@ class Optimizer:
             )
         self._muon_share = config.muon_lr / config.lr
 
+    @property
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """All parameters."""
+        return self._parameters.values()
+
     def zero_grad(self) -> None:
         """Drop all gradients."""
         for item in self._parameters.values():

@@ -12,7 +12,7 @@ parameters are in state_dict, and the config records what was done, so that `loa
 import inspect
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import torch
 from torch import nn
 
 from headscape.encodings import Encoding, Shape, make
-from headscape.encodings.registry import Entry, per_layer, shared_fields
+from headscape.encodings.registry import Entry, kinds, parse, per_layer, shared_fields
+from headscape.encodings.rope import RoPE
 from headscape.errors import InputError
 from headscape.huggingface.attend.attention_function import register, set_attention
 from headscape.huggingface.attend.biased_families import NAMES
@@ -120,14 +121,29 @@ def set_encoding(
         encoding: A name, or a schedule of layers such as "rope*3,nope".
         layers: Which layers get it, counted from 0 (-1 is the last); all by default.
         train_length: The length it is built for; the config's max_position_embeddings by default.
-        **fields: Fields of the encoding. RoPE takes base, pairing and fraction from the model.
+        **fields: Fields of the encoding. RoPE, alone or in a combination, takes base, pairing and
+            fraction from the model where they are not given.
     """
     sites = find_sites(model)
+    rotating = [entry.fields for entry in parse(encoding) if RoPE in kinds(entry.name).all]
+    if rotating and sites.rotary:
+        set_by_all = fields.keys() | set.intersection(*map(set, rotating))
+        fields = _rope_fields(model.config, sites, set_by_all) | fields
+    _put(model, sites, encoding, layers, train_length, fields)
+
+
+def _put(
+    model: Any,
+    sites: PositionSites,
+    encoding: str,
+    layers: Sequence[int] | None,
+    train_length: int | None,
+    fields: dict[str, Any],
+) -> None:
+    """Put an encoding with all of its fields into a model."""
     count = len(sites.stacks[0])
     chosen = _chosen(layers, count)
     length = train_length or getattr(model.config, "max_position_embeddings", None) or 512
-    if encoding == "rope" and sites.rotary:
-        fields = _rope_fields(model.config, sites, fields) | fields
     entries = per_layer(encoding, count, fields)
     record = {
         "encoding": encoding,
@@ -172,13 +188,13 @@ def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:
     return sorted({layer % count for layer in layers})
 
 
-def _rope_fields(config: Any, sites: PositionSites, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the base, rotary fraction and pairing of the model's own RoPE."""
-    if {"base", "rotary_fraction", "pairing"} <= fields.keys():
+def _rope_fields(config: Any, sites: PositionSites, given: Collection[str]) -> dict[str, Any]:
+    """Return base, fraction and pairing of the model's own RoPE, unless all are given."""
+    if {"base", "rotary_fraction", "pairing"} <= set(given):
         return {}
     own = rope_parameters(config, 0)
     kind = own.get("rope_type", "default")
-    if kind != "default" and "scaling" not in fields:
+    if kind != "default" and "scaling" not in given:
         raise InputError(
             f"the model's RoPE is scaled by {kind!r}: pass scaling= and its fields, or "
             f"scaling='none'."
@@ -287,8 +303,7 @@ def with_encodings(kind: Any, config: Any) -> Any:
     def build(self: Any, config: Any, *args: Any, **more: Any) -> None:
         kind.__init__(self, config, *args, **more)
         for record in records:
-            fields = {key: value for key, value in record.items() if key != "fields"}
-            set_encoding(self, **fields, **record["fields"])
+            _put(self, find_sites(self), **record)
         self.__class__ = kind
 
     return type(kind.__name__, (kind,), {"__init__": build, "__module__": kind.__module__})

@@ -100,7 +100,7 @@ def open_published(
     _need_files(folder)
     is_gguf = folder.suffix == ".gguf"
     opened = checked_gguf if is_gguf else checked_folder
-    with ExitStack() as links, _quiet(transformers):
+    with ExitStack() as links, quiet(transformers):
         files = links.enter_context(opened(folder))
         view = files.view
         # By name alone, transformers would prefer a GGUF file in the current folder.
@@ -180,7 +180,7 @@ def _need_files(source: Path) -> None:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """Silence progress bars and warnings of transformers: what matters of them is checked here."""
     said, bars = (
         transformers.logging.get_verbosity(),
