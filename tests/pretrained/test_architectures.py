@@ -14,6 +14,7 @@ from benchmarks import architectures
 from benchmarks.architectures import Verdict, judge, listed, small_config
 
 import headscape as hs
+from headscape.call.definition import scores
 from headscape.errors import InputError
 from headscape.models.load import load
 from headscape.models.transformers import families
@@ -131,12 +132,12 @@ def test_a_layer_that_is_not_computed_is_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InputError, match=r"did not compute layer 1 \(counted from 0\) on 9 tokens"):
         model.capture(torch.arange(9), layers="all")
     theirs = hybrid()
-    with (
+    with (  # noqa: PT012 - the watch reads the model before it changes
         pytest.raises(InputError, match=r"did not compute layer 1"),
         hs.watch(theirs, layers="all"),
         torch.no_grad(),
     ):
-        monkeypatch.setattr(theirs.model.layers[3], "forward", lambda hidden, **_: hidden)
+        theirs.model.layers[3].forward = lambda hidden, **_: hidden
         theirs(torch.arange(9)[None])
 
 
@@ -147,6 +148,63 @@ def test_the_steps_of_a_sparse_indexer_are_refused_in_a_sentence(name: str) -> N
     theirs = kind(small_config(kind.config_class)).eval()
     with pytest.raises(InputError, match="sparse indexer"), hs.watch(theirs):
         theirs.generate(torch.arange(3, 25)[None], max_new_tokens=3, eos_token_id=None)
+
+
+SECTIONS = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Glm4v")
+
+
+def sectioned(name: str) -> Any:
+    """A model with three positions per token, and large weights so that rotations are seen."""
+    kind = getattr(transformers, f"{name}ForConditionalGeneration")
+    config = small_config(kind.config_class)
+    text = config.get_text_config()
+    text.rope_parameters = {**text.rope_parameters, "mrope_section": [4, 2, 2]}
+    torch.manual_seed(0)
+    theirs = kind(config).eval()
+    for parameter in theirs.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    theirs.set_attn_implementation("eager")
+    return theirs
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_three_positions_per_token_are_read_as_given(name: str) -> None:
+    theirs = sectioned(name)
+    model: Any = load(theirs)
+    tokens, at = torch.arange(3, 23)[None], torch.arange(20)
+    given = torch.stack([at, at // 3, at % 5])[:, None]
+    with torch.no_grad():
+        out = theirs(tokens, position_ids=given, output_attentions=True, use_cache=False)
+    calls: dict[int, Any] = {}
+    model.observe(tokens, range(4), calls.__setitem__, positions=given)
+    plain = observed(model, given=tokens)
+    for layer, call in calls.items():
+        ours = scores(call).weights[0]
+        assert (ours - out.attentions[layer][0]).abs().max() < 1e-5
+        assert (ours - scores(plain[layer]).weights[0]).abs().max() > 1e-3
+        turned = call.turns[0].apply(call.unrotated[0])
+        assert (turned - call.q).abs().max() < 1e-4
+
+
+def test_what_several_positions_do_without_sections_is_refused() -> None:
+    model: Any = load(hybrid())
+    given = torch.arange(20).expand(3, 1, -1)
+    with pytest.raises(InputError, match="takes one position per token"):
+        model.observe(torch.arange(3, 23)[None], [0], lambda *_: None, positions=given)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_multimodal_model_is_watched_while_it_writes(name: str) -> None:
+    theirs = sectioned(name)
+    with hs.watch(theirs, layers="all") as seen:
+        written = theirs.generate(
+            torch.arange(3, 25)[None], max_new_tokens=5, do_sample=False, eos_token_id=None
+        )
+    again = load(theirs).capture(written[0, :-1], layers="all")
+    assert seen[0].tokens.tolist() == written[0, :-1].tolist()
+    for layer in again.layers:
+        assert abs(seen[0].weights(layer=layer) - again.weights(layer=layer)).max() < 1e-4
 
 
 def test_a_recorded_mask_is_part_of_a_capture(tmp_path: Path) -> None:

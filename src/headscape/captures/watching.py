@@ -96,6 +96,7 @@ def watch(
     seen = Watched()
     collector = _Collector(opened, request, seen)
     body = body_of(opened.model)
+    outer: list[Tensor] = []
     with ExitStack() as stack:
         attention = AttentionWatch(
             body,
@@ -108,10 +109,21 @@ def watch(
 
         def begin(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             attention.layer = 0
-            attention.past = collector.begin(arguments(module.forward, args, kwargs))
+            given = arguments(module.forward, args, kwargs)
+            if given.get("input_ids") is None and outer:
+                given["input_ids"] = outer[-1]
+            attention.past = collector.begin(given)
+
+        def begin_outer(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # A multimodal model embeds the tokens itself and hands on the embeddings.
+            ids = arguments(module.forward, args, kwargs).get("input_ids")
+            outer[:] = [] if ids is None else [ids]
 
         hook = body.register_forward_pre_hook(begin, with_kwargs=True)
         stack.callback(hook.remove)
+        if opened.model is not body:
+            hook = opened.model.register_forward_pre_hook(begin_outer, with_kwargs=True)
+            stack.callback(hook.remove)
         yield seen
     collector.finish()
 

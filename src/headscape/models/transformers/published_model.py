@@ -158,18 +158,21 @@ class PublishedModel(LoadedModel):
         watch: Watch,
         *,
         real: Bool[Tensor, "b t"] | None = None,
-        positions: Int[Tensor, "#b t"] | None = None,
+        positions: Int[Tensor, "#b t"] | Int[Tensor, "r #b t"] | None = None,
     ) -> None:
         """Run tokens and call `watch` for each of `layers`; stop after the last of them.
 
         A speech model takes frames [b t f] or samples [b t] as `tokens`. `real` is False for
         padding. `positions` are given to the model where they do not count 0, 1, 2 ...; a model
-        that takes none is refused.
+        that takes none is refused. M-RoPE (Qwen2-VL and later) takes three positions per token,
+        [3, b, t], or four, of which the first are those of the text.
         """
         if tokens.shape[1] == 0:
             raise InputError(
                 f"a sequence needs at least 1 token or frame, got shape {tuple(tokens.shape)}."
             )
+        if positions is not None and positions.ndim == 3:
+            self._need_sections()
         readings, last = self._readings(), max(layers)
         seen = None if real is None else self._real_positions(real)
 
@@ -316,6 +319,12 @@ class PublishedModel(LoadedModel):
                 raise InputError(f"{self._name} takes no {name}: leave it out.")
         cached = {"use_cache": False} if "use_cache" in known else {}
         return self._body(tokens, **cached, **more)
+
+    def _need_sections(self) -> None:
+        if not any(hasattr(module, "mrope_section") for module in self._body.modules()):
+            raise InputError(
+                f"{self._name} has no M-RoPE, so it takes one position per token, [b, t]."
+            )
 
     def _need_next_token(self) -> None:
         if not (self.spec.causal and self.model.can_generate()):
