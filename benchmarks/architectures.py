@@ -363,8 +363,8 @@ def listed() -> list[tuple[str, str, str]]:
 
 PAGE = """# Architectures
 
-Every causal, masked and encoder-decoder architecture that transformers {version} lists, was built small
-with random weights and given to Headscape. This page is generated:
+Every causal, masked and encoder-decoder architecture that transformers {version} lists was built
+small with random weights and given to Headscape. This page is generated:
 
     python -m benchmarks.architectures --write
 

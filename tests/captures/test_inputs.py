@@ -1,5 +1,6 @@
 """What people hand to capture: batches, tokenizers' output, chats, and texts to be continued."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def randomise(model: torch.nn.Module) -> None:
             torch.nn.init.normal_(parameter, std=0.4)
 
 
-def published(template: str | None = TEMPLATE, **fields: Any) -> hs.Model:
+def published(template: str | None = TEMPLATE, **fields: Any) -> Any:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=len(WORDS), hidden_size=32, intermediate_size=32, num_hidden_layers=2,
@@ -135,6 +136,16 @@ MESSAGES = [
     {"role": "system", "content": "sat"},
     {"role": "user", "content": "a cat on mat"},
 ]
+
+
+def test_the_chat_template_of_a_folder_is_used(tmp_path: Path) -> None:
+    theirs = tokenizer()
+    published().model.save_pretrained(tmp_path)
+    theirs.save_pretrained(tmp_path)
+    # transformers 5 writes the template to a file of its own.
+    assert (tmp_path / "chat_template.jinja").is_file()
+    expected = theirs.apply_chat_template(MESSAGES, add_generation_prompt=True)["input_ids"]
+    assert hs.load(f"hf:{tmp_path}").capture(MESSAGES).tokens.tolist() == expected
 
 
 def test_a_chat_is_the_tokenizers_own_text() -> None:

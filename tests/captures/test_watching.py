@@ -152,6 +152,10 @@ def test_it_is_what_happened_and_not_what_a_second_pass_would_do() -> None:
         (lambda m, t: generate(m, t, num_beams=3), "beam search"),
         (lambda m, t: generate(m, t, cache_implementation="static"), "static"),
         (
+            lambda m, t: generate(m, t.repeat(1, 3), prompt_lookup_num_tokens=3),
+            "went back .* prompt lookup",
+        ),
+        (
             lambda m, t: m(t, attention_mask=torch.tensor([[0, 1, 1, 1, 1]])),
             "without padding",
         ),

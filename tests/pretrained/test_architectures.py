@@ -13,6 +13,8 @@ import transformers
 from benchmarks import architectures
 from benchmarks.architectures import Verdict, judge, listed, small_config
 
+import headscape as hs
+from headscape.call.definition import scores
 from headscape.errors import InputError
 from headscape.models.load import load
 from headscape.models.transformers import families
@@ -79,6 +81,132 @@ def test_blocks_without_attention_are_named() -> None:
         model.capture(torch.arange(9), layers=2)
 
 
+def compressed(kind: Any = None) -> Any:
+    """DeepSeek-V4, whose second block has compressed keys and whose first has them later."""
+    config = small_config(transformers.DeepseekV4Config)
+    config.layer_types = [
+        "heavily_compressed_attention", "compressed_sparse_attention",
+        "sliding_attention", "sliding_attention",
+    ]  # fmt: skip
+    config.compress_rates["heavily_compressed_attention"] = 32
+    torch.manual_seed(0)
+    return transformers.DeepseekV4ForCausalLM(config).eval()
+
+
+def test_layers_are_numbered_by_module_where_one_gets_more_keys() -> None:
+    theirs = compressed()
+    model = load(theirs)
+    assert "keys that are not tokens in 2 (counted" in model.spec.provenance["other_layers"]
+    hidden: dict[int, torch.Tensor] = {}
+    for block in (0, 2, 3):
+        attention = theirs.model.layers[block].self_attn
+        attention.sinks.data.fill_(float(block))
+    for length in (2, 20, 40):
+        tokens = torch.arange(3, 3 + length)[None]
+        for layer, block in enumerate((0, 2, 3)):
+            if (layer, length) == (0, 40):
+                continue
+            call = observed(model, given=tokens)[layer] if length < 32 else None
+            model.observe(tokens, [layer], lambda _, seen: hidden.update({layer: seen.sink}))  # noqa: B023
+            assert hidden[layer].unique().tolist() == [block]
+            assert call is None or call.sink.unique().tolist() == [block]
+    with pytest.raises(InputError, match=r"layer 0 .* has 41 keys for 40 tokens"):
+        model.capture(torch.arange(3, 43), layers="all")
+
+
+def test_a_watch_numbers_layers_as_a_capture_does() -> None:
+    theirs = compressed()
+    with hs.watch(theirs, layers="all") as seen, torch.no_grad():
+        written = theirs.generate(torch.arange(3, 15)[None], max_new_tokens=4, do_sample=False)
+    again = load(theirs).capture(written[0, :-1], layers="all")
+    assert seen[0].layers == again.layers == (0, 1, 2)
+    for layer in again.layers:
+        assert abs(seen[0].weights(layer=layer) - again.weights(layer=layer)).max() < 1e-5
+
+
+def test_a_layer_that_is_not_computed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = hybrid()
+    model: Any = load(theirs)
+    monkeypatch.setattr(theirs.model.layers[3], "forward", lambda hidden, **_: hidden)
+    assert model.capture(torch.arange(9), layers=0).layers == (0,)
+    with pytest.raises(InputError, match=r"did not compute layer 1 \(counted from 0\) on 9 tokens"):
+        model.capture(torch.arange(9), layers="all")
+    theirs = hybrid()
+    with (  # noqa: PT012 - the watch reads the model before it changes
+        pytest.raises(InputError, match=r"did not compute layer 1"),
+        hs.watch(theirs, layers="all"),
+        torch.no_grad(),
+    ):
+        theirs.model.layers[3].forward = lambda hidden, **_: hidden
+        theirs(torch.arange(9)[None])
+
+
+@pytest.mark.parametrize("name", ["DeepseekV32", "GlmMoeDsa", "Qwen4Exp"])
+def test_the_steps_of_a_sparse_indexer_are_refused_in_a_sentence(name: str) -> None:
+    kind = getattr(transformers, f"{name}ForCausalLM")
+    torch.manual_seed(0)
+    theirs = kind(small_config(kind.config_class)).eval()
+    with pytest.raises(InputError, match="sparse indexer"), hs.watch(theirs):
+        theirs.generate(torch.arange(3, 25)[None], max_new_tokens=3, eos_token_id=None)
+
+
+SECTIONS = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Glm4v")
+
+
+def sectioned(name: str) -> Any:
+    """A model with three positions per token, and large weights so that rotations are seen."""
+    kind = getattr(transformers, f"{name}ForConditionalGeneration")
+    config = small_config(kind.config_class)
+    text = config.get_text_config()
+    text.rope_parameters = {**text.rope_parameters, "mrope_section": [4, 2, 2]}
+    torch.manual_seed(0)
+    theirs = kind(config).eval()
+    for parameter in theirs.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    theirs.set_attn_implementation("eager")
+    return theirs
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_three_positions_per_token_are_read_as_given(name: str) -> None:
+    theirs = sectioned(name)
+    model: Any = load(theirs)
+    tokens, at = torch.arange(3, 23)[None], torch.arange(20)
+    given = torch.stack([at, at // 3, at % 5])[:, None]
+    with torch.no_grad():
+        out = theirs(tokens, position_ids=given, output_attentions=True, use_cache=False)
+    calls: dict[int, Any] = {}
+    model.observe(tokens, range(4), calls.__setitem__, positions=given)
+    plain = observed(model, given=tokens)
+    for layer, call in calls.items():
+        ours = scores(call).weights[0]
+        assert (ours - out.attentions[layer][0]).abs().max() < 1e-5
+        assert (ours - scores(plain[layer]).weights[0]).abs().max() > 1e-3
+        turned = call.turns[0].apply(call.unrotated[0])
+        assert (turned - call.q).abs().max() < 1e-4
+
+
+def test_what_several_positions_do_without_sections_is_refused() -> None:
+    model: Any = load(hybrid())
+    given = torch.arange(20).expand(3, 1, -1)
+    with pytest.raises(InputError, match="takes one position per token"):
+        model.observe(torch.arange(3, 23)[None], [0], lambda *_: None, positions=given)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_multimodal_model_is_watched_while_it_writes(name: str) -> None:
+    theirs = sectioned(name)
+    with hs.watch(theirs, layers="all") as seen:
+        written = theirs.generate(
+            torch.arange(3, 25)[None], max_new_tokens=5, do_sample=False, eos_token_id=None
+        )
+    again = load(theirs).capture(written[0, :-1], layers="all")
+    assert seen[0].tokens.tolist() == written[0, :-1].tolist()
+    for layer in again.layers:
+        assert abs(seen[0].weights(layer=layer) - again.weights(layer=layer)).max() < 1e-4
+
+
 def test_a_recorded_mask_is_part_of_a_capture(tmp_path: Path) -> None:
     config = small_config(transformers.DeepseekV32Config)
     torch.manual_seed(0)
@@ -91,8 +219,6 @@ def test_a_recorded_mask_is_part_of_a_capture(tmp_path: Path) -> None:
     assert not seen.triu(1).any()
     capture = model.capture(tokens[0], layers="all")
     capture.save(tmp_path / "sparse.safetensors")
-    import headscape as hs
-
     again = hs.Capture.load(tmp_path / "sparse.safetensors")
     for each in (capture, again):
         weights = torch.from_numpy(each.weights(layer=2, head=1))

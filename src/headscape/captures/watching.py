@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headscape.call.definition import row_of
-from headscape.call.positions import Visible
+from headscape.call.positions import Positions, Visible
 from headscape.captures.capture_file import Capture
 from headscape.captures.choice import QUANTITIES
 from headscape.captures.record import Kept, Request, described, make_request
@@ -96,16 +96,34 @@ def watch(
     seen = Watched()
     collector = _Collector(opened, request, seen)
     body = body_of(opened.model)
+    outer: list[Tensor] = []
     with ExitStack() as stack:
-        attention = AttentionWatch(body, collector.on_call, layers=set(request.layers), cached=True)
+        attention = AttentionWatch(
+            body,
+            collector.on_call,
+            layers=set(request.layers),
+            modules=opened.attention,
+            cached=True,
+        )
         stack.enter_context(attention)
 
         def begin(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             attention.layer = 0
-            collector.begin(arguments(module.forward, args, kwargs))
+            given = arguments(module.forward, args, kwargs)
+            if given.get("input_ids") is None and outer:
+                given["input_ids"] = outer[-1]
+            attention.past = collector.begin(given)
+
+        def begin_outer(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # A multimodal model embeds the tokens itself and hands on the embeddings.
+            ids = arguments(module.forward, args, kwargs).get("input_ids")
+            outer[:] = [] if ids is None else [ids]
 
         hook = body.register_forward_pre_hook(begin, with_kwargs=True)
         stack.callback(hook.remove)
+        if opened.model is not body:
+            hook = opened.model.register_forward_pre_hook(begin_outer, with_kwargs=True)
+            stack.callback(hook.remove)
         yield seen
     collector.finish()
 
@@ -126,6 +144,8 @@ class _Steps:
         """Keep what a step computed for its new tokens."""
         new = call.q.shape[2]
         self._check(call.k, new)
+        if self.q and not _plain_mask(call, sum(each.shape[2] for each in self.q)):
+            raise _patterned(call)
         self.q.append(call.q.detach().clone())
         # A view would keep the keys of every step alive.
         self.k.append(call.k[:, :, -new:].detach().clone())
@@ -164,6 +184,24 @@ class _Steps:
         return replace(whole, mask=None, causal=True, rotation=None)
 
 
+def _plain_mask(call: ObservedCall, past: int) -> bool:
+    """Return whether a step after `past` tokens sees what a causal window or chunk lets it see."""
+    if call.mask is None:
+        return True
+    new, keys = call.q.shape[2], call.k.shape[2]
+    at = torch.arange(past + new, device=call.q.device)[None]
+    positions = Positions(at[:, past:], at[:, past + new - keys :])
+    rule = Visible(causal=True, window=call.window, chunk=call.chunk)
+    return bool((rule.dense(positions) == call.mask).all())
+
+
+def _patterned(call: ObservedCall) -> InputError:
+    return InputError(
+        f"{type(call.module).__name__} chooses the keys of each token by a pattern of its own, "
+        f"which is known one step at a time only: capture the finished text instead."
+    )
+
+
 class _Collector:
     """The sequence that is being read, until the next one begins."""
 
@@ -172,8 +210,8 @@ class _Collector:
         self.tokens: list[Tensor] = []
         self.layers: dict[int, _Steps] = {}
 
-    def begin(self, given: dict[str, Any]) -> None:
-        """Take the arguments of a forward pass."""
+    def begin(self, given: dict[str, Any]) -> int:
+        """Take the arguments of a forward pass; return how many tokens are in its cache."""
         ids = given.get("input_ids")
         if ids is None:
             raise InputError("watch reads tokens, and this pass was given embeddings.")
@@ -182,6 +220,16 @@ class _Collector:
         if length == 0:
             self.finish()
         known = sum(each.shape[1] for each in self.tokens)
+        if length < known:
+            raise InputError(
+                f"the cache went back from {known} tokens to {length}, as prompt lookup and "
+                f"assisted generation do when a guess is wrong: capture the finished text instead."
+            )
+        if length < known:
+            raise InputError(
+                f"the cache went back from {known} tokens to {length}, as prompt lookup and "
+                f"assisted generation do when a guess is wrong: capture the finished text instead."
+            )
         if length != known:
             raise InputError(
                 f"a pass continues from a cache of {length} tokens, and {known} were seen: open "
@@ -196,6 +244,7 @@ class _Collector:
             if not bool((positions == expected).all()):
                 raise InputError("watch reads positions that count 0, 1, 2 ...")
         self.tokens.append(ids.detach().cpu())
+        return length
 
     def on_call(self, layer: int, call: ObservedCall) -> None:
         """Keep the new queries, keys and values of a layer."""
@@ -209,8 +258,14 @@ class _Collector:
         """Make captures of the sequence that was read."""
         tokens, layers = self.tokens, self.layers
         self.tokens, self.layers = [], {}
-        if not layers:
+        if not tokens:
             return
+        missing = sorted(set(self.request.layers) - set(layers))
+        if missing:
+            raise InputError(
+                f"{self.model.spec.name} did not compute layer {missing[0]} (counted from 0), so "
+                f"this pass cannot be captured."
+            )
         ids = torch.cat(tokens, dim=1)
         kept = [Kept() for _ in ids]
         for layer, steps in sorted(layers.items()):
@@ -226,6 +281,8 @@ class _Collector:
         reading, call = self.model.readings[layer], steps.call()
         if len(steps.q) == 1:
             return reading.inputs(call, layer)
+        if not _plain_mask(replace(steps.first, q=steps.q[0]), 0):
+            raise _patterned(call)
         if call.bias is not None and (
             reading.name == UNKNOWN or family_of(call.module).rounds_bias
         ):

@@ -204,7 +204,8 @@ class ChangedModel(LoadedModel):
         def on_result(_: int, __: Tensor) -> Tensor:
             return outputs.pop()
 
-        with AttentionWatch(base.body, on_call, on_result, replaces=True):
+        modules = base.attention
+        with AttentionWatch(base.body, on_call, on_result, modules=modules, replaces=True):
             return base.logits_at(tokens, at)
 
 

@@ -16,7 +16,7 @@ its calls.
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
@@ -60,6 +60,7 @@ class AttentionWatch:
         on_result: OnResult = lambda _, __: None,
         *,
         layers: Collection[int] | None = None,
+        modules: Sequence[nn.Module] | None = None,
         examine: bool = False,
         replaces: bool = False,
         cached: bool = False,
@@ -67,12 +68,18 @@ class AttentionWatch:
     ) -> None:
         """`layers` limits the calls that are reported; `examine` fills `shares_position`.
 
-        `replaces` says that `on_result` replaces every result, so that attention behind the
-        interface is not computed. With `cached`, passes that continue from a cache are reported
-        too: they have more keys than queries. With `cross`, cross-attention is reported instead of
-        self-attention.
+        `modules` is the attention of layers 0, 1, 2 ... as the model was read; without it, layers
+        are counted as they run. `replaces` says that `on_result` replaces every result, so that
+        attention behind the interface is not computed. With `cached`, passes that continue from a
+        cache are reported too: they have more keys than queries. With `cross`, cross-attention is
+        reported instead of self-attention.
         """
         self.cached, self.cross = cached, cross
+        self.past = 0
+        """Tokens in the cache before this pass, where passes continue from one."""
+        self.modules = None if modules is None else [*modules]
+        self.extra_keys: list[nn.Module] = []
+        """Attention whose keys are not those of the tokens alone, so that it is not reported."""
         self.body, self.on_call, self.on_result = body, on_call, on_result
         self.layers, self.examine = layers, examine
         self.layer = 0
@@ -152,7 +159,7 @@ class AttentionWatch:
                 if self.probing:
                     raise Captured(q, k)
                 given = self._given(module)
-                if _crosses(given, q, k, cached=self.cached) != self.cross:
+                if not self._is_layer(module, given, q, k):
                     return run(module, q, k, v, *rest, **more)
                 # AFMoE names its mask; most families pass it by place.
                 mask = rest[0] if rest else more.get("attention_mask")
@@ -176,6 +183,32 @@ class AttentionWatch:
             return attention
 
         return get_interface
+
+    def _is_layer(self, module: nn.Module, given: Given, q: Tensor, k: Tensor) -> bool:
+        """Return whether a call is attention of the kind that is watched, in the layer that is due.
+
+        Raise InputError if that layer has keys that are not tokens.
+        """
+        named = any(given.get(name) is not None for name in OTHER_SEQUENCE)
+        queries, keys = q.shape[2], k.shape[2]
+        extra = keys > self.past + queries if self.cached else keys != queries
+        if self.cross:
+            return named or extra
+        if self.modules is None:
+            if extra and not named:
+                self.extra_keys.append(module)
+            return not (named or extra)
+        if self.modules[self.layer % len(self.modules)] is not module:
+            return False
+        if extra and self._wanted():
+            static = "its cache is static, or " if self.cached else ""
+            raise InputError(
+                f"layer {self.layer} (counted from 0) has {keys} keys for "
+                f"{self.past + queries} tokens: {static}{type(module).__name__} adds keys that are "
+                f"not tokens, and such a layer cannot be read. Choose a different layer or a "
+                f"shorter text."
+            )
+        return True
 
     @staticmethod
     def _placeholder(
@@ -367,6 +400,14 @@ class AttentionWatch:
             module.forward(**{**given, **changed})
         except Captured as found:
             return found.q, found.k
+        except (RuntimeError, IndexError) as error:
+            if not self.cached or isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise InputError(
+                f"{type(module).__name__} reads more than keys and values from its cache, as a "
+                f"sparse indexer does, so its steps cannot be watched: capture the finished text "
+                f"instead."
+            ) from error
         finally:
             self.probing = False
         raise AssertionError(f"{type(module).__name__} did not call its attention again")
@@ -451,12 +492,6 @@ def _twice(value: Any, batch: int) -> Any:
     if isinstance(value, Tensor) and len(value) == batch:
         return torch.cat([value, value])
     return value
-
-
-def _crosses(given: Given, q: Tensor, k: Tensor, *, cached: bool) -> bool:
-    """Return whether keys come from a different sequence than queries."""
-    named = any(given.get(name) is not None for name in OTHER_SEQUENCE)
-    return named or (q.shape[2] != k.shape[2] and not cached)
 
 
 def _chunk_of(module: Any) -> int | None:

@@ -21,11 +21,16 @@ from typing import Any, Final
 
 from headscape.errors import InputError
 from headscape.io.system_errors import reason
-from headscape.models.transformers.model_folder import INDEX, JSON, VOCABULARIES, WEIGHTS
+from headscape.models.transformers.model_folder import (
+    INDEX,
+    JSON,
+    TEMPLATE,
+    VOCABULARIES,
+    WEIGHTS,
+)
 
 HUB_ID: Final = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(@[\w][\w./-]*)?", re.ASCII)
 SHARDS: Final = "model-*.safetensors"
-TEMPLATES: Final = ("chat_template.jinja", "chat_template.json")
 PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 
 
@@ -139,7 +144,7 @@ def needed_files(model: str, names: Sequence[str]) -> list[str]:
                 else ": it is not a model that transformers loads."
             )
         )
-    beside = {"config.json", *JSON, *TEMPLATES}
+    beside = {"config.json", *JSON, TEMPLATE}
     texts = [
         name
         for name in names

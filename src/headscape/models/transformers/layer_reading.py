@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from headscape.call.bias import Bias, Pairwise, Slope, dense
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
+from headscape.call.rotation import Turn
 from headscape.encodings import Encoding, Shape, Side, kinds, make
+from headscape.encodings.rope import RoPE
 from headscape.encodings.sinusoidal import Sinusoidal
 from headscape.errors import InputError
 from headscape.models.model import LayerSpec
@@ -60,7 +62,8 @@ class LayerReading:
         if call.injected is not None:
             return call.injected
         positions = call.positions()
-        if at is not None:
+        sections = at is not None and at.ndim == 3
+        if at is not None and not sections:
             positions = Positions(at, at)
         factor = self.encoding.temperature(positions.q)
         # Position 0 rotates nothing, so a sequence of one token is equal before and after.
@@ -71,7 +74,11 @@ class LayerReading:
             shrink = (1 / factor)[..., None].to(q.dtype)
             q = q * shrink
             unrotated = None if unrotated is None else (unrotated[0] * shrink, unrotated[1])
-        sides = Side(positions.q, "query"), Side(positions.k, "key")
+        turns = None
+        if unrotated is not None and sections:
+            turns = self._own_turns(call, unrotated, layer)
+        elif unrotated is not None:
+            turns = self.encoding.turns(Side(positions.q, "query"), Side(positions.k, "key"))
         return AttentionCall(
             q,
             call.k,
@@ -81,10 +88,29 @@ class LayerReading:
             read_visible(call, positions, layer, real),
             call.scale,
             unrotated,
-            turns=None if unrotated is None else self.encoding.turns(*sides),
+            turns=turns,
             temperature=factor,
             softcap=call.softcap,
             sink=call.sink,
+        )
+
+    def _own_turns(
+        self, call: ObservedCall, unrotated: tuple[Tensor, Tensor], layer: int
+    ) -> tuple[Turn, Turn]:
+        """Return the rotation that the model handed to its attention: M-RoPE by three positions."""
+        if isinstance(self.encoding, RoPE) and call.rotation is not None:
+            # Every angle stands there once, or twice: in the other half, or side by side (GLM-4V).
+            for dims in (slice(self.encoding.dims // 2), slice(0, self.encoding.dims, 2)):
+                cos, sin = (each[:, None, :, dims].double() for each in call.rotation)
+                turn = Turn(cos, sin, self.encoding.config.pairing, by_tokens=True)
+                if 2 * cos.shape[-1] == self.encoding.dims and all(
+                    rotation_agrees(turn.apply(ours), theirs)
+                    for ours, theirs in zip(unrotated, (call.q, call.k), strict=True)
+                ):
+                    return turn, turn
+        raise InputError(
+            f"the rotation of layer {layer} (counted from 0) by several positions per token cannot "
+            f"be read: give one position per token."
         )
 
     def _bias(self, call: ObservedCall, positions: Positions) -> Bias | None:

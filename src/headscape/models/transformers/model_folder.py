@@ -2,9 +2,9 @@
 
 A model's folder comes from a stranger. transformers opens whatever its files name: pickles by an
 index, adapters, other configs, attention from the Hub. `checked_folder` therefore hands it a folder
-of links to files that were checked and to nothing else: JSON of bounded size and depth, safetensors
-and vocabularies, all inside the model's own folder. `explained` turns what a library raises about
-them into a sentence.
+of links to files that were checked and to nothing else: JSON of bounded size and depth, safetensors,
+vocabularies and a chat template, which transformers runs in Jinja's sandbox, all inside the model's
+own folder. `explained` turns what a library raises about them into a sentence.
 """
 
 import math
@@ -27,9 +27,10 @@ WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 JSON: Final = (
     "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "tekken.json",
+    "added_tokens.json", "vocab.json", "tekken.json", "chat_template.json",
 )  # fmt: skip
 VOCABULARIES: Final = (".txt", ".model", ".spm", ".tiktoken")
+TEMPLATE: Final = "chat_template.jinja"
 LAYERS: Final = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers",
     "num_encoder_layers", "num_decoder_layers",
@@ -80,14 +81,18 @@ def checked_folder(folder: Path) -> Iterator[ModelFiles]:
             read_json(folder / name)
             files[name] = folder / name
     with reporting("read", folder):
-        texts = [path for path in folder.iterdir() if path.suffix in VOCABULARIES]
+        texts = [
+            path
+            for path in folder.iterdir()
+            if path.suffix in VOCABULARIES or path.name == TEMPLATE
+        ]
     for path in texts:
         if not path.is_file():
             continue
         if path.stat().st_size > MAX_BYTES:
             raise InputError(
                 f"{path} has {path.stat().st_size:,} bytes, more than the {MAX_BYTES:,} that a "
-                f"vocabulary may have."
+                f"vocabulary or a template may have."
             )
         files[path.name] = path
     inside = _inside(folder)

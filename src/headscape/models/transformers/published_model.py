@@ -108,7 +108,7 @@ class PublishedModel(LoadedModel):
             provenance["input"] = reading.at_input.title
         if reading.convolves:
             provenance["input"] = "positional convolution"
-        others = other_layers(self._body, [call.module for call in reading.calls])
+        others = other_layers(self._body, self.attention, reading.extra_keys)
         if others:
             provenance["other_layers"] = others
         every = zip(reading.layers, reading.calls, strict=True)
@@ -145,6 +145,11 @@ class PublishedModel(LoadedModel):
         """Every layer as it was read."""
         return self._readings()
 
+    @property
+    def attention(self) -> list[nn.Module]:
+        """The attention module of every layer; layers may share one."""
+        return [] if self._reading is None else [call.module for call in self._reading.calls]
+
     @torch.no_grad()
     def observe(
         self,
@@ -153,18 +158,21 @@ class PublishedModel(LoadedModel):
         watch: Watch,
         *,
         real: Bool[Tensor, "b t"] | None = None,
-        positions: Int[Tensor, "#b t"] | None = None,
+        positions: Int[Tensor, "#b t"] | Int[Tensor, "r #b t"] | None = None,
     ) -> None:
         """Run tokens and call `watch` for each of `layers`; stop after the last of them.
 
         A speech model takes frames [b t f] or samples [b t] as `tokens`. `real` is False for
         padding. `positions` are given to the model where they do not count 0, 1, 2 ...; a model
-        that takes none is refused.
+        that takes none is refused. M-RoPE (Qwen2-VL and later) takes three positions per token,
+        [3, b, t], or four, of which the first are those of the text.
         """
         if tokens.shape[1] == 0:
             raise InputError(
                 f"a sequence needs at least 1 token or frame, got shape {tuple(tokens.shape)}."
             )
+        if positions is not None and positions.ndim == 3:
+            self._need_sections()
         readings, last = self._readings(), max(layers)
         seen = None if real is None else self._real_positions(real)
 
@@ -176,10 +184,17 @@ class PublishedModel(LoadedModel):
         given = {"attention_mask": None if real is None else real.long(), "position_ids": positions}
         more = {name: value for name, value in given.items() if value is not None}
         try:
-            with self._ready(), AttentionWatch(self._body, on_call, layers=set(layers)):
+            watching = AttentionWatch(
+                self._body, on_call, layers=set(layers), modules=self.attention
+            )
+            with self._ready(), watching:
                 self._run(self._batch(tokens), **more)
         except _Done:
             return
+        raise InputError(
+            f"{self._name} did not compute layer {last} (counted from 0) on {tokens.shape[1]} "
+            f"tokens: it cannot be captured."
+        )
 
     @torch.inference_mode()
     def losses(self, windows: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
@@ -217,7 +232,14 @@ class PublishedModel(LoadedModel):
     ) -> Iterator[Float[Tensor, "b scored"]]:
         """Yield `losses` for each edit of a layer, counted from 0; earlier layers run once."""
         readings = self._readings()
-        return edited_runs(self._body, lambda: self.losses(windows, first), readings, layer, edits)
+        return edited_runs(
+            self._body,
+            lambda: self.losses(windows, first),
+            readings,
+            layer,
+            edits,
+            modules=self.attention,
+        )
 
     @torch.inference_mode()
     def predictions(
@@ -298,6 +320,12 @@ class PublishedModel(LoadedModel):
         cached = {"use_cache": False} if "use_cache" in known else {}
         return self._body(tokens, **cached, **more)
 
+    def _need_sections(self) -> None:
+        if not any(hasattr(module, "mrope_section") for module in self._body.modules()):
+            raise InputError(
+                f"{self._name} has no M-RoPE, so it takes one position per token, [b, t]."
+            )
+
     def _need_next_token(self) -> None:
         if not (self.spec.causal and self.model.can_generate()):
             raise InputError(
@@ -353,8 +381,13 @@ def edited_runs(
     readings: Sequence[LayerReading],
     layer: int,
     edits: Sequence[Edit],
+    *,
+    modules: Sequence[nn.Module] | None = None,
 ) -> Iterator[Tensor]:
-    """Yield what `run` returns with each edit of a layer, counted from 0."""
+    """Yield what `run` returns with each edit of a layer, counted from 0.
+
+    `modules` is the attention of every layer.
+    """
     before = _blocks(body, len(readings))[:layer]
     saved: dict[int, Any] = {}
     for edit in edits:
@@ -365,7 +398,7 @@ def edited_runs(
                     _return(stack, block, saved[number])
                 else:
                     _record(stack, block, saved, number)
-            watch = _watch(body, readings, layer, edit)
+            watch = _watch(body, readings, layer, edit, modules)
             watch.layer = layer if skipped else 0
             stack.enter_context(watch)
             result = run()
@@ -373,7 +406,11 @@ def edited_runs(
 
 
 def _watch(
-    body: nn.Module, readings: Sequence[LayerReading], layer: int, edit: Edit
+    body: nn.Module,
+    readings: Sequence[LayerReading],
+    layer: int,
+    edit: Edit,
+    modules: Sequence[nn.Module] | None,
 ) -> AttentionWatch:
     found: list[AttentionCall] = []
 
@@ -383,7 +420,7 @@ def _watch(
     def on_result(at: int, result: Tensor) -> Tensor | None:
         return edit(found.pop(), result) if at == layer else None
 
-    return AttentionWatch(body, on_call, on_result, layers={layer})
+    return AttentionWatch(body, on_call, on_result, layers={layer}, modules=modules)
 
 
 def _blocks(body: nn.Module, layers: int) -> list[nn.Module]:
@@ -395,10 +432,12 @@ def _blocks(body: nn.Module, layers: int) -> list[nn.Module]:
     return []
 
 
-def other_layers(body: nn.Module, attention: Sequence[nn.Module]) -> str:
+def other_layers(
+    body: nn.Module, attention: Sequence[nn.Module], extra_keys: Sequence[nn.Module] = ()
+) -> str:
     """Return which blocks of a model are read by none of its attention, in a sentence, or "".
 
-    Blocks are counted from 1.
+    Blocks are counted from 1. `extra_keys` is attention with keys that are not tokens.
     """
     seen = {id(module) for module in attention}
     stacks = [each for each in body.modules() if isinstance(each, nn.ModuleList)]
@@ -410,7 +449,9 @@ def other_layers(body: nn.Module, attention: Sequence[nn.Module]) -> str:
     kinds: dict[str, list[str]] = {}
     for number, (block, read) in enumerate(zip(stack, reads, strict=True), start=1):
         if not read:
-            kinds.setdefault(_mixer(block), []).append(str(number))
+            compressed = any(module in extra_keys for module in block.modules())
+            kind = _mixer(block) + (" with keys that are not tokens" if compressed else "")
+            kinds.setdefault(kind, []).append(str(number))
     named = "; ".join(f"{kind} in {', '.join(at)}" for kind, at in kinds.items())
     return (
         f"{sum(reads)} of its {len(reads)} blocks have attention that can be read and count as "
@@ -539,6 +580,8 @@ class ModelReading:
     """What is added to the token embeddings."""
     convolves: bool
     """Whether a convolution adds position to the input."""
+    extra_keys: list[nn.Module]
+    """Attention that is no layer here, since it has keys that are not tokens."""
 
 
 @torch.no_grad()
@@ -553,7 +596,8 @@ def read_model(
     results: dict[int, Tensor] = {}
     table = InputWatch(body)
     try:
-        with AttentionWatch(body, calls.__setitem__, results.__setitem__, examine=True):
+        watch = AttentionWatch(body, calls.__setitem__, results.__setitem__, examine=True)
+        with watch:
             run(given)
     finally:
         table.close()
@@ -578,7 +622,13 @@ def read_model(
         check_layer(name, layer, reading, call, results[layer])
         layers.append(reading)
     every = [calls[layer] for layer in sorted(calls)]
-    return ModelReading(layers=layers, calls=every, at_input=at_input, convolves=table.convolves)
+    return ModelReading(
+        layers=layers,
+        calls=every,
+        at_input=at_input,
+        convolves=table.convolves,
+        extra_keys=watch.extra_keys,
+    )
 
 
 def _input_moves(
