@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from headscape.call.bias import Bias, Pairwise, Slope, dense
 from headscape.call.definition import AttentionCall
-from headscape.call.positions import Positions, Visible
-from headscape.call.rotation import Turn
+from headscape.call.positions import Positions, Turn, Visible
 from headscape.encodings import Encoding, Shape, Side, kinds, make
 from headscape.encodings.rope import RoPE
 from headscape.encodings.sinusoidal import Sinusoidal
