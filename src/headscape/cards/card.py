@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -38,10 +38,6 @@ from headscape.models.transformers.layer_reading import UNKNOWN, trained_length
 from headscape.models.transformers.model_folder import explained
 from headscape.models.transformers.open_published import wrap_published
 from headscape.models.transformers.published_model import body_of
-
-SHAPING: Final = ("window", "chunk", "softcap", "sink")
-"""Conventions that act on the scores of any encoding."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
@@ -243,6 +239,7 @@ def _described(config: ModelConfig) -> Card:
         notes.append(f"transformers does not know {', '.join(unread)}.")
     if "text_config" in config.raw:
         notes.append("Only the text part of the model is described.")
+    notes += _more_about(text)
     heads = int(text.num_attention_heads)
     return Card(
         name=config.name,
@@ -258,6 +255,21 @@ def _described(config: ModelConfig) -> Card:
         trust=_trust(stated, settings, kinds),
         notes=tuple(notes),
     )
+
+
+def _more_about(text: Any) -> list[str]:
+    """Say what decides, beside a layer's encoding, which keys a query reads and where they stand."""
+    found = []
+    sections = (getattr(text, "rope_parameters", None) or {}).get("mrope_section")
+    if sections:
+        found.append(
+            f"M-RoPE: {', '.join(map(str, sections))} pairs turn by a token's place in time, height "
+            f"and width. In text the three are equal, and it is RoPE."
+        )
+    chosen = getattr(text, "index_topk", None)
+    if isinstance(chosen, int):
+        found.append(f"A sparse indexer chooses the {chosen:,} keys that a query reads.")
+    return found
 
 
 def _kinds(

@@ -45,6 +45,8 @@ NAME: Final = re.compile(
 """Names of entries that may be a long-context setting."""
 FACTOR: Final = re.compile(r"(rope|yarn|ntk|rotary)\w*(factor|scal\w*|type)$", re.IGNORECASE)
 """Names of entries that are one by themselves, without an object around them."""
+UNSCALED: Final = (None, "default", "mrope")
+"""Kinds of RoPE parameters that stretch nothing: M-RoPE has three position ids per token."""
 KNOWN: Final = (
     "type",
     "mrope_section",
@@ -57,6 +59,7 @@ KNOWN: Final = (
     "max_position_embeddings",
 )
 """Keys of RoPE parameters that some families read beside those of all."""
+ORIGINAL: Final = "original_max_position_embeddings"
 SAME: Final = 1e-5
 """Largest difference of scores, relative to the largest score, that is rounding."""
 
@@ -122,7 +125,7 @@ def unknown_scaling(config: ModelConfig) -> InputError | None:
     """Return the error for a rope_type that transformers does not know, or None."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    known = ("default", *ROPE_INIT_FUNCTIONS)
+    known = (*filter(None, UNSCALED), *ROPE_INIT_FUNCTIONS)
     for path, value in _candidates(config.raw):
         kind = _kind(value) if isinstance(value, Mapping) else None
         if kind is not None and kind not in known:
@@ -223,7 +226,7 @@ def _stretches(value: object) -> bool:
 def _asks(key: str, value: Mapping[str, Any]) -> bool:
     """Whether an object asks for longer contexts: it names a scaling, or a factor above 1."""
     inner = [value, *(each for each in value.values() if isinstance(each, Mapping))]
-    named = any(_kind(each) not in {None, "default"} for each in inner)
+    named = any(_kind(each) not in UNSCALED for each in inner)
     grown = any(
         isinstance(each.get("factor"), int | float) and each["factor"] > 1 for each in inner
     )
@@ -259,11 +262,16 @@ def _judged(
     parts = [value] if isinstance(value, Mapping) else []
     parts += [each for each in parts[0].values() if isinstance(each, Mapping)] if parts else []
     kinds = [_kind(each) for each in parts]
-    kind = next((each for each in kinds if each not in {None, "default"}), None)
+    kind = next((each for each in kinds if each not in UNSCALED), None)
     factor = _number(value, "factor")
     if not parts:
         kind, factor = (value, None) if isinstance(value, str) else (None, float(value))  # type: ignore[arg-type]
-    original = _number(value, "original_max_position_embeddings")
+    original = _number(value, ORIGINAL)
+    if original is None and kind in {"longrope", "su"}:
+        # Phi-3's configs state it beside the factors of each pair, which stand for one factor.
+        original = _number(config.raw, ORIGINAL)
+        stated = _number(config.raw, "max_position_embeddings")
+        factor = stated / original if factor is None and stated and original else factor
     changed = _changed_layers(config, model, path, with_it, longest)
     applied = bool(changed)
     architecture = type(model).__name__
@@ -335,6 +343,8 @@ def _unscaled(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of RoPE parameters is no scaling: base, rotary share and sections."""
     parts = {key: _unscaled(each) for key, each in value.items() if isinstance(each, Mapping)}
     same = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
+    if "llama_4_scaling_beta" in value:  # a temperature, which needs the length where it begins
+        same = (*same, "llama_4_scaling_beta", ORIGINAL)
     kept = {key: value[key] for key in same if key in value}
     return {**parts, **kept} if parts else {"rope_type": "default", **kept}
 
@@ -360,7 +370,7 @@ def _why(config: ModelConfig, path: tuple[str, ...], value: object, kind: str | 
     type_keys = {name: entries[name] for name in ("rope_type", "type") if name in entries}
     if len(set(map(str, type_keys.values()))) > 1:
         return f"rope_type is {type_keys['rope_type']!r} and wins over type {type_keys['type']!r}"
-    if kind is None or kind == "default":
+    if kind in UNSCALED:
         return "it names no rope_type, so the plain frequencies are used"
     if _number(value, "factor") in {None, 1.0} and kind in {"linear", "yarn", "dynamic"}:
         return "its factor is 1"

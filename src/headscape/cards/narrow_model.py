@@ -52,8 +52,11 @@ SIZES: Final[dict[str, int]] = {
     **dict.fromkeys(("n_group", "topk_group", "num_expert_group", "linear_num_heads"), 1),
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "vocab_size_per_layer_input"), 16),
     **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
+    **dict.fromkeys(("swa_num_attention_heads", "swa_num_key_value_heads"), 2),
 }  # fmt: skip
 """Sizes that position does not depend on, and what they are cut to."""
+STATE_HEADS: Final = {"mamba_n_heads": "mamba_d_head", "n_mamba_heads": "mamba_headdim"}
+"""Heads of state space layers and their widths, whose product is the inner width."""
 TOKENS: Final = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 
 
@@ -79,7 +82,7 @@ class ModelConfig:
         transformers = _transformers()
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-        raw = copy.deepcopy(dict(self.raw))
+        raw = _decoded(dict(self.raw))
         kind = raw.pop("model_type", None)
         if not isinstance(kind, str):
             raise InputError(f"{self.name} is not a model's config: it has no model_type.")
@@ -178,7 +181,7 @@ def shrink(config: Any, name: str) -> Any:
         for field in TOKENS:
             number = getattr(small, field, None)
             if isinstance(number, list) or (number is not None and number >= small.vocab_size):
-                setattr(small, field, None)
+                setattr(small, field, 0)
         small.dtype = torch.float32
     return small
 
@@ -210,6 +213,26 @@ def _shrink_heads(config: Any) -> None:
         _cut(config, field, 2)
     tied = head_dim * heads == width
     config.hidden_size = 2 * head_dim if tied else WIDTH
+    if getattr(config, "attention_hidden_size", None) == 2 * width:  # Zamba2 attends to two streams
+        config.hidden_size = config.attention_head_dim
+        config.attention_hidden_size = 2 * config.hidden_size
+    for heads_field, width_field in STATE_HEADS.items():
+        # The inner width of a state space layer is a multiple of the model's.
+        if isinstance(getattr(config, width_field, None), int):
+            inner_width = int(config.mamba_expand * config.hidden_size)
+            setattr(config, heads_field, 2)
+            setattr(config, width_field, inner_width // 2)
+            if getattr(config, "mamba_d_ssm", None):
+                config.mamba_d_ssm = inner_width
+
+
+def _decoded(value: Any) -> Any:
+    """Return a copy of a config's content with the infinite numbers that transformers spells out."""
+    if isinstance(value, Mapping):
+        if set(value) == {"__float__"}:
+            return float(value["__float__"])
+        return {key: _decoded(each) for key, each in value.items()}
+    return [_decoded(each) for each in value] if isinstance(value, list) else value
 
 
 def _key_heads(config: Any) -> int:
