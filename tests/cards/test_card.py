@@ -423,3 +423,70 @@ def test_a_place_without_a_config_is_one_sentence(tmp_path: Path) -> None:
         hs.card(tmp_path)
     with pytest.raises(hs.InputError, match="there is no"):
         hs.card(tmp_path / "nothing")
+
+
+def saved(config: Any) -> dict[str, Any]:
+    """What transformers writes into config.json."""
+    written: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    return written
+
+
+def test_m_rope_is_no_scaling() -> None:
+    raw = saved(transformers.Qwen2VLConfig())
+    raw["text_config"]["rope_parameters"] = {
+        "rope_type": "default", "type": "mrope", "mrope_section": [16, 24, 24], "rope_theta": 1e6,
+    }  # fmt: skip
+    card = hs.card(raw)
+    assert card.settings == ()
+    assert any("M-RoPE: 16, 24, 24 pairs" in note for note in card.notes)
+
+
+@pytest.mark.parametrize(
+    ("config", "attending"),
+    [
+        (transformers.BambaConfig(attn_layer_indices=[1, 3], num_hidden_layers=4), (1, 3)),
+        (
+            transformers.Zamba2Config(
+                num_hidden_layers=4, layers_block_type=["mamba", "hybrid", "mamba", "hybrid"]
+            ),
+            (1, 3),
+        ),
+        (transformers.FalconH1Config(num_hidden_layers=2), (0, 1)),
+    ],
+    ids=lambda given: getattr(given, "model_type", ""),
+)
+def test_a_hybrids_attention_is_where_it_is(config: Any, attending: tuple[int, ...]) -> None:
+    """Their configs have state space layers, with sizes of their own and infinite limits."""
+    card = hs.card(saved(config))
+    assert [kind.layers for kind in card.kinds if kind.encoding] == [attending]
+
+
+def test_a_temperature_stays_when_a_scaling_is_left_out() -> None:
+    card = hs.card(saved(transformers.Ministral3Config(num_hidden_layers=2)))
+    assert [setting.kind for setting in card.settings] == ["yarn"]
+    assert card.settings[0].applied
+
+
+def test_a_decoders_start_token_may_be_beyond_the_narrow_vocabulary() -> None:
+    card = hs.card(saved(transformers.WhisperConfig(decoder_layers=1, encoder_layers=1)))
+    assert card.kinds[0].title == "Learnable"
+
+
+def test_longrope_has_its_original_length_at_the_top() -> None:
+    config = transformers.Phi3Config(
+        num_hidden_layers=1, max_position_embeddings=131072, original_max_position_embeddings=4096,
+        rope_parameters={
+            "rope_type": "longrope", "rope_theta": 1e4,
+            "short_factor": [1.0] * 48, "long_factor": [4.0] * 48,
+        },
+    )  # fmt: skip
+    raw = saved(config)
+    raw["rope_parameters"].pop("original_max_position_embeddings", None)
+    [setting] = hs.card(raw).settings
+    assert (setting.factor, setting.original) == (32.0, 4096)
+
+
+def test_a_sparse_indexer_is_named() -> None:
+    raw = saved(transformers.DeepseekV32Config(num_hidden_layers=2, index_topk=2048))
+    notes = hs.card(raw).notes
+    assert "A sparse indexer chooses the 2,048 keys that a query reads." in notes

@@ -37,7 +37,7 @@ from headscape.models.model import LayerSpec
 from headscape.models.transformers.layer_reading import UNKNOWN, trained_length
 from headscape.models.transformers.model_folder import explained
 from headscape.models.transformers.open_published import wrap_published
-from headscape.models.transformers.published_model import body_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
@@ -225,14 +225,16 @@ def _described(config: ModelConfig) -> Card:
     reach = stated or 4096
     read = wrap_published(model, None).spec
     settings = settings_of(config, model, reach)
-    turnings = {layer: each.turning for layer, each in far_scores(model, reach).items()}
+    observed = far_scores(model, reach)
+    turnings = {layer: each.turning for layer, each in observed.items()}
+    blocks = [each.block for each in observed.values()]
     applied = [each for each in settings if each.applied]
     plain = dict(turnings)
     if applied:
         bare = plain_scores(config, model, applied[0].path, reach)
         plain = {layer: each.turning for layer, each in (bare or {}).items()} or plain
     head_dim = head_dim_of(text)
-    kinds = _kinds(text, model, read.layers, head_dim, turnings, plain)
+    kinds = _kinds(text, blocks, read.layers, head_dim, turnings, plain)
     notes = []
     unread = unread_keys(settings, config.raw)
     if unread:
@@ -258,13 +260,13 @@ def _described(config: ModelConfig) -> Card:
 
 
 def _more_about(text: Any) -> list[str]:
-    """Say what decides, beside a layer's encoding, which keys a query reads and where they stand."""
+    """Return what else the card says: M-RoPE's sections, a sparse indexer."""
     found = []
     sections = (getattr(text, "rope_parameters", None) or {}).get("mrope_section")
     if sections:
         found.append(
-            f"M-RoPE: {', '.join(map(str, sections))} pairs turn by a token's place in time, height "
-            f"and width. In text the three are equal, and it is RoPE."
+            f"M-RoPE: {', '.join(map(str, sections))} pairs turn by a token's place in time, "
+            f"height and width. In text the three are equal, and it is RoPE."
         )
     chosen = getattr(text, "index_topk", None)
     if isinstance(chosen, int):
@@ -274,14 +276,14 @@ def _more_about(text: Any) -> list[str]:
 
 def _kinds(
     text: Any,
-    model: Any,
+    blocks: Sequence[int | None],
     specs: Sequence[LayerSpec],
     head_dim: int,
     turnings: Mapping[int, Turning | None],
     plain: Mapping[int, Turning | None],
 ) -> tuple[LayerKind, ...]:
     """Return the kinds of layers in the order of the first of each."""
-    places = _places(model, len(specs), int(text.num_hidden_layers))
+    places = _places(blocks, len(specs), text)
     found: dict[int, LayerKind] = {}
     for order, (place, spec) in enumerate(zip(places, specs, strict=True)):
         turning = turnings.get(order) if spec.encoding in {"rope", UNKNOWN} else None
@@ -308,23 +310,32 @@ def _kinds(
     )
 
 
-def _places(model: Any, attending: int, layers: int) -> list[int]:
+def _places(blocks: Sequence[int | None], attending: int, text: Any) -> Sequence[int]:
     """Return the place of every attention layer in the stack."""
+    layers = int(text.num_hidden_layers)
     if attending == layers:
-        return list(range(layers))
-    indices: set[int] = set()
-    for module in body_of(model).modules():
-        place = getattr(module, "layer_idx", None)
-        if isinstance(place, int) and hasattr(module, "is_causal"):
-            indices.add(place)
-    places = sorted(indices)
-    return places if len(places) == attending else list(range(attending))
+        return range(layers)
+    known = [block for block in blocks if isinstance(block, int) and block < layers]
+    if len(known) == attending == len(set(known)):
+        return known
+    types = list(_types(text))
+    for kind in ("hybrid", "attention"):
+        if types.count(kind) == attending:
+            return [place for place, each in enumerate(types) if each == kind]
+    raise InputError(
+        f"{text.model_type} has {layers} layers, of which {attending} have attention, and does not "
+        f"say which: a card cannot place them."
+    )
 
 
 def _mixer(text: Any, place: int) -> str:
     """Return what a layer without attention heads is called."""
-    types = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
+    types = _types(text)
     return "no attention heads" if not types else str(types[place]).replace("_", " ")
+
+
+def _types(text: Any) -> Sequence[str]:
+    return getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ()
 
 
 def _pairs(turning: Turning | None, plain: Turning | None) -> Pairs | None:

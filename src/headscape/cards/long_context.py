@@ -104,6 +104,8 @@ class LayerScores:
 
     scores: Tensor
     turning: Turning | None
+    block: int | None
+    """Its place in the stack, blocks without attention counted, where the module knows it."""
 
 
 def settings_of(config: ModelConfig, model: Any, longest: int) -> list[Setting]:
@@ -160,7 +162,8 @@ def far_scores(model: Any, longest: int) -> dict[int, LayerScores]:
         scores = call.scale * call.q @ shared(call.k, call.heads).mT
         if call.bias is not None:
             scores = scores + call.bias
-        found[layer] = LayerScores(scores=scores, turning=_turning(call))
+        block = getattr(call.module, "layer_idx", None)
+        found[layer] = LayerScores(scores=scores, turning=_turning(call), block=block)
 
     at = torch.Generator().manual_seed(1)
     tokens = torch.randint(3, VOCABULARY, (1, len(positions)), generator=at)

@@ -50,7 +50,7 @@ SIZES: Final[dict[str, int]] = {
     ),
     **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"), 2),
     **dict.fromkeys(("n_group", "topk_group", "num_expert_group", "linear_num_heads"), 1),
-    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "vocab_size_per_layer_input"), 16),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 16),
     **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
     **dict.fromkeys(("swa_num_attention_heads", "swa_num_key_value_heads"), 2),
 }  # fmt: skip
@@ -165,6 +165,8 @@ def narrow_model(config: ModelConfig) -> Any:
 def shrink(config: Any, name: str) -> Any:
     """Return a config of the same layers and head dim that is narrow everywhere else."""
     small = copy.deepcopy(config)
+    if hasattr(small, "per_layer_config"):  # Gemma 4: head dims that differ are kept by layer
+        small.allow_global_per_layer_attribute_access = True
     layers = getattr(config, "num_hidden_layers", None)
     if not isinstance(layers, int) or not 0 < layers <= MAX_LAYERS:
         raise InputError(f"{name} has {layers!r} layers: a card is of 1 to {MAX_LAYERS}.")
@@ -178,6 +180,7 @@ def shrink(config: Any, name: str) -> Any:
         for field, size in SIZES.items():
             _cut(small, field, size)
         small.vocab_size = VOCABULARY
+        _cut(small, "vocab_size_per_layer_input", VOCABULARY)
         for field in TOKENS:
             number = getattr(small, field, None)
             if isinstance(number, list) or (number is not None and number >= small.vocab_size):
@@ -227,7 +230,7 @@ def _shrink_heads(config: Any) -> None:
 
 
 def _decoded(value: Any) -> Any:
-    """Return a copy of a config's content with the infinite numbers that transformers spells out."""
+    """Return a copy of a config's content; transformers spells infinite numbers out."""
     if isinstance(value, Mapping):
         if set(value) == {"__float__"}:
             return float(value["__float__"])
