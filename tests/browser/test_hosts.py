@@ -86,7 +86,7 @@ def test_a_short_capture_is_shown_in_tiles(
         opened.page.mouse.click(x, y)
         opened.page.wait_for_function(
             """() => document.querySelectorAll(".linked .plot .mark").length === 3 &&
-                document.querySelectorAll(".linked .plot path.curve").length === 3"""
+                document.querySelectorAll(".linked path.curve:not(.faint)").length === 3"""
         )
         assert "60" in opened.page.locator(".strip.query .active").inner_text()
         ours, other = definition("cable", 1, 2), definition("alibi", 1, 2)
@@ -107,6 +107,7 @@ def test_a_short_capture_is_shown_in_tiles(
                 )
             )
         )
+        opened.page.wait_for_selector(".panel .title >> text=minus alibi")  # the address was read
         opened.settle()
         for pair, value in opened.shown().items():
             wanted = ours["weights"][pair] - other["weights"][pair]

@@ -143,6 +143,16 @@ def test_a_picture_does_not_depend_on_the_window(open_page: Open) -> None:
     assert (circle == (180, 80, 30)).all(axis=-1).any()  # the note's ring
 
 
+def test_a_picture_of_an_equation_has_its_signs(open_page: Open) -> None:
+    opened = head(open_page, four=True)
+    svg = ET.fromstring(opened.download("SVG"))  # noqa: S314
+    texts = [each.text or "" for each in svg.iter("{http://www.w3.org/2000/svg}text")]
+    for word in ("+", "=", "softmax", "→", "query"):
+        assert texts.count(word) == 1
+    for word in ("0.0001", "Content", "Position", "Score", "Attention weight"):
+        assert word in texts
+
+
 def test_a_film_of_training_steps(open_page: Open) -> None:
     names = {"cable": 0, "alibi": 600, "t5": 1200}
     packs = [capture(name, step=step, encoding="cable") for name, step in names.items()]

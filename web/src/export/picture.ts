@@ -5,7 +5,7 @@ import { along, barColours, middleOf, valueAlong } from "../core/colour.ts";
 import { describe, lengthOf, pooled, positionOf } from "../core/source.ts";
 import { number, roundStep, visible } from "../core/text.ts";
 import { Tiles } from "../engine/tiles.ts";
-import { type App, longest, panelsOf, type Shown, scaleFor, viewOf } from "../ui/app.ts";
+import { type App, longest, panelsOf, type Shown, scaleFor, signs, viewOf } from "../ui/app.ts";
 import { type Frame, levelFor } from "../ui/draw.ts";
 import { drawShown, wantedOf } from "../ui/map.ts";
 import { background, drawMarks } from "../ui/marks.ts";
@@ -118,7 +118,8 @@ function wrap(text: string, width: number): string[] {
 
 /** The scene of what the view shows; maps that are not there yet are waited for. */
 export async function makeScene(app: App): Promise<Scene> {
-  const frames = panelsOf(app).map((shown) => ({ shown, frame: pictureFrame(app, shown) }));
+  const panels = panelsOf(app),
+    frames = panels.map((shown) => ({ shown, frame: pictureFrame(app, shown) }));
   await computed(app, frames);
   const style = getComputedStyle(app.root),
     ink = style.getPropertyValue("--ink").trim(),
@@ -126,12 +127,19 @@ export async function makeScene(app: App): Promise<Scene> {
   const across = Math.min(2, frames.length),
     height = TOP + MAP + BELOW;
   const shapes = frames.flatMap(({ shown, frame }, n) =>
-    panelShapes(app, shown, frame, LEFT + (n % across) * (MAP + LEFT + GAP), TOP + Math.floor(n / across) * height),
+    panelShapes(
+      app,
+      shown,
+      frame,
+      LEFT + (n % across) * (MAP + LEFT + GAP),
+      TOP + Math.floor(n / across) * height,
+      signs(panels)[n],
+    ),
   );
   return { width: across * (MAP + LEFT + GAP), height: Math.ceil(frames.length / across) * height, ink, paper, shapes };
 }
 
-function panelShapes(app: App, shown: Shown, frame: Frame, x: number, y: number): Shape[] {
+function panelShapes(app: App, shown: Shown, frame: Frame, x: number, y: number, sign: string): Shape[] {
   const { source } = shown,
     wide = frame.width / RATIO,
     tall = frame.height / RATIO;
@@ -139,8 +147,13 @@ function panelShapes(app: App, shown: Shown, frame: Frame, x: number, y: number)
     { kind: "image", x, y, width: wide, height: tall, canvas: mapCanvas(app, shown, frame) },
     { kind: "frame", x, y, width: wide, height: tall },
     { kind: "text", x: x + wide / 2, y: y - TOP + 14, text: "key", size: 10, anchor: "middle" },
-    { kind: "text", x: x - LEFT + 12, y: y + tall / 2, text: "query", size: 10, anchor: "middle", turned: true },
   ];
+  // A sign takes the place of the axis name, which the first map has.
+  const words = sign ? sign.split(" ") : ["query"];
+  words.forEach((text, n) => {
+    const at = { x: x - LEFT + 12, y: y + tall / 2 + 20 * n, anchor: "middle" } as const;
+    shapes.push({ kind: "text", ...at, text, size: !sign ? 10 : text.length > 1 ? 11 : 22, turned: !sign });
+  });
   const size = frame.pixels / RATIO,
     step = Math.max(1, roundStep(LINE / size)),
     middle = step === 1 ? size / 2 : 0;
@@ -174,15 +187,15 @@ function panelShapes(app: App, shown: Shown, frame: Frame, x: number, y: number)
       { kind: "frame", x, y: below, width: wide, height: BAR },
     );
     const parts = one ? [0.5] : [0, 0.25, 0.5, 0.75, 1];
+    const zero = middleOf(scale) === 0 ? along(scale, 0) : null;
     // Zero takes the place of the nearest label.
-    if (middleOf(scale) === 0)
-      parts.splice(Math.min(3, Math.max(1, Math.round(4 * along(scale, 0)))), 1, along(scale, 0));
+    if (zero !== null) parts.splice(Math.min(3, Math.max(1, Math.round(4 * zero))), 1, zero);
     for (const part of parts)
       shapes.push({
         kind: "text",
         x: x + wide * part,
         y: below + BAR + 11,
-        text: number(part === along(scale, 0) ? 0 : valueAlong(scale, part), 3),
+        text: number(part === zero ? 0 : valueAlong(scale, part), 3),
         size: 9,
         anchor: part === 0 ? "start" : part === 1 ? "end" : "middle",
       });

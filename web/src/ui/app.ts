@@ -88,6 +88,14 @@ export function panelsOf(app: App): Shown[] {
   });
 }
 
+/** What stands before content, position, score and weight. */
+const SIGNS = ["", "+", "=", "softmax →"];
+
+/** The signs before maps. Four are an equation; two captures side by side make eight, two and two alike. */
+export function signs(shown: Shown[]): string[] {
+  return shown.map((_, n) => (shown.length === SIGNS.length ? SIGNS[n] : ""));
+}
+
 /** All sources whose limits a source shares. */
 export function sharing(app: App, source: Source): Source[] {
   const { state } = app.store,

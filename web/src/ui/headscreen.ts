@@ -2,7 +2,7 @@
 
 import { sourceName } from "../core/source.ts";
 import { wholeTile } from "../engine/whole.ts";
-import { type App, captureOf, panelsOf, sharing } from "./app.ts";
+import { type App, captureOf, panelsOf, sharing, signs } from "./app.ts";
 import { button, h } from "./dom.ts";
 import type { Wanted } from "./draw.ts";
 import { Equation } from "./equation.ts";
@@ -14,9 +14,6 @@ import { Notes } from "./notes.ts";
 import { Readout } from "./readout.ts";
 import { Search } from "./search.ts";
 import { Typing } from "./typing.ts";
-
-/** What stands before content, position, score and weight. */
-const SIGNS = ["", "+", "=", "softmax →"];
 
 /** A button that scrolls to a part of the panel and puts the focus on its first control. */
 function jump(label: string, part: HTMLElement): HTMLElement {
@@ -90,10 +87,8 @@ export class HeadScreen {
     this.element.dataset.count = this.maps.dataset.count = String(shown.length);
     const top = this.maps.getBoundingClientRect().top - app.root.getBoundingClientRect().top;
     this.maps.style.setProperty("--room", `${Math.round(innerHeight - top)}px`);
-    // Four maps are the equation; with two captures side by side there are eight, two and two alike.
-    const { four } = app.store.state;
     this.panels.forEach((panel, n) => {
-      panel.sign = four && shown.length === SIGNS.length ? SIGNS[n] : "";
+      panel.sign = signs(shown)[n];
       panel.measure(shown[n]);
     });
     const names = new Set<string>(),
