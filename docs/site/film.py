@@ -391,8 +391,7 @@ def use(film: Film, studio: Studio) -> None:
     page.mouse.up()
     film.scene("Without position nothing is left of it")
     film.hold(2.5)
-    page.keyboard.press("z")
-    page.wait_for_timeout(500)
+    film.click(button(name="× 1: position as the model has it"), stay=0.3)
     film.click(
         button(name="Text"), "The text as this head reads it; on the right without position", stay=2
     )
