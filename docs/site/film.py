@@ -127,7 +127,7 @@ SHOTS = (
     Shot(name="viewer-phone", size=PHONE),
     Shot(name="viewer-head", state=head(locked=PAIR)),
     Shot(name="viewer-dark", state=head(locked=PAIR, theme="dark")),
-    Shot(name="viewer-equation", state=head(four=True, locked=PAIR)),
+    Shot(name="viewer-equation", state=head(four=True, locked=PAIR), size=(WIDTH, 1150)),
     Shot(name="viewer-reading", state=TEXT),
     Shot(name="viewer-reading-dark", state=TEXT | {"theme": "dark"}),
     Shot(name="viewer-12", page="twelve"),
@@ -391,8 +391,7 @@ def use(film: Film, studio: Studio) -> None:
     page.mouse.up()
     film.scene("Without position nothing is left of it")
     film.hold(2.5)
-    page.keyboard.press("z")
-    page.wait_for_timeout(500)
+    film.click(button(name="× 1: position as the model has it"), "And on again", stay=1)
     film.click(
         button(name="Text"), "The text as this head reads it; on the right without position", stay=2
     )

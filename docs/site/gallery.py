@@ -32,9 +32,10 @@ import headscape as hs
 
 sentence = "The cat sat on the mat because it was warm."
 story = (
-    "The cat sat on the mat because it was warm, and the dog, who had wanted the mat for himself, "
-    "sat on the floor because it was all that was left. When the cat woke up, the dog was asleep, "
-    "so the cat went to the floor and slept beside him until the mat was cold again."
+    "The cat sat on the mat because it was warm, and the dog, who had wanted "
+    "the mat for himself, sat on the floor because it was all that was left. "
+    "When the cat woke up, the dog was asleep, so the cat went to the floor "
+    "and slept beside him until the mat was cold again."
 )
 
 
@@ -115,7 +116,7 @@ mixed.overview("final")
         "Transformer-XL's bias before training.",
         """
 signed = model("transformer-xl").capture(story)
-signed.grid(heads=[0, 1, 2, 3], columns=4)
+signed.grid(heads=[0, 1, 2], columns=3)
 """,
     ),
     Entry(
@@ -143,9 +144,9 @@ figure
         "Every score is split exactly into what the tokens are and where they are; the softmax "
         "makes weights of it.",
         """
-figure, axes = plt.subplots(1, 4, figsize=(14, 3.2), layout="constrained")
-names = {"content": "content", "bias": "+ position", "final": "= score", "weights": "weight"}
-for ax, (quantity, name) in zip(axes, names.items()):
+figure, axes = plt.subplots(2, 2, figsize=(9, 7.4), layout="constrained")
+names = dict(content="content", bias="+ position", final="= score", weights="weight")
+for ax, (quantity, name) in zip(axes.flat, names.items()):
     cap.grid(quantity, heads=[0], ax=ax)
     ax.set_title(name)
 figure
@@ -155,8 +156,8 @@ figure
         "Position turned down",
         "The positional part of the scores times 0, 0.5, 1 and 2, and the weights that follow.",
         """
-figure, axes = plt.subplots(1, 4, figsize=(14, 3.2), layout="constrained")
-for ax, factor in zip(axes, (0, 0.5, 1, 2)):
+figure, axes = plt.subplots(2, 2, figsize=(9, 7.4), layout="constrained")
+for ax, factor in zip(axes.flat, (0, 0.5, 1, 2)):
     weights = cap.map("weights", head=0, position=factor)
     hs.Capture.from_arrays(weights).grid(ax=ax)
     ax.set_title(f"position x {factor}")

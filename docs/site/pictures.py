@@ -36,6 +36,8 @@ class Shown:
     maps: np.ndarray
     """[heads, queries, keys]; NaN where a query does not see a key."""
     note: str
+    weights: bool = False
+    """Whether these are attention weights, which are coloured by their logarithm."""
 
     @property
     def flat(self) -> bool:
@@ -68,7 +70,7 @@ def shown(encoding: Encoding) -> Shown:
         found = scores(inputs)
         if encoding.weighs:
             note = "The attention weights of random tokens: position acts on these, not on scores."
-            return Shown(hidden(found.weights[0]), note)
+            return Shown(hidden(found.weights[0]), note, weights=True)
         maps = found.bias[0]
     if encoding.context_dependent or encoding.mixes:
         return Shown(hidden(maps), "The bias at initialisation, for random tokens.")
@@ -87,7 +89,9 @@ def draw_maps(found: Shown, path: Path, panels: int) -> None:
     """Draw some heads, titled as the command line counts them, from 1."""
     heads = np.unique(np.linspace(0, len(found.maps) - 1, panels).astype(int))
     titles = tuple(f"Head {head + 1}" for head in heads) if len(heads) > 1 else ("All heads",)
-    save(Grid(maps=found.maps[heads], titles=titles, columns=min(3, len(heads))).draw(), path)
+    columns = min(3, len(heads))
+    grid = Grid(maps=found.maps[heads], titles=titles, columns=columns, weights=found.weights)
+    save(grid.draw(), path)
 
 
 def draw_curves(found: Shown, path: Path) -> None:

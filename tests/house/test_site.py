@@ -88,6 +88,7 @@ def test_stick_breaking_shows_its_weights() -> None:
     found = shown(made)
     assert not found.flat
     assert "attention weights" in found.note
+    assert found.weights
 
 
 @pytest.mark.parametrize("name", [*ENCODINGS, *WRAPPERS])
