@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -230,6 +231,30 @@ def test_the_python_line_of_a_model_captures_again(open_page: Open, tmp_path: Pa
         opened.page.locator(".export").get_by_role("button", name="Python").click()
         code = opened.page.locator(".export textarea").input_value()
         found: dict[str, Any] = {}
+        exec(code, found)  # noqa: S102
+        for (query, key), value in opened.shown().items():
+            assert found["values"][query, key] == pytest.approx(value, abs=1e-5)
+
+
+def test_the_python_line_of_what_is_in_memory_names_its_variable(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A capture that was never saved, and a model that was never written to disk."""
+    gpt2 = hs.GPT2.from_preset("nano", encoding="cable", vocabulary=257)
+    model = hs.load(gpt2, tokenizer="bytes")
+    cap = model.capture("The cat sat on the mat.")
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "mats", cap, raising=False)
+    monkeypatch.setattr(main, "small", model, raising=False)
+    for source, name in ((cap, "mats"), (model, "small")):
+        text = None if source is cap else "The cat sat on the mat."
+        opened = open_page([open_source(source, text)[0]], {**HEAD, "quantity": "final"})
+        opened.settle()
+        opened.page.locator(".export").get_by_role("button", name="Python").click()
+        code = opened.page.locator(".export textarea").input_value()
+        assert f"shown({name}" in code
+        assert (f'{name}.save("{name}.safetensors")' in code) == (source is cap)
+        found: dict[str, Any] = {"mats": cap, "small": model}
         exec(code, found)  # noqa: S102
         for (query, key), value in opened.shown().items():
             assert found["values"][query, key] == pytest.approx(value, abs=1e-5)

@@ -65,6 +65,8 @@ export interface Header {
   source?: string;
   /** What `load` takes to open the model, null where it was in memory, and the text it read, null for its own. */
   origin?: { model: string | null; text: string | null };
+  /** The name of the capture, or of its model where there is an origin, in the session that opened the page. */
+  variable?: string;
   model?: Record<string, unknown>;
   provenance?: Record<string, unknown>;
 }

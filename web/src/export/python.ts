@@ -14,16 +14,24 @@ export const literal = (text: string) =>
 /** A Python int. */
 const whole = (value: number) => String(Math.trunc(Number(value)));
 
-/** The expression that makes a capture: opened from its file, or captured again from its model. */
+/** The expression that makes a capture: opened from its file, captured again from its model, or its variable. */
 function opened(capture: Capture, layer: number): string {
-  const { source, origin } = capture.header;
-  if (!source && origin) {
-    // A model that was in memory is called what it was most likely called.
-    const model = origin.model === null ? "model" : `hs.load(${literal(String(origin.model))})`,
-      text = origin.text === null ? "" : `${literal(String(origin.text))}, `;
-    return `${model}.capture(${text}layers=[${whole(layer)}])`;
-  }
-  return `hs.Capture.load(${literal(source ?? `${capture.title}.safetensors`)})`;
+  const { source, origin, variable } = capture.header,
+    name = /^[A-Za-z_]\w*$/.test(variable ?? "") ? variable! : null;
+  if (source) return `hs.Capture.load(${literal(source)})`;
+  if (!origin) return name ?? "cap";
+  // A model in memory has the name of its variable, or most likely `model`.
+  const model = origin.model === null ? (name ?? "model") : `hs.load(${literal(String(origin.model))})`,
+    text = origin.text === null ? "" : `${literal(String(origin.text))}, `;
+  return `${model}.capture(${text}layers=[${whole(layer)}])`;
+}
+
+/** A comment for a capture that was in memory: what to do in another session. */
+function elsewhere(capture: Capture): string {
+  const { source, origin } = capture.header,
+    name = opened(capture, 0);
+  if (source || origin) return "";
+  return `# ${name} is the capture in memory; for another session: ${name}.save("${name}.safetensors"), then hs.Capture.load\n`;
 }
 
 const MINUS = {
@@ -56,6 +64,6 @@ def shown(cap):
 ${MINUS[source.minus]}    return values[${range(frame.query, frame.height)}, ${range(frame.key, frame.width)}]
 
 
-values = ${shown(source.capture)}${source.less ? ` - ${shown(source.less)}` : ""}
+${elsewhere(source.capture)}values = ${shown(source.capture)}${source.less ? ` - ${shown(source.less)}` : ""}
 `;
 }
