@@ -35,11 +35,12 @@ MOST_BYTES = 300_000
 def run(path: Path, target: Path) -> None:
     """Run the notebook at `path` and write it with its outputs to `target`."""
     notebook = nbformat.read(path, as_version=4)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made).resolve()
         client = NotebookClient(
             notebook,
             timeout=LIMIT,
-            resources={"metadata": {"path": folder}},
+            resources={"metadata": {"path": str(folder)}},
             record_timing=False,
             coalesce_streams=True,
         )

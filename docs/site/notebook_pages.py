@@ -39,5 +39,5 @@ def shown(cell: dict[str, Any], folder: Path, page: str, number: int) -> list[st
         elif "text/html" in data:
             parts.append(f"``````{{raw}} html\n{data['text/html']}\n``````")
         else:
-            parts.append(f"```text\n{data['text/plain'].rstrip()}\n```")
+            parts.append(f"``````text\n{data['text/plain'].rstrip()}\n``````")
     return parts

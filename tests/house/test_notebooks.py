@@ -1,12 +1,16 @@
 """Every notebook runs from the first cell to the last, and its outputs are stored with it."""
 
+import base64
+import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from nbclient.exceptions import CellExecutionError
+from PIL import Image
 
 from docs.site import notebook_outputs, notebook_pages
 from headscape.models.transformers.fetch import fetch
@@ -17,6 +21,9 @@ BOOK, SHORT = re.compile(r"topics\.values\(\)"), "list(topics.values())[:24]"
 """The text in a notebook's source, and the part of it that the tests take."""
 STEPS = re.compile(r'(\bsteps(?:=|\\": ))\d+')
 """Training steps in a notebook's source; the tests run fewer."""
+NOTICE = "**What to notice.**"
+YELLOW = (253, 231, 37)
+"""The highest value of viridis."""
 named = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -43,19 +50,19 @@ def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [kinds(cell) for cell in cells(shown)] == [kinds(cell) for cell in cells(path)]
 
 
-def kinds(cell: dict[str, Any]) -> set[str]:
-    """What a cell shows: whether text comes in one piece or in two depends on the clock."""
-    shown = cell.get("outputs", [])
-    return {kind for each in shown for kind in each.get("data", {"text": ""})}
+def kinds(cell: dict[str, Any]) -> list[list[str]]:
+    """Return what a cell shows, output by output."""
+    return [sorted(each.get("data", {"text": ""})) for each in cell.get("outputs", [])]
 
 
 @named
-def test_it_asks_shows_and_ends_with_something_to_try(path: Path) -> None:
+def test_it_asks_shows_says_what_to_notice_and_what_to_try(path: Path) -> None:
     first, *_, last = cells(path)
     assert re.match(r"# .*\?\n", "".join(first["source"]))
     assert "".join(last["source"]).startswith("## Try it\n")
-    pictures = [output for output in outputs(path) if "image/png" in output.get("data", {})]
-    assert pictures
+    pictures = [n for n, cell in enumerate(cells(path)) if ["image/png"] in kinds(cell)]
+    noticed = [n for n, cell in enumerate(cells(path)) if NOTICE in "".join(cell["source"])]
+    assert pictures[-1] < noticed[-1]
     assert len(path.read_bytes()) <= notebook_outputs.MOST_BYTES
 
 
@@ -66,7 +73,21 @@ def test_what_is_stored_is_of_one_run_from_the_top(path: Path) -> None:
     for output in outputs(path):
         assert output["output_type"] != "error"
         assert set(output.get("data", {})) <= set(notebook_outputs.SHOWN)
-        assert "/tmp" not in json.dumps(output.get("text", ""))  # noqa: S108
+        assert output.get("name") in {None, "stdout"}
+        assert "/tmp" not in json.dumps(output)  # noqa: S108
+
+
+def test_a_picture_keeps_its_rare_colours() -> None:
+    """The diagonal of a map is a few pixels; median cut would paint it like its neighbours."""
+    grey = np.linspace(0, 255, 600 * 400).reshape(400, 600).astype(np.uint8)
+    before = np.stack([grey, grey[::-1], grey // 2], axis=-1)
+    before[:20, :20] = YELLOW
+    out = io.BytesIO()
+    Image.fromarray(before).save(out, "PNG")
+    small = notebook_outputs.smaller(base64.b64encode(out.getvalue()).decode())
+    after = Image.open(io.BytesIO(base64.b64decode(small)))
+    assert len(after.getcolors() or ()) <= 256
+    assert np.abs(np.asarray(after.convert("RGB"))[:20, :20].astype(int) - YELLOW).max() < 12
 
 
 def test_the_first_three_read_published_weights() -> None:
@@ -76,7 +97,7 @@ def test_the_first_three_read_published_weights() -> None:
 def test_tests_train_for_fewer_steps() -> None:
     """Each notebook that trains has the text and the steps where the tests find them."""
     trains = [path for path in NOTEBOOKS if re.search(r"hs\.train\(|def train\(", path.read_text())]
-    assert len(trains) == 6
+    assert [path.name[0] for path in trains] == [*"3456789"]
     for path in trains:
         assert STEPS.search(path.read_text()), path.name
 
@@ -90,13 +111,40 @@ def test_a_page_shows_stored_outputs(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_failing_cell_fails_the_notebook(tmp_path: Path) -> None:
-    path = tmp_path / "broken.ipynb"
-    cell = {"cell_type": "code", "source": ["1 / 0"], "metadata": {}, "outputs": []}
-    whole = {"nbformat": 4, "nbformat_minor": 4, "metadata": {"kernelspec": KERNEL}}
-    path.write_text(json.dumps(whole | {"cells": [cell | {"execution_count": None}]}))
+def test_a_run_stores_what_is_printed_without_stderr_and_the_folder(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = (
+        "import sys",
+        "from pathlib import Path",
+        "print(Path('book.txt').resolve(), flush=True)",
+        "print('progress', file=sys.stderr, flush=True)",
+        "print('done')",
+    )
+    path = one_cell(tmp_path, "\n".join(lines))
+    notebook_outputs.run(path, path)
+    (output,) = outputs(path)
+    assert output["name"] == "stdout"
+    assert "".join(output["text"]) == "book.txt\ndone\n"
+    assert "TCP" not in capfd.readouterr().err
+
+
+def test_a_failing_cell_fails_the_notebook(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = one_cell(tmp_path, "1 / 0")
     with pytest.raises(CellExecutionError):
         notebook_outputs.run(path, path)
+
+
+def one_cell(folder: Path, source: str) -> Path:
+    """Write a notebook of one cell; return its path."""
+    cell = {"cell_type": "code", "source": source, "metadata": {}, "outputs": []}
+    cells = [cell | {"id": "cell-1", "execution_count": None}]
+    whole = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": KERNEL}, "cells": cells}
+    path = folder / "one.ipynb"
+    path.write_text(json.dumps(whole))
+    return path
 
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
