@@ -81,7 +81,7 @@ def paper_figures(
         cmap: A matplotlib colour map in place of the chosen one.
         title: Write method, layer and quantity into the pictures.
         processes: How many models are trained side by side; by default one per core.
-        command: What the page says made it.
+        command: The command that the page names as its origin.
         **settings: Fields of the training config.
 
     Example:
