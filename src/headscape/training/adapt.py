@@ -290,7 +290,7 @@ def learn(
                     saved.read(optimizer.state())
                     optimizer.set_updates(done - start)
                 while done < start + count:
-                    passes = windows(done).split(pair.windows_per_pass)
+                    passes = torch.split(windows(done), pair.windows_per_pass)
                     loss = _update(gradient, passes, optimizer, config, done - start)
                     done += 1
                     progress(done, part, loss)
