@@ -22,6 +22,8 @@ Role = Literal["query", "key"]
 Project = Callable[[Float[Tensor, "n d"]], tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]]
 """A layer's own projections: rows of the model's width as queries and as keys, bias included."""
 Kept = TypeVar("Kept")
+BISECTIONS = 20
+"""Of a fit; 20 find a slope to a few parts in a million."""
 
 
 @dataclass(frozen=True)
@@ -160,42 +162,54 @@ class LayerContext:
 
 @dataclass(frozen=True)
 class MeasuredKernel:
-    """What position adds to the scores of a trained layer's heads, by distance, in float64.
-
-    A fit minimises sum_d share(d) (B(d) - values(d) - c)^2 for every head. c is free, because a
-    softmax ignores it.
-    """
+    """What position does in the heads of a trained causal layer, for a fit by distance."""
 
     values: Float[Tensor, "h n"]
-    """The mean at distance 0, 1 ... n - 1, weighted by attention."""
+    """What position adds to a score, its mean at distance 0, 1 ... n - 1 weighted by attention."""
     share: Float[Tensor, "h n"]
     """The share of a head's attention at each distance."""
     rows: Float[Tensor, "m d"]
     """What the layer read: its input for some tokens."""
+    content: Float[Tensor, "b h r n"]
+    """The scaled q.k of some queries and all keys; minus infinity where a key is hidden."""
+    distance: Int[Tensor, "r n"]
+    """From key to query; 0 where a key is hidden."""
 
     def slope(self) -> Float[Tensor, " h"]:
-        """Return how much the best line falls per token."""
-        at = torch.arange(self.values.shape[1], device=self.values.device).double()
-        falls, _ = self.fit_shapes(at[None])
-        return falls[0]
+        """Return the slope with which a head looks as far, on average, as it does."""
+        at = torch.arange(self.values.shape[1], device=self.values.device)
+        return self.matched(at.double())[0]
 
-    def fit_shapes(
-        self, shapes: Float[Tensor, "g n"]
-    ) -> tuple[Float[Tensor, "g h"], Float[Tensor, "g h"]]:
-        """Return the f for which -f shape fits best, and its squared error, of each shape.
+    def matched(
+        self, shape: Float[Tensor, " n"]
+    ) -> tuple[Float[Tensor, " h"], Float[Tensor, " h"]]:
+        """Return the f for which q.k - f shape gives the nearest attention, and its divergence.
 
-        f lowers the last distance by at least 1, so that parameters have a gradient.
+        That is where the mean of the shape over attention is the old one, found by bisection; the
+        divergence is KL(old, new) up to a constant. f lowers the last distance by at least 1, so
+        that parameters have a gradient, and the second by at most 50.
         """
-        x = shapes[:, None] - (self.share * shapes[:, None]).sum(dim=2, keepdim=True)
-        y = self.values - (self.share * self.values).sum(dim=1, keepdim=True)
-        spread = (self.share * x.square()).sum(dim=2).clamp(min=torch.finfo(x.dtype).tiny)
-        f = (-(self.share * x * y).sum(dim=2) / spread).maximum(1 / shapes[:, -1:])
-        return f, (self.share * (y + f[..., None] * x).square()).sum(dim=2)
+        wanted = (self.share * shape).sum(dim=1)
+        by_pair = shape.to(self.content.dtype)[self.distance]
+        low = (1 / shape[-1]).log().expand_as(wanted)
+        high = torch.maximum((50 / shape[1]).log().expand_as(wanted), low)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            scores = self.content - middle.exp().to(self.content.dtype)[:, None, None] * by_pair
+            mean = (scores.softmax(dim=-1) * by_pair).sum(dim=-1).mean(dim=(0, 2)).double()
+            low, high = (
+                torch.where(mean > wanted, middle, low),
+                torch.where(mean > wanted, high, middle),
+            )
+        f = ((low + high) / 2).exp()
+        scores = self.content - f.to(self.content.dtype)[:, None, None] * by_pair
+        return f, scores.logsumexp(dim=-1).mean(dim=(0, 2)).double() + f * wanted
 
     def means(self, row: Int[Tensor, " n"], rows: int) -> Float[Tensor, "{rows} h"]:
-        """Return the best table whose row at each distance is `row`.
+        """Return the table with a row per distance that is nearest to the values.
 
-        A row without a distance repeats the one before it.
+        It minimises sum_d share(d) (table[row(d)] - values(d))^2. A row without a distance repeats
+        the one before it.
         """
         mass = self.share.new_zeros(rows, len(self.share)).index_add_(0, row, self.share.T)
         total = torch.zeros_like(mass).index_add_(0, row, (self.share * self.values).T)
@@ -216,7 +230,7 @@ class MeasuredKernel:
         """
         read = read.double()
         low, high = -wanted.new_full(wanted.shape, 100), wanted + read.abs().amax(dim=0)
-        for _ in range(60):
+        for _ in range(3 * BISECTIONS):
             middle = (low + high) / 2
             above = activation(read + middle).mean(dim=0) > wanted
             low, high = torch.where(above, low, middle), torch.where(above, middle, high)

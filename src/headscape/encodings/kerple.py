@@ -28,16 +28,12 @@ CEILING = 2.0
 """Their upper clamp of the power's exponent; the kernel is valid up to here."""
 
 
-GRID = 200
-"""Values of the parameter that a fit searches."""
-
-
 def best_of(
     grid: Float[Tensor, " g"], shapes: Float[Tensor, "g n"], kernel: MeasuredKernel
 ) -> tuple[Float[Tensor, " h"], Float[Tensor, " h"]]:
     """Return each head's value of the grid whose shape fits best, and the shape's factor."""
-    factors, errors = kernel.fit_shapes(shapes)
-    best = errors.argmin(dim=0)
+    factors, divergences = map(torch.stack, zip(*map(kernel.matched, shapes), strict=True))
+    best = divergences.argmin(dim=0)
     return grid[best], factors.gather(0, best[None])[0]
 
 
@@ -95,8 +91,8 @@ class Kerple(_Kernel):
 
     @torch.no_grad()
     def fit(self, kernel: MeasuredKernel) -> bool:
-        """Set a to the best of a grid, and p to its least squares."""
-        grid = torch.logspace(-3, 3, GRID, dtype=torch.float64, device=kernel.values.device)
+        """Set a to the best of a grid, and p to match it."""
+        grid = torch.logspace(-2, 2, 13, dtype=torch.float64, device=kernel.values.device)
         at = torch.arange(kernel.values.shape[1], device=grid.device)
         a, p = best_of(grid, torch.log1p(grid[:, None] * at), kernel)
         self.raw_a.copy_(a.log())
@@ -136,8 +132,8 @@ class KerplePower(_Power):
 
     @torch.no_grad()
     def fit(self, kernel: MeasuredKernel) -> bool:
-        """Set p to the best of a grid, and a to its least squares."""
-        grid = torch.linspace(FLOOR, CEILING - FLOOR, GRID, device=kernel.values.device).double()
+        """Set p to the best of a grid, and a to match it."""
+        grid = torch.linspace(0.1, CEILING - 0.1, 13, device=kernel.values.device).double()
         at = torch.arange(kernel.values.shape[1], device=grid.device)
         p, a = best_of(grid, at ** grid[:, None], kernel)
         self.raw_p.copy_(torch.logit(p / CEILING))

@@ -15,6 +15,7 @@ The released table has a row for each of -K..K; a causal model uses only 0..K. T
 scales q.k by 1/sqrt(d) (a model's score scale "width").
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -101,6 +102,7 @@ class T5(Encoding):
         return True
 
     def _rows(self, distance: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+        """Return the row of the table at each distance."""
         return bucket(
             distance,
             buckets=self.config.buckets,
@@ -109,10 +111,9 @@ class T5(Encoding):
         )
 
     def _multiplier(self) -> float:
-        root = self.shape.head_dim**0.5
-        return {"one": 1.0, "sqrt_head_dim": root, "inverse_sqrt_head_dim": 1 / root}[
-            self.config.multiplier
-        ]
+        """Return what multiplies the table's values."""
+        powers = {"one": 0.0, "sqrt_head_dim": 0.5, "inverse_sqrt_head_dim": -0.5}
+        return math.pow(self.shape.head_dim, powers[self.config.multiplier])
 
 
 @dataclass(frozen=True, kw_only=True)

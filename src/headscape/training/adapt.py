@@ -50,6 +50,8 @@ from headscape.training.parallel import clip_gradients
 
 SECONDS = 60.0
 """Time between checkpoints."""
+FIT_TOKENS = 2048
+"""Most tokens that kernels are measured on."""
 Progress = Callable[[int, str, float], None]
 """Called after a step with the number of steps done, the part and its loss."""
 
@@ -279,7 +281,8 @@ def learn(
         if saved is not None and done:
             saved.read(dict(pair.new.named_parameters()))
         elif options.fit:
-            pair.fit(windows(0)[: pair.windows_per_pass])
+            some = windows(0)[:, :FIT_TOKENS]
+            pair.fit(some[: max(1, FIT_TOKENS // some.shape[1])])
         start, first = 0, round(options.steps * options.outputs)
         with Interrupt() as interrupt, fixed_order(device):
             for part, count in (("outputs", first), ("logits", options.steps - first)):
@@ -290,7 +293,7 @@ def learn(
                     saved.read(optimizer.state())
                     optimizer.set_updates(done - start)
                 while done < start + count:
-                    passes = windows(done).split(pair.windows_per_pass)
+                    passes = torch.split(windows(done), pair.windows_per_pass)
                     loss = _update(gradient, passes, optimizer, config, done - start)
                     done += 1
                     progress(done, part, loss)

@@ -5,19 +5,24 @@ the pair. A head's kernel by distance is
 
     kappa_h(d) = sum w_ij (S_ij - scale q_i.k_j) / sum w_ij        over the pairs with i - j = d
 
-and its share of d is the sum of w_ij there. Every encoding says itself what of it can be fitted
-(`Encoding.fit`): tables of T5 take kappa's means, Kerple a curve, gates and increments a slope.
-
 The weights matter: where a head does not look, position often adds large numbers that a softmax
 turns into nothing, and a plain mean is made of them.
+
+Every encoding says itself what of it can be fitted (`Encoding.fit`). Tables of T5 take kappa's
+means. Kerple's curves, FoX's gates and CABLE's increments have few numbers per head; they are set
+so that q.k with the bias attends as far, on average, as the head does, which is the minimum of
+KL(old attention, new attention).
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscape.call.definition import AttentionCall, scores
 from headscape.encodings.context import MeasuredKernel
+
+QUERIES = 256
+"""About how many queries of a window are measured."""
 
 
 @torch.no_grad()
@@ -28,15 +33,26 @@ def measured_kernel(call: AttentionCall, rows: Float[Tensor, "b t d"]) -> Measur
         call: The layer's attention, of all tokens of some windows.
         rows: What its attention read.
     """
+    count = call.q.shape[2]
+    some = torch.arange(count - 1, -1, -max(1, count // QUERIES), device=rows.device)
+    distance = some[:, None] - torch.arange(count, device=rows.device)
+    hidden, distance = distance < 0, distance.clamp(min=0)
     found = scores(call)
-    share = by_distance(found.weights.double())
-    position = by_distance((found.weights * found.bias).double())
-    values = torch.where(share > 0, position / share.clamp(min=torch.finfo(share.dtype).tiny), 0.0)
-    return MeasuredKernel(values, share / share.sum(dim=1, keepdim=True), rows.flatten(0, 1))
+    weights, added = found.weights[:, :, some].double(), found.bias[:, :, some].double()
+    share = by_distance(weights, distance)
+    position = by_distance(weights * added, distance)
+    return MeasuredKernel(
+        position / share.clamp(min=torch.finfo(share.dtype).tiny),
+        share / share.sum(dim=1, keepdim=True),
+        rows.flatten(0, 1),
+        found.content[:, :, some].masked_fill(hidden, -torch.inf),
+        distance,
+    )
 
 
-def by_distance(pairs: Float[Tensor, "b h t t"]) -> Float[Tensor, "h t"]:
-    """Return the sum over the pairs of a query and an earlier key, by distance."""
-    whole = pairs.sum(dim=0)
-    sums = [whole.diagonal(-d, dim1=1, dim2=2).sum(dim=1) for d in range(whole.shape[1])]
-    return torch.stack(sums, dim=1)
+def by_distance(
+    pairs: Float[Tensor, "b h r n"], distance: Int[Tensor, "r n"]
+) -> Float[Tensor, "h n"]:
+    """Return the sum over all pairs with the same distance; pairs that are hidden are 0."""
+    sums = pairs.new_zeros(pairs.shape[1], pairs.shape[3])
+    return sums.index_add_(1, distance.flatten(), pairs.sum(dim=0).flatten(1))
