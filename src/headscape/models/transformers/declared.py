@@ -21,7 +21,7 @@ from headscape.models.transformers.published_model import PublishedModel
 
 READ: Final = {
     "rope_type", "type", "rope_theta", "original_max_position_embeddings", "attention_factor",
-    "partial_rotary_factor", "mscale", "mscale_all_dim", "llama_4_scaling_beta", "mrope_section",
+    "partial_rotary_factor", "llama_4_scaling_beta", "mrope_section",
     NTK, *NUMBERS, *LISTS,
 }  # fmt: skip
 """Entries of the RoPE parameters that transformers or we read."""

@@ -309,7 +309,10 @@ def _follows(mask: Tensor, visible: Visible, positions: Positions) -> bool:
 
 SCALINGS = ("linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
 """Scalings that transformers and we call the same; none is its "default"."""
-NUMBERS = ("factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor", "truncate")
+NUMBERS = (
+    "factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor", "truncate", "mscale",
+    "mscale_all_dim",
+)  # fmt: skip
 LISTS = ("short_factor", "long_factor")
 NTK = "headscape_ntk"
 """Entry of the RoPE parameters of a model that models/stretched.py gave a larger base."""

@@ -158,7 +158,7 @@ class PublishedModel(LoadedModel):
         watch: Watch,
         *,
         real: Bool[Tensor, "b t"] | None = None,
-        positions: Int[Tensor, "#b t"] | Int[Tensor, "r #b t"] | None = None,
+        positions: Int[Tensor, "... #b t"] | None = None,
     ) -> None:
         """Run tokens and call `watch` for each of `layers`; stop after the last of them.
 
