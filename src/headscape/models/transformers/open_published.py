@@ -56,6 +56,11 @@ def wrap_tokenizer(theirs: Any) -> PublishedTokenizer:
 def wrap_published(model: Any, tokenizer: Tokenizer | None) -> PublishedModel:
     """Read a transformers model that is already in memory."""
     name = Path(str(getattr(model, "name_or_path", ""))).name or type(model).__name__
+    if any(weight.is_meta for weight in model.parameters()) and not hasattr(model, "hf_device_map"):
+        raise InputError(
+            f"{name} is on the device meta, so it has no weights: load them, or describe the model "
+            f"by its card."
+        )
     return _wrapped(model, name, tokenizer, lambda: None)
 
 
