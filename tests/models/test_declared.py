@@ -75,6 +75,20 @@ def test_a_table_that_a_long_text_replaced_is_no_fault(
     assert faults(settings(model)) == ["table"]
 
 
+@pytest.mark.parametrize("key", ["rope_type", "kind"])
+def test_the_trained_length_is_the_one_before_a_declared_scaling(tmp_path: Path, key: str) -> None:
+    llama(max_position_embeddings=256).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["rope_parameters"] |= {"factor": 4.0, "original_max_position_embeddings": 64}
+    config["rope_parameters"] |= {"rope_type": "default", key: "yarn"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model: Any = load(f"hf:{tmp_path}")
+    assert model.spec.train_length == 64
+    assert model.length_error(256) is None
+    assert model.capture(torch.arange(256) % 60 + 3).length == 256
+    assert faults(settings(model)) == ([] if key == "rope_type" else ["inactive"])
+
+
 def test_the_window_of_an_old_qwen2_config_is_that_of_its_later_layers() -> None:
     model: Any = load(
         FAMILIES["qwen2"].build(use_sliding_window=True, sliding_window=5, max_window_layers=2)

@@ -44,6 +44,7 @@ from headscape.models.transformers.layer_reading import (
     Unrecognised,
     injected_input,
     is_causal,
+    original_length,
     read_layer,
     shape_of,
     trained_length,
@@ -90,7 +91,7 @@ class PublishedModel(LoadedModel):
             "name": self._name,
             "width": config.hidden_size,
             "vocabulary": getattr(config, "vocab_size", None) or 0,
-            "train_length": trained_length(config),
+            "train_length": original_length(config),
             "trained": self._trained,
         }
         provenance = {"architecture": type(self.model).__name__, **self._origin}
