@@ -73,6 +73,22 @@ def test_a_target_text_follows_the_start_token() -> None:
         found.weights(layer=0)
 
 
+def test_a_config_without_a_start_token_and_odd_numbers() -> None:
+    theirs = build("BartForConditionalGeneration")
+    del theirs.config.decoder_start_token_id
+    theirs.generation_config.decoder_start_token_id = None
+    found = hs.load(theirs).cross_attention([5, 6, 7], [8, 9])
+    assert found.target.tolist() == [8, 9]
+    assert np.array_equal(found.weights(0, head=-1), found.weights(0)[-1])
+    for layer, head, message in (
+        (-3, 0, "layer -3 was not captured"),
+        (0, 4, "there is no head 4: the model has heads 0 to 3"),
+        (0, -5, "there is no head -5"),
+    ):
+        with pytest.raises(hs.InputError, match=message):
+            found.weights(layer, head)
+
+
 def test_a_decoder_alone_has_none() -> None:
     with pytest.raises(hs.InputError, match="no encoder and decoder"):
         hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257)).cross_attention(

@@ -11,12 +11,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import headscape as hs
 from headscape.captures.capture_file import Capture
+from pretrained.families import FAMILIES
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 WORDS = ["<user>", "<assistant>", "<system>", "</s>", "<pad>", "?", "a", "cat", "sat", "on", "mat"]
+LENGTHS = {
+    "gptj": "n_positions", "codegen": "n_positions", "ctrl": "n_positions", "mpt": "max_seq_len",
+    "marian": "max_position_embeddings", "gpt2": "n_positions", "mpnet": "max_position_embeddings",
+}  # fmt: skip
 QUANTITIES = ("content", "bias", "final", "weights")
 
 
@@ -184,6 +189,40 @@ def test_a_continuation_is_transformers_own() -> None:
         eos_token_id=end, pad_token_id=end,
     )  # fmt: skip
     assert model.capture(TOKENS, generate=12).tokens.tolist() == theirs[0].tolist()
+
+
+def test_a_batch_is_continued_as_its_sequences() -> None:
+    model = published()
+    for cap, text in zip(
+        model.captures(["a cat", "a cat sat"], generate=5), ("a cat", "a cat sat"), strict=True
+    ):
+        assert_same(cap, model.capture(text, generate=5), 1e-5)
+
+
+def test_a_text_is_not_continued_past_a_table_of_positions() -> None:
+    config = transformers.GPT2Config(vocab_size=20, n_embd=16, n_layer=1, n_head=2, n_positions=12)
+    model = hs.load(transformers.GPT2LMHeadModel(config))
+    assert model.capture(TOKENS, generate=7).length <= 12
+    with pytest.raises(hs.InputError, match="5 tokens and 8 generated ones are too long: 13 "):
+        model.capture(TOKENS, generate=8)
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_a_table_of_angles_or_biases_has_an_end(name: str) -> None:
+    # Two rows of MPNet's table belong to padding.
+    rows = 32 if name == "mpnet" else 30
+    model = hs.load(FAMILIES[name].build(**{LENGTHS[name]: rows}))
+    assert model.capture(list(range(3, 33))).length == 30
+    with pytest.raises(hs.InputError, match="31 tokens are more than the 30 positions"):
+        model.capture(list(range(3, 34)))
+
+
+def test_a_model_without_weights_is_refused() -> None:
+    config = published().model.config
+    with torch.device("meta"):
+        theirs = transformers.LlamaForCausalLM(config)
+    with pytest.raises(hs.InputError, match="on the device meta, so it has no weights"):
+        hs.load(theirs)
 
 
 @pytest.mark.parametrize(

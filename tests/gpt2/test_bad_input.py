@@ -87,7 +87,7 @@ def test_an_unknown_field_names_the_nearest() -> None:
         ("rope", {"rotary_fraction": 1.5}, "1.5"),
         ("rope", {"rotary_fraction": 0.0}, "0.0"),
         ("rope", {"base": 1.0}, "1.0"),
-        ("rope", {"low_freq_factor": 4.0}, "4.0"),
+        ("rope", {"low_freq_factor": 4.5}, "4.5"),
         ("t5", {"buckets": 7}, "7"),
         ("t5", {"max_distance": 4}, "4"),
         ("t5-clipped", {"max_distance": 0}, "0"),

@@ -59,6 +59,8 @@ class HubServer:
     def __init__(self, models: dict[str, Repository]) -> None:
         self.models = models
         self.requests: list[tuple[str, str, str | None]] = []
+        self.tokens: list[str | None] = []
+        """The header Authorization of every request."""
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -96,6 +98,7 @@ class HubServer:
         """Answer one request."""
         path = unquote(urlparse(request.path).path)
         self.requests.append((request.command, path, request.headers.get("Range")))
+        self.tokens.append(request.headers.get("Authorization"))
         api, resolve = path.startswith("/api/models/"), "/resolve/" in path
         words = path.removeprefix("/api/models/").strip("/").split("/")
         lfs = path.startswith("/lfs/")

@@ -99,6 +99,28 @@ def test_without_a_network_it_opens_from_the_cache(
     assert "could not be downloaded from http://127.0.0.1:9" in said
 
 
+def test_a_config_alone_that_cannot_be_downloaded(
+    server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(monkeypatch, "http://127.0.0.1:9", tmp_path / "cache")
+    with pytest.raises(InputError) as said:
+        hub.download_config("an-owner/other")
+    assert "http://127.0.0.1:9 cannot be reached" in str(said.value)
+    assert "offline" not in str(said.value)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match=r"all that is read offline \(HF_HUB_OFFLINE\)"):
+        hub.download_config("an-owner/other")
+
+
+def test_the_token_of_the_environment_is_sent(
+    server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_a_token")
+    load(f"hf:{NAME}")
+    assert server.tokens
+    assert set(server.tokens) == {"Bearer hf_a_token"}
+
+
 def test_an_interrupted_transfer_goes_on_where_it_stopped(
     server: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

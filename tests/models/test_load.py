@@ -170,7 +170,11 @@ def test_stretching_keeps_one_copy_per_length(run: Path) -> None:
     ("call", "message"),
     [
         (load, "is not a model: it has no config.toml"),
-        (lambda folder: load(folder / "none"), "there is no file or folder"),
+        (lambda folder: load(folder / "none"), "there is no file or folder .*none[.]$"),
+        (
+            lambda folder: load("Qwen/Qwen3-0.6B"),
+            "no file or folder Qwen/Qwen3-0.6B; a model of the .* is opened as hf:Qwen/Qwen3-0.6B",
+        ),
         (lambda folder: load(3.5), "got float"),
         (lambda folder: load(tiny(), tokenizer="gpt9"), "unknown tokenizer 'gpt9'"),
         (lambda folder: load(tiny()).capture("text"), "no tokenizer"),

@@ -65,6 +65,7 @@ def test_a_device_map_changes_no_number(parts: dict[str, str], folder: Path) -> 
         ({"device": "meta"}, "cannot run on the device 'meta'"),
         ({"device": "cpu", "device_map": "auto"}, "give device_map or device 'cpu', not both"),
         ({"offload": True, "device_map": "auto"}, "give device_map or offload, not both"),
+        ({"device_map": "weird"}, "device_map must be auto, .* a mapping .*, got 'weird'"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused(

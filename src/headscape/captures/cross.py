@@ -63,11 +63,12 @@ class CrossAttention:
         return self._map("weights", layer, head)
 
     def _map(self, quantity: str, layer: int, head: int | None) -> np.ndarray:
-        number = self.layers[layer] if layer < 0 else layer
+        last = -len(self.layers) <= layer < 0
+        number = self.layers[layer] if last else layer
         if number not in self.layers:
             raise InputError(f"layer {layer} was not captured: there are {list(self.layers)}.")
         found = self.maps[quantity, number]
-        return found if head is None else found[head]
+        return found if head is None else found[indices(head, len(found), "head")[0]]
 
 
 @torch.no_grad()
@@ -97,7 +98,9 @@ def cross_attention(
     chosen = indices(layers, count, "layer")
     reads, source_ids = _source(model, source)
     target_ids = choose_tokens(model, target).tokens
-    start = theirs.config.decoder_start_token_id
+    configs = (theirs.config, getattr(theirs, "generation_config", None))
+    named = (getattr(config, "decoder_start_token_id", None) for config in configs)
+    start = next((number for number in named if number is not None), None)
     if isinstance(target, str) and start is not None:
         target_ids = np.concatenate([[start], target_ids]).astype(np.int64)
     maps: dict[tuple[str, int], Maps] = {}

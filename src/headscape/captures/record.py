@@ -138,6 +138,7 @@ def captures(
     quantities: Sequence[str] = QUANTITIES,
     resolution: int | None = None,
     window: tuple[slice, slice] | None = None,
+    generate: int | None = None,
 ) -> list[Capture]:
     """Return the capture of every sequence of a batch; sequences of one length share a pass.
 
@@ -146,6 +147,8 @@ def captures(
     """
     request = make_request(model, layers, heads, quantities, resolution, window)
     chosen = [choose_tokens(model, each, length=length) for each in split_batch(batch)]
+    if generate is not None:
+        chosen = [continued(model, each, generate) for each in chosen]
     found: dict[int, Capture] = {}
     lengths = dict.fromkeys(len(each.tokens) for each in chosen)
     for count in lengths:

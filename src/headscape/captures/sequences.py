@@ -169,6 +169,12 @@ def continued(model: Model, start: Tokens, most: int) -> Tokens:
     at_least(1, generate=most)
     if not isinstance(model, LoadedModel) or start.sound is not None:
         raise InputError(f"{model.spec.name} cannot continue a text.")
+    whole = len(start.tokens) + most
+    reason = model.for_length(whole).length_error(whole)
+    if reason is not None:
+        raise InputError(
+            f"{len(start.tokens)} tokens and {most} generated ones are too long: {reason}"
+        )
     end = None if model.tokenizer is None else model.tokenizer.end_of_text
     steps = model.continuation(start.batch(), length=most, temperature=0, stop=end)
     new = np.array([int(step) for step in steps], dtype=np.int64)

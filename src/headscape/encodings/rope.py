@@ -87,7 +87,7 @@ class RoPEConfig(Config):
     low_freq_factor: float = 1.0
     """Llama 3: pairs with fewer turns than this are interpolated."""
     high_freq_factor: float = 4.0
-    """Llama 3: pairs with at least this many turns are unchanged."""
+    """Llama 3: pairs with at least this many turns are unchanged; equal factors are a step."""
     short_factor: tuple[float, ...] = ()
     """LongRoPE: the divisor of each pair up to the trained length."""
     long_factor: tuple[float, ...] = ()
@@ -129,9 +129,9 @@ class RoPEConfig(Config):
             raise InputError(
                 f"short_factor and long_factor must contain positive numbers only, got {smallest}."
             )
-        if self.low_freq_factor >= self.high_freq_factor:
+        if self.low_freq_factor > self.high_freq_factor:
             raise InputError(
-                f"low_freq_factor ({self.low_freq_factor}) must be below "
+                f"low_freq_factor ({self.low_freq_factor}) must not be above "
                 f"high_freq_factor ({self.high_freq_factor})."
             )
 
@@ -207,8 +207,9 @@ def llama3(band: Band) -> Frequencies:
     """Divide the frequencies of long wavelengths by the factor, with a ramp to the short ones."""
     plain = none(band)
     turns = band.trained * plain / (2 * math.pi)
-    keep = (turns - band.low_freq_factor) / (band.high_freq_factor - band.low_freq_factor)
-    keep = keep.clamp(0, 1)
+    # A ramp of width 0 (Llama 4 Scout) is a step, as that of any small width.
+    width = (band.high_freq_factor - band.low_freq_factor) or 1e-12
+    keep = ((turns - band.low_freq_factor) / width).clamp(0, 1)
     return plain * keep + linear(band) * (1 - keep)
 
 

@@ -147,7 +147,7 @@ def _open_weights(folder: Path, tokenizer: Tokenizer | None) -> GPT2Model:
         hint = "a capture is opened with Capture.load" if folder.suffix == ".safetensors" else ""
         raise InputError(f"{folder} is a file, not a model's folder{'; ' + hint if hint else ''}.")
     if not folder.is_dir():
-        raise InputError(f"there is no file or folder {folder}.")
+        raise InputError(f"there is no file or folder {folder}{_hub_hint(folder)}.")
     if not (weights.is_ours(folder) or (folder / "config.json").is_file()):
         raise InputError(
             f"{folder} is not a model: it has no config.toml (a training run), headscape.json "
@@ -161,6 +161,18 @@ def _open_weights(folder: Path, tokenizer: Tokenizer | None) -> GPT2Model:
     if tokenizer is None:
         tokenizer = _tokenizer_of(folder, gpt2)
     return GPT2Model(gpt2, tokenizer=tokenizer, **about)
+
+
+def _hub_hint(folder: Path) -> str:
+    """Return how to open a model of the Hub, where a missing folder may be the id of one."""
+    from headscape.models.transformers.fetch import FETCHED
+    from headscape.models.transformers.hub import is_hub_id
+
+    name = str(folder)
+    owned = len(folder.parts) == 2 and is_hub_id(name) and not folder.parent.exists()
+    if not (owned or name in FETCHED):
+        return ""
+    return f"; a model of the Hugging Face Hub is opened as {HUGGING_FACE}{name}"
 
 
 def _exported_in_memory(model: Any, tokenizer: Tokenizer | None) -> GPT2Model | None:

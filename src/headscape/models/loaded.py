@@ -119,7 +119,8 @@ class LoadedModel(Model, ABC):
         Args:
             batch: Several texts, chats or token lists, token numbers [b, n], or what a tokenizer
                 returned for several texts, whose padding is left out.
-            **options: length, layers, heads, quantities, resolution and window, as for `capture`.
+            **options: length, layers, heads, quantities, resolution, window and generate, as for
+                `capture`.
 
         Example:
             >>> import headscape as hs

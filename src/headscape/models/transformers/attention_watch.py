@@ -302,6 +302,8 @@ class AttentionWatch:
         rotation = given.get("position_embeddings")
         if isinstance(rotation, dict):
             rotation = rotation.get(getattr(module, "rope_layer_type", None))
+        if isinstance(rotation, Tensor) and rotation.is_complex():
+            rotation = rotation.real, rotation.imag
         pair = isinstance(rotation, tuple) and len(rotation) == 2
         unrotated, shares, growth = self._probe(module, given)
         turned = _rotary_width(module)

@@ -5,9 +5,12 @@ misspelled, whose table was made before it was set or which a library ignores is
 active; nothing else shows it, because the model runs as well as before up to its trained length.
 """
 
+import inspect
 import math
+import re
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,16 +18,27 @@ import torch
 from torch import Tensor
 
 from headscape.call.definition import AttentionCall
+from headscape.encodings.rope import RoPE
 from headscape.io.json_file import read_json
 from headscape.models.transformers.layer_reading import LISTS, NTK, NUMBERS
 from headscape.models.transformers.published_model import PublishedModel
 
 READ: Final = {
     "rope_type", "type", "rope_theta", "original_max_position_embeddings", "attention_factor",
-    "partial_rotary_factor", "mscale", "mscale_all_dim", "llama_4_scaling_beta", "mrope_section",
+    "partial_rotary_factor", "llama_4_scaling_beta", "mrope_section",
     NTK, *NUMBERS, *LISTS,
 }  # fmt: skip
-"""Entries of the RoPE parameters that transformers or we read."""
+"""Entries of the RoPE parameters that transformers or we read; others depend on the family."""
+IGNORED: Final = {"finetuned"}
+"""Entries that describe a scaling and ask for nothing."""
+ALIASES: Final = {"default": "none", "mrope": "none", "su": "longrope"}
+ENTRY: Final = r"(?:\[|get\(|pop\(|attr\([\w.]+,)\s*[\"']KEY[\"']"
+"""Code that takes an entry from a mapping."""
+FIELD: Final = r"^ +KEY\s*:|\.KEY\b"
+"""Code that declares or reads a field of a config."""
+NAME: Final = r"[\"']KEY[\"']"
+SCALES: Final = re.compile(r"rope|rotary|yarn|ntk", re.IGNORECASE)
+"""Names of entries of a config that may ask for a scaling."""
 WITHIN: Final = 1e-3
 """Relative difference up to which two factors count as equal."""
 LONGEST_WINDOW: Final = 8192
@@ -44,6 +58,15 @@ class DeclaredSetting:
     """The fault in a sentence."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Active:
+    """What RoPE layers with the same conventions do."""
+
+    conventions: Mapping[str, Any]
+    attention_factor: float
+    """The multiplier of cos and sin."""
+
+
 def settings(
     model: PublishedModel, declared: Mapping[str, Any] | None = None, *, reach: int | None = None
 ) -> list[DeclaredSetting]:
@@ -59,13 +82,21 @@ def settings(
     text_config = config.get("text_config")
     config = text_config if isinstance(text_config, Mapping) else config
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    layers = _layers(model)
+    every = [active for _, active in layers]
+    found = _unread(model, config) if every else []
     if any(isinstance(value, Mapping) for value in rope.values()):
-        layered = DeclaredSetting(
-            name="rope_parameters", declared="one set per layer type", active="not compared"
-        )
-        found = [layered]
+        for kind, own in rope.items():
+            if isinstance(own, Mapping):
+                some = [active for name, active in layers if name == kind]
+                found += _layered(model, str(kind), own, some, has_rope=bool(layers))
     else:
-        found = [*_scaling(model, rope), *_lengths(config, rope), *_table(model, rope)]
+        theta = {name: config[name] for name in ("rope_theta",) if name in config}
+        found += [
+            *_scaling(model, {**theta, **rope}, every),
+            *_lengths(config, rope),
+            *_table(model, rope),
+        ]
     return [*found, *_window(model, config, min(reach or LONGEST_WINDOW, LONGEST_WINDOW))]
 
 
@@ -77,51 +108,143 @@ def _declared(model: PublishedModel) -> Mapping[str, Any]:
     return described
 
 
-def _scaling(model: PublishedModel, rope: Mapping[str, Any]) -> list[DeclaredSetting]:
-    """Compare the type and the factor with those of the layer's rotation."""
-    conventions = next(
-        (layer.conventions for layer in model.spec.layers if layer.encoding == "rope"), None
-    )
-    kind = str(rope.get("rope_type", rope.get("type", "default")))
-    factor = _number(rope.get("factor"))
-    unknown = sorted(str(key) for key in set(rope) - READ)
-    if conventions is None:
+def _layers(model: PublishedModel) -> list[tuple[str | None, _Active]]:
+    """Return the type of every RoPE layer, where the config has types, and what it does."""
+    types = getattr(model.model.config.get_text_config(decoder=False), "layer_types", None)
+    found: list[tuple[str | None, _Active]] = []
+    every = zip(model.readings, model.spec.layers, model.attention, strict=True)
+    for number, (reading, spec, module) in enumerate(every):
+        if not isinstance(reading.encoding, RoPE):
+            continue
+        place = getattr(module, "layer_idx", None)
+        kind = types[number if place is None else place] if types else None
+        factor = reading.encoding.attention_factor()
+        active = _Active(conventions=spec.conventions, attention_factor=factor)
+        found.append((getattr(module, "rope_layer_type", kind), active))
+    return found
+
+
+def _is_read(model: PublishedModel, key: str, pattern: str) -> bool:
+    """Return whether the code that runs a model has `pattern`, with the name of an entry as KEY."""
+    parts = (model.model, model.body, model.model.config, model.model.config.get_text_config())
+    files = {type(part).__module__ for part in parts}
+    files |= {"transformers.modeling_rope_utils"} if pattern == ENTRY else set()
+    wanted = re.compile(pattern.replace("KEY", re.escape(key)), re.MULTILINE)
+    return any(wanted.search(inspect.getsource(sys.modules[file])) for file in files)
+
+
+def _unread(model: PublishedModel, config: Mapping[str, Any]) -> list[DeclaredSetting]:
+    """Return the entries beside RoPE's own that ask for a scaling and that nothing reads."""
+    found = []
+    for key, value in config.items():
+        asks = SCALES.search(key) and value and key not in {"rope_parameters", "rope_scaling"}
+        if asks and not _is_read(model, key, ENTRY) and not _is_read(model, key, FIELD):
+            text = f"The config has an entry {key!r}, which transformers does not read."
+            row = {"name": key, "declared": _text(value)[:60], "active": "not read"}
+            found.append(DeclaredSetting(**row, fault="inactive", text=text))
+    return found
+
+
+def _layered(
+    model: PublishedModel,
+    kind: str,
+    rope: Mapping[str, Any],
+    some: list[_Active],
+    *,
+    has_rope: bool,
+) -> list[DeclaredSetting]:
+    """Compare the RoPE parameters of one type of layers with what these layers do."""
+    if some:
+        return [replace(row, name=f"{row.name} ({kind})") for row in _scaling(model, rope, some)]
+    types = getattr(model.model.config.get_text_config(decoder=False), "layer_types", None) or ()
+    known = {*types, *(getattr(each, "rope_layer_type", None) for each in model.attention)}
+    row = {"name": f"RoPE scaling ({kind})", "declared": _shown(rope), "active": "not compared"}
+    if kind in known or not has_rope or _is_read(model, kind, NAME):
+        return [DeclaredSetting(**row)]
+    text = f"The config has RoPE parameters for layers of type {kind!r}, and there are none."
+    return [DeclaredSetting(**{**row, "active": "no such layers"}, fault="inactive", text=text)]
+
+
+def _scaling(
+    model: PublishedModel, rope: Mapping[str, Any], every: list[_Active]
+) -> list[DeclaredSetting]:
+    """Compare RoPE's declared parameters with what layers do that should all have them.
+
+    In a model whose layers differ, such as Gemma 3's old configs, one layer that has them is
+    enough.
+    """
+    if not every:
         return []
-    active = str(conventions["scaling"])
-    active_factor = float(str(conventions["factor"]))
-    wants = kind != "default" or (factor is not None and factor != 1) or bool(unknown)
+    kind = _kind(rope)
+    factor = _number(rope.get("factor"))
+    unknown = sorted(
+        str(key) for key in set(rope) - READ - IGNORED if not _is_read(model, str(key), ENTRY)
+    )
+    actives = [each for each in every if each.conventions["scaling"] == kind] or every
+    active = actives[0]
+    done, done_factor = str(active.conventions["scaling"]), float(active.conventions["factor"])
+    asks = (factor is not None and factor != 1) or bool(unknown)
     fault, text = None, ""
-    if wants and active in {"none", "default"} and NTK not in rope:
+    if NTK in rope:
+        pass
+    elif (done != kind and (done == "none" or kind != "none")) or (kind == "none" and asks):
         because = (
             f"{unknown[0]!r} is not an entry that transformers reads"
             if unknown
-            else f"the type is {kind!r}"
+            else f"the type is {'default' if kind == 'none' else kind!r}"
         )
+        without = "without it" if done == "none" else f"by {done} scaling"
         fault = "inactive"
         text = (
             f"The config declares RoPE's scaling ({_shown(rope)}), and the model turns queries "
-            f"and keys without it: {because}."
+            f"and keys {without}: {because}."
         )
+    elif unknown:
+        fault = "inactive"
+        text = f"RoPE's parameters have an entry {unknown[0]!r}, which transformers does not read."
+    shown = str(rope.get("rope_type", rope.get("type", "default")))
     rows = [
-        DeclaredSetting(name="RoPE scaling", declared=kind, active=active, fault=fault, text=text),
-        DeclaredSetting(name="factor", declared=_text(factor), active=_text(active_factor)),
+        DeclaredSetting(name="RoPE scaling", declared=shown, active=done, fault=fault, text=text)
     ]
-    if rope.get("attention_factor") is not None or conventions.get("attention_factor") is not None:
-        rows.append(
-            DeclaredSetting(
-                name="attention factor",
-                declared=_text(rope.get("attention_factor")),
-                active=_text(conventions.get("attention_factor")),
-            )
-        )
+    if NTK in rope:
+        return rows
+    # A scaling that is not active has no numbers to compare.
+    same = done == kind != "none"
+    rows.append(_compared("factor", factor, done_factor, compare=same))
+    factors = [each.attention_factor for each in actives]
+    declared = _number(rope.get("attention_factor"))
+    if declared is not None or active.conventions.get("attention_factor") is not None:
+        rows.append(_compared("attention factor", declared, *factors, compare=done == kind))
+    bases = [float(each.conventions["base"]) for each in every]
+    if _number(rope.get("rope_theta")) is not None:
+        rows.append(_compared("rope_theta", _number(rope["rope_theta"]), *bases))
     return rows
+
+
+def _compared(
+    name: str, declared: float | None, *active: float, compare: bool = True
+) -> DeclaredSetting:
+    """Return a number as declared and as active; it is inactive if no layer has it."""
+    row = {"name": name, "declared": _text(declared), "active": _text(active[0])}
+    agrees = [declared is not None and math.isclose(x, declared, rel_tol=WITHIN) for x in active]
+    if declared is None or not compare or any(agrees):
+        return DeclaredSetting(**row)
+    text = f"The config declares {name} {declared:g}, and the model's is {active[0]:g}."
+    return DeclaredSetting(**row, fault="inactive", text=text)
+
+
+def _kind(rope: Mapping[str, Any]) -> str:
+    """Return the declared scaling as our encodings call it."""
+    kind = str(rope.get("rope_type", rope.get("type")) or "default")
+    # Old configs of Phi-3 say "su" or "yarn".
+    return "longrope" if "long_factor" in rope else ALIASES.get(kind, kind)
 
 
 def _lengths(config: Mapping[str, Any], rope: Mapping[str, Any]) -> list[DeclaredSetting]:
     """Compare the original length times the factor with the length that the config promises."""
     original = _number(rope.get("original_max_position_embeddings"))
     factor, promised = _number(rope.get("factor")), _number(config.get("max_position_embeddings"))
-    kind = str(rope.get("rope_type", rope.get("type", "default")))
+    kind = _kind(rope)
     if original is None or promised is None:
         return []
     row = {
@@ -155,8 +278,10 @@ def _lengths(config: Mapping[str, Any], rope: Mapping[str, Any]) -> list[Declare
 def _table(model: PublishedModel, rope: Mapping[str, Any]) -> list[DeclaredSetting]:
     """Compare the frequencies that the model keeps with those of its config."""
     config = model.model.config.get_text_config(decoder=False)
+    # These two replace the table when a text is long, and keep the one that was made.
+    made = "original_inv_freq" if _kind(rope) in {"dynamic", "longrope"} else "inv_freq"
     for module in model.model.modules():
-        kept = getattr(module, "inv_freq", None)
+        kept = getattr(module, made, None)
         if "RotaryEmbedding" not in type(module).__name__ or not isinstance(kept, Tensor):
             continue
         try:
@@ -192,8 +317,13 @@ def _window(model: PublishedModel, config: Mapping[str, Any], reach: int) -> lis
     row = {"name": "window", "declared": str(size)}
     if size + 1 > reach:
         return [DeclaredSetting(**row, active="not reached")]
-    types = config.get("layer_types") or []
-    layer = next((n for n, kind in enumerate(types) if "sliding" in str(kind)), 0)
+    types = getattr(model.model.config.get_text_config(decoder=False), "layer_types", None)
+    places = [getattr(module, "layer_idx", n) for n, module in enumerate(model.attention)]
+    every = types or config.get("layer_types") or ["sliding"] * (max(places) + 1)
+    kinds = [str(every[place]) if place < len(every) else "" for place in places]
+    layer = next((n for n, kind in enumerate(kinds) if "sliding" in kind), None)
+    if layer is None:
+        return [DeclaredSetting(**row, active="in no layer")]
     calls: list[AttentionCall] = []
     tokens = torch.full((1, size + 1), 1, dtype=torch.int64)
     model.observe(tokens, [layer], lambda _, call: calls.append(call))

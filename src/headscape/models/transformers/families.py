@@ -71,6 +71,8 @@ class Family:
     """The child with T5's table of buckets, an Embedding, or a Linear of one-hot buckets."""
     bias_by_distance: bool = False
     """Whether `compute_bias` gives T5's bias, one number per head and distance."""
+    longest: str | None = None
+    """The config's field with the most tokens it reads, where its code fails on more."""
     bias_by_key: bool = False
     """Whether its forward takes ALiBi as one number per head and key, as our attention can."""
 
@@ -456,6 +458,7 @@ FAMILIES: tuple[Family, ...] = (
         read=_read_mpt,
         result="out_proj",
         alibi=({"slopes": "mpt"},),
+        longest="max_seq_len",
     ),
     Family(
         attention=("falcon.FalconAttention",),
@@ -547,7 +550,9 @@ FAMILIES: tuple[Family, ...] = (
         attention=("gptj.GPTJAttention", "codegen.CodeGenAttention"),
         method=Method(name="_attn", run=_run_attn),
         still=_first_position,
+        longest="max_position_embeddings",
     ),
+    Family(attention=("ctrl.MultiHeadAttention",), longest="n_positions"),
     Family(
         attention=("moshi.MoshiAttention", "recurrent_gemma.RecurrentGemmaAttention"),
         still=_first_position,

@@ -206,9 +206,15 @@ def _explained(hub: Any, model: str, revision: str | None) -> Iterator[None]:
             f"name, or log in with `hf auth login` if it is private."
         ) from error
     except errors.LocalEntryNotFoundError as error:
+        offline = hub.constants.is_offline_mode()
+        why = (
+            "which is all that is read offline (HF_HUB_OFFLINE)"
+            if offline
+            else f"and {where} cannot be reached"
+        )
         raise InputError(
             f"there is no folder {model} here, and {model} is not in the Hub's cache "
-            f"{hub.constants.HF_HUB_CACHE}, which is all that is read offline (HF_HUB_OFFLINE)."
+            f"{hub.constants.HF_HUB_CACHE}, {why}."
         ) from error
     except (errors.HFValidationError, ValueError) as error:
         raise InputError(f"{model} is not the id of a model: {_first_line(error)}.") from error

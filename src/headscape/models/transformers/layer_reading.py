@@ -209,6 +209,19 @@ def trained_length(config: Any) -> int | None:
     return None
 
 
+def original_length(config: Any) -> int | None:
+    """The context length in training before RoPE was stretched, where the config declares one.
+
+    That is the length to trust if the scaling turns out not to act.
+    """
+    longest = trained_length(config)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    sets = [each for each in parameters.values() if isinstance(each, dict)] or [parameters]
+    found = [each.get("original_max_position_embeddings") for each in sets]
+    lengths = [length for length in (*found, longest) if isinstance(length, int) and length > 0]
+    return min(lengths, default=None)
+
+
 def _scale(call: ObservedCall) -> str | float:
     """The score scale by its name in our models' config, or as a number."""
     named = {"one": 1.0, "head_dim": call.q.shape[-1] ** -0.5}
@@ -308,7 +321,10 @@ def _follows(mask: Tensor, visible: Visible, positions: Positions) -> bool:
 
 SCALINGS = ("linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
 """Scalings that transformers and we call the same; none is its "default"."""
-NUMBERS = ("factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor", "truncate")
+NUMBERS = (
+    "factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor", "truncate", "mscale",
+    "mscale_all_dim",
+)  # fmt: skip
 LISTS = ("short_factor", "long_factor")
 NTK = "headscape_ntk"
 """Entry of the RoPE parameters of a model that models/stretched.py gave a larger base."""

@@ -2,9 +2,9 @@
 
 A model's folder comes from a stranger. transformers opens whatever its files name: pickles by an
 index, adapters, other configs, attention from the Hub. `checked_folder` therefore hands it a folder
-of links to files that were checked and to nothing else: JSON of bounded size and depth, safetensors,
-vocabularies and a chat template, which transformers runs in Jinja's sandbox, all inside the model's
-own folder. `explained` turns what a library raises about them into a sentence.
+of links to files that were checked and to nothing else: JSON of bounded size and depth,
+safetensors, vocabularies and a chat template (run in a sandbox by transformers), all inside
+the model's own folder. `explained` turns what a library raises about them into a sentence.
 """
 
 import math

@@ -29,6 +29,8 @@ from headscape.models.transformers.speech_model import SpeechModel, sound_input
 if TYPE_CHECKING:
     from headscape.models.transformers.offload import WeightStream
 
+PLACEMENTS = ("auto", "balanced", "balanced_low_0", "sequential")
+"""What accelerate calls its ways to place the parts of a model."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 HOW = (
     "hf: takes a folder on this machine that save_pretrained or `hf download` wrote, a GGUF file, "
@@ -56,6 +58,11 @@ def wrap_tokenizer(theirs: Any) -> PublishedTokenizer:
 def wrap_published(model: Any, tokenizer: Tokenizer | None) -> PublishedModel:
     """Read a transformers model that is already in memory."""
     name = Path(str(getattr(model, "name_or_path", ""))).name or type(model).__name__
+    if any(weight.is_meta for weight in model.parameters()) and not hasattr(model, "hf_device_map"):
+        raise InputError(
+            f"{name} is on the device meta, so it has no weights: load them, or describe the model "
+            f"by its card."
+        )
     return _wrapped(model, name, tokenizer, lambda: None)
 
 
@@ -164,6 +171,14 @@ def _device_map(given: Any) -> Any:
     """Return a device map; raise InputError without accelerate, which places the parts."""
     if not find_spec("accelerate"):
         raise InputError("device_map needs accelerate: pip install accelerate.")
+    if isinstance(given, str) and given not in PLACEMENTS:
+        try:
+            torch.device(given)
+        except RuntimeError as error:
+            raise InputError(
+                f"device_map must be {', '.join(PLACEMENTS)}, a device or a mapping of modules to "
+                f"devices, got {given!r}."
+            ) from error
     return given
 
 

@@ -37,12 +37,14 @@ from headscape.gpt2.generate import sample
 from headscape.models.loaded import LoadedModel, digest, eval_mode, losses_in_blocks
 from headscape.models.model import Edit, LayerSpec, Spec, Watch
 from headscape.models.transformers.attention_watch import AttentionWatch, names_attention
+from headscape.models.transformers.families import family_of
 from headscape.models.transformers.layer_reading import (
     UNKNOWN,
     LayerReading,
     Unrecognised,
     injected_input,
     is_causal,
+    original_length,
     read_layer,
     shape_of,
     trained_length,
@@ -89,7 +91,7 @@ class PublishedModel(LoadedModel):
             "name": self._name,
             "width": config.hidden_size,
             "vocabulary": getattr(config, "vocab_size", None) or 0,
-            "train_length": trained_length(config),
+            "train_length": original_length(config),
             "trained": self._trained,
         }
         provenance = {"architecture": type(self.model).__name__, **self._origin}
@@ -158,7 +160,7 @@ class PublishedModel(LoadedModel):
         watch: Watch,
         *,
         real: Bool[Tensor, "b t"] | None = None,
-        positions: Int[Tensor, "#b t"] | Int[Tensor, "r #b t"] | None = None,
+        positions: Int[Tensor, "... #b t"] | None = None,
     ) -> None:
         """Run tokens and call `watch` for each of `layers`; stop after the last of them.
 
@@ -269,11 +271,15 @@ class PublishedModel(LoadedModel):
         return sample(next_logits, tokens, length=length, **sampling)
 
     def length_error(self, length: int) -> str | None:
-        """A learned table has an end; other positions are the model's to refuse."""
-        table = None if self._reading is None else self._reading.at_input
-        rows = None if table is None else table.conventions().get("length")
-        if isinstance(rows, int) and length > rows:
-            return f"{length} tokens are more than the {rows} positions of the model's table."
+        """A table has an end; other positions are the model's to refuse."""
+        if self._reading is None:
+            return None
+        rows = [self._reading.rows]
+        named = {family_of(module).longest for module in self.attention}
+        rows += [getattr(self._config, name, None) for name in named if name is not None]
+        least = min((each for each in rows if each is not None), default=length)
+        if length > least:
+            return f"{length} tokens are more than the {least} positions of the model's table."
         return None
 
     def cost(self, length: int) -> float:
@@ -495,6 +501,8 @@ class InputWatch:
     def __init__(self, body: nn.Module) -> None:
         self.table: Tensor | None = None
         self.rows: Tensor | None = None
+        self.fixed = False
+        """Whether the table is an embedding; fairseq's sinusoids are made longer when needed."""
         self.convolves = False
         self.remove: list[Callable[[], None]] = []
         for name, module in body.named_modules():
@@ -514,6 +522,22 @@ class InputWatch:
             table = _table(module)
             assert table is not None
             self.table, self.rows = table.detach(), rows.detach()
+            self.fixed = isinstance(module, nn.Embedding)
+
+    def offset(self) -> int | None:
+        """Return which row of the table position 0 takes; None if its rows were not returned."""
+        if self.table is None or self.rows is None:
+            return None
+        rows = self.rows.reshape(-1, self.rows.shape[-1])[: self.rows.shape[-2]]
+        for offset in range(min(4, len(self.table) - len(rows) + 1)):
+            if torch.equal(self.table[offset : offset + len(rows)], rows):
+                return offset
+        return None
+
+    def positions(self) -> int | None:
+        """Return how many positions the table has; None if there is none, or if it grows."""
+        offset = self.offset() if self.fixed else None
+        return None if offset is None or self.table is None else len(self.table) - offset
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -534,14 +558,14 @@ def read_input(watch: InputWatch, config: Any, shape: Shape) -> Encoding | None:
         found = _sinusoid(rows, shape)
         if found is not None:
             return found
-    for offset in range(min(4, len(watch.table) - len(rows) + 1)):
-        if torch.equal(watch.table[offset : offset + len(rows)], rows):
-            fields = {"length": len(watch.table) - offset, "offset": offset}
-            encoding = make("learned", replace(shape, width=width), fields)
-            weight = nn.Parameter(watch.table, requires_grad=False)
-            encoding.table.weight = weight  # type: ignore[union-attr]
-            return encoding
-    return None
+    offset = watch.offset()
+    if offset is None:
+        return None
+    fields = {"length": len(watch.table) - offset, "offset": offset}
+    encoding = make("learned", replace(shape, width=width), fields)
+    weight = nn.Parameter(watch.table, requires_grad=False)
+    encoding.table.weight = weight  # type: ignore[union-attr]
+    return encoding
 
 
 def _table(module: nn.Module) -> Tensor | None:
@@ -578,6 +602,8 @@ class ModelReading:
     calls: list[ObservedCall]
     at_input: Encoding | None
     """What is added to the token embeddings."""
+    rows: int | None
+    """Positions of the table that it comes from; None without one, or where the table grows."""
     convolves: bool
     """Whether a convolution adds position to the input."""
     extra_keys: list[nn.Module]
@@ -626,6 +652,7 @@ def read_model(
         layers=layers,
         calls=every,
         at_input=at_input,
+        rows=table.positions(),
         convolves=table.convolves,
         extra_keys=watch.extra_keys,
     )
