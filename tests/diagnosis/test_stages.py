@@ -1,5 +1,6 @@
 """What is kept of a diagnosis, and how its progress is shown."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import headscape as hs
+from evaluation.models import tiny
 from headscape.call.definition import scores
 from headscape.diagnosis import pass_bar
 from headscape.diagnosis.changes import Gap, Rotations
@@ -93,6 +95,24 @@ def test_every_stage_advances_its_bar_within_a_pass_and_to_its_end(
         [whole] = [bar for bar in Bar.every if bar.title == "loss by position"]
         assert len(whole.steps) == (1 if resumes else 2 * 3 + 1)
         assert max(whole.steps) < 0.5 * whole.total or resumes
+
+
+def test_a_rotation_that_cannot_be_repeated_ends_no_diagnosis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = small()
+    other = GPT2Model(tiny("rope", train_length=TRAINED, vocabulary=64, base=500.0)).spec
+    layers = other.layers * 2
+    spec = replace(model.spec, layers=layers[: len(model.spec.layers)])
+    monkeypatch.setattr(GPT2Model, "spec", property(lambda _: spec))
+    text = np.random.default_rng(0).integers(64, size=2000)
+    given: dict[str, Any] = {"quick": True, "questions": 0, "effects": 1}
+    found = hs.diagnose(model, LENGTH, text, remedies=["clip", "log", "longrope"], **given)
+    for name in ("clip", "longrope"):
+        assert "does not rotate as its config says" in found.data["refused"][name]
+    assert [each["name"] for each in found.data["remedies"]] == ["log"]
+    assert found.data["far"] is found.data["heads"]["control"] is None
+    assert found.data["heads"]["effects"] == {}
 
 
 def test_a_pass_of_a_published_model_has_a_step_per_layer() -> None:

@@ -406,7 +406,7 @@ def _texts(
 ) -> tuple[list[Int64[np.ndarray, " n"]], str]:
     """Return the tokens of every text, and what the page calls them."""
     several = isinstance(text, Sequence) and not isinstance(text, str) and len(text) > 0
-    kinds = str | Sequence | np.ndarray | torch.Tensor
+    kinds = (str, Sequence, np.ndarray, torch.Tensor)
     if several and all(isinstance(each, kinds) for each in text):  # type: ignore[union-attr]
         streams = [open_stream(base, each, corpus) for each in text]  # type: ignore[union-attr,arg-type]
         name = "the text" if len(streams) == 1 else f"{len(streams)} texts"
