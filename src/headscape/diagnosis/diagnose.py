@@ -81,7 +81,6 @@ from headscape.diagnosis.retrieval import (
 )
 from headscape.errors import InputError, at_least
 from headscape.evaluation.journal import resumed
-from headscape.gpt2 import GPT2
 from headscape.measures.interval import FEWEST, estimate
 from headscape.measures.measure_model import open_stream
 from headscape.models.changed import ChangedModel
@@ -173,7 +172,7 @@ class Case:
             title: Of the bar; by default the stage's name.
         """
         header = {
-            "format": 2,
+            "format": 3,
             "diagnosis": stage,
             "model": self.base.fingerprint,
             "text": _digest(self.plan.windows),
@@ -226,7 +225,7 @@ class Case:
 
 
 def diagnose(
-    model: LoadedModel | GPT2 | nn.Module | str | Path,
+    model: LoadedModel | nn.Module | str | Path,
     length: int,
     text: Text | Sequence[Text] | None = None,
     *,
@@ -415,9 +414,7 @@ def _texts(
     return [stream.tokens], stream.name
 
 
-def _opened(
-    model: LoadedModel | GPT2 | nn.Module | str | Path, length: int
-) -> GPT2Model | PublishedModel:
+def _opened(model: LoadedModel | nn.Module | str | Path, length: int) -> GPT2Model | PublishedModel:
     if not isinstance(model, LoadedModel):
         from headscape.models.load import load
 

@@ -181,7 +181,7 @@ def _nope(spec: Spec, trained: int, length: int) -> Remedy:  # noqa: ARG001
     return Remedy(
         name="nope",
         title="NoPE layers",
-        text=f"no rotation in layers {numbered}",
+        text=f"no rotation in {'layer' if len(layers) == 1 else 'layers'} {numbered}",
         change=NoRotation(layers),
     )
 
