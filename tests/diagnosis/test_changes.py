@@ -484,7 +484,7 @@ def test_layers_that_have_no_rotation_are_not_chosen_for_nope() -> None:
     model = GPT2Model(GPT2(config))
     [nope], _ = remedies_for(model.spec, TRAINED, LENGTH, ["nope"])
     assert nope.change.layers == (4,)  # type: ignore[attr-defined]
-    assert nope.text == "no rotation in layers 5"
+    assert nope.text == "no rotation in layer 5"
 
 
 def test_remedies_that_cannot_be_built_are_refused_before_anything_runs() -> None:

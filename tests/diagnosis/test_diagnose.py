@@ -17,6 +17,7 @@ from diagnosis.small_models import TRAINED, language, trained
 from headscape.call.definition import scores
 from headscape.call.positions import Positions, Visible
 from headscape.diagnosis import diagnose as whole
+from headscape.diagnosis import far_positions
 from headscape.diagnosis.advice import config_of, patch, write_config
 from headscape.diagnosis.heads import head_effects, head_measures, one_head
 from headscape.diagnosis.loss_by_position import LossPlan, windows_of
@@ -114,11 +115,25 @@ def test_a_random_llama_gets_no_finding_and_a_wrong_key_is_named(tmp_path: Path)
     assert found.findings == ["inactive"]
 
 
+@pytest.mark.parametrize(
+    ("encoding", "length", "every", "given"),
+    [
+        ("fox", LENGTH, 2, {"quick": True, "windows": 2, "questions": 1}),
+        ("rope", LENGTH, 23, {"quick": True, "questions": 1}),
+        ("rope", 2 * TRAINED, 5, {"windows": 2, "questions": 0, "effects": 1}),
+    ],
+)
 def test_a_stop_at_any_stage_changes_no_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    encoding: str,
+    length: int,
+    every: int,
+    given: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, given = trained("fox"), {"quick": True, "windows": 2, "questions": 1}
-    hs.diagnose(model, LENGTH, text(), out=tmp_path / "whole", **given)  # type: ignore[arg-type]
+    monkeypatch.setattr(far_positions, "WINDOWS", 1)
+    model = trained(encoding)
+    hs.diagnose(model, length, text(), out=tmp_path / "whole", **given)
     expected = {name: (tmp_path / "whole" / name).read_bytes() for name in FILES}
     real, done = whole.resumed, 0
 
@@ -129,7 +144,7 @@ def test_a_stop_at_any_stage_changes_no_byte(
         def once(batch: Any) -> Any:
             nonlocal done
             done += 1
-            if done % 2 == 0:
+            if done % every == 0:
                 raise StoppedError
             return compute(batch)
 
@@ -139,7 +154,7 @@ def test_a_stop_at_any_stage_changes_no_byte(
     stops = 0
     while True:
         try:
-            hs.diagnose(model, LENGTH, text(), out=tmp_path / "parts", **given)  # type: ignore[arg-type]
+            hs.diagnose(model, length, text(), out=tmp_path / "parts", **given)
             break
         except StoppedError:
             stops += 1
@@ -147,11 +162,47 @@ def test_a_stop_at_any_stage_changes_no_byte(
     assert {name: (tmp_path / "parts" / name).read_bytes() for name in FILES} == expected
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "declared", "fault"),
+    [
+        ("llama", {"max_position_embeddings": 512, "original": 64}, None, "original-length"),
+        ("llama", {"max_position_embeddings": 256, "original": 512}, None, "original-length"),
+        ("llama", {"max_position_embeddings": 1024, "original": 64}, None, "applied-twice"),
+        ("mistral", {"sliding_window": 16}, {"sliding_window": 40}, "window"),
+    ],
+)
+def test_a_planted_fault_of_the_config_is_named(
+    family: str, fields: dict[str, Any], declared: dict[str, Any] | None, fault: str
+) -> None:
+    if "original" in fields:
+        original = fields.pop("original")
+        fields["rope_parameters"] = {**YARN, "original_max_position_embeddings": original}
+    theirs = FAMILIES[family].build(initializer_range=0.02, **fields)
+    given: dict[str, Any] = {"quick": True, "questions": 0, "remedies": ["clip"], "trained": 64}
+    found = hs.diagnose(theirs, 128, tokens_for_llama(), declared=declared, **given)
+    assert found.findings == [fault]
+    assert fault in found.to_html()
+
+
+def test_frequencies_that_are_divided_twice_are_named() -> None:
+    rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
+    theirs = FAMILIES["llama"].build(initializer_range=0.02, rope_parameters=rope)
+    theirs.model.rotary_emb.inv_freq /= 4.0
+    found = hs.diagnose(theirs, 128, tokens_for_llama(), quick=True, questions=0, trained=64)
+    assert found.findings == ["applied-twice"]
+    # The rotation is not that of the config, so nothing that repeats it is tried.
+    assert found.data["refused"]["clip"] == "it changes RoPE, and the encoding is unknown"
+    assert found.data["far"] is None
+
+
 def test_files(broken: Any, tmp_path: Path) -> None:
     page = broken.save(tmp_path)
     html = page.read_text()
     assert "<script" not in html
-    assert html.count("<svg") == 2
+    assert html.count("<svg") == 3
     assert "clipped positions" in html
     assert broken.to_markdown() == (tmp_path / "diagnosis.md").read_text()
     lines = (tmp_path / "remedies.csv").read_text().splitlines()

@@ -1,5 +1,7 @@
 """What is kept of a diagnosis, and how its progress is shown."""
 
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,15 @@ import pytest
 import torch
 
 import headscape as hs
+from evaluation.models import tiny
+from headscape.call.definition import scores
 from headscape.diagnosis import pass_bar
+from headscape.diagnosis.changes import Gap, Rotations
+from headscape.diagnosis.heads import kernel_edges, measured
 from headscape.diagnosis.pass_bar import blocks
+from headscape.diagnosis.retrieval import Cell, by_length
 from headscape.gpt2 import GPT2, ModelConfig
+from headscape.models.changed import ChangedModel
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.load import load
 from pretrained.families import FAMILIES, VOCABULARY
@@ -89,6 +97,24 @@ def test_every_stage_advances_its_bar_within_a_pass_and_to_its_end(
         assert max(whole.steps) < 0.5 * whole.total or resumes
 
 
+def test_a_rotation_that_cannot_be_repeated_ends_no_diagnosis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = small()
+    other = GPT2Model(tiny("rope", train_length=TRAINED, vocabulary=64, base=500.0)).spec
+    layers = other.layers * 2
+    spec = replace(model.spec, layers=layers[: len(model.spec.layers)])
+    monkeypatch.setattr(GPT2Model, "spec", property(lambda _: spec))
+    text = np.random.default_rng(0).integers(64, size=2000)
+    given: dict[str, Any] = {"quick": True, "questions": 0, "effects": 1}
+    found = hs.diagnose(model, LENGTH, text, remedies=["clip", "log", "longrope"], **given)
+    for name in ("clip", "longrope"):
+        assert "does not rotate as its config says" in found.data["refused"][name]
+    assert [each["name"] for each in found.data["remedies"]] == ["log"]
+    assert found.data["far"] is found.data["heads"]["control"] is None
+    assert found.data["heads"]["effects"] == {}
+
+
 def test_a_pass_of_a_published_model_has_a_step_per_layer() -> None:
     model: Any = load(FAMILIES["llama"].build())
     assert len(blocks(model)) == len(model.spec.layers)
@@ -101,3 +127,88 @@ def test_a_pass_of_a_published_model_has_a_step_per_layer() -> None:
         model.losses(tokens, 0)
     assert len(Bar.every[-1].steps) == 2 * len(model.spec.layers)
     assert sum(Bar.every[-1].steps) == pytest.approx(2 * model.cost(32), rel=1e-3)
+
+
+def test_a_kernel_is_weight_and_score_by_distance_and_the_controls_is_far() -> None:
+    model = small()
+    tokens = np.random.default_rng(3).integers(64, size=100)
+    calls: list[Any] = []
+    model.observe(torch.from_numpy(tokens)[None], range(3), lambda _, call: calls.append(call))
+    # Fewer late queries than are sampled, so all of them count.
+    late, index = range(50, 100), torch.arange(100)
+    for gap in (None, Gap(Rotations(model.spec), 50, 300)):
+        found = measured(ChangedModel(model), tokens, gap)["kernel"]
+        where = index if gap is None else index + 300 * (index >= 50)
+        edges = [*kernel_edges(100 if gap is None else 400), 10_000]
+        assert edges[:5] == [0, 1, 2, 4, 8]
+        for layer, call in enumerate(calls):
+            part = scores(call)
+            for number, (low, high) in enumerate(pairwise(edges)):
+                weight, score, pairs = np.zeros(2), np.zeros(2), 0
+                for i in late:
+                    for j in range(i + 1):
+                        if low <= int(where[i] - where[j]) < high:
+                            weight += part.weights[0, :, i, j].numpy()
+                            score += part.final[0, :, i, j].numpy()
+                            pairs += 1
+                for head in range(2):
+                    assert found["weight"][layer][head][number] == pytest.approx(
+                        weight[head] / len(late), rel=1e-4, abs=1e-7
+                    )
+                    mean = found["score"][layer][head][number]
+                    assert (mean is None) == (pairs == 0)
+                    assert mean is None or mean == pytest.approx(
+                        score[head] / pairs, rel=1e-3, abs=1e-6
+                    )
+
+
+def test_kernels_are_on_the_page() -> None:
+    text = np.random.default_rng(0).integers(64, size=2000)
+    found = hs.diagnose(small(), LENGTH, text, quick=True, questions=0, remedies=[])
+    kernel = found.data["heads"]["kernel"]
+    assert set(kernel) == {"from", "trained", "control", "length"}
+    for name in ("trained", "control", "length"):
+        total = np.sum(kernel[name]["weight"], axis=2)
+        assert np.allclose(total, 1.0, atol=1e-3)
+    html = found.to_html()
+    most = found.data["heads"]["most_changed"][0]
+    assert f"layer {most['layer'] + 1}, head {most['head'] + 1}" in html
+    assert "as many keys, far" in html
+
+
+def cell(length: int, right: list[float], depth: float = 0.5) -> Cell:
+    return {"kind": "copy", "length": length, "depth": depth}, [[1.0, each] for each in right]
+
+
+def test_the_last_length_at_which_retrieval_holds() -> None:
+    sure = [1.0] * 8
+    cells = [cell(64, sure), cell(128, sure), cell(256, [0.0] * 8), cell(512, sure)]
+    found = by_length(cells, 64)["copy"]
+    assert found["holds_to"] == 128
+    assert [each["right"][0] for each in found["lengths"]] == [1.0, 1.0, 0.0, 1.0]
+    assert found["lengths"][0]["right"][1:] == [1.0, 1.0]
+    # Six of eight is not shown to be below 0.8.
+    assert (
+        by_length([cell(64, sure), cell(128, [1.0] * 6 + [0.0] * 2)], 64)["copy"]["holds_to"] == 128
+    )
+    # Fewer than six questions have no interval, so their mean counts.
+    assert by_length([cell(64, sure), cell(128, [1.0, 0.0])], 64)["copy"]["holds_to"] == 64
+    # A model that answers nothing at its trained length has no last length.
+    assert by_length([cell(64, [0.0] * 8), cell(128, sure)], 64)["copy"]["holds_to"] is None
+    assert by_length([cell(64, sure)], 64)["copy"]["holds_to"] is None
+    # Depths count together.
+    cells = [cell(64, sure[:4], 0.1), cell(64, [0.0] * 4, 0.9)]
+    assert by_length(cells, 64)["copy"]["lengths"][0]["right"][0] == 0.5
+
+
+def test_remedies_csv_has_retrieval() -> None:
+    text = np.random.default_rng(0).integers(64, size=2000)
+    for quick in (True, False):
+        given: dict[str, Any] = {"quick": quick, "windows": 1, "effects": 0, "remedies": ["clip"]}
+        found = hs.diagnose(small(), LENGTH, text, questions=1, **given)
+        names, row = (line.split(",") for line in found.remedies_csv().splitlines())
+        values = dict(zip(names, row, strict=True))
+        [clip] = found.data["remedies"]
+        assert float(values["copy_loss"]) == clip["retrieval"]["copy"]["loss"][0]
+        assert float(values["copy_right"]) == clip["retrieval"]["copy"]["right"][0]
+    assert "copy: share right over all depths" in found.to_markdown()

@@ -67,7 +67,8 @@ def diagnose(
     from headscape.diagnosis.report import check_folder
 
     check_folder(out, reads=[*(text or []), *([] if corpus is None else [corpus])])
-    texts = [chosen_text(prompt, each) for each in text or [None]]
+    files: list[str | None] = [None] if text is None else [*text]
+    texts = [chosen_text(prompt, each) for each in files]
     [opened] = open_models(context, [model])
     found = hs.diagnose(
         opened,

@@ -14,6 +14,7 @@ from headscape.diagnosis.changes import FIELDS, rotation_of, stretchable
 from headscape.diagnosis.far_positions import FarTable
 from headscape.diagnosis.loss_by_position import THRESHOLD, LossTable, numbers
 from headscape.diagnosis.remedies import SEARCHED, Remedy
+from headscape.diagnosis.retrieval import Answers
 from headscape.errors import InputError
 from headscape.io import atomic
 from headscape.io.json_file import read_json
@@ -35,8 +36,7 @@ class Tried:
 
     remedy: Remedy
     losses: LossTable | FarTable
-    answers: Mapping[str, Sequence[float]]
-    """Mean loss and share of right answers by kind of question."""
+    answers: Answers
 
     def row(self, own: LossTable | FarTable) -> dict[str, Any]:
         """Return its numbers beside those of the unchanged model `own`: mean, low, high."""
@@ -52,7 +52,7 @@ class Tried:
             "cost": numbers(estimate((self.losses.short - own.short).mean(axis=1))),
             "holds_to": self.losses.holds_to(),
             "bands": self.losses.bands(),
-            "retrieval": {kind: list(answer) for kind, answer in self.answers.items()},
+            "retrieval": self.answers,
         }
 
 

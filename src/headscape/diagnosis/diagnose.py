@@ -68,10 +68,19 @@ from headscape.diagnosis.remedies import (
     remedies_for,
 )
 from headscape.diagnosis.report import Diagnosis
-from headscape.diagnosis.retrieval import COPY_DEPTH, KINDS, SHORTEST, copying_heads, marks
+from headscape.diagnosis.retrieval import (
+    COPY_DEPTH,
+    KINDS,
+    SHORTEST,
+    Answers,
+    Cell,
+    by_kind,
+    by_length,
+    copying_heads,
+    marks,
+)
 from headscape.errors import InputError, at_least
 from headscape.evaluation.journal import resumed
-from headscape.gpt2 import GPT2
 from headscape.measures.interval import FEWEST, estimate
 from headscape.measures.measure_model import open_stream
 from headscape.models.changed import ChangedModel
@@ -163,7 +172,7 @@ class Case:
             title: Of the bar; by default the stage's name.
         """
         header = {
-            "format": 2,
+            "format": 3,
             "diagnosis": stage,
             "model": self.base.fingerprint,
             "text": _digest(self.plan.windows),
@@ -216,7 +225,7 @@ class Case:
 
 
 def diagnose(
-    model: LoadedModel | GPT2 | nn.Module | str | Path,
+    model: LoadedModel | nn.Module | str | Path,
     length: int,
     text: Text | Sequence[Text] | None = None,
     *,
@@ -287,9 +296,7 @@ def diagnose(
         settable = any(each.rope is not None for each in chosen) or (
             names is not None and SEARCHED in names and not needs_rotation(base.spec, ("rope",))
         )
-        check_apply(
-            base, [each.name for each in chosen], Path(apply), trained, is_setting=settable
-        )
+        check_apply(base, [each.name for each in chosen], Path(apply), trained, is_setting=settable)
     if first is not None:
         scored, searched = scored.copy(), searched.copy()
         scored[:, 0] = searched[0] = first
@@ -316,6 +323,7 @@ def diagnose(
     }
     cells, copying = _retrieval(case)
     data["retrieval"] = [row for row, _ in cells]
+    data["retrieval_by_length"] = by_length(cells, trained)
     data["heads"] = _heads(case, at_length, copying)
     unchanged, trials = _far_trials(case, own) if far else _long_trials(case, own, control)
     if names is None or SEARCHED in names:
@@ -397,7 +405,7 @@ def _texts(
 ) -> tuple[list[Int64[np.ndarray, " n"]], str]:
     """Return the tokens of every text, and what the page calls them."""
     several = isinstance(text, Sequence) and not isinstance(text, str) and len(text) > 0
-    kinds = str | Sequence | np.ndarray | torch.Tensor
+    kinds = (str, Sequence, np.ndarray, torch.Tensor)
     if several and all(isinstance(each, kinds) for each in text):  # type: ignore[union-attr]
         streams = [open_stream(base, each, corpus) for each in text]  # type: ignore[union-attr,arg-type]
         name = "the text" if len(streams) == 1 else f"{len(streams)} texts"
@@ -406,9 +414,7 @@ def _texts(
     return [stream.tokens], stream.name
 
 
-def _opened(
-    model: LoadedModel | GPT2 | nn.Module | str | Path, length: int
-) -> GPT2Model | PublishedModel:
+def _opened(model: LoadedModel | nn.Module | str | Path, length: int) -> GPT2Model | PublishedModel:
     if not isinstance(model, LoadedModel):
         from headscape.models.load import load
 
@@ -510,7 +516,7 @@ def _digest(tokens: Int64[np.ndarray, "..."]) -> str:
     return hashlib.sha256(tokens.astype("<i8").tobytes()).hexdigest()
 
 
-def _own_losses(case: Case) -> tuple[LossTable, list[Any], head_stage.HeadTable | None]:
+def _own_losses(case: Case) -> tuple[LossTable, list[Any], dict[str, Any] | None]:
     """Return the unchanged model's losses, those with a short context, and head measures at N.
 
     The measures are of the first window, and None unless they are taken in the same pass.
@@ -526,7 +532,8 @@ def _own_losses(case: Case) -> tuple[LossTable, list[Any], head_stage.HeadTable 
             if case.effort.one_pass and number == 0:
                 whole = stack.enter_context(head_stage.watching(base, watch))
             found = window_losses(whole, plan, number)
-        return {**found, "heads": None if whole is model else watch.table()}
+        heads = {"measures": watch.table(), "kernel": watch.kernel()}
+        return {**found, "heads": None if whole is model else heads}
 
     control = case.kept(
         "short context",
@@ -616,7 +623,7 @@ def _far_trials(case: Case, own: LossTable) -> tuple[FarTable, Trial]:
     return FarTable(plan=plan, far=far, near=near, short=own.short), tried
 
 
-def _far_asked(case: Case, remedy: Remedy | None) -> dict[str, list[float]]:
+def _far_asked(case: Case, remedy: Remedy | None) -> Answers:
     """Return the loss and the share of right answers with a gap between passage and answer."""
     tokens = min(far_positions.TOKENS, case.plan.trained)
     count = case.effort.questions
@@ -632,7 +639,7 @@ def _far_asked(case: Case, remedy: Remedy | None) -> dict[str, list[float]]:
     about = {"remedy": mark, "questions": count, "pool": case.pool_digest}
     work = count * case.base.cost(tokens)
     [answers] = case.kept("asked far", about, ["copy"], ask, lambda _: work)
-    return {"copy": np.mean(answers, axis=0).tolist()}
+    return by_kind([("copy", answers)])
 
 
 def _search(case: Case, refused: dict[str, str]) -> list[Remedy]:
@@ -691,8 +698,6 @@ def lengths_between(trained: int, length: int) -> list[int]:
     return [*(trained << step for step in range(doublings)), length]
 
 
-Cell = tuple[dict[str, Any], list[list[float]]]
-"""A cell of the heat maps, and the marks of its questions."""
 Copying = dict[tuple[int, bool], list[list[float | None]]]
 """Retrieval by head, by length and whether it is the control's."""
 
@@ -758,7 +763,7 @@ def _retrieval(case: Case) -> tuple[list[Cell], Copying]:
     return rows, copying
 
 
-def _asked(case: Case, remedy: Remedy) -> dict[str, list[float]]:
+def _asked(case: Case, remedy: Remedy) -> Answers:
     """Return the loss and the share of right answers by kind, at the target length."""
     if case.plan.length < SHORTEST or case.effort.questions == 0:
         return {}
@@ -778,24 +783,17 @@ def _asked(case: Case, remedy: Remedy) -> dict[str, list[float]]:
         lambda _: count * case.base.cost(plan.length),
         f"retrieval, {remedy.title}",
     )
-    return _by_kind([(kind, found or []) for (kind, _), found in zip(cells, answers, strict=True)])
+    return by_kind([(kind, found or []) for (kind, _), found in zip(cells, answers, strict=True)])
 
 
-def _asked_already(case: Case, cells: Sequence[Cell]) -> dict[str, list[float]]:
+def _asked_already(case: Case, cells: Sequence[Cell]) -> Answers:
     """Return the unchanged model's answers to the questions that every remedy is asked."""
     asked = [
         (row["kind"], found)
         for row, found in cells
         if row["length"] == case.plan.length and (row["kind"], row["depth"]) in case.effort.asked
     ]
-    return _by_kind(asked)
-
-
-def _by_kind(answers: Sequence[tuple[str, list[list[float]]]]) -> dict[str, list[float]]:
-    by_kind: dict[str, list[list[float]]] = {}
-    for kind, found in answers:
-        by_kind.setdefault(kind, []).extend(found)
-    return {kind: np.mean(each, axis=0).tolist() for kind, each in by_kind.items() if each}
+    return by_kind(asked)
 
 
 def _head_lengths(case: Case) -> list[int]:
@@ -803,7 +801,7 @@ def _head_lengths(case: Case) -> list[int]:
     return [lengths[0], lengths[-1]] if case.effort.one_pass else lengths
 
 
-def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying) -> dict[str, Any]:
+def _heads(case: Case, at_length: dict[str, Any] | None, copying: Copying) -> dict[str, Any]:
     """Return the measures of every head; `at_length` are those at N, where they are known."""
     base, plan, effort = case.base, case.plan, case.effort
     lengths = _head_lengths(case)
@@ -823,7 +821,8 @@ def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying)
     def measured(one: tuple[int, bool, int]) -> Any:
         length, moved, number = one
         model = control if moved and control is not None else ChangedModel(base)
-        return head_stage.head_measures(model, plan.windows[number, :length])
+        window = plan.windows[number, :length]
+        return head_stage.measured(model, window, gap if moved else None)
 
     tables = case.kept(
         "heads",
@@ -832,14 +831,12 @@ def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying)
         measured,
         lambda one: base.cost(one[0]),
     )
-    found = {
-        (length, moved): _mean_table(
-            [table for one, table in zip(runs, tables, strict=True) if one[:2] == (length, moved)]
-        )
-        for length, moved, _ in runs
-    }
+    by_run: dict[tuple[int, bool], list[Any]] = {}
+    for (length, moved, _), table in zip(runs, tables, strict=True):
+        by_run.setdefault((length, moved), []).append(table)
     if at_length is not None:
-        found[plan.length, False] = at_length
+        by_run[plan.length, False] = [at_length]
+    found = {key: _mean_table([each["measures"] for each in some]) for key, some in by_run.items()}
     unknown: list[list[float | None]] = [[None] * base.spec.heads for _ in base.spec.layers]
     means = {key: {**each, "retrieval": copying.get(key, unknown)} for key, each in found.items()}
     first, last = means[lengths[0], False], means[lengths[-1], False]
@@ -852,6 +849,18 @@ def _heads(case: Case, at_length: head_stage.HeadTable | None, copying: Copying)
         "by_length": {str(length): means[length, False] for length in lengths},
         "control": middle,
         "parts": head_stage.parts(first, middle, last),
+        "kernel": {
+            "from": head_stage.kernel_edges(plan.length),
+            **{
+                name: head_stage.mean_kernel([each["kernel"] for each in by_run[key]])
+                for name, key in (
+                    ("trained", (plan.trained, False)),
+                    ("control", (plan.trained, True)),
+                    ("length", (plan.length, False)),
+                )
+                if key in by_run
+            },
+        },
         "untrained_pairs": head_stage.untrained_pairs(base.spec, plan.trained, plan.length),
         "most_changed": [
             {"layer": layer, "head": head, "change": change} for layer, head, change in changed

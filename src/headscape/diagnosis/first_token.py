@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
-from headscape.call.definition import AttentionCall, scores
 from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
-from headscape.diagnosis.heads import watching
+from headscape.diagnosis.heads import HeadWatch, watching
 from headscape.diagnosis.loss_by_position import breaks, numbers
 from headscape.measures.interval import estimate
 from headscape.models.gpt2_model import GPT2Model
@@ -61,15 +60,10 @@ def first_token_effect(
     at = torch.arange(length // 4, length)
     found: dict[str, Any] = {}
     for name, tokens in (("own", window), ("usual", changed)):
-        sinks: dict[int, list[float]] = {}
-
-        def watch(layer: int, call: AttentionCall, sinks: dict[int, list[float]] = sinks) -> None:
-            weights = scores(call, slice(length // 2, length)).weights
-            sinks[layer] = weights[0, :, :, 0].double().mean(dim=1).tolist()
-
+        watch = HeadWatch(model.spec, length)
         with watching(model, watch) as watched:
             losses = watched.losses_at(torch.from_numpy(tokens)[None], at)[0]
-        found[name] = {"losses": losses.tolist(), "sinks": [sinks[n] for n in sorted(sinks)]}
+        found[name] = {"losses": losses.tolist(), "sinks": watch.table()["sink"]}
     return found
 
 

@@ -13,6 +13,9 @@ Uniform attention over twice the keys gains ln 2 nats of entropy without any cha
 Retrieval is the weight that a query gives to the very token that it should copy, in a question of
 the kind `copy` whose passage stands in the first half of the text (retrieval.py).
 
+The kernel of a head is the share of late queries' weight, and their mean score, at distances 0, 1,
+2 to 3, 4 to 7 ...: at L, N and in the control, where pairs across the gap have its distances.
+
 The ten heads that change most get positions they know, one at a time: distances from L on become
 L - 1 in that head alone. What that does to the loss past L is the head's effect.
 """
@@ -28,7 +31,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from headscape.call.definition import AttentionCall, Selection, mapped
+from headscape.call.definition import AttentionCall, Selection, mapped, scores
 from headscape.diagnosis.changes import (
     Clipped,
     Gap,
@@ -49,9 +52,10 @@ from headscape.models.transformers.attention_watch import AttentionWatch
 from headscape.models.transformers.observed_call import ObservedCall
 from headscape.models.transformers.published_model import PublishedModel
 
-MEASURES: Final = ("previous", "sink", "slash", "entropy", "reach")
 NAMES: Final = {"sink": "sink_score", "slash": "slash_score", "entropy": "entropy",
                 "reach": "reach_50_no_sink"}  # fmt: skip
+"""Measures of measures/definitions.py, by their short name."""
+MEASURES: Final = ("previous", *NAMES)
 LISTED: Final = (*MEASURES, "retrieval")
 """Measures of the page; retrieval is read off questions, the others off windows of text."""
 COMPARED: Final = ("previous", "sink", "slash")
@@ -60,6 +64,8 @@ MOST_CHANGED: Final = 10
 
 HeadTable = dict[str, list[list[float | None]]]
 """Measures by layer and head."""
+Kernel = dict[str, list[Any]]
+"""The share of weight and the mean score [layer][head][bin], by bins of distances."""
 
 
 @contextmanager
@@ -90,10 +96,15 @@ def watching(
 class HeadWatch:
     """Measures of every head, from a sample of late queries of a pass over `length` tokens."""
 
-    def __init__(self, spec: Spec, length: int) -> None:
-        self.length = length
-        self._values = {name: np.zeros((len(spec.layers), spec.heads)) for name in MEASURES}
+    def __init__(self, spec: Spec, length: int, gap: Gap | None = None) -> None:
+        """`gap` says that tokens stand elsewhere, for distances."""
+        self.length, self._gap = length, gap
+        maps = (len(spec.layers), spec.heads)
+        self._values = {name: np.zeros(maps) for name in MEASURES}
         self._rows = QueryRows(length, spec.causal)
+        self._sampled = QueryRows(length, spec.causal, DRIFT_QUERIES)
+        bins = len(kernel_edges(length + (0 if gap is None else gap.by)))
+        self._kernel = {name: np.zeros((*maps, bins)) for name in ("weight", "score")}
 
     def __call__(self, layer: int, call: AttentionCall) -> None:
         """Measure one layer; a pass over a different number of tokens is not measured."""
@@ -105,6 +116,41 @@ class HeadWatch:
         self._values["previous"][layer] = sums.weights.at_distance(1)[0].cpu().numpy()
         for name, measure in NAMES.items():
             self._values[name][layer] = values[measure][0, 0]
+        self._add_kernel(layer, call)
+
+    def _add_kernel(self, layer: int, call: AttentionCall) -> None:
+        """Add the weights and scores of the sampled queries, by bins of distances."""
+        q_at, k_at = (at[0] for at in (call.positions.q, call.positions.k))
+        if self._gap is not None:
+            q_at, k_at = (at + self._gap.by * (at >= self._gap.after) for at in (q_at, k_at))
+        edges = torch.tensor(self.edges, device=call.q.device)
+        maps = (call.q.shape[1], len(edges))
+        weight, score, pairs = edges.new_zeros((3, *maps), dtype=torch.float64)
+        queries = 0
+        for _, rows in self._sampled.blocks(call.q.shape[1]):
+            part = scores(call, rows)
+            distance = (q_at[rows, None] - k_at).abs()
+            where = torch.searchsorted(edges, distance, right=True) - 1
+            where = where.flatten().expand(maps[0], -1)
+            seen = part.visible.expand_as(part.final)[0].flatten(1).double()
+            weight.scatter_add_(1, where, part.weights[0].flatten(1).double())
+            score.scatter_add_(1, where, part.final[0].flatten(1).double() * seen)
+            pairs.scatter_add_(1, where, seen)
+            queries += rows.stop - rows.start
+        self._kernel["weight"][layer] = (weight / queries).cpu().numpy()
+        self._kernel["score"][layer] = (score / pairs).cpu().numpy()
+
+    @property
+    def edges(self) -> list[int]:
+        """The first distance of every bin."""
+        return kernel_edges(self.length + (0 if self._gap is None else self._gap.by))
+
+    def kernel(self) -> Kernel:
+        """Return the kernel of the pass, with five digits; None in bins without a pair."""
+        return {
+            name: [[_digits(row) for row in layer] for layer in values]
+            for name, values in self._kernel.items()
+        }
 
     def table(self) -> HeadTable:
         """Return the measures of the pass."""
@@ -113,9 +159,37 @@ class HeadWatch:
 
 def head_measures(model: ChangedModel, tokens: Int64[np.ndarray, " t"]) -> HeadTable:
     """Return every measure of MEASURES of every head on one sequence."""
-    watch = HeadWatch(model.spec, len(tokens))
+    table: HeadTable = measured(model, tokens)["measures"]
+    return table
+
+
+def kernel_edges(length: int) -> list[int]:
+    """Return the first distances of bins that double: 0, 1, 2, 4, 8 ... below `length`."""
+    return [0, *(1 << step for step in range(max(1, (length - 1).bit_length())))]
+
+
+def _digits(values: Float[np.ndarray, " n"]) -> list[float | None]:
+    return [None if np.isnan(x) else float(f"{x:.5g}") for x in values]
+
+
+def measured(
+    model: ChangedModel, tokens: Int64[np.ndarray, " t"], gap: Gap | None = None
+) -> dict[str, Any]:
+    """Return the measures and the kernel of every head on one sequence."""
+    watch = HeadWatch(model.spec, len(tokens), gap)
     model.observe(torch.from_numpy(tokens)[None], range(len(model.spec.layers)), watch)
-    return watch.table()
+    return {"measures": watch.table(), "kernel": watch.kernel()}
+
+
+def mean_kernel(kernels: Sequence[Kernel]) -> Kernel:
+    """Return the mean over sequences; bins without a pair stay None."""
+    return {
+        name: [
+            [_digits(head) for head in layer]
+            for layer in np.mean([np.array(each[name], np.float64) for each in kernels], axis=0)
+        ]
+        for name in kernels[0]
+    }
 
 
 def listed(values: Float[np.ndarray, "layers h"]) -> list[list[float | None]]:

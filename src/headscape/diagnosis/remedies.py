@@ -91,7 +91,7 @@ class Remedy:
 
 
 def _linear(spec: Spec, trained: int, length: int) -> Remedy:
-    fields = {"scaling": "linear", "factor": length / trained}
+    fields: dict[str, Any] = {"scaling": "linear", "factor": length / trained}
     return _rope(spec, trained, "linear", "linear interpolation", **fields)
 
 
@@ -100,12 +100,13 @@ def _ntk(spec: Spec, trained: int, length: int) -> Remedy:
 
 
 def _dynamic(spec: Spec, trained: int, length: int) -> Remedy:  # noqa: ARG001
-    fields = {"scaling": "dynamic", "factor": 1.0, "trained_length": trained}
+    fields: dict[str, Any] = {"scaling": "dynamic", "factor": 1.0, "trained_length": trained}
     return _rope(spec, trained, "dynamic", "dynamic NTK", **fields)
 
 
 def _yarn(spec: Spec, trained: int, length: int) -> Remedy:
-    fields = {"scaling": "yarn", "factor": length / trained, "trained_length": trained}
+    factor = length / trained
+    fields: dict[str, Any] = {"scaling": "yarn", "factor": factor, "trained_length": trained}
     return _rope(spec, trained, "yarn", "YaRN", **fields)
 
 
@@ -180,7 +181,7 @@ def _nope(spec: Spec, trained: int, length: int) -> Remedy:  # noqa: ARG001
     return Remedy(
         name="nope",
         title="NoPE layers",
-        text=f"no rotation in layers {numbered}",
+        text=f"no rotation in {'layer' if len(layers) == 1 else 'layers'} {numbered}",
         change=NoRotation(layers),
     )
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from headscape.diagnosis.advice import shown
 from headscape.diagnosis.first_token import named
 from headscape.diagnosis.heads import COMPARED, LISTED, summary
+from headscape.diagnosis.retrieval import HOLDS, Answers
 from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
 from headscape.io.system_errors import reporting
 from headscape.io.table_text import csv_text, markdown_text
@@ -22,6 +23,9 @@ FILES: Final = (
     "diagnosis.html", "diagnosis.md", "diagnosis.json", "remedies.csv", "heads.csv",
 )  # fmt: skip
 COLOURS: Final = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+MARKS: Final = ("loss", "right")
+DRAWN: Final = 4
+"""Heads whose kernel is drawn."""
 RETRIEVING: Final = 5
 """Heads of the table of retrieval."""
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -110,7 +114,11 @@ class Diagnosis:
                 f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>"
             )
         ]
-        pictures = {"Where it breaks": self._loss_picture, "What mends it": self._remedy_picture}
+        pictures = {
+            "Where it breaks": self._loss_picture,
+            "Which heads, and why": self._kernel_picture,
+            "What mends it": self._remedy_picture,
+        }
         for heading, body in self._sections():
             parts.append(f"<h2>{escape(heading)}</h2>")
             if heading in pictures:
@@ -121,9 +129,16 @@ class Diagnosis:
     def remedies_csv(self) -> str:
         """Return one row per remedy, best first."""
         heads = ("loss", "gain", "excess", "cost")
-        names = [f"{head}{end}" for head in heads for end in ("", "_low", "_high")]
+        kinds = [(kind, mark) for kind in self.data["unchanged_retrieval"] for mark in MARKS]
+        every = [*heads, *(f"{kind}_{mark}" for kind, mark in kinds)]
+        names = [f"{head}{end}" for head in every for end in ("", "_low", "_high")]
         rows = [
-            [each["name"], *(value for head in heads for value in each[head]), each["holds_to"]]
+            [
+                each["name"],
+                *(value for head in heads for value in each[head]),
+                *(value for kind, mark in kinds for value in each["retrieval"][kind][mark]),
+                each["holds_to"],
+            ]
             for each in self.data["remedies"]
         ]
         return _csv(["remedy", *names, "holds_to"], rows)
@@ -230,7 +245,20 @@ class Diagnosis:
 
         rows = [(f"{depth:g}", *(cell(length, depth) for length in lengths)) for depth in depths]
         title = f"{kind}: share of right answers, and their loss in nats per token, by depth."
-        return [title, (("depth", *(f"{length:,}" for length in lengths)), rows)]
+        table = (("depth", *(f"{length:,}" for length in lengths)), rows)
+        every = self.data["retrieval_by_length"][kind]
+        shares = ", ".join(
+            f"{shown(each['right'])} at {each['length']:,}" for each in every["lengths"]
+        )
+        held = (
+            ""
+            if every["holds_to"] is None
+            else f" The last length that holds is {every['holds_to']:,}: the next one's share is "
+            f"below {HOLDS:g} times that at the trained length."
+            if every["holds_to"] < self.data["about"]["length"]
+            else " Every length holds."
+        )
+        return [title, table, f"{kind}: share right over all depths {shares}.{held}"]
 
     def _heads(self) -> list[str | Table]:
         heads = self.data["heads"]
@@ -319,8 +347,13 @@ class Diagnosis:
         own, far = data["loss"], data["far"]
         kinds = list(data["unchanged_retrieval"])
 
-        def answers(found: Mapping[str, list[float]]) -> list[str]:
-            return [f"{found[k][1]:.0%}, {found[k][0]:.2f}" if k in found else "-" for k in kinds]
+        def answers(found: Answers) -> list[str]:
+            return [
+                f"{found[kind]['right'][0]:.0%}, {found[kind]['loss'][0]:.2f}"
+                if kind in found
+                else "-"
+                for kind in kinds
+            ]
 
         loss, excess = (own["past"], own["excess"]) if far is None else (far["loss"], far["more"])
         rows = [
@@ -375,6 +408,57 @@ class Diagnosis:
     def _loss_picture(self) -> str:
         bands = self.data["loss"]["bands"]
         return _picture([("unchanged", bands)], self.data["about"]["trained"])
+
+    def _kernel_picture(self) -> str:
+        """Return the kernels of the most changed heads as SVG, one small panel each."""
+        heads = self.data["heads"]
+        kernel, edges = heads["kernel"], heads["kernel"]["from"]
+        titles = {
+            "trained": f"{heads['trained']:,} tokens",
+            "control": "as many keys, far",
+            "length": f"{heads['length']:,} tokens",
+        }
+        curves = [name for name in titles if name in kernel]
+        width, height, below = 205, 150, 42
+        parts = []
+        for number, each in enumerate(heads["most_changed"][:DRAWN]):
+            layer, head = each["layer"], each["head"]
+            shares = {name: kernel[name]["weight"][layer][head] for name in curves}
+            top = max(max(row) for row in shares.values()) or 1.0
+            left = number * width + 30
+            step = (width - 45) / max(1, len(edges) - 1)
+            parts.append(
+                f'<text x="{left}" y="12">layer {layer + 1}, head {head + 1}</text>'
+                f'<text x="{left - 4}" y="28" text-anchor="end">{top:.2f}</text>'
+                f'<line x1="{left}" x2="{left + step * (len(edges) - 1):.1f}" '
+                f'y1="{height - below}" y2="{height - below}" stroke="#888"/>'
+            )
+            parts += [
+                f'<text x="{left + step * at:.1f}" y="{height - below + 13}" '
+                f'text-anchor="middle">{edges[at]:,}</text>'
+                for at in sorted({0, len(edges) // 2, len(edges) - 1})
+            ]
+            for colour, name in zip(COLOURS, curves, strict=False):
+                points = " ".join(
+                    f"{left + step * at:.1f},{height - below - share / top * 80:.1f}"
+                    for at, share in enumerate(shares[name])
+                )
+                parts.append(
+                    f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" '
+                    f'points="{points}"/>'
+                )
+        parts += [
+            f'<text x="{30 + 190 * number}" y="{height - 6}" fill="{colour}">{titles[name]}</text>'
+            for number, (colour, name) in enumerate(zip(COLOURS, curves, strict=False))
+        ]
+        whole = max(width * min(DRAWN, len(heads["most_changed"])), 30 + 190 * len(curves))
+        return (
+            f'<svg role="img" aria-label="Weight by distance" viewBox="0 0 {whole} {height}" '
+            f'width="{whole}" height="{height}" xmlns="http://www.w3.org/2000/svg" '
+            f'font-family="sans-serif" font-size="11">{"".join(parts)}</svg>'
+            f"<p>The share of late queries' weight by distance, in bins that double, of the heads "
+            f"that change most.</p>"
+        )
 
     def _remedy_picture(self) -> str:
         if self.data["far"] is not None:

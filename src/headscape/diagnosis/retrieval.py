@@ -5,29 +5,33 @@
     variables   a number is given to X1, X1 to X2, X2 to X3; X3 is asked for
     copy        24 random tokens of the text, of which the first 8 are repeated at the end
 
+Intervals are over questions. The last length that holds is the one before the first whose share of
+right answers is below HOLDS times that at L, by its interval where there are 6 questions or more.
+
 An answer's mark is its mean loss in nats per token and whether every token of it is the likeliest.
 `copy` needs no tokenizer. Its questions also say which heads retrieve: the weight that the query
 which predicts a token of the answer gives to that token's place in the passage.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
 from headscape.call.definition import AttentionCall, scores
-from headscape.data.tasks.retrieval import RETRIEVAL, Encode
+from headscape.data.tasks.retrieval import CITIES, RETRIEVAL, Encode
 from headscape.diagnosis.heads import watching
+from headscape.diagnosis.loss_by_position import numbers
+from headscape.measures.interval import estimate
 from headscape.models.changed import Change, ChangedModel
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.transformers.published_model import PublishedModel
 
 KINDS: Final = ("needle", "several", "variables", "copy")
-CITIES: Final = ("Lisbon", "Oslo", "Quito", "Dakar", "Hanoi", "Riga", "Perth", "Turin")
 PASSAGE: Final = 24
 CUE: Final = 8
 COPY_DEPTH: Final = 0.3
@@ -36,7 +40,14 @@ a gap in the middle lies between passage and answer."""
 SHORTEST: Final = 192
 """Tokens from which every kind of question fits, whatever the tokenizer."""
 
+HOLDS: Final = 0.8
+"""A length holds if its share of right answers is not shown to be below this times that at L."""
+
 Tokens = Int64[np.ndarray, " n"]
+Cell = tuple[dict[str, Any], list[list[float]]]
+"""A kind, length and depth with their mean marks, and the marks of every question."""
+Answers = dict[str, dict[str, list[float | None]]]
+"""By kind of question: loss and share of right answers, each with mean, low and high."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -206,3 +217,49 @@ def copying_heads(
         with watching(base, watch, change) as model:
             found.append(_mark(model, asked))
     return found, weight
+
+
+def by_kind(answers: Sequence[tuple[str, list[list[float]]]]) -> Answers:
+    """Return the estimates of kinds of questions from the marks of their answers."""
+    marked: dict[str, list[list[float]]] = {}
+    for kind, found in answers:
+        marked.setdefault(kind, []).extend(found)
+    return {
+        kind: {
+            name: numbers(estimate(np.array([mark[column] for mark in found])))
+            for column, name in enumerate(("loss", "right"))
+        }
+        for kind, found in marked.items()
+        if found
+    }
+
+
+def by_length(cells: Sequence[Cell], trained: int) -> dict[str, dict[str, Any]]:
+    """Return, by kind, the estimates over all depths at each length and the last that holds.
+
+    It is None where no question was asked past the trained length, or none answered at it.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for kind in dict.fromkeys(row["kind"] for row, _ in cells):
+        some = [(row["length"], marked) for row, marked in cells if row["kind"] == kind]
+        lengths = {
+            length: by_kind([(kind, marked) for at, marked in some if at == length])[kind]
+            for length in dict.fromkeys(length for length, _ in some)
+        }
+        found[kind] = {
+            "holds_to": _holds_to({n: each["right"] for n, each in lengths.items()}, trained),
+            "lengths": [{"length": length, **each} for length, each in lengths.items()],
+        }
+    return found
+
+
+def _holds_to(right: Mapping[int, Sequence[float | None]], trained: int) -> int | None:
+    least = HOLDS * (right.get(trained, [0.0])[0] or 0.0)
+    if least == 0 or max(right) <= trained:
+        return None
+    last = trained
+    for length, (mean, _, high) in right.items():
+        if length > trained and (mean if high is None else high) < least:  # type: ignore[operator]
+            break
+        last = max(last, length)
+    return last

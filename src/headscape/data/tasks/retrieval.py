@@ -28,7 +28,7 @@ _WHO = ("A baker", "The old sailor", "My neighbour", "A tired clerk", "The young
 _DID = ("painted", "carried", "forgot", "repaired", "counted")
 _WHAT = ("a small boat", "two grey chairs", "the north window", "some letters", "a heavy door")
 _WHEN = ("before noon", "in the rain", "on Tuesday", "without a word", "by the harbour")
-_CITIES = ("Lisbon", "Oslo", "Quito", "Dakar", "Hanoi", "Riga", "Perth", "Turin")
+CITIES = ("Lisbon", "Oslo", "Quito", "Dakar", "Hanoi", "Riga", "Perth", "Turin")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -79,7 +79,7 @@ def _passkey(random: Random) -> tuple[str, str, str]:
 
 
 def _needle(random: Random) -> tuple[str, str, str]:
-    city = _CITIES[random.integers(len(_CITIES))]
+    city = CITIES[random.integers(len(CITIES))]
     number = int(random.integers(100, 1000))
     return f" The number of {city} is {number}. ", f" The number of {city} is", f" {number}"
 
