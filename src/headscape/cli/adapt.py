@@ -43,8 +43,8 @@ def adapt(
         seed: Random seed of the encoding's weights and of the windows.
         fit: Start T5's tables (t5, t5-clipped) from the kernels of the run's heads.
     """
-    from headscape.io.atomic import empty_target
-    from headscape.io.progress import SlowBar
+    from headscape.io.files import empty_target
+    from headscape.io.terminal import SlowBar
     from headscape.models.gpt2_model import GPT2Model
     from headscape.models.load import load
     from headscape.training.adapt import Adaptation

@@ -65,7 +65,7 @@ from headscape.diagnosis.report import Diagnosis
 from headscape.diagnosis.retrieval import COPY_DEPTH, KINDS, SHORTEST, copying_heads, marks
 from headscape.errors import InputError, at_least
 from headscape.evaluation.journal import resumed
-from headscape.io.progress import SlowBar
+from headscape.io.terminal import SlowBar
 from headscape.measures.interval import FEWEST, estimate
 from headscape.measures.measure_model import open_stream
 from headscape.models.changed import ChangedModel

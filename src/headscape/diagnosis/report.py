@@ -16,8 +16,8 @@ from typing import Any, Final
 from headscape.diagnosis.advice import shown
 from headscape.diagnosis.first_token import named
 from headscape.diagnosis.heads import COMPARED, LISTED, summary
+from headscape.io.files import reporting
 from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
-from headscape.io.system_errors import reporting
 
 FILES: Final = (
     "diagnosis.html", "diagnosis.md", "diagnosis.json", "remedies.csv", "heads.csv",

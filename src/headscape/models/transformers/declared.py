@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headscape.call.definition import AttentionCall
-from headscape.io.json_file import read_json
+from headscape.io.files import read_json
 from headscape.models.transformers.layer_reading import LISTS, NTK, NUMBERS
 from headscape.models.transformers.published_model import PublishedModel
 
