@@ -18,7 +18,7 @@ from headscape.evaluation.evaluate import evaluate
 from headscape.evaluation.row import Row
 from headscape.evaluation.table import Table
 from headscape.gpt2.model_config import Scale
-from headscape.io import atomic
+from headscape.io.files import write_bytes, write_text
 from headscape.models.load import load
 from headscape.training import preset, train
 
@@ -227,10 +227,8 @@ def main() -> None:
     table.save(args.runs)
     command = " ".join(["python -m benchmarks.results", *sys.argv[1:]])
     text = page(table, Table.of(whole), names, args, command)
-    atomic.write_text(args.docs, text + second_part(args.docs))
-    atomic.write_bytes(
-        args.docs.with_name("results.svg"), (args.runs / "evaluation.svg").read_bytes()
-    )
+    write_text(args.docs, text + second_part(args.docs))
+    write_bytes(args.docs.with_name("results.svg"), (args.runs / "evaluation.svg").read_bytes())
     print(text)
 
 

@@ -31,7 +31,7 @@ from headscape.data.dataset import default_cache
 from headscape.evaluation.evaluate import evaluate
 from headscape.evaluation.row import Row
 from headscape.evaluation.table import Table
-from headscape.io import atomic
+from headscape.io.files import write_text
 from headscape.models.load import load
 from headscape.training import preset, train
 
@@ -198,7 +198,7 @@ def main() -> None:
     text = part(rows, args)
     page = args.docs.read_text() if args.docs.exists() else ""
     first = page.removesuffix(second_part(args.docs))
-    atomic.write_text(args.docs, f"{first}\n{OPEN}\n\n{text}\n{CLOSE}\n")
+    write_text(args.docs, f"{first}\n{OPEN}\n\n{text}\n{CLOSE}\n")
     print(text)
 
 

@@ -5,6 +5,7 @@ Values from TOML, JSON, the command line and Python callers are unchecked until 
 it is a tuple; nothing else is converted. The contents of mappings are not checked.
 """
 
+import re
 import types
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -93,6 +94,29 @@ def checked(name: str, value: Any, hint: Any) -> Any:
 def as_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values with lists as tuples, because JSON and TOML only have lists."""
     return {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether memory could not be allocated; on a CPU torch raises a plain RuntimeError."""
+    said = str(error)
+    torchs = isinstance(error, RuntimeError) and (
+        "allocate memory" in said or "out of memory" in said
+    )
+    return isinstance(error, MemoryError) or torchs
+
+
+def memory_sentence(error: BaseException) -> str:
+    """Return what to say where `out_of_memory`, with the size where the error has it."""
+    size = re.search(r"allocate ([\d.]+) ?([KMGT]i?B|bytes)", str(error))
+    asked = ""
+    if size is not None:
+        number, unit = float(size[1]), size[2]
+        shown = f"{number / 2**30:.3g} GiB" if unit == "bytes" else f"{number:g} {unit}"
+        asked = f" ({shown} more were asked for)"
+    return (
+        f"not enough memory is free{asked}: choose a shorter text, fewer layers or heads, a "
+        f"smaller batch or a smaller model."
+    )
 
 
 @cache

@@ -18,7 +18,6 @@ from headscape.captures.pooling import (
     Grid,
     Pooled,
     Reduction,
-    log_sum_exp,
     weight_cells,
 )
 from headscape.captures.profile import Minus, profile
@@ -158,10 +157,10 @@ def test_a_preview_takes_whole_rows() -> None:
 def test_log_sum_exp_of_some_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = made(name)
     layer = save_call(inputs)
-    monkeypatch.setattr("headscape.captures.pooling.BLOCK_PAIRS", 256)
-    monkeypatch.setattr("headscape.captures.pooling.MIXED_PAIRS", 256)
+    monkeypatch.setattr("headscape.captures.saved_call.BLOCK_PAIRS", 256)
+    monkeypatch.setattr("headscape.captures.saved_call.MIXED_PAIRS", 256)
     done: list[int] = []
-    part = log_sum_exp(layer, [3, 1], slice(20, 60), progress=done.append)
+    part = layer.log_sum_exp([3, 1], slice(20, 60), progress=done.append)
     assert layer.lse is not None
     np.testing.assert_allclose(part, layer.lse[[3, 1], 20:60], rtol=0, atol=1e-12)
     assert sum(done) == 40

@@ -13,8 +13,7 @@ import pytest
 from headscape.data.corpus.corpus import open_corpus
 from headscape.data.tokenize.tokenizer import open_tokenizer
 from headscape.data.tokens import shards
-from headscape.data.tokens.pieces import jobs
-from headscape.data.tokens.shards import Shard, open_shards
+from headscape.data.tokens.shards import Shard, jobs, open_shards
 from headscape.errors import InputError
 
 
@@ -166,7 +165,7 @@ def test_leftovers_of_a_killed_writer_go_when_they_are_old(corpus, tokenizer, tm
 ENCODE_FOR_EVER = """
 import itertools
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
-from headscape.data.tokens.pieces import Job
+from headscape.data.tokens.shards import Job
 from headscape.data.tokens.shards import encode_all
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from headscape.data.corpus.corpus import open_corpus
 from headscape.data.tokenize import bpe as gpt2_bpe
+from headscape.data.tokenize.bpe import pieces
 from headscape.data.tokenize.tokenizer import load_tokenizer, open_tokenizer
-from headscape.data.tokens.pieces import jobs, pieces
+from headscape.data.tokens.shards import jobs
 from headscape.errors import InputError
 
 SAMPLE = "def f(x):\n    return x  # ünï 漢字 🙂\n\n\n\ttail  \r\n it's   'll 42!! \x1c\n"

@@ -26,7 +26,7 @@ from headscape.evaluation.journal import Journal
 from headscape.evaluation.row import read_all
 from headscape.evaluation.table import Table
 from headscape.gpt2 import weights
-from headscape.io.json_file import read_json
+from headscape.io.files import read_json
 from headscape.training import checkpoint, metrics, provenance
 from headscape.training.config import preset, read_toml, to_toml
 

@@ -14,7 +14,7 @@ from headscape.encodings import title
 from headscape.encodings.registry import Entry, parse, per_layer, slug
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, Cache, ModelConfig
-from headscape.plots.caption import caption
+from headscape.plots.gallery import caption
 from headscape.properties.probe import randomise
 
 TYPES = Path(__file__).parents[1] / "golden" / "second" / "layer_types_n14.npz"

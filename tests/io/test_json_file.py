@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headscape.errors import InputError
-from headscape.io.json_file import read_json
+from headscape.io.files import read_json
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,8 @@ from headscape.captures import capture_file
 from headscape.encodings import build
 from headscape.errors import InputError
 from headscape.paper import job
-from headscape.paper.figure_job import Drawing, Job, is_finished
-from headscape.paper.figure_pool import by_work
-from headscape.paper.job import JobLine
-from headscape.paper.paper_figures import FIGURES, figure_of
+from headscape.paper.figure_job import FIGURES, Drawing, Job, figure_of, is_finished
+from headscape.paper.job import JobLine, by_work
 from headscape.training import Run
 from paper.conftest import Settings
 from viewer.test_page import packs_of

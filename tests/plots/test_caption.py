@@ -4,7 +4,7 @@ import pytest
 
 from headscape.measures.context import context_dependence
 from headscape.measures.measures import Measures
-from headscape.plots.caption import caption
+from headscape.plots.gallery import caption
 from plots.synthetic import alibi, cable, capture, scores
 
 

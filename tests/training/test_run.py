@@ -18,7 +18,7 @@ import torch
 from full_disk import largest_file
 from headscape.errors import InputError
 from headscape.gpt2.weights import read_tensors
-from headscape.io.file_name import is_utf8
+from headscape.io.files import is_utf8
 from headscape.models.load import load
 from headscape.training import Run, loop, metrics, provenance, read_config, train
 from headscape.training.loop import Interrupt, NonFiniteError

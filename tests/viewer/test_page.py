@@ -174,7 +174,8 @@ def test_sizes(
 ) -> None:
     # The log-sum-exp has the same size whatever it is, and takes a minute at 16,384 tokens.
     monkeypatch.setattr(
-        "headscape.captures.pack.log_sum_exp", lambda layer, **_: np.asarray(layer.lse)
+        "headscape.captures.saved_call.SavedCall.log_sum_exp",
+        lambda layer, **_: np.asarray(layer.lse),
     )
     size = write_page(tmp_path / "a.html", [many(layers, 12, length)], precision="float16")
     assert size + MODULE_BYTES <= megabytes * 1e6

@@ -1,6 +1,6 @@
 """Saved calls computed by the definition, and calls saved: the torch side of saved_call.py."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
@@ -26,8 +26,7 @@ from headscape.call.definition import (
 )
 from headscape.call.positions import Positions, Turn
 from headscape.captures.file_array import FileArray
-from headscape.captures.pooling import log_sum_exp
-from headscape.captures.saved_call import KINDS, PARTS, SUMS, SavedCall, Tokens
+from headscape.captures.saved_call import KINDS, PARTS, SUMS, Progress, SavedCall, Tokens
 from headscape.errors import InputError
 from headscape.kernels import attend
 
@@ -50,8 +49,6 @@ CLASSES: Final[Mapping[str, type]] = {
     for name in KINDS
     if hasattr(module, name)
 }
-Progress = Callable[[int], None]
-"""Called with the number of queries just done."""
 
 
 class CannotSaveError(InputError):
@@ -331,7 +328,7 @@ def save_call(
         norms = _array(rounded[0, picked], np.float64)
         progress(call.q.shape[2])
     else:
-        norms = log_sum_exp(layer, progress=progress)
+        norms = layer.log_sum_exp(progress=progress)
     return SavedCall(layer.described, {**layer.arrays, "lse": norms})
 
 

@@ -41,7 +41,13 @@ from jaxtyping import Bool, Float32, Int64
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from headscape.captures.choice import QUANTITIES, about_layer, choose_heads, choose_layer
+from headscape.captures.choice import (
+    QUANTITIES,
+    about_layer,
+    choose_heads,
+    choose_layer,
+    require,
+)
 from headscape.captures.file_array import FileArray, OpenFile
 from headscape.captures.file_checks import (
     DESCRIPTION,
@@ -52,15 +58,13 @@ from headscape.captures.file_checks import (
     describe,
     digest,
     digest_of,
-    require,
 )
 from headscape.captures.pack import Pack, make_pack, pack_header
 from headscape.captures.pooling import CellReducer, cell_edges
 from headscape.captures.saved_call import SavedCall, from_factors, read_call, rows_at_once
 from headscape.errors import InputError
-from headscape.io.atomic import replacing, utf8, writable_target
+from headscape.io.files import reason, replacing, reporting, utf8, writable_target
 from headscape.io.output_file import FileKind, check_output
-from headscape.io.system_errors import reason, reporting
 from headscape.io.terminal import printable
 
 if TYPE_CHECKING:

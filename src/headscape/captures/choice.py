@@ -5,7 +5,7 @@ the last captured layer or head. The note that titles add to a layer's number na
 layers differ, and its window, chunk, temperature, softcap and sink if it has them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headscape.errors import InputError, unknown
@@ -79,6 +79,15 @@ def _choose(what: str, number: int, captured: Sequence[int]) -> int:
             f"(counted from 0): capture the {what}s you need."
         )
     return number
+
+
+def require(what: str, asked: Iterable[object], held: Iterable[object]) -> None:
+    """Refuse what a capture does not contain, and say what it does."""
+    held = list(held)
+    for each in asked:
+        if each not in held:
+            names = ", ".join(str(name) for name in held) or "none"
+            raise InputError(f"{what} {each} is not in this capture, which contains {names}.")
 
 
 def about_layer(described: Mapping[str, Any], layer: int) -> dict[str, Any]:

@@ -131,15 +131,6 @@ def digest_of(described: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def require(what: str, asked: Iterable[object], held: Iterable[object]) -> None:
-    """Refuse what a capture does not contain, and say what it does."""
-    held = list(held)
-    for each in asked:
-        if each not in held:
-            names = ", ".join(str(name) for name in held) or "none"
-            raise InputError(f"{what} {each} is not in this capture, which contains {names}.")
-
-
 def _no_number(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 

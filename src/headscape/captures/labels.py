@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headscape.captures.capture_file import Capture
 from headscape.captures.choice import OFF, layer_note
-from headscape.io.file_name import file_name
+from headscape.io.files import file_name
 from headscape.io.table_text import one_line
 from headscape.io.terminal import printable
 

@@ -31,9 +31,8 @@ from safetensors.numpy import save_file
 from headscape.captures.capture_file import open_pack
 from headscape.captures.pooling import WeightCells, weight_cells
 from headscape.errors import InputError
-from headscape.io.atomic import replacing
+from headscape.io.files import reason, replacing
 from headscape.io.folder_lock import NAME, FolderLock
-from headscape.io.system_errors import reason
 
 CELLS: Final = 1024
 """Cells a side at most."""

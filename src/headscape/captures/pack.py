@@ -42,9 +42,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from safetensors.numpy import save
 
-from headscape.captures.choice import QUANTITIES, about_layer, layer_note
-from headscape.captures.file_checks import require
-from headscape.captures.pooling import log_sum_exp
+from headscape.captures.choice import QUANTITIES, about_layer, layer_note, require
 from headscape.captures.saved_call import SavedCall
 from headscape.errors import InputError
 
@@ -295,7 +293,7 @@ def _norms(layer: SavedCall, dtype: Any = np.float64) -> np.ndarray:
     if not layer.has_norms:
         # Given weights are the exponential alone; other layers without norms are refused.
         return np.zeros((layer.heads, layer.length))
-    return log_sum_exp(layer, dtype=dtype)
+    return layer.log_sum_exp(dtype=dtype)
 
 
 def _halved(number: int, layer: SavedCall) -> dict[str, np.ndarray]:

@@ -29,21 +29,14 @@ from typing import Any, Final, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int64
 
-from headscape.captures.saved_call import SavedCall
+from headscape.captures.saved_call import BLOCK_PAIRS, MIXED_PAIRS, SavedCall, row_cells
 
 Reduction = Literal["mean", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = ("mean", "min", "max")
-BLOCK_PAIRS: Final = 1 << 20
-"""Most pairs in memory at once where heads are independent."""
-MIXED_PAIRS: Final = 1 << 16
-"""The same where heads are mixed, which takes some hundred numbers per pair."""
-WIDE: Final = 8192
-"""Keys of independent heads in memory at once."""
 BASE_LEVEL: Final = 4
 """Sums are kept from this level on; finer ones are computed where they are needed."""
 Norms = Callable[[int, slice], Float[np.ndarray, " r"] | None]
 """Gives the log-sum-exp of some queries of a head; None where it spares nothing."""
-Progress = Callable[[int], None]
 
 
 def cell_edges(length: int, resolution: int) -> Int64[np.ndarray, " edges"]:
@@ -566,35 +559,6 @@ class Pooled:
         return self._sums[head, turned].means(grid)
 
 
-def log_sum_exp(
-    layer: SavedCall,
-    heads: Sequence[int] | None = None,
-    rows: slice | None = None,
-    *,
-    dtype: Any = np.float64,
-    progress: Progress = lambda _: None,
-) -> Float64[np.ndarray, "n r"]:
-    """Log sum of exp(final) over visible keys and the sink; by default of all heads and queries."""
-    rows = slice(0, layer.length) if rows is None else rows
-    picked = list(range(layer.heads) if heads is None else heads)
-    out = np.empty((len(picked), rows.stop - rows.start))
-    together = [picked] if layer.mixes_heads else [[head] for head in picked]
-    for group in together:
-        at, start = [picked.index(head) for head in group], rows.start
-        while start < rows.stop:
-            last = start + 1 if layer.orders_keys else layer.length
-            pairs = BLOCK_PAIRS // 8 if layer.described["mixing"] is None else MIXED_PAIRS
-            stop = min(rows.stop, start + max(1, min(256, pairs // last)))
-            part = np.arange(start, stop)
-            out[at, start - rows.start : stop - rows.start] = _row_cells(
-                layer, group, part, WIDE, dtype
-            )[0]
-            if group is together[-1]:
-                progress(stop - start)
-            start = stop
-    return out
-
-
 @dataclass(frozen=True, eq=False)
 class WeightCells:
     """The weights of some rows of cells, keys from 0 on."""
@@ -636,8 +600,8 @@ def weight_cells(
     step = max(1, MIXED_PAIRS // layer.length) if mixed else 128
     for start in range(0, len(rows), step):
         part, own = rows[start : start + step], owner[start : start + step]
-        row_cells = _row_cells if layer.has_norms else _whole_rows
-        parts = row_cells(layer, [head], part, 1 << level, dtype)
+        reduced = row_cells if layer.has_norms else _whole_rows
+        parts = reduced(layer, [head], part, 1 << level, dtype)
         lse, low, high, sums, seen = (each[0] for each in parts)
         norms.append(lse)
         for cell in np.unique(own):
@@ -654,54 +618,6 @@ def _evenly(first: int, last: int, samples: int | None) -> Int[np.ndarray, " n"]
     if samples is None or samples >= last - first:
         return np.arange(first, last)
     return first + ((np.arange(samples) + 0.5) * (last - first) / samples).astype(np.int64)
-
-
-def _row_cells(
-    layer: SavedCall, heads: Sequence[int], rows: Int[np.ndarray, " r"], side: int, dtype: Any
-) -> tuple[np.ndarray, ...]:
-    """Log-sum-exp [n r]; least, greatest, summed weight and visible keys [n r cells] of queries.
-
-    A cell is `side` keys.
-    """
-    last = int(rows[-1]) + 1 if layer.orders_keys else layer.length
-    shape = (len(heads), len(rows), -(-last // side))
-    high, low = np.full(shape, -np.inf, dtype), np.full(shape, np.inf, dtype)
-    sums, seen = np.zeros(shape, dtype), np.zeros(shape)
-    width = layer.length if layer.described["mixing"] is not None else max(side, WIDE)
-    width = -(-width // side) * side
-    for left in range(layer.first_key(int(rows[0])) // width * width, last, width):
-        cols = slice(left, min(last, left + width))
-        # Rows ascend, so the queries that see a key at all are the last of them.
-        first = int(np.searchsorted(rows, left)) if layer.orders_keys else 0
-        part: Any = rows[first:]
-        if part[-1] - part[0] + 1 == len(part):
-            part = slice(int(part[0]), int(part[-1]) + 1)
-        starts = np.arange(0, cols.stop - left, side)
-        final = layer.blocks("final", heads, part, cols, dtype=dtype)
-        at = np.s_[:, first:, left // side : left // side + len(starts)]
-        seen[at], lowest = np.diff(starts, append=cols.stop - left), final
-        if not layer.by_distance or (layer.causal and cols.stop > rows[first] + 1):
-            visible = layer.visible(part, cols)
-            seen[at] = np.add.reduceat(visible, starts, axis=1, dtype=np.float64)
-            lowest = np.where(visible, final, np.inf)
-            final = np.where(visible, final, -np.inf)
-        high[at] = np.maximum.reduceat(final, starts, axis=-1)
-        low[at] = np.minimum.reduceat(lowest, starts, axis=-1)
-        # A cell that a query sees no key of has -inf - -inf = NaN, so its maximum is set to 0.
-        top = np.where(np.isfinite(high[at]), high[at], 0)
-        final -= np.repeat(top, np.diff(starts, append=cols.stop - left), axis=-1)
-        np.exp(final, out=final)
-        sums[at] = np.add.reduceat(final, starts, axis=-1)
-    top = high.max(axis=-1, keepdims=True).astype(np.float64)
-    top = np.where(np.isfinite(top), top, 0.0)
-    shift = np.exp(high - top)
-    with np.errstate(divide="ignore"):  # a query that sees no key
-        lse = top + np.log((shift * sums).sum(axis=-1, keepdims=True, dtype=np.float64))
-    if "sink" in layer.arrays:
-        lse = np.logaddexp(lse, layer.arrays["sink"][list(heads), None, None])
-    norm = np.where(np.isfinite(lse), lse, 0.0)
-    factor = np.exp(top - norm)
-    return lse[..., 0], np.exp(low - norm), shift * factor, shift * sums * factor, seen
 
 
 def _whole_rows(

@@ -20,12 +20,12 @@ from headscape.call.definition import AttentionCall, row_of, scores
 from headscape.captures.call_blocks import CannotSaveError, save_call
 from headscape.captures.capture_file import Capture
 from headscape.captures.choice import QUANTITIES
-from headscape.captures.pooling import CellReducer, Progress, cell_edges
-from headscape.captures.saved_call import SavedCall
+from headscape.captures.pooling import CellReducer, cell_edges
+from headscape.captures.saved_call import Progress, SavedCall
 from headscape.captures.sequences import Text, Tokens, choose_tokens, continued, split_batch
 from headscape.encodings.registry import title
 from headscape.errors import InputError, at_least
-from headscape.io.progress import SlowBar
+from headscape.io.terminal import SlowBar
 from headscape.kernels import attend
 from headscape.models.model import Model, Spec
 

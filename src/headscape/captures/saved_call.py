@@ -39,6 +39,14 @@ if TYPE_CHECKING:
 Tokens = slice | Int[np.ndarray, " n"]
 """Some tokens, as a range or by their indices."""
 Check = Callable[[Any], bool]
+Progress = Callable[[int], None]
+"""Called with the number of queries just done."""
+BLOCK_PAIRS: Final = 1 << 20
+"""Most pairs in memory at once where heads are independent."""
+MIXED_PAIRS: Final = 1 << 16
+"""The same where heads are mixed, which takes some hundred numbers per pair."""
+WIDE: Final = 8192
+"""Keys of independent heads in memory at once."""
 WHOLE_PAIRS: Final = 1 << 20
 """Pairs of all heads that are computed or measured at once."""
 LARGEST: Final = 1e9
@@ -255,6 +263,36 @@ class SavedCall:
         norms = None if lse is None else lse[None]
         found: np.ndarray = self.blocks(quantity, [head], rows, cols, lse=norms, dtype=dtype)[0]
         return found
+
+    def log_sum_exp(
+        self,
+        heads: Sequence[int] | None = None,
+        rows: Tokens | None = None,
+        *,
+        dtype: Any = np.float64,
+        progress: Progress = lambda _: None,
+    ) -> Float64[np.ndarray, "n r"]:
+        """Log sum of exp(final) over visible keys and the sink; by default of all heads, queries.
+
+        Rows ascend. `progress` is called with the number of queries just done.
+        """
+        queries = np.arange(self.length)
+        queries = queries if rows is None else queries[rows]
+        picked = list(range(self.heads) if heads is None else heads)
+        out = np.empty((len(picked), len(queries)))
+        together = [picked] if self.mixes_heads else [[head] for head in picked]
+        for group in together:
+            at, start = [picked.index(head) for head in group], 0
+            while start < len(queries):
+                last = int(queries[start]) + 1 if self.orders_keys else self.length
+                pairs = BLOCK_PAIRS // 8 if self.described["mixing"] is None else MIXED_PAIRS
+                part = queries[start : start + max(1, min(256, pairs // last))]
+                stop = start + len(part)
+                out[at, start:stop] = row_cells(self, group, part, WIDE, dtype)[0]
+                if group is together[-1]:
+                    progress(len(part))
+                start = stop
+        return out
 
     def tile(
         self, quantity: str, heads: Sequence[int], rows: slice, cols: slice
@@ -475,3 +513,51 @@ def _described(kind: Mapping[str, Any], dims: int, *, causal: bool) -> dict[str,
         "transition": None,
         "turn": None if pairing is None else {"kind": "Turn", "pairing": pairing},
     }
+
+
+def row_cells(
+    layer: "SavedCall", heads: Sequence[int], rows: Int[np.ndarray, " r"], side: int, dtype: Any
+) -> tuple[np.ndarray, ...]:
+    """Log-sum-exp [n r]; least, greatest, summed weight and visible keys [n r cells] of queries.
+
+    A cell is `side` keys.
+    """
+    last = int(rows[-1]) + 1 if layer.orders_keys else layer.length
+    shape = (len(heads), len(rows), -(-last // side))
+    high, low = np.full(shape, -np.inf, dtype), np.full(shape, np.inf, dtype)
+    sums, seen = np.zeros(shape, dtype), np.zeros(shape)
+    width = layer.length if layer.described["mixing"] is not None else max(side, WIDE)
+    width = -(-width // side) * side
+    for left in range(layer.first_key(int(rows[0])) // width * width, last, width):
+        cols = slice(left, min(last, left + width))
+        # Rows ascend, so the queries that see a key at all are the last of them.
+        first = int(np.searchsorted(rows, left)) if layer.orders_keys else 0
+        part: Any = rows[first:]
+        if part[-1] - part[0] + 1 == len(part):
+            part = slice(int(part[0]), int(part[-1]) + 1)
+        starts = np.arange(0, cols.stop - left, side)
+        final = layer.blocks("final", heads, part, cols, dtype=dtype)
+        at = np.s_[:, first:, left // side : left // side + len(starts)]
+        seen[at], lowest = np.diff(starts, append=cols.stop - left), final
+        if not layer.by_distance or (layer.causal and cols.stop > rows[first] + 1):
+            visible = layer.visible(part, cols)
+            seen[at] = np.add.reduceat(visible, starts, axis=1, dtype=np.float64)
+            lowest = np.where(visible, final, np.inf)
+            final = np.where(visible, final, -np.inf)
+        high[at] = np.maximum.reduceat(final, starts, axis=-1)
+        low[at] = np.minimum.reduceat(lowest, starts, axis=-1)
+        # A cell that a query sees no key of has -inf - -inf = NaN, so its maximum is set to 0.
+        top = np.where(np.isfinite(high[at]), high[at], 0)
+        final -= np.repeat(top, np.diff(starts, append=cols.stop - left), axis=-1)
+        np.exp(final, out=final)
+        sums[at] = np.add.reduceat(final, starts, axis=-1)
+    top = high.max(axis=-1, keepdims=True).astype(np.float64)
+    top = np.where(np.isfinite(top), top, 0.0)
+    shift = np.exp(high - top)
+    with np.errstate(divide="ignore"):  # a query that sees no key
+        lse = top + np.log((shift * sums).sum(axis=-1, keepdims=True, dtype=np.float64))
+    if "sink" in layer.arrays:
+        lse = np.logaddexp(lse, layer.arrays["sink"][list(heads), None, None])
+    norm = np.where(np.isfinite(lse), lse, 0.0)
+    factor = np.exp(top - norm)
+    return lse[..., 0], np.exp(low - norm), shift * factor, shift * sums * factor, seen

@@ -19,8 +19,6 @@ from headscape.errors import InputError
 
 LARGEST: Final = 2.0
 """Greatest factor."""
-ROW_PAIRS: Final = 1 << 21
-"""Pairs of whole rows that are computed at once."""
 
 
 @dataclass(eq=False)
@@ -88,18 +86,7 @@ class ScaledPosition(SavedCall):
         known = self._norms.setdefault(head, np.full(self.length, np.nan))
         asked = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         missing = asked[np.isnan(known[asked])]
-        step = max(1, ROW_PAIRS // self.length)
-        for start in range(0, len(missing), step):
-            part = missing[start : start + step]
-            cols = slice(0, int(part.max()) + 1 if self.orders_keys else self.length)
-            seen = self.visible(part, cols)
-            scores = self._scores("final", [head], part, cols, np.float64)[0]
-            scores = np.where(seen, scores, -np.inf)
-            top = np.maximum(scores.max(axis=1), -1e300)
-            with np.errstate(divide="ignore"):
-                norms = top + np.log(np.exp(scores - top[:, None]).sum(axis=1))
-            if "sink" in self.arrays:
-                norms = np.logaddexp(norms, float(self.arrays["sink"][head]))
-            known[part] = np.where(np.isfinite(norms), norms, 0.0)
+        norms = self.log_sum_exp([head], missing)[0]
+        known[missing] = np.where(np.isfinite(norms), norms, 0.0)
         found: np.ndarray = known[asked]
         return found

@@ -345,7 +345,12 @@ def _plain(config: ModelConfig, path: tuple[str, ...]) -> ModelConfig:
 def _unscaled(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of RoPE parameters is no scaling: base, rotary share and sections."""
     parts = {key: _unscaled(each) for key, each in value.items() if isinstance(each, Mapping)}
-    same = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
+    same: tuple[str, ...] = (
+        "rope_theta",
+        "partial_rotary_factor",
+        "mrope_section",
+        "mrope_interleaved",
+    )
     if "llama_4_scaling_beta" in value:  # a temperature, which needs the length where it begins
         same = (*same, "llama_4_scaling_beta", ORIGINAL)
     kept = {key: value[key] for key in same if key in value}

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from headscape.errors import InputError
-from headscape.io.json_file import read_json
+from headscape.io.files import read_json
 from headscape.models.transformers.fetch import FETCHED, fetched
 from headscape.models.transformers.hub import download_config, is_hub_id
 from headscape.models.transformers.model_folder import checked_gguf, explained

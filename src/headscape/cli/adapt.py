@@ -62,8 +62,8 @@ def adapt(
         fit: Start tables, curves, gates and increments near what position does in each head.
     """
     import headscape as hs
-    from headscape.io.atomic import empty_target, new_folder
-    from headscape.io.progress import SlowBar
+    from headscape.io.files import empty_target, new_folder
+    from headscape.io.terminal import SlowBar
     from headscape.models.gpt2_model import GPT2Model
     from headscape.models.transformers.published_model import PublishedModel
     from headscape.training.adapt import Adaptation

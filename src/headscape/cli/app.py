@@ -20,9 +20,8 @@ import typer
 
 from headscape import __version__, cli
 from headscape.cli.command import COMMANDS, Command
-from headscape.errors import InputError
+from headscape.errors import InputError, memory_sentence, out_of_memory
 from headscape.io.child_process import repeat_lost_interrupts
-from headscape.io.system_errors import memory_sentence, out_of_memory
 from headscape.io.table_text import one_line
 from headscape.io.terminal import say
 

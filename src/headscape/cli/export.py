@@ -42,7 +42,7 @@ def export(
         step: Checkpoint to use. [default: the newest good one]
     """
     import headscape as hs
-    from headscape.io.json_file import read_json
+    from headscape.io.files import read_json
 
     folder = hs.export(
         model,

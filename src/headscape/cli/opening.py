@@ -16,7 +16,7 @@ HUGGING_FACE = "hf:"
 
 def model_options() -> Fields:
     """Return the options of `hs.load` for published models."""
-    from headscape.models.opening import Opening
+    from headscape.models.transformers.model_folder import Opening
 
     return Fields(
         classes=(Opening,),

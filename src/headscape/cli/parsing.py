@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from headscape.errors import InputError
-from headscape.io.atomic import utf8
+from headscape.io.files import utf8
 
 MAX_INDEX = 100_000
 """Largest layer or head number that is accepted."""

@@ -16,8 +16,7 @@ from headscape.diagnosis.loss_by_position import THRESHOLD, LossTable, numbers
 from headscape.diagnosis.remedies import SEARCHED, Remedy
 from headscape.diagnosis.retrieval import Answers
 from headscape.errors import InputError
-from headscape.io import atomic
-from headscape.io.json_file import read_json
+from headscape.io.files import read_json, write_text
 from headscape.measures.interval import FEWEST, estimate
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.model import Spec
@@ -383,7 +382,7 @@ def write_config(
     # transformers prefers the older name where both are there.
     text.pop("rope_scaling", None)
     text.update(changes)
-    atomic.write_text(target, json.dumps(written, indent=2) + "\n")
+    write_text(target, json.dumps(written, indent=2) + "\n")
     return target
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headscape.io.progress import SlowBar
+from headscape.io.terminal import SlowBar
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.transformers.published_model import PublishedModel
 

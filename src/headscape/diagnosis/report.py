@@ -14,8 +14,8 @@ from headscape.diagnosis.advice import shown
 from headscape.diagnosis.first_token import named
 from headscape.diagnosis.heads import COMPARED, LISTED, summary
 from headscape.diagnosis.retrieval import HOLDS, Answers
+from headscape.io.files import reporting
 from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
-from headscape.io.system_errors import reporting
 from headscape.io.table_text import csv_text, markdown_text
 from headscape.measures.record_table import html_grid, markdown_grid
 

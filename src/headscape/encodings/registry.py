@@ -72,7 +72,7 @@ from headscape.encodings.wall import Wall
 from headscape.encodings.wavlm import WavLM
 from headscape.encodings.xpos import XPos
 from headscape.errors import InputError, check_values, unknown
-from headscape.io.file_name import file_name
+from headscape.io.files import file_name
 
 GROUP = "headscape.encodings"
 

@@ -17,7 +17,7 @@ from headscape.evaluation.perplexity import TextJob, held_out
 from headscape.evaluation.protocols import Protocol, parse
 from headscape.evaluation.row import TASK, TEXT, Row, known_quantity
 from headscape.evaluation.table import Table
-from headscape.io.progress import SlowBar
+from headscape.io.terminal import SlowBar
 from headscape.models.model import Model, Spec
 
 Job = TextJob | AnswerJob

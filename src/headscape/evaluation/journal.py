@@ -16,8 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headscape.io import atomic
-from headscape.io.system_errors import reporting
+from headscape.io.files import reporting, write_text
 
 Batch = TypeVar("Batch")
 
@@ -53,7 +52,7 @@ class Journal:
         """What was recorded, by batch number."""
         self._read(text)
         lines = [text, *(_line(batch, losses) for batch, losses in self.finished.items())]
-        atomic.write_text(self.path, "".join(f"{line}\n" for line in lines))
+        write_text(self.path, "".join(f"{line}\n" for line in lines))
 
     def record(self, batch: int, losses: Any) -> None:
         """Keep a batch's numbers; they are on disk when this returns."""

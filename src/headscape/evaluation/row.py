@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from headscape.errors import InputError, check_types
-from headscape.io.json_file import parse_json
-from headscape.io.system_errors import reporting
+from headscape.io.files import parse_json, reporting
 
 Quantity = Literal[
     "perplexity", "byte-perplexity", "word-perplexity", "bits-per-byte", "loss",

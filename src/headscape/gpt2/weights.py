@@ -33,9 +33,7 @@ from torch import Tensor
 from headscape.errors import InputError
 from headscape.gpt2.model_config import ModelConfig
 from headscape.gpt2.stock_layouts import Tensors, from_layout, rename
-from headscape.io import atomic
-from headscape.io.file_name import require_utf8
-from headscape.io.json_file import read_json
+from headscape.io.files import read_json, replacing, require_utf8, write_text
 from headscape.io.output_file import FileKind, check_output
 
 FORMAT = 1
@@ -76,7 +74,7 @@ def write(
     weights.
     """
     check_output(folder / WEIGHTS, OURS)
-    with atomic.replacing(folder / WEIGHTS) as part:
+    with replacing(folder / WEIGHTS) as part:
         save_file({name: value.contiguous() for name, value in tensors.items()}, part)
         digest = sha256(part)
     header = {
@@ -85,7 +83,7 @@ def write(
         "conventions": dict(conventions),
         "sha256": digest,
     }
-    atomic.write_text(folder / HEADER, json.dumps(header, indent=2) + "\n")
+    write_text(folder / HEADER, json.dumps(header, indent=2) + "\n")
     return digest
 
 
@@ -108,14 +106,14 @@ def read(folder: Path) -> tuple[ModelConfig, Tensors]:
     """Return the config and weights of a folder in any of the three forms, under our names."""
     if is_ours(folder):
         return _read_ours(folder)
-    if is_exported(folder):
-        entry = read_entry(folder)
-        return entry.model, ours(entry, all_tensors(folder))
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}.")
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} contains neither headscape.json nor config.json.")
     theirs = read_json(folder / "config.json")
+    if ENTRY in theirs:
+        entry = Exported.from_json(theirs[ENTRY], folder / "config.json")
+        return entry.model, ours(entry, all_tensors(folder))
     return _published_config(theirs, folder), rename(all_tensors(folder), folder)
 
 
@@ -257,12 +255,6 @@ def _model(written: dict[str, Any]) -> ModelConfig:
     pairs = written["encoding_fields"]
     fields = {name: tuple(v) if isinstance(v, list) else v for name, v in pairs}
     return ModelConfig.from_json({**written, "encoding_fields": fields})
-
-
-def is_exported(folder: Path) -> bool:
-    """Return whether `headscape.export` wrote a folder, or transformers saved it again."""
-    path = folder / "config.json"
-    return path.is_file() and ENTRY in read_json(path)
 
 
 def read_entry(folder: Path) -> Exported:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from headscape.errors import InputError
-from headscape.io.system_errors import reporting
+from headscape.io.files import reporting
 
 NAME = ".lock"
 UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL}

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from headscape.errors import InputError
-from headscape.io.atomic import utf8, writable_target, write_bytes
-from headscape.io.system_errors import reporting
+from headscape.io.files import reporting, utf8, writable_target, write_bytes
 
 READ: Final = 1 << 12
 """Bytes at the beginning of a file that say what it is."""

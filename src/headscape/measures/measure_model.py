@@ -21,7 +21,7 @@ from headscape.captures.sequences import Text, choose_tokens
 from headscape.data.dataset import open_dataset
 from headscape.encodings.rope import RoPEConfig
 from headscape.errors import InputError, at_least
-from headscape.io.progress import SlowBar
+from headscape.io.terminal import SlowBar
 from headscape.measures.definitions import MEASURES, computed, estimates
 from headscape.measures.effects import VARIANTS, causal_effects
 from headscape.measures.interval import estimate

@@ -17,7 +17,7 @@ from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
 from headscape.gpt2.generate import stream
 from headscape.gpt2.model_config import ModelConfig
-from headscape.io import atomic
+from headscape.io.files import write_text
 from headscape.io.output_file import check_output
 from headscape.models.loaded import BLOCK, LoadedModel, digest, eval_mode, losses_in_blocks
 from headscape.models.model import Edit, LayerSpec, Spec, Watch
@@ -130,7 +130,7 @@ class GPT2Model(LoadedModel):
             check_output(folder / name, weights.OURS)
         if self._tokenizer is not None:
             described = json.dumps(self._tokenizer.describe())
-            atomic.write_text(folder / "tokenizer.json", described + "\n")
+            write_text(folder / "tokenizer.json", described + "\n")
         self.gpt2.save_pretrained(folder)
         return folder
 

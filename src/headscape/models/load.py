@@ -13,11 +13,11 @@ from headscape.data.tokenize.published_tokenizer import read_published
 from headscape.data.tokenize.tokenizer import Tokenizer, load_tokenizer
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
-from headscape.io.json_file import read_json
+from headscape.io.files import read_json
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.loaded import LoadedModel
-from headscape.models.opening import Opening
 from headscape.models.stretched import StretchedModel, parse_extension
+from headscape.models.transformers.model_folder import Opening, is_exported
 from headscape.models.transformers.open_published import (
     is_published,
     open_published,
@@ -76,7 +76,7 @@ def load(
         offload=bool(offload),
     )
     folder = Path(str(source).removeprefix(HUGGING_FACE) if isinstance(source, str | Path) else "")
-    if str(source).startswith(HUGGING_FACE) and not weights.is_exported(folder):
+    if str(source).startswith(HUGGING_FACE) and not is_exported(folder):
         return _open_named(str(folder), chosen, opening)
     opening.refuse(str(source) if isinstance(source, str | Path) else type(source).__name__)
     if isinstance(source, LoadedModel):
@@ -155,7 +155,7 @@ def _open_weights(folder: Path, tokenizer: Tokenizer | None) -> GPT2Model:
         )
     gpt2 = GPT2.from_pretrained(folder).eval()
     about: dict[str, Any] = {"provenance": {"folder": folder.name}}
-    if weights.is_exported(folder):
+    if is_exported(folder):
         entry = weights.read_entry(folder)
         about = entry.about if entry.is_unchanged(folder) else about
     if tokenizer is None:

@@ -20,7 +20,7 @@ from headscape.captures.capture_file import Capture
 from headscape.captures.choice import choose_heads, choose_quantity
 from headscape.captures.labels import default_name, method, quantity_words
 from headscape.errors import InputError
-from headscape.io.progress import SlowBar
+from headscape.io.terminal import SlowBar
 from headscape.plots.colour import Scale, limits, range_label
 from headscape.plots.grid import Coloured
 from headscape.plots.panel import Box, cell_means, draw_bar, draw_map, draw_relative_bar, pixel_step

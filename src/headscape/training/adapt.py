@@ -41,7 +41,6 @@ from headscape.encodings.registry import parse
 from headscape.errors import InputError, at_least
 from headscape.gpt2 import GPT2
 from headscape.gpt2.model import Block
-from headscape.io import atomic
 from headscape.training.config import TrainConfig
 from headscape.training.kernel_start import measured_kernel
 from headscape.training.loop import Interrupt, NonFiniteError, fixed_order, is_bad
@@ -368,7 +367,7 @@ class Saved:
     def write(self, tensors: Mapping[str, Tensor], steps: int) -> None:
         """Replace the checkpoint."""
         whole = {name: value.detach().contiguous() for name, value in tensors.items()}
-        with atomic.replacing(self.path) as part:
+        with files.replacing(self.path) as part:
             save_file(whole, part, {"key": self.key, "steps": str(steps)})
         self.written = time.monotonic()
 

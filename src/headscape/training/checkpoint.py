@@ -41,9 +41,7 @@ from torch.distributed import is_initialized
 
 from headscape.errors import InputError, check_types
 from headscape.gpt2 import GPT2, weights
-from headscape.io import atomic
-from headscape.io.json_file import parse_json
-from headscape.io.system_errors import reporting
+from headscape.io.files import parse_json, replacing, reporting, write_text
 from headscape.training.optim import Optimizer
 from headscape.training.parallel import assign, is_sharded
 from headscape.training.world import World
@@ -230,7 +228,7 @@ def seal(
         "made_with": dict(made_with),
     }
     sealed["sha256"] = _digest(sealed)
-    atomic.write_text(part / STATE, json.dumps(sealed, indent=1) + "\n")
+    write_text(part / STATE, json.dumps(sealed, indent=1) + "\n")
     old = final.with_name(f".{final.name}.old")
     if final.exists():
         final.rename(old)
@@ -346,7 +344,7 @@ def write(
                 tensors = model.tensors()
                 digest = weights.write(part, model.config, model.conventions(), tensors)
                 known = {weights.WEIGHTS: digest}
-                with atomic.replacing(part / OPTIMIZER) as file:
+                with replacing(part / OPTIMIZER) as file:
                     save_file({name: value.contiguous() for name, value in means.items()}, file)
             seal(part, final, state, made_with, known)
 
@@ -426,7 +424,7 @@ def _write_header(folder: Path, model: GPT2) -> None:
         "conventions": model.conventions(),
         "shards": SHARDS,
     }
-    atomic.write_text(folder / weights.HEADER, json.dumps(header, indent=2) + "\n")
+    write_text(folder / weights.HEADER, json.dumps(header, indent=2) + "\n")
 
 
 def _read_shards(folder: Path, into: dict[str, Tensor]) -> None:

@@ -23,13 +23,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tomli_w
 
-from headscape.errors import InputError, check_types, check_values, unknown
+from headscape.errors import InputError, check_types, check_values, out_of_memory, unknown
 from headscape.gpt2.model_config import GPT2_VOCABULARY, ModelConfig
 from headscape.gpt2.model_config import PRESETS as SIZES
 from headscape.gpt2.model_config import preset as size
-from headscape.io import atomic
-from headscape.io.file_name import is_utf8
-from headscape.io.system_errors import out_of_memory, reporting
+from headscape.io.files import is_utf8, reporting, write_text
 from headscape.kernels import attend
 
 Schedule = Literal["cosine", "linear", "constant"]
@@ -325,7 +323,7 @@ OLDEST = frozenset({
 
 def write_toml(path: Path, config: TrainConfig) -> None:
     """Write every field."""
-    atomic.write_text(path, to_toml(config))
+    write_text(path, to_toml(config))
 
 
 def to_toml(config: TrainConfig) -> str:

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from headscape.errors import InputError
-from headscape.io import atomic
-from headscape.io.json_file import parse_json
-from headscape.io.system_errors import reporting
+from headscape.io.files import parse_json, reporting, write_text
 
 NAME = "metrics.jsonl"
 EVENTS = "tensorboard"
@@ -33,7 +31,7 @@ class Metrics:
     def __init__(self, run: Path, after: int) -> None:
         self.path = run / NAME
         kept = [line for line in read(run) if line["step"] <= after]
-        atomic.write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
         with reporting("write", self.path):
             self._file: IO[str] = self.path.open("a")
 

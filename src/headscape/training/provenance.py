@@ -21,9 +21,7 @@ import torch
 
 from headscape.encodings.registry import defining_files
 from headscape.errors import InputError
-from headscape.io import atomic
-from headscape.io.json_file import parse_json
-from headscape.io.system_errors import reporting
+from headscape.io.files import parse_json, reporting, write_text
 from headscape.training import checkpoint
 from headscape.training.config import TrainConfig, flat
 from headscape.training.objective import Data
@@ -63,7 +61,7 @@ def record(
         },
         "git": _git(),
     }
-    atomic.write_text(run / NAME, json.dumps([*read(run), entry], indent=1) + "\n")
+    write_text(run / NAME, json.dumps([*read(run), entry], indent=1) + "\n")
 
 
 def made_with(config: TrainConfig, data: Data) -> dict[str, object]:

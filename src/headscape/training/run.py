@@ -21,7 +21,7 @@ from headscape.data.tokenize.tokenizer import Tokenizer, load_tokenizer
 from headscape.encodings.registry import UnknownEncodingError
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, weights
-from headscape.io.json_file import read_json
+from headscape.io.files import read_json
 from headscape.training import checkpoint, metrics, provenance
 from headscape.training.checkpoint import Checkpoint, load_model
 from headscape.training.config import NAMES, OLDEST, TrainConfig, flat, read_toml

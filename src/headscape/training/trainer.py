@@ -18,10 +18,8 @@ import torch
 from headscape.data.dataset import default_cache
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
-from headscape.io import atomic
-from headscape.io.file_name import require_utf8
+from headscape.io.files import reporting, require_utf8, write_text
 from headscape.io.folder_lock import FolderLock
-from headscape.io.system_errors import reporting
 from headscape.training import checkpoint, metrics, provenance
 from headscape.training.checkpoint import Checkpoint, State, load
 from headscape.training.config import (
@@ -199,7 +197,7 @@ def _write_run(loop: Loop, config: TrainConfig) -> None:
     check_data(config, loop.run, loop.data)
     write_toml(loop.run / CONFIG, config)
     described = json.dumps(loop.data.tokenizer.describe())
-    atomic.write_text(loop.run / TOKENIZER, described + "\n")
+    write_text(loop.run / TOKENIZER, described + "\n")
 
 
 def _starting_state(loop: Loop, config: TrainConfig, newest: Checkpoint | None) -> State:

@@ -9,8 +9,8 @@ import numpy as np
 from headscape.captures.pack import safetensors_bytes
 from headscape.captures.pooling import cell_edges
 from headscape.errors import InputError
+from headscape.io.files import reporting
 from headscape.io.output_file import KINDS, check_output, write_output
-from headscape.io.system_errors import reporting
 from headscape.measures.definitions import KINDS as KINDS_OF_HEADS
 from headscape.measures.measures import DESCRIBED, Measures, definition, listed
 from headscape.viewer.page import page_of, with_measures, write_page

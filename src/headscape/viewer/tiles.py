@@ -30,7 +30,6 @@ from headscape.captures.pooling import (
     Reduction,
     WeightCells,
     empty_cells,
-    log_sum_exp,
     pool,
     weight_cells,
 )
@@ -259,7 +258,7 @@ class Tiles:
             missing = np.flatnonzero(np.isnan(known[rows]))
             if len(missing):
                 part = slice(rows.start + int(missing[0]), rows.start + int(missing[-1]) + 1)
-                known[part] = log_sum_exp(saved, [head], part, dtype=np.float32)[0]
+                known[part] = saved.log_sum_exp([head], part, dtype=np.float32)[0]
             return known[rows]
 
         return norms

@@ -22,8 +22,7 @@ from pathlib import Path
 from headscape.data.corpus.hub import SHORTCUTS, streamed
 from headscape.data.corpus.reading import Document, Source, Split, file_or_folder, standard_library
 from headscape.errors import InputError
-from headscape.io.atomic import write_text
-from headscape.io.json_file import read_json
+from headscape.io.files import read_json, write_text
 
 
 @dataclass(frozen=True, kw_only=True)

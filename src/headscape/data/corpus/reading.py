@@ -33,8 +33,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from headscape.errors import InputError
-from headscape.io.json_file import parse_json
-from headscape.io.system_errors import reason, reporting
+from headscape.io.files import parse_json, reason, reporting
 
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")

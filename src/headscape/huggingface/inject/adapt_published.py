@@ -25,7 +25,6 @@ from headscape.huggingface.attend.attention_function import set_attention
 from headscape.huggingface.export.write_export import write_tokenizer
 from headscape.huggingface.inject.injected_encoding import argument_names, encoding_of
 from headscape.huggingface.inject.set_encoding import find_sites, set_encoding
-from headscape.io import atomic
 from headscape.models.transformers.open_published import quiet
 from headscape.models.transformers.published_model import PublishedModel
 from headscape.training.adapt import Adaptation, Pair, Progress, learn
@@ -146,7 +145,7 @@ def save_adapted(new: Any, old: PublishedModel, folder: Path) -> Path:
     import transformers
 
     source = Path(old.model.name_or_path)
-    with atomic.new_folder(folder) as part, quiet(transformers):
+    with files.new_folder(folder) as part, quiet(transformers):
         new.save_pretrained(part)
         if (source / "config.json").is_file():
             for file in (each for pattern in TOKENIZER for each in source.glob(pattern)):

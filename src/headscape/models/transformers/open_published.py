@@ -20,8 +20,12 @@ from torch import nn
 from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.errors import InputError
-from headscape.models.opening import Opening
-from headscape.models.transformers.model_folder import checked_folder, checked_gguf, explained
+from headscape.models.transformers.model_folder import (
+    Opening,
+    checked_folder,
+    checked_gguf,
+    explained,
+)
 from headscape.models.transformers.observed_call import ENCODING
 from headscape.models.transformers.published_model import PublishedModel, body_of
 from headscape.models.transformers.speech_model import SpeechModel, sound_input
