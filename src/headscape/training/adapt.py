@@ -41,6 +41,7 @@ from headscape.encodings.registry import parse
 from headscape.errors import InputError, at_least
 from headscape.gpt2 import GPT2
 from headscape.gpt2.model import Block
+from headscape.io import files
 from headscape.training.config import TrainConfig
 from headscape.training.kernel_start import measured_kernel
 from headscape.training.loop import Interrupt, NonFiniteError, fixed_order, is_bad

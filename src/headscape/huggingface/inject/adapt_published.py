@@ -25,6 +25,7 @@ from headscape.huggingface.attend.attention_function import set_attention
 from headscape.huggingface.export.write_export import write_tokenizer
 from headscape.huggingface.inject.injected_encoding import argument_names, encoding_of
 from headscape.huggingface.inject.set_encoding import find_sites, set_encoding
+from headscape.io import files
 from headscape.models.transformers.open_published import quiet
 from headscape.models.transformers.published_model import PublishedModel
 from headscape.training.adapt import Adaptation, Pair, Progress, learn
