@@ -194,7 +194,7 @@ def test_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def call(*words: str) -> Any:
         return CliRunner().invoke(app, ["adapt", "hf:llama", "--encoding", "fox", *words])
 
-    small = ["--steps", "2", "--batch", "1", "--length", "16", "--out", "new"]
+    small = ["--steps", "2", "--batch", "1", "--length", "16", "--no-fit", "--out", "new"]
     done = call(*small, "--text", "text.txt")
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in folder.iterdir()) == ["llama", "new", "text.txt"]
