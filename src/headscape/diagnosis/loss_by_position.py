@@ -5,8 +5,9 @@ scored twice: in its window, with p tokens before it, and with the last L/2 to L
 The difference is the excess: what the long context costs this token. Up to L it is 0 by definition.
 A length holds if no band of positions before it breaks. A band breaks if its mean excess is above
 THRESHOLD and shown to be above 0: by Student's interval over windows or, with fewer than 6, over
-its scored tokens. All bands together have 5% of false alarms, so of k bands each has 5% / k
-(Bonferroni).
+its scored tokens. All positions past L together are one more band, for a small excess everywhere;
+if it alone breaks, L is the last length that holds. All k bands together have 5% of false alarms,
+so each has 5% / k (Bonferroni).
 
 Every remedy scores the same tokens of the same windows. Intervals are over windows
 (measures/interval.py).
@@ -153,7 +154,6 @@ class LossTable:
         """Return every band with its loss and excess: mean, low, high."""
         rows = []
         at, past = self.plan.at, self.plan.at[self.plan.past]
-        tested = sum(high > self.plan.trained for high in self.plan.edges[1:])
         for low, high in zip(self.plan.edges, self.plan.edges[1:], strict=False):
             inside, beyond = (at >= low) & (at < high), (past >= low) & (past < high)
             row: dict[str, Any] = {"from": low, "to": high, "excess": None, "breaks": False}
@@ -161,7 +161,7 @@ class LossTable:
             if beyond.any():
                 excess = self.excess()[:, beyond]
                 row["excess"] = numbers(estimate(excess.mean(axis=1)))
-                row["breaks"] = breaks(excess, tested)
+                row["breaks"] = breaks(excess, self._tested)
             rows.append(row)
         return rows
 
@@ -172,7 +172,13 @@ class LossTable:
             if band["breaks"]:
                 return max(last, self.plan.trained)
             last = int(band["to"])
-        return self.plan.length
+        whole = breaks(self.excess(), self._tested)
+        return self.plan.trained if whole else self.plan.length
+
+    @property
+    def _tested(self) -> int:
+        """How many bands are tested, with that of all positions past the trained length."""
+        return 1 + sum(high > self.plan.trained for high in self.plan.edges[1:])
 
 
 def breaks(excess: Float64[np.ndarray, "n some"], tested: int = 1) -> bool:
