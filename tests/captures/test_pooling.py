@@ -18,6 +18,7 @@ from headscape.captures.pooling import (
     Grid,
     Pooled,
     Reduction,
+    bias_block,
     weight_cells,
 )
 from headscape.captures.profile import Minus, profile
@@ -299,7 +300,7 @@ def test_what_is_taken_away_is_gone(name: str, what: Minus) -> None:
     for quantity in QUANTITIES:
         minus = profile(layer, 2, quantity).minus(what)
         assert minus is not None
-        left = layer.tile(quantity, [2], every, every)[0] - minus.block(every, every)
+        left = layer.tile(quantity, [2], every, every)[0] - bias_block(minus, every, every)
         left = np.where(layer.visible(every, every), left, np.nan)
         if what == "row":
             np.testing.assert_allclose(np.nanmean(left, axis=1), 0, atol=1e-10)
@@ -312,7 +313,7 @@ def test_what_is_taken_away_is_gone(name: str, what: Minus) -> None:
 
 
 def test_a_long_profile_is_from_some_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headscape.captures.profile.LONGEST", 50)
+    monkeypatch.setattr("headscape.captures.profile.MAX_EXACT", 50)
     layer = save_call(made("alibi"))
     found = profile(layer, 0, "weights", samples=5)
     assert not found.complete

@@ -114,9 +114,9 @@ class Capture:
     """name, shows (the quantity that shows its position), preset, layers, heads, width,
     train_length; if layers differ, `schedule`: title, shows and claims by the layer's number."""
     layers: tuple[int, ...]
-    """Layers held here, counted from 0."""
+    """Layers captured, counted from 0."""
     heads: tuple[int, ...]
-    """Heads held here, counted from 0; the first axis of every map follows this order."""
+    """Heads captured, counted from 0; the first axis of every map follows this order."""
     length: int
     """Tokens, or frames of sound, in the sequence."""
     resolution: int | None = None
@@ -228,11 +228,11 @@ class Capture:
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """The quantities held here, in the order of QUANTITIES."""
-        held = {key.split(".")[2] for key in self.maps}
+        """The quantities captured, in the order of QUANTITIES."""
+        names = {key.split(".")[2] for key in self.maps}
         if self.resolution is None and self.calls:
-            held |= set(self.shown)
-        return tuple(name for name in QUANTITIES if name in held)
+            names |= set(self.shown)
+        return tuple(name for name in QUANTITIES if name in names)
 
     def content(self, layer: int = -1, head: int | None = None) -> Float32[np.ndarray, "..."]:
         """Scaled q.k before rotation and bias; see `map`.
@@ -325,8 +325,8 @@ class Capture:
             return _picked(self.maps[whole], places)
         if self.resolution is None and layer in self.calls:
             return self._map(quantity, layer, tuple(places))
-        held = [key.rsplit(".", 1)[1] for key in self.maps if key.startswith(f"{whole}.")]
-        require("reduction", [reduction], held)
+        reductions = [key.rsplit(".", 1)[1] for key in self.maps if key.startswith(f"{whole}.")]
+        require("reduction", [reduction], reductions)
         return _picked(self.maps[f"{whole}.{reduction}"], places)
 
     def visible(
@@ -471,9 +471,9 @@ class Capture:
     ) -> Float32[np.ndarray, "n t t"]:
         """Maps computed from a call, kept for the next time."""
         known = self._computed
-        for (name, number, held), maps in known.items():
-            if (name, number) == (quantity, layer) and set(places) <= set(held):
-                return _picked(maps, [held.index(place) for place in places])
+        for (name, number, heads), maps in known.items():
+            if (name, number) == (quantity, layer) and set(places) <= set(heads):
+                return _picked(maps, [heads.index(place) for place in places])
         maps = self.calls[layer].whole(quantity, places)
         known[quantity, layer, places] = maps
         while len(known) > 1 and sum(each.nbytes for each in known.values()) > KEPT_BYTES:
@@ -720,9 +720,9 @@ def load(
             maps = [name for name in maps if int(name.split(".")[1]) in layers]
             described["layers"] = tuple(each for each in described["layers"] if each in layers)
         if quantities is not None:
-            held = {name.split(".")[2] for name in names if name.startswith("layer.")}
-            held |= set(described["shown"] if stored.kinds else ())
-            require("quantity", quantities, [name for name in QUANTITIES if name in held])
+            stored_maps = {name.split(".")[2] for name in names if name.startswith("layer.")}
+            stored_maps |= set(described["shown"] if stored.kinds else ())
+            require("quantity", quantities, [name for name in QUANTITIES if name in stored_maps])
             maps = [name for name in maps if name.split(".")[2] in quantities]
             described["shown"] = tuple(quantities)
 

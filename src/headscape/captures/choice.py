@@ -81,12 +81,12 @@ def _choose(what: str, number: int, captured: Sequence[int]) -> int:
     return number
 
 
-def require(what: str, asked: Iterable[object], held: Iterable[object]) -> None:
+def require(what: str, asked: Iterable[object], captured: Iterable[object]) -> None:
     """Refuse what a capture does not contain, and say what it does."""
-    held = list(held)
+    there = list(captured)
     for each in asked:
-        if each not in held:
-            names = ", ".join(str(name) for name in held) or "none"
+        if each not in there:
+            names = ", ".join(str(name) for name in there) or "none"
             raise InputError(f"{what} {each} is not in this capture, which contains {names}.")
 
 

@@ -24,12 +24,17 @@ from it the sum, the least and the greatest weight of every cell.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int64
 
 from headscape.captures.saved_call import BLOCK_PAIRS, MIXED_PAIRS, SavedCall, row_cells
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from headscape.call.bias import Bias
 
 Reduction = Literal["mean", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = ("mean", "min", "max")
@@ -279,11 +284,11 @@ class DistanceTable:
     table: Float[np.ndarray, " n"]
     zero: int
 
-    def block(self, rows: slice, cols: slice) -> Float[np.ndarray, "r c"]:
-        """table[i - j]."""
-        return self._of(
-            np.arange(rows.start, rows.stop)[:, None] - np.arange(cols.start, cols.stop)
-        )
+    def bias(self) -> "Bias":
+        """Return the value that defines it."""
+        from headscape.call.bias import Toeplitz
+
+        return Toeplitz(_tensor(self.table)[None], self.zero)
 
     def _of(self, distance: np.ndarray) -> np.ndarray:
         column = np.clip(distance + self.zero, 0, len(self.table) - 1)
@@ -324,10 +329,12 @@ class SumGap:
     row: Float[np.ndarray, " t"]
     col: Float[np.ndarray, " t"]
 
-    def block(self, rows: slice, cols: slice) -> Float[np.ndarray, "r c"]:
-        """weight_i (row_i - col_j)."""
-        gap: np.ndarray = self.row[rows, None] - self.col[None, cols]
-        return gap if self.weight is None else gap * self.weight[rows, None]
+    def bias(self) -> "Bias":
+        """Return the value that defines it."""
+        from headscape.call.bias import Slope
+
+        weight = None if self.weight is None else _tensor(self.weight)[None, None]
+        return Slope(weight, _tensor(self.row)[None, None], _tensor(self.col)[None, None])
 
     def cells(self, grid: Grid, reduction: Reduction) -> Float[np.ndarray, "r c"]:
         """Closed forms; the diagonal of a causal layer from running sums."""
@@ -386,6 +393,22 @@ def _triangle(weight: np.ndarray, row: np.ndarray, col: np.ndarray, how: Reducti
 
 
 ClosedBias = DistanceTable | SumGap
+
+
+def bias_block(closed: ClosedBias, rows: slice, cols: slice) -> Float[np.ndarray, "r c"]:
+    """Return some pairs of a bias, by its definition."""
+    from headscape.call.bias import dense
+    from headscape.call.positions import Positions
+
+    at = Positions.span(max(rows.stop, cols.stop))
+    found: np.ndarray = dense(closed.bias(), at, rows, cols)[0, 0].numpy()
+    return found
+
+
+def _tensor(values: np.ndarray) -> "Tensor":
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(values))
 
 
 def closed_bias(layer: SavedCall, head: int) -> ClosedBias | None:
@@ -505,7 +528,7 @@ class Pooled:
         def block(rows: slice, cols: slice) -> np.ndarray:
             lse = None if norms is None or quantity != "weights" else norms(head, rows)
             values = self.layer.block(quantity, head, rows, cols, lse=lse, dtype=dtype)
-            return values if minus is None else values - minus.block(rows, cols)
+            return values if minus is None else values - bias_block(minus, rows, cols)
 
         looped = pool(grid, block)
         return out | {how: looped[how] for how in rest}

@@ -22,10 +22,10 @@ from headscape.captures.pooling import ClosedBias, DistanceTable, Norms, SumGap
 from headscape.captures.saved_call import SavedCall
 from headscape.errors import InputError
 
-BAND: Final = 128
-"""Distances, and queries, that are read at a time."""
+BAND: Final = 64
+"""Queries that are read at a time."""
 Minus = Literal["nothing", "row", "distance"]
-LONGEST: Final = 32_768
+MAX_EXACT: Final = 32_768
 """Tokens up to which every pair goes into a head's profile; beyond, `samples` of the queries do."""
 Read = Callable[[slice, slice], Float[np.ndarray, "h r c"]]
 """Returns the values of some queries and keys; NaN where a key is invisible."""
@@ -53,55 +53,66 @@ class Profile:
     def of_blocks(cls, read: Read, length: int, *, causal: bool = False) -> "Profile":
         """Return the profile of maps that are read a block of queries and keys at a time.
 
-        Memory is of order heads x length. `causal` leaves out the distances below 0 unread.
+        Memory is of order heads x length. `causal` leaves out the distances below 0.
         """
-        distances, counts, curves = [], [], []
-        for first in range(0 if causal else 1 - length, length, BAND):
-            band = np.arange(first, min(first + BAND, length))
-            for distance, diagonal in zip(band, _diagonals(read, length, band), strict=True):
-                entries = diagonal[:, np.isfinite(diagonal).all(axis=0)]
-                if entries.shape[1] == 0:
-                    continue
-                distances.append(distance)
-                counts.append(entries.shape[1])
-                # Relative to one entry, so that the mean of equal entries is exactly their value.
-                start = entries[:, :1]
-                mean = (start + (entries - start).mean(axis=1, keepdims=True))[:, 0]
-                std = (entries - start).std(axis=1)
-                curves.append((mean, entries.min(axis=1), entries.max(axis=1), std))
-        if not curves:
+        first = 0 if causal else 1 - length
+        sums: DistanceSums | None = None
+        for start in range(0, length, BAND):
+            rows = slice(start, min(start + BAND, length))
+            block = read(rows, slice(0, rows.stop if causal else length))
+            sums = sums or DistanceSums(len(block), first, length - first)
+            seen = np.isfinite(block).all(axis=0)
+            for query in range(rows.start, rows.stop):
+                keys = np.flatnonzero(seen[query - rows.start])
+                if len(keys):
+                    sums.add(query, keys, block[:, query - rows.start, keys])
+        if sums is None or not sums.count.any():
             raise InputError("no distance has a finite value in every head to be drawn.")
-        mean, minimum, maximum, std = np.array(curves).transpose(1, 2, 0)
-        return cls(
-            distance=np.array(distances, dtype=np.int64),
-            count=np.array(counts, dtype=np.int64),
-            mean=mean,
-            min=minimum,
-            max=maximum,
-            std=std,
-        )
+        there = np.flatnonzero(sums.count)
+        curves = {name: values[:, there] for name, values in sums.curves().items()}
+        return cls(distance=there + first, count=sums.count[there].astype(np.int64), **curves)
 
 
-def _diagonals(
-    read: Read, length: int, band: Int64[np.ndarray, " d"]
-) -> Float[np.ndarray, "d h t"]:
-    """Return the entries at each distance of a band by query, NaN where there is no key."""
-    found = np.empty(0)
-    for start in range(0, length, BAND):
-        queries = np.arange(start, min(start + BAND, length))
-        keys = queries - band[:, None]
-        inside = (keys >= 0) & (keys < length)
-        if not inside.any():
-            continue
-        rows = slice(int(queries[0]), int(queries[-1]) + 1)
-        cols = slice(int(keys[inside].min()), int(keys[inside].max()) + 1)
-        block = read(rows, cols)
-        if not found.size:
-            found = np.full((len(band), len(block), length), np.nan)
-        distance, query = np.nonzero(inside)
-        values = block[:, query, keys[inside] - cols.start]
-        found[distance, :, query + rows.start] = values.T
-    return found
+class DistanceSums:
+    """Sums of several heads by distance, from distance `first` on, taken a query at a time.
+
+    Squares are taken of differences from the first entry of a distance, so that a large mean costs
+    no digits and the mean of equal entries is exactly their value.
+    """
+
+    def __init__(self, heads: int, first: int, size: int) -> None:
+        self.first = first
+        self.count = np.zeros(size)
+        self._guess, self._total, self._square = np.zeros((3, heads, size))
+        self._least = np.full((heads, size), np.inf)
+        self._greatest = np.full((heads, size), -np.inf)
+
+    def add(
+        self, query: int, keys: Int64[np.ndarray, " n"], values: Float[np.ndarray, "h n"]
+    ) -> None:
+        """Take what a query has at some keys, which ascend."""
+        at: slice | np.ndarray = query - keys - self.first
+        if keys[-1] - keys[0] + 1 == len(keys):
+            at = slice(query - keys[-1] - self.first, query - keys[0] - self.first + 1)
+            values = values[:, ::-1]
+        fresh = self.count[at] == 0
+        self._guess[:, at] = np.where(fresh, values, self._guess[:, at])
+        off = values - self._guess[:, at]
+        self.count[at] += 1
+        self._total[:, at] += off
+        self._square[:, at] += off * off
+        self._least[:, at] = np.minimum(self._least[:, at], values)
+        self._greatest[:, at] = np.maximum(self._greatest[:, at], values)
+
+    def curves(self) -> dict[str, Float64[np.ndarray, "h n"]]:
+        """Return mean, std, min and max; NaN at a distance without an entry."""
+        some = np.maximum(self.count, 1)
+        mean = self._total / some
+        std = np.sqrt(np.maximum(self._square / some - mean * mean, 0.0))
+        curves = {
+            "mean": self._guess + mean, "std": std, "min": self._least, "max": self._greatest
+        }  # fmt: skip
+        return {name: np.where(self.count > 0, x, np.nan) for name, x in curves.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +136,7 @@ class HeadProfile:
             return None
         if not self.complete:
             raise InputError(
-                f"taking away the {what} mean needs every pair: use at most {LONGEST} tokens."
+                f"taking away the {what} mean needs every pair: use at most {MAX_EXACT} tokens."
             )
         if what == "row":
             return SumGap(None, self.rows, np.zeros(len(self.rows)))
@@ -144,32 +155,13 @@ def profile(
 ) -> HeadProfile:
     """Profile one head of one quantity over all visible pairs."""
     length, first = layer.length, 0 if layer.orders_keys else 1 - layer.length
-    size = length - first
-    count, total, square = np.zeros(size), np.zeros(size), np.zeros(size)
-    least, greatest = np.full(size, np.inf), np.full(size, -np.inf)
-    rows, complete = np.full(length, np.nan), length <= LONGEST
-    # Squares are taken of differences from a first guess, so that a large mean costs no digits.
-    guess = np.zeros(size)
+    sums = DistanceSums(1, first, length - first)
+    rows, complete = np.full(length, np.nan), length <= MAX_EXACT
     for query, keys, found in _rows(layer, head, quantity, norms, None if complete else samples):
         rows[query] = found.mean()
-        at: slice | np.ndarray = query - keys - first
-        values = found
-        if keys[-1] - keys[0] + 1 == len(keys):
-            at, values = slice(query - keys[-1] - first, query - keys[0] - first + 1), found[::-1]
-        fresh = count[at] == 0
-        guess[at] = np.where(fresh, values, guess[at])
-        off = values - guess[at]
-        count[at] += 1
-        total[at] += off
-        square[at] += off * off
-        least[at] = np.minimum(least[at], values)
-        greatest[at] = np.maximum(greatest[at], values)
-    some = np.maximum(count, 1)
-    mean = total / some
-    std = np.sqrt(np.maximum(square / some - mean * mean, 0.0))
-    curves = {"mean": guess + mean, "std": std, "min": least, "max": greatest}
-    blank = {name: np.where(count > 0, value, np.nan) for name, value in curves.items()}
-    return HeadProfile(first=first, count=count, rows=rows, complete=complete, **blank)
+        sums.add(query, keys, found[None])
+    curves = {name: values[0] for name, values in sums.curves().items()}
+    return HeadProfile(first=first, count=sums.count, rows=rows, complete=complete, **curves)
 
 
 def _rows(

@@ -23,7 +23,7 @@ from headscape.call.bias import RelativeCurves
 from headscape.encodings.base import Config, Encoding, Shape
 from headscape.encodings.context import LayerContext, LayerInput, Stream
 
-LONGEST = 1024
+MAX_EXTENT = 1024
 """The extent of Inkling's full layers."""
 
 
@@ -66,7 +66,7 @@ class Inkling(Encoding):
         super().__init__(shape, config)
         extent = config.extent or config.window
         if extent is None:
-            extent = min(shape.trained(self.title, "extent"), LONGEST)
+            extent = min(shape.trained(self.title, "extent"), MAX_EXTENT)
         wide = shape.heads * config.rank
         self.project = nn.Linear(shape.width, wide, bias=config.projection_bias)
         self.bank = nn.Parameter(torch.randn(config.rank, extent) * 0.02)

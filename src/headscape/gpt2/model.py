@@ -252,19 +252,45 @@ class GPT2(nn.Module):
             watch: Called with a layer's number and attention call.
             path: The attention path, as in `hidden`.
         """
+
+        def seen(layer: int, inputs: AttentionCall) -> AttentionCall:
+            if layer in layers:
+                watch(layer, inputs)
+            return inputs
+
+        self.changed_hidden(tokens, seen, max(layers), path)
+
+    def changed_hidden(
+        self,
+        tokens: Int[Tensor, "b t"],
+        change: Callable[[int, AttentionCall], AttentionCall],
+        last: int | None = None,
+        path: str = "auto",
+    ) -> Float[Tensor, "b t d"]:
+        """Return `hidden` with every layer's call changed.
+
+        Nothing is computed after the call of `last`: what that layer reads is returned.
+
+        Args:
+            tokens: Token numbers [b t].
+            change: Given a layer's number and attention call, returns the call that runs.
+            last: The last layer whose call is made; None for all.
+            path: The attention path, as in `hidden`.
+        """
         if tokens.shape[1] == 0:
             raise InputError("a sequence needs at least one token.")
         where = Positions.span(tokens.shape[1], on=tokens.device)
         visible = Visible(self.config.causal)
         x = self.position.embed(self.tokens(tokens), where.q)
-        last = max(layers)
-        for layer, block in enumerate(self.blocks[: last + 1]):
+        for layer, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             inputs = block.attention.inputs(block.norm1(x), where, visible, watched=True)
-            if layer in layers:
-                watch(layer, inputs)
-            if layer < last:
-                x = block.finish(x, block.attention.output(inputs, path))
+            changed = change(layer, inputs)
+            if layer == last:
+                return x
+            x = block.finish(x, block.attention.output(changed, path))
+        out: Tensor = self.norm(x)
+        return out
 
     def edited_hidden(
         self,

@@ -18,12 +18,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headscape.call.definition import AttentionCall
-from headscape.call.positions import Positions, Visible
 from headscape.data.dataset import Dataset
 from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.errors import InputError
-from headscape.gpt2 import GPT2
-from headscape.gpt2.model import Block
 from headscape.kernels import attend
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.loaded import BLOCK, LoadedModel, eval_mode, losses_in_blocks
@@ -98,7 +95,7 @@ class ChangedModel(LoadedModel):
         if isinstance(self.base, GPT2Model):
             gpt2 = self.base.gpt2
             with eval_mode(gpt2):
-                changed_hidden(gpt2, tokens.to(gpt2.tokens.weight.device), seen, last)
+                gpt2.changed_hidden(tokens.to(gpt2.tokens.weight.device), seen, last)
             return
         try:
             self._published(tokens, seen, None, last)
@@ -179,7 +176,7 @@ class ChangedModel(LoadedModel):
             hidden = (
                 gpt2.hidden(tokens)
                 if self.change is None
-                else changed_hidden(gpt2, tokens, self.change)
+                else gpt2.changed_hidden(tokens, self.change)
             )
         return hidden[:, at.to(hidden.device)], gpt2.logits
 
@@ -211,21 +208,3 @@ class ChangedModel(LoadedModel):
 
 class _Seen(Exception):  # noqa: N818 - it ends a forward pass, nothing is wrong
     """The last layer asked for was seen."""
-
-
-def changed_hidden(
-    gpt2: GPT2, tokens: Int[Tensor, "b t"], change: Change, last: int | None = None
-) -> Float[Tensor, "b t d"]:
-    """Return GPT2's `hidden` with every layer's call changed; nothing is computed after `last`."""
-    where = Positions.span(tokens.shape[1], on=tokens.device)
-    visible = Visible(gpt2.config.causal)
-    x = gpt2.position.embed(gpt2.tokens(tokens), where.q)
-    for layer, block in enumerate(gpt2.blocks):
-        assert isinstance(block, Block)
-        call = block.attention.inputs(block.norm1(x), where, visible, watched=True)
-        changed = change(layer, call)
-        if layer == last:
-            break
-        x = block.finish(x, block.attention.output(changed, "auto"))
-    out: Tensor = gpt2.norm(x)
-    return out

@@ -22,6 +22,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
+from headscape.captures.pooling import CellReducer
 from headscape.plots.colour import Scale, number, with_range
 from headscape.plots.style import DPI, INK, text_width
 
@@ -71,15 +72,10 @@ def cell_means(values: Float[np.ndarray, "t s"], step: int) -> Float[np.ndarray,
     """Return the mean of the finite values of every `step` x `step` entries; NaN where none is."""
     if step == 1:
         return values
-    seen = np.isfinite(values)
-    sums = [np.where(seen, values, 0).astype(np.float64), seen.astype(np.float64)]
-    for axis in (0, 1):
-        starts = np.arange(0, values.shape[axis], step)
-        sums = [np.add.reduceat(each, starts, axis=axis) for each in sums]
-    total, count = sums
-    empty = np.full_like(total, np.nan)
-    found: np.ndarray = np.divide(total, count, out=empty, where=count > 0)
-    return found
+    edges = [np.append(np.arange(0, size, step), size) for size in values.shape]
+    cells = CellReducer(edges[0], edges[1])
+    cells.add(slice(0, len(values)), values[None])
+    return cells.result()["mean"][0]
 
 
 def draw_map(

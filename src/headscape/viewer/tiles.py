@@ -29,6 +29,7 @@ from headscape.captures.pooling import (
     Pooled,
     Reduction,
     WeightCells,
+    bias_block,
     empty_cells,
     pool,
     weight_cells,
@@ -182,7 +183,7 @@ class Tiles:
         found = saved.block(quantity, at, rows, cols, lse=lse, dtype=dtype)
         taken = self._minus(layer, head, quantity, minus, position)
         if taken is not None:
-            found = found - taken.block(rows, cols)
+            found = found - bias_block(taken, rows, cols)
         hidden = 0.0 if quantity == "weights" and taken is None else np.nan
         seen = saved.visible(rows, cols)
         return np.where(seen, found, hidden if blank is None else blank)
