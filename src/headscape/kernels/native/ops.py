@@ -3,7 +3,8 @@
     headscape::attention(q, k, v, ...) -> (out, lse)
     headscape::attention_backward(d_out, ...) -> [d_q, d_k, d_v, a gradient per tensor of `values`]
 
-`values` are the bias's tensors, then those of a mixing encoding. `kind` names the former,
+`values` are the bias's tensors, then those of a mixing encoding. `kind` names the former (pieces are
+a Perceptron of call/bias.py, factors a Product, a sheared bias is a RelativeCurves),
 
     none      nothing
     toeplitz  table [h n]
@@ -44,6 +45,7 @@ from torch import Tensor
 from headscape.errors import InputError
 
 KINDS = {"none": 0, "toeplitz": 1, "slope": 2, "pieces": 3, "factor": 4, "sheared": 0}
+"""Numbers of the kinds in the library. A sheared bias is told by its `r`, not by its kind."""
 BY_DISTANCE = ("toeplitz", "factor", "pieces")
 """Kinds whose first tensor is a table by distance."""
 MOST_DIM = 256

@@ -7,7 +7,9 @@ that attention is in a method or in its forward, that is wrapped or hooked inste
 Closing the watch removes all of it.
 
 q and k before rotation come from the model's own code: the attention module is run a second time
-with all angles set to 0, up to the point where its attention function is called.
+with all angles set to 0, up to the point where its attention function is called. Latent attention
+(MLA: DeepSeek-V2 and V3, Kimi) rotates some dims of a head, which change places before the call:
+`_latent_rotated_dims` tells how many, and `_report` puts them back.
 
 A model on our own attention runs on sdpa while it is observed, or on eager where sdpa drops a part
 of the scores. One with an encoding that `set_encoding` put in stays on ours, which reports
@@ -306,7 +308,7 @@ class AttentionWatch:
             rotation = rotation.real, rotation.imag
         pair = isinstance(rotation, tuple) and len(rotation) == 2
         unrotated, shares, growth = self._probe(module, given)
-        turned = _rotary_width(module)
+        turned = _latent_rotated_dims(module)
         if turned is not None and unrotated is not None and turned < q.shape[-1]:
             # MLA rotates the last dims of a head, our encodings the first; scores do not change if
             # q and k change places of dims together.
@@ -506,7 +508,7 @@ def _chunk_of(module: Any) -> int | None:
     return None if size is None else int(size)
 
 
-def _rotary_width(module: Any) -> int | None:
+def _latent_rotated_dims(module: Any) -> int | None:
     """Return how many of a head's last dims MLA rotates; None in any other attention."""
     config = getattr(module, "config", None)
     width = getattr(module, "qk_rope_head_dim", getattr(config, "qk_rope_head_dim", None))
