@@ -61,7 +61,7 @@ class Profile:
             rows = slice(start, min(start + BAND, length))
             block = read(rows, slice(0, rows.stop if causal else length))
             sums = sums or DistanceSums(len(block), first, length - first)
-            seen = np.isfinite(block).all(axis=0)
+            seen: np.ndarray = np.logical_and.reduce(np.isfinite(block), axis=0)
             for query in range(rows.start, rows.stop):
                 keys = np.flatnonzero(seen[query - rows.start])
                 if len(keys):

@@ -75,7 +75,8 @@ def cell_means(values: Float[np.ndarray, "t s"], step: int) -> Float[np.ndarray,
     edges = [np.append(np.arange(0, size, step), size) for size in values.shape]
     cells = CellReducer(edges[0], edges[1])
     cells.add(slice(0, len(values)), values[None])
-    return cells.result()["mean"][0]
+    means: np.ndarray = cells.result()["mean"][0]
+    return means
 
 
 def draw_map(

@@ -237,11 +237,11 @@ struct Pieces {
         Column c{};
         c.i = i;
         c.scale = load(scale + i);
-        settle(c, 0);
+        set_piece(c, 0);
         return c;
     }
     // All lanes lie in one piece from here on, until they do not.
-    void settle(Column &c, int64_t piece) {
+    void set_piece(Column &c, int64_t piece) {
         c.piece = c.top = piece;
         c.slope = splat(slopes[piece]);
         c.offset = splat(offsets[piece]);
@@ -260,7 +260,7 @@ struct Pieces {
         int64_t m = c.piece;
         while (m > 0 && any((Lanes)(c.u < splat(p.knots[m - 1])))) m--;
         while (m + 1 < p.pieces && !any((Lanes)(c.u < splat(p.knots[m])))) m++;
-        settle(c, m);
+        set_piece(c, m);
         while (c.top + 1 < p.pieces) {
             Lanes above = (Lanes)(c.u >= splat(p.knots[c.top]));
             if (!any(above)) break;

@@ -60,7 +60,7 @@ struct Running {
 };
 
 // Bias and softmax of a block of scores that starts at key `from`; `count` is padded with zeros.
-inline void soften_row(const Decode &p, int64_t row, int64_t head, int64_t from, int64_t count,
+inline void block_softmax(const Decode &p, int64_t row, int64_t head, int64_t from, int64_t count,
                        float *s, const Running &state) {
     const float *bias = p.bias ? p.bias + row * p.bias_stride + head * p.bias_head + from : nullptr;
     float tau = p.temperature ? p.temperature[row * p.heads + head] : 1;
@@ -138,7 +138,7 @@ inline void decode_stretch(const Decode &p, int64_t row, int64_t key_head, int64
         for (int64_t h = 0; h < share; h++) {
             float *scores = s + h * (kBlock + W), *own = states + h * each;
             dots(q + h * e, k, k_row, e, count, scores);
-            soften_row(p, row, first + h, i, count, scores, {own, own + 1, own + 16});
+            block_softmax(p, row, first + h, i, count, scores, {own, own + 1, own + 16});
             weigh<8>(scores, v, v_row, count, own + 16, ev / W);
         }
     }
