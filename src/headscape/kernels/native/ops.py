@@ -3,8 +3,8 @@
     headscape::attention(q, k, v, ...) -> (out, lse)
     headscape::attention_backward(d_out, ...) -> [d_q, d_k, d_v, a gradient per tensor of `values`]
 
-`values` are the bias's tensors, then those of a mixing encoding. `kind` names the former (pieces are
-a Perceptron of call/bias.py, factors a Product, a sheared bias is a RelativeCurves),
+`values` are the bias's tensors, then those of a mixing encoding. `kind` names the former. In call/,
+pieces are a Perceptron, a factor is a Product and a sheared bias is a RelativeCurves:
 
     none      nothing
     toeplitz  table [h n]

@@ -4,9 +4,9 @@ A family needs no record if its attention goes through the attention interface o
 is read by what it hands over there, and its rotations, biases and masks are recognised by trying
 our encodings on its own numbers. A record says what that cannot show: attention written into a
 forward or a method, a bias with parts that belong to the queries, a rounding, a refusal. What
-depends on a module's class stands in its record alone; the readers look it up with `family_of`. What
-shows by a module's attributes (latent attention's dims, Llama 4's chunks) is in attention_watch.py
-and layer_reading.py.
+depends on a module's class stands in its record alone; the readers look it up with `family_of`.
+What shows by a module's attributes (latent attention's dims, Llama 4's chunks) is in
+attention_watch.py and layer_reading.py.
 To add a family, add a record to FAMILIES and a test like tests/pretrained/test_adding_a_family.py.
 """
 
