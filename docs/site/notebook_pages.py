@@ -37,7 +37,10 @@ def shown(cell: dict[str, Any], folder: Path, page: str, number: int) -> list[st
             (folder / name).write_bytes(base64.b64decode(data["image/png"]))
             parts.append(f"![]({name})")
         elif "text/html" in data:
-            parts.append(f"``````{{raw}} html\n{data['text/html']}\n``````")
+            # The theme's own table, which scrolls where a page is narrow.
+            table = data["text/html"].replace("<table>", '<table class="docutils">')
+            table = f'<div class="table-wrapper docutils container">{table}</div>'
+            parts.append(f"``````{{raw}} html\n{table}\n``````")
         else:
             parts.append(f"``````text\n{data['text/plain'].rstrip()}\n``````")
     return parts

@@ -107,6 +107,10 @@ def test_a_page_shows_stored_outputs(tmp_path: Path) -> None:
     assert names == [path.stem for path in NOTEBOOKS]
     text = (tmp_path / "1-find-heads.md").read_text()
     assert "layer 17, head 1: 0.69" in text
+    table = (tmp_path / "6-extrapolation.md").read_text()
+    assert '<div class="table-wrapper docutils container"><table class="docutils">' in table
+    card = (tmp_path / "9-export.md").read_text()
+    assert "``````text\n---\nlibrary_name" in card  # the card has fences of its own
     for name in re.findall(r"!\[\]\((.*?)\)", text):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
@@ -129,9 +133,7 @@ def test_a_run_stores_what_is_printed_without_stderr_and_the_folder(
     assert "TCP" not in capfd.readouterr().err
 
 
-def test_a_failing_cell_fails_the_notebook(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_cell_fails_the_notebook(tmp_path: Path) -> None:
     path = one_cell(tmp_path, "1 / 0")
     with pytest.raises(CellExecutionError):
         notebook_outputs.run(path, path)
