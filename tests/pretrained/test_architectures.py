@@ -207,6 +207,40 @@ def test_a_multimodal_model_is_watched_while_it_writes(name: str) -> None:
         assert abs(seen[0].weights(layer=layer) - again.weights(layer=layer)).max() < 1e-4
 
 
+def test_mistral_large_4_has_learned_frequencies_and_an_affine_temperature() -> None:
+    kind = transformers.MistralLarge4ForConditionalGeneration
+    torch.manual_seed(0)
+    theirs = kind(small_config(kind.config_class)).eval()
+    plain = load(theirs).spec.layers[0].conventions
+    assert (plain["temperature"], plain["learned_frequencies"]) == ("none", False)
+    rotary = theirs.model.language_model.rotary_emb
+    rotary.alpha.normal_(std=0.3)
+    for layer in theirs.model.language_model.layers:
+        scaling = layer.self_attn.softmax_scaling
+        torch.nn.init.normal_(scaling.scale, std=0.3)
+        torch.nn.init.uniform_(scaling.bias, 0.5, 1.5)
+    theirs.set_attn_implementation("eager")
+    model: Any = load(theirs)
+    assert [layer.encoding for layer in model.spec.layers] == ["rope"] * 3 + ["nope"]
+    assert {layer.conventions["temperature"] for layer in model.spec.layers} == {"affine"}
+    assert model.spec.layers[0].conventions["learned_frequencies"] is True
+    tokens = torch.arange(3, 43)[None]
+    with torch.no_grad():
+        out = theirs(tokens, output_attentions=True, use_cache=False)
+    for layer, call in observed(model, given=tokens).items():
+        assert (scores(call).weights[0] - out.attentions[layer][0]).abs().max() < 1e-5
+        scaling = theirs.model.language_model.layers[layer].self_attn.softmax_scaling
+        grown = torch.arange(1, 41).log() * scaling.scale[:, None] + scaling.bias[:, None]
+        assert torch.allclose(call.temperature[0].float(), grown, atol=1e-5)
+    frequency = rotary.inv_freq * rotary.alpha.exp()
+    assert torch.allclose(call_frequencies(model, tokens), frequency.double(), rtol=1e-5)
+
+
+def call_frequencies(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = observed(model, given=tokens)[0].turns[0].frequencies
+    return found
+
+
 def test_a_recorded_mask_is_part_of_a_capture(tmp_path: Path) -> None:
     config = small_config(transformers.DeepseekV32Config)
     torch.manual_seed(0)

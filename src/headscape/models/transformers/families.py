@@ -71,6 +71,8 @@ class Family:
     """The child with T5's table of buckets, an Embedding, or a Linear of one-hot buckets."""
     bias_by_distance: bool = False
     """Whether `compute_bias` gives T5's bias, one number per head and distance."""
+    affine: str | None = None
+    """The child with `scale` a and `bias` b per head: its queries grow by a log(i + 1) + b."""
     longest: str | None = None
     """The config's field with the most tokens it reads, where its code fails on more."""
     bias_by_key: bool = False
@@ -575,6 +577,10 @@ FAMILIES: tuple[Family, ...] = (
         attention=("speecht5.SpeechT5Attention",),
         refused="SpeechT5 reads text or sound by networks before its encoder and decoder, which "
         "Headscape does not run: it cannot be read.",
+    ),
+    Family(
+        attention=("mistral_large4.MistralLarge4TextAttention",),
+        affine="softmax_scaling",
     ),
     Family(
         attention=("cpmant.CpmAntAttention",),
