@@ -207,7 +207,7 @@ def test_a_table_has_the_heads_of_one_kind() -> None:
     assert found.to_markdown(1, "previous").count("\n") == len(rows) + 2
     assert str(found).splitlines()[0] == repr(found)
     assert "previous token: 0.0" in str(found)
-    with pytest.raises(hs.InputError, match="no head is of kind 'retrieval'; .* previous token"):
+    with pytest.raises(hs.InputError, match=r"no head is of kind 'retrieval'; .* previous token"):
         found.to_markdown(kind="retrieval")
     with pytest.raises(hs.InputError, match="'s' is not a kind of head: choose from previous"):
         found.rows(kind="s")
