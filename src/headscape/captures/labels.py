@@ -58,8 +58,9 @@ def layer_words(capture: Capture, layer: int) -> str:
     """
     note = printable(one_line(layer_note(capture.about(layer))))
     blocks = capture.provenance.get("blocks")
-    known = isinstance(blocks, list) and layer < len(blocks) and isinstance(blocks[layer], int)
-    name = f"layer {layer + 1}, block {blocks[layer]}" if known else f"layer {layer + 1}"
+    name = f"layer {layer + 1}"
+    if isinstance(blocks, list) and layer < len(blocks) and isinstance(blocks[layer], int):
+        name += f", block {blocks[layer]}"
     return f"{name} ({note})" if note else name
 
 
