@@ -17,8 +17,8 @@ from headscape.encodings import ENCODINGS
 NAMES = {
     "Capture", "Curves", "Encoding", "GPT2", "Grid", "InputError", "Measures", "Model",
     "Positions", "Table", "__version__", "atlas", "attention", "bias", "build", "capture",
-    "card", "compare", "diagnose", "evaluate", "export", "list_encodings", "load", "paper_figures",
-    "register", "stretch", "train", "view", "watch",
+    "card", "compare", "decay", "diagnose", "evaluate", "export", "list_encodings", "load",
+    "paper_figures", "register", "stretch", "train", "view", "watch",
 }  # fmt: skip
 SEVERAL = {"Capture": ("load",), "GPT2": ("from_preset",)}
 """Methods with an example of their own."""

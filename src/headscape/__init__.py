@@ -11,6 +11,7 @@
     train        train a model on a text, into a folder
     capture      what every head does with one text; also model.capture(...)
     watch        what every head does while other code runs a transformers model
+    decay        how fast the heads of layers without a softmax forget (Mamba2, Gated DeltaNet ...)
     compare      the difference of two captures or models, as a figure
     card         what position is in every layer, from a config without weights
     view         every head in the browser, in a notebook or in one HTML file
@@ -35,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headscape.call.positions import Positions
     from headscape.captures.capture_file import Capture
+    from headscape.captures.decay import decay
     from headscape.captures.record import capture
     from headscape.captures.watching import watch
     from headscape.cards.card import card
@@ -64,6 +66,7 @@ API = {
     "stretch": "headscape.models.load",
     "capture": "headscape.captures.record",
     "watch": "headscape.captures.watching",
+    "decay": "headscape.captures.decay",
     "compare": "headscape.plots.compare",
     "evaluate": "headscape.evaluation.evaluate",
     "diagnose": "headscape.diagnosis.diagnose",
@@ -113,6 +116,7 @@ __all__ = [
     "capture",
     "card",
     "compare",
+    "decay",
     "diagnose",
     "evaluate",
     "export",

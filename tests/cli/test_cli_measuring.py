@@ -74,6 +74,11 @@ def test_the_atlas_of_a_run(call, small_run: Path, tmp_path: Path) -> None:
         (["atlas", "{run}", "--out", "{out}", "--text", "nowhere.txt"], "no file nowhere.txt"),
         (["measure", "{run}", "--quantity", "bias"], "does not use --quantity"),
         (["measure", "{run}", "--out", "heads.xls"], "cannot be written as 'xls'"),
+        (
+            ["measure", "{run}", "--length", "16", "--kind", "next"],
+            "no head is of kind 'next token'",
+        ),
+        (["measure", "{run}", "--length", "16", "--kind", "big"], "'big' is not a kind of head"),
     ],
 )
 def test_a_wrong_measurement_is_refused(

@@ -193,6 +193,26 @@ def test_drift_is_measured_at_multiples_and_empty_past_a_table() -> None:
     assert row["entropy_2x"] is None
 
 
+def test_a_table_has_the_heads_of_one_kind() -> None:
+    found = measured(handmade.previous_token())
+    for kind in ("previous token", "previous", "Previous_Token"):
+        rows = found.rows(kind=kind)
+        assert rows
+        assert all("previous token" in row["kinds"] for row in rows)
+        assert len(rows) == sum("previous token" in row["kinds"] for row in found.rows())
+    assert len(rows) < len(found.rows())
+    assert found.to_csv(kind="prev").count("\n") == len(rows) + 1
+    assert len(found.to_frame(kind="prev")) == len(rows)
+    assert {row["head"] for row in found.top(kind="previous")} == {row["head"] for row in rows}
+    assert found.to_markdown(1, "previous").count("\n") == len(rows) + 2
+    assert str(found).splitlines()[0] == repr(found)
+    assert "previous token: 0.0" in str(found)
+    with pytest.raises(hs.InputError, match=r"no head is of kind 'retrieval'; .* previous token"):
+        found.to_markdown(kind="retrieval")
+    with pytest.raises(hs.InputError, match="'s' is not a kind of head: choose from previous"):
+        found.rows(kind="s")
+
+
 def test_tables_and_json_say_the_same() -> None:
     found = measured(handmade.previous_token())
     again = Measures.from_json(found.to_json())

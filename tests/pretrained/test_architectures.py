@@ -45,6 +45,7 @@ def hybrid() -> Any:
         ("gemma3", "rope*4", "weights"),  # by its text part
         ("longformer", "learned*4", "results"),
         ("jamba", "nope*2", "weights"),
+        ("inkling_text", "inkling*4", "weights"),
         ("granite_swa", "rope*4", "results"),  # returns weights before its sink has a share
     ],
 )
@@ -205,6 +206,68 @@ def test_a_multimodal_model_is_watched_while_it_writes(name: str) -> None:
     assert seen[0].tokens.tolist() == written[0, :-1].tolist()
     for layer in again.layers:
         assert abs(seen[0].weights(layer=layer) - again.weights(layer=layer)).max() < 1e-4
+
+
+def test_mistral_large_4_has_learned_frequencies_and_an_affine_temperature() -> None:
+    kind = transformers.MistralLarge4ForConditionalGeneration
+    torch.manual_seed(0)
+    theirs = kind(small_config(kind.config_class)).eval()
+    plain = load(theirs).spec.layers[0].conventions
+    assert (plain["temperature"], plain["learned_frequencies"]) == ("none", False)
+    rotary = theirs.model.language_model.rotary_emb
+    rotary.alpha.normal_(std=0.3)
+    for layer in theirs.model.language_model.layers:
+        scaling = layer.self_attn.softmax_scaling
+        torch.nn.init.normal_(scaling.scale, std=0.3)
+        torch.nn.init.uniform_(scaling.bias, 0.5, 1.5)
+    theirs.set_attn_implementation("eager")
+    model: Any = load(theirs)
+    assert [layer.encoding for layer in model.spec.layers] == ["rope"] * 3 + ["nope"]
+    assert {layer.conventions["temperature"] for layer in model.spec.layers} == {"affine"}
+    assert model.spec.layers[0].conventions["learned_frequencies"] is True
+    tokens = torch.arange(3, 43)[None]
+    with torch.no_grad():
+        out = theirs(tokens, output_attentions=True, use_cache=False)
+    for layer, call in observed(model, given=tokens).items():
+        assert (scores(call).weights[0] - out.attentions[layer][0]).abs().max() < 1e-5
+        scaling = theirs.model.language_model.layers[layer].self_attn.softmax_scaling
+        grown = torch.arange(1, 41).log() * scaling.scale[:, None] + scaling.bias[:, None]
+        assert torch.allclose(call.temperature[0].float(), grown, atol=1e-5)
+    frequency = rotary.inv_freq * rotary.alpha.exp()
+    assert torch.allclose(call_frequencies(model, tokens), frequency.double(), rtol=1e-5)
+
+
+def test_inkling_has_a_curve_per_token_and_a_temperature_on_full_layers() -> None:
+    config = small_config(transformers.InklingForCausalLM.config_class)
+    config.layer_types = ["hybrid_sliding", "hybrid"] * 2
+    config.log_scaling_n_floor = 8
+    torch.manual_seed(0)
+    theirs = transformers.InklingForCausalLM(config).eval()
+    for parameter in theirs.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    theirs.set_attn_implementation("eager")
+    model: Any = load(theirs)
+    assert [layer.encoding for layer in model.spec.layers] == ["inkling"] * 4
+    temperatures = [layer.conventions["temperature"] for layer in model.spec.layers]
+    assert temperatures == ["none", "inkling"] * 2
+    assert [layer.conventions["extent"] for layer in model.spec.layers] == [8, 16] * 2
+    tokens = torch.arange(3, 43)[None]
+    with torch.no_grad():
+        out = theirs(tokens, output_attentions=True, use_cache=False)
+    capture = model.capture(tokens[0], layers="all")
+    for layer, own in enumerate(out.attentions):
+        assert abs(capture.weights(layer=layer) - own[0].numpy()).max() < 1e-5
+    with hs.watch(theirs, layers="all") as seen:
+        written = theirs.generate(tokens[:, :20], max_new_tokens=5, eos_token_id=None)
+    again = load(theirs).capture(written[0, :-1], layers="all")
+    for layer in range(4):
+        assert abs(seen[0].weights(layer=layer) - again.weights(layer=layer)).max() < 1e-5
+
+
+def call_frequencies(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = observed(model, given=tokens)[0].turns[0].frequencies
+    return found
 
 
 def test_a_recorded_mask_is_part_of_a_capture(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import inspect
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ pytest.importorskip("transformers")
 import transformers
 from benchmarks.architectures import small_config
 
+import headscape as hs
+from headscape.captures.labels import heading
+from headscape.captures.summaries import rollout
 from headscape.errors import InputError
 from headscape.models.transformers.linear_decay import LinearDecay, linear_decay
 from pretrained.families import FAMILIES
@@ -29,6 +33,43 @@ def built(name: str) -> Any:
 def decays(model: Any) -> tuple[list[LinearDecay], Any]:
     tokens = torch.randint(3, 60, (1, LENGTH), generator=torch.Generator().manual_seed(2))
     return linear_decay(model, tokens), sys.modules[type(model).__module__]
+
+
+def test_the_public_door_has_kernels_as_numpy_and_a_table() -> None:
+    model = built("Qwen3Next")
+    tokens = torch.randint(3, 60, (1, LENGTH), generator=torch.Generator().manual_seed(2))
+    found = hs.decay(model, tokens)
+    assert "blocks 0, 1, 2 (from 0)" in repr(found)
+    for ours, layer in zip(found.layers, linear_decay(model, tokens), strict=True):
+        left = layer.bias().exp().mean(dim=-1).numpy()
+        expected = [np.diagonal(left, -at, 1, 2).mean(axis=-1) for at in range(LENGTH)]
+        assert np.allclose(found.kernel(ours.block), np.stack(expected, axis=-1), atol=1e-12)
+        assert np.array_equal(ours.log_decay, layer.log_decay.numpy())
+    assert np.array_equal(hs.decay(hs.load(model), tokens[0].tolist()).kernel(1), found.kernel(1))
+    rows = found.rows()
+    assert len(found.to_frame()) == len(rows) == sum(len(each.kernel) for each in found.layers)
+    half = rows[0]["half_life"]
+    assert half is None or found.kernel(0, 0)[half] <= 0.5 < found.kernel(0, 0)[half - 1]
+    assert rows[0]["left_16"] == found.kernel(0, 0)[16]
+    for call, message in (
+        (lambda: found.kernel(3), "block 3 has no decay"),
+        (lambda: found.kernel(0, 9), "there is no head 9"),
+        (lambda: hs.decay(model, "a text"), "has no tokenizer"),
+        (lambda: hs.decay(model, []), "at least one token"),
+        (lambda: hs.decay(hs.GPT2.from_preset("nano", encoding="nope"), [1]), "no layer without"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+def test_captures_of_a_hybrid_name_its_blocks() -> None:
+    model = hs.load(built("Qwen3Next"))
+    assert model.spec.provenance["blocks"] == [4]
+    cap = model.capture(list(range(3, 12)), layers="all")
+    assert heading(cap, 0, "final").endswith("layer 1, block 4: final scores")
+    rolled = rollout(cap)
+    assert "attention layers only" in rolled.model["name"]
+    assert "blocks" not in hs.load(FAMILIES["llama"].build()).spec.provenance
 
 
 def whole(found: LinearDecay) -> Tensor:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -41,6 +42,22 @@ def test_a_batch_is_one_by_one(smollm2: hs.Model) -> None:
 def test_a_chat_is_the_tokenizers_own_text(smollm2: hs.Model, theirs: Any) -> None:
     expected = theirs.apply_chat_template(MESSAGES, add_generation_prompt=True)["input_ids"]
     assert smollm2.capture(MESSAGES).tokens.tolist() == list(expected)
+
+
+def test_bfloat16_is_within_its_rounding(smollm2: hs.Model) -> None:
+    half: Any = hs.load(f"hf:{weights.smollm2()}", dtype="bfloat16")
+    assert half.model.dtype == torch.bfloat16
+    text = "The capital of France is Paris, and the capital of Italy is"
+    eps = torch.finfo(torch.bfloat16).eps
+    # Roundings add up over layers: what reaches the last layer went through 29 of them.
+    for layer, roundings in zip(LAYERS, (1, 4, 4), strict=True):
+        ours, exact = (model.capture(text, layers=layer) for model in (half, smollm2))
+        scores, expected = ours.final(layer=layer), exact.final(layer=layer)
+        gap = np.nanmax(abs(scores - expected))
+        assert gap <= roundings * eps * np.nanmax(abs(expected))
+        weights_gap = abs(ours.weights(layer=layer) - exact.weights(layer=layer))
+        assert weights_gap.max() <= 2 * roundings * eps
+        assert 0 < weights_gap.mean() <= eps / 4
 
 
 def test_captured_during_generate_is_captured_in_a_second_pass(

@@ -51,9 +51,17 @@ def method(capture: Capture) -> str:
 
 
 def layer_words(capture: Capture, layer: int) -> str:
-    """Return the number of a layer, from 1, and its note: layer 1 (RoPE, window 64)."""
+    """Return the number of a layer, from 1, and its note: layer 1 (RoPE, window 64).
+
+    The layers of a hybrid are its blocks with attention, so the number of the block stands there
+    too: layer 1, block 4.
+    """
     note = printable(one_line(layer_note(capture.about(layer))))
-    return f"layer {layer + 1} ({note})" if note else f"layer {layer + 1}"
+    blocks = capture.provenance.get("blocks")
+    name = f"layer {layer + 1}"
+    if isinstance(blocks, list) and layer < len(blocks) and isinstance(blocks[layer], int):
+        name += f", block {blocks[layer]}"
+    return f"{name} ({note})" if note else name
 
 
 def heading(capture: Capture, layer: int, quantity: str) -> str:

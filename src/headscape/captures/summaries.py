@@ -38,7 +38,7 @@ def rollout(capture: Capture) -> Capture:
 
     Attention rollout (Abnar and Zuidema 2020, arXiv:2005.00928): with W the mean over heads, every
     layer mixes by (W + I) / 2, rows scaled to sum to 1; the mixings are multiplied from the first
-    layer on.
+    layer on. In a hybrid these are the layers with attention only, and the result says so.
 
     Args:
         capture: All layers from the first on, and all heads.
@@ -57,7 +57,9 @@ def rollout(capture: Capture) -> Capture:
         ) / 2
         mixed = step / step.sum(axis=-1, keepdims=True) @ mixed
         layers.append(mixed[None].astype(np.float32))
-    return _summed(capture, capture.layers, layers, "rollout")
+    hybrid = "other_layers" in capture.provenance
+    what = "rollout of its attention layers only" if hybrid else "rollout"
+    return _summed(capture, capture.layers, layers, what)
 
 
 def over_sequences(captures: Iterable[Capture]) -> Capture:

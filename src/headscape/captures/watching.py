@@ -137,6 +137,8 @@ class _Steps:
     k: list[Tensor] = field(default_factory=list)
     v: list[Tensor] = field(default_factory=list)
     unrotated: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    hidden: list[Tensor] = field(default_factory=list)
+    """The layer's input, where its bias reads that."""
     keys: Tensor | None = None
     """All keys of the last step, to compare those of the next one with."""
 
@@ -153,6 +155,8 @@ class _Steps:
         if call.unrotated is not None:
             q, k = call.unrotated
             self.unrotated.append((q.detach().clone(), k[:, :, -new:].detach().clone()))
+        if call.relative is not None and call.relative.hidden is not None:
+            self.hidden.append(call.relative.hidden.detach().clone())
         self.keys = call.k.detach()
 
     def _check(self, keys: Tensor, new: int) -> None:
@@ -181,6 +185,9 @@ class _Steps:
         whole = replace(self.first, q=q, k=k, v=v, unrotated=unrotated)
         if len(self.q) == 1:
             return whole
+        if whole.relative is not None and self.hidden:
+            hidden = torch.cat(self.hidden, dim=1)
+            whole = replace(whole, relative=replace(whole.relative, hidden=hidden))
         return replace(whole, mask=None, causal=True, rotation=None)
 
 

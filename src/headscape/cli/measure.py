@@ -97,6 +97,7 @@ def measure(
     length: int | None = None,
     drift: list[str] | None = None,
     effects: int = 0,
+    kind: str | None = None,
     csv: bool = False,
     out: Path | None = None,
 ) -> None:
@@ -125,6 +126,8 @@ def measure(
         drift: A model: measure again at these multiples of the trained length, such as 1,2,4.
         effects: A model: measure how the loss changes when a head loses its positional part, on
             this many sequences; 2 runs per head.
+        kind: Only heads of this kind: previous, current or next token, slash, sink, induction,
+            duplicate token, retrieval.
         csv: Print CSV instead of a table for reading.
         out: Write to this .csv, .json or .md file instead.
     """
@@ -151,11 +154,11 @@ def measure(
             drift=multiples(drift),
             effects=effects,
         )
-        table = written({sources[0]: measured}, form)
+        table = written({sources[0]: measured}, form, kind)
     else:
         refuse_unused(context, (), OF_A_MODEL, "measuring captures")
         open_models(context, sources)
-        table = _of_captures(sources, form, quantity)
+        table = _of_captures(sources, form, quantity, kind)
     if out is None:
         say(table, nl=False)
     else:
@@ -163,7 +166,7 @@ def measure(
         say(out)
 
 
-def _of_captures(paths: list[str], form: str, quantity: str | None) -> str:
+def _of_captures(paths: list[str], form: str, quantity: str | None, kind: str | None) -> str:
     import headscape as hs
     from headscape.captures.capture_file import CAPTURE
     from headscape.measures.measures import written
@@ -174,4 +177,5 @@ def _of_captures(paths: list[str], form: str, quantity: str | None) -> str:
                 f"{path} is not a capture: `headscape measure MODEL --text {path}` measures a "
                 f"model on a text."
             )
-    return written({path: hs.Capture.load(path).measures(quantity) for path in paths}, form)
+    measured = {path: hs.Capture.load(path).measures(quantity) for path in paths}
+    return written(measured, form, kind)

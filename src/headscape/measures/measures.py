@@ -20,7 +20,14 @@ from headscape.io.table_text import markdown_text
 from headscape.io.terminal import printable
 from headscape.measures import record_table
 from headscape.measures.context import ContextDependence
-from headscape.measures.definitions import MEASURES, Measure, computed, estimates, kinds_of
+from headscape.measures.definitions import (
+    KINDS,
+    MEASURES,
+    Measure,
+    computed,
+    estimates,
+    kinds_of,
+)
 from headscape.measures.record_table import Column
 
 if TYPE_CHECKING:
@@ -135,34 +142,54 @@ class Measures:
         row["kinds"] = kinds_of(row)
         return row
 
-    def rows(self, first: int = 0) -> list[Row]:
-        """Return every head, layer by layer; layers and heads count from `first`."""
+    def rows(self, first: int = 0, kind: str | None = None) -> list[Row]:
+        """Return every head, layer by layer; layers and heads count from `first`.
+
+        kind  only heads of this kind, such as "previous token" or "sink"; the beginning is enough
+        """
         numbers = ["layer", "head"]
         numbers += [name for name in self.values if definition(name).numbers_heads]
         rows = [self.row(layer, head) for layer in self.layers for head in self.heads]
+        wanted = None if kind is None else kind_named(kind)
         return [
             row | {name: None if row[name] is None else row[name] + first for name in numbers}
             for row in rows
+            if wanted is None or wanted in row["kinds"]
         ]
+
+    def _some_rows(self, first: int, kind: str | None) -> list[Row]:
+        """Return the rows of a table; raise InputError if no head is of a kind."""
+        rows = self.rows(first, kind)
+        if not rows and kind is not None:
+            raise no_heads(kind, [self])
+        return rows
 
     @property
     def importance(self) -> str:
         """The measure that ranks heads by how much position matters: the causal effect if known."""
         return "effect_removed" if "effect_removed" in self.values else "position_share"
 
-    def top(self, count: int = 10, measure: str | None = None, *, least: bool = False) -> list[Row]:
+    def top(
+        self,
+        count: int = 10,
+        measure: str | None = None,
+        *,
+        least: bool = False,
+        kind: str | None = None,
+    ) -> list[Row]:
         """Return the heads with the largest measure; effects are ranked by their size.
 
         Args:
             count: Number of heads.
             measure: Its name; default the importance.
             least: Whether to return the heads with the least measure instead.
+            kind: Only heads of this kind, such as "previous token" or "sink".
         """
         name = measure or self.importance
         if name not in self.values:
             known = ", ".join(self.values)
             raise InputError(f"{name!r} was not measured: choose from {known}.")
-        rows = [row for row in self.rows() if row[name] is not None]
+        rows = [row for row in self.rows(kind=kind) if row[name] is not None]
         ranked = abs if name.startswith("effect_") else float
         return sorted(rows, key=lambda row: ranked(row[name]), reverse=not least)[:count]
 
@@ -192,21 +219,24 @@ class Measures:
         text = "Names that its measures earn a head."
         return [*columns, Column(name="kinds", label="kinds", text=text, left=True)]
 
-    def to_csv(self, first: int = 0) -> str:
-        """Return every column as CSV; layers and heads count from `first`."""
-        return record_table.to_csv(self.rows(first))
+    def to_csv(self, first: int = 0, kind: str | None = None) -> str:
+        """Return every column as CSV; layers and heads count from `first`; `kind` as in rows."""
+        return record_table.to_csv(self._some_rows(first, kind))
 
-    def to_markdown(self, first: int = 0) -> str:
-        """Return a Markdown table for reading; layers and heads count from `first`."""
-        return record_table.to_markdown(self.columns(), self.rows(first))
+    def to_markdown(self, first: int = 0, kind: str | None = None) -> str:
+        """Return a Markdown table for reading; the arguments are those of `rows`."""
+        return record_table.to_markdown(self.columns(), self._some_rows(first, kind))
 
     def to_html(self, first: int = 0) -> str:
         """Return an HTML table for reading; layers and heads count from `first`."""
         return record_table.to_html(self.columns(), self.rows(first))
 
-    def to_frame(self) -> Any:
-        """Return every column as a pandas DataFrame; layers and heads count from 0."""
-        return record_table.to_frame(self.rows())
+    def to_frame(self, kind: str | None = None) -> Any:
+        """Return every column as a pandas DataFrame; layers and heads count from 0.
+
+        kind  only heads of this kind, as in `rows`
+        """
+        return record_table.to_frame(self._some_rows(0, kind))
 
     def for_viewer(
         self, layers: Iterable[int] | None = None, heads: Iterable[int] | None = None
@@ -295,10 +325,21 @@ class Measures:
         what = name if self.quantity == "final" else f"the {self.quantity} of {name}"
         return f"<measures of {what}: {len(self.layers)} layers x {len(self.heads)} heads>"
 
+    def __str__(self) -> str:
+        """Return what was measured and the heads of every kind, counted from 0."""
+        lines = [repr(self)]
+        for kind in KINDS:
+            heads = [f"{row['layer']}.{row['head']}" for row in self.rows(kind=kind)]
+            more = f" and {len(heads) - PRINTED} more" if len(heads) > PRINTED else ""
+            lines += [f"{kind}: {', '.join(heads[:PRINTED])}{more}"] if heads else []
+        return "\n".join(lines)
+
     def _repr_html_(self) -> str:
         return self.to_html()
 
 
+PRINTED: Final = 8
+"""Heads of a kind that `print` names, as layer.head."""
 DESCRIBED: Final = ("label", "text", "reference", "form")
 """What JSON says of a measure."""
 
@@ -308,7 +349,25 @@ def definition(name: str) -> Measure:
     return MEASURES.get(name) or Measure(name=name, label=name.replace("_", " "), text="")
 
 
-def written(files: Mapping[str, Measures], form: str) -> str:
+def kind_named(given: str) -> str:
+    """Return a kind of head by its name or the beginning of it."""
+    start = given.strip().lower().replace("_", " ").replace("-", " ")
+    found = [kind for kind in KINDS if start and kind.startswith(start)]
+    if start in KINDS:
+        return start
+    if len(found) != 1:
+        raise InputError(f"{given!r} is not a kind of head: choose from {', '.join(KINDS)}.")
+    return found[0]
+
+
+def no_heads(kind: str, measured: Iterable[Measures]) -> InputError:
+    """Return the refusal of a table without rows."""
+    known = {name for each in measured for row in each.rows() for name in row["kinds"]}
+    others = ", ".join(name for name in KINDS if name in known) or "none"
+    return InputError(f"no head is of kind {kind_named(kind)!r}; the kinds found: {others}.")
+
+
+def written(files: Mapping[str, Measures], form: str, kind: str | None = None) -> str:
     """Return measures as the command line writes them.
 
     Layers and heads count from 1 in csv and md, from 0 in json. Names stand in a first column of
@@ -317,17 +376,27 @@ def written(files: Mapping[str, Measures], form: str) -> str:
     Args:
         files: Measures by name.
         form: csv, json or md.
+        kind: Only heads of this kind, in csv and md.
     """
     alone = len(files) == 1
+    if kind is not None:
+        if form == "json":
+            raise InputError("JSON has every head: a kind of head can be chosen for csv and md.")
+        every = files
+        files = {name: each for name, each in every.items() if each.rows(kind=kind)}
+        if not files:
+            raise no_heads(kind, every.values())
     if form == "csv":
         if alone:
-            return next(iter(files.values())).to_csv(first=1)
-        rows = [{"capture": name, **row} for name, each in files.items() for row in each.rows(1)]
+            return next(iter(files.values())).to_csv(1, kind)
+        rows = [
+            {"capture": name, **row} for name, each in files.items() for row in each.rows(1, kind)
+        ]
         names = list(dict.fromkeys(key for row in rows for key in row if key != "kinds"))
         return record_table.to_csv([dict.fromkeys([*names, "kinds"]) | row for row in rows])
     if form == "md":
         heads = {name: "" if alone else f"## {markdown_text(name)}\n\n" for name in files}
-        return "\n".join(heads[name] + each.to_markdown(first=1) for name, each in files.items())
+        return "\n".join(heads[name] + each.to_markdown(1, kind) for name, each in files.items())
     if form == "json":
         if alone:
             return next(iter(files.values())).to_json()

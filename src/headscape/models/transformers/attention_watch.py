@@ -334,7 +334,7 @@ class AttentionWatch:
             sink=more.get("s_aux"),
         )
         adjust = family_of(module).adjust
-        self._tell(call if adjust is None else adjust(call))
+        self._tell(call if adjust is None else adjust(call, given))
 
     def _report_ours(
         self,
@@ -387,8 +387,11 @@ class AttentionWatch:
         each_q, each_k = self._run(module, more)
         unrotated = None if still is None else (each_q[: len(hidden)], each_k[: len(hidden)])
         q, k = each_q[len(hidden) :], each_k[len(hidden) :]
-        growth = (q[0] * q[0, :, :1]).sum(dim=(0, 2)) / q[0, :, :1].square().sum()
-        expected = (growth[:, None] * q[:, :, :1], k[:, :, :1])
+        growth = (q[0] * q[0, :, :1]).sum(dim=-1) / q[0, :, :1].square().sum(dim=-1)
+        # The first keys of a short convolution have zeros before them.
+        mixed = family_of(module).key_convolution
+        k = k if mixed is None else k[:, :, getattr(module.config, mixed) - 1 :]
+        expected = (growth[..., None] * q[:, :, :1], k[:, :, :1])
         for each, wanted in zip((q, k), expected, strict=True):
             if (each - wanted).abs().amax() > max(1e-4, allowance(q.dtype)) * each.abs().amax():
                 return unrotated, False, None

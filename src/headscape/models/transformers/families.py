@@ -59,8 +59,12 @@ class Family:
     """With attention in the forward, the child that projects its result; None: it is returned."""
     method: Method | None = None
     """The method that computes attention; with `read` None it takes q, k, v and a mask."""
-    adjust: Callable[[ObservedCall], ObservedCall] | None = None
-    """Separates position from a call that was seen at the interface."""
+    adjust: Callable[[ObservedCall, Given], ObservedCall] | None = None
+    """Separates position from a call that was seen at the interface; takes the forward's arguments
+    too."""
+    key_convolution: str | None = None
+    """The config's field with the length of a short convolution over keys, whose zeros before the
+    text are no position."""
     still: Callable[[Any, Given], Given | None] | None = None
     """Returns arguments that rotate by nothing, where angles are not in `position_embeddings`."""
     alibi: tuple[Mapping[str, str], ...] = tuple(
@@ -73,6 +77,8 @@ class Family:
     """The child with T5's table of buckets, an Embedding, or a Linear of one-hot buckets."""
     bias_by_distance: bool = False
     """Whether `compute_bias` gives T5's bias, one number per head and distance."""
+    affine: str | None = None
+    """The child with `scale` a and `bias` b per head: its queries grow by a log(i + 1) + b."""
     longest: str | None = None
     """The config's field with the most tokens it reads, where its code fails on more."""
     bias_by_key: bool = False
@@ -419,7 +425,30 @@ def _conformer_still(module: Any, given: Given) -> Given | None:
     return {"relative_position_embeddings": still}
 
 
-def _adjust_conformer(call: ObservedCall) -> ObservedCall:
+def _adjust_inkling(call: ObservedCall, given: Given) -> ObservedCall:
+    """Inkling: its bias by the layer's input, and on full layers a temperature of both terms."""
+    module: Any = call.module
+    fields: dict[str, object] = {"rank": module.config.d_rel, "extent": module.rel_extent}
+    bias, start = call.bias, module.config.log_scaling_n_floor
+    if bias is not None and not module.is_sliding and start is not None:
+        rate = module.config.log_scaling_alpha
+        keys = bias.shape[-1]
+        at = torch.arange(keys - bias.shape[-2], keys, device=bias.device)
+        factor = 1.0 + rate * ((at + 1).float() / start).clamp(min=1.0).log()
+        bias = (bias.float() / factor[:, None]).to(bias.dtype)
+        fields |= {"temperature": "inkling", "temperature_rate": float(rate)}
+        fields |= {"temperature_start": int(start)}
+    tensors = {
+        "r_proj.weight": module.r_proj.weight,
+        "rel_logits_proj.proj": module.rel_logits_proj.proj,
+    }
+    relative = Relative(
+        name="inkling", fields=fields, tensors=tensors, hidden=given["hidden_states"]
+    )
+    return replace(call, bias=bias, relative=relative)
+
+
+def _adjust_conformer(call: ObservedCall, _: Given) -> ObservedCall:
     """The Conformers: Transformer-XL's bias in one setting, Shaw's keys in the other.
 
     In the first they add u to the queries; here u . k_j is part of the bias, as in our encoding.
@@ -577,6 +606,15 @@ FAMILIES: tuple[Family, ...] = (
         attention=("speecht5.SpeechT5Attention",),
         refused="SpeechT5 reads text or sound by networks before its encoder and decoder, which "
         "Headscape does not run: it cannot be read.",
+    ),
+    Family(
+        attention=("inkling.InklingAttention",),
+        adjust=_adjust_inkling,
+        key_convolution="sconv_kernel_size",
+    ),
+    Family(
+        attention=("mistral_large4.MistralLarge4TextAttention",),
+        affine="softmax_scaling",
     ),
     Family(
         attention=("cpmant.CpmAntAttention",),

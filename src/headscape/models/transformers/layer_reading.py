@@ -171,9 +171,14 @@ def read_layer(
         if found is None:
             found, name = read_alibi(call, shape), "alibi"
     elif rotates(call):
-        found, name = read_rotary(call, config, layer, shape, temperature), "rope"
+        found, name = read_rotary(call, body, config, layer, shape, temperature), "rope"
     else:
         found, name = make("nope", shape, temperature), "nope"
+    if found is not None and temperature.get("temperature") == "affine":
+        rate, offset = _affine(call)
+        found.log_rate, found.log_offset = (
+            nn.Parameter(each.detach(), requires_grad=False) for each in (rate, offset)
+        )
     if found is None or not same_growth(call, found):
         unknown = Unrecognised(shape, Unrecognised.config_type())
         return LayerReading(name=UNKNOWN, encoding=unknown)
@@ -234,6 +239,9 @@ def temperature_fields(call: ObservedCall, config: Any) -> dict[str, Any]:
     module: Any = call.module
     if getattr(module, "attn_temperature_tuning", None) and not getattr(module, "use_rope", True):
         return _fields("llama4", module.attn_scale, module.floor_scale)
+    if family_of(module).affine is not None:
+        rate, offset = _affine(call)
+        return {"temperature": "affine"} if rate.any() or (offset != 1).any() else {}
     parameters = getattr(config, "rope_parameters", None) or {}
     if parameters.get("llama_4_scaling_beta"):
         start = parameters["original_max_position_embeddings"]
@@ -241,13 +249,19 @@ def temperature_fields(call: ObservedCall, config: Any) -> dict[str, Any]:
     return {}
 
 
+def _affine(call: ObservedCall) -> tuple[Tensor, Tensor]:
+    """Return a and b of every head, whose queries are multiplied by a log(i + 1) + b."""
+    scaling: Any = call.module.get_submodule(str(family_of(call.module).affine))
+    return scaling.scale, scaling.bias
+
+
 def same_growth(call: ObservedCall, encoding: Encoding) -> bool:
     """Return whether the model's queries grow with position as the encoding's temperature does."""
     if call.growth is None:
         return call.shares_position
-    positions = Positions.span(len(call.growth), on=call.growth.device)
+    positions = Positions.span(call.growth.shape[1], on=call.growth.device)
     factor = encoding.temperature(positions.q)
-    expected = torch.ones_like(call.growth) if factor is None else factor[0, 0] / factor[0, 0, 0]
+    expected = torch.ones_like(call.growth) if factor is None else factor[0] / factor[0, :, :1]
     within = max(1e-4, allowance(call.q.dtype))
     same = (call.growth - expected).abs().amax() <= within * expected.amax()
     return call.shares_position and bool(same)
@@ -341,7 +355,12 @@ def rotates(call: ObservedCall) -> bool:
 
 
 def read_rotary(
-    call: ObservedCall, config: Any, layer: int, shape: Shape, temperature: dict[str, Any]
+    call: ObservedCall,
+    body: nn.Module,
+    config: Any,
+    layer: int,
+    shape: Shape,
+    temperature: dict[str, Any],
 ) -> Encoding | None:
     """RoPE with the conventions that reproduce this layer's rotation, or None.
 
@@ -373,11 +392,18 @@ def read_rotary(
     if scaling == "longrope" and "factor" not in fields and original:
         fields["factor"] = config.max_position_embeddings / original
     fields |= {"scaling": "ntk", **parameters[NTK]} if NTK in parameters else {}
+    learned = {
+        published: value
+        for path, value in body.named_buffers()
+        for published in RoPE.published[0]
+        if path.endswith(published) and bool(value.any())
+    }
+    fields |= {"learned_frequencies": True} if learned else {}
     for fraction in _fractions(call, config, parameters):
         for pairing in ("halves", "interleaved"):
             for direction in ("forward", "backward"):
                 tried = {"rotary_fraction": fraction, "pairing": pairing, "direction": direction}
-                found = _try(call, shape, {**fields, **tried})
+                found = _try(call, shape, {**fields, **tried}, learned)
                 if found is not None:
                     return found
     return None
@@ -399,11 +425,16 @@ def _number(parameters: dict[str, Any], name: str, default: float | None = None)
     return float(value)
 
 
-def _try(call: ObservedCall, shape: Shape, fields: dict[str, Any]) -> Encoding | None:
+def _try(
+    call: ObservedCall, shape: Shape, fields: dict[str, Any], learned: dict[str, Tensor]
+) -> Encoding | None:
     try:
-        encoding = make("rope", shape, _with_factor(call, shape, fields))
+        encoding = make("rope", shape, _with_factor(call, shape, fields)).to(call.q.device)
+        if learned:
+            encoding.load_published(learned)
     except InputError:
         return None
+    encoding.requires_grad_(requires_grad=False)
     positions = call.positions()
     assert call.unrotated is not None
     q, k = call.unrotated

@@ -56,9 +56,9 @@ class LinearDecay:
 
     def kernel(self) -> Float[Tensor, "h t"]:
         """Return the mean of exp(bias) at distances 0, 1, 2 ..., over queries and channels."""
-        shares, length = self.bias().exp().mean(dim=-1), self.log_decay.shape[1]
-        means = [shares.diagonal(-gap, dim1=1, dim2=2).mean(dim=-1) for gap in range(length)]
-        return torch.stack(means, dim=-1)
+        total, length = self.log_decay.cumsum(dim=1), self.log_decay.shape[1]
+        left = ((total[:, gap:] - total[:, : length - gap]).exp() for gap in range(length))
+        return torch.stack([each.mean(dim=(1, 2)) for each in left], dim=-1)
 
 
 @torch.no_grad()

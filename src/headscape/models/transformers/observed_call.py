@@ -62,7 +62,7 @@ class ObservedCall:
     shares_position: bool = True
     """False if equal hidden states give q or k that differ by more than a factor, that is, position
     enters in a way that could not be undone."""
-    growth: Float[Tensor, " t"] | None = None
+    growth: Float[Tensor, "h t"] | None = None
     """The factor between each query and the first one if all hidden states are equal; None if it
     was not measured."""
     window: int | None = None

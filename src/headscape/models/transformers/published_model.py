@@ -94,7 +94,7 @@ class PublishedModel(LoadedModel):
             "train_length": original_length(config),
             "trained": self._trained,
         }
-        provenance = {"architecture": type(self.model).__name__, **self._origin}
+        provenance: dict[str, Any] = {"architecture": type(self.model).__name__, **self._origin}
         if reading is None:
             unknown = LayerSpec(encoding=UNKNOWN, conventions={}, claims={}, shows="final")
             return Spec(
@@ -113,8 +113,13 @@ class PublishedModel(LoadedModel):
         others = other_layers(self._body, self.attention, reading.extra_keys)
         if others:
             provenance["other_layers"] = others
-        every = zip(reading.layers, reading.calls, strict=True)
-        layers = tuple(layer.spec(call) for layer, call in every)
+            blocks = [
+                number for number, other in _reads(self._body, self.attention) if other is None
+            ]
+            if len(blocks) == len(reading.layers):
+                provenance["blocks"] = blocks
+        pairs = zip(reading.layers, reading.calls, strict=True)
+        layers = tuple(layer.spec(call) for layer, call in pairs)
         return Spec(
             layers=layers,
             heads=reading.calls[0].heads,
@@ -445,16 +450,13 @@ def other_layers(
 
     Blocks are counted from 1. `extra_keys` is attention with keys that are not tokens.
     """
-    seen = {id(module) for module in attention}
-    stacks = [each for each in body.modules() if isinstance(each, nn.ModuleList)]
-    holds = [[any(id(x) in seen for x in block.modules()) for block in each] for each in stacks]
-    every = [pair for pair in zip(stacks, holds, strict=True) if any(pair[1]) and len(pair[1]) > 1]
-    if not every or all(every[0][1]):
+    blocks = _reads(body, attention)
+    reads = [block is None for _, block in blocks]
+    if all(reads):
         return ""
-    stack, reads = every[0]
     kinds: dict[str, list[str]] = {}
-    for number, (block, read) in enumerate(zip(stack, reads, strict=True), start=1):
-        if not read:
+    for number, block in blocks:
+        if block is not None:
             compressed = any(module in extra_keys for module in block.modules())
             kind = _mixer(block) + (" with keys that are not tokens" if compressed else "")
             kinds.setdefault(kind, []).append(str(number))
@@ -463,6 +465,18 @@ def other_layers(
         f"{sum(reads)} of its {len(reads)} blocks have attention that can be read and count as "
         f"layers; the others are {named} (counted from 1)"
     )
+
+
+def _reads(body: nn.Module, attention: Sequence[nn.Module]) -> list[tuple[int, nn.Module | None]]:
+    """Return the blocks of a model by number, from 1: None where its attention is read."""
+    seen = {id(module) for module in attention}
+    for stack in body.modules():
+        if isinstance(stack, nn.ModuleList) and len(stack) > 1:
+            reads = [any(id(x) in seen for x in block.modules()) for block in stack]
+            if any(reads):
+                every = zip(stack, reads, strict=True)
+                return [(at, None if read else block) for at, (block, read) in enumerate(every, 1)]
+    return []
 
 
 def _mixer(block: nn.Module) -> str:
