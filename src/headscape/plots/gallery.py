@@ -22,7 +22,8 @@ from urllib.parse import quote
 from headscape.captures.capture_file import Capture
 from headscape.captures.labels import encoding_name, shown_conventions
 from headscape.errors import InputError
-from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
+from headscape.io.html_page import html_page
+from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.measures.context import ContextDependence
 from headscape.measures.measures import Measures
 
@@ -159,18 +160,13 @@ def _page(entries: Sequence[Entry], title: str, provenance: Mapping[str, str], a
     contents = "".join(
         f'<li><a href="#{escape(each.name)}">{escape(each.title)}</a></li>\n' for each in entries
     )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"{GENERATOR}\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
+    body = (
         f"<header>\n<h1>{escape(title)}</h1>\n{_opening(entries, about)}"
         f'<nav aria-label="Figures">\n<ol>\n{contents}</ol>\n</nav>\n</header>\n'
         f"<main>\n{''.join(_section(each) for each in entries)}{_columns(entries)}</main>\n"
         f"<footer>\n<h2>How this page was made</h2>\n{_pairs(provenance)}</footer>\n"
-        "</body>\n</html>\n"
     )
+    return html_page(title, body, style=STYLE)
 
 
 def _opening(entries: Sequence[Entry], about: str) -> str:
