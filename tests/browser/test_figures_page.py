@@ -5,12 +5,12 @@ from typing import Any
 
 from PIL import Image
 
-from headscape.plots.gallery import Entry, write_gallery
+from headscape.plots.gallery import GalleryEntry, write_gallery
 
 
 def test_its_pictures_load_from_disk(chromium: Any, tmp_path: Path) -> None:
     Image.new("RGB", (7, 5)).save(tmp_path / "one.png")
-    entry = Entry(name="one", title="One", image="one.png", alt="One", caption="One.")
+    entry = GalleryEntry(name="one", title="One", image="one.png", alt="One", caption="One.")
     address = write_gallery(tmp_path, [entry], "Figures", {}).as_uri()
     page = chromium.new_page()
     complaints: list[str] = []

@@ -11,10 +11,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from headscape.errors import InputError
-from headscape.evaluation.row import Row
+from headscape.evaluation.row import EvaluationRow
 from headscape.evaluation.table import Table, along_window
 
-BASE = Row(
+BASE = EvaluationRow(
     method="ALiBi", length=8, protocol="nonoverlap", recipe="r", corpus="c", text="t",
     model="h", train_length=8, tokens=100, bytes=400, words=50, windows=10, loss=2.0, low=1.9,
     high=2.1, seed=0,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headscape.errors import InputError
-from headscape.evaluation.row import Row
+from headscape.evaluation.row import EvaluationRow
 from headscape.evaluation.table import Table
 
 
@@ -15,7 +15,7 @@ def score(method, length, exact, *, seed=0, **others):
     fields = {"task": "parity", "depth": None, "examples": 10, "questions": f"asked {length}"}
     fields |= {"symbols": exact, "model": f"{method} {seed}", "encoding": method.lower()}
     fields["recipe"] = "r"
-    return Row(method=method, length=length, exact=exact, seed=seed, **(fields | others))
+    return EvaluationRow(method=method, length=length, exact=exact, seed=seed, **(fields | others))
 
 
 def found_at(depth, length, exact, label="cable", **others):
@@ -89,7 +89,9 @@ def test_evaluations_are_merged_and_kinds_are_not_mixed(tmp_path):
     Table.of([one]).save(tmp_path / "a")
     Table.of([one, two]).save(tmp_path / "b")
     assert Table.read(tmp_path / "a", tmp_path / "b" / "tasks.json").rows == (one, two)
-    text = Row(method="m", length=8, protocol="p", corpus="c", text="t", model="h", loss=2.0)
+    text = EvaluationRow(
+        method="m", length=8, protocol="p", corpus="c", text="t", model="h", loss=2.0
+    )
     text = replace(text, tokens=8)
     Table.of([text]).save(tmp_path / "text")
     with pytest.raises(InputError, match=r"is about a task and .* about a text"):

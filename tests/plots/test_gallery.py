@@ -6,7 +6,7 @@ import pytest
 from headscape.errors import InputError
 from headscape.io.html_page import NO_SCRIPT
 from headscape.measures.measures import Measures
-from headscape.plots.gallery import Entry, merge, read_entries, write_gallery
+from headscape.plots.gallery import GalleryEntry, merge, read_entries, write_gallery
 from plots.synthetic import alibi, capture
 
 
@@ -40,7 +40,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def entry():
-    return Entry(
+    return GalleryEntry(
         name="figure-12-alibi",
         title="Figure 12: ALiBi",
         image="figure-12-alibi.png",
