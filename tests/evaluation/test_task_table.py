@@ -72,7 +72,7 @@ def test_a_band_of_accuracies_stays_between_0_and_1():
 
 def test_files_contain_the_numbers(tmp_path):
     rows = [score("ALiBi", 4, 0.25), score("RoPE", 4, None, refused="too long, it says")]
-    paths = Table.of(rows).save(tmp_path)
+    paths = Table.of(rows).save_files(tmp_path)
     names = {f"tasks.{suffix}" for suffix in ("json", "csv", "md", "tex", "png", "svg", "pdf")}
     names |= {f"tasks-symbols.{suffix}" for suffix in ("png", "svg", "pdf")}
     assert {path.name for path in paths} == names
@@ -125,7 +125,7 @@ MAP = [found_at(depth, length, depth / 2) for length in (58, 70) for depth in (0
 def test_a_heat_map_writes_its_numbers_and_reads_back_under_its_name(tmp_path):
     other = [replace(row, label="b", model="other", exact=None) for row in MAP]
     table = Table.of([*MAP, *other])
-    paths = table.save(tmp_path)
+    paths = table.save_files(tmp_path)
     assert len(paths) == len(set(paths)) == 2 * 5
     first = Table.read(tmp_path / "needle-cable.json")
     assert first.rows == tuple(MAP)

@@ -110,8 +110,8 @@ class Table:
         >>> table = hs.evaluate(model, task="needle", lengths=64, depths=[0, 1], examples=1)
         >>> table.methods, table.lengths, len(table.rows)
         (['ALiBi'], [64], 2)
-        >>> [path.suffix for path in table.save("found")]
-        ['.json', '.csv', '.png', '.svg', '.pdf']
+        >>> sorted(path.suffix for path in table.save("found").iterdir())
+        ['.csv', '.json', '.pdf', '.png', '.svg']
         >>> hs.Table.read("found/needle-ALiBi.json") == table
         True
     """
@@ -235,11 +235,16 @@ class Table:
             found.draw_on(ax)
         return found
 
-    def save(self, folder: Path | str) -> list[Path]:
-        """Write the table's files into a folder; return their paths.
+    def save(self, folder: Path | str) -> Path:
+        """Write the table's files into a folder and return the folder's path.
 
         Files of an earlier table are replaced; a file of a different kind is refused.
         """
+        self.save_files(folder)
+        return Path(folder)
+
+    def save_files(self, folder: Path | str) -> list[Path]:
+        """Write the same files as `save`; return the path of each."""
         folder = Path(folder)
         check_folder(folder)
         paths = []
