@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headscape.data.dataset import default_cache
 from headscape.evaluation.evaluate import evaluate
-from headscape.evaluation.row import Row
+from headscape.evaluation.row import EvaluationRow
 from headscape.evaluation.table import Table
 from headscape.gpt2.model_config import Scale
 from headscape.io.files import write_bytes, write_text
@@ -193,8 +193,8 @@ def main() -> None:
     cache = default_cache()
     lengths = [LENGTH * times for times in TIMES]
     how = {"same_tokens": True, "journal": args.runs / "journal"}
-    rows: list[Row] = []
-    whole: list[Row] = []
+    rows: list[EvaluationRow] = []
+    whole: list[EvaluationRow] = []
     names: dict[str, str] = {}
     for seed in args.seeds:
         for method in args.methods:

@@ -29,7 +29,7 @@ from benchmarks.results import (
 )
 from headscape.data.dataset import default_cache
 from headscape.evaluation.evaluate import evaluate
-from headscape.evaluation.row import Row
+from headscape.evaluation.row import EvaluationRow
 from headscape.evaluation.table import Table
 from headscape.io.files import write_text
 from headscape.models.load import load
@@ -126,7 +126,7 @@ perplexity at {LENGTH} tokens and what it is multiplied by at longer lengths."""
     return textwrap.fill(text, 100)
 
 
-def part(rows: dict[str, list[Row]], args: argparse.Namespace) -> str:
+def part(rows: dict[str, list[EvaluationRow]], args: argparse.Namespace) -> str:
     """Return the part of docs/results.md, without its markers."""
 
     def table(methods: Sequence[str]) -> Table | None:
@@ -161,7 +161,9 @@ no position and sees all.
     return text
 
 
-def measured(method: str, seed: int, folder: Path, args: argparse.Namespace) -> Sequence[Row]:
+def measured(
+    method: str, seed: int, folder: Path, args: argparse.Namespace
+) -> Sequence[EvaluationRow]:
     """Return the rows of one run, trained and evaluated as far as it is not yet."""
     print(f"{method}, seed {seed}", file=sys.stderr, flush=True)
     config = preset(
@@ -188,7 +190,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/second-results"))
     parser.add_argument("--docs", type=Path, default=Path("docs/results.md"))
     args = parser.parse_args()
-    rows: dict[str, list[Row]] = {}
+    rows: dict[str, list[EvaluationRow]] = {}
     for seed in args.seeds:
         for method in args.methods:
             folder = args.runs / f"{method.replace(':', ' ')}-{args.steps}-{seed}"

@@ -1,5 +1,6 @@
 """The public names: frozen, documented, lazy, and every example runs."""
 
+import ast
 import doctest
 import inspect
 import pydoc
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,16 +17,30 @@ import headscape as hs
 from headscape.encodings import ENCODINGS
 
 NAMES = {
-    "Capture", "Curves", "Encoding", "GPT2", "Grid", "InputError", "Measures", "Model",
-    "Positions", "Table", "__version__", "atlas", "attention", "bias", "build", "capture",
-    "card", "compare", "decay", "diagnose", "evaluate", "export", "list_encodings", "load",
-    "paper_figures", "register", "stretch", "train", "view", "watch",
+    "Capture", "Card", "CardComparison", "CrossAttention", "Curves", "Depths", "Diagnosis",
+    "Difference", "Encoding", "EncodingRow", "GPT2", "Grid", "InputError", "Lengths", "Measures",
+    "Model", "Overview", "Positions", "Row", "RunResult", "Table", "Watched", "__version__",
+    "atlas", "attention", "bias", "build", "capture", "card", "compare", "decay", "diagnose",
+    "evaluate", "export", "list_encodings", "load", "paper_figures", "register", "stretch", "train",
+    "view", "watch",
 }  # fmt: skip
+RESULTS = {
+    "Card": "card", "CardComparison": "card", "Difference": "compare", "EncodingRow":
+    "list_encodings", "RunResult": "train", "Watched": "watch", "Lengths": "Table.plot", "Depths":
+    "Table.plot", "Row": "Capture.row", "Overview": "Capture.overview", "CrossAttention":
+    "Model.cross_attention",
+}  # fmt: skip
+"""Classes without an example of their own, and the function that returns each."""
+INTERNAL = {"Cell", "Column", "Pack", "Scale"}
+"""Classes that public methods return for other parts of the package."""
 SEVERAL = {"Capture": ("load",), "GPT2": ("from_preset",)}
 """Methods with an example of their own."""
 
 
-UNLISTED = {"Model.continuation", "Model.generate"}
+UNLISTED = {
+    "Model.continuation", "Model.generate", "CrossAttention.content", "CrossAttention.bias",
+    "CrossAttention.final", "CrossAttention.weights",
+}  # fmt: skip
 """Methods whose docstring does not list its arguments yet."""
 
 
@@ -53,7 +69,7 @@ def test_a_name_is_documented_and_its_example_runs(
         examples += len(test.examples)
         runner.run(test)
     ENCODINGS.pop("nothing", None)  # registered by the example of `register`
-    assert examples, f"{name} has no example"
+    assert examples or name in RESULTS, f"{name} has no example"
     assert runner.summarize(verbose=False).failed == 0
 
 
@@ -68,6 +84,23 @@ def callables() -> Iterator[tuple[str, Callable[..., object]]]:
             function = getattr(value, "__func__", value)
             if not key.startswith("_") and inspect.isfunction(function):
                 yield f"{name}.{key}", function
+
+
+def test_what_they_return_is_public_and_typed() -> None:
+    root = Path(hs.__file__).parent
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in root.rglob("*.py")]
+    classes = {item.name for tree in trees for item in tree.body if isinstance(item, ast.ClassDef)}
+    public = {getattr(hs, name).__name__ for name in hs.API} | {*hs.API} | INTERNAL
+    returned = {
+        name: {*re.findall(r"\w+", str(function.__annotations__["return"]))} & classes
+        for name, function in callables()
+        if not name.startswith("Encoding.")  # returns the values of headscape.call
+    }
+    assert {name: found - public for name, found in returned.items() if found - public} == {}
+    for name, function in RESULTS.items():
+        assert name in returned[function]
+    functions = NAMES & set(returned)
+    assert [n for n in functions if getattr(hs, n).__annotations__["return"] is Any] == []
 
 
 def missing(function: Callable[..., object]) -> list[str]:
@@ -105,6 +138,13 @@ def test_help_shows_what_a_model_can_do() -> None:
         assert name in pydoc.render_doc(getattr(hs.Model, name))
     model = hs.load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
     assert isinstance(model, hs.Model)
+
+
+def test_saving_returns_the_path(tmp_path: Path) -> None:
+    gpt2 = hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257)
+    assert gpt2.save_pretrained(str(tmp_path / "a")) == tmp_path / "a"
+    assert hs.load(gpt2, tokenizer="bytes").save(str(tmp_path / "b")) == tmp_path / "b"
+    assert (tmp_path / "a" / "model.safetensors").is_file()
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

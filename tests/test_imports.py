@@ -7,6 +7,7 @@ methods of OPENS.
 import ast
 import subprocess
 import sys
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -86,6 +87,9 @@ PARTS = {
     "wavlm": {"t5"},
 }
 """The first file may import the second."""
+
+SHARED_NAMES = {"Grid"}
+"""Classes of one name, until captures/pooling.py renames its own."""
 
 FILES = sorted(ROOT.rglob("*.py"))
 
@@ -183,6 +187,16 @@ def test_neighbours_do_not_import_one_another(folder: str) -> None:
 def test_an_import_names_no_drawer() -> None:
     drawers = {"utils", "common", "helpers", "util", "misc"}
     assert not [path for path in FILES if path.stem in drawers]
+
+
+def test_no_two_classes_share_a_name() -> None:
+    names = Counter(
+        node.name
+        for path in FILES
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in names.items() if count > 1} == SHARED_NAMES
 
 
 @pytest.mark.parametrize("folder", ["data"])

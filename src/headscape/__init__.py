@@ -25,9 +25,11 @@
     list_encodings  the table of encodings; `build` makes one, `register` adds yours
     paper_figures   the figures of the CABLE paper, models included
 
-Model, Capture, Measures, Table, Grid and Curves are what these return; GPT2, Encoding and Positions
-are for your own code; InputError is the only exception for wrong input. Layers and heads count from
-0, and -1 is the last. Each name in `API` below is imported when it is first used.
+Model, Capture, Measures, Table, Diagnosis, Card, CardComparison, RunResult, EncodingRow, Watched
+and CrossAttention are what these return; Grid, Curves, Row, Overview, Difference, Lengths and
+Depths are figures. GPT2, Encoding and Positions are for your own code; InputError is the only
+exception for wrong input. Layers and heads count from 0, and -1 is the last. Each name in `API`
+below is imported when it is first used.
 """
 
 import importlib
@@ -36,12 +38,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headscape.call.positions import Positions
     from headscape.captures.capture_file import Capture
+    from headscape.captures.cross import CrossAttention
     from headscape.captures.decay import decay
     from headscape.captures.record import capture
-    from headscape.captures.watching import watch
-    from headscape.cards.card import card
+    from headscape.captures.watching import Watched, watch
+    from headscape.cards.card import Card, CardComparison, card
     from headscape.diagnosis.diagnose import diagnose
+    from headscape.diagnosis.report import Diagnosis
     from headscape.encodings import Encoding, build, list_encodings, register
+    from headscape.encodings.catalogue import EncodingRow
     from headscape.errors import InputError
     from headscape.evaluation.evaluate import evaluate
     from headscape.evaluation.table import Table
@@ -52,10 +57,13 @@ if TYPE_CHECKING:
     from headscape.models.load import load, stretch
     from headscape.models.loaded import LoadedModel as Model
     from headscape.paper.job import paper_figures
-    from headscape.plots.compare import compare
+    from headscape.plots.compare import Difference, compare
     from headscape.plots.curves import Curves
     from headscape.plots.grid import Grid
-    from headscape.training.trainer import train
+    from headscape.plots.lengths import Depths, Lengths
+    from headscape.plots.overview import Overview
+    from headscape.plots.row import Row
+    from headscape.training.trainer import RunResult, train
     from headscape.viewer.atlas import atlas
     from headscape.viewer.view import view
 
@@ -87,6 +95,18 @@ API = {
     "Table": "headscape.evaluation.table",
     "Grid": "headscape.plots.grid",
     "Curves": "headscape.plots.curves",
+    "Row": "headscape.plots.row",
+    "Overview": "headscape.plots.overview",
+    "Difference": "headscape.plots.compare",
+    "Lengths": "headscape.plots.lengths",
+    "Depths": "headscape.plots.lengths",
+    "Card": "headscape.cards.card",
+    "CardComparison": "headscape.cards.card",
+    "Diagnosis": "headscape.diagnosis.report",
+    "RunResult": "headscape.training.trainer",
+    "EncodingRow": "headscape.encodings.catalogue",
+    "Watched": "headscape.captures.watching",
+    "CrossAttention": "headscape.captures.cross",
     "GPT2": "headscape.gpt2",
     "Encoding": "headscape.encodings",
     "Positions": "headscape.call.positions",
@@ -100,14 +120,26 @@ MODULES = ("encodings",)
 __all__ = [
     "GPT2",
     "Capture",
+    "Card",
+    "CardComparison",
+    "CrossAttention",
     "Curves",
+    "Depths",
+    "Diagnosis",
+    "Difference",
     "Encoding",
+    "EncodingRow",
     "Grid",
     "InputError",
+    "Lengths",
     "Measures",
     "Model",
+    "Overview",
     "Positions",
+    "Row",
+    "RunResult",
     "Table",
+    "Watched",
     "__version__",
     "atlas",
     "attention",

@@ -24,6 +24,7 @@ from cards.configs import (
 from headscape.cards.card import Card
 from headscape.cards.card_text import lines
 from headscape.cards.narrow_model import narrow_model, read_config
+from headscape.io.html_page import NO_SCRIPT
 
 SLIDING = "1-5, 7-11, 13-17, 19-23, 25-29, 31-34"
 FOURTH = "4, 8, 12, 16, 20, 24, 28, 32, 36"
@@ -340,6 +341,7 @@ def test_text_of_a_config_is_never_html() -> None:
     name = "<script>alert(1)</script>"
     card = hs.card({**QWEN3, "_name_or_path": name, name: {"rope_type": "yarn", "factor": 2}})
     assert "<script" not in card.to_html()
+    assert NO_SCRIPT in card.to_html()
     assert "&lt;script" in card.to_html()
 
 

@@ -165,11 +165,11 @@ def test_leftovers_of_a_killed_writer_go_when_they_are_old(corpus, tokenizer, tm
 ENCODE_FOR_EVER = """
 import itertools
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
-from headscape.data.tokens.shards import Job
+from headscape.data.tokens.shards import EncodingJob
 from headscape.data.tokens.shards import encode_all
 
 if __name__ == "__main__":
-    job = Job(split="train", texts=("text" * 1000,), ends=(True,))
+    job = EncodingJob(split="train", texts=("text" * 1000,), ends=(True,))
     for number, _ in enumerate(encode_all(itertools.repeat(job), ByteTokenizer(), workers=2)):
         if number == 0:
             import multiprocessing

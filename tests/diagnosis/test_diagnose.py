@@ -25,6 +25,7 @@ from headscape.diagnosis.remedies import REMEDIES, longrope, remedied, remedies_
 from headscape.diagnosis.report import FILES, Diagnosis
 from headscape.diagnosis.retrieval import COPY_DEPTH, KINDS, copying_heads, question
 from headscape.errors import InputError
+from headscape.io.html_page import NO_SCRIPT
 from headscape.kernels.attend import run
 from headscape.models.changed import ChangedModel
 from headscape.models.gpt2_model import GPT2Model
@@ -202,6 +203,7 @@ def test_files(broken: Any, tmp_path: Path) -> None:
     page = broken.save(tmp_path)
     html = page.read_text()
     assert "<script" not in html
+    assert NO_SCRIPT in html
     assert html.count("<svg") == 3
     assert "clipped positions" in html
     assert broken.to_markdown() == (tmp_path / "diagnosis.md").read_text()

@@ -148,7 +148,7 @@ def test_maps_are_labelled_by_the_run(tmp_path):
     models = [subject("learned", seed=n % 2, run=run) for n, run in enumerate(runs)]
     table = evaluate(models, task="needle", lengths=(58, 70), examples=2, depths=(0.0, 0.5))
     assert list(table.maps()) == ["alibi", "learned"]
-    names = {path.stem for path in table.save(tmp_path)}
+    names = {path.stem for path in table.save(tmp_path).iterdir()}
     assert names == {"needle-alibi", "needle-learned"}
     assert [row.exact is None for row in table.maps()["alibi"].rows] == [False, False, True, True]
 

@@ -11,10 +11,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from headscape.errors import InputError
-from headscape.evaluation.row import Row
+from headscape.evaluation.row import EvaluationRow
 from headscape.evaluation.table import Table, along_window
 
-BASE = Row(
+BASE = EvaluationRow(
     method="ALiBi", length=8, protocol="nonoverlap", recipe="r", corpus="c", text="t",
     model="h", train_length=8, tokens=100, bytes=400, words=50, windows=10, loss=2.0, low=1.9,
     high=2.1, seed=0,
@@ -142,7 +142,10 @@ def test_nothing_is_refused_and_so_is_an_unknown_quantity():
 
 
 def test_files_round_trip_and_read_merges_each_once(tmp_path):
-    paths = Table.of(ROWS).save(tmp_path / "a")
+    folder = Table.of(ROWS).save(str(tmp_path / "a"))
+    assert folder == tmp_path / "a"
+    paths = sorted(folder.iterdir())
+    assert sorted(Table.of(ROWS).save_files(folder)) == paths
     assert {path.suffix for path in paths} == {
         ".json", ".csv", ".md", ".tex", ".png", ".svg", ".pdf"
     }  # fmt: skip
@@ -156,7 +159,7 @@ def test_files_round_trip_and_read_merges_each_once(tmp_path):
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path):
-    first, second = Table.of(ROWS).save(tmp_path / "a"), Table.of(ROWS).save(tmp_path / "b")
+    first, second = (Table.of(ROWS).save_files(tmp_path / name) for name in "ab")
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes(), one.name
 
@@ -295,7 +298,7 @@ def test_loss_along_the_window_is_binned_and_averaged_over_seeds(tmp_path):
         assert value == pytest.approx(mean[start : start + count].mean())
         start += count
     assert start == 40
-    names = {path.name for path in Table.of(rows).save(tmp_path)}
+    names = {path.name for path in Table.of(rows).save(tmp_path).iterdir()}
     assert "positions.svg" in names
 
 

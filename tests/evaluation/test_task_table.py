@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headscape.errors import InputError
-from headscape.evaluation.row import Row
+from headscape.evaluation.row import EvaluationRow
 from headscape.evaluation.table import Table
 
 
@@ -15,7 +15,7 @@ def score(method, length, exact, *, seed=0, **others):
     fields = {"task": "parity", "depth": None, "examples": 10, "questions": f"asked {length}"}
     fields |= {"symbols": exact, "model": f"{method} {seed}", "encoding": method.lower()}
     fields["recipe"] = "r"
-    return Row(method=method, length=length, exact=exact, seed=seed, **(fields | others))
+    return EvaluationRow(method=method, length=length, exact=exact, seed=seed, **(fields | others))
 
 
 def found_at(depth, length, exact, label="cable", **others):
@@ -72,7 +72,7 @@ def test_a_band_of_accuracies_stays_between_0_and_1():
 
 def test_files_contain_the_numbers(tmp_path):
     rows = [score("ALiBi", 4, 0.25), score("RoPE", 4, None, refused="too long, it says")]
-    paths = Table.of(rows).save(tmp_path)
+    paths = Table.of(rows).save_files(tmp_path)
     names = {f"tasks.{suffix}" for suffix in ("json", "csv", "md", "tex", "png", "svg", "pdf")}
     names |= {f"tasks-symbols.{suffix}" for suffix in ("png", "svg", "pdf")}
     assert {path.name for path in paths} == names
@@ -89,7 +89,9 @@ def test_evaluations_are_merged_and_kinds_are_not_mixed(tmp_path):
     Table.of([one]).save(tmp_path / "a")
     Table.of([one, two]).save(tmp_path / "b")
     assert Table.read(tmp_path / "a", tmp_path / "b" / "tasks.json").rows == (one, two)
-    text = Row(method="m", length=8, protocol="p", corpus="c", text="t", model="h", loss=2.0)
+    text = EvaluationRow(
+        method="m", length=8, protocol="p", corpus="c", text="t", model="h", loss=2.0
+    )
     text = replace(text, tokens=8)
     Table.of([text]).save(tmp_path / "text")
     with pytest.raises(InputError, match=r"is about a task and .* about a text"):
@@ -123,7 +125,7 @@ MAP = [found_at(depth, length, depth / 2) for length in (58, 70) for depth in (0
 def test_a_heat_map_writes_its_numbers_and_reads_back_under_its_name(tmp_path):
     other = [replace(row, label="b", model="other", exact=None) for row in MAP]
     table = Table.of([*MAP, *other])
-    paths = table.save(tmp_path)
+    paths = table.save_files(tmp_path)
     assert len(paths) == len(set(paths)) == 2 * 5
     first = Table.read(tmp_path / "needle-cable.json")
     assert first.rows == tuple(MAP)

@@ -9,7 +9,7 @@ from headscape.data.tokenize.bpe import GPT2Tokenizer, TrainedBPE, train
 from headscape.data.tokenize.byte_tokenizer import ByteTokenizer
 from headscape.evaluation.perplexity import HeldOut, TextJob, units
 from headscape.evaluation.protocols import parse
-from headscape.evaluation.row import Row
+from headscape.evaluation.row import EvaluationRow
 
 TEXTS = ["Grüße an  die\tWelt,\nsaid ½ of them.\n\n", "  x = [1, 2]\r\n", "日本 語", ""]
 
@@ -68,7 +68,7 @@ def test_a_tokenizer_that_does_not_give_bytes_has_no_units():
 
 
 def test_quantities_follow_from_the_loss():
-    one = Row(
+    one = EvaluationRow(
         method="m", length=8, protocol="nonoverlap", corpus="c", text="t",
         model="h", tokens=100, bytes=400, words=50, loss=2.0, low=1.9, high=2.1,
     )  # fmt: skip

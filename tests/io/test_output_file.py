@@ -9,7 +9,7 @@ import pytest
 
 import headscape as hs
 from headscape.errors import InputError
-from headscape.evaluation.row import Row
+from headscape.evaluation.row import EvaluationRow
 from headscape.evaluation.table import Table
 from headscape.io.output_file import KINDS, check_output
 from headscape.plots.gallery import write_gallery
@@ -25,7 +25,7 @@ def cap() -> hs.Capture:
 
 def table() -> Table:
     text = {"protocol": "nonoverlap", "corpus": "c", "text": "t", "model": "m", "recipe": None}
-    row = Row(
+    row = EvaluationRow(
         method="ALiBi", length=8, **text, longest=None, train_length=8, seed=0, windows=2,
         tokens=16, bytes=16, words=4, loss=1.5, low=1.0, high=2.0, refused=None,
     )  # fmt: skip

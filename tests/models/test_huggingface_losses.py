@@ -12,7 +12,7 @@ from headscape.data.tokenize.bpe import train
 from headscape.evaluation.evaluate import evaluate
 from headscape.evaluation.perplexity import HeldOut, TextJob, held_out, units
 from headscape.evaluation.protocols import parse
-from headscape.evaluation.row import Row
+from headscape.evaluation.row import EvaluationRow
 from headscape.models.load import load
 
 transformers = pytest.importorskip("transformers")
@@ -39,7 +39,7 @@ def saved(kind: str, folder: Path) -> Any:
     return model.eval()
 
 
-def measure(model: Any, tokens: np.ndarray, protocol: str, length: int) -> Row:
+def measure(model: Any, tokens: np.ndarray, protocol: str, length: int) -> EvaluationRow:
     text = HeldOut(tokens=tokens, corpus="c")
     return TextJob.of(model, text, parse(protocol), length).run()
 

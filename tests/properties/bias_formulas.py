@@ -11,7 +11,7 @@ from headscape.encodings.bam import BAM
 from headscape.encodings.cable import CABLE, CABLENW, KCABLE
 from headscape.encodings.fire import FIRE, LEAK
 from headscape.encodings.fox import FoX
-from headscape.encodings.grid_table import Grid
+from headscape.encodings.grid_table import GridTable
 from headscape.encodings.kerple import Kerple, KerplePower
 from headscape.encodings.sandwich import Sandwich
 from headscape.encodings.t5 import T5, T5Clipped
@@ -65,7 +65,7 @@ def _(encoding: WavLM, x: Array, qpos: Array, kpos: Array) -> Array:
 
 
 @bias.register
-def _(encoding: Grid, x: Array, qpos: Array, kpos: Array) -> Array:
+def _(encoding: GridTable, x: Array, qpos: Array, kpos: Array) -> Array:
     sizes = encoding.rows, encoding.columns
     form = {"class_token": encoding.config.class_token, "causal": encoding.shape.causal}
     return oracle.grid_bias(array(encoding.table), *sizes, qpos, kpos, **form)

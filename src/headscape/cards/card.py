@@ -23,7 +23,7 @@ from headscape.cards.long_context import (
     unread_keys,
 )
 from headscape.cards.narrow_model import (
-    ModelConfig,
+    PublishedConfig,
     head_dim_of,
     narrow_model,
     quiet,
@@ -210,12 +210,12 @@ def card(source: object, /, *others: object) -> Card | CardComparison:
     return CardComparison(cards) if others else cards[0]
 
 
-def _card(config: ModelConfig) -> Card:
+def _card(config: PublishedConfig) -> Card:
     with quiet(), explained(Path(config.name), "builds, but does not run", runs_ours=True):
         return _described(config)
 
 
-def _described(config: ModelConfig) -> Card:
+def _described(config: PublishedConfig) -> Card:
     text = config.text()
     try:
         model = narrow_model(config)

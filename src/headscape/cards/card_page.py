@@ -14,7 +14,8 @@ from headscape.cards.card import Card, LayerKind, ranges
 from headscape.cards.card_text import as_json, markdown, rows
 from headscape.encodings.alibi import SLOPES
 from headscape.errors import InputError
-from headscape.io.output_file import GENERATOR, KINDS, FileKind, check_output, write_output
+from headscape.io.html_page import html_page
+from headscape.io.output_file import KINDS, FileKind, check_output, write_output
 
 COLOURS: Final = ("#3b6fb5", "#c8702a", "#3f8f5f", "#8b5fb0", "#b5495b", "#6b7785")
 """Of kinds of layers, in their order; all are readable on light and on dark."""
@@ -50,16 +51,8 @@ BOTTOM: Final = 34
 
 def page(cards: Sequence[Card]) -> str:
     """Return cards as a whole document."""
-    title = escape(" and ".join(card.name for card in cards))
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{GENERATOR}\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{title}: position</title>\n<style>body{{margin:0}}</style>\n</head>\n<body>\n"
-        f"{fragment(cards)}\n</body>\n</html>\n"
-    )
+    title = " and ".join(card.name for card in cards)
+    return html_page(f"{title}: position", fragment(cards), style="body{margin:0}")
 
 
 def fragment(cards: Sequence[Card]) -> str:

@@ -20,7 +20,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from headscape.call.definition import shared
-from headscape.cards.narrow_model import VOCABULARY, ModelConfig, narrow_model
+from headscape.cards.narrow_model import VOCABULARY, PublishedConfig, narrow_model
 from headscape.errors import InputError, unknown
 from headscape.models.loaded import eval_mode
 from headscape.models.transformers.attention_watch import AttentionWatch
@@ -108,7 +108,7 @@ class LayerScores:
     """Its place in the stack, blocks without attention counted, where the module knows it."""
 
 
-def settings_of(config: ModelConfig, model: Any, longest: int) -> list[Setting]:
+def settings_of(config: PublishedConfig, model: Any, longest: int) -> list[Setting]:
     """Return every long-context setting of a config with the verdict on the code.
 
     Args:
@@ -123,7 +123,7 @@ def settings_of(config: ModelConfig, model: Any, longest: int) -> list[Setting]:
     ]
 
 
-def unknown_scaling(config: ModelConfig) -> InputError | None:
+def unknown_scaling(config: PublishedConfig) -> InputError | None:
     """Return the error for a rope_type that transformers does not know, or None."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -255,7 +255,7 @@ def _number(value: object, key: str) -> float | None:
 
 
 def _judged(
-    config: ModelConfig,
+    config: PublishedConfig,
     model: Any,
     path: tuple[str, ...],
     value: object,
@@ -291,7 +291,7 @@ def _judged(
 
 
 def _changed_layers(
-    config: ModelConfig,
+    config: PublishedConfig,
     model: Any,
     path: tuple[str, ...],
     with_it: dict[int, LayerScores],
@@ -310,7 +310,7 @@ def _changed_layers(
 
 
 def plain_scores(
-    config: ModelConfig, model: Any, path: tuple[str, ...], longest: int
+    config: PublishedConfig, model: Any, path: tuple[str, ...], longest: int
 ) -> dict[int, LayerScores] | None:
     """Return `far_scores` of the same weights without an entry; None if nothing is built then."""
     try:
@@ -326,7 +326,7 @@ def plain_scores(
     return far_scores(other, longest)
 
 
-def _plain(config: ModelConfig, path: tuple[str, ...]) -> ModelConfig:
+def _plain(config: PublishedConfig, path: tuple[str, ...]) -> PublishedConfig:
     """Return a config without a setting, but with the base and rotary share that are part of it.
 
     Left out, rope_scaling would be the default of the class, which may be a scaling (GPT-OSS).
@@ -339,7 +339,7 @@ def _plain(config: ModelConfig, path: tuple[str, ...]) -> ModelConfig:
         outer = outer[key]
     value = outer[path[-1]]
     outer[path[-1]] = _unscaled(value) if isinstance(value, Mapping) else {"rope_type": "default"}
-    return ModelConfig(name=config.name, raw=raw)
+    return PublishedConfig(name=config.name, raw=raw)
 
 
 def _unscaled(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -370,7 +370,7 @@ def _differs(ours: Tensor, others: Tensor) -> bool:
     return bool((ours - others).abs().amax() > SAME * ours.abs().amax())
 
 
-def _why(config: ModelConfig, path: tuple[str, ...], value: object, kind: str | None) -> str:
+def _why(config: PublishedConfig, path: tuple[str, ...], value: object, kind: str | None) -> str:
     """Say why an entry has no effect."""
     key, entries = path[-1], value if isinstance(value, Mapping) else {}
     if key not in {"rope_scaling", "rope_parameters"}:

@@ -61,21 +61,21 @@ TOKENS: Final = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class PublishedConfig:
     """A config as it is written, and the class of transformers that reads its text part."""
 
     name: str
     raw: Mapping[str, Any]
     """The content of config.json."""
 
-    def without(self, path: tuple[str, ...]) -> "ModelConfig":
+    def without(self, path: tuple[str, ...]) -> "PublishedConfig":
         """Return the config without one of its entries."""
         raw = copy.deepcopy(dict(self.raw))
         inner = raw
         for key in path[:-1]:
             inner = inner[key]
         del inner[path[-1]]
-        return ModelConfig(name=self.name, raw=raw)
+        return PublishedConfig(name=self.name, raw=raw)
 
     def text(self) -> Any:
         """Return the config of the text part, as transformers understands it."""
@@ -98,7 +98,7 @@ class ModelConfig:
             return config.get_text_config()
 
 
-def read_config(source: object) -> ModelConfig:
+def read_config(source: object) -> PublishedConfig:
     """Return the config of a folder, a file, a Hub id, a dict, or a transformers model or config.
 
     A path that exists wins over an id, and of the Hub only config.json is downloaded. A GGUF file
@@ -108,10 +108,10 @@ def read_config(source: object) -> ModelConfig:
     given = getattr(given, "config", given)
     if hasattr(given, "to_json_string") and hasattr(given, "name_or_path"):
         name = Path(str(given.name_or_path)).name or type(given).__name__
-        return ModelConfig(name=name, raw=json.loads(given.to_json_string(use_diff=False)))
+        return PublishedConfig(name=name, raw=json.loads(given.to_json_string(use_diff=False)))
     if isinstance(given, Mapping):
         name = Path(str(given.get("_name_or_path") or given.get("model_type") or "config")).name
-        return ModelConfig(name=name, raw=dict(given))
+        return PublishedConfig(name=name, raw=dict(given))
     if not isinstance(given, str | Path):
         raise InputError(
             f"card takes a folder, hf:ID, a config.json, a dict, a transformers config or model, "
@@ -122,7 +122,7 @@ def read_config(source: object) -> ModelConfig:
         if str(path) in FETCHED:
             return _gguf_config(fetched(str(path)))
         found = download_config(str(path))
-        return ModelConfig(name=found.name, raw=read_json(found.folder / CONFIG))
+        return PublishedConfig(name=found.name, raw=read_json(found.folder / CONFIG))
     file = path / CONFIG if path.is_dir() else path
     if not file.is_file():
         reason = f"{path} has no {CONFIG}" if path.is_dir() else f"there is no folder {path}"
@@ -130,10 +130,10 @@ def read_config(source: object) -> ModelConfig:
     if file.suffix == ".gguf":
         return _gguf_config(file)
     name = file.parent.resolve().name if file.name == CONFIG else file.stem
-    return ModelConfig(name=name, raw=read_json(file))
+    return PublishedConfig(name=name, raw=read_json(file))
 
 
-def _gguf_config(file: Path) -> ModelConfig:
+def _gguf_config(file: Path) -> PublishedConfig:
     """Return the config that transformers reads in the header of a GGUF file."""
     transformers = _transformers()
     failure = "has no config that transformers reads"
@@ -144,10 +144,10 @@ def _gguf_config(file: Path) -> ModelConfig:
             local_files_only=True,
             trust_remote_code=False,
         )
-    return ModelConfig(name=file.stem, raw=json.loads(config.to_json_string(use_diff=False)))
+    return PublishedConfig(name=file.stem, raw=json.loads(config.to_json_string(use_diff=False)))
 
 
-def narrow_model(config: ModelConfig) -> Any:
+def narrow_model(config: PublishedConfig) -> Any:
     """Return a model of the config's class in float32 with random weights, the same every time."""
     transformers = _transformers()
     small = shrink(config.text(), config.name)
@@ -256,7 +256,7 @@ def _cut(config: Any, field: str, size: int) -> None:
         setattr(config, field, min(size, given))
 
 
-def _class(transformers: Any, config: Any, source: ModelConfig) -> Any:
+def _class(transformers: Any, config: Any, source: PublishedConfig) -> Any:
     """The class that the config names, or the one that continues texts, or the plain body."""
     named = source.raw.get("architectures")
     for name in named if isinstance(named, list) else []:

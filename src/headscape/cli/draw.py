@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headscape.plots.view import View
 
 
-class Kind(StrEnum):
+class ViewKind(StrEnum):
     """What to draw."""
 
     grid = "grid"
@@ -29,13 +29,13 @@ class Kind(StrEnum):
 
 
 USES = {
-    Kind.grid: {"layer", "heads", "columns", "shared_scale", "cmap", "tokens"},
-    Kind.curves: {"layer", "heads", "columns"},
-    Kind.row: {"layer", "heads", "query", "shared_scale", "cmap"},
-    Kind.overview: {"heads", "shared_scale", "cmap"},
-    Kind.compare: {"layer", "head", "columns", "shared_scale", "cmap"},
-    Kind.difference: {"layer", "heads", "columns", "shared_scale", "cmap"},
-    Kind.training: {"layer", "heads", "cmap"},
+    ViewKind.grid: {"layer", "heads", "columns", "shared_scale", "cmap", "tokens"},
+    ViewKind.curves: {"layer", "heads", "columns"},
+    ViewKind.row: {"layer", "heads", "query", "shared_scale", "cmap"},
+    ViewKind.overview: {"heads", "shared_scale", "cmap"},
+    ViewKind.compare: {"layer", "head", "columns", "shared_scale", "cmap"},
+    ViewKind.difference: {"layer", "heads", "columns", "shared_scale", "cmap"},
+    ViewKind.training: {"layer", "heads", "cmap"},
 }
 """Options of each view, besides those that every view uses."""
 SOME_VIEWS = sorted(set.union(*USES.values()))
@@ -46,7 +46,7 @@ def draw(
     context: typer.Context,
     captures: Annotated[list[Path], typer.Argument(metavar="CAPTURE...")],
     *,
-    kind: Annotated[Kind, typer.Option("--as")] = Kind.grid,
+    kind: Annotated[ViewKind, typer.Option("--as")] = ViewKind.grid,
     quantity: str | None = None,
     layer: int | None = None,
     heads: list[str] | None = None,
@@ -116,15 +116,15 @@ def draw(
         options["layer"] = from_captured([str(layer)], loaded[0].layers, "layer")[0]
     if heads:
         options["heads"] = from_captured(heads, loaded[0].heads, "head")
-    if kind is Kind.compare:
+    if kind is ViewKind.compare:
         options["head"] = from_captured([str(head)], loaded[0].heads, "head")[0]
     view = _view(kind, loaded, quantity, options)
     for path in targets(view, out, formats, captures[0].parent):
         say(view.save(path))
 
 
-def _check_count(kind: Kind, count: int) -> None:
-    wanted = {Kind.compare: None, Kind.training: None, Kind.difference: 2}.get(kind, 1)
+def _check_count(kind: ViewKind, count: int) -> None:
+    wanted = {ViewKind.compare: None, ViewKind.training: None, ViewKind.difference: 2}.get(kind, 1)
     if wanted is not None and count != wanted:
         raise InputError(
             f"--as {kind} draws {wanted} capture{'s' * (wanted > 1)}, got {count}: use --as "
@@ -147,20 +147,20 @@ def from_captured(words: list[str], captured: tuple[int, ...], what: str) -> tup
 
 
 def _view(
-    kind: Kind, captures: "list[Capture]", quantity: str | None, options: dict[str, Any]
+    kind: ViewKind, captures: "list[Capture]", quantity: str | None, options: dict[str, Any]
 ) -> "View":
-    if kind is Kind.difference:
+    if kind is ViewKind.difference:
         from headscape.plots.compare import compare
 
         return compare(captures[0], captures[1], quantity=quantity, **options)
-    if kind in (Kind.compare, Kind.training) and "title" in options:
+    if kind in (ViewKind.compare, ViewKind.training) and "title" in options:
         heading = options.pop("title")
         options |= {} if heading == "auto" else {"heading": heading}
-    if kind is Kind.compare:
+    if kind is ViewKind.compare:
         from headscape.plots.compare import SideBySide
 
         return SideBySide.of(captures, quantity=quantity, **options)
-    if kind is Kind.training:
+    if kind is ViewKind.training:
         from headscape.plots.training import Training
 
         return Training.of(captures, quantity=quantity, **options)

@@ -117,7 +117,7 @@ def compare(
 
 def _finish(table: "Table", out: Path) -> None:
     """Save a table; show it on stderr and its files on stdout."""
-    paths = table.save(out)
+    paths = table.save_files(out)
     say(table.to_markdown(), err=True)
     for path in paths:
         say(path)

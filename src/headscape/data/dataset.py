@@ -17,7 +17,7 @@ from headscape.data.tokens.shards import open_shards
 from headscape.errors import InputError
 
 
-class Side(Protocol):
+class CorpusSide(Protocol):
     """One side of a corpus: all its tokens, and where documents begin and end."""
 
     @property
@@ -70,8 +70,8 @@ class Dataset:
     fingerprint: str
     """SHA-256 of the corpus: equal fingerprints mean equal documents in equal order."""
     tokenizer: Tokenizer
-    train_side: Side
-    validation_side: Side
+    train_side: CorpusSide
+    validation_side: CorpusSide
 
     def __repr__(self) -> str:
         return (
@@ -118,8 +118,8 @@ def open_dataset(corpus: str, tokenizer: Tokenizer | str, cache: Path | None = N
     documents = open_corpus(corpus, cache)
     if isinstance(tokenizer, str):
         tokenizer = open_tokenizer(tokenizer, documents, cache)
-    train: Side
-    validation: Side
+    train: CorpusSide
+    validation: CorpusSide
     if isinstance(tokenizer, PublishedTokenizer):
         train = EncodedSide(documents, tokenizer, "train")
         validation = EncodedSide(documents, tokenizer, "validation")

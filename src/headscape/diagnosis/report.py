@@ -15,7 +15,8 @@ from headscape.diagnosis.first_token import named
 from headscape.diagnosis.heads import COMPARED, LISTED, summary
 from headscape.diagnosis.retrieval import HOLDS, Answers
 from headscape.io.files import reporting
-from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
+from headscape.io.html_page import html_page
+from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.io.table_text import csv_text, markdown_text
 from headscape.measures.record_table import html_grid, markdown_grid
 
@@ -28,7 +29,6 @@ DRAWN: Final = 4
 """Heads whose kernel is drawn."""
 RETRIEVING: Final = 5
 """Heads of the table of retrieval."""
-POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
   color: #222; background: #fff }
@@ -105,15 +105,8 @@ class Diagnosis:
 
     def to_html(self) -> str:
         """Return the diagnosis as a page; layers and heads count from 1."""
-        title = escape(f"Diagnosis of {self.data['about']['model']}")
-        parts = [
-            (
-                '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-                f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n{GENERATOR}\n'
-                '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-                f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>"
-            )
-        ]
+        title = f"Diagnosis of {self.data['about']['model']}"
+        parts = [f"<h1>{escape(title)}</h1>"]
         pictures = {
             "Where it breaks": self._loss_picture,
             "Which heads, and why": self._kernel_picture,
@@ -124,7 +117,7 @@ class Diagnosis:
             if heading in pictures:
                 parts.append(pictures[heading]())
             parts += [_paragraph(each) if isinstance(each, str) else _html(each) for each in body]
-        return "\n".join([*parts, "</body>\n</html>\n"])
+        return html_page(title, "\n".join(parts), style=STYLE)
 
     def remedies_csv(self) -> str:
         """Return one row per remedy, best first."""

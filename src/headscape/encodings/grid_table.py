@@ -40,7 +40,7 @@ class GridConfig(Config):
     AT_LEAST: ClassVar = {"rows": 1, "columns": 1}
 
 
-class Grid(Encoding):
+class GridTable(Encoding):
     """One scalar per head and offset in a grid of tokens."""
 
     title = "Grid table"

@@ -52,7 +52,7 @@ from headscape.encodings.deberta import DeBERTa
 from headscape.encodings.fire import FIRE
 from headscape.encodings.fox import FoX
 from headscape.encodings.grape import GRAPE, GRAPEMultiplicative
-from headscape.encodings.grid_table import Grid
+from headscape.encodings.grid_table import GridTable
 from headscape.encodings.inkling import Inkling
 from headscape.encodings.kerple import Kerple, KerplePower, KerpleWeight
 from headscape.encodings.learned import Learned
@@ -93,7 +93,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "t5": T5,
     "t5-clipped": T5Clipped,
     "wavlm": WavLM,
-    "grid": Grid,
+    "grid": GridTable,
     "kerple": Kerple,
     "kerple-power": KerplePower,
     "kerple-weight": KerpleWeight,

@@ -28,7 +28,7 @@ from headscape.data.tasks.retrieval import RETRIEVAL, Encode
 from headscape.errors import InputError
 from headscape.evaluation.journal import resumed
 from headscape.evaluation.perplexity import Advance
-from headscape.evaluation.row import Row
+from headscape.evaluation.row import EvaluationRow
 from headscape.models.model import Model
 
 SEED = 1_000_003
@@ -88,7 +88,7 @@ class AnswerJob:
 
     model: Model
     questions: QuestionSet
-    row: Row
+    row: EvaluationRow
     """Everything except the accuracies."""
 
     @classmethod
@@ -104,7 +104,7 @@ class AnswerJob:
     ) -> "AnswerJob":
         """Prepare the row, with the reason if the model cannot read the questions."""
         spec = model.spec
-        row = Row(
+        row = EvaluationRow(
             method=spec.name,
             encoding=spec.encoding,
             recipe=spec.recipe,
@@ -131,7 +131,7 @@ class AnswerJob:
         batch_tokens: int = 8192,
         journal: Path | None = None,
         advance: Advance | None = None,
-    ) -> Row:
+    ) -> EvaluationRow:
         """Ask all questions; with a folder for journals, only those not answered yet."""
         header = {
             "format": 1,

@@ -15,7 +15,7 @@ from headscape.errors import InputError, at_least
 from headscape.evaluation.answers import AnswerJob, by_depth, by_length
 from headscape.evaluation.perplexity import TextJob, held_out
 from headscape.evaluation.protocols import Protocol, parse
-from headscape.evaluation.row import TASK, TEXT, Row, known_quantity
+from headscape.evaluation.row import TASK, TEXT, EvaluationRow, known_quantity
 from headscape.evaluation.table import Table
 from headscape.io.terminal import SlowBar
 from headscape.models.model import Model, Spec
@@ -190,7 +190,7 @@ def _check_readable(jobs: Sequence[Job]) -> None:
             raise InputError(f"{method}: {refused[0]}")
 
 
-def _run(jobs: Sequence[Job], batch_tokens: int, journal: Path | None) -> list[Row]:
+def _run(jobs: Sequence[Job], batch_tokens: int, journal: Path | None) -> list[EvaluationRow]:
     """The rows of all jobs, in order."""
     open_jobs = [job for job in jobs if job.row.refused is None]
     with SlowBar("evaluating", sum(job.cost for job in open_jobs)) as bar:

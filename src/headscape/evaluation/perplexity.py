@@ -35,7 +35,7 @@ from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.errors import InputError
 from headscape.evaluation.journal import resumed
 from headscape.evaluation.protocols import Protocol, Windows, plan
-from headscape.evaluation.row import Row
+from headscape.evaluation.row import EvaluationRow
 from headscape.measures.interval import estimate
 from headscape.models.model import Model
 
@@ -209,7 +209,7 @@ class TextJob:
     model: Model
     text: HeldOut
     windows: Windows
-    row: Row
+    row: EvaluationRow
     """Everything except the losses."""
 
     @classmethod
@@ -224,7 +224,7 @@ class TextJob:
         """Plan the windows; with `longest`, the tokens that this length scores, so both compare."""
         spec = model.spec
         windows = plan(protocol, len(text.tokens), length, longest, name=text.name)
-        row = Row(
+        row = EvaluationRow(
             method=spec.name,
             length=length,
             protocol=protocol.name,
@@ -254,7 +254,7 @@ class TextJob:
         batch_tokens: int = 8192,
         journal: Path | None = None,
         advance: Advance | None = None,
-    ) -> Row:
+    ) -> EvaluationRow:
         """Score the text; with a folder for journals, only what is not finished yet."""
         windows, length = self.windows, self.windows.length
         header = {

@@ -32,7 +32,7 @@ SHARES: Final[dict[str, str]] = {"exact": "exact answers", "symbols": "right sym
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class RowKind:
     """How rows of one kind are written and shown."""
 
     group: str
@@ -47,7 +47,7 @@ class Kind:
     """The fields in a JSON file, in their order."""
 
 
-TEXT = Kind(
+TEXT = RowKind(
     group="measurements",
     version=2,
     stem="evaluation",
@@ -58,7 +58,7 @@ TEXT = Kind(
         "by_position", "refused",
     ),
 )  # fmt: skip
-TASK = Kind(
+TASK = RowKind(
     group="scores",
     version=1,
     stem="tasks",
@@ -75,7 +75,7 @@ _TEXT_COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class EvaluationRow:
     """A model at a length."""
 
     method: str
@@ -130,7 +130,7 @@ class Row:
     """The model's name in the file names of its heat map; files do not contain it."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> RowKind:
         """About a text or about a task."""
         return TEXT if self.task is None else TASK
 
@@ -202,7 +202,7 @@ def by_token(quantity: Quantity) -> bool:
     return quantity in ("perplexity", "loss")
 
 
-def known_quantity(name: str | None, kind: Kind) -> Quantity:
+def known_quantity(name: str | None, kind: RowKind) -> Quantity:
     """Return the quantity with this name, or the kind's default for None."""
     for option in kind.quantities:
         if name in (None, option):
@@ -210,14 +210,14 @@ def known_quantity(name: str | None, kind: Kind) -> Quantity:
     raise InputError(f"unknown quantity {name!r}: choose one of {', '.join(kind.quantities)}.")
 
 
-def to_json(rows: Sequence[Row]) -> str:
+def to_json(rows: Sequence[EvaluationRow]) -> str:
     """Rows of one kind as JSON."""
     kind = rows[0].kind
     written = [{name: getattr(row, name) for name in kind.fields} for row in rows]
     return json.dumps({"format": kind.version, kind.group: written}, indent=1) + "\n"
 
 
-def read_all(paths: Iterable[Path]) -> list[Row]:
+def read_all(paths: Iterable[Path]) -> list[EvaluationRow]:
     """The rows of several evaluations, each named by its folder or its JSON file."""
     loaded = {file: _load(file) for file in map(_file, paths)}
     kinds = {file: _kind(file, data) for file, data in loaded.items()}
@@ -249,7 +249,7 @@ def _load(path: Path) -> Any:
     return parse_json(data, path)
 
 
-def _kind(path: Path, data: Any) -> Kind:
+def _kind(path: Path, data: Any) -> RowKind:
     for kind in (TEXT, TASK):
         if isinstance(data, dict) and kind.group in data:
             return kind
@@ -258,7 +258,7 @@ def _kind(path: Path, data: Any) -> Kind:
     )
 
 
-def _rows(path: Path, data: Mapping[str, Any], kind: Kind) -> list[Row]:
+def _rows(path: Path, data: Mapping[str, Any], kind: RowKind) -> list[EvaluationRow]:
     if data.get("format") != kind.version:
         raise InputError(
             f"{path} has format {data.get('format')!r}; this version reads {kind.version}."
@@ -269,7 +269,7 @@ def _rows(path: Path, data: Mapping[str, Any], kind: Kind) -> list[Row]:
     return [_row(row, path, kind) for row in rows]
 
 
-def _row(row: Mapping[str, Any], path: Path, kind: Kind) -> Row:
+def _row(row: Mapping[str, Any], path: Path, kind: RowKind) -> EvaluationRow:
     if set(row) != set(kind.fields):
         odd = min(set(row) ^ set(kind.fields))
         raise InputError(f"{path} is damaged or from a different version: see its field {odd!r}.")
@@ -279,7 +279,7 @@ def _row(row: Mapping[str, Any], path: Path, kind: Kind) -> Row:
             raise InputError(f"{path} is damaged: {name} contains a non-numeric value.")
     if kind is TASK and not isinstance(row["task"], str):
         raise InputError(f"{path} is damaged: task={row['task']!r} is not of type str.")
-    one = Row(**{**row, **lists}, label=path.stem.removeprefix(f"{row.get('task')}-"))
+    one = EvaluationRow(**{**row, **lists}, label=path.stem.removeprefix(f"{row.get('task')}-"))
     try:
         check_types(one)
     except InputError as error:
@@ -291,7 +291,7 @@ ALIKE = 1.1
 """Largest ratio of scored bytes between two tokenizers that are compared by the byte."""
 
 
-def check(rows: Sequence[Row], quantity: Quantity) -> None:
+def check(rows: Sequence[EvaluationRow], quantity: Quantity) -> None:
     """Refuse rows that cannot be compared, and columns that would average different models."""
     if len({row.kind.group for row in rows}) > 1:
         raise InputError("rows on a text and rows on a task cannot be compared: use two tables.")
@@ -303,7 +303,7 @@ def check(rows: Sequence[Row], quantity: Quantity) -> None:
         _check_seeds(rows)
 
 
-def _check_texts(rows: Sequence[Row], quantity: Quantity) -> None:
+def _check_texts(rows: Sequence[EvaluationRow], quantity: Quantity) -> None:
     _check_alike(rows, "protocol")
     if len({row.longest for row in rows}) > 1:
         raise InputError(
@@ -319,10 +319,10 @@ def _check_texts(rows: Sequence[Row], quantity: Quantity) -> None:
         _check_bytes(rows, quantity)
 
 
-def _check_tasks(rows: Sequence[Row]) -> None:
+def _check_tasks(rows: Sequence[EvaluationRow]) -> None:
     _check_alike(rows, "task")
-    asked: dict[int, Row] = {}
-    maps: dict[tuple[object, ...], Row] = {}
+    asked: dict[int, EvaluationRow] = {}
+    maps: dict[tuple[object, ...], EvaluationRow] = {}
     for row in rows:
         if (row.depth is None) != (rows[0].depth is None):
             raise InputError(
@@ -344,7 +344,7 @@ def _check_tasks(rows: Sequence[Row]) -> None:
             )
 
 
-def _check_alike(rows: Sequence[Row], name: str) -> None:
+def _check_alike(rows: Sequence[EvaluationRow], name: str) -> None:
     first = rows[0]
     for row in rows:
         if getattr(row, name) != getattr(first, name):
@@ -354,8 +354,8 @@ def _check_alike(rows: Sequence[Row], name: str) -> None:
             )
 
 
-def _check_tokens(rows: Sequence[Row], quantity: Quantity) -> None:
-    seen: dict[object, Row] = {}
+def _check_tokens(rows: Sequence[EvaluationRow], quantity: Quantity) -> None:
+    seen: dict[object, EvaluationRow] = {}
     for row in rows:
         here = (row.method, row.model, row.length)
         twin = seen.setdefault(None if by_token(quantity) else here, row)
@@ -373,8 +373,8 @@ def _check_tokens(rows: Sequence[Row], quantity: Quantity) -> None:
         )
 
 
-def _check_bytes(rows: Sequence[Row], quantity: Quantity) -> None:
-    by_length: dict[int, Row] = {}
+def _check_bytes(rows: Sequence[EvaluationRow], quantity: Quantity) -> None:
+    by_length: dict[int, EvaluationRow] = {}
     for row in rows:
         if row.refused is not None:
             continue
@@ -393,7 +393,7 @@ def _check_bytes(rows: Sequence[Row], quantity: Quantity) -> None:
             )
 
 
-def _check_seeds(rows: Sequence[Row]) -> None:
+def _check_seeds(rows: Sequence[EvaluationRow]) -> None:
     """Refuse models of one column that differ in more than the training seed."""
     recipes: dict[str, str | None] = {}
     seen: dict[tuple[str, int | None, int], str] = {}

@@ -31,8 +31,8 @@ from headscape.errors import InputError
 from headscape.evaluation.row import (
     SHARES,
     Cell,
+    EvaluationRow,
     Quantity,
-    Row,
     by_token,
     check,
     known_quantity,
@@ -51,7 +51,7 @@ STEMS = ("evaluation", "tasks", "positions", "passkey", "needle")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class PrintedTable:
     """A table to be printed."""
 
     columns: Sequence[str]
@@ -110,18 +110,18 @@ class Table:
         >>> table = hs.evaluate(model, task="needle", lengths=64, depths=[0, 1], examples=1)
         >>> table.methods, table.lengths, len(table.rows)
         (['ALiBi'], [64], 2)
-        >>> [path.suffix for path in table.save("found")]
-        ['.json', '.csv', '.png', '.svg', '.pdf']
+        >>> sorted(path.suffix for path in table.save("found").iterdir())
+        ['.csv', '.json', '.pdf', '.png', '.svg']
         >>> hs.Table.read("found/needle-ALiBi.json") == table
         True
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[EvaluationRow, ...]
     quantity: Quantity
     """What `cell` and `plot` show; a task's tables show both of its accuracies."""
 
     @classmethod
-    def of(cls, rows: Iterable[Row], quantity: str | None = None) -> "Table":
+    def of(cls, rows: Iterable[EvaluationRow], quantity: str | None = None) -> "Table":
         """Arrange rows, each once; rows that cannot be compared are refused.
 
         Args:
@@ -203,7 +203,7 @@ class Table:
 
     def maps(self) -> dict[str, "Table"]:
         """A table per heat map, by the label of its model; empty for accuracies by length."""
-        by_label: dict[str, list[Row]] = {}
+        by_label: dict[str, list[EvaluationRow]] = {}
         for row in self.rows if self.rows[0].depth is not None else ():
             by_label.setdefault(row.label or row.method, []).append(row)
         return {
@@ -235,11 +235,16 @@ class Table:
             found.draw_on(ax)
         return found
 
-    def save(self, folder: Path | str) -> list[Path]:
-        """Write the table's files into a folder; return their paths.
+    def save(self, folder: Path | str) -> Path:
+        """Write the table's files into a folder and return the folder's path.
 
         Files of an earlier table are replaced; a file of a different kind is refused.
         """
+        self.save_files(folder)
+        return Path(folder)
+
+    def save_files(self, folder: Path | str) -> list[Path]:
+        """Write the same files as `save`; return the path of each."""
         folder = Path(folder)
         check_folder(folder)
         paths = []
@@ -266,12 +271,12 @@ class Table:
         first = self.rows[0]
         return (self.quantity,) if first.task is None else first.kind.quantities
 
-    def _layouts(self) -> list[Layout]:
+    def _layouts(self) -> list[PrintedTable]:
         maps = self.maps()
         if maps:
             return [_map_layout(table) for table in maps.values()]
         return [
-            Layout(
+            PrintedTable(
                 columns=self.methods,
                 cells={n: [self.cell(m, n, shown) for m in self.methods] for n in self.lengths},
                 best=min if self.rows[0].task is None else max,
@@ -290,11 +295,11 @@ def check_folder(folder: Path, reads: Iterable[Path | str] = ()) -> None:
             check_output(path, kind, reads=reads)
 
 
-def _map_layout(table: Table) -> Layout:
+def _map_layout(table: Table) -> PrintedTable:
     """One model's heat map: lengths down, depths across."""
     cells = {(row.length, row.depth): row for row in table.rows}
     depths = sorted({row.depth for row in cells.values() if row.depth is not None})
-    return Layout(
+    return PrintedTable(
         columns=[f"{depth:.0%}" for depth in depths],
         cells={
             n: [Cell.of([cells[n, depth].value(table.quantity)]) for depth in depths]
@@ -320,7 +325,7 @@ def _write(stem: Path, texts: Mapping[str, str]) -> list[Path]:
     return list(paths)
 
 
-def _note(rows: Sequence[Row], quantity: Quantity, seeds: Iterable[int]) -> str:
+def _note(rows: Sequence[EvaluationRow], quantity: Quantity, seeds: Iterable[int]) -> str:
     """How the numbers were measured, in one sentence; `seeds` are the cells' numbers of seeds."""
     if rows[0].task is None:
         parts = _text_parts(rows, quantity)
@@ -332,7 +337,7 @@ def _note(rows: Sequence[Row], quantity: Quantity, seeds: Iterable[int]) -> str:
     return "; ".join(parts) + "."
 
 
-def _text_parts(rows: Sequence[Row], quantity: Quantity) -> list[str]:
+def _text_parts(rows: Sequence[EvaluationRow], quantity: Quantity) -> list[str]:
     first = rows[0]
     trained = sorted({row.train_length for row in rows if row.train_length is not None})
     parts = [
@@ -348,7 +353,7 @@ def _text_parts(rows: Sequence[Row], quantity: Quantity) -> list[str]:
     return parts
 
 
-def _task_parts(first: Row, chosen: Task, quantity: Quantity) -> list[str]:
+def _task_parts(first: EvaluationRow, chosen: Task, quantity: Quantity) -> list[str]:
     about = f"{chosen.name} ({chosen.level}): share of {SHARES[quantity]}"
     if first.depth is not None:
         name = first.method if first.seed is None else f"{first.method}, seed {first.seed}"
@@ -370,7 +375,7 @@ def _span(counts: Iterable[int]) -> str:
     return " to ".join(f"{count:,}" for count in dict.fromkeys((ordered[0], ordered[-1])))
 
 
-def against_length(rows: Sequence[Row], quantity: Quantity) -> Lengths:
+def against_length(rows: Sequence[EvaluationRow], quantity: Quantity) -> Lengths:
     """A line per method; bands are the spread over seeds, or a single run's interval."""
     methods = dict.fromkeys(row.method for row in rows)
     lines = [_line([row for row in rows if row.method == name], quantity) for name in methods]
@@ -395,7 +400,7 @@ def against_length(rows: Sequence[Row], quantity: Quantity) -> Lengths:
     )
 
 
-def along_window(rows: Sequence[Row]) -> Lengths:
+def along_window(rows: Sequence[EvaluationRow]) -> Lengths:
     """Loss along the window at each method's longest length, averaged over seeds.
 
     Positions are gathered into bins, four to a doubling, so that the noise of single positions
@@ -425,7 +430,7 @@ def along_window(rows: Sequence[Row]) -> Lengths:
     )
 
 
-def heat_map(rows: Sequence[Row], quantity: Quantity = "exact") -> Depths:
+def heat_map(rows: Sequence[EvaluationRow], quantity: Quantity = "exact") -> Depths:
     """One model's accuracy by depth and length."""
     depths = sorted({row.depth for row in rows if row.depth is not None})
     lengths = sorted({row.length for row in rows})
@@ -439,7 +444,7 @@ def heat_map(rows: Sequence[Row], quantity: Quantity = "exact") -> Depths:
     return Depths(accuracy=values, depths=depths, lengths=lengths, heading=title)
 
 
-def _line(rows: Sequence[Row], quantity: Quantity) -> Line:
+def _line(rows: Sequence[EvaluationRow], quantity: Quantity) -> Line:
     """One method's line; lengths that it cannot read are left out."""
     points = []
     for length in sorted({row.length for row in rows}):
@@ -460,5 +465,5 @@ def _line(rows: Sequence[Row], quantity: Quantity) -> Line:
     return Line(label=rows[0].method, lengths=lengths, values=values, low=lows, high=highs)
 
 
-def _trained(rows: Sequence[Row]) -> list[int]:
+def _trained(rows: Sequence[EvaluationRow]) -> list[int]:
     return sorted({row.train_length for row in rows if row.train_length is not None})

@@ -391,14 +391,16 @@ class GPT2(nn.Module):
         model.load_tensors(tensors, source=source)
         return model
 
-    def save_pretrained(self, folder: FilePath | str) -> None:
-        """Write weights and every convention to a folder: safetensors and JSON.
+    def save_pretrained(self, folder: FilePath | str) -> FilePath:
+        """Write weights and every convention to a folder, safetensors and JSON; return its path.
 
         The folder of a training run is refused: it would then contain two models.
         """
-        if (FilePath(folder) / "checkpoints").is_dir():
+        folder = FilePath(folder)
+        if (folder / "checkpoints").is_dir():
             raise InputError(f"{folder} is a training run: choose a different folder.")
-        weights.write(FilePath(folder), self.config, self.conventions(), self.tensors())
+        weights.write(folder, self.config, self.conventions(), self.tensors())
+        return folder
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every learned tensor once, by name."""

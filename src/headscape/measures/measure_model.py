@@ -50,7 +50,7 @@ AtLength = dict[str, Float[np.ndarray, "layers h"]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream:
+class TokenStream:
     """A long row of tokens and what it is called."""
 
     tokens: Int64[np.ndarray, " n"]
@@ -273,7 +273,7 @@ def _stacked(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
 
 
 def _long_windows(
-    model: Model, stream: Stream, plan: Plan
+    model: Model, stream: TokenStream, plan: Plan
 ) -> dict[int, Int64[np.ndarray, "1 t"] | None]:
     """Return one window at each multiple of the trained length; None where it cannot be read."""
     trained = model.spec.train_length or 0
@@ -319,7 +319,7 @@ def length_drift(by_multiple: dict[int, AtLength | None]) -> Float[np.ndarray, "
     return largest
 
 
-def open_stream(model: Model, text: Text | None, corpus: str | None) -> Stream:
+def open_stream(model: Model, text: Text | None, corpus: str | None) -> TokenStream:
     """Return the tokens of a text or a corpus; without either, the model's validation text."""
     if isinstance(model, ReadsSound):
         raise InputError(
@@ -328,7 +328,7 @@ def open_stream(model: Model, text: Text | None, corpus: str | None) -> Stream:
     if text is not None:
         if corpus is not None:
             raise InputError(f"give a text or corpus {corpus}, not both.")
-        return Stream(tokens=choose_tokens(model, text).tokens, name="the text")
+        return TokenStream(tokens=choose_tokens(model, text).tokens, name="the text")
     dataset = model.dataset
     if corpus is not None:
         if model.tokenizer is None:
@@ -339,7 +339,9 @@ def open_stream(model: Model, text: Text | None, corpus: str | None) -> Stream:
             f"{model.spec.name} has no text of its own: give a text or a corpus, such as stdlib."
         )
     tokens = np.asarray(dataset.validation, dtype=np.int64)
-    return Stream(tokens=tokens, name=f"the validation text of {dataset.corpus}{dataset.share}")
+    return TokenStream(
+        tokens=tokens, name=f"the validation text of {dataset.corpus}{dataset.share}"
+    )
 
 
 def recognised(spec: Spec) -> list[str]:

@@ -36,7 +36,7 @@ from headscape.models.gpt2_model import GPT2Model
 from headscape.models.load import open_run
 from headscape.models.loaded import LoadedModel
 from headscape.plots import style
-from headscape.plots.gallery import Entry, caption, check_gallery
+from headscape.plots.gallery import GalleryEntry, caption, check_gallery
 from headscape.training import checkpoint
 from headscape.training.config import TrainConfig
 from headscape.training.config import preset as train_preset
@@ -227,7 +227,7 @@ class Job:
         return own.get(figure.encoding)
 
 
-def make(job: Job, figure: PaperFigure, progress: Progress, *, quiet: bool = True) -> Entry:
+def make(job: Job, figure: PaperFigure, progress: Progress, *, quiet: bool = True) -> GalleryEntry:
     """Make one figure and return its entry on the page."""
     model = _model(job, figure, progress, quiet=quiet)
     progress("drawing", TRAINING_SHARE)
@@ -257,7 +257,7 @@ def _model(job: Job, figure: PaperFigure, progress: Progress, *, quiet: bool) ->
     return trained_model(folder)
 
 
-def draw(figure: PaperFigure, model: LoadedModel, drawing: Drawing, command: str) -> Entry:
+def draw(figure: PaperFigure, model: LoadedModel, drawing: Drawing, command: str) -> GalleryEntry:
     """Make the figure's files, unless they are up to date, and describe it for the page."""
     data = drawing.out / "data"
     capture_path = data / f"{figure.name}.safetensors"
@@ -336,7 +336,7 @@ def _entry(
     capture: Capture,
     measures: Measures,
     command: str,
-) -> Entry:
+) -> GalleryEntry:
     files = {
         path.suffix[1:].upper(): path.name
         for path in _pictures(figure, drawing)[: len(drawing.formats)]
@@ -352,7 +352,7 @@ def _entry(
     shown = "png" if "png" in drawing.formats else drawing.formats[0]
     made = {"command": command, "sequence": f"seed {drawing.seed}, {drawing.length} tokens"}
     made |= {key.replace("_", " "): str(value) for key, value in _provenance(model).items()}
-    return Entry(
+    return GalleryEntry(
         name=figure.name,
         title=figure.title,
         number=figure.number,

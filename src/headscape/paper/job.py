@@ -53,7 +53,7 @@ from headscape.paper.figure_job import (
     make,
     untrained_model,
 )
-from headscape.plots.gallery import Entry, merge, read_entries, write_gallery
+from headscape.plots.gallery import GalleryEntry, merge, read_entries, write_gallery
 from headscape.plots.style import FORMATS
 from headscape.training import metrics
 from headscape.viewer.page import write_figures_page
@@ -174,7 +174,7 @@ def run(job: Job, processes: int) -> Path:
     return _write_page(job, link_viewer(job.drawing.out, read_entries(job.drawing.out)))
 
 
-def _preview(job: Job) -> list[Entry]:
+def _preview(job: Job) -> list[GalleryEntry]:
     """ALiBi as initialised, unless its figure is there already."""
     for figure in [] if job.untrained else job.figures():
         path = job.drawing.out / f"{figure.name}.{job.drawing.formats[0]}"
@@ -183,7 +183,7 @@ def _preview(job: Job) -> list[Entry]:
     return []
 
 
-def _loss(job: Job, entry: Entry) -> str:
+def _loss(job: Job, entry: GalleryEntry) -> str:
     """The validation loss of a figure's model, if it has one."""
     figure = next(figure for figure in job.figures() if figure.name == entry.name)
     lines = [] if job.untrained else metrics.read(job.folder_of(figure))
@@ -191,7 +191,7 @@ def _loss(job: Job, entry: Entry) -> str:
     return f" (validation loss {losses[-1]:.3f})" if losses else ""
 
 
-def _write_page(job: Job, entries: list[Entry]) -> Path:
+def _write_page(job: Job, entries: list[GalleryEntry]) -> Path:
     """Put figures on the page beside those that are there."""
     provenance = {
         "command": job.command,
@@ -207,7 +207,7 @@ def _write_page(job: Job, entries: list[Entry]) -> Path:
     return write_gallery(job.drawing.out, shown, TITLE, provenance, about=ABOUT)
 
 
-def link_viewer(folder: Path, entries: list[Entry]) -> list[Entry]:
+def link_viewer(folder: Path, entries: list[GalleryEntry]) -> list[GalleryEntry]:
     """Write the viewer's page and return the entries with their links into it.
 
     A figure that a page cannot compute has no link.
@@ -291,7 +291,7 @@ class JobLine:
 
 def make_all(
     job: Job, figures: Sequence[PaperFigure], processes: int, update: Update
-) -> Generator[Entry, None, None]:
+) -> Generator[GalleryEntry, None, None]:
     """Make figures in parallel and yield their entries as they are done."""
     if processes == 1 or len(figures) == 1:
         for figure in figures:
@@ -328,7 +328,7 @@ def by_work(figures: Sequence[PaperFigure]) -> list[PaperFigure]:
 
 def _receive(
     workers: Sequence[BaseProcess], results: "Queue[Any]", count: int, update: Update
-) -> Iterator[Entry]:
+) -> Iterator[GalleryEntry]:
     while count:
         try:
             result = results.get(timeout=0.2)
@@ -337,7 +337,7 @@ def _receive(
             continue
         if isinstance(result, Exception):
             raise result
-        if isinstance(result, Entry):
+        if isinstance(result, GalleryEntry):
             count -= 1
             yield result
         elif isinstance(result, str):

@@ -64,9 +64,15 @@ class Difference(Maps):
     ) -> "Difference":
         """Return the difference of two captures of one length, first minus second.
 
-        `layer` and `heads` count from 0, -1 is the last of each capture; by default the heads of
-        the first capture. `options` are the fields of `Maps`. If the captures are of different
-        tokens, the heading says so.
+        If the captures are of different tokens, the heading says so.
+
+        Args:
+            first: What is drawn.
+            second: What is subtracted from it.
+            quantity: As in `Capture.grid`.
+            layer: Counted from 0; -1 is the last of each capture.
+            heads: Counted from 0; by default those of the first capture.
+            **options: The fields of `Maps`.
         """
         pair = (first, second)
         check_comparable(pair)

@@ -22,7 +22,8 @@ from urllib.parse import quote
 from headscape.captures.capture_file import Capture
 from headscape.captures.labels import encoding_name, shown_conventions
 from headscape.errors import InputError
-from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
+from headscape.io.html_page import html_page
+from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.measures.context import ContextDependence
 from headscape.measures.measures import Measures
 
@@ -77,7 +78,7 @@ footer { border-top: 1px solid var(--line); margin-top: 2rem; padding-top: 1rem;
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class GalleryEntry:
     """One figure on the page."""
 
     name: str
@@ -102,7 +103,7 @@ class Entry:
 
 def write_gallery(
     folder: Path,
-    entries: Sequence[Entry],
+    entries: Sequence[GalleryEntry],
     title: str,
     provenance: Mapping[str, str],
     about: str = "",
@@ -130,14 +131,16 @@ def check_gallery(folder: Path) -> None:
     check_output(folder / PAGE, KINDS["html"])
 
 
-def read_entries(folder: Path) -> list[Entry]:
+def read_entries(folder: Path) -> list[GalleryEntry]:
     """Return the entries of the page in `folder` whose pictures exist; none without a page."""
     path = folder / ENTRIES
     if not path.is_file():
         return []
     try:
         entries = [
-            Entry(**each | {"measures": measures and Measures.from_json(json.dumps(measures))})
+            GalleryEntry(
+                **each | {"measures": measures and Measures.from_json(json.dumps(measures))}
+            )
             for each in json.loads(path.read_text(encoding="utf-8"))
             for measures in [each["measures"]]
         ]
@@ -146,7 +149,7 @@ def read_entries(folder: Path) -> list[Entry]:
     return [each for each in entries if (folder / each.image).is_file()]
 
 
-def merge(earlier: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
+def merge(earlier: Sequence[GalleryEntry], new: Sequence[GalleryEntry]) -> list[GalleryEntry]:
     """Return all entries, a new one in place of an earlier one of the same name.
 
     Numbered figures come first, by number; the others follow in the order they were made.
@@ -155,25 +158,22 @@ def merge(earlier: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
     return sorted(by_name.values(), key=lambda each: (each.number is None, each.number or 0))
 
 
-def _page(entries: Sequence[Entry], title: str, provenance: Mapping[str, str], about: str) -> str:
+def _page(
+    entries: Sequence[GalleryEntry], title: str, provenance: Mapping[str, str], about: str
+) -> str:
     contents = "".join(
         f'<li><a href="#{escape(each.name)}">{escape(each.title)}</a></li>\n' for each in entries
     )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"{GENERATOR}\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
+    body = (
         f"<header>\n<h1>{escape(title)}</h1>\n{_opening(entries, about)}"
         f'<nav aria-label="Figures">\n<ol>\n{contents}</ol>\n</nav>\n</header>\n'
         f"<main>\n{''.join(_section(each) for each in entries)}{_columns(entries)}</main>\n"
         f"<footer>\n<h2>How this page was made</h2>\n{_pairs(provenance)}</footer>\n"
-        "</body>\n</html>\n"
     )
+    return html_page(title, body, style=STYLE)
 
 
-def _opening(entries: Sequence[Entry], about: str) -> str:
+def _opening(entries: Sequence[GalleryEntry], about: str) -> str:
     """Return what the figures show, and the way into the viewer, where there is one."""
     said = f"<p>{escape(about)}</p>\n" if about else ""
     page = next((each.viewer.partition("#")[0] for each in entries if each.viewer), None)
@@ -185,7 +185,7 @@ def _opening(entries: Sequence[Entry], about: str) -> str:
     return said
 
 
-def _section(entry: Entry) -> str:
+def _section(entry: GalleryEntry) -> str:
     links = "".join(
         f'<a href="{_address(path)}">{escape(label)}</a>\n' for label, path in entry.files.items()
     )
@@ -216,7 +216,7 @@ def _table(measures: Measures, title: str) -> str:
     )
 
 
-def _columns(entries: Sequence[Entry]) -> str:
+def _columns(entries: Sequence[GalleryEntry]) -> str:
     """Return a section that explains the columns of the tables above it."""
     columns = [one for each in entries if each.measures for one in each.measures.columns()]
     if not columns:

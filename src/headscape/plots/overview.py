@@ -65,7 +65,14 @@ class Overview(Coloured):
         heads: Sequence[int] | None = None,
         **options: Any,
     ) -> "Overview":
-        """Return the overview of all captured layers; `Capture.overview` has the arguments."""
+        """Return the overview of all captured layers.
+
+        Args:
+            capture: What to draw.
+            quantity: As in `Capture.overview`.
+            heads: Counted from 0; by default all captured heads.
+            **options: The other arguments of `Capture.overview`.
+        """
         quantity = choose_quantity(quantity, capture)
         heads = choose_heads(heads, capture.heads)
         shown: dict[str, Any] = {

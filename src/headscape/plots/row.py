@@ -73,7 +73,13 @@ class Row(Coloured):
     ) -> "Row":
         """Return the row of one query in one captured layer, which must not be reduced.
 
-        `Capture.row` says what the arguments are.
+        Args:
+            capture: What to draw.
+            quantity: As in `Capture.row`.
+            layer: Counted from 0; -1 is the last captured layer.
+            query: Counted from 0; by default the last.
+            heads: Counted from 0; by default all captured heads.
+            **options: The other arguments of `Capture.row`.
         """
         check_whole(capture, "has no single rows")
         query = -1 if query is None else query

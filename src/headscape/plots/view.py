@@ -106,7 +106,7 @@ class Panelled(View):
 
 
 @dataclass(frozen=True)
-class Selection:
+class ShownHeads:
     """What a view of one layer shows, and what it is called."""
 
     quantity: str
@@ -126,7 +126,7 @@ def select(
     *,
     query: int | None = None,
     note: str = "",
-) -> Selection:
+) -> ShownHeads:
     """Return what a view of this `kind` shows of one captured layer; `note` ends its heading."""
     layer = choose_layer(layer, capture.layers)
     chosen = choose_heads(heads, capture.heads)
@@ -138,7 +138,7 @@ def select(
         "label": quantity_words(quantity).capitalize(),
         "unit": capture.unit,
     }
-    return Selection(quantity, layer, chosen, named)
+    return ShownHeads(quantity, layer, chosen, named)
 
 
 def axes_list(axes: Any, panels: int) -> list[Axes]:

@@ -1,8 +1,8 @@
 """The viewer's HTML: one self-contained file with module and data, or the server's shell.
 
-The page of captures, the figures' page, the atlas and the server's page have one HTML shell and one
-Content-Security-Policy. A file opens from disk and asks the network for nothing; its policy allows
-the one script whose hash it names. Data is safetensors bytes, deflated and base64; text of a
+The page of captures, the figures' page, the atlas and the server's page have one body and one
+Content-Security-Policy, which allows the one script whose hash it names. A file opens from disk and
+asks the network for nothing. Data is safetensors bytes, deflated and base64; text of a
 capture or a model is inside it, so none is ever HTML. Titles are attributes and escaped.
 """
 
@@ -24,7 +24,8 @@ import numpy as np
 from headscape.captures.pack import Pack, Precision, pack_bytes
 from headscape.captures.saved_call import rows_at_once
 from headscape.errors import InputError
-from headscape.io.output_file import GENERATOR, KINDS, check_output, write_output
+from headscape.io.html_page import html_page
+from headscape.io.output_file import KINDS, check_output, write_output
 from headscape.measures.definitions import MEASURES
 from headscape.measures.measures import OF_SCORES, Measures, values_of_maps
 
@@ -33,21 +34,9 @@ POLICY: Final = (
     "default-src 'none'; script-src {script} 'wasm-unsafe-eval'; worker-src blob:; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'"
 )
-SHELL: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-{head}
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-</head>
-<body>
-<main id="viewer"{server}></main>
+BODY: Final = """<main id="viewer"{server}></main>
 <noscript>This page draws attention maps and needs JavaScript.</noscript>
-{body}
-</body>
-</html>
-"""
+{scripts}"""
 DATA: Final = (
     '<script type="application/octet-stream" data-{kind}="{id}" data-title="{title}">{data}'
     "</script>"
@@ -96,20 +85,15 @@ def page_of(kind: Literal["pack", "atlas"], data: Sequence[Data], title: str) ->
         DATA.format(kind=kind, id=f"p{index}", title=escape(name), data=_encoded(each))
         for index, (name, each) in enumerate(data)
     ]
-    return SHELL.format(
-        head=f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n{GENERATOR}',
-        title=escape(title),
-        server="",
-        body="\n".join([*blocks, f'<script type="module">{script}</script>']),
-    )
+    scripts = "\n".join([*blocks, f'<script type="module">{script}</script>'])
+    return html_page(title, BODY.format(server="", scripts=scripts), policy=policy)
 
 
 def server_page(server: str, script: str) -> str:
     """Return the page of a server, which sends the policy itself: addresses of both."""
-    body = f'<script type="module" src="{script}"></script>'
-    return SHELL.format(
-        head=GENERATOR, title="Headscape", server=f' data-server="{server}"', body=body
-    )
+    scripts = f'<script type="module" src="{script}"></script>'
+    body = BODY.format(server=f' data-server="{server}"', scripts=scripts)
+    return html_page("Headscape", body, policy=None)
 
 
 def static_text(name: str) -> str:

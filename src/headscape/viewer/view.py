@@ -5,7 +5,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from headscape.captures.capture_file import Capture, open_pack
 from headscape.captures.pack import Pack, Precision
@@ -17,10 +17,41 @@ from headscape.models.model import Model, Watch
 from headscape.viewer.page import default_precision, with_measures, write_page
 from headscape.viewer.viewer_answers import Answers, Run
 
+if TYPE_CHECKING:
+    from anywidget import AnyWidget
+
 MOST_TOKENS: Final = 4096
 """Tokens of a typed text: the model reads it while somebody waits."""
 
 
+@overload
+def view(
+    *sources: object,
+    text: str | None = None,
+    html: str | Path,
+    port: int | None = None,
+    open_browser: bool = True,
+    precision: Precision | None = None,
+    q: Any = None,
+    k: Any = None,
+    bias: Any = None,
+    tokens: Any = None,
+    causal: bool | None = None,
+) -> Path: ...
+@overload
+def view(
+    *sources: object,
+    text: str | None = None,
+    html: None = None,
+    port: int | None = None,
+    open_browser: bool = True,
+    precision: Precision | None = None,
+    q: Any = None,
+    k: Any = None,
+    bias: Any = None,
+    tokens: Any = None,
+    causal: bool | None = None,
+) -> "AnyWidget | None": ...
 def view(
     *sources: object,
     text: str | None = None,
@@ -33,7 +64,7 @@ def view(
     bias: Any = None,
     tokens: Any = None,
     causal: bool | None = None,
-) -> Any:
+) -> "Path | AnyWidget | None":
     """Show captures, training runs, models or arrays; return what shows them.
 
     With `html`, write one self-contained file, which replaces nothing but an earlier page, and

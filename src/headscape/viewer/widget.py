@@ -8,7 +8,7 @@ picture of the selected heads instead, in the colours of the figures.
 import base64
 import io
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from PIL import Image
@@ -16,6 +16,9 @@ from PIL import Image
 from headscape.errors import InputError
 from headscape.viewer.page import MODULE, static_text
 from headscape.viewer.viewer_answers import Answers
+
+if TYPE_CHECKING:
+    from anywidget import AnyWidget
 
 PICTURE_HEADS: Final = 12
 """Heads in the still picture."""
@@ -26,9 +29,10 @@ HIDDEN: Final = (232, 232, 232)
 """Colour of pairs that no query sees."""
 
 
-def make_widget(answers: Answers) -> Any:
+def make_widget(answers: Answers) -> "AnyWidget":
     """A widget that shows what `answers` serves."""
-    return _widget_type()(answers)
+    widget: AnyWidget = _widget_type()(answers)
+    return widget
 
 
 @cache

@@ -214,7 +214,7 @@ def token_dtype(vocabulary: int) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class EncodingJob:
     """Texts to encode together."""
 
     split: Split
@@ -230,7 +230,7 @@ class Job:
         return sum(map(len, self.texts))
 
 
-def jobs(documents: Iterable[Document], size: int = JOB_CHARACTERS) -> Iterator[Job]:
+def jobs(documents: Iterable[Document], size: int = JOB_CHARACTERS) -> Iterator[EncodingJob]:
     """Group documents into jobs of about `size` characters; each split keeps the corpus order."""
     waiting: dict[Split, list[tuple[str, bool]]] = {"train": [], "validation": []}
     characters: dict[Split, int] = {"train": 0, "validation": 0}
@@ -250,8 +250,8 @@ def jobs(documents: Iterable[Document], size: int = JOB_CHARACTERS) -> Iterator[
             yield _job(split, queue)
 
 
-def _job(split: Split, queue: list[tuple[str, bool]]) -> Job:
-    return Job(
+def _job(split: Split, queue: list[tuple[str, bool]]) -> EncodingJob:
+    return EncodingJob(
         split=split,
         texts=tuple(text for text, _ in queue),
         ends=tuple(end for _, end in queue),
@@ -259,7 +259,7 @@ def _job(split: Split, queue: list[tuple[str, bool]]) -> Job:
 
 
 def encode_all(
-    work: Iterable[Job], tokenizer: Tokenizer, workers: int | None = None
+    work: Iterable[EncodingJob], tokenizer: Tokenizer, workers: int | None = None
 ) -> Iterator[Encoded]:
     """Yield the tokens of jobs in order, from worker processes if there are enough jobs."""
     count = usable_cores() if workers is None else workers
@@ -294,7 +294,7 @@ def _pool(count: int, tokenizer: Tokenizer) -> ProcessPoolExecutor | None:
         return None
 
 
-def encode_job(job: Job, tokenizer: Tokenizer) -> Encoded:
+def encode_job(job: EncodingJob, tokenizer: Tokenizer) -> Encoded:
     """Return the tokens of a job, with an end-of-text after each document."""
     assert tokenizer.end_of_text is not None
     end_of_text = np.array([tokenizer.end_of_text], token_dtype(tokenizer.vocabulary))
@@ -326,7 +326,7 @@ def _start_worker(described: dict[str, Any]) -> None:
     end_with_parent()
 
 
-def _in_worker(job: Job) -> Encoded:
+def _in_worker(job: EncodingJob) -> Encoded:
     return encode_job(job, _worker_tokenizer[0])
 
 

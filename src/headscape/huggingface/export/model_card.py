@@ -33,7 +33,7 @@ print(tokenizer.decode(model.generate(**tokens, max_new_tokens=50)[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class ModelCard:
     """What a card is made from."""
 
     model: LoadedModel

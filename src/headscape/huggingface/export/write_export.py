@@ -28,7 +28,7 @@ from headscape.errors import InputError, at_least
 from headscape.gpt2 import GPT2
 from headscape.gpt2.stock_layouts import to_layout
 from headscape.gpt2.weights import ENTRY, TOKENIZER, WEIGHTS, Exported, sha256, write_stream
-from headscape.huggingface.export.model_card import Card, losses, training, write_picture
+from headscape.huggingface.export.model_card import ModelCard, losses, training, write_picture
 from headscape.huggingface.export.model_card import evaluation as evaluation_of
 from headscape.huggingface.export.stock_architecture import CLASSES, choose, sinusoidal_table
 from headscape.io.files import empty_target, new_folder, write_text
@@ -102,7 +102,7 @@ def export(
         if opened.tokenizer is not None:
             write_both_tokenizers(opened, part, positions)
         shown = write_picture(opened, part)
-        card = Card(
+        card = ModelCard(
             model=opened,
             architecture=chosen,
             with_code=with_code,
