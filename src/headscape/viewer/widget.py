@@ -31,7 +31,8 @@ HIDDEN: Final = (232, 232, 232)
 
 def make_widget(answers: Answers) -> "AnyWidget":
     """A widget that shows what `answers` serves."""
-    return _widget_type()(answers)
+    widget: AnyWidget = _widget_type()(answers)
+    return widget
 
 
 @cache
