@@ -1,7 +1,7 @@
 """A kernel joins by one record: chosen, named, listed, and used by captures and transformers."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import headscape as hs
+from contributing import shown
 from headscape.call import definition
 from headscape.call.definition import AttentionCall
 from headscape.captures import call_blocks
@@ -56,6 +57,18 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
     )
     monkeypatch.setattr(attend, "KERNELS", {"triton": record, **attend.KERNELS})
     return module
+
+
+def test_the_file_that_contributing_shows_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ModuleType("plain")
+    exec(shown("A kernel"), vars(plain))  # noqa: S102
+    record = Kernel(backend=plain, auto="on CPUs")
+    monkeypatch.setattr(attend, "KERNELS", {"plain": record, **attend.KERNELS})
+    expected = hs.attention(Q, K, V, encoding="alibi", path="reference")
+    torch.testing.assert_close(hs.attention(Q, K, V, encoding="alibi", path="plain"), expected)
+    mixed = hs.build("dape+alibi", heads=2, head_dim=8, width=16, train_length=9)
+    with pytest.raises(InputError, match="'plain' cannot run this call: its scores are mixed"):
+        hs.attention(Q, K, V, encoding=mixed, path="plain")
 
 
 def test_auto_takes_it_before_those_after_it(kernel: Recorded) -> None:

@@ -66,7 +66,8 @@ def test_some_layers_and_heads() -> None:
     some = capture(nano("dapev2+kerple"), tokens, heads=[3], quantities=("bias",))
     assert some.bias().shape == (1, 20, 20)
     with pytest.raises(
-        InputError, match="layer 2: scores of all heads are mixed and only some of them"
+        InputError,
+        match=r"layer 1 \(counted from 0\): scores of all heads are mixed and only some of them",
     ):
         some.pack()
 

@@ -69,7 +69,7 @@ def test_a_target_text_follows_the_start_token() -> None:
     assert found.source_pieces == ["a", "cat", "sat"]
     assert found.layers == (1,)
     assert found.weights(head=2).shape == (3, 3)
-    with pytest.raises(hs.InputError, match="layer 0 was not captured"):
+    with pytest.raises(hs.InputError, match=r"no layer 0: there are \[1\], counted from 0"):
         found.weights(layer=0)
 
 
@@ -81,7 +81,7 @@ def test_a_config_without_a_start_token_and_odd_numbers() -> None:
     assert found.target.tolist() == [8, 9]
     assert np.array_equal(found.weights(0, head=-1), found.weights(0)[-1])
     for layer, head, message in (
-        (-3, 0, "layer -3 was not captured"),
+        (-3, 0, "no layer -3: there are"),
         (0, 4, "there is no head 4: the model has heads 0 to 3"),
         (0, -5, "there is no head -5"),
     ):

@@ -193,7 +193,7 @@ def changed(path: Path, **header: object) -> None:
         ({"heads": [0, 1]}, "do not fit its description"),
         (
             {"layers": [4], "calls": {"4": {"scale": 1, "bias": None}}},
-            "the description of layer 4 is wrong",
+            r"the description of layer 4 \(counted from 0\) is wrong",
         ),
         ({"calls": {"3": 5}}, "its calls cannot be"),
         ({"model": 5}, "its model cannot be 5"),
@@ -266,7 +266,8 @@ def test_what_a_page_cannot_compute(name: str) -> None:
     assert page_refuses(pack.layer(3)) == REFUSED.get(name)
     if name in REFUSED:
         assert pack.page_bytes is None
-        message = f"cannot compute layer 4 of <script>: {REFUSED[name]}; a served viewer can"
+        layer = r"layer 3 \(counted from 0\)"
+        message = f"cannot compute {layer} of <script>: {REFUSED[name]}; a served viewer can"
         with pytest.raises(InputError, match=message):
             pack_bytes(pack)
     else:

@@ -104,8 +104,8 @@ def without(name: str) -> Any:
     return lambda _, arrays: arrays.pop(f"call.0.{name}")
 
 
-WRONG = "the description of layer 0 is wrong"
-UNFIT = "arrays of layer 0 do not fit its description"
+WRONG = r"the description of layer 0 \(counted from 0\) is wrong"
+UNFIT = r"arrays of layer 0 \(counted from 0\) do not fit its description"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ UNFIT = "arrays of layer 0 do not fit its description"
         ("alibi", reshaped("bias.table", 4, 0), UNFIT),
         ("alibi", reshaped("more", 4), UNFIT),
         ("alibi", without("k"), UNFIT),
-        ("alibi", recast("q", np.float16), "q of layer 0 is float16"),
+        ("alibi", recast("q", np.float16), r"q of layer 0 \(counted from 0\) is float16"),
         ("alibi", recast("q", np.int64), UNFIT),
         ("rope", reshaped("turn.k", 2, 75, 5), UNFIT),
         ("rope", without("turn.q"), UNFIT),

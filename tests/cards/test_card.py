@@ -492,3 +492,11 @@ def test_a_sparse_indexer_is_named() -> None:
     raw = saved(transformers.DeepseekV32Config(num_hidden_layers=2, index_topk=2048))
     notes = hs.card(raw).notes
     assert "A sparse indexer chooses the 2,048 keys that a query reads." in notes
+
+
+def test_bloom_keeps_its_heads_because_its_slopes_depend_on_them() -> None:
+    """Its config has no field that says ALiBi; the record of its family does."""
+    config = transformers.BloomConfig(n_layer=2, n_head=12, hidden_size=768, vocab_size=100)
+    assert narrow_model(read_config(config)).config.num_attention_heads == 12
+    [kind] = hs.card(config).kinds
+    assert (kind.encoding, kind.conventions["slopes"]) == ("alibi", "fairseq")

@@ -5,34 +5,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from contributing import shown
 from headscape import cli
 from headscape.cli.app import make_app
 from headscape.cli.command import COMMANDS
 
-HELLO = '''
-"""`headscape hello`: greet a head."""
-
-from headscape.cli.command import command
-from headscape.io.terminal import say
-
-
-@command()
-def hello(head: int, *, loud: bool = False, times: int = 1) -> None:
-    """Greet one head.
-
-    Args:
-        head: The head, counted from 1.
-        loud: Shout.
-        times: How often to greet it,
-            on a line each.
-    """
-    for _ in range(times):
-        say(f"hello, head {head}" + "!" * loud)
-'''
-
 
 def test_a_file_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "hello.py").write_text(HELLO)
+    (tmp_path / "hello.py").write_text(shown("A command"))
     monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(tmp_path)])
     monkeypatch.delitem(COMMANDS, "hello", raising=False)
     app = make_app()

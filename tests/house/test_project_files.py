@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import headscape
+from contributing import shown
 from headscape.kernels.native import adapter
 from headscape.measures import MEASURES
 
@@ -49,8 +50,10 @@ def test_the_workflow_and_ci_run_the_readmes_test_command() -> None:
     assert re.search(r"^make test\b", (ROOT / "README.md").read_text(), re.MULTILINE)
     workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
     job = workflow["jobs"]["test"]
-    assert "make test" in [step.get("run") for step in job["steps"]]
     oldest = PROJECT["requires-python"].removeprefix(">=")
+    runs = {step.get("if"): step["run"] for step in job["steps"] if "run" in step}
+    assert runs[f"matrix.python != '{oldest}'"] == "make test"
+    assert runs[f"matrix.python == '{oldest}'"].splitlines()[-1] == ".ci/run"
     pythons = job["strategy"]["matrix"]["python"]
     assert pythons[0] == oldest
     assert pythons == re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
@@ -99,18 +102,24 @@ def test_torch_is_pinned_by_the_constraints_alone() -> None:
     assert made("setup").count("--constraint constraints.txt") == 2
 
 
-def test_the_examples_of_contributing_run_and_the_tests_it_names_exist() -> None:
+def test_the_measure_of_contributing_runs_and_the_tests_it_names_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(tests/[\w/]+\.py)`", text))
     assert len(named) >= 5
     assert not [path for path in named if not (ROOT / path).is_file()]
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert blocks
     before = dict(MEASURES)
     try:
-        for block in blocks:
-            exec(block, {})  # noqa: S102
+        exec(shown("A measure"), {})  # noqa: S102
         assert set(MEASURES) - set(before) == {"own_token"}
     finally:
         MEASURES.clear()
         MEASURES.update(before)
+
+
+def test_every_block_of_contributing_is_run_by_a_test() -> None:
+    titles = re.findall(r"^### (.+)$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(titles) == 5
+    for title in titles:
+        assert shown(title)
+        assert f'shown("{title}")' in tests, title

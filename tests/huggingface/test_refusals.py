@@ -106,7 +106,7 @@ def test_an_unknown_name() -> None:
         ("t5", "dape+cope", {}, "no bidirectional form"),
         ("llama", "kabel", {}, "unknown encoding 'kabel'"),
         ("llama", "alibi", {"slope": 2}, "unknown field of 'alibi'"),
-        ("llama", "alibi", {"layers": [9]}, "layer 9 is out of range: the model has 3"),
+        ("llama", "alibi", {"layers": [9]}, "no layer 9: the model has 3 layers, counted from 0"),
         ("llama", "alibi", {"layers": []}, "layers is empty"),
         ("llama", "learned", {"layers": [1]}, "'learned' acts at the input of the whole model"),
         ("gpt2", "alibi", {"layers": [1]}, "gpt2 has its positions at the input"),

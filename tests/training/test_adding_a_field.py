@@ -9,17 +9,20 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
 import headscape
+from contributing import shown
 
 SOURCE = Path(headscape.__file__).parent
 CASES = {
-    "training/config.py": ('    seed: int = 0\n', 'label_smoothing: float = 0.0'),
-    "gpt2/model_config.py": ('    causal: bool = True\n', 'dropout_rate: float = 0.0'),
-}  # fmt: skip
-"""Where a field is added: before which line, and the field."""
+    "training/config.py": "    seed: int = 0\n",
+    "gpt2/model_config.py": "    causal: bool = True\n",
+}
+"""Where a field is added: before which line."""
+FIELD = shown("A field")
 
 
 SCRIPT = """
@@ -35,7 +38,7 @@ for words in json.loads(sys.argv[1]):
 
 def with_field(folder: Path, file: str) -> str:
     """Copy the package with one more field; return the field's name."""
-    before, field = CASES[file]
+    before = CASES[file]
     changed = SOURCE / file
     for path in SOURCE.rglob("*"):
         target = folder / "headscape" / path.relative_to(SOURCE)
@@ -44,11 +47,10 @@ def with_field(folder: Path, file: str) -> str:
             if path == changed:
                 text = path.read_text()
                 assert text.count(before) == 1
-                line = f'    {field}\n    """What the new field says."""\n'
-                target.write_text(text.replace(before, line + before))
+                target.write_text(text.replace(before, indent(FIELD, "    ") + before))
             else:
                 target.symlink_to(path)
-    return field.partition(":")[0]
+    return FIELD.partition(":")[0]
 
 
 @pytest.mark.parametrize("file", CASES)
@@ -70,7 +72,9 @@ def test_one_line_is_a_flag_a_line_of_the_file_and_recorded(
     )
     assert done.returncode == 0, done.stderr
     assert f"{flag} <float>" in done.stdout
-    assert "What the new field says. [nano: 0.0]" in done.stdout
+    assert "Share of every target spread over all tokens. [nano: 0.0]" in " ".join(
+        done.stdout.split()
+    )
     assert tomllib.loads((out / "config.toml").read_text())[name] == 0.25
     state = json.loads((out / "checkpoints" / "step-000001" / "state.json").read_text())
     assert state["made_with"]["config"][name] == 0.25

@@ -62,16 +62,16 @@ static void clear(float *o, int n) { for (int c = 0; c < n; c++) o[c] = 0; }
 
 // Values of two queries of one head (the same one twice is fine) where no head is mixed; other's space: n + 4.
 static void plain(int head, int what, int a, int b, int from, int n, float *o, float *p, float *other) {
-  const int turned = layer.q != layer.q0, bends = layer.softcap || layer.temperature;
+  const int turned = layer.q != layer.q0, transforms = layer.softcap || layer.temperature;
   if (what == CONTENT) { dots(layer.q0, layer.k0, head, a, b, from, n, o, p); return; }
-  if (what == BIAS && !turned && !bends) { clear(o, n); clear(p, n); }
+  if (what == BIAS && !turned && !transforms) { clear(o, n); clear(p, n); }
   else dots(layer.q, layer.k, head, a, b, from, n, o, p);
   for (int r = 0; r < (a == b ? 1 : 2); r++) {
     const int i = r ? b : a;
     float *out = r ? p : o;
-    if (bends) {
+    if (transforms) {
       add_bias(head, i, from, n, 0, out);
-      bend(head, i, n, out);
+      transform(head, i, n, out);
       finish(head, what, i, from, n, out, other);
       continue;
     }
@@ -124,7 +124,7 @@ EXPORT(subtract) void subtract(float *a, const float *b, int n) {
   for (int c = 0; c < n; c++) a[c] -= b[c];
 }
 
-// Take away a constant per row and a value per distance (either may be absent); distance[0] is that of (0, columns - 1).
+// Subtract a constant per row and a value per distance (either may be absent); distance[0] is that of (0, columns - 1).
 EXPORT(shift) void shift(float *x, int count, int columns, const double *row, const double *distance) {
   for (int r = 0; r < count; r++) for (int c = 0; c < columns; c++) {
     const double away = (row ? row[r] : 0) + (distance ? distance[r - c + columns - 1] : 0);

@@ -74,7 +74,7 @@ static double exponent(double x) {
 }
 
 // What acts on scores after the bias: o = cap tanh(temperature o / cap).
-static void bend(int head, int i, int n, float *o) {
+static void transform(int head, int i, int n, float *o) {
   const double factor = layer.temperature ? layer.temperature[(long)head * layer.length + i] : 1, cap = layer.softcap;
   for (int c = 0; c < n; c++) {
     double x = factor * o[c];

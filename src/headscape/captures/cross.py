@@ -66,7 +66,7 @@ class CrossAttention:
         last = -len(self.layers) <= layer < 0
         number = self.layers[layer] if last else layer
         if number not in self.layers:
-            raise InputError(f"layer {layer} was not captured: there are {list(self.layers)}.")
+            raise InputError(f"no layer {layer}: there are {list(self.layers)}, counted from 0.")
         found = self.maps[quantity, number]
         return found if head is None else found[indices(head, len(found), "head")[0]]
 

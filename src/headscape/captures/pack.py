@@ -251,13 +251,13 @@ def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:
         reason = page_refuses(layer)
         if reason is not None:
             raise InputError(
-                f"a page cannot compute layer {number + 1} of {pack.title}: {reason}; "
+                f"a page cannot compute layer {number} (counted from 0) of {pack.title}: {reason}; "
                 f"a served viewer can: leave out html."
             )
     if pack.length > PAGE_LENGTH:
         raise InputError(
             f"{pack.length} tokens are too many for one file: the limit is {PAGE_LENGTH}; serve "
-            f"the capture instead, `headscape view CAPTURE`."
+            f"the capture instead."
         )
     arrays: dict[str, np.ndarray] = {}
     for number, layer in pack.layers.items():
@@ -303,7 +303,7 @@ def _halved(number: int, layer: SavedCall) -> dict[str, np.ndarray]:
         value = np.asarray(layer.arrays[name])  # a long one is still in its file
         if np.abs(value).max(initial=0.0) > HALF_LIMIT:
             raise InputError(
-                f"{name} of layer {number} exceeds float16's {HALF_LIMIT:g}: "
+                f"{name} of layer {number} (counted from 0) exceeds float16's {HALF_LIMIT:g}: "
                 f"write the page in float32."
             )
         sides[name] = value.astype(np.float16)

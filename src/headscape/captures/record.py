@@ -212,7 +212,7 @@ class Kept:
                 inputs, request.heads, lse=whole and "weights" in request.quantities
             )
         except CannotSaveError as reason:
-            self.refused = self.refused or f"layer {layer + 1}: {reason}"
+            self.refused = self.refused or f"layer {layer} (counted from 0): {reason}"
         if request.quantities and not (whole and layer in self.calls):
             self.maps |= layer_maps(layer, inputs, request, progress)
         else:

@@ -446,16 +446,17 @@ def read_call(
     arrays: Mapping[str, np.ndarray],
 ) -> SavedCall:
     """A layer of a file; refuse arrays that are missing or do not fit their description."""
+    which = f"layer {number} (counted from 0)"
     if not described_rightly(described):
-        raise InputError(f"{path} is damaged: the description of layer {number} is wrong.")
+        raise InputError(f"{path} is damaged: the description of {which} is wrong.")
     for name, value in arrays.items():
         mask = name.endswith(".recorded")
         if value.dtype not in ((np.uint8,) if mask else (np.float32, np.float64, np.int64)):
-            raise InputError(f"{path} is damaged: {name} of layer {number} is {value.dtype}.")
+            raise InputError(f"{path} is damaged: {name} of {which} is {value.dtype}.")
     layer = SavedCall(described, arrays)  # type: ignore[arg-type]
     heads, length = len(capture["heads"]), capture["length"]
     if not layer.fits(heads, length) or layer.causal != capture["causal"]:
-        raise InputError(f"{path} is damaged: arrays of layer {number} do not fit its description.")
+        raise InputError(f"{path} is damaged: arrays of {which} do not fit its description.")
     return layer
 
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from headscape.errors import InputError
 from headscape.io.files import read_json
+from headscape.models.transformers.families import FAMILIES
 from headscape.models.transformers.fetch import FETCHED, fetched
 from headscape.models.transformers.hub import download_config, is_hub_id
 from headscape.models.transformers.model_folder import checked_gguf, explained
@@ -204,7 +205,7 @@ def _shrink_heads(config: Any) -> None:
         raise InputError(f"a config needs whole numbers of heads and width, got {heads}, {width}.")
     grouped = _key_heads(config) != heads
     inner = getattr(config, "attn_config", None)
-    if getattr(config, "alibi", False) or getattr(inner, "alibi", False) or _is_bloom(config):
+    if getattr(config, "alibi", False) or getattr(inner, "alibi", False) or _always_alibi(config):
         # Slopes depend on the number of heads and on nothing else.
         config.hidden_size = heads * ALIBI_HEAD_DIM
         return
@@ -243,8 +244,14 @@ def _key_heads(config: Any) -> int:
     return int(found or config.num_attention_heads)
 
 
-def _is_bloom(config: Any) -> bool:
-    return bool(config.model_type == "bloom")
+def _always_alibi(config: Any) -> bool:
+    """Return whether the config's family has ALiBi without a field that says so, as BLOOM."""
+    return any(
+        name.partition(".")[0] == config.model_type
+        for family in FAMILIES
+        if family.bias_by_key
+        for name in family.attention
+    )
 
 
 def _cut(config: Any, field: str, size: int) -> None:

@@ -218,7 +218,7 @@ class Answers:
         if len(text) > MOST_TEXT:
             raise InputError(
                 f"a typed text may have at most {MOST_TEXT:,} characters, got {len(text):,}: "
-                f"capture a longer one with `headscape capture --text` and view the file."
+                f"capture a longer one to a file and view the file."
             )
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise InputError(

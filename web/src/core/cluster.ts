@@ -63,12 +63,12 @@ export function groups(maps: Float32Array[], least = 0.6): number[][] {
     clusters = new Map(maps.map((_, at): [number, number[][]] => [at, [[at]]])),
     sizes = new Float64Array(n).fill(1),
     nearest = new Int32Array(n);
-  const look = (i: number) => {
+  const findNearest = (i: number) => {
     nearest[i] = -1;
     for (const j of clusters.keys())
       if (j !== i && (nearest[i] < 0 || between[i * n + j] > between[i * n + nearest[i]])) nearest[i] = j;
   };
-  for (const i of clusters.keys()) look(i);
+  for (const i of clusters.keys()) findNearest(i);
   while (clusters.size > 1) {
     let left = -1;
     for (const i of clusters.keys())
@@ -85,7 +85,7 @@ export function groups(maps: Float32Array[], least = 0.6): number[][] {
       between[left * n + j] = between[j * n + left] = mean / (sizes[left] + sizes[right]);
     }
     sizes[left] += sizes[right];
-    for (const j of clusters.keys()) if (j === left || nearest[j] === left || nearest[j] === right) look(j);
+    for (const j of clusters.keys()) if (j === left || nearest[j] === left || nearest[j] === right) findNearest(j);
   }
   return clusters.values().next().value ?? [];
 }

@@ -126,7 +126,7 @@ export class Exact {
   }
 
   /** What acts on scores after the bias: a temperature and a softcap. */
-  private bent(head: number, query: number, scores: Float64Array): Float64Array {
+  private transformed(head: number, query: number, scores: Float64Array): Float64Array {
     const cap = this.factors.kind.softcap,
       factor = this.has("temperature") ? this.get("temperature")[head * this.factors.length + query] : 1;
     if (!cap && factor === 1) return scores;
@@ -210,7 +210,7 @@ export class Exact {
     if (kind.mix?.kind === "cope") final = this.cope(head, query, turned);
     else if (kind.mix) final = this.dape(head, query);
     else final = added ? turned.map((score, j) => score + added[j]) : turned;
-    final = this.bent(head, query, final);
+    final = this.transformed(head, query, final);
     const { additive } = this,
       first = Math.max(0, query + 1 - (kind.window ?? length));
     const bias = final.map((score, j) => (additive ? (added ? added[j] : 0) : score - content[j]) * position);
@@ -242,7 +242,7 @@ export class Exact {
       if (quantity === "content") return content;
       if (quantity === "bias" && this.additive) return position * added;
       const turned = this.has("turn.q") ? this.scores(head, query, true, key, key + 1)[0] : content;
-      const [final] = this.bent(head, query, Float64Array.of(turned + added));
+      const [final] = this.transformed(head, query, Float64Array.of(turned + added));
       if (quantity === "final") return position === 1 ? final : content + position * (final - content);
       return quantity === "bias"
         ? position * (final - content)

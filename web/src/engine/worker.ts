@@ -21,7 +21,7 @@ function find(name: string): Instance {
   return instance;
 }
 
-/** Run what may lack memory; a failure is told with the next job that needs these factors. */
+/** Run what may lack memory; a failure is reported with the next job that needs these factors. */
 function attempt(factors: string, action: () => void): void {
   try {
     action();

@@ -62,7 +62,7 @@ export class Viewer implements App {
   ];
   private asked = false;
   private saving = 0;
-  /** What the state given by the host asks for and the viewer cannot show; told once. */
+  /** What the state given by the host asks for and the viewer cannot show; reported once. */
   private dropped: string[] = [];
   private closed = false;
 
@@ -141,7 +141,7 @@ export class Viewer implements App {
     const entries = this.host.model.get("packs") ?? [];
     for (const entry of entries) if (!this.captures.has(entry.id)) await this.add(entry);
     if (!this.captures.size) this.fail(entries.length ? "No capture could be read." : "There is no capture to show.");
-    this.settle(true);
+    this.fitState(true);
     this.draw();
   }
 
@@ -184,7 +184,7 @@ export class Viewer implements App {
 
   /** Make the state fit the captures: one that is there, a layer and head that it has. With `tell`, say what of a
    *  state that somebody gave could not be kept. */
-  private settle(tell = false): void {
+  private fitState(tell = false): void {
     const { state } = this.store,
       capture = this.captures.get(state.capture) ?? this.captures.values().next().value;
     if (!capture) return;
@@ -271,7 +271,7 @@ export class Viewer implements App {
     this.asked = false;
     this.frame.clear();
     if (this.closed || !captureOf(this)) return;
-    this.settle();
+    this.fitState();
     const { state } = this.store,
       single = state.screen === "head";
     const theme = state.theme === "auto" ? themeAround() : state.theme;
@@ -320,7 +320,7 @@ export class Viewer implements App {
     return { capture, layer, head, query: locked?.query ?? null, key: locked?.key ?? null, quantity };
   }
 
-  private told = "null";
+  private sentHover = "null";
   private telling = 0;
 
   /** Tell the host the pair looked at, at most every HOVER_EVERY milliseconds. */
@@ -352,8 +352,8 @@ export class Viewer implements App {
           }
         : null;
     const text = JSON.stringify(hover);
-    if (text === this.told) return;
-    this.told = text;
+    if (text === this.sentHover) return;
+    this.sentHover = text;
     this.host.model.set("hover", hover);
     this.host.model.save_changes();
   }
@@ -378,7 +378,7 @@ export class Viewer implements App {
     // An address says the whole view; a notebook's state leaves the head to its selection.
     const kept = typeof this.host.model.get("link") === "string" ? {} : { capture, layer, head };
     this.store.set({ ...state, ...kept, ...patch });
-    this.settle(true);
+    this.fitState(true);
   }
 
   private receiveSelection(): void {

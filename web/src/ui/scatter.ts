@@ -115,7 +115,7 @@ export class Scatter {
     bar.style.background = `linear-gradient(to right, ${[0, 0.25, 0.5, 0.75, 1].map(colourOf).join()})`;
     const key = h("p", { class: "small key" }, `layer ${ends[0]}`, bar, String(ends[1]));
     key.hidden = layers.length < 2;
-    this.element.replaceChildren(h("div", { class: "told" }, this.tip, key), root as unknown as Node);
+    this.element.replaceChildren(h("div", { class: "legend-row" }, this.tip, key), root as unknown as Node);
   }
 
   private mark(point: Point, first: boolean, layers: number[], x: number, y: number, count: number): SVGElement {

@@ -21,7 +21,6 @@ from headscape.errors import InputError
 
 END = 256
 ARROW = ord(">")
-VOCABULARY = 257
 
 
 @dataclass(frozen=True)

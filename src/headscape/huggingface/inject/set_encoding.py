@@ -182,7 +182,7 @@ def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:
         return list(range(count))
     for layer in layers:
         if not -count <= layer < count:
-            raise InputError(f"layer {layer} is out of range: the model has {count} layers.")
+            raise InputError(f"no layer {layer}: the model has {count} layers, counted from 0.")
     if not layers:
         raise InputError("layers is empty: name at least one layer, or leave it out for all.")
     return sorted({layer % count for layer in layers})

@@ -334,9 +334,8 @@ def _window(model: PublishedModel, config: Mapping[str, Any], reach: int) -> lis
     if seen == size:
         return [DeclaredSetting(**row)]
     sees = "sees every key" if seen > size else f"sees {seen} keys"
-    text = (
-        f"The config declares a window of {size} tokens, and a query of layer {layer + 1} {sees}."
-    )
+    which = f"layer {layer} (counted from 0)"
+    text = f"The config declares a window of {size} tokens, and a query of {which} {sees}."
     return [DeclaredSetting(**row, fault="window", text=text)]
 
 

@@ -301,8 +301,8 @@ def read_visible(
             return visible
     if mask.shape[1] > 1 and not bool((mask == mask[:, :1]).all()):
         raise InputError(
-            f"layer {layer} shows different keys to different heads, by a pattern that is neither "
-            f"causal nor bidirectional, a sliding window or chunks: it cannot be read."
+            f"layer {layer} (counted from 0) shows different keys to different heads, by a "
+            f"pattern that is neither causal nor bidirectional, a sliding window or chunks."
         )
     return Visible(causal, group, group, recorded=mask[:, 0])
 

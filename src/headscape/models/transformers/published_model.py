@@ -650,8 +650,8 @@ def read_model(
     for layer, call in sorted(calls.items()):
         if call.heads != calls[0].heads:
             raise InputError(
-                f"{name} has {calls[0].heads} heads in layer 0 and {call.heads} in layer {layer}: "
-                f"only models with equal heads in every layer can be read."
+                f"{name} has {calls[0].heads} heads in layer 0 and {call.heads} in layer {layer} "
+                f"(counted from 0): only models with equal heads in every layer can be read."
             )
         reading = read_layer(call, body, config, layer, at_input)
         if layer == 0 and reading.name == "nope":
