@@ -500,3 +500,10 @@ def test_bloom_keeps_its_heads_because_its_slopes_depend_on_them() -> None:
     assert narrow_model(read_config(config)).config.num_attention_heads == 12
     [kind] = hs.card(config).kinds
     assert (kind.encoding, kind.conventions["slopes"]) == ("alibi", "fairseq")
+
+
+def test_compressed_keys_are_named() -> None:
+    config = transformers.DeepseekV4Config(num_hidden_layers=4)
+    card = hs.card(saved(config))
+    assert card.layers == 4
+    assert any("also read compressed keys" in note for note in card.notes)

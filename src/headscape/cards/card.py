@@ -37,6 +37,7 @@ from headscape.models.model import LayerSpec
 from headscape.models.transformers.layer_reading import UNKNOWN, trained_length
 from headscape.models.transformers.model_folder import explained
 from headscape.models.transformers.open_published import wrap_published
+from headscape.models.transformers.published_model import body_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,15 +224,17 @@ def _described(config: PublishedConfig) -> Card:
         raise unknown_scaling(config) or error from error
     stated = trained_length(text)
     reach = stated or 4096
-    read = wrap_published(model, None).spec
-    settings = settings_of(config, model, reach)
-    observed = far_scores(model, reach)
+    published = wrap_published(model, None)
+    read, named = published.spec, {each: name for name, each in body_of(model).named_modules()}
+    attention = [named[each] for each in published.attention]
+    settings = settings_of(config, model, reach, attention)
+    observed = far_scores(model, reach, attention)
     turnings = {layer: each.turning for layer, each in observed.items()}
     blocks = [each.block for each in observed.values()]
     applied = [each for each in settings if each.applied]
     plain = dict(turnings)
     if applied:
-        bare = plain_scores(config, model, applied[0].path, reach)
+        bare = plain_scores(config, model, applied[0].path, reach, attention)
         plain = {layer: each.turning for layer, each in (bare or {}).items()} or plain
     head_dim = head_dim_of(text)
     kinds = _kinds(text, blocks, read.layers, head_dim, turnings, plain)
@@ -267,6 +270,12 @@ def _more_about(text: Any) -> list[str]:
         found.append(
             f"M-RoPE: {', '.join(map(str, sections))} pairs turn by a token's place in time, "
             f"height and width. In text the three are equal, and it is RoPE."
+        )
+    compressed = sorted({str(each) for each in _types(text) if "compressed" in str(each)})
+    if compressed:
+        found.append(
+            f"Layers of {' and '.join(compressed).replace('_', ' ')} also read compressed keys, "
+            f"which are no tokens: what they see of older text is not described."
         )
     chosen = getattr(text, "index_topk", None)
     if isinstance(chosen, int):

@@ -108,17 +108,20 @@ class LayerScores:
     """Its place in the stack, blocks without attention counted, where the module knows it."""
 
 
-def settings_of(config: PublishedConfig, model: Any, longest: int) -> list[Setting]:
+def settings_of(
+    config: PublishedConfig, model: Any, longest: int, attention: Sequence[str]
+) -> list[Setting]:
     """Return every long-context setting of a config with the verdict on the code.
 
     Args:
         config: The config as it is written.
         model: Its narrow model.
         longest: The context length up to which positions are compared.
+        attention: The names of the attention modules that were read, by layer.
     """
-    with_it = far_scores(model, longest)
+    with_it = far_scores(model, longest, attention)
     return [
-        _judged(config, model, path, value, with_it, longest)
+        _judged(config, model, path, value, with_it, longest, attention)
         for path, value in _candidates(config.raw)
     ]
 
@@ -152,9 +155,10 @@ def unread_keys(settings: Sequence[Setting], raw: Mapping[str, Any]) -> list[str
     return found
 
 
-def far_scores(model: Any, longest: int) -> dict[int, LayerScores]:
+def far_scores(model: Any, longest: int, attention: Sequence[str]) -> dict[int, LayerScores]:
     """Return every attention layer's scores at 24 positions between 0 and `longest`, by layer."""
     body = body_of(model)
+    modules = [body.get_submodule(name) for name in attention]
     positions = _positions(longest)
     found: dict[int, LayerScores] = {}
 
@@ -173,7 +177,7 @@ def far_scores(model: Any, longest: int) -> dict[int, LayerScores]:
     more: dict[str, Any] = {"use_cache": False} if "use_cache" in known else {}
     if "position_ids" in known:
         more["position_ids"] = positions[None]
-    with torch.no_grad(), eval_mode(model), AttentionWatch(body, on_call):
+    with torch.no_grad(), eval_mode(model), AttentionWatch(body, on_call, modules=modules):
         body(tokens, **more)
     return found
 
@@ -261,6 +265,7 @@ def _judged(
     value: object,
     with_it: dict[int, LayerScores],
     longest: int,
+    attention: Sequence[str],
 ) -> Setting:
     parts = [value] if isinstance(value, Mapping) else []
     parts += [each for each in parts[0].values() if isinstance(each, Mapping)] if parts else []
@@ -275,7 +280,7 @@ def _judged(
         original = _number(config.raw, ORIGINAL)
         stated = _number(config.raw, "max_position_embeddings")
         factor = stated / original if factor is None and stated and original else factor
-    changed = _changed_layers(config, model, path, with_it, longest)
+    changed = _changed_layers(config, model, path, with_it, longest, attention)
     applied = bool(changed)
     architecture = type(model).__name__
     entry = ".".join(path)
@@ -296,9 +301,10 @@ def _changed_layers(
     path: tuple[str, ...],
     with_it: dict[int, LayerScores],
     longest: int,
+    attention: Sequence[str],
 ) -> list[int]:
     """Return the layers whose scores differ without an entry of the config."""
-    without = plain_scores(config, model, path, longest)
+    without = plain_scores(config, model, path, longest, attention)
     if without is None:
         return list(with_it)
     changed = [
@@ -310,7 +316,11 @@ def _changed_layers(
 
 
 def plain_scores(
-    config: PublishedConfig, model: Any, path: tuple[str, ...], longest: int
+    config: PublishedConfig,
+    model: Any,
+    path: tuple[str, ...],
+    longest: int,
+    attention: Sequence[str],
 ) -> dict[int, LayerScores] | None:
     """Return `far_scores` of the same weights without an entry; None if nothing is built then."""
     try:
@@ -323,7 +333,7 @@ def plain_scores(
     }:
         return None
     other.load_state_dict(weights)
-    return far_scores(other, longest)
+    return far_scores(other, longest, attention)
 
 
 def _plain(config: PublishedConfig, path: tuple[str, ...]) -> PublishedConfig:

@@ -89,7 +89,7 @@ def watching(
         watch(layer, base.call_of(observed, layer))
 
     # The model's own attention runs; only what goes into it is read.
-    with AttentionWatch(base.body, on_call):
+    with AttentionWatch(base.body, on_call, modules=base.attention):
         yield ChangedModel(base)
 
 
