@@ -145,6 +145,12 @@ def test_a_file_may_not_state_more_layers_than_it_has(tmp_path: Path) -> None:
         hs.load(f"hf:{path}")
 
 
+def test_a_gguf_file_has_one_fingerprint(tmp_path: Path) -> None:
+    path = write(tmp_path / "small.gguf", small())
+    first, second = (hs.load(f"hf:{path}").fingerprint for _ in range(2))
+    assert first == second
+
+
 def test_what_is_not_a_gguf_file(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(b"this is text, and no model " * 20)
