@@ -228,6 +228,16 @@ def test_a_scatter_of_two_measures_names_and_opens_heads(open_page: Open) -> Non
     assert state["screen"] == "head"
 
 
+def test_measures_say_that_the_dial_does_not_change_them(open_page: Open) -> None:
+    for scale, said in ((0, True), (1, False)):
+        position = {"scale": scale, "only": None}
+        opened = open_page([capture("cable")], {"position": position})
+        opened.settle()
+        choose(opened, "Show", "ranking")
+        title = opened.page.locator(".ranking p").inner_text()
+        assert ("(with position × 1), greatest size first" in title) == said
+
+
 def test_comparing_ranks_heads_by_their_difference(open_page: Open) -> None:
     opened = overview(open_page, [capture("cable"), capture("alibi")])
     pick(opened, "Compare with", "p1")

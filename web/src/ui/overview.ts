@@ -217,7 +217,7 @@ export class Overview {
     const { state } = app.store,
       { overview } = state,
       other = this.other(),
-      list = offeredMeasures(capture, other),
+      list = offeredMeasures(capture, other).map((measure) => asMeasured(measure, state.position.scale)),
       named = (name: string) => list.find((each) => each.name === name),
       chosen = named(overview.measure) ?? named(defaultMeasure(capture)) ?? list[0],
       against = named(overview.against) ?? list.find((each) => each !== chosen) ?? chosen,
@@ -525,3 +525,7 @@ function paintNumber(card: Card, value: number, scale: Scale): void {
   card.canvas.getContext("2d")!.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), 1), 0, 0);
   card.element.dataset.ink = inkOn(pixels[0]);
 }
+
+/** A measure whose title says that the dial does not change it, while the maps beside it are changed. */
+const asMeasured = (measure: Measure, scale: number): Measure =>
+  scale === 1 ? measure : { ...measure, title: `${measure.title} (with position × 1)` };
