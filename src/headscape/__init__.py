@@ -25,9 +25,9 @@
     list_encodings  the table of encodings; `build` makes one, `register` adds yours
     paper_figures   the figures of the CABLE paper, models included
 
-Model, Capture, Measures, Table, Diagnosis, Card, CardComparison, RunResult, EncodingRow, Watched
-and CrossAttention are what these return; Grid, Curves, Row, Overview, Difference, Lengths and
-Depths are figures. GPT2, Encoding and Positions are for your own code; InputError is the only
+Model, Capture, Measures, Table, Diagnosis, Card, CardComparison, RunResult, EncodingRow, Watched,
+CrossAttention and Decays are what these return; Grid, Curves, Row, Overview, Difference, Lengths
+and Depths are figures. GPT2, Encoding and Positions are for your own code; InputError is the only
 exception for wrong input. Layers and heads count from 0, and -1 is the last. Each name in `API`
 below is imported when it is first used.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headscape.call.positions import Positions
     from headscape.captures.capture_file import Capture
     from headscape.captures.cross import CrossAttention
-    from headscape.captures.decay import decay
+    from headscape.captures.decay import Decays, decay
     from headscape.captures.record import capture
     from headscape.captures.watching import Watched, watch
     from headscape.cards.card import Card, CardComparison, card
@@ -107,6 +107,7 @@ API = {
     "EncodingRow": "headscape.encodings.catalogue",
     "Watched": "headscape.captures.watching",
     "CrossAttention": "headscape.captures.cross",
+    "Decays": "headscape.captures.decay",
     "GPT2": "headscape.gpt2",
     "Encoding": "headscape.encodings",
     "Positions": "headscape.call.positions",
@@ -124,6 +125,7 @@ __all__ = [
     "CardComparison",
     "CrossAttention",
     "Curves",
+    "Decays",
     "Depths",
     "Diagnosis",
     "Difference",

@@ -10,7 +10,7 @@ from captures.test_packs import SUBJECTS
 from captures.test_pooling import reduced
 from headscape.captures.call_blocks import save_call
 from headscape.captures.pack import page_refuses
-from headscape.captures.pooling import Grid
+from headscape.captures.pooling import CellGrid
 from headscape.errors import InputError
 
 pytestmark = pytest.mark.browser
@@ -69,7 +69,7 @@ def test_every_cell_is_pooled_from_every_pair(
         cells = range(-(-LONG // (1 << level)))
         how = "max" if quantity == "weights" else "mean"
         whole = np.nan_to_num(expected[quantity])
-        grid = Grid(LONG, level, cells, cells, window=fields.get("window"))  # type: ignore[arg-type]
+        grid = CellGrid(LONG, level, cells, cells, window=fields.get("window"))  # type: ignore[arg-type]
         pooled = reduced(whole, grid, how)  # type: ignore[arg-type]
         size = max(1.0, float(np.abs(whole).max()))
         shown = opened.shown(1 << level)
@@ -104,7 +104,7 @@ def test_cells_can_be_mean_least_or_greatest(how: str, open_page: Open) -> None:
     level = int(opened.page.locator(".panel").get_attribute("data-level"))
     cells = range(-(-LONG // (1 << level)))
     name = {"mean": "mean", "least": "min", "greatest": "max"}[how]
-    pooled = reduced(whole, Grid(LONG, level, cells, cells), name)  # type: ignore[arg-type]
+    pooled = reduced(whole, CellGrid(LONG, level, cells, cells), name)  # type: ignore[arg-type]
     size = np.abs(whole).max()
     for (query, key), value in opened.shown(1 << level).items():
         assert value == pytest.approx(pooled[query >> level, key >> level], abs=1e-5 * size)

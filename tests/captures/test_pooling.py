@@ -15,7 +15,7 @@ from headscape.captures.call_blocks import CannotSaveError, save_call
 from headscape.captures.choice import QUANTITIES
 from headscape.captures.pooling import (
     REDUCTIONS,
-    Grid,
+    CellGrid,
     Pooled,
     Reduction,
     bias_block,
@@ -59,7 +59,7 @@ def test_tiles_are_the_definition(name: str, fields: dict[str, object], causal: 
             np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * size, err_msg=quantity)
 
 
-def reduced(values: np.ndarray, grid: Grid, how: Reduction) -> np.ndarray:
+def reduced(values: np.ndarray, grid: CellGrid, how: Reduction) -> np.ndarray:
     """Each cell reduced with numpy, one at a time."""
     out = np.full((len(grid.row_spans), len(grid.col_spans)), np.nan)
     function = {"mean": np.mean, "min": np.min, "max": np.max}[how]

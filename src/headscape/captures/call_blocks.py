@@ -251,7 +251,8 @@ class Calculator:
     def _turn(self, x: Tensor, which: int, tokens: Any) -> Tensor:
         assert self._turns is not None
         table = self._turns[which][:, tokens].to(x.dtype)
-        return Turn(table[0], table[1], self._pairing).apply(x)
+        cos, sin = table[:, None, None]
+        return Turn(cos, sin, self._pairing).apply(x)
 
 
 _EMPTY: Final = torch.zeros(())

@@ -47,19 +47,39 @@ class CrossAttention:
     maps: dict[tuple[str, int], Maps] = field(default_factory=dict, repr=False)
 
     def content(self, layer: int = -1, head: int | None = None) -> np.ndarray:
-        """Return the scaled q.k, [heads, target, source] or of one head."""
+        """Return the scaled q.k, [heads, target, source] or of one head.
+
+        Args:
+            layer: A decoder layer, counted from 0; -1 is the last captured.
+            head: Counted from 0; None for all heads.
+        """
         return self._map("content", layer, head)
 
     def bias(self, layer: int = -1, head: int | None = None) -> np.ndarray:
-        """Return what the model adds to the content."""
+        """Return what the model adds to the content.
+
+        Args:
+            layer: A decoder layer, counted from 0; -1 is the last captured.
+            head: Counted from 0; None for all heads.
+        """
         return self._map("bias", layer, head)
 
     def final(self, layer: int = -1, head: int | None = None) -> np.ndarray:
-        """Return the scores that go into the softmax; NaN where a key is hidden."""
+        """Return the scores that go into the softmax; NaN where a key is hidden.
+
+        Args:
+            layer: A decoder layer, counted from 0; -1 is the last captured.
+            head: Counted from 0; None for all heads.
+        """
         return self._map("final", layer, head)
 
     def weights(self, layer: int = -1, head: int | None = None) -> np.ndarray:
-        """Return the attention weights."""
+        """Return the attention weights.
+
+        Args:
+            layer: A decoder layer, counted from 0; -1 is the last captured.
+            head: Counted from 0; None for all heads.
+        """
         return self._map("weights", layer, head)
 
     def _map(self, quantity: str, layer: int, head: int | None) -> np.ndarray:

@@ -43,7 +43,12 @@ class Decays:
     """In the model's order."""
 
     def kernel(self, block: int, head: int | None = None) -> np.ndarray:
-        """Return the kernel of a block, counted from 0: of all heads [h t], or of one [t]."""
+        """Return the kernel of a block: of all heads [h t], or of one [t].
+
+        Args:
+            block: Counted from 0, blocks with attention included.
+            head: Counted from 0; None for all heads.
+        """
         layer = next((each for each in self.layers if each.block == block), None)
         if layer is None:
             known = [each.block for each in self.layers]

@@ -140,7 +140,7 @@ def _blanked(
 
 
 @dataclass(frozen=True)
-class Grid:
+class CellGrid:
     """Some rows and columns of cells of a map."""
 
     length: int
@@ -156,7 +156,7 @@ class Grid:
     """Most keys that a causal query sees, its own included; None is all before it."""
 
     @classmethod
-    def of(cls, layer: SavedCall, level: int, rows: range, cols: range) -> "Grid":
+    def of(cls, layer: SavedCall, level: int, rows: range, cols: range) -> "CellGrid":
         """Cells of a layer's maps."""
         window = layer.described["visible"]["window"]
         visible = None if layer.by_distance else layer.visible
@@ -233,13 +233,13 @@ class Grid:
         ]
 
 
-def empty_cells(grid: Grid) -> Float[np.ndarray, "r c"]:
+def empty_cells(grid: CellGrid) -> Float[np.ndarray, "r c"]:
     """NaN for every cell."""
     return np.full((len(grid.row_spans), len(grid.col_spans)), np.nan)
 
 
 def pool(
-    grid: Grid, block: Callable[[slice, slice], np.ndarray]
+    grid: CellGrid, block: Callable[[slice, slice], np.ndarray]
 ) -> dict[Reduction, Float[np.ndarray, "r c"]]:
     """Reduce every visible pair of every cell; `block` gives the values of queries and keys."""
     edges = [
@@ -262,7 +262,7 @@ def pool(
     return {how: values[0] for how, values in cells.result().items()}
 
 
-def _strips(grid: Grid) -> list[slice]:
+def _strips(grid: CellGrid) -> list[slice]:
     """Queries to take at once: whole rows of cells, or parts of one where that is too many."""
     step = max(1, BLOCK_PAIRS // max(1, grid.cols.stop - grid.cols.start))
     if step >= grid.side:
@@ -295,7 +295,7 @@ class DistanceTable:
         found: np.ndarray = self.table[column].astype(np.float64)
         return found
 
-    def cells(self, grid: Grid, reduction: Reduction) -> Float[np.ndarray, "r c"]:
+    def cells(self, grid: CellGrid, reduction: Reduction) -> Float[np.ndarray, "r c"]:
         """One value per difference of cells and pair of sizes, spread over the grid."""
         out = empty_cells(grid)
         known: dict[tuple[int, int, int], float] = {}
@@ -336,7 +336,7 @@ class SumGap:
         weight = None if self.weight is None else _tensor(self.weight)[None, None]
         return Slope(weight, _tensor(self.row)[None, None], _tensor(self.col)[None, None])
 
-    def cells(self, grid: Grid, reduction: Reduction) -> Float[np.ndarray, "r c"]:
+    def cells(self, grid: CellGrid, reduction: Reduction) -> Float[np.ndarray, "r c"]:
         """Closed forms; the diagonal of a causal layer from running sums."""
         out = empty_cells(grid)
         width = grid.col_sizes
@@ -434,7 +434,7 @@ class CellSums:
         default_factory=list, init=False, repr=False
     )
 
-    def means(self, grid: Grid) -> Float64[np.ndarray, "r c"]:
+    def means(self, grid: CellGrid) -> Float64[np.ndarray, "r c"]:
         """Scale times the mean of q.k over every cell, NaN where a cell is hidden."""
         rows, cols = grid.cell_rows, grid.cell_cols
         if grid.level <= BASE_LEVEL:
@@ -497,15 +497,15 @@ class Pooled:
         self.layer = layer
         self._sums: dict[tuple[int, bool], CellSums] = {}
 
-    def grid(self, level: int, cell_rows: range, cell_cols: range) -> Grid:
+    def grid(self, level: int, cell_rows: range, cell_cols: range) -> CellGrid:
         """A grid over this layer's map."""
-        return Grid.of(self.layer, level, cell_rows, cell_cols)
+        return CellGrid.of(self.layer, level, cell_rows, cell_cols)
 
     def cells(
         self,
         quantity: str,
         head: int,
-        grid: Grid,
+        grid: CellGrid,
         reductions: Sequence[Reduction] = REDUCTIONS,
         *,
         minus: ClosedBias | None = None,
@@ -550,7 +550,7 @@ class Pooled:
         return quantity == "bias" and layer.additive and minus is None
 
     def _closed(
-        self, quantity: str, head: int, grid: Grid, how: Reduction, minus: ClosedBias | None
+        self, quantity: str, head: int, grid: CellGrid, how: Reduction, minus: ClosedBias | None
     ) -> np.ndarray:
         layer = self.layer
         if quantity == "content":
@@ -566,7 +566,7 @@ class Pooled:
                 values = values - self._score(head, grid, turned=False)
         return values if minus is None else values - minus.cells(grid, "mean")
 
-    def _bias(self, head: int, grid: Grid, reduction: Reduction) -> np.ndarray:
+    def _bias(self, head: int, grid: CellGrid, reduction: Reduction) -> np.ndarray:
         bias = closed_bias(self.layer, head)
         if bias is not None:
             return bias.cells(grid, reduction)
@@ -576,7 +576,7 @@ class Pooled:
             out[np.array([start for start, _ in grid.col_spans]) > first] = np.nan
         return out
 
-    def _score(self, head: int, grid: Grid, *, turned: bool) -> np.ndarray:
+    def _score(self, head: int, grid: CellGrid, *, turned: bool) -> np.ndarray:
         if (head, turned) not in self._sums:
             self._sums[head, turned] = CellSums(self.layer, head, turned)
         return self._sums[head, turned].means(grid)
@@ -611,7 +611,7 @@ def weight_cells(
     dtype: Any = np.float32,
 ) -> WeightCells:
     """The weights of rows of cells over all keys; from `samples` whole queries each, if given."""
-    grid = Grid(layer.length, level, cell_rows, range(-(-layer.length // (1 << level))))
+    grid = CellGrid(layer.length, level, cell_rows, range(-(-layer.length // (1 << level))))
     spans = grid.row_spans
     taken = [_evenly(first, last, samples) for first, last in spans]
     rows, owner = np.concatenate(taken), np.repeat(np.arange(len(spans)), [len(t) for t in taken])

@@ -143,9 +143,11 @@ class Measures:
         return row
 
     def rows(self, first: int = 0, kind: str | None = None) -> list[Row]:
-        """Return every head, layer by layer; layers and heads count from `first`.
+        """Return every head, layer by layer.
 
-        kind  only heads of this kind, such as "previous token" or "sink"; the beginning is enough
+        Args:
+            first: What layers and heads count from.
+            kind: Only heads of this kind, such as "previous token" or "sink", or the beginning.
         """
         numbers = ["layer", "head"]
         numbers += [name for name in self.values if definition(name).numbers_heads]
@@ -185,6 +187,10 @@ class Measures:
             least: Whether to return the heads with the least measure instead.
             kind: Only heads of this kind, such as "previous token" or "sink".
         """
+        if not isinstance(count, int):
+            raise InputError(
+                f"count must be a number of heads, got {count!r}: top(5, 'sink_score')."
+            )
         name = measure or self.importance
         if name not in self.values:
             known = ", ".join(self.values)
@@ -220,11 +226,21 @@ class Measures:
         return [*columns, Column(name="kinds", label="kinds", text=text, left=True)]
 
     def to_csv(self, first: int = 0, kind: str | None = None) -> str:
-        """Return every column as CSV; layers and heads count from `first`; `kind` as in rows."""
+        """Return every column as CSV.
+
+        Args:
+            first: What layers and heads count from.
+            kind: Only heads of this kind, as in `rows`.
+        """
         return record_table.to_csv(self._some_rows(first, kind))
 
     def to_markdown(self, first: int = 0, kind: str | None = None) -> str:
-        """Return a Markdown table for reading; the arguments are those of `rows`."""
+        """Return a Markdown table for reading.
+
+        Args:
+            first: What layers and heads count from.
+            kind: Only heads of this kind, as in `rows`.
+        """
         return record_table.to_markdown(self.columns(), self._some_rows(first, kind))
 
     def to_html(self, first: int = 0) -> str:
@@ -234,7 +250,8 @@ class Measures:
     def to_frame(self, kind: str | None = None) -> Any:
         """Return every column as a pandas DataFrame; layers and heads count from 0.
 
-        kind  only heads of this kind, as in `rows`
+        Args:
+            kind: Only heads of this kind, as in `rows`.
         """
         return record_table.to_frame(self._some_rows(0, kind))
 

@@ -172,7 +172,13 @@ class LoadedModel(Model, ABC):
     def continuation(
         self, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
     ) -> Iterator[Int[Tensor, "b 1"]]:
-        """New tokens, one at a time; `sampling`: temperature, top_k, top_p, seed, stop."""
+        """Return new tokens, one at a time.
+
+        Args:
+            tokens: Token numbers [b t] to continue.
+            length: Most new tokens.
+            **sampling: temperature (0 takes the likeliest token), top_k, top_p, seed, stop.
+        """
 
     def write(self, prompt: str = "", *, length: int = 200, **sampling: Any) -> Iterator[str]:
         """Continue a prompt and give the new text in parts.
@@ -211,7 +217,12 @@ class LoadedModel(Model, ABC):
         return parts()
 
     def generate(self, prompt: str = "", *, length: int = 200, **sampling: Any) -> str:
-        """The prompt and its continuation; the arguments are those of `write`.
+        """Return the prompt and its continuation.
+
+        Args:
+            prompt: The text to continue.
+            length: Most new tokens; it ends earlier at the end-of-text token.
+            **sampling: temperature (0 takes the likeliest token), top_k, top_p, seed.
 
         Example:
             >>> import headscape as hs

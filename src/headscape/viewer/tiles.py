@@ -24,8 +24,8 @@ from headscape.captures.overview_file import OverviewJob, Progress, overview_lev
 from headscape.captures.pack import Pack
 from headscape.captures.pooling import (
     REDUCTIONS,
+    CellGrid,
     ClosedBias,
-    Grid,
     Pooled,
     Reduction,
     WeightCells,
@@ -233,7 +233,7 @@ class Tiles:
                 self._pooled[layer] = Pooled(self.pack.layer(layer))
             return self._pooled[layer]
 
-    def _cost(self, saved: SavedCall, quantity: str, grid: Grid) -> int:
+    def _cost(self, saved: SavedCall, quantity: str, grid: CellGrid) -> int:
         """Pairs to visit, those of missing log-sum-exps included."""
         heads = 32 if saved.mixes_heads else 1
         rows = grid.rows
@@ -280,7 +280,7 @@ class Tiles:
             self._norms[layer, self.pack.head_index(head)] = found.lse
             return found
 
-    def _preview(self, layer: int, head: int, grid: Grid, progress: Progress | None) -> Tile:
+    def _preview(self, layer: int, head: int, grid: CellGrid, progress: Progress | None) -> Tile:
         key = (layer, head, grid.level, grid.cell_rows.start, grid.cell_cols.start)
         if key not in self._previews:
             saved, at = self.pack.layer(layer), self.pack.head_index(head)
@@ -290,16 +290,18 @@ class Tiles:
         return Tile(self._previews[key].values, (), progress)
 
 
-def _grid(length: int, level: int, row: int, column: int, layer: SavedCall) -> Grid:
+def _grid(length: int, level: int, row: int, column: int, layer: SavedCall) -> CellGrid:
     coarsest = (length - 1).bit_length()
     cells = -(-length // (1 << level)) if 0 <= level <= coarsest else 0
     if not (0 <= row * TILE < cells and 0 <= column * TILE < cells):
         raise InputError(f"there is no tile ({row}, {column}) at level {level}.")
     spans = [range(x * TILE, min(cells, (x + 1) * TILE)) for x in (row, column)]
-    return replace(Grid.of(layer, level, spans[0], spans[1]), length=length)
+    return replace(CellGrid.of(layer, level, spans[0], spans[1]), length=length)
 
 
-def _sampled(saved: SavedCall, head: int, quantity: str, grid: Grid) -> dict[Reduction, np.ndarray]:
+def _sampled(
+    saved: SavedCall, head: int, quantity: str, grid: CellGrid
+) -> dict[Reduction, np.ndarray]:
     """Cells from their middle query and SAMPLED_KEYS keys in their middle: a preview."""
     rows = np.array([(first + last) // 2 for first, last in grid.row_spans])
     out: dict[Reduction, np.ndarray] = {how: empty_cells(grid) for how in REDUCTIONS}
@@ -321,7 +323,7 @@ def _sampled(saved: SavedCall, head: int, quantity: str, grid: Grid) -> dict[Red
     return out
 
 
-def _cut(overview: WeightCells, above: int, grid: Grid) -> dict[Reduction, np.ndarray]:
+def _cut(overview: WeightCells, above: int, grid: CellGrid) -> dict[Reduction, np.ndarray]:
     """The part of an overview that a grid `above` levels coarser covers."""
     starts = np.arange(0, len(overview.sum), 1 << above)
     part = np.s_[
