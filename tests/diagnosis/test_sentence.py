@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from headscape.diagnosis.advice import Tried, sentence
-from headscape.diagnosis.loss_by_position import BANDS, LossPlan, LossTable, breaks, student
+from headscape.diagnosis.loss_by_position import BANDS, LossPlan, LossTable, breaks
 from headscape.diagnosis.remedies import Remedy
+from headscape.measures.interval import student
 
 WINDOWS = 8
 PLAN = LossPlan(trained=64, length=256, windows=np.zeros((WINDOWS, 257), np.int64))

@@ -9,7 +9,7 @@ import torch
 
 import headscape as hs
 from diagnosis.small_models import TRAINED, language, trained
-from headscape.encodings.context import MeasuredKernel
+from headscape.encodings.measured_kernel import MeasuredKernel
 from headscape.errors import InputError
 from headscape.models.gpt2_model import GPT2Model
 from headscape.training import adapt as adapting

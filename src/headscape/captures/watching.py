@@ -232,11 +232,6 @@ class _Collector:
                 f"the cache went back from {known} tokens to {length}, as prompt lookup and "
                 f"assisted generation do when a guess is wrong: capture the finished text instead."
             )
-        if length < known:
-            raise InputError(
-                f"the cache went back from {known} tokens to {length}, as prompt lookup and "
-                f"assisted generation do when a guess is wrong: capture the finished text instead."
-            )
         if length != known:
             raise InputError(
                 f"a pass continues from a cache of {length} tokens, and {known} were seen: open "

@@ -107,11 +107,11 @@ def sentence(
         else f"which still leaves {row['excess'][0]:.2f} nats of excess"
     )
     others = [each for each in keeping if each is not best]
-    told = ""
+    rest = ""
     if count >= FEWEST and others:
         same = not_worse(best, others)
         names = ", ".join(each.remedy.title for each in same)
-        told = (
+        rest = (
             f"; these are not shown to be worse: {names}"
             if same
             else "; every other one that keeps the text in view is worse beyond its interval"
@@ -119,7 +119,7 @@ def sentence(
     return (
         f"{_begin(best.remedy.title)} is best: its loss {where} is "
         f"{shown(row['gain'])} nats lower than the unchanged model's, {mended}, and costs "
-        f"{shown(row['cost'], sign=True)} nats at {plan.short:,} tokens{told}.{sure}{_apart(tried)}"
+        f"{shown(row['cost'], sign=True)} nats at {plan.short:,} tokens{rest}.{sure}{_apart(tried)}"
     )
 
 

@@ -103,8 +103,9 @@ class HeadWatch:
         self._values = {name: np.zeros(maps) for name in MEASURES}
         self._rows = QueryRows(length, spec.causal)
         self._sampled = QueryRows(length, spec.causal, DRIFT_QUERIES)
-        bins = len(kernel_edges(length + (0 if gap is None else gap.by)))
-        self._kernel = {name: np.zeros((*maps, bins)) for name in ("weight", "score")}
+        self.edges = kernel_edges(length + (0 if gap is None else gap.by))
+        """The first distance of every bin."""
+        self._kernel = {name: np.zeros((*maps, len(self.edges))) for name in ("weight", "score")}
 
     def __call__(self, layer: int, call: AttentionCall) -> None:
         """Measure one layer; a pass over a different number of tokens is not measured."""
@@ -139,11 +140,6 @@ class HeadWatch:
             queries += rows.stop - rows.start
         self._kernel["weight"][layer] = (weight / queries).cpu().numpy()
         self._kernel["score"][layer] = (score / pairs).cpu().numpy()
-
-    @property
-    def edges(self) -> list[int]:
-        """The first distance of every bin."""
-        return kernel_edges(self.length + (0 if self._gap is None else self._gap.by))
 
     def kernel(self) -> Kernel:
         """Return the kernel of the pass, with five digits; None in bins without a pair."""

@@ -15,7 +15,6 @@ Every remedy scores the same tokens of the same windows. Intervals are over wind
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +22,7 @@ import torch
 from jaxtyping import Float64, Int64
 
 from headscape.errors import InputError
-from headscape.measures.interval import FEWEST, estimate
+from headscape.measures.interval import FEWEST, estimate, student
 from headscape.models.changed import ChangedModel
 from headscape.models.model import Model
 
@@ -195,18 +194,6 @@ def breaks(excess: Float64[np.ndarray, "n some"], tested: int = 1) -> bool:
     sure = student(0.975 + 0.025 * (1 - 1 / tested), len(values) - 1)
     low = values.mean() - sure * values.std(ddof=1) / np.sqrt(len(values))
     return bool(means.mean() > THRESHOLD and low > 0)
-
-
-def student(share: float, free: int) -> float:
-    """Return the quantile of Student's distribution from the normal one's.
-
-    Args:
-        share: Of the distribution below the quantile, up to 0.999.
-        free: Degrees of freedom; from 5 on the error is below 2%.
-    """
-    z = NormalDist().inv_cdf(share)
-    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
-    return t + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
 
 
 def numbers(estimated: Float64[np.ndarray, " 3"]) -> list[float | None]:

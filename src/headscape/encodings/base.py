@@ -51,11 +51,11 @@ from headscape.call.weighting import Weighting
 from headscape.encodings.context import (
     LayerContext,
     LayerInput,
-    MeasuredKernel,
     QueriesAndKeys,
     Side,
     Stream,
 )
+from headscape.encodings.measured_kernel import MeasuredKernel
 from headscape.errors import InputError, at_least, check_types
 
 LARGEST_INT = 2**31 - 1

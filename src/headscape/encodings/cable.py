@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from headscape.call.bias import Bias, GapKernel, Slope
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.context import LayerContext, LayerInput, MeasuredKernel, Stream
+from headscape.encodings.context import LayerContext, LayerInput, Stream
+from headscape.encodings.measured_kernel import MeasuredKernel
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus": F.softplus}
 

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from headscape.call.bias import Bias, Pairwise, Slope
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.context import LayerContext, LayerInput, MeasuredKernel, Stream
+from headscape.encodings.context import LayerContext, LayerInput, Stream
+from headscape.encodings.measured_kernel import MeasuredKernel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from headscape.call.bias import Toeplitz
 from headscape.call.mixing import Product
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.context import LayerContext, MeasuredKernel
+from headscape.encodings.context import LayerContext
+from headscape.encodings.measured_kernel import MeasuredKernel
 
 FLOOR = 0.01
 """The authors' lower clamp."""

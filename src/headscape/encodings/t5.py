@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from headscape.call.bias import Toeplitz
 from headscape.encodings.base import Config, Encoding, Shape
-from headscape.encodings.context import LayerContext, MeasuredKernel
+from headscape.encodings.context import LayerContext
+from headscape.encodings.measured_kernel import MeasuredKernel
 from headscape.errors import InputError
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headscape.call.definition import AttentionCall, scores
-from headscape.encodings.context import MeasuredKernel
+from headscape.encodings.measured_kernel import MeasuredKernel
 
 QUERIES = 256
 """About how many queries of a window are measured."""

@@ -103,7 +103,7 @@ def adapt_published(
     It takes the models of `set_encoding` that predict the next token. `old` does not change. The
     arguments are those of `adapt`; the length is at most 512 by default.
     """
-    old._need_next_token()  # noqa: SLF001
+    old.need_next_token()
     find_sites(old.model)
     parse(options.encoding)
     if old.stream is not None or {x.dtype for x in old.model.parameters()} != {torch.float32}:

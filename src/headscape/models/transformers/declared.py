@@ -185,9 +185,10 @@ def _scaling(
     done, done_factor = str(active.conventions["scaling"]), float(active.conventions["factor"])
     asks = (factor is not None and factor != 1) or bool(unknown)
     fault, text = None, ""
+    shown = str(rope.get("rope_type", rope.get("type", "default")))
     if NTK in rope:
-        pass
-    elif (done != kind and (done == "none" or kind != "none")) or (kind == "none" and asks):
+        return [DeclaredSetting(name="RoPE scaling", declared=shown, active=done)]
+    if (done != kind and (done == "none" or kind != "none")) or (kind == "none" and asks):
         because = (
             f"{unknown[0]!r} is not an entry that transformers reads"
             if unknown
@@ -202,12 +203,9 @@ def _scaling(
     elif unknown:
         fault = "inactive"
         text = f"RoPE's parameters have an entry {unknown[0]!r}, which transformers does not read."
-    shown = str(rope.get("rope_type", rope.get("type", "default")))
     rows = [
         DeclaredSetting(name="RoPE scaling", declared=shown, active=done, fault=fault, text=text)
     ]
-    if NTK in rope:
-        return rows
     # A scaling that is not active has no numbers to compare.
     same = done == kind != "none"
     rows.append(_compared("factor", factor, done_factor, compare=same))

@@ -153,9 +153,10 @@ def open_published(
             weakref.finalize(model, links.pop_all().close)
         if stream is None and opening.device is not None:
             model = model.to(device)
-        if gguf:
+        quantization: Any = getattr(model.config, "quantization_config", None)
+        if gguf and hasattr(quantization, "gguf_file"):
             # The link's folder is a different one each time, and the fingerprint reads the config.
-            model.config.quantization_config.gguf_file = folder.name
+            quantization.gguf_file = folder.name
         model.name_or_path = model.config.name_or_path = str(folder.parent if gguf else folder)
         name = name or (folder.stem if gguf else folder.resolve().name)
 

@@ -206,7 +206,7 @@ class PublishedModel(LoadedModel):
     @torch.inference_mode()
     def losses(self, windows: Int[Tensor, "b t_plus_1"], first: int) -> Float[Tensor, "b scored"]:
         """Nats of predictions first, first + 1 ... of each window, in float64."""
-        self._need_next_token()
+        self.need_next_token()
         windows = windows.to(self.model.device)
         target = windows[:, 1 + first :]
         keep = {"logits_to_keep": target.shape[1]} if self._keeps else {}
@@ -218,7 +218,7 @@ class PublishedModel(LoadedModel):
         self, tokens: Int[Tensor, "b t"], at: Int[Tensor, " n"] | None
     ) -> Float[Tensor, "b n v"]:
         """Logits of the next token after the tokens `at`; None is all."""
-        self._need_next_token()
+        self.need_next_token()
         given = {} if at is None else {"logits_to_keep": at.to(self.model.device)}
         with self._ready():
             out = self.model(tokens, use_cache=False, **(given if self._keeps else {}))
@@ -253,7 +253,7 @@ class PublishedModel(LoadedModel):
         self, tokens: Int[Tensor, "b t"], where: Bool[Tensor, "b t"]
     ) -> Int[Tensor, " n"]:
         """The likeliest next token after each token that `where` selects, in row order."""
-        self._need_next_token()
+        self.need_next_token()
         with self._ready():
             logits: Tensor = self.model(tokens.to(self.model.device), use_cache=False).logits
         return logits[where.to(logits.device)].argmax(dim=-1).cpu()
@@ -262,7 +262,7 @@ class PublishedModel(LoadedModel):
         self, tokens: Int[Tensor, "b t"], *, length: int, **sampling: Any
     ) -> Iterator[Int[Tensor, "b 1"]]:
         """New tokens, one at a time, with the model's own cache."""
-        self._need_next_token()
+        self.need_next_token()
         past: Any = None
 
         def next_logits(step: Int[Tensor, "b n"]) -> Float[Tensor, "b v"]:
@@ -337,7 +337,8 @@ class PublishedModel(LoadedModel):
                 f"{self._name} has no M-RoPE, so it takes one position per token, [b, t]."
             )
 
-    def _need_next_token(self) -> None:
+    def need_next_token(self) -> None:
+        """Raise InputError if the model does not predict the next token."""
         if not (self.spec.causal and self.model.can_generate()):
             raise InputError(
                 f"{self._name} is a {type(self.model).__name__}, which does not predict the next "
