@@ -73,7 +73,7 @@ FORBIDDEN: dict[str, set[str]] = {
 # Within a folder: what a file may import of it. An encoding never imports another one, and one
 # fused path never imports another.
 SHARED = {
-    "encodings": {"base", "context", "combined", "token_sums"},
+    "encodings": {"base", "context", "combined", "measured_kernel", "token_sums"},
     "kernels": {"assemble"},
 }
 GATHERS = {

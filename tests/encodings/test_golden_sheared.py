@@ -14,6 +14,7 @@ from headscape.call.bias import dense
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerContext, LayerInput, Stream
 from headscape.errors import InputError
+from headscape.gpt2.qk_norm import QKNorm
 from headscape.kernels.assemble import prepare
 
 
@@ -67,6 +68,50 @@ def test_inkling_with_its_norm_temperature_and_window(layer: str) -> None:
     same(by_r.transpose(1, 2), z[f"grad_r_{layer}"])
     keys = z[f"decode_{layer}"].shape[-1]
     same(found.final[:, :, -1:, -keys:], z[f"decode_{layer}"])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layer", ["full", "sliding"])
+def test_inkling_2_clips_queries_keys_and_curves(layer: str) -> None:
+    stored, config = load("inkling2_h4")
+    z = {
+        name.removesuffix(f"_{layer}"): value
+        for name, value in stored.items()
+        if name == "x" or name.endswith(f"_{layer}")
+    }
+    fields = {"rank": config["rank"], "qk_scale": "model", "clip": config["clip"]}
+    if layer == "full":
+        fields |= {
+            "extent": config["extent"],
+            "temperature": "inkling",
+            "temperature_start": config["n_floor"],
+            "temperature_rate": config["alpha"],
+        }
+    else:
+        fields |= {"window": config["window"]}
+    published = {
+        "r_proj.weight": z["r_proj"],
+        "rel_logits_proj.proj": z["bank"],
+        "rel_l2_clip.scale": z["gain"],
+    }
+    made = loaded("inkling", config, published, **fields)
+    queries, keys = (
+        QKNorm(
+            config["H"], config["D"], over="head", epsilon=0.0, weight=weight, kind="clip",
+            per_head=True, limit=config["qk_limit"],
+        ).double()
+        for weight in (True, False)
+    )  # fmt: skip
+    queries.weight.data.copy_(z["q_weight"][:, None])
+    q, k = queries(z["q"]), keys(z["k"])
+    call = prepare(made, q, k, k, z["x"], Positions.span(config["L"]))
+    heat = 1.0 if call.temperature is None else call.temperature[..., None]
+    same(q * heat, z["q_clipped"])
+    same(k, z["k_clipped"])
+    found = definition.scores(call)
+    seen = found.visible.expand_as(found.final)
+    same((dense(call.bias, call.positions) * heat)[seen], z["bias"][seen])
+    same(found.final[seen], z["scores"][seen])
 
 
 def test_relative_projection_of_x_transformers() -> None:

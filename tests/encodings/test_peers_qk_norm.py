@@ -107,6 +107,21 @@ def test_x_transformers(weights: bool) -> None:
         ({"qk_norm_scale": 10.0}, "has no effect without qk_norm"),
         ({"qk_norm": "before", "qk_norm_scale": 0.0}, "must be positive and finite, got 0.0"),
         ({"qk_norm": "before", "qk_norm_scale": 2.0, "scale": "one"}, "exclude each other"),
+        ({"qk_norm": "before", "qk_norm_kind": "clip"}, "need each other"),
+        ({"qk_norm": "before", "qk_norm_limit": 2.0}, "need each other"),
+        (
+            {"qk_norm": "before", "qk_norm_kind": "clip", "qk_norm_limit": 0.0},
+            "qk_norm_limit must be positive and finite",
+        ),
+        (
+            {
+                "qk_norm": "before",
+                "qk_norm_kind": "clip",
+                "qk_norm_limit": 2.0,
+                "qk_norm_over": "all",
+            },
+            "leave qk_norm_over out",
+        ),
         ({"qk_norm": "after", "qk_norm_weight": False, "qk_norm_per_head": True}, "without qk_no"),
     ],
 )

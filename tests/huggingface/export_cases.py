@@ -54,6 +54,10 @@ CASES: dict[str, dict[str, Any]] = {
     "sinusoidal learned": {"encoding": "sinusoidal", "encoding_fields": {"learned_scale": True}},
     "schedule": {"encoding": "rope:window=8,cable"},
     "qk-norm": {"encoding": "rope", "qk_norm": "after"},
+    "qk-clip": {
+        "encoding": "inkling:clip=0.5", "qk_norm": "before", "qk_norm_kind": "clip",
+        "qk_norm_limit": 1.0,
+    },
     "qk-norm before": {
         "encoding": "cable,rope:scaling=dynamic:factor=2.0", "qk_norm": "before",
         "qk_norm_over": "all", "qk_norm_layers": "rotating",

@@ -51,6 +51,7 @@ from oracle.distance import (
 )
 from oracle.polar import bam_bias, pope_scores
 from oracle.relative import (
+    clipped,
     deberta_bias,
     deberta_bucket,
     grape_bias,
@@ -94,6 +95,7 @@ __all__ = [
     "cable_bias",
     "carope_angles",
     "chunked",
+    "clipped",
     "content_scores",
     "convolve",
     "cope_positions",

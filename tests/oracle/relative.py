@@ -117,6 +117,12 @@ def inkling_bias(r: Array, P: Array, qpos: Array, kpos: Array) -> Array:
     return _pairs(*r.shape[:2], qpos, kpos, value)
 
 
+def clipped(x: Array, limit: float) -> Array:
+    """Vectors no longer than the limit; Inkling 2 adds 1e-6 to a length."""
+    length = np.sqrt((x**2).sum(-1, keepdims=True)) + 1e-6
+    return x * np.minimum(limit / length, 1)
+
+
 def grape_bias(
     q: Array,
     k: Array,

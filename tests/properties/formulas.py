@@ -71,6 +71,8 @@ def reading(
         if encoding.project.bias is not None:
             r = r + array(encoding.project.bias)
         r = r.reshape(*r.shape[:2], shape.heads, -1).transpose(0, 2, 1, 3)
+        if encoding.gain is not None:
+            r = oracle.clipped(r * array(encoding.gain)[:, None], config.clip)
         return oracle.inkling_bias(r, array(encoding.bank), qpos, kpos)
     if isinstance(encoding, GRAPE):
         slopes = oracle.alibi_slopes(shape.heads, "fairseq")

@@ -37,6 +37,7 @@ SHAPED = (
     "stick-breaking:window=7:softcap=3.0",
     "inkling:temperature=inkling:temperature_start=5",
     "inkling:window=6",
+    "inkling:clip=0.5",
     "shaw:window=7:sink=true",
     "grape:gate=path:window=9",
     "alibi:temperature=ssmax:temperature_on=content",

@@ -18,7 +18,7 @@ def test_a_written_config_is_complete_and_reads_back_equal(name: str, tmp_path: 
     path = tmp_path / "config.toml"
     write_toml(path, config)
     assert read_toml(path) == config
-    absent = {"minutes", "qk_norm_scale"}
+    absent = {"minutes", "qk_norm_scale", "qk_norm_limit"}
     assert set(tomllib.loads(path.read_text())) == set(NAMES) - absent
 
 

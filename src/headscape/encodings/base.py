@@ -99,14 +99,15 @@ class Config:
     AT_LEAST: ClassVar[Mapping[str, int]] = {}
     """The smallest value of whole numbers, by field."""
     ABOVE: ClassVar[Mapping[str, float]] = {}
-    """What numbers must be greater than, by field."""
+    """What numbers must be greater than, by field; None may be."""
 
     window: int | None = None
     """A query sees only the keys at a distance below this, its own included."""
     chunk: int | None = None
     """A query sees only the keys of its own block of this many positions."""
     temperature: Literal["none", "llama4", "ministral", "inkling", "ssmax", "affine"] = "none"
-    """How scores grow with the query's position, see the top of base.py."""
+    """How a query's scores grow with its position: in steps of n0 (llama4, ministral), evenly from
+    n0 on (inkling), or by factors that each head learns (ssmax, affine)."""
     temperature_rate: float = 0.1
     """a, the factor of the logarithm."""
     temperature_start: int | None = None
@@ -125,8 +126,9 @@ class Config:
         for name, least in self.AT_LEAST.items():
             at_least(least, **{name: getattr(self, name)})
         for name, limit in self.ABOVE.items():
-            if getattr(self, name) <= limit:
-                raise InputError(f"{name} must be above {limit:g}, got {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and value <= limit:
+                raise InputError(f"{name} must be above {limit:g}, got {value}.")
         at_least(1, window=self.window, chunk=self.chunk)
         at_least(1, temperature_start=self.temperature_start)
         if self.window is not None and self.chunk is not None:

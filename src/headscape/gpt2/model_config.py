@@ -54,8 +54,9 @@ class ModelConfig:
     """Epsilon of every norm."""
     qk_norm: Literal["none", "before", "after"] = "none"
     """A norm of queries and keys, before or after their rotation."""
-    qk_norm_kind: Literal["rms", "layer", "l2"] = "rms"
-    """RMS norm, LayerNorm without bias (Cohere), or division by the length (x-transformers)."""
+    qk_norm_kind: Literal["rms", "layer", "l2", "clip"] = "rms"
+    """RMS norm, LayerNorm without bias (Cohere), division by the length (x-transformers), or clip:
+    what is longer than qk_norm_limit gets that length (Inkling 2)."""
     qk_norm_over: Literal["head", "all"] = "head"
     """What the norm's mean is over: each head's dims (Qwen 3), or those of all heads (OLMo 3)."""
     qk_norm_weight: bool = True
@@ -67,6 +68,8 @@ class ModelConfig:
     """Whether every head has its own weights (Cohere); always so with qk_norm_over="all"."""
     qk_norm_scale: float | None = None
     """Factor on q.k in place of `scale`: 10 in x-transformers' L2 norm."""
+    qk_norm_limit: float | None = None
+    """The largest L2 norm of a clipped query or key: sqrt(512) in Inkling 2."""
 
     def __post_init__(self) -> None:
         check_types(self, skip=("encoding_fields",))
@@ -83,6 +86,9 @@ class ModelConfig:
                 f"{self.heads} heads do not divide a width of {self.width}: "
                 f"choose a width that is a multiple of {self.heads}."
             )
+        self._check_qk_norm()
+
+    def _check_qk_norm(self) -> None:
         if self.qk_norm == "none":
             for item in fields(self):
                 if item.name.startswith("qk_norm_") and getattr(self, item.name) != item.default:
@@ -94,9 +100,17 @@ class ModelConfig:
             raise InputError(
                 "qk_norm_per_head=True has no effect without qk_norm_weight: leave it out."
             )
-        if self.qk_norm_scale is not None and not 0 < self.qk_norm_scale < math.inf:
+        for name in ("qk_norm_scale", "qk_norm_limit"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{name} must be positive and finite, got {value}.")
+        if (self.qk_norm_kind == "clip") != (self.qk_norm_limit is not None):
             raise InputError(
-                f"qk_norm_scale must be positive and finite, got {self.qk_norm_scale}."
+                "qk_norm_kind='clip' and qk_norm_limit need each other: set both or neither."
+            )
+        if self.qk_norm_kind == "clip" and self.qk_norm_over == "all":
+            raise InputError(
+                "qk_norm_kind='clip' is over the dims of a head: leave qk_norm_over out."
             )
         if self.qk_norm_scale is not None and self.scale != "head_dim":
             raise InputError(

@@ -3,12 +3,14 @@
     rms      x / sqrt(mean(x^2) + eps) * weight      means over a head's dims, or over all heads'
     layer    RMS norm of x - mean(x)
     l2       x / |x| * weight
+    clip     y min(1, limit / |y|), y = x * weight
 
 RMS before the rotation: Qwen 3, EXAONE 4, Gemma 3 (whose stored weight is ours minus 1), OLMo 3
 (over all heads). After: Llama 4 and nanochat (no weight), Hunyuan and GRAPE (a weight). LayerNorm
 before: Cohere, with a weight per head and dim. L2 before: x-transformers, which multiplies q.k by
 10 (`qk_norm_scale`), or has a weight per head and dim. RMS and L2 without a weight commute with a
-rotation. LayerNorms with a bias (Phi, Persimmon) are absent.
+rotation. Inkling 2 clips (limit sqrt(512), a weight per head and dim for queries, none for keys)
+and rotates nothing. LayerNorms with a bias (Phi, Persimmon) are absent.
 """
 
 import math
@@ -18,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headscape.encodings import Encoding
+from headscape.encodings.inkling import clipped
 from headscape.errors import InputError
 from headscape.gpt2.model_config import ModelConfig
 
@@ -38,16 +41,25 @@ class QKNorm(nn.Module):
         weight: bool,
         kind: str = "rms",
         per_head: bool = False,
+        limit: float | None = None,
     ) -> None:
         super().__init__()
         self.jointly = over == "all"
         self.epsilon = epsilon
         self.kind = kind
+        self.limit = limit
         shape = (heads if self.jointly or per_head else 1, 1, head_dim)
         self.weight = nn.Parameter(torch.ones(shape)) if weight else None
 
     def forward(self, x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b h t e"]:
         """Return x normed."""
+        if self.weight is not None and self.weight.shape[-1] != x.shape[-1]:
+            raise InputError(
+                f"qk_norm='after' has weights for {self.weight.shape[-1]} dims, but the encoding "
+                f"makes queries and keys {x.shape[-1]} wide: use qk_norm='before'."
+            )
+        if self.limit is not None:
+            return clipped(x if self.weight is None else x * self.weight, self.limit)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         dims = (1, 3) if self.jointly else (3,)
         if self.kind == "layer":
@@ -58,14 +70,7 @@ class QKNorm(nn.Module):
         else:
             size = wide.square().mean(dim=dims, keepdim=True)
             normed = (wide * (size + self.epsilon).rsqrt()).to(x.dtype)
-        if self.weight is None:
-            return normed
-        if self.weight.shape[-1] != x.shape[-1]:
-            raise InputError(
-                f"qk_norm='after' has weights for {self.weight.shape[-1]} dims, but the encoding "
-                f"makes queries and keys {x.shape[-1]} wide: use qk_norm='before'."
-            )
-        return normed * self.weight
+        return normed if self.weight is None else normed * self.weight
 
 
 def score_scale(scale: str, qk_norm_scale: float | None, *, head_dim: int, width: int) -> float:
@@ -88,4 +93,5 @@ def qk_norm(config: ModelConfig, encoding: Encoding) -> nn.Module:
         weight=config.qk_norm_weight,
         kind=config.qk_norm_kind,
         per_head=config.qk_norm_per_head,
+        limit=config.qk_norm_limit,
     )

@@ -308,8 +308,8 @@ def checked_settings(settings: Mapping[str, Any], source: str = "") -> dict[str,
 
 
 # config.toml has every field, including defaults, so that a later version with different defaults
-# repeats the run. A field that is None (steps, minutes or qk_norm_scale) is left out, because TOML
-# has no null.
+# repeats the run. A field that is None (steps, minutes, qk_norm_scale, qk_norm_limit) is left out,
+# because TOML has no null.
 
 OLDEST = frozenset({
     "preset", "layers", "heads", "width", "encoding", "encoding_fields", "share_encoding", "scale",

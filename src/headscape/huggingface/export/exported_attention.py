@@ -53,6 +53,7 @@ FIELDS: dict[str, Any] = {
     "qk_norm_kind": "rms",
     "qk_norm_per_head": False,
     "qk_norm_scale": None,
+    "qk_norm_limit": None,
     "initializer_range": 0.02,
     "use_cache": True,
 }
@@ -337,6 +338,7 @@ def head_norm(config: HeadscapeConfig, *, rotates: bool) -> nn.Module:
         weight=config.qk_norm_weight,
         kind=config.qk_norm_kind,
         per_head=config.qk_norm_per_head,
+        limit=config.qk_norm_limit,
     )
 
 

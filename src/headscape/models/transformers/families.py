@@ -613,6 +613,11 @@ FAMILIES: tuple[Family, ...] = (
         key_convolution="sconv_kernel_size",
     ),
     Family(
+        attention=("inkling2.Inkling2SlidingAttention", "inkling2.Inkling2FullAttention"),
+        refused="Inkling 2 computes the sink of its softmax for every token anew, which Headscape "
+        "has no record for: it cannot be read.",
+    ),
+    Family(
         attention=("mistral_large4.MistralLarge4TextAttention",),
         affine="softmax_scaling",
     ),
