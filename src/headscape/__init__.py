@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     from headscape.huggingface.export.write_export import export
     from headscape.kernels.attend import attention, bias
     from headscape.measures.measures import Measures
-    from headscape.models.load import load, stretch
+    from headscape.models.load import load
     from headscape.models.loaded import LoadedModel as Model
+    from headscape.models.stretched import stretch
     from headscape.paper.job import paper_figures
     from headscape.plots.compare import Difference, compare
     from headscape.plots.curves import Curves
@@ -71,7 +72,7 @@ __version__ = "0.1.0"
 
 API = {
     "load": "headscape.models.load",
-    "stretch": "headscape.models.load",
+    "stretch": "headscape.models.stretched",
     "capture": "headscape.captures.record",
     "watch": "headscape.captures.watching",
     "decay": "headscape.captures.decay",

@@ -11,7 +11,8 @@ from torch import nn
 
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
-from headscape.models.load import load, stretch
+from headscape.models.load import load
+from headscape.models.stretched import stretch
 from headscape.training.trainer import train
 
 

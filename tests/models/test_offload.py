@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 import headscape as hs
 from headscape.call.definition import scores
 from headscape.errors import InputError
-from headscape.models.load import load, stretch
+from headscape.models.load import load
+from headscape.models.stretched import stretch
 from headscape.models.transformers import offload, open_published
 from headscape.models.transformers.published_model import PublishedModel
 from pretrained.families import FAMILIES

@@ -13,8 +13,7 @@ from headscape.errors import InputError
 from headscape.evaluation.evaluate import evaluate
 from headscape.gpt2 import GPT2, ModelConfig
 from headscape.models.gpt2_model import GPT2Model
-from headscape.models.load import stretch
-from headscape.models.stretched import Extension, parse_extension, stretched_gpt2
+from headscape.models.stretched import Extension, parse_extension, stretch, stretched_gpt2
 
 
 @pytest.mark.parametrize("kind", ["linear", "ntk", "dynamic", "yarn"])

@@ -124,12 +124,19 @@ def test_a_wrong_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         load(built())
 
 
+NEWER = {"inkling2": (5, 23)}
+"""Families of releases after the one that the checks are run against, and their first release."""
+
+
 def test_every_record_is_of_a_class_of_transformers() -> None:
     from importlib import import_module
 
+    release = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     for family in families.FAMILIES:
         for name in family.attention:
             package, kind = name.split(".")
+            if release < NEWER.get(package, release):
+                continue
             module = import_module(f"transformers.models.{package}.modeling_{package}")
             assert isinstance(getattr(module, kind), type), name
             if family.method is not None:

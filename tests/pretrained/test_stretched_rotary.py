@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from headscape.errors import InputError
-from headscape.models.load import load, stretch
+from headscape.models.load import load
+from headscape.models.stretched import stretch
 from headscape.models.transformers import open_published
 from pretrained.families import FAMILIES, VOCABULARY
 

@@ -168,7 +168,7 @@ def cross_attention(
 def _source(model: PublishedModel, source: Any) -> tuple[dict[str, Tensor], np.ndarray | None]:
     """Return the encoder's arguments, and its tokens if it reads some."""
     if isinstance(source, Tensor) and source.is_floating_point():
-        return {"input_features": source.to(model.model.device)}, None
+        return {"input_features": source.to(model.model.device, model.model.dtype)}, None
     tokens = choose_tokens(model, source).tokens
     return {"input_ids": torch.from_numpy(tokens)[None].to(model.model.device)}, tokens
 

@@ -20,13 +20,12 @@ from headscape.cards.long_context import (
     plain_scores,
     settings_of,
     unknown_scaling,
-    unread_keys,
+    unread_paths,
 )
 from headscape.cards.narrow_model import (
     PublishedConfig,
     head_dim_of,
     narrow_model,
-    quiet,
     read_config,
 )
 from headscape.encodings import Shape, make
@@ -36,7 +35,11 @@ from headscape.errors import InputError
 from headscape.models.model import LayerSpec
 from headscape.models.transformers.layer_reading import UNKNOWN, trained_length
 from headscape.models.transformers.model_folder import explained
-from headscape.models.transformers.open_published import wrap_published
+from headscape.models.transformers.open_published import (
+    import_transformers,
+    quiet,
+    wrap_published,
+)
 from headscape.models.transformers.published_model import body_of
 
 
@@ -212,7 +215,11 @@ def card(source: object, /, *others: object) -> Card | CardComparison:
 
 
 def _card(config: PublishedConfig) -> Card:
-    with quiet(), explained(Path(config.name), "builds, but does not run", runs_ours=True):
+    failure = "builds, but does not run"
+    with (
+        quiet(import_transformers()),
+        explained(Path(config.name), failure, runs_ours=True),
+    ):
         return _described(config)
 
 
@@ -239,7 +246,7 @@ def _described(config: PublishedConfig) -> Card:
     head_dim = head_dim_of(text)
     kinds = _kinds(text, blocks, read.layers, head_dim, turnings, plain)
     notes = []
-    unread = unread_keys(settings, config.raw)
+    unread = unread_paths(published, settings, config.raw)
     if unread:
         notes.append(f"transformers does not know {', '.join(unread)}.")
     if "text_config" in config.raw:

@@ -24,9 +24,10 @@ from headscape.cards.narrow_model import VOCABULARY, PublishedConfig, narrow_mod
 from headscape.errors import InputError, unknown
 from headscape.models.loaded import eval_mode
 from headscape.models.transformers.attention_watch import AttentionWatch
+from headscape.models.transformers.declared import unread_keys
 from headscape.models.transformers.layer_reading import rotates
 from headscape.models.transformers.observed_call import ObservedCall
-from headscape.models.transformers.published_model import body_of
+from headscape.models.transformers.published_model import PublishedModel, body_of
 
 TITLES: Final = {
     "linear": "linear scaling",
@@ -47,18 +48,6 @@ FACTOR: Final = re.compile(r"(rope|yarn|ntk|rotary)\w*(factor|scal\w*|type)$", r
 """Names of entries that are one by themselves, without an object around them."""
 UNSCALED: Final = (None, "default", "mrope")
 """Kinds of RoPE parameters that stretch nothing: M-RoPE has three position ids per token."""
-KNOWN: Final = (
-    "type",
-    "mrope_section",
-    "mrope_interleaved",
-    "llama_4_scaling_beta",
-    "truncate",
-    "mscale",
-    "mscale_all_dim",
-    "partial_rotary_factor",
-    "max_position_embeddings",
-)
-"""Keys of RoPE parameters that some families read beside those of all."""
 ORIGINAL: Final = "original_max_position_embeddings"
 SAME: Final = 1e-5
 """Largest difference of scores, relative to the largest score, that is rounding."""
@@ -139,19 +128,24 @@ def unknown_scaling(config: PublishedConfig) -> InputError | None:
     return None
 
 
-def unread_keys(settings: Sequence[Setting], raw: Mapping[str, Any]) -> list[str]:
-    """Return the keys inside of settings that transformers does not know, with their paths."""
-    from transformers.modeling_rope_utils import RopeParameters
+def unread_paths(
+    model: PublishedModel, settings: Sequence[Setting], raw: Mapping[str, Any]
+) -> list[str]:
+    """Return the keys inside of settings that nothing reads, with their paths.
 
-    known = {*RopeParameters.__annotations__, *KNOWN}
+    Args:
+        model: The narrow model, as it was read.
+        settings: The long-context settings of its config.
+        raw: The config as it is written.
+    """
     found = []
     for setting in settings:
         inner: Any = raw
         for key in setting.path:
             inner = inner[key]
         if isinstance(inner, Mapping):
-            plain = [key for key, each in inner.items() if not isinstance(each, Mapping)]
-            found += [".".join((*setting.path, key)) for key in plain if key not in known]
+            plain = {key: each for key, each in inner.items() if not isinstance(each, Mapping)}
+            found += [".".join((*setting.path, key)) for key in unread_keys(model, plain)]
     return found
 
 

@@ -7,9 +7,7 @@ a trillion weights becomes one of some millions, whose code is the code that wou
 
 import copy
 import json
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +21,12 @@ from headscape.models.transformers.families import FAMILIES
 from headscape.models.transformers.fetch import FETCHED, fetched
 from headscape.models.transformers.hub import download_config, is_hub_id
 from headscape.models.transformers.model_folder import checked_gguf, explained
+from headscape.models.transformers.open_published import (
+    import_transformers,
+    model_class,
+    new_model,
+    quiet,
+)
 
 CONFIG: Final = "config.json"
 MAX_LAYERS: Final = 1024
@@ -80,7 +84,7 @@ class PublishedConfig:
 
     def text(self) -> Any:
         """Return the config of the text part, as transformers understands it."""
-        transformers = _transformers()
+        transformers = import_transformers()
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
         raw = _decoded(dict(self.raw))
@@ -94,7 +98,8 @@ class PublishedConfig:
             )
         for key in ("quantization_config", "auto_map"):
             raw.pop(key, None)
-        with quiet(), explained(Path(self.name), "has a config that transformers cannot read"):
+        failure = "has a config that transformers cannot read"
+        with quiet(transformers), explained(Path(self.name), failure):
             config = transformers.AutoConfig.for_model(kind, **raw)
             return config.get_text_config()
 
@@ -136,9 +141,9 @@ def read_config(source: object) -> PublishedConfig:
 
 def _gguf_config(file: Path) -> PublishedConfig:
     """Return the config that transformers reads in the header of a GGUF file."""
-    transformers = _transformers()
+    transformers = import_transformers()
     failure = "has no config that transformers reads"
-    with quiet(), checked_gguf(file) as files, explained(file, failure, files.view):
+    with quiet(transformers), checked_gguf(file) as files, explained(file, failure, files.view):
         config = transformers.AutoConfig.from_pretrained(
             files.view,
             gguf_file=str(files.view / file.name),
@@ -150,15 +155,15 @@ def _gguf_config(file: Path) -> PublishedConfig:
 
 def narrow_model(config: PublishedConfig) -> Any:
     """Return a model of the config's class in float32 with random weights, the same every time."""
-    transformers = _transformers()
+    transformers = import_transformers()
     small = shrink(config.text(), config.name)
-    kind = _class(transformers, small, config)
-    with quiet(), explained(Path(config.name), "cannot be built by transformers"):
+    kind = model_class(transformers, small, config.raw.get("architectures"), config.name)
+    with quiet(transformers), explained(Path(config.name), "cannot be built by transformers"):
         with torch.device("meta"):
-            _check_size(config.name, kind(copy.deepcopy(small)))
+            _check_size(config.name, new_model(kind, copy.deepcopy(small)))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            model = kind(small).float().eval()
+            model: Any = new_model(kind, small).float().eval()
     model.name_or_path = model.config.name_or_path = config.name
     return model
 
@@ -263,23 +268,6 @@ def _cut(config: Any, field: str, size: int) -> None:
         setattr(config, field, min(size, given))
 
 
-def _class(transformers: Any, config: Any, source: PublishedConfig) -> Any:
-    """The class that the config names, or the one that continues texts, or the plain body."""
-    named = source.raw.get("architectures")
-    for name in named if isinstance(named, list) else []:
-        found = getattr(transformers, str(name), None)
-        if isinstance(found, type) and getattr(found, "config_class", None) is type(config):
-            return found
-    for mapping in (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.MODEL_MAPPING):
-        if type(config) in mapping:
-            found = mapping[type(config)]
-            return found[0] if isinstance(found, tuple) else found
-    raise InputError(
-        f"{source.name} is a {config.model_type!r} model, which transformers has no model of text "
-        f"for."
-    )
-
-
 def _check_size(name: str, model: nn.Module) -> None:
     numbers = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
     if numbers > MAX_NUMBERS:
@@ -287,27 +275,3 @@ def _check_size(name: str, model: nn.Module) -> None:
             f"{name} has {numbers:,} numbers even when it is made narrow, more than the "
             f"{MAX_NUMBERS:,} that a card builds."
         )
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise InputError("a card needs transformers: pip install 'headscape[transformers]'.") from (
-            error
-        )
-    return transformers
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence transformers' remarks on a config: what matters of them is a line of the card."""
-    logging = _transformers().logging
-    said = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(said)

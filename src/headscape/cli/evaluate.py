@@ -125,8 +125,7 @@ def _finish(table: "Table", out: Path) -> None:
 
 def _stretched(models: "Sequence[LoadedModel]", extend: Sequence[str]) -> "list[LoadedModel]":
     """The models, each RoPE model followed by its stretched versions."""
-    from headscape.models.load import stretch
-    from headscape.models.stretched import uses_rope
+    from headscape.models.stretched import stretch, uses_rope
 
     # Without any RoPE model, the first one says why it cannot be stretched.
     rope = [model for model in models if uses_rope(model)]

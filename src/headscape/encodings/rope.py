@@ -171,16 +171,27 @@ def linear(band: Band) -> Frequencies:
     return none(band) / band.factor
 
 
+def rotary_width(head_dim: int, fraction: float) -> int:
+    """Return R: truncated as in transformers, but 88 x (60 / 88) is 60."""
+    return int(head_dim * fraction + 1e-9)
+
+
+def ntk_base(base: float, factor: float, head_dim: int, fraction: float = 1.0) -> float:
+    """Return the larger base of NTK scaling, base f^(R/(R-2)), for a rotary width above 2."""
+    width = rotary_width(head_dim, fraction)
+    return float(base * factor ** (width / (width - 2)))
+
+
 def ntk(band: Band) -> Frequencies:
     """Return frequencies of a larger base, which changes slow pairs most."""
-    return powers(band.base * band.factor ** (band.dims / (band.dims - 2)), band.dims)
+    return powers(ntk_base(band.base, band.factor, band.dims), band.dims)
 
 
 def dynamic(band: Band) -> Frequencies:
     """Return NTK frequencies for the current length; up to the trained length they are plain."""
     ratio = max(band.length, band.trained) / band.trained
     growth = band.factor * ratio - (band.factor - 1)
-    return powers(band.base * growth ** (band.dims / (band.dims - 2)), band.dims)
+    return powers(ntk_base(band.base, growth, band.dims), band.dims)
 
 
 def yarn(band: Band) -> Frequencies:
@@ -256,9 +267,8 @@ class RoPE(Encoding):
     def __init__(self, shape: Shape, config: RoPEConfig) -> None:
         super().__init__(shape, config)
         whole = config.scaling == "proportional"
-        # Truncate the rotary width, as transformers does, but keep 88 x (60 / 88) at 60.
         share = 1.0 if whole else config.rotary_fraction
-        self.rotary_width = int(shape.head_dim * share + 1e-9)
+        self.rotary_width = rotary_width(shape.head_dim, share)
         # An odd rotary width rotates one more dim, which completes the last pair.
         self.dims = self.rotary_width + self.rotary_width % 2
         if self.dims > shape.head_dim or self.dims == 0:

@@ -1,5 +1,6 @@
 """Open a model: a training run, a folder of weights, a published model, or one in memory."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from headscape.gpt2 import GPT2, weights
 from headscape.io.files import read_json
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.loaded import LoadedModel
-from headscape.models.stretched import StretchedModel, parse_extension
+from headscape.models.model import ReadsSound
 from headscape.models.transformers.model_folder import Opening, is_exported
 from headscape.models.transformers.open_published import (
     is_published,
@@ -75,12 +76,18 @@ def load(
         device_map=device_map,
         offload=bool(offload),
     )
-    folder = Path(str(source).removeprefix(HUGGING_FACE) if isinstance(source, str | Path) else "")
-    if str(source).startswith(HUGGING_FACE) and not is_exported(folder):
+    path = str(source) if isinstance(source, str | Path) else ""
+    name = path or type(source).__name__
+    folder = Path(path.removeprefix(HUGGING_FACE))
+    published = path.startswith(HUGGING_FACE) and not is_exported(folder)
+    is_run = bool(path) and not published and (folder / CONFIG).is_file()
+    if step is not None and not is_run:
+        raise InputError(f"{name} is not a training run, so it has no step {step}.")
+    if published:
         return _open_named(str(folder), chosen, opening)
-    opening.refuse(str(source) if isinstance(source, str | Path) else type(source).__name__)
+    opening.refuse(name)
     if isinstance(source, LoadedModel):
-        return source
+        return source if chosen is None else _with_tokenizer(source, chosen)
     if isinstance(source, GPT2):
         return GPT2Model(source, tokenizer=chosen, trained=False)
     if is_published(source):
@@ -90,11 +97,21 @@ def load(
             f"load takes a folder, a GPT2, a transformers model or a loaded model, got "
             f"{type(source).__name__}."
         )
-    if (folder / CONFIG).is_file():
-        return open_run(folder, step)
-    if step is not None:
-        raise InputError(f"{folder} is not a training run, so it has no step {step}.")
-    return _open_weights(folder, chosen)
+    if is_run and chosen is not None:
+        raise InputError(
+            f"{folder} is a training run, which has the tokenizer it was trained with: leave "
+            f"tokenizer out."
+        )
+    return open_run(folder, step) if is_run else _open_weights(folder, chosen)
+
+
+def _with_tokenizer(model: LoadedModel, tokenizer: Tokenizer) -> LoadedModel:
+    """Return a model with a different tokenizer and the same weights."""
+    if not isinstance(model, GPT2Model | PublishedModel) or isinstance(model, ReadsSound):
+        raise InputError(f"{model.spec.name} takes no tokenizer: leave it out.")
+    changed = copy.copy(model)
+    changed._tokenizer = tokenizer  # noqa: SLF001
+    return changed
 
 
 def _open_named(name: str, tokenizer: Tokenizer | None, opening: Opening) -> PublishedModel:
@@ -113,26 +130,6 @@ def _open_named(name: str, tokenizer: Tokenizer | None, opening: Opening) -> Pub
     return open_published(
         found.folder, tokenizer, opening, name=found.name, origin={"hub": found.origin}
     )
-
-
-def stretch(model: LoadedModel, extension: str) -> LoadedModel:
-    """Return a RoPE model with its frequencies stretched to the length it reads.
-
-    Args:
-        model: What `load` returned.
-        extension: linear, ntk, dynamic or yarn; `yarn:8` stretches by 8 at every length.
-
-    Example:
-        >>> import headscape as hs
-        >>> rope = hs.load(hs.GPT2.from_preset("nano", encoding="rope", vocabulary=257))
-        >>> hs.stretch(rope, "yarn:4").spec.name
-        'RoPE, YaRN x4'
-    """
-    if not isinstance(model, GPT2Model | PublishedModel):
-        raise InputError(f"{model!r} cannot be stretched: it is stretched already.")
-    if isinstance(model, PublishedModel) and model.stream is not None:
-        raise InputError(f"{model!r} is offloaded, and an offloaded model cannot be stretched.")
-    return StretchedModel(model, parse_extension(extension))
 
 
 def _open_weights(folder: Path, tokenizer: Tokenizer | None) -> GPT2Model:

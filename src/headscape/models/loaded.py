@@ -203,7 +203,7 @@ class LoadedModel(Model, ABC):
 
         def parts() -> Iterator[str]:
             written: list[int] = []
-            shown = ""
+            text, shown = "", 0
             for new in steps:
                 if end is not None and int(new) == end:
                     break
@@ -211,8 +211,10 @@ class LoadedModel(Model, ABC):
                 text = tokenizer.decode(np.array(written))
                 # A character cut in the middle shows as U+FFFD until its last byte is there.
                 if not text.endswith("\ufffd"):
-                    yield text[len(shown) :]
-                    shown = text
+                    yield text[shown:]
+                    shown = len(text)
+            if shown < len(text):
+                yield text[shown:]
 
         return parts()
 

@@ -17,13 +17,13 @@ from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from headscape.data.dataset import Dataset
 from headscape.data.tokenize.tokenizer import Tokenizer
 from headscape.encodings import kinds
 from headscape.encodings.registry import parse
-from headscape.encodings.rope import RoPE
+from headscape.encodings.rope import RoPE, ntk_base, rotary_width
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2
 from headscape.models.gpt2_model import GPT2Model
@@ -31,7 +31,7 @@ from headscape.models.loaded import LoadedModel
 from headscape.models.model import Edit, Spec, Watch
 from headscape.models.transformers.layer_reading import NTK, rope_parameters
 from headscape.models.transformers.observed_call import ENCODING
-from headscape.models.transformers.published_model import PublishedModel
+from headscape.models.transformers.published_model import PublishedModel, body_of, text_config
 
 Kind = Literal["linear", "ntk", "dynamic", "yarn"]
 TITLES: dict[str, str] = {
@@ -185,6 +185,31 @@ class StretchedModel(LoadedModel):
         return self.base.cost(length)
 
 
+def stretch(model: LoadedModel, extension: str) -> LoadedModel:
+    """Return a RoPE model with its frequencies stretched to the length it reads.
+
+    Args:
+        model: What `load` returned.
+        extension: linear, ntk, dynamic or yarn; `yarn:8` stretches by 8 at every length.
+
+    Example:
+        >>> import headscape as hs
+        >>> rope = hs.load(hs.GPT2.from_preset("nano", encoding="rope", vocabulary=257))
+        >>> hs.stretch(rope, "yarn:4").spec.name
+        'RoPE, YaRN x4'
+    """
+    if isinstance(model, StretchedModel):
+        raise InputError(f"{model!r} cannot be stretched: it is stretched already.")
+    if not isinstance(model, GPT2Model | PublishedModel):
+        raise InputError(
+            f"{model!r} cannot be stretched: its attention calls are changed before they run, so "
+            f"stretch the model that they are changed in."
+        )
+    if isinstance(model, PublishedModel) and model.stream is not None:
+        raise InputError(f"{model!r} is offloaded, and an offloaded model cannot be stretched.")
+    return StretchedModel(model, parse_extension(extension))
+
+
 _KEPT = ("preset", "trained", "task", "seed", "recipe", "provenance")
 
 
@@ -221,7 +246,8 @@ def stretched_published(
         )
     shared = {id(weight): weight for weight in model.model.parameters()}
     twin = copy.deepcopy(model.model, shared)
-    config = twin.config.get_text_config(decoder=False)
+    body = body_of(twin)
+    config = text_config(body, twin)
     plain = rope_parameters(config, 0)
     # transformers keeps one set of parameters, or one per layer type under the type's name.
     if "rope_theta" not in (getattr(config, "rope_parameters", None) or {}):
@@ -231,17 +257,20 @@ def stretched_published(
             f"{model.spec.name} stretches its frequencies already ({plain['rope_type']}): leave "
             f"the extension out."
         )
-    fraction = float(plain.get("partial_rotary_factor") or 1.0)
-    dims = round(model.spec.head_dim * fraction)
-    if dims <= 2 and kind in {"ntk", "dynamic"}:
+    rope = next(layer for layer in model.spec.layers if layer.encoding == "rope")
+    fraction = float(str(rope.conventions["rotary_fraction"]))
+    width = rotary_width(model.spec.head_dim, fraction)
+    if width <= 2 and kind in {"ntk", "dynamic"}:
         raise InputError(
             f"{kind!r} stretches the base, which needs a rotary width above 2, and "
-            f"{model.spec.name} has {dims}: choose linear or yarn."
+            f"{model.spec.name} has {width}: choose linear or yarn."
         )
-    config.rope_parameters = {**plain, **_changes(kind, factor, trained, dims, plain)}
-    if not _renew(twin, config):
+    config.rope_parameters = {**plain, **_changes(kind, factor, trained, width, plain)}
+    if not _renew(body, config):
         raise _refusal(model)
-    return PublishedModel(twin, name, model.tokenizer, trained=model.spec.trained)
+    return PublishedModel(
+        twin, name, model.tokenizer, trained=model.spec.trained, origin=model.origin
+    )
 
 
 def _refusal(model: PublishedModel) -> InputError:
@@ -252,24 +281,24 @@ def _refusal(model: PublishedModel) -> InputError:
 
 
 def _changes(
-    kind: str, factor: float, trained: int, dims: int, plain: dict[str, Any]
+    kind: str, factor: float, trained: int, width: int, plain: dict[str, Any]
 ) -> dict[str, Any]:
     """The RoPE parameters of an extension, in transformers' names."""
     if kind == "ntk":
         # transformers has no name for it: it is a larger base. The reader gets both numbers back.
         base = plain["rope_theta"]
-        larger = base * factor ** (dims / (dims - 2))
-        return {"rope_theta": larger, NTK: {"base": base, "factor": factor}}
+        return {"rope_theta": ntk_base(base, factor, width), NTK: {"base": base, "factor": factor}}
     original = {"original_max_position_embeddings": trained} if kind == "yarn" else {}
     return {"rope_type": kind, "factor": factor, **original}
 
 
-def _renew(model: Any, config: Any) -> bool:
+def _renew(body: nn.Module, config: Any) -> bool:
     """Make every rotary module again; return whether there is one."""
     found = False
-    for parent in list(model.modules()):
+    for parent in list(body.modules()):
         for name, child in list(parent.named_children()):
-            if "RotaryEmbedding" in type(child).__name__ and hasattr(child, "inv_freq"):
-                setattr(parent, name, type(child)(config).to(model.device))
+            kept = getattr(child, "inv_freq", None)
+            if "RotaryEmbedding" in type(child).__name__ and isinstance(kept, Tensor):
+                setattr(parent, name, type(child)(config).to(kept.device))
                 found = True
     return found

@@ -167,7 +167,8 @@ def _rule(
     if mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         causal = bool(causal) and queries > 1
-        return MaskRule.plain(queries, queries if causal else keys, causal=causal)
+        seen = queries if causal else keys
+        return MaskRule.plain(queries, seen, causal=causal, device=q.device)
     rule = packed_rule(mask)
     if rule is not None:
         found = rule.positions.q.shape[1], rule.positions.k.shape[1]
@@ -187,7 +188,7 @@ def _rule(
 
 def _padded(queries: int, mask: Tensor) -> MaskRule:
     """Return the bidirectional rule of a mask by key, True or 0 where it is seen."""
-    plain = MaskRule.plain(queries, mask.shape[1], causal=False)
+    plain = MaskRule.plain(queries, mask.shape[1], causal=False, device=mask.device)
     seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 4
     if mask.dtype != torch.bool and bool(mask.masked_fill(~seen, 0).any()):
         raise _RefusedError("its mask adds values other than 0 and minus infinity")

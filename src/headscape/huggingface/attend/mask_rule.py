@@ -48,10 +48,11 @@ class MaskRule:
         first_key: int = 0,
         causal: bool = True,
         window: int | None = None,
+        device: torch.device | str = "cpu",
     ) -> "MaskRule":
         """Return the rule of a batch without padding."""
-        q = first_query + torch.arange(queries)[None]
-        k = first_key + torch.arange(keys)[None]
+        q = first_query + torch.arange(queries, device=device)[None]
+        k = first_key + torch.arange(keys, device=device)[None]
         bounds = bounds_of(queries, keys, first_query, first_key)
         visible = Visible(causal, window=window)
         return cls(Positions(q, k, bounds), visible, first_query, first_key)

@@ -80,7 +80,7 @@ def export(
         raise InputError(f"export writes to hf (Hugging Face transformers), got {to!r}.")
     out = Path(out)
     empty_target(out)
-    opened = _ours(load(model, step=step) if isinstance(model, str | Path) else load(model))
+    opened = _ours(load(model, step=step))
     gpt2 = opened.gpt2
     if not gpt2.config.causal:
         raise InputError(

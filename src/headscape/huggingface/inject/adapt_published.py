@@ -26,6 +26,8 @@ from headscape.huggingface.export.write_export import write_tokenizer
 from headscape.huggingface.inject.injected_encoding import argument_names, encoding_of
 from headscape.huggingface.inject.set_encoding import find_sites, set_encoding
 from headscape.io import files
+from headscape.models.loaded import eval_mode
+from headscape.models.transformers.declared import stored_folder
 from headscape.models.transformers.open_published import quiet
 from headscape.models.transformers.published_model import PublishedModel
 from headscape.training.adapt import Adaptation, Pair, Progress, learn
@@ -108,6 +110,12 @@ def adapt_published(
     parse(options.encoding)
     if old.stream is not None or {x.dtype for x in old.model.parameters()} != {torch.float32}:
         raise InputError(f"{old.spec.name} cannot learn: open it in float32 and not offloaded.")
+    others = {x.device.type for x in old.model.parameters()} - {"cpu"}
+    if others:
+        raise InputError(
+            f"{old.spec.name} cannot learn on {', '.join(sorted(others))}, only on the CPU: open "
+            f"it without device and device_map."
+        )
     options = options.up_to(old.spec.train_length, LENGTH)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
@@ -115,7 +123,7 @@ def adapt_published(
         set_encoding(new, options.encoding)
     for parameter in new.parameters():
         parameter.requires_grad_()
-    with _our_attention(old.model):
+    with eval_mode(old.model), _our_attention(old.model):
         learn(PublishedPair(old, new), tokens, options, progress, checkpoint)
     return new
 
@@ -145,10 +153,10 @@ def save_adapted(new: Any, old: PublishedModel, folder: Path) -> Path:
     """Write what `adapt_published` returned, with the old tokenizer."""
     import transformers
 
-    source = Path(old.model.name_or_path)
+    source = stored_folder(old)
     with files.new_folder(folder) as part, quiet(transformers):
         new.save_pretrained(part)
-        if (source / "config.json").is_file():
+        if source is not None:
             for file in (each for pattern in TOKENIZER for each in source.glob(pattern)):
                 if file.is_file() and not (part / file.name).exists():
                     (part / file.name).write_bytes(file.read_bytes())

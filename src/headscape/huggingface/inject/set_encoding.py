@@ -143,7 +143,9 @@ def _put(
     """Put an encoding with all of its fields into a model."""
     count = len(sites.stacks[0])
     chosen = _chosen(layers, count)
-    length = train_length or getattr(model.config, "max_position_embeddings", None) or 512
+    length = train_length
+    if length is None:
+        length = getattr(model.config, "max_position_embeddings", None) or 512
     entries = per_layer(encoding, count, fields)
     record = {
         "encoding": encoding,

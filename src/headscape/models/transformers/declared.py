@@ -23,13 +23,13 @@ from headscape.io.files import read_json
 from headscape.models.transformers.layer_reading import LISTS, NTK, NUMBERS
 from headscape.models.transformers.published_model import PublishedModel
 
-READ: Final = {
+ROPE_KEYS: Final = {
     "rope_type", "type", "rope_theta", "original_max_position_embeddings", "attention_factor",
-    "partial_rotary_factor", "llama_4_scaling_beta", "mrope_section",
+    "partial_rotary_factor", "llama_4_scaling_beta", "mrope_section", "mrope_interleaved",
     NTK, *NUMBERS, *LISTS,
 }  # fmt: skip
 """Entries of the RoPE parameters that transformers or we read; others depend on the family."""
-IGNORED: Final = {"finetuned"}
+IGNORED: Final = {"finetuned", "max_position_embeddings"}
 """Entries that describe a scaling and ask for nothing."""
 ALIASES: Final = {"default": "none", "mrope": "none", "su": "longrope"}
 ENTRY: Final = r"(?:\[|get\(|pop\(|attr\([\w.]+,)\s*[\"']KEY[\"']"
@@ -97,20 +97,43 @@ def settings(
             *_lengths(config, rope),
             *_table(model, rope),
         ]
-    return [*found, *_window(model, config, min(reach or LONGEST_WINDOW, LONGEST_WINDOW))]
+    longest = LONGEST_WINDOW if reach is None else min(reach, LONGEST_WINDOW)
+    return [*found, *_window(model, config, longest)]
+
+
+def stored_folder(model: PublishedModel) -> Path | None:
+    """Return the folder with a model's config.json and tokenizer; None for a model without one.
+
+    A GGUF file may be beside the config of a different model.
+    """
+    path = str(getattr(model.model, "name_or_path", "") or "")
+    file = Path(path) / "config.json"
+    if not path or not file.is_file():
+        return None
+    same = read_json(file).get("model_type") == model.model.config.model_type
+    return Path(path) if same else None
+
+
+def stored_config(model: PublishedModel) -> dict[str, Any] | None:
+    """Return the config.json in a model's folder; None for a model without one."""
+    folder = stored_folder(model)
+    return None if folder is None else read_json(folder / "config.json")
 
 
 def _declared(model: PublishedModel) -> Mapping[str, Any]:
-    folder = Path(str(getattr(model.model, "name_or_path", "") or ""))
-    if str(folder) not in {"", "."} and (folder / "config.json").is_file():
-        return read_json(folder / "config.json")
-    described: dict[str, Any] = model.model.config.to_dict()
+    described: dict[str, Any] = stored_config(model) or model.model.config.to_dict()
     return described
+
+
+def unread_keys(model: PublishedModel, rope: Mapping[str, Any]) -> list[str]:
+    """Return the entries of RoPE parameters that neither transformers nor the family reads."""
+    unknown = sorted(map(str, set(rope) - ROPE_KEYS - IGNORED))
+    return [key for key in unknown if not _is_read(model, key, ENTRY)]
 
 
 def _layers(model: PublishedModel) -> list[tuple[str | None, _Active]]:
     """Return the type of every RoPE layer, where the config has types, and what it does."""
-    types = getattr(model.model.config.get_text_config(decoder=False), "layer_types", None)
+    types = getattr(model.config, "layer_types", None)
     found: list[tuple[str | None, _Active]] = []
     every = zip(model.readings, model.spec.layers, model.attention, strict=True)
     for number, (reading, spec, module) in enumerate(every):
@@ -126,7 +149,7 @@ def _layers(model: PublishedModel) -> list[tuple[str | None, _Active]]:
 
 def _is_read(model: PublishedModel, key: str, pattern: str) -> bool:
     """Return whether the code that runs a model has `pattern`, with the name of an entry as KEY."""
-    parts = (model.model, model.body, model.model.config, model.model.config.get_text_config())
+    parts = (model.model, model.body, model.model.config, model.config)
     files = {type(part).__module__ for part in parts}
     files |= {"transformers.modeling_rope_utils"} if pattern == ENTRY else set()
     wanted = re.compile(pattern.replace("KEY", re.escape(key)), re.MULTILINE)
@@ -156,7 +179,7 @@ def _layered(
     """Compare the RoPE parameters of one type of layers with what these layers do."""
     if some:
         return [replace(row, name=f"{row.name} ({kind})") for row in _scaling(model, rope, some)]
-    types = getattr(model.model.config.get_text_config(decoder=False), "layer_types", None) or ()
+    types = getattr(model.config, "layer_types", None) or ()
     known = {*types, *(getattr(each, "rope_layer_type", None) for each in model.attention)}
     row = {"name": f"RoPE scaling ({kind})", "declared": _shown(rope), "active": "not compared"}
     if kind in known or not has_rope or _is_read(model, kind, NAME):
@@ -177,9 +200,7 @@ def _scaling(
         return []
     kind = _kind(rope)
     factor = _number(rope.get("factor"))
-    unknown = sorted(
-        str(key) for key in set(rope) - READ - IGNORED if not _is_read(model, str(key), ENTRY)
-    )
+    unknown = unread_keys(model, rope)
     actives = [each for each in every if each.conventions["scaling"] == kind] or every
     active = actives[0]
     done, done_factor = str(active.conventions["scaling"]), float(active.conventions["factor"])
@@ -275,17 +296,20 @@ def _lengths(config: Mapping[str, Any], rope: Mapping[str, Any]) -> list[Declare
 
 def _table(model: PublishedModel, rope: Mapping[str, Any]) -> list[DeclaredSetting]:
     """Compare the frequencies that the model keeps with those of its config."""
-    config = model.model.config.get_text_config(decoder=False)
+    config = model.config
     # These two replace the table when a text is long, and keep the one that was made.
     made = "original_inv_freq" if _kind(rope) in {"dynamic", "longrope"} else "inv_freq"
-    for module in model.model.modules():
+    for module in model.body.modules():
         kept = getattr(module, made, None)
         if "RotaryEmbedding" not in type(module).__name__ or not isinstance(kept, Tensor):
             continue
         try:
-            fresh = type(module)(config).inv_freq.to(kept)
+            kind: Any = type(module)
+            fresh: Tensor = kind(config).inv_freq.to(kept)
         except (TypeError, AttributeError, KeyError, ValueError):
-            return []
+            return [
+                DeclaredSetting(name="frequencies", declared="as the config", active="not compared")
+            ]
         if fresh.shape != kept.shape:
             continue
         still = (fresh == 0) & (kept == 0)
@@ -315,7 +339,7 @@ def _window(model: PublishedModel, config: Mapping[str, Any], reach: int) -> lis
     row = {"name": "window", "declared": str(size)}
     if size + 1 > reach:
         return [DeclaredSetting(**row, active="not reached")]
-    types = getattr(model.model.config.get_text_config(decoder=False), "layer_types", None)
+    types = getattr(model.config, "layer_types", None)
     places = [getattr(module, "layer_idx", n) for n, module in enumerate(model.attention)]
     every = types or config.get("layer_types") or ["sliding"] * (max(places) + 1)
     kinds = [str(every[place]) if place < len(every) else "" for place in places]

@@ -60,6 +60,8 @@ class LayerReading:
         """The attention inputs of a call of this layer; `real` and `at` as in `observe`."""
         if call.injected is not None:
             return call.injected
+        # The layers of one model may be on several devices.
+        real, at = (None if x is None else x.to(call.q.device) for x in (real, at))
         positions = call.positions()
         sections = at is not None and at.ndim == 3
         if at is not None and not sections:

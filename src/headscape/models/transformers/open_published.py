@@ -6,6 +6,7 @@
 import inspect
 import logging
 import re
+import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -49,7 +50,7 @@ def is_published(given: object) -> bool:
 
 
 def wrap_tokenizer(theirs: Any) -> PublishedTokenizer:
-    """A fast tokenizer of transformers as one of ours."""
+    """Return a fast transformers tokenizer as a Headscape tokenizer."""
     backend = getattr(theirs, "backend_tokenizer", None)
     if backend is None:
         raise InputError(f"{type(theirs).__name__} is not a fast tokenizer: give one that is.")
@@ -105,7 +106,7 @@ def open_published(
 
     `name` and `origin` are what it is called and where it comes from, if not after its folder.
     """
-    transformers = _transformers()
+    transformers = import_transformers()
     opening = opening or Opening()
     device = opening.checked_device()
     _need_files(folder)
@@ -120,7 +121,7 @@ def open_published(
         stream = None
         with explained(folder, "is not a model that transformers loads", view):
             config = transformers.AutoConfig.from_pretrained(view, **given)
-            kind = _class(transformers, config)
+            kind = model_class(transformers, config, config.architectures, str(folder))
             _refuse_flash(folder, kind, config)
             packed = getattr(config, "quantization_config", None) is not None
             dtype = opening.torch_dtype(packed=packed)
@@ -204,7 +205,7 @@ def _need_files(source: Path) -> None:
 
 @contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Silence progress bars and warnings of transformers: what matters of them is checked here."""
+    """Silence progress bars and warnings of transformers: we check what matters of them."""
     said, bars = (
         transformers.logging.get_verbosity(),
         transformers.logging.is_progress_bar_enabled(),
@@ -215,7 +216,10 @@ def quiet(transformers: Any) -> Iterator[None]:
     level = placing.level
     placing.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            # Old names of entries in a config, such as rope_scaling.
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         placing.setLevel(level)
         transformers.logging.set_verbosity(said)
@@ -275,15 +279,28 @@ def _need_layers(folder: Path, model: Any, unexpected: Collection[str]) -> None:
             )
 
 
-def _class(transformers: Any, config: Any) -> Any:
-    """The class of transformers that the config names; a causal language model if it names none."""
-    for name in config.architectures or []:
-        found = getattr(transformers, name, None)
+def model_class(transformers: Any, config: Any, named: object, source: str) -> Any:
+    """Return the class of transformers that runs a config.
+
+    Args:
+        transformers: The package.
+        config: A config of transformers.
+        named: The architectures that the config names. If none of them is of this config, the
+            class is a causal language model, or else the plain body.
+        source: Where the config is from, for the message.
+    """
+    for name in named if isinstance(named, list) else []:
+        found = getattr(transformers, str(name), None)
         # The name of a function or of a different family's class is no architecture of this config.
         if isinstance(found, type) and getattr(found, "config_class", None) is type(config):
             return found
-    mapping = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-    return transformers.AutoModelForCausalLM if type(config) in mapping else transformers.AutoModel
+    if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        return transformers.AutoModelForCausalLM
+    if type(config) in transformers.MODEL_MAPPING:
+        return transformers.AutoModel
+    raise InputError(
+        f"{source} is a {config.model_type!r} model, which transformers has no model of text for."
+    )
 
 
 def _open_tokenizer(
@@ -296,12 +313,13 @@ def _open_tokenizer(
         return wrap_tokenizer(transformers.AutoTokenizer.from_pretrained(view, **given))
 
 
-def _transformers() -> Any:
+def import_transformers() -> Any:
+    """Return the package transformers; raise InputError with how to install it."""
     try:
         import transformers
     except ImportError as error:
         raise InputError(
-            "hf: models need transformers: pip install 'headscape[transformers]'."
+            "hf: models and cards need transformers: pip install 'headscape[transformers]'."
         ) from error
     return transformers
 
@@ -317,7 +335,8 @@ def check_size(
     `stored` is the number of stored weights. Heads are often left out of it, and quantised weights
     are packed.
     """
-    model = _empty(kind, config)
+    with torch.device("meta"):
+        model = new_model(kind, config)
     weights = sum(weight.numel() for weight in model.parameters())
     packed = getattr(config, "quantization_config", None) is not None
     if weights > 2 * stored and not packed:
@@ -354,11 +373,10 @@ def _need_memory(what: str, size: int) -> None:
         )
 
 
-def _empty(kind: Any, config: Any) -> nn.Module:
-    """Return a model whose tensors have shapes and no memory."""
-    with torch.device("meta"):
-        build = getattr(kind, "_from_config", None) or kind.from_config
-        model: nn.Module = build(config)
+def new_model(kind: Any, config: Any) -> nn.Module:
+    """Return a model with random weights, of what `model_class` returned."""
+    build = getattr(kind, "_from_config", None) or kind.from_config
+    model: nn.Module = build(config)
     return model
 
 

@@ -71,22 +71,24 @@ class PublishedModel(LoadedModel):
         """`stream` reads the weights of an offloaded model; `origin` says where it comes from."""
         self.model = model
         self.stream = stream
-        self._origin = dict(origin or {})
+        self.origin = dict(origin or {})
+        """Where it was downloaded from, for the spec's provenance."""
         self._name = name
         self._tokenizer = tokenizer
         self._trained = trained
         self._body = body_of(model)
-        self._config = _text_config(self._body, model)
+        self.config = text_config(self._body, model)
+        """The config of the part that reads the input."""
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         with self._ready():
             self._reading = read_model(
-                name, self._body, self._config, self._run, self._check_input()
+                name, self._body, self.config, self._run, self._check_input()
             )
 
     @cached_property
     def spec(self) -> Spec:
         """Encodings and conventions as they were read; sizes of a family without a reader."""
-        config, reading = self._config, self._reading
+        config, reading = self.config, self._reading
         shared: dict[str, Any] = {
             "name": self._name,
             "width": config.hidden_size,
@@ -94,7 +96,7 @@ class PublishedModel(LoadedModel):
             "train_length": original_length(config),
             "trained": self._trained,
         }
-        provenance: dict[str, Any] = {"architecture": type(self.model).__name__, **self._origin}
+        provenance: dict[str, Any] = {"architecture": type(self.model).__name__, **self.origin}
         if reading is None:
             unknown = LayerSpec(encoding=UNKNOWN, conventions={}, claims={}, shows="final")
             return Spec(
@@ -181,6 +183,8 @@ class PublishedModel(LoadedModel):
         if positions is not None and positions.ndim == 3:
             self._need_sections()
         readings, last = self._readings(), max(layers)
+        device = self.model.device
+        real, positions = (None if x is None else x.to(device) for x in (real, positions))
         seen = None if real is None else self._real_positions(real)
 
         def on_call(layer: int, call: ObservedCall) -> None:
@@ -263,12 +267,13 @@ class PublishedModel(LoadedModel):
     ) -> Iterator[Int[Tensor, "b 1"]]:
         """New tokens, one at a time, with the model's own cache."""
         self.need_next_token()
+        tokens = self._batch(tokens)
         past: Any = None
 
         def next_logits(step: Int[Tensor, "b n"]) -> Float[Tensor, "b v"]:
             nonlocal past
             with self._ready():
-                out = self.model(step.to(self.model.device), past_key_values=past, use_cache=True)
+                out = self.model(step, past_key_values=past, use_cache=True)
             past = out.past_key_values
             last: Tensor = out.logits[:, -1]
             return last
@@ -281,7 +286,7 @@ class PublishedModel(LoadedModel):
             return None
         rows = [self._reading.rows]
         named = {family_of(module).longest for module in self.attention}
-        rows += [getattr(self._config, name, None) for name in named if name is not None]
+        rows += [getattr(self.config, name, None) for name in named if name is not None]
         least = min((each for each in rows if each is not None), default=length)
         if length > least:
             return f"{length} tokens are more than the {least} positions of the model's table."
@@ -289,7 +294,7 @@ class PublishedModel(LoadedModel):
 
     def cost(self, length: int) -> float:
         """As for our own models, from the config's usual names."""
-        config = self._config
+        config = self.config
         layer = 12 * config.hidden_size**2 + length * config.hidden_size
         return float(
             length * (len(self.spec.layers) * layer + config.vocab_size * config.hidden_size)
@@ -307,14 +312,14 @@ class PublishedModel(LoadedModel):
         """Every layer as it was read; a family that no reader sees is refused."""
         if self._reading is None:
             raise InputError(
-                f"{self._name} is a {self._config.model_type!r} model, whose attention does not go "
+                f"{self._name} is a {self.config.model_type!r} model, whose attention does not go "
                 f"through the attention interface of transformers: it can be scored, not captured."
             )
         return self._reading.layers
 
     def _check_input(self) -> Tensor:
         """Return what the check on loading runs."""
-        return check_tokens(self._config, self.model.device)
+        return check_tokens(self.config, self.model.device)
 
     def _batch(self, tokens: Tensor) -> Tensor:
         return tokens.to(self.model.device)
@@ -381,7 +386,7 @@ def _text_part(body: Any, config: Any) -> Any:
     return body
 
 
-def _text_config(body: Any, model: Any) -> Any:
+def text_config(body: Any, model: Any) -> Any:
     """Return the config with the sizes of a body."""
     return getattr(body, "config", model.config).get_text_config(decoder=False)
 
