@@ -10,7 +10,6 @@ import torch
 
 from evaluation.models import stream, tiny
 from headscape.call.definition import AttentionCall, scores
-from headscape.diagnosis.advice import patch
 from headscape.diagnosis.changes import (
     BiasClipped,
     BiasStretched,
@@ -26,6 +25,7 @@ from headscape.diagnosis.changes import (
 )
 from headscape.diagnosis.heads import untrained_pairs
 from headscape.diagnosis.remedies import pair_turns, refusals, remedies_for, turns_by_layer
+from headscape.diagnosis.settings import patch
 from headscape.errors import InputError
 from headscape.gpt2 import GPT2, ModelConfig
 from headscape.kernels import attend

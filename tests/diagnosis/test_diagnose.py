@@ -18,12 +18,12 @@ from headscape.call.definition import scores
 from headscape.call.positions import Positions, Visible
 from headscape.diagnosis import diagnose as whole
 from headscape.diagnosis import far_positions
-from headscape.diagnosis.advice import config_of, patch, write_config
-from headscape.diagnosis.heads import head_effects, head_measures, one_head
+from headscape.diagnosis.heads import head_effects, measured, one_head
 from headscape.diagnosis.loss_by_position import LossPlan, windows_of
 from headscape.diagnosis.remedies import REMEDIES, longrope, remedied, remedies_for
 from headscape.diagnosis.report import FILES, Diagnosis
 from headscape.diagnosis.retrieval import COPY_DEPTH, KINDS, copying_heads, question
+from headscape.diagnosis.settings import config_of, patch, write_config
 from headscape.errors import InputError
 from headscape.io.html_page import NO_SCRIPT
 from headscape.kernels.attend import run
@@ -528,6 +528,59 @@ def test_apply_writes_a_config_of_a_folder_and_of_a_model_in_memory(
     assert load(f"hf:{tmp_path / 'new'}").spec.layers[0].conventions["scaling"] == "yarn"
 
 
+def test_settings_of_a_run_are_listed_by_layer() -> None:
+    gpt2 = hs.GPT2.from_preset("nano", encoding="rope:window=8,rope", vocabulary=64)
+    rows = {row["name"]: row["active"] for row in whole._config(load(gpt2), None, 64)}
+    assert rows["base"] == "10000.0"
+    assert (rows["window, layer 1"], rows["window, layer 2"]) == ("8", "none")
+
+
+def test_a_loss_that_is_not_finite_is_refused_and_never_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: dict[str, Any] = {"quick": True, "questions": 0, "remedies": ["ntk", "clip"]}
+    real = ChangedModel.losses_at
+
+    def broken(mark: str) -> Any:
+        def losses(self: ChangedModel, windows: Any, at: Any) -> Any:
+            found = real(self, windows, at)
+            return found * torch.nan if mark in self._mark else found
+
+        return losses
+
+    # A remedy that breaks is named with the reason, and the others are ranked.
+    monkeypatch.setattr(ChangedModel, "losses_at", broken("ntk"))
+    found = hs.diagnose(trained("rope"), LENGTH, text(), **given)
+    assert "is not finite" in found.data["refused"]["ntk"]
+    assert [each["name"] for each in found.data["remedies"]] == ["clip"]
+    # A model that breaks is no model that holds.
+    monkeypatch.setattr(ChangedModel, "losses_at", broken(""))
+    with pytest.raises(InputError, match="is not finite: load it in float32 or bfloat16"):
+        hs.diagnose(trained("rope"), LENGTH, text(), **given)
+
+
+def test_the_best_remedy_with_a_setting_is_named_beside_a_better_one_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # No setting helps this model, so the first one is taken as the best of them.
+    def best_of(_: Any, tried: Any, *__: Any, setting: bool = False) -> Any:
+        return next(each for each in tried if bool(each.remedy.rope) or not setting)
+
+    monkeypatch.setattr(whole, "best_of", best_of)
+    given: dict[str, Any] = {"quick": True, "questions": 0, "remedies": ["clip", "yarn"]}
+    found = hs.diagnose(trained("rope"), LENGTH, text(), **given)
+    advice, text_of_page = found.data["advice"], found.to_markdown()
+    assert (advice["best"], advice["setting"]["remedy"]) == ("clip", "yarn")
+    assert advice["patch"]["vllm"] is None
+    assert advice["setting"]["vllm"].startswith("--hf-overrides")
+    assert found.setting_sentence is not None
+    assert found.setting_sentence.startswith("Other software has no setting for clipped positions")
+    assert "| vllm | --hf-overrides" in text_of_page
+    alone = hs.diagnose(trained("rope"), LENGTH, text(), **{**given, "remedies": ["yarn"]})
+    assert alone.setting_sentence is None
+    assert "| vllm | --hf-overrides" in alone.to_markdown()
+
+
 def test_what_cannot_be_applied_is_refused_before_anything_runs(tmp_path: Path) -> None:
     model: Any = load(FAMILIES["llama"].build())
     cases: list[tuple[Any, dict[str, Any], str]] = [
@@ -578,10 +631,10 @@ def test_a_quick_diagnosis_reads_one_long_window_once(monkeypatch: pytest.Monkey
     monkeypatch.undo()
     # The measures of that pass are those of a pass of their own.
     windows, _ = windows_of([text()], LENGTH, 1, "a text")
-    expected = head_measures(ChangedModel(trained("rope")), windows[0, :-1])
-    measured = found.data["heads"]["by_length"][str(LENGTH)]
+    expected = measured(ChangedModel(trained("rope")), windows[0, :-1])["measures"]
+    in_one_pass = found.data["heads"]["by_length"][str(LENGTH)]
     assert all(
-        np.allclose(np.array(measured[name], float), np.array(table, float), equal_nan=True)
+        np.allclose(np.array(in_one_pass[name], float), np.array(table, float), equal_nan=True)
         for name, table in expected.items()
     )
 

@@ -73,7 +73,8 @@ def adapt(
     old = hs.load(model)
     if not isinstance(old, GPT2Model | PublishedModel):
         raise InputError(f"{model} cannot be adapted: give a model with its own positions.")
-    lr = lr or (2e-3 if isinstance(old, GPT2Model) else 2e-4)
+    if lr is None:
+        lr = 2e-3 if isinstance(old, GPT2Model) else 2e-4
     options = Adaptation(
         encoding=encoding, steps=steps, outputs=outputs, batch=batch, length=length, lr=lr,
         seed=seed, fit=fit,

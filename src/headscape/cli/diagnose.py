@@ -7,7 +7,6 @@ import typer
 from headscape.cli.command import command
 from headscape.cli.opening import model_options, open_models
 from headscape.cli.parsing import chosen_text
-from headscape.errors import InputError
 from headscape.io.terminal import say
 
 
@@ -88,11 +87,13 @@ def diagnose(
     say(found.sentence)
     for each in found.data["findings"]:
         say(f"{each['kind']}: {each['text']}")
+    if found.setting_sentence is not None:
+        say(found.setting_sentence)
     say(out / "diagnosis.html")
     if apply is not None:
         setting = found.data["advice"]["setting"]
-        if setting is None:
-            raise InputError(
-                "no config was written: the model holds, or no setting of transformers helps."
-            )
-        say(f"{setting['remedy']}: {apply / 'config.json'}")
+        say(
+            "No config was written: the model holds, or no setting of transformers helps."
+            if setting is None
+            else f"{setting['remedy']}: {apply / 'config.json'}"
+        )

@@ -5,7 +5,8 @@
     2 break      loss by position, retrieval by depth          loss_by_position.py, retrieval.py
     3 heads      measures at L ... N, control, effects         heads.py
     4 remedies   the same windows and questions with each      remedies.py, changes.py
-    5 advice     ranking and patch                             advice.py
+    5 advice     ranking                                       advice.py
+                 what a remedy is called in other software     settings.py
 
 A quick diagnosis reads one window of N tokens, once: its losses and head measures are of one pass.
 Remedies of RoPE are then tried at far positions alone, in short windows (far_positions.py).
@@ -32,17 +33,7 @@ import headscape
 from headscape.captures.sequences import Text
 from headscape.diagnosis import far_positions, first_token
 from headscape.diagnosis import heads as head_stage
-from headscape.diagnosis.advice import (
-    Tried,
-    best_of,
-    check_apply,
-    config_of,
-    patch,
-    ranked,
-    rope_entries,
-    sentence,
-    write_config,
-)
+from headscape.diagnosis.advice import Tried, best_of, ranked, sentence
 from headscape.diagnosis.changes import Gap, needs_rotation, needs_rotation_alone
 from headscape.diagnosis.far_positions import FarPlan, FarTable
 from headscape.diagnosis.loss_by_position import (
@@ -51,7 +42,9 @@ from headscape.diagnosis.loss_by_position import (
     THRESHOLD,
     LossPlan,
     LossTable,
+    NotFiniteError,
     Windows,
+    losses_at,
     numbers,
     short_context_losses,
     short_losses,
@@ -78,6 +71,13 @@ from headscape.diagnosis.retrieval import (
     by_length,
     copying_heads,
     marks,
+)
+from headscape.diagnosis.settings import (
+    check_apply,
+    config_of,
+    patch,
+    rope_entries,
+    write_config,
 )
 from headscape.errors import InputError, at_least
 from headscape.evaluation.journal import resumed
@@ -327,8 +327,11 @@ def diagnose(
     data["heads"] = _heads(case, at_length, copying)
     unchanged, trials = _far_trials(case, own) if far else _long_trials(case, own, control)
     if names is None or SEARCHED in names:
-        chosen += _search(case, refused)
-    tried = ranked([trials(each) for each in chosen])
+        try:
+            chosen += _search(case, refused)
+        except NotFiniteError as error:
+            refused[SEARCHED] = str(error).rstrip(".")
+    tried = ranked(_tried(chosen, trials, refused))
     data["far"] = None
     if isinstance(unchanged, FarTable):
         data["far"] = {
@@ -484,14 +487,20 @@ def _config(
 ) -> list[dict[str, Any]]:
     if isinstance(base, PublishedModel):
         return [asdict(each) for each in settings(base, declared, reach=length)]
-    layer = base.spec.layers[0].conventions
-    names = [name for name in ("scaling", "factor", "base", "window", "chunk") if name in layer]
-    # A run's config is what its encoding is built from, so it cannot differ.
-    texts = {name: "none" if layer[name] is None else str(layer[name]) for name in names}
-    return [
-        {"name": name, "declared": text, "active": text, "fault": None, "text": ""}
-        for name, text in texts.items()
-    ]
+    rows = []
+    for name in ("scaling", "factor", "base", "window", "chunk"):
+        layers: dict[str, list[int]] = {}
+        for number, layer in enumerate(base.spec.layers, start=1):
+            if name in layer.conventions:
+                value = layer.conventions[name]
+                layers.setdefault("none" if value is None else str(value), []).append(number)
+        for text, numbered in layers.items():
+            of_some = len(numbered) < len(base.spec.layers)
+            where = f", layer {', '.join(map(str, numbered))}" if of_some else ""
+            # A run's config is what its encoding is built from, so it cannot differ.
+            row = {"name": name + where, "declared": text, "active": text}
+            rows.append({**row, "fault": None, "text": ""})
+    return rows
 
 
 def _first_token(case: Case) -> dict[str, Any] | None:
@@ -555,6 +564,17 @@ def _own_losses(case: Case) -> tuple[LossTable, list[Any], dict[str, Any] | None
 
 Trial = Callable[[Remedy], Tried]
 """What tries a remedy."""
+
+
+def _tried(chosen: Sequence[Remedy], trials: Trial, refused: dict[str, str]) -> list[Tried]:
+    """Try every remedy; one whose losses are not finite goes into `refused`."""
+    found = []
+    for each in chosen:
+        try:
+            found.append(trials(each))
+        except NotFiniteError as error:
+            refused[each.name] = str(error).rstrip(".")
+    return found
 
 
 def _long_trials(case: Case, own: LossTable, control: list[Any]) -> tuple[LossTable, Trial]:
@@ -675,7 +695,7 @@ def _search(case: Case, refused: dict[str, str]) -> list[Remedy]:
         each = candidates[number]
         if short is not None:
             return float(np.mean(short.losses(short.model(case.base, each.change, each.mark), 0)))
-        return float(each.applied(case.base).losses_at(torch.from_numpy(searched), at).mean())
+        return float(np.mean(losses_at(each.applied(case.base), torch.from_numpy(searched), at)))
 
     losses = case.kept(
         "search",
@@ -924,7 +944,7 @@ def _advice(
         "patch": patched(best),
         "setting": None
         if setting is None or settings_patch is None or settings_patch["transformers"] is None
-        else {"remedy": setting.remedy.name, "transformers": settings_patch["transformers"]},
+        else {"remedy": setting.remedy.name, **settings_patch},
     }
 
 

@@ -17,6 +17,7 @@ from jaxtyping import Float64, Int64
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions
 from headscape.diagnosis.changes import Gap, Rotations
+from headscape.diagnosis.loss_by_position import losses_at
 from headscape.models.changed import Change, ChangedModel
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.model import Spec
@@ -69,8 +70,7 @@ class FarPlan:
         window = torch.from_numpy(self.windows[number])[None]
         length = window.shape[1] - 1
         at = torch.arange(3 * length // 4, length)
-        scored: list[float] = model.losses_at(window, at)[0].tolist()
-        return scored
+        return losses_at(model, window, at)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int64
 
 from headscape.data.tokenize.published_tokenizer import PublishedTokenizer
 from headscape.diagnosis.heads import HeadWatch, watching
-from headscape.diagnosis.loss_by_position import breaks, numbers
+from headscape.diagnosis.loss_by_position import breaks, losses_at, numbers
 from headscape.measures.interval import estimate
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.transformers.published_model import PublishedModel
@@ -62,8 +62,8 @@ def first_token_effect(
     for name, tokens in (("own", window), ("usual", changed)):
         watch = HeadWatch(model.spec, length)
         with watching(model, watch) as watched:
-            losses = watched.losses_at(torch.from_numpy(tokens)[None], at)[0]
-        found[name] = {"losses": losses.tolist(), "sinks": watch.table()["sink"]}
+            losses = losses_at(watched, torch.from_numpy(tokens)[None], at)
+        found[name] = {"losses": losses, "sinks": watch.table()["sink"]}
     return found
 
 

@@ -100,15 +100,16 @@ class HeadWatch:
         """`gap` says that tokens stand elsewhere, for distances."""
         self.length, self._gap = length, gap
         maps = (len(spec.layers), spec.heads)
-        self._values = {name: np.zeros(maps) for name in MEASURES}
+        self._values = {name: np.full(maps, np.nan) for name in MEASURES}
         self._rows = QueryRows(length, spec.causal)
         self._sampled = QueryRows(length, spec.causal, DRIFT_QUERIES)
         self.edges = kernel_edges(length + (0 if gap is None else gap.by))
         """The first distance of every bin."""
-        self._kernel = {name: np.zeros((*maps, len(self.edges))) for name in ("weight", "score")}
+        shape = (*maps, len(self.edges))
+        self._kernel = {name: np.full(shape, np.nan) for name in ("weight", "score")}
 
     def __call__(self, layer: int, call: AttentionCall) -> None:
-        """Measure one layer; a pass over a different number of tokens is not measured."""
+        """Measure one layer; NaN stays where no pass had `length` tokens."""
         if call.q.shape[2] != self.length:
             return
         sums = sums_of_call(call, sample=DRIFT_QUERIES)
@@ -151,12 +152,6 @@ class HeadWatch:
     def table(self) -> HeadTable:
         """Return the measures of the pass."""
         return {name: listed(values) for name, values in self._values.items()}
-
-
-def head_measures(model: ChangedModel, tokens: Int64[np.ndarray, " t"]) -> HeadTable:
-    """Return every measure of MEASURES of every head on one sequence."""
-    table: HeadTable = measured(model, tokens)["measures"]
-    return table
 
 
 def kernel_edges(length: int) -> list[int]:

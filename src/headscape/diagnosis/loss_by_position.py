@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
+from torch import Tensor
 
 from headscape.errors import InputError
 from headscape.measures.interval import FEWEST, estimate, student
@@ -87,19 +88,37 @@ class LossPlan:
         return len(list(self.short_contexts())) * model.cost(self.trained)
 
 
+class NotFiniteError(InputError):
+    """A loss is infinite or not a number."""
+
+
+def losses_at(
+    model: ChangedModel, window: Int64[Tensor, "1 t_plus_1"], at: Int64[Tensor, " n"]
+) -> list[float]:
+    """Return one window's losses at some positions; raise NotFiniteError if one is not finite."""
+    losses = model.losses_at(window, at)[0]
+    wrong = at[~losses.isfinite().to(at.device)]
+    if len(wrong):
+        raise NotFiniteError(
+            f"the loss of {model.spec.name} at position {int(wrong[0]):,} of "
+            f"{window.shape[1] - 1:,} is not finite: load it in float32 or bfloat16, or choose a "
+            f"shorter length."
+        )
+    found: list[float] = losses.tolist()
+    return found
+
+
 def window_losses(model: ChangedModel, plan: LossPlan, number: int) -> dict[str, list[float]]:
     """Return one window's losses at `plan.at`, and those of the window's beginning alone."""
     window = torch.from_numpy(plan.windows[number])[None]
-    long = model.losses_at(window, torch.from_numpy(plan.at))[0]
-    return {"long": long.tolist(), "short": short_losses(model, plan, number)}
+    long = losses_at(model, window, torch.from_numpy(plan.at))
+    return {"long": long, "short": short_losses(model, plan, number)}
 
 
 def short_losses(model: ChangedModel, plan: LossPlan, number: int) -> list[float]:
     """Return the losses of the beginning of a window alone, up to the trained length."""
     window = torch.from_numpy(plan.windows[number])[None, : plan.short + 1]
-    at = torch.arange(0, plan.short, max(1, plan.short // 256))
-    losses: list[float] = model.losses_at(window, at)[0].tolist()
-    return losses
+    return losses_at(model, window, torch.arange(0, plan.short, max(1, plan.short // 256)))
 
 
 def short_context_losses(
@@ -112,7 +131,7 @@ def short_context_losses(
         part = window[:, start : start + plan.trained + 1].clone()
         if plan.first is not None:
             part[:, 0] = plan.first
-        losses += model.losses_at(part, torch.from_numpy(positions - start))[0].tolist()
+        losses += losses_at(model, part, torch.from_numpy(positions - start))
     return {"control": losses}
 
 

@@ -1,4 +1,4 @@
-"""The remedies that a diagnosis tries, and what each is called in other software.
+"""The remedies that a diagnosis tries.
 
 A remedy is a change of every attention call (changes.py) with its settings fixed for one target
 length N and one trained length L, f = N / L:
@@ -48,7 +48,7 @@ from headscape.diagnosis.changes import (
     rotation_of,
     stretchable,
 )
-from headscape.errors import InputError
+from headscape.errors import InputError, at_least
 from headscape.models.changed import Change, ChangedModel
 from headscape.models.gpt2_model import GPT2Model
 from headscape.models.loaded import LoadedModel
@@ -328,9 +328,10 @@ def remedied(
     base = model.for_length(length)
     if not isinstance(base, GPT2Model | PublishedModel):
         raise InputError(f"{model.spec.name} is not a model whose attention can be changed.")
-    known = trained or base.spec.train_length
+    known = base.spec.train_length if trained is None else trained
     if known is None:
         raise InputError(f"the trained length of {base.spec.name} is not known: give `trained`.")
+    at_least(2, trained=known)
     if name == SEARCHED:
         if first is None:
             raise InputError(

@@ -72,6 +72,22 @@ class Diagnosis:
         """What to do."""
         return str(self.data["advice"]["sentence"])
 
+    @property
+    def setting_sentence(self) -> str | None:
+        """The best remedy that other software has a setting for, where the best one has none."""
+        advice, about = self.data["advice"], self.data["about"]
+        setting = advice["setting"]
+        if setting is None or setting["remedy"] == advice["best"]:
+            return None
+        rows = {each["name"]: each for each in self.data["remedies"]}
+        best, row = rows[advice["best"]], rows[setting["remedy"]]
+        return (
+            f"Other software has no setting for {best['title']} (in Python: "
+            f"{advice['patch']['headscape']}). It has one for {row['title']}: its loss is "
+            f"{shown(row['gain'])} nats lower than the unchanged model's, and it costs "
+            f"{shown(row['cost'], sign=True)} nats at {about['short']:,} tokens."
+        )
+
     def __repr__(self) -> str:
         about = self.data["about"]
         found = ", ".join(self.findings) or "no finding"
@@ -167,16 +183,20 @@ class Diagnosis:
         lines += [f"- {each['kind']}: {each['text']}" for each in data["findings"]]
         if not data["findings"]:
             lines.append("No finding.")
-        change = data["advice"]["patch"]
-        if change is not None:
-            rows = [
-                (name, json.dumps(value) if isinstance(value, dict) else value or "no setting")
-                for name, value in change.items()
-                if name != "note"
-            ]
-            lines.append((("software", "setting"), rows))
-            if change["note"] is not None:
-                lines.append(change["note"])
+        best, setting = data["advice"]["patch"], data["advice"]["setting"]
+        if best is None:
+            return lines
+        if self.setting_sentence is not None:
+            lines.append(self.setting_sentence)
+        shown_patch = best if setting is None else setting
+        rows = [
+            (name, json.dumps(value) if isinstance(value, dict) else value or "no setting")
+            for name, value in shown_patch.items()
+            if name not in {"note", "remedy"}
+        ]
+        lines.append((("software", "setting"), rows))
+        if shown_patch["note"] is not None:
+            lines.append(shown_patch["note"])
         return lines
 
     def _config(self) -> list[str | Table]:
@@ -196,11 +216,11 @@ class Diagnosis:
         read = self.data["about"]["first_token"]
         return [
             (
-                f"First token: {start['windows']} short windows that begin with "
-                f"{named(start)}, the usual one of this model, have a loss of "
-                f"{shown(start['more'], sign=True)} nats less than with the token at which the "
-                f"text is cut; the mean weight of late queries on the first key is "
-                f"{sink['usual']:.3f} against {sink['own']:.3f}."
+                f"First token: texts of this model usually begin with {named(start)}. In "
+                f"{start['windows']} short windows that begin where the text is cut, the loss is "
+                f"{shown(start['more'], sign=True)} nats higher than with that token first, and "
+                f"the mean weight of late queries on the first key is {sink['own']:.3f} against "
+                f"{sink['usual']:.3f}."
             ),
             "Windows were read without it." if read is None else f"Windows begin with {read}.",
         ]

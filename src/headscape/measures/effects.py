@@ -85,7 +85,7 @@ def _one_head(
     grouped = head * k.shape[1] // q.shape[1]
     bias = None
     if kernel is not None:
-        table = torch.from_numpy(np.nan_to_num(kernel)).to(q.dtype)[None]
+        table = torch.from_numpy(np.nan_to_num(kernel)).to(q)[None]
         bias = Toeplitz(table, inputs.k.shape[2] - 1)
     return replace(
         inputs,

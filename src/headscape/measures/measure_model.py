@@ -218,8 +218,8 @@ def layer_statistics(
     fit, bands = closed_form(call), band_use(call)
     return LayerStatistics(
         measures=computed(sums),
-        kernel=sums.scores.kernel().numpy(),
-        bias_kernel=sums.scores.bias_kernel().numpy(),
+        kernel=sums.scores.kernel().cpu().numpy(),
+        bias_kernel=sums.scores.bias_kernel().cpu().numpy(),
         closed_form=None if fit is None else fit.detach().cpu().numpy(),
         bands=None if bands is None else bands.detach().cpu().numpy(),
         map=sums.maps,

@@ -93,16 +93,19 @@ class QueryRows:
 class ScoreSums:
     """Sums of scores by distance; index T - 1 of the last axis is distance 0."""
 
-    def __init__(self, rows: QueryRows, batch: int, heads: int) -> None:
+    def __init__(
+        self, rows: QueryRows, batch: int, heads: int, device: torch.device | str = "cpu"
+    ) -> None:
         self.rows, self.zero = rows, rows.length - 1
         size = (batch, heads, 2 * rows.length - 1)
-        self.count = torch.zeros(BANDS, size[-1], dtype=torch.float64)
+        options: dict[str, Any] = {"dtype": torch.float64, "device": device}
+        self.count = torch.zeros(BANDS, size[-1], **options)
         """Visible pairs by band and distance."""
-        self.band = torch.zeros(BANDS, *size, dtype=torch.float64)
+        self.band = torch.zeros(BANDS, *size, **options)
         """Sums of S by band and distance."""
-        self.bias = torch.zeros(size, dtype=torch.float64)
+        self.bias = torch.zeros(size, **options)
         """Sums of the positional part S - q.k; a capture's maps do not have it."""
-        self._origin, self._off, self._squares = torch.zeros(3, *size, dtype=torch.float64)
+        self._origin, self._off, self._squares = torch.zeros(3, *size, **options)
 
     def add(self, band: int, rows: slice, final: Tensor, seen: Tensor, bias: Tensor | None) -> None:
         """Add consecutive queries of one band; hidden scores must be 0."""
@@ -154,20 +157,26 @@ class ScoreSums:
 class WeightSums:
     """Sums of weights over late queries; over all queries for the entropy's growth."""
 
-    def __init__(self, rows: QueryRows, batch: int, heads: int) -> None:
+    def __init__(
+        self, rows: QueryRows, batch: int, heads: int, device: torch.device | str = "cpu"
+    ) -> None:
         self.rows = rows
         self.queries = 0
         maps = (batch, heads)
-        self.by_distance = torch.zeros(*maps, 2 * rows.length - 1, dtype=torch.float64)
-        self.first, self.entropy = (torch.zeros(maps, dtype=torch.float64) for _ in range(2))
-        self.reach = torch.zeros(2, len(SHARES), *maps, dtype=torch.float64)
+        options: dict[str, Any] = {"dtype": torch.float64, "device": device}
+        self.by_distance = torch.zeros(*maps, 2 * rows.length - 1, **options)
+        self.first, self.entropy = (torch.zeros(maps, **options) for _ in range(2))
+        self.reach = torch.zeros(2, len(SHARES), *maps, **options)
         """Sums of reach with the sink, and without it."""
-        self.reached = torch.zeros(2, *maps, dtype=torch.float64)
-        self.line = torch.zeros(5, *maps, dtype=torch.float64)
+        self.reached = torch.zeros(2, *maps, **options)
+        self.line = torch.zeros(5, *maps, **options)
         """n, x, xx, y, xy of the entropy y against x = ln(visible keys)."""
 
     def add(self, rows: slice, weights: Float[Tensor, "b h r s"], seen: Tensor) -> None:
-        """Add consecutive queries, all late or none; hidden weights must be 0."""
+        """Add consecutive queries of one band; hidden weights must be 0.
+
+        All queries count for the growth of the entropy, late queries for everything else.
+        """
         entropy = torch.special.entr(weights).sum(dim=-1)
         keys = seen.sum(dim=-1).double().expand_as(entropy)
         counts = (keys >= 2).double()
@@ -235,9 +244,11 @@ class HeadProducts:
 class LayerSums:
     """Everything that the measures of one layer are computed from; a part may be missing."""
 
-    def __init__(self, rows: QueryRows, batch: int, heads: int) -> None:
+    def __init__(
+        self, rows: QueryRows, batch: int, heads: int, device: torch.device | str = "cpu"
+    ) -> None:
         self.rows = rows
-        self.scores = ScoreSums(rows, batch, heads)
+        self.scores = ScoreSums(rows, batch, heads, device)
         self.weights: Any = None
         """`WeightSums`; None where a capture has no weights."""
         self.products: Any = None
@@ -301,8 +312,9 @@ def sums_of_call(
     """
     batch, heads, length, _ = call.q.shape
     rows = QueryRows(length, call.visible.causal, sample)
-    sums = LayerSums(rows, batch, heads)
-    sums.call, sums.context, sums.weights = call, context, WeightSums(rows, batch, heads)
+    sums = LayerSums(rows, batch, heads, call.q.device)
+    sums.weights = WeightSums(rows, batch, heads, call.q.device)
+    sums.call, sums.context = call, context
     edges = cell_edges(length, min(CELLS, length))
     picture = CellReducer(edges, edges, heads=heads, dtype=np.float32)
     for band, block in rows.blocks(batch * heads):
