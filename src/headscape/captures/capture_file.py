@@ -621,7 +621,7 @@ class Capture:
         )  # fmt: skip
 
     def measures(self, quantity: str | None = None, **options: Any) -> "Measures":
-        """Numbers per layer and head: position share, slash, sink, reach, most similar head.
+        """Return the measures of every captured head, such as position share, sink and reach.
 
         Args:
             quantity: content, bias or final; by default what the encoding is shown as.

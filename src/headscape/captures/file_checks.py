@@ -28,9 +28,16 @@ DESCRIPTION: Final = "description"
 def describe(
     path: Path, metadata: Mapping[str, str], names: Iterable[str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the description, which has all of `names`, and the checksum of every tensor.
+    """Return a capture file's description and the checksum of each of its tensors.
 
-    What describes calls is under `calls`, or `factors` in a file of format 4.
+    The description has the fields in `names` and one of the layers' calls: `calls`, or `factors` in
+    a file of format 4. Raise InputError if the file is not a capture, has a format that is not
+    read, or is damaged.
+
+    Args:
+        path: The file, for error messages.
+        metadata: The metadata of the safetensors file.
+        names: The fields that a description must have.
     """
     try:
         described = json.loads(metadata["headscape"], parse_constant=_no_number)

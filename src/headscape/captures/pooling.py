@@ -189,7 +189,7 @@ class CellGrid:
 
     @cached_property
     def col_starts(self) -> np.ndarray:
-        """Where each column of cells begins within `cols`."""
+        """Offset of each column of cells from the grid's first key."""
         found: np.ndarray = np.array([start for start, _ in self.col_spans]) - self.cols.start
         return found
 
@@ -330,7 +330,7 @@ class SumGap:
     col: Float[np.ndarray, " t"]
 
     def bias(self) -> "Bias":
-        """Return the value that defines it."""
+        """Return this bias as a `Slope`."""
         from headscape.call.bias import Slope
 
         weight = None if self.weight is None else _tensor(self.weight)[None, None]
@@ -534,7 +534,7 @@ class Pooled:
         return out | {how: looped[how] for how in rest}
 
     def closed(self, quantity: str, reduction: Reduction, minus: ClosedBias | None = None) -> bool:
-        """Whether cells come from closed forms, at a cost that does not grow with their pairs."""
+        """Return whether the cells have a closed form, whose cost does not grow with the pairs."""
         layer = self.layer
         if not layer.by_distance or (layer.transformed and quantity != "content"):
             return False

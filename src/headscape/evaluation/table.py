@@ -122,7 +122,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[EvaluationRow], quantity: str | None = None) -> "Table":
-        """Arrange rows, each once; rows that cannot be compared are refused.
+        """Return a table of rows, each row once; raise InputError if they cannot be compared.
 
         Args:
             rows: Models at lengths, all on texts or all on tasks.

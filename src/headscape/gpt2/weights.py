@@ -264,7 +264,7 @@ def read_entry(folder: Path) -> Exported:
 
 
 def ours(entry: Exported, tensors: Tensors) -> Tensors:
-    """Return an exported model's tensors under our names."""
+    """Return an exported model's tensors with the names and layout of `GPT2`."""
     return from_layout(entry.layout, entry.model, entry.layers, tensors)
 
 

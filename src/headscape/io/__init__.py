@@ -1,1 +1,1 @@
-"""Reading and writing files, checking types, showing progress: every folder may import this."""
+"""Files, child processes, and text for terminals, tables and pages: any folder may import this."""

@@ -178,7 +178,7 @@ class Job:
     """The command that made the figures, for the page."""
 
     def figures(self) -> list[PaperFigure]:
-        """The figures asked for; refuse runs of encodings that are not drawn."""
+        """Return the figures to draw, each once; raise InputError if a run is of none of them."""
         if not self.encodings:
             raise InputError("there is nothing to draw: name at least one encoding.")
         figures = list({figure.name: figure for figure in map(figure_of, self.encodings)}.values())

@@ -74,7 +74,8 @@ def refuses(inputs: AttentionCall) -> str | None:
     if q.device.type != "cpu":
         return f"the native kernels run on the CPU, not on {q.device.type}"
     if q.dtype not in TYPES:
-        return f"the native kernels take float32, not {str(q.dtype).removeprefix('torch.')}"
+        taken = ", ".join(str(each).removeprefix("torch.") for each in TYPES)
+        return f"the native kernels take {taken}, not {str(q.dtype).removeprefix('torch.')}"
     if inputs.visible.recorded is not None:
         return "the native kernels take no mask"
     for dim in (q.shape[-1], inputs.v.shape[-1]):
@@ -84,7 +85,7 @@ def refuses(inputs: AttentionCall) -> str | None:
                 f"not {dim}"
             )
     if isinstance(inputs.bias, BlockBias):
-        return "the native kernels take no bias that is given as a function"
+        return f"the native kernels have no form of a {type(inputs.bias).__name__} bias"
     if inputs.transition is not None:
         return "the native kernels do not support keys that change on their way to a query"
     return _refuses_mixing(inputs) or _refuses_weights(inputs)

@@ -241,8 +241,10 @@ def fields_of(
         for name, x in zip(("row", "col", "weight"), bias, strict=False):
             fields |= {name: x, f"{name}_stride": 0 if x.shape[0] == 1 else x[0].numel()}
     if kind == "pieces":
-        far, slopes, offsets, knots = bias[1:]
-        fields |= {"weight": far, "weight_stride": 0 if far.shape[0] == 1 else t}
+        # Problem.weight has 1 / far here, which multiplies a distance as it does a slope's sums.
+        inverse_far, slopes, offsets, knots = bias[1:]
+        by_batch = inverse_far.shape[0] > 1
+        fields |= {"weight": inverse_far, "weight_stride": t if by_batch else 0}
         fields |= {"slopes": slopes, "offsets": offsets, "knots": knots, "pieces": slopes.shape[1]}
     if kind == "sheared":
         fields |= _sheared(bias) | {"source": source, "basis_low": low}
