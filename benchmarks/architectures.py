@@ -8,7 +8,7 @@ else by its text part. It is then loaded, and every captured layer is compared w
 itself on a longer sequence than loading checks: attention's result in every head, and the weights
 where the model returns them in eager attention. The verdict of each is one of
 
-read        every layer that attends equals the model's own
+read        the recomputed output of every captured layer equals the model's within rounding
 refused     Headscape refuses the model in a sentence
 not built   transformers does not build the model from a small config
 wrong       a layer differs, or an exception other than InputError is raised
@@ -368,9 +368,9 @@ small with random weights and given to Headscape. This page is generated:
 
     python -m benchmarks.architectures --write
 
-* *read*: every layer that is captured equals the model itself on a sequence of {length} tokens:
-  attention's result in every head within rounding, and the weights within {tolerance:g} where the
-  model returns the weights it uses (compared: weights)
+* *read*: Headscape's recomputed output of every captured layer equals the model's within rounding,
+  on a sequence of {length} tokens; so do the weights, within {tolerance:g}, where the model returns
+  the weights it uses (compared: weights)
 * *refused*: loading or capturing is refused in one sentence
 * *not built*: transformers does not build or run the model from the small config that the script
   makes, so nothing is known about it
