@@ -366,14 +366,8 @@ def load(checkpoint: Checkpoint, model: GPT2, optimizer: Optimizer) -> None:
         saved = weights.read_tensors(folder / weights.WEIGHTS) | weights.read_tensors(
             folder / OPTIMIZER
         )
+        weights.require_tensors(saved, tensors, source=folder)
         for name, value in tensors.items():
-            if name not in saved:
-                raise InputError(f"{folder} has no tensor {name!r}.")
-            if saved[name].shape != value.shape:
-                raise InputError(
-                    f"{folder} has {name!r} with shape {tuple(saved[name].shape)}, and the model "
-                    f"needs {tuple(value.shape)}."
-                )
             assign(value, saved[name])
     optimizer.set_updates(checkpoint.state.step)
 
