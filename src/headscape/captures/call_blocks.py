@@ -13,7 +13,6 @@ from torch import Tensor
 from headscape.call import bias as biases
 from headscape.call import mixing, positions, transition, weighting
 from headscape.call.definition import (
-    QUANTITIES,
     AttentionCall,
     BlockPlan,
     Selection,
@@ -25,6 +24,7 @@ from headscape.call.definition import (
     scores,
 )
 from headscape.call.positions import Positions, Turn
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.file_array import FileArray
 from headscape.captures.saved_call import KINDS, PARTS, SUMS, Progress, SavedCall, Tokens
 from headscape.errors import InputError

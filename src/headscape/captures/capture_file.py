@@ -41,8 +41,8 @@ from jaxtyping import Bool, Float32, Int64
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.choice import (
-    QUANTITIES,
     about_layer,
     choose_heads,
     choose_layer,

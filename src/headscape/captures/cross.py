@@ -19,7 +19,7 @@ from headscape.call import definition
 from headscape.call.bias import Matrix
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
-from headscape.captures.choice import QUANTITIES
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.record import indices
 from headscape.captures.sequences import Text, choose_tokens
 from headscape.errors import InputError

@@ -42,7 +42,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from safetensors.numpy import save
 
-from headscape.captures.choice import QUANTITIES, about_layer, layer_note, require
+from headscape.call.quantities import QUANTITIES
+from headscape.captures.choice import about_layer, layer_note, require
 from headscape.captures.saved_call import SavedCall
 from headscape.errors import InputError
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 import headscape
 from headscape.call.definition import AttentionCall, row_of, scores
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.call_blocks import CannotSaveError, save_call
 from headscape.captures.capture_file import Capture
-from headscape.captures.choice import QUANTITIES
 from headscape.captures.pooling import CellReducer, cell_edges
 from headscape.captures.saved_call import Progress, SavedCall
 from headscape.captures.sequences import Text, Tokens, choose_tokens, continued, split_batch

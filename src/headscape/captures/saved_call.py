@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int
 
-from headscape.captures.choice import QUANTITIES
+from headscape.call.quantities import QUANTITIES
 from headscape.errors import InputError
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from headscape.call.definition import row_of
 from headscape.call.positions import Positions, Visible
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.capture_file import Capture
-from headscape.captures.choice import QUANTITIES
 from headscape.captures.record import Kept, Request, described, make_request
 from headscape.captures.sequences import Tokens
 from headscape.errors import InputError
