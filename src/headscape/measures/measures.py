@@ -7,6 +7,7 @@ pages from 1.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,6 +17,9 @@ from headscape.captures.capture_file import Capture
 from headscape.captures.choice import choose_layer, choose_quantity
 from headscape.captures.labels import method
 from headscape.errors import InputError
+from headscape.io.files import parse_json, reporting
+from headscape.io.output_file import KINDS as KINDS_OF_FILES
+from headscape.io.output_file import write_output
 from headscape.io.table_text import markdown_text
 from headscape.io.terminal import printable
 from headscape.measures import record_table
@@ -308,10 +312,36 @@ class Measures:
         }
         return json.dumps(whole, allow_nan=False, ensure_ascii=False) + "\n"
 
+    def save(self, path: Path | str) -> Path:
+        """Write every number to a JSON file that `load` reads, and return its path.
+
+        A file that is not a JSON file of headscape is not replaced.
+        """
+        write_output(Path(path), self.to_json(), KINDS_OF_FILES["json"])
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Measures":
+        """Return the measures in a file that `save` wrote, or in an atlas's heads.json."""
+        path = Path(path)
+        with reporting("read", path):
+            data = path.read_bytes()
+        read = parse_json(data, path)
+        refusal = InputError(f"{path} does not contain measures: give a file of `Measures.save`.")
+        if not isinstance(read, dict) or not {"about", "quantity"} & read.keys():
+            raise refusal
+        try:
+            return cls._from(read)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise refusal from error
+
     @classmethod
     def from_json(cls, text: str) -> "Measures":
         """Return the measures that `to_json` wrote; those of a model also from earlier versions."""
-        read = json.loads(text)
+        return cls._from(json.loads(text))
+
+    @classmethod
+    def _from(cls, read: Mapping[str, Any]) -> "Measures":
         if "about" not in read:
             raise InputError(
                 "these measures were written by an earlier version, with shift_invariance in place "

@@ -85,7 +85,7 @@ def atlas(
         drift=drift,
         effects=effects,
     )
-    write_output(folder / "heads.json", measured.to_json(), KINDS["json"])
+    measured.save(folder / "heads.json")
     write_output(folder / "heads.csv", measured.to_csv(first=1), KINDS["csv"])
     page = atlas_page(measured, viewer=VIEWER if viewer else None)
     write_output(folder / PAGE, page, KINDS["html"])
