@@ -160,11 +160,9 @@ def test_log_sum_exp_of_some_rows(name: str, monkeypatch: pytest.MonkeyPatch) ->
     layer = save_call(inputs)
     monkeypatch.setattr("headscape.captures.saved_call.BLOCK_PAIRS", 256)
     monkeypatch.setattr("headscape.captures.saved_call.MIXED_PAIRS", 256)
-    done: list[int] = []
-    part = layer.log_sum_exp([3, 1], slice(20, 60), progress=done.append)
+    part = layer.log_sum_exp([3, 1], slice(20, 60))
     assert layer.lse is not None
     np.testing.assert_allclose(part, layer.lse[[3, 1], 20:60], rtol=0, atol=1e-12)
-    assert sum(done) == 40
 
 
 def test_some_heads_are_those_heads() -> None:

@@ -26,7 +26,7 @@ from headscape.call.definition import (
 from headscape.call.positions import Positions, Turn
 from headscape.call.quantities import QUANTITIES
 from headscape.captures.file_array import FileArray
-from headscape.captures.saved_call import KINDS, PARTS, SUMS, Progress, SavedCall, Tokens
+from headscape.captures.saved_call import KINDS, PARTS, SUMS, SavedCall, Tokens
 from headscape.errors import InputError
 from headscape.kernels import attend
 
@@ -299,7 +299,6 @@ def save_call(
     heads: Sequence[int] | None = None,
     *,
     lse: bool = True,
-    progress: Progress = lambda _: None,
 ) -> SavedCall:
     """One layer as a capture stores it; heads, counted from 0, default to all.
 
@@ -322,14 +321,9 @@ def save_call(
     layer = _saved(replace(part, turns=call.turns))
     _compare(layer, call, picked)
     if not lse or not layer.has_norms:
-        progress(call.q.shape[2])
         return layer
     rounded = attend.log_sum_exp(call) if call.q.shape[2] > EXACT_LENGTH else None
-    if rounded is not None:
-        norms = _array(rounded[0, picked], np.float64)
-        progress(call.q.shape[2])
-    else:
-        norms = layer.log_sum_exp(progress=progress)
+    norms = layer.log_sum_exp() if rounded is None else _array(rounded[0, picked], np.float64)
     return SavedCall(layer.described, {**layer.arrays, "lse": norms})
 
 

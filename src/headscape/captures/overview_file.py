@@ -41,9 +41,9 @@ POLL_SECONDS: Final = 1.0
 _FIELDS: Final = ("sum", "min", "max", "count", "lse")
 
 
-def overview_level(length: int, cells: int = CELLS) -> int:
-    """The level at which a map has at most `cells` cells a side."""
-    return max(0, (max(1, -(-length // cells)) - 1).bit_length())
+def overview_level(length: int) -> int:
+    """The level at which a map has at most CELLS cells a side."""
+    return max(0, (max(1, -(-length // CELLS)) - 1).bit_length())
 
 
 def stamp(path: Path) -> str:

@@ -6,7 +6,7 @@ reduces scores (kernels/native/score_cells.py), by the dense definition otherwis
 queries at a time, in memory of order block x length.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from headscape.call.quantities import QUANTITIES
 from headscape.captures.call_blocks import CannotSaveError, save_call
 from headscape.captures.capture_file import Capture
 from headscape.captures.pooling import CellReducer, cell_edges
-from headscape.captures.saved_call import Progress, SavedCall
+from headscape.captures.saved_call import SavedCall
 from headscape.captures.sequences import Text, Tokens, choose_tokens, continued, split_batch
 from headscape.encodings.registry import title
 from headscape.errors import InputError, at_least
@@ -32,6 +32,8 @@ from headscape.models.model import Model, Spec
 BLOCK_ENTRIES = 1 << 20
 """Query-key pairs per head in memory at once."""
 Maps = dict[str, Float32[np.ndarray, "h _ _"]]
+Progress = Callable[[int], None]
+"""Called with the number of queries just done."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 Tokens = slice | Int[np.ndarray, " n"]
 """Some tokens, as a range or by their indices."""
 Check = Callable[[Any], bool]
-Progress = Callable[[int], None]
-"""Called with the number of queries just done."""
 BLOCK_PAIRS: Final = 1 << 20
 """Most pairs in memory at once where heads are independent."""
 MIXED_PAIRS: Final = 1 << 16
@@ -270,11 +268,10 @@ class SavedCall:
         rows: Tokens | None = None,
         *,
         dtype: Any = np.float64,
-        progress: Progress = lambda _: None,
     ) -> Float64[np.ndarray, "n r"]:
         """Log sum of exp(final) over visible keys and the sink; by default of all heads, queries.
 
-        Rows ascend. `progress` is called with the number of queries just done.
+        Rows ascend.
         """
         queries = np.arange(self.length)
         queries = queries if rows is None else queries[rows]
@@ -289,8 +286,6 @@ class SavedCall:
                 part = queries[start : start + max(1, min(256, pairs // last))]
                 stop = start + len(part)
                 out[at, start:stop] = row_cells(self, group, part, WIDE, dtype)[0]
-                if group is together[-1]:
-                    progress(len(part))
                 start = stop
         return out
 

@@ -259,35 +259,21 @@ class Measures:
         """
         return record_table.to_frame(self._some_rows(0, kind))
 
-    def for_viewer(
-        self, layers: Iterable[int] | None = None, heads: Iterable[int] | None = None
-    ) -> list[dict[str, Any]]:
+    def for_viewer(self) -> list[dict[str, Any]]:
         """Return the measures as the viewer's header has them: name, label, text and values.
 
-        `values[layer][head]` follows the order of the arguments; None is not measured.
-
-        Args:
-            layers: Which layers, counted from 0; default all.
-            heads: Which heads, counted from 0; default all.
+        `values[layer][head]` follows the order of `layers` and `heads`; None is not measured.
         """
-        wanted = (
-            (self.layers if layers is None else layers),
-            (self.heads if heads is None else heads),
-        )
-        places = [
-            [known.index(number) for number in numbers]
-            for numbers, known in zip(wanted, (self.layers, self.heads), strict=True)
-        ]
         return [
             {
                 "name": name,
                 "label": definition(name).label,
                 "text": definition(name).text,
                 "form": definition(name).form,
-                "values": listed(parts[0][np.ix_(*places)]),
+                "values": listed(parts[0]),
             }
             for name, parts in self.values.items()
-            if np.isfinite(parts[0][np.ix_(*places)]).any()
+            if np.isfinite(parts[0]).any()
         ]
 
     def to_json(self) -> str:
