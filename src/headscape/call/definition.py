@@ -233,8 +233,8 @@ def row_of(call: Any, number: int) -> Any:
             batched = bool(axes) and axes[0] in {"b", "#b"} and value.shape[0] > 1
             return value[number : number + 1] if batched else value
 
-        def part(*given: Any) -> Any:
-            whole = value(*given)
+        def part(*arguments: Any) -> Any:
+            whole = value(*arguments)
             return whole[number : number + 1] if whole.shape[0] > 1 else whole
 
         return part

@@ -111,8 +111,8 @@ class CellReducer:
 
         def reduce(function: np.ufunc, values: np.ndarray, kind: type | None) -> np.ndarray:
             part = function.reduceat(values, down, axis=0, dtype=kind)
-            found: np.ndarray = function.reduceat(part, across, axis=1, dtype=kind)
-            return found
+            cells: np.ndarray = function.reduceat(part, across, axis=1, dtype=kind)
+            return cells
 
         # A head at a time, so that what is set aside is small beside the block.
         for head, values in enumerate(block):
@@ -208,8 +208,8 @@ class CellGrid:
     @cached_property
     def col_starts(self) -> np.ndarray:
         """Offset of each column of cells from the grid's first key."""
-        found: np.ndarray = np.array([start for start, _ in self.col_spans]) - self.cols.start
-        return found
+        starts: np.ndarray = np.array([start for start, _ in self.col_spans]) - self.cols.start
+        return starts
 
     @cached_property
     def row_sizes(self) -> np.ndarray:
@@ -232,8 +232,8 @@ class CellGrid:
         """Visible pairs, an upper bound on what a loop over them costs."""
         rows, cols = self.rows, self.cols
         if not self.causal:
-            found: int = (rows.stop - rows.start) * (cols.stop - cols.start)
-            return found
+            every: int = (rows.stop - rows.start) * (cols.stop - cols.start)
+            return every
         last = np.arange(rows.start, rows.stop) + 1
         first = cols.start if self.window is None else np.maximum(cols.start, last - self.window)
         return int(np.maximum(np.minimum(last, cols.stop) - first, 0).sum())
@@ -310,8 +310,8 @@ class DistanceTable:
 
     def _of(self, distance: np.ndarray) -> np.ndarray:
         column = np.clip(distance + self.zero, 0, len(self.table) - 1)
-        found: np.ndarray = self.table[column].astype(np.float64)
-        return found
+        values: np.ndarray = self.table[column].astype(np.float64)
+        return values
 
     def cells(self, grid: CellGrid, reduction: Reduction) -> Float[np.ndarray, "r c"]:
         """One value per difference of cells and pair of sizes, spread over the grid."""
@@ -385,8 +385,8 @@ def _extremes(
 ) -> np.ndarray:
     """Least or greatest of weight_i (row_i - c) over queries i and c between least and greatest."""
     if (weight == 1).all():
-        found: np.ndarray = row.min() - greatest if how == "min" else row.max() - least
-        return found
+        extremes: np.ndarray = row.min() - greatest if how == "min" else row.max() - least
+        return extremes
     up, down = (greatest, least) if how == "min" else (least, greatest)
     reduce = np.minimum if how == "min" else np.maximum
     out = np.full(len(least), np.inf if how == "min" else -np.inf)
@@ -419,8 +419,8 @@ def bias_block(closed: ClosedBias, rows: slice, cols: slice) -> Float[np.ndarray
     from headscape.call.positions import Positions
 
     at = Positions.span(max(rows.stop, cols.stop))
-    found: np.ndarray = dense(closed.bias(), at, rows, cols)[0, 0].numpy()
-    return found
+    values: np.ndarray = dense(closed.bias(), at, rows, cols)[0, 0].numpy()
+    return values
 
 
 def _tensor(values: np.ndarray) -> "Tensor":

@@ -172,16 +172,16 @@ class SavedCall:
         visible = self.described["visible"]
         limited = visible["window"] is not None or visible["chunk"] is not None
         hidden = {"visible.q_group", "visible.recorded"} & set(self.arrays)
-        return not limited and not hidden and not self._placed
+        return not limited and not hidden and not self._stores_positions
 
     @property
-    def _placed(self) -> bool:
+    def _stores_positions(self) -> bool:
         return self.described["positions"] is not None
 
     @property
     def orders_keys(self) -> bool:
         """Whether no query sees a key with a greater index."""
-        return self.causal and not self._placed
+        return self.causal and not self._stores_positions
 
     @property
     def mixes_heads(self) -> bool:
@@ -193,8 +193,8 @@ class SavedCall:
     def quantities(self) -> tuple[str, ...]:
         """What can be computed of this layer: all, or the weights where only they were given."""
         weighting = self.described["weighting"]
-        given = weighting is not None and weighting["kind"] == "Given"
-        return ("weights",) if given else QUANTITIES
+        weights_only = weighting is not None and weighting["kind"] == "Given"
+        return ("weights",) if weights_only else QUANTITIES
 
     @property
     def additive(self) -> bool:
@@ -224,7 +224,7 @@ class SavedCall:
     def first_key(self, query: int) -> int:
         """Return a key before which no query from this one on sees anything."""
         window = self.described["visible"]["window"]
-        return 0 if window is None or self._placed else max(0, query + 1 - window)
+        return 0 if window is None or self._stores_positions else max(0, query + 1 - window)
 
     def blocks(
         self,
@@ -259,8 +259,8 @@ class SavedCall:
     ) -> Float[np.ndarray, "r c"]:
         """The same for one head."""
         norms = None if lse is None else lse[None]
-        found: np.ndarray = self.blocks(quantity, [head], rows, cols, lse=norms, dtype=dtype)[0]
-        return found
+        values: np.ndarray = self.blocks(quantity, [head], rows, cols, lse=norms, dtype=dtype)[0]
+        return values
 
     def log_sum_exp(
         self,
@@ -366,15 +366,15 @@ def _values(
         return []
     fields = KINDS[described["kind"]]
     named = {f"{path}.{name}": axes for name, axes in fields.items() if isinstance(axes, str)}
-    found: list[Any] = [(path, named, {n: x for n, x in arrays.items() if n in named})]
+    values: list[Any] = [(path, named, {n: x for n, x in arrays.items() if n in named})]
     for name, inside in fields.items():
         if isinstance(inside, tuple):
             below = described[name]
             items = enumerate(below) if isinstance(below, list) else [(None, below)]
             for number, value in items:
                 place = f"{path}.{name}" if number is None else f"{path}.{name}.{number}"
-                found += _values(place, value, arrays)
-    return found
+                values += _values(place, value, arrays)
+    return values
 
 
 def _bound(

@@ -55,10 +55,12 @@ class Attention(HeadProjections):
             for _ in range(2)
         )  # fmt: skip
         self.norm_after = config.qk_norm == "after"
-        given = config.qk_norm_scale
-        self.scale = score_scale(config.scale, given, head_dim=config.head_dim, width=config.width)
-        if encoding.content_scale is not None and (given or config.scale != "head_dim"):
-            name = "qk_norm_scale" if given else "scale"
+        norm_scale = config.qk_norm_scale
+        self.scale = score_scale(
+            config.scale, norm_scale, head_dim=config.head_dim, width=config.width
+        )
+        if encoding.content_scale is not None and (norm_scale or config.scale != "head_dim"):
+            name = "qk_norm_scale" if norm_scale else "scale"
             raise InputError(
                 f"{encoding.title} has its own factor of q.k, but the model has "
                 f"{name}={getattr(config, name)!r}: leave one of them out."

@@ -382,15 +382,15 @@ def definition(name: str) -> Measure:
     return MEASURES.get(name) or Measure(name=name, label=name.replace("_", " "), text="")
 
 
-def kind_named(given: str) -> str:
+def kind_named(name: str) -> str:
     """Return a kind of head by its name or the beginning of it."""
-    start = given.strip().lower().replace("_", " ").replace("-", " ")
-    found = [kind for kind in KINDS if start and kind.startswith(start)]
+    start = name.strip().lower().replace("_", " ").replace("-", " ")
+    matching = [kind for kind in KINDS if start and kind.startswith(start)]
     if start in KINDS:
         return start
-    if len(found) != 1:
-        raise InputError(f"{given!r} is not a kind of head: choose from {', '.join(KINDS)}.")
-    return found[0]
+    if len(matching) != 1:
+        raise InputError(f"{name!r} is not a kind of head: choose from {', '.join(KINDS)}.")
+    return matching[0]
 
 
 def no_heads(kind: str, measured: Iterable[Measures]) -> InputError:
@@ -454,8 +454,8 @@ def values_of_maps(
     by_layer = [
         computed(sums_of_maps(blocks, length=length, causal=causal, **options)) for blocks in layers
     ]
-    found = estimates(by_layer, QueryRows(length, causal))
-    return {name: parts[:1] for name, parts in found.items()}
+    estimated = estimates(by_layer, QueryRows(length, causal))
+    return {name: parts[:1] for name, parts in estimated.items()}
 
 
 def _values_of(

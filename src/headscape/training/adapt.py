@@ -152,9 +152,9 @@ class Pair(ABC):
         """Add `share` of the gradient of the attention outputs' loss; return `share` of it."""
         total = 0.0
 
-        def watch(found: Tensor, wanted: Tensor) -> None:
+        def watch(learned: Tensor, wanted: Tensor) -> None:
             nonlocal total
-            loss = (found - wanted).square().mean() / wanted.square().mean()
+            loss = (learned - wanted).square().mean() / wanted.square().mean()
             loss = loss * (share / self.layers)
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
@@ -166,8 +166,8 @@ class Pair(ABC):
         """Add `share` of the gradient of the mean KL divergence in nats; return `share` of it."""
         with torch.no_grad():
             wanted = self.logits(self.old, tokens).log_softmax(dim=-1).flatten(0, 1)
-        found = self.logits(self.new, tokens).log_softmax(dim=-1).flatten(0, 1)
-        loss = F.kl_div(found, wanted, log_target=True, reduction="batchmean") * share
+        learned = self.logits(self.new, tokens).log_softmax(dim=-1).flatten(0, 1)
+        loss = F.kl_div(learned, wanted, log_target=True, reduction="batchmean") * share
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
@@ -193,8 +193,8 @@ class GPT2Pair(Pair):
 
     def logits(self, model: nn.Module, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
         """Run a model."""
-        found: Tensor = model(tokens)
-        return found
+        scores: Tensor = model(tokens)
+        return scores
 
     @torch.no_grad()
     def layer_calls(

@@ -35,8 +35,8 @@ def refuses(inputs: AttentionCall) -> str | None:
         return "cells are for one sequence without groups"
     if visible.chunk is not None:
         return "cells are for attention without chunks"
-    for found in (at.q, at.k):
-        if found.shape[0] != 1 or bool((found.diff() != 1).any()):
+    for positions in (at.q, at.k):
+        if positions.shape[0] != 1 or bool((positions.diff() != 1).any()):
             return "cells are for consecutive positions"
     return None if int(at.q[0, 0]) == int(at.k[0, 0]) else "cells are for one sequence"
 
