@@ -24,7 +24,7 @@ from headscape.captures.overview_file import OverviewJob
 from headscape.captures.pooling import REDUCTIONS, weight_cells
 from headscape.captures.saved_call import SavedCall
 from headscape.viewer.page import write_page
-from headscape.viewer.tiles import Tiles
+from headscape.viewer.tiles import MapRequest, Tiles
 
 PAGES = {
     "12 x 512": (1, 12, 512),
@@ -161,9 +161,10 @@ def tiles(_: Path) -> None:
         gpt2 = hs.GPT2.from_preset("nano", encoding=encoding, vocabulary=257)
         found = hs.load(gpt2, tokenizer="bytes").capture(np.arange(512) % 256)
         served, times = Tiles(found.pack()), []
+        weights = MapRequest(layer=found.layers[0], head=3, quantity="weights")
         for _turn in range(5):
             start = time.process_time()
-            served.tile(found.layers[0], 3, "weights", "nothing", 0, 1, 0)
+            served.tile(weights, 0, 1, 0)
             times.append(time.process_time() - start)
         print(json.dumps({"tile of": encoding, "cpu_ms": round(1e3 * min(times), 1)}), flush=True)
 
@@ -185,15 +186,15 @@ def million(folder: Path) -> None:
         return time.perf_counter(), time.process_time()
 
     for quantity in ("bias", "content", "final", "weights"):
-        start = clocks()
+        asked, start = MapRequest(layer=0, head=0, quantity=quantity), clocks()
         for row in range(2):
             for column in range(row + 1):
-                tile = served.tile(0, 0, quantity, "nothing", 11, row, column)
+                tile = served.tile(asked, 11, row, column)
         told(f"{quantity}, overview of 512 x 512 cells", start, tile.exact)
     start = clocks()
     for row in range(4):
         for column in range(4):
-            tile = served.tile(0, 0, "weights", "nothing", 0, 3000 + row, 2996 + column)
+            tile = served.tile(asked, 0, 3000 + row, 2996 + column)
     told("weights, window of 1,024 x 1,024 pairs at token 768,000", start, tile.exact)
     rows, start = (100, 900), clocks()
     for row in rows:

@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "measures": {"call", "captures", "data", "encodings", "kernels", "models"},
     "plots": {"captures", "measures", "models"},
     "evaluation": {"data", "measures", "models", "plots"},
-    "viewer": {"captures", "measures", "models"},
+    "viewer": {"call", "captures", "measures", "models"},
     "diagnosis": {
         "call", "captures", "data", "encodings", "evaluation", "kernels", "measures", "models",
     },

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from headscape.call.bias import Pairwise
-from headscape.call.definition import QUANTITIES, AttentionCall, block, scores
+from headscape.call.definition import AttentionCall, block, scores
 from headscape.call.positions import Positions, Visible
+from headscape.call.quantities import QUANTITIES
 from headscape.encodings import ENCODINGS, build
 from headscape.errors import InputError
 from headscape.kernels.assemble import prepare

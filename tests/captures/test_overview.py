@@ -1,6 +1,5 @@
 """The overview of long captures: computed by processes, checked against numpy, resumed, stale."""
 
-import json
 import time
 from pathlib import Path
 
@@ -125,7 +124,6 @@ def test_levels() -> None:
         6,
         10,
     ]
-    assert json.dumps(overview_level(1 << 20, 512)) == "11"
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ from safetensors.numpy import save_file
 
 from captures.test_blocks import BENT, DIM, HEADS, LENGTH, made
 from headscape.call.positions import Visible
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.call_blocks import save_call
 from headscape.captures.capture_file import load, open_pack
-from headscape.captures.choice import QUANTITIES
 from headscape.captures.file_array import FileArray, OpenFile
 from headscape.captures.file_checks import digest_of
 from headscape.captures.pack import (

@@ -9,9 +9,9 @@ import torch
 import oracle
 from headscape.call.bias import dense
 from headscape.call.definition import AttentionCall
+from headscape.call.quantities import QUANTITIES
 from headscape.captures import record, saved_call
 from headscape.captures.capture_file import load
-from headscape.captures.choice import QUANTITIES
 from headscape.captures.record import capture, indices
 from headscape.captures.sequences import Tokens, choose_tokens
 from headscape.cli.parsing import from_zero, numbers

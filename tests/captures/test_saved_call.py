@@ -16,9 +16,9 @@ from captures.test_blocks import HEADS, LENGTH, made
 from headscape.call.bias import Pairwise
 from headscape.call.definition import annotated, axes_of
 from headscape.call.positions import Positions, Turn, Visible
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.call_blocks import CLASSES, save_call
 from headscape.captures.capture_file import load, open_pack
-from headscape.captures.choice import QUANTITIES
 from headscape.captures.file_checks import digest, digest_of
 from headscape.captures.pack import make_pack, pack_bytes
 from headscape.captures.saved_call import KINDS, SavedCall

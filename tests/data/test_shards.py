@@ -13,7 +13,7 @@ import pytest
 from headscape.data.corpus.corpus import open_corpus
 from headscape.data.tokenize.tokenizer import open_tokenizer
 from headscape.data.tokens import shards
-from headscape.data.tokens.shards import Shard, jobs, open_shards
+from headscape.data.tokens.shards import Shard, open_shards
 from headscape.errors import InputError
 
 
@@ -54,7 +54,7 @@ def test_tokens_are_the_documents_with_end_of_texts(corpus, tokenizer, tmp_path)
 
 def test_processes_write_the_same_bytes(corpus, tmp_path, monkeypatch):
     tokenizer = open_tokenizer("bpe:280", corpus)
-    monkeypatch.setattr(shards, "jobs", lambda documents: jobs(documents, 1000))
+    monkeypatch.setattr(shards, "JOB_CHARACTERS", 1000)
     one = open_shards(corpus, tokenizer, tmp_path / "one", workers=1)
     two = open_shards(corpus, tokenizer, tmp_path / "two", workers=2)
     assert one.train.header == two.train.header

@@ -11,6 +11,7 @@ from headscape.data.corpus.corpus import open_corpus
 from headscape.data.tokenize import bpe as gpt2_bpe
 from headscape.data.tokenize.bpe import pieces
 from headscape.data.tokenize.tokenizer import load_tokenizer, open_tokenizer
+from headscape.data.tokens import shards
 from headscape.data.tokens.shards import jobs
 from headscape.errors import InputError
 
@@ -63,11 +64,12 @@ def test_pieces_have_the_tokens_of_the_whole(text, size):
     assert [token for part in parts for token in gpt2_bpe.gpt2().encode(part).ids] == whole
 
 
-def test_jobs_keep_order_and_ends(corpus):
+def test_jobs_keep_order_and_ends(corpus, monkeypatch):
+    monkeypatch.setattr(shards, "JOB_CHARACTERS", 100)
     documents = list(corpus)
     for split in ("train", "validation"):
         texts, current = [], ""
-        for job in jobs(documents, 100):
+        for job in jobs(documents):
             if job.split == split:
                 for text, end in zip(job.texts, job.ends, strict=True):
                     current += text

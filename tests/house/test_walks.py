@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.xdist_group("walks")  # one worker walks, once
-BOUNDS = {"attention": 12, "published": 25, "figure": 65}
+BOUNDS = {"attention": 12, "published": 25, "figure": 64}
 
 
 @pytest.mark.parametrize("name", BOUNDS)

@@ -188,6 +188,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_published_model_learns_at_its_own_rate() -> None:
+    def learned(**lr: float) -> list[torch.Tensor]:
+        options = Adaptation(encoding="fox", steps=2, batch=1, length=16, **lr)
+        return list(adapt_published(published(), TEXT, options).parameters())
+
+    default, same, other = learned(), learned(lr=2e-4), learned(lr=2e-3)
+    assert all(map(torch.equal, default, same))
+    assert not all(map(torch.equal, default, other))
+
+
 def test_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
 

@@ -51,7 +51,7 @@ def test_noise_is_all_input_and_a_constant_has_nothing_to_share():
 
 def test_interval_is_that_of_a_direct_bootstrap():
     maps = np.stack([cable(2, 20, seed) for seed in range(16)])
-    found = context_dependence(maps, seed=3)
+    found = context_dependence(maps)
     rng = np.random.default_rng(9)
     drawn = [direct(maps[rng.integers(0, 16, 16)])[0] * 16 / 15 for _ in range(2000)]
     expected = np.percentile(drawn, tails(16), axis=0).T
@@ -60,7 +60,7 @@ def test_interval_is_that_of_a_direct_bootstrap():
     assert (np.abs(np.array(found.head_intervals) - expected) < 0.15 * width).all()
     for (low, high), share in zip(found.head_intervals, found.heads, strict=True):
         assert low < share < high
-    assert context_dependence(maps, seed=3) == found
+    assert context_dependence(maps) == found
 
 
 def test_refusals():

@@ -201,6 +201,26 @@ def test_json_is_read_back(found):
     assert json.loads(found.to_json())["context"]["5"]["sequences"] == 16
 
 
+def test_a_saved_file_is_read_back(found, tmp_path):
+    path = found.save(tmp_path / "heads.json")
+    assert path == tmp_path / "heads.json"
+    assert Measures.load(path) == found
+    assert found.save(str(path)) == path, "a file of measures is replaced"
+
+
+def test_a_file_of_something_else_is_neither_read_nor_replaced(found, tmp_path):
+    path = tmp_path / "other.json"
+    for text in ('{"a": 1}', "[1, 2]", "no JSON", '{"x": 0, "about": 3}'):
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"other\.json"):
+            Measures.load(path)
+        with pytest.raises(InputError, match=r"other\.json exists and is not a JSON file of head"):
+            found.save(path)
+        assert path.read_text() == text
+    with pytest.raises(InputError, match=r"missing\.json"):
+        Measures.load(tmp_path / "missing.json")
+
+
 def test_a_file_of_an_earlier_version_is_refused_in_one_sentence():
     old = {"quantity": "bias", "layers": [{"layer": 0, "heads": [0], "shift": [1.0]}]}
     with pytest.raises(InputError, match=r"shift_invariance in place of position_share: measure"):
@@ -270,8 +290,6 @@ def test_the_viewer_gets_a_value_per_layer_and_head(found):
     )
     assert share["values"][1][2] == found.row(5, 2)["position_share"]
     assert given["context_dependence"]["values"][0] == [None] * 3
-    [turned] = [x for x in found.for_viewer(layers=[5], heads=[2, 0]) if x["name"] == "entropy"]
-    assert turned["values"] == [[found.row(5, 2)["entropy"], found.row(5, 0)["entropy"]]]
     json.dumps(found.for_viewer(), allow_nan=False)
 
 

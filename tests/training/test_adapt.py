@@ -1,14 +1,19 @@
 """A model that learns another encoding from itself."""
 
+import re
 import signal
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import headscape as hs
 from diagnosis.small_models import TRAINED, language, trained
+from headscape.cli.app import app
+from headscape.cli.command import docstrings
 from headscape.encodings.measured_kernel import MeasuredKernel
 from headscape.errors import InputError
 from headscape.models.gpt2_model import GPT2Model
@@ -138,6 +143,18 @@ def test_bad_options_are_one_sentence(given: dict[str, object]) -> None:
     options = {"encoding": "fox", "steps": 1, **given}
     with pytest.raises(InputError):
         adapt(trained("rope").gpt2, language(2000), Adaptation(**options))  # type: ignore[arg-type]
+
+
+def test_the_flags_are_the_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    run = CliRunner().invoke
+    shown = " ".join(run(app, ["adapt", "--help"]).output.split())
+    notes = docstrings(Adaptation)
+    for field in fields(Adaptation):
+        note = " ".join(notes[field.name].split())
+        assert re.search(rf"--{field.name} (/ --no-fit|<\w+>) {re.escape(note)}", shown), field.name
+    assert "[default: 50]" in shown
+    assert "Missing option '--encoding'" in run(app, ["adapt", "run", "--out", "new"]).output
 
 
 def test_an_adapted_model_opens_like_any_other(tmp_path: Path) -> None:

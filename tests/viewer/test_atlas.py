@@ -37,12 +37,12 @@ def test_the_folder_has_a_page_a_table_and_json(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [
         "atlas.html", "heads.csv", "heads.json", "viewer.html",
     ]  # fmt: skip
-    found = Measures.from_json((folder / "heads.json").read_text())
+    found = Measures.load(folder / "heads.json")
     assert len((folder / "heads.csv").read_text().splitlines()) == 1 + len(found.rows())
 
 
 def test_the_page_shows_every_head_with_its_kernel_and_measures(folder: Path) -> None:
-    found = Measures.from_json((folder / "heads.json").read_text())
+    found = Measures.load(folder / "heads.json")
     header, arrays = data_of((folder / "atlas.html").read_text())
     assert (header["layers"], header["heads"]) == ([0, 1], list(range(12)))
     [sink] = [each for each in header["measures"] if each["name"] == "sink_score"]

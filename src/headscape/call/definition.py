@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 import torch
 import torch.nn.functional as F
@@ -39,12 +39,10 @@ from torch import Tensor, inf
 from headscape.call.bias import Bias, dense
 from headscape.call.mixing import Mixing, Rows
 from headscape.call.positions import ALL, Positions, Turn, Visible
+from headscape.call.quantities import QUANTITIES
 from headscape.call.transition import Transition
 from headscape.call.weighting import Weighting
 from headscape.errors import InputError
-
-Quantity = Literal["content", "bias", "final", "weights"]
-QUANTITIES: Final[tuple[Quantity, ...]] = ("content", "bias", "final", "weights")
 
 
 @dataclass(frozen=True)
@@ -235,8 +233,8 @@ def row_of(call: Any, number: int) -> Any:
             batched = bool(axes) and axes[0] in {"b", "#b"} and value.shape[0] > 1
             return value[number : number + 1] if batched else value
 
-        def part(*given: Any) -> Any:
-            whole = value(*given)
+        def part(*arguments: Any) -> Any:
+            whole = value(*arguments)
             return whole[number : number + 1] if whole.shape[0] > 1 else whole
 
         return part

@@ -13,7 +13,6 @@ from torch import Tensor
 from headscape.call import bias as biases
 from headscape.call import mixing, positions, transition, weighting
 from headscape.call.definition import (
-    QUANTITIES,
     AttentionCall,
     BlockPlan,
     Selection,
@@ -25,8 +24,9 @@ from headscape.call.definition import (
     scores,
 )
 from headscape.call.positions import Positions, Turn
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.file_array import FileArray
-from headscape.captures.saved_call import KINDS, PARTS, SUMS, Progress, SavedCall, Tokens
+from headscape.captures.saved_call import KINDS, PARTS, SUMS, SavedCall, Tokens
 from headscape.errors import InputError
 from headscape.kernels import attend
 
@@ -128,29 +128,29 @@ class Calculator:
         """A value of headscape.call from its description and arrays."""
         if described is None:
             return None
-        cls, found = CLASSES[described["kind"]], dict[str, Any]()
+        cls, members = CLASSES[described["kind"]], dict[str, Any]()
         kinds = dict(annotated(cls))
         for each in fields(cls):
             name, place = each.name, f"{path}.{each.name}"
             if place in self._arrays:
                 whole = self._tensor(place)
                 whole = whole.bool() if whole.dtype == torch.uint8 else whole
-                found[name] = whole[None] if _batched(axes_of(kinds[name])) else whole
+                members[name] = whole[None] if _batched(axes_of(kinds[name])) else whole
                 if path.startswith("bias") and whole.is_floating_point():
-                    found[name] = _small_in_double(found[name])
+                    members[name] = _small_in_double(members[name])
             elif f"{place}.0" in self._arrays:
                 u, basis = self._tensor(f"{place}.0")[None], self._tensor(f"{place}.1")
-                found[name] = (_small_in_double(u), _small_in_double(basis))
+                members[name] = (_small_in_double(u), _small_in_double(basis))
             elif isinstance(described.get(name), list):
                 below = enumerate(described[name])
-                found[name] = tuple(self._value(one, f"{place}.{n}") for n, one in below)
+                members[name] = tuple(self._value(one, f"{place}.{n}") for n, one in below)
             elif isinstance(described.get(name), Mapping):
-                found[name] = self._value(described[name], place)
+                members[name] = self._value(described[name], place)
             elif name in described:
-                found[name] = described[name]
+                members[name] = described[name]
         if cls is biases.Slope or cls is biases.GapKernel:
-            found.setdefault("weight", None)
-        value = cls(**found)
+            members.setdefault("weight", None)
+        value = cls(**members)
         return LinearPieces.of(value) if cls is biases.Perceptron else value
 
     def _tensor(self, name: str) -> Tensor:
@@ -167,8 +167,8 @@ class Calculator:
         part = Positions(at.q[:, some], at.k[:, cols], at.bounds) if _some(rows, cols) else None
         if part is None:
             return np.zeros((_count(rows), _count(cols)), dtype=bool)
-        found: np.ndarray = self.call.visible.block(some, cols).dense(part)[0, 0].numpy()
-        return found
+        seen: np.ndarray = self.call.visible.block(some, cols).dense(part)[0, 0].numpy()
+        return seen
 
     def blocks(
         self,
@@ -188,8 +188,8 @@ class Calculator:
         with torch.inference_mode(), _threads_for(_count(rows) * _count(cols)):
             chosen = plan(self.call, quantity, heads, some, cols, norms=norms is not None)
             part = self._part(quantity, chosen, torch.float32 if dtype == np.float32 else None)
-            found: np.ndarray = finish(part, quantity, chosen, lse=norms)[0].numpy()
-        return found
+            values: np.ndarray = finish(part, quantity, chosen, lse=norms)[0].numpy()
+        return values
 
     def side(
         self, which: int, head: int, tokens: slice, *, turned: bool
@@ -203,8 +203,8 @@ class Calculator:
                        else raw[which], _SIDES[which], part).double()  # fmt: skip
         if turned and self._turns is not None:
             x = self._turn(x, which, tokens)
-        found: np.ndarray = x[0, 0].numpy()
-        return found
+        rows: np.ndarray = x[0, 0].numpy()
+        return rows
 
     def _part(self, quantity: str, chosen: BlockPlan, dtype: torch.dtype | None) -> AttentionCall:
         """The part of the call that a plan names, in float64 or the dtype given, and turned."""
@@ -299,7 +299,6 @@ def save_call(
     heads: Sequence[int] | None = None,
     *,
     lse: bool = True,
-    progress: Progress = lambda _: None,
 ) -> SavedCall:
     """One layer as a capture stores it; heads, counted from 0, default to all.
 
@@ -322,14 +321,9 @@ def save_call(
     layer = _saved(replace(part, turns=call.turns))
     _compare(layer, call, picked)
     if not lse or not layer.has_norms:
-        progress(call.q.shape[2])
         return layer
     rounded = attend.log_sum_exp(call) if call.q.shape[2] > EXACT_LENGTH else None
-    if rounded is not None:
-        norms = _array(rounded[0, picked], np.float64)
-        progress(call.q.shape[2])
-    else:
-        norms = layer.log_sum_exp(progress=progress)
+    norms = layer.log_sum_exp() if rounded is None else _array(rounded[0, picked], np.float64)
     return SavedCall(layer.described, {**layer.arrays, "lse": norms})
 
 
@@ -416,11 +410,11 @@ def _turn_tables(call: AttentionCall) -> tuple[np.ndarray, np.ndarray] | None:
     if call.unrotated is None or call.turns is None or call.turns[0].by_tokens:
         return None
     tables = []
-    for turn, given, found in zip(call.turns, call.unrotated, (call.q, call.k), strict=True):
-        if turn.cos.shape[:2] != (1, 1) or given.shape != found.shape:
+    for turn, plain, turned in zip(call.turns, call.unrotated, (call.q, call.k), strict=True):
+        if turn.cos.shape[:2] != (1, 1) or plain.shape != turned.shape:
             return None
-        want = found.double()
-        error = (turn.apply(given.double()) - want).abs().max()
+        want = turned.double()
+        error = (turn.apply(plain.double()) - want).abs().max()
         if not error <= TURN_ERROR * max(1.0, float(want.abs().max())):
             return None
         tables.append(_array(torch.stack([turn.cos[0, 0], turn.sin[0, 0]])))
@@ -445,12 +439,12 @@ def _compare(layer: SavedCall, call: AttentionCall, heads: list[int]) -> None:
 
 def _array(value: Tensor, dtype: Any = np.float32) -> np.ndarray:
     """A tensor as float32 or float64, as int64 if it has integers, as uint8 if it is a mask."""
-    found = value.detach().cpu()
-    if found.dtype == torch.bool:
-        return np.ascontiguousarray(found.to(torch.uint8).numpy())
-    found = (
-        found.to(torch.float64 if dtype == np.float64 else torch.float32)
-        if (found.is_floating_point())
-        else found.long()
+    tensor = value.detach().cpu()
+    if tensor.dtype == torch.bool:
+        return np.ascontiguousarray(tensor.to(torch.uint8).numpy())
+    tensor = (
+        tensor.to(torch.float64 if dtype == np.float64 else torch.float32)
+        if (tensor.is_floating_point())
+        else tensor.long()
     )
-    return np.ascontiguousarray(found.numpy())
+    return np.ascontiguousarray(tensor.numpy())

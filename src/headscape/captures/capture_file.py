@@ -41,8 +41,8 @@ from jaxtyping import Bool, Float32, Int64
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.choice import (
-    QUANTITIES,
     about_layer,
     choose_heads,
     choose_layer,
@@ -363,12 +363,12 @@ class Capture:
         require("head", heads, self.heads)
         places = [self.heads.index(head) for head in heads]
         if self._stored(quantity, layer) or layer not in self.calls:
-            found = self.maps_of(quantity, layer, heads)[:, rows, cols]
+            values = self.maps_of(quantity, layer, heads)[:, rows, cols]
         else:
-            found = self.calls[layer].tile(quantity, places, rows, cols).astype(np.float32)
+            values = self.calls[layer].tile(quantity, places, rows, cols).astype(np.float32)
         if self._may_show_hidden(quantity, layer):
-            found = np.where(self._seen(layer, rows, cols), found, np.float32(np.nan))
-        return found
+            values = np.where(self._seen(layer, rows, cols), values, np.float32(np.nan))
+        return values
 
     def row_blocks(
         self, quantity: str, layer: int, heads: Sequence[int]
@@ -514,13 +514,13 @@ class Capture:
         """
         from headscape.plots.grid import Grid
 
-        found = Grid.of(
+        figure = Grid.of(
             self, quantity, layer, heads, columns=columns, width=width, shared_scale=shared_scale,
             limits=limits, cmap=cmap, tokens=tokens, **_heading(title),
         )  # fmt: skip
         if ax is not None:
-            found.draw_on(ax)
-        return found
+            figure.draw_on(ax)
+        return figure
 
     def curves(
         self,
@@ -548,13 +548,13 @@ class Capture:
         """
         from headscape.plots.curves import Curves
 
-        found = Curves.of(
+        figure = Curves.of(
             self, quantity, layer, heads, columns=columns, width=width, limits=limits,
             **_heading(title),
         )  # fmt: skip
         if ax is not None:
-            found.draw_on(ax)
-        return found
+            figure.draw_on(ax)
+        return figure
 
     curve = curves
 

@@ -8,12 +8,12 @@ layers differ, and its window, chunk, temperature, softcap and sink if it has th
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from headscape.call.quantities import QUANTITIES
 from headscape.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from headscape.captures.capture_file import Capture
 
-QUANTITIES: Final = ("content", "bias", "final", "weights")
 OFF: Final[Mapping[str, Any]] = {
     "window": None,
     "chunk": None,

@@ -19,7 +19,7 @@ from headscape.call import definition
 from headscape.call.bias import Matrix
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
-from headscape.captures.choice import QUANTITIES
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.record import indices
 from headscape.captures.sequences import Text, choose_tokens
 from headscape.errors import InputError
@@ -87,8 +87,8 @@ class CrossAttention:
         number = self.layers[layer] if last else layer
         if number not in self.layers:
             raise InputError(f"no layer {layer}: there are {list(self.layers)}, counted from 0.")
-        found = self.maps[quantity, number]
-        return found if head is None else found[indices(head, len(found), "head")[0]]
+        values = self.maps[quantity, number]
+        return values if head is None else values[indices(head, len(values), "head")[0]]
 
 
 @torch.no_grad()
@@ -134,12 +134,12 @@ def cross_attention(
             values = getattr(some, name)[0].float().cpu().numpy()
             maps[name, layer] = np.where(hidden, 0.0 if name == "weights" else np.nan, values)
 
-    def on_result(layer: int, result: Tensor) -> None:
+    def on_result(layer: int, output: Tensor) -> None:
         if layer not in calls:
             return
         inputs = calls.pop(layer)
-        gap = (definition.run(inputs) - result).abs()
-        if not bool((gap <= allowance(result.dtype) * output_rounding(inputs)).all()):
+        gap = (definition.run(inputs) - output).abs()
+        if not bool((gap <= allowance(output.dtype) * output_rounding(inputs)).all()):
             raise InputError(
                 f"{model.spec.name} is not read correctly: the cross-attention of layer {layer} "
                 f"(counted from 0) differs by {float(gap.max()):.2g} from what was read."

@@ -63,15 +63,15 @@ class Decays:
 
         The half-life is the first distance at which at most half is left, None if there is none.
         """
-        found = []
+        rows = []
         for layer in self.layers:
             for head, kernel in enumerate(layer.kernel):
                 below = np.flatnonzero(kernel <= 0.5)
                 row: dict[str, Any] = {"block": layer.block, "head": head, "kind": layer.kind}
                 row["half_life"] = int(below[0]) if len(below) else None
                 row |= {f"left_{at}": float(kernel[at]) for at in DISTANCES if at < len(kernel)}
-                found.append(row)
-        return found
+                rows.append(row)
+        return rows
 
     def to_frame(self) -> Any:
         """Return `rows` as a pandas DataFrame."""
@@ -125,7 +125,7 @@ def decay(model: Any, text: Text, *, tokenizer: object = None) -> Decays:
     with ExitStack() as stack:
         if stream is not None:
             stack.enter_context(stream.reading())
-        found = linear_decay(theirs, torch.from_numpy(ids)[None])
+        layers_read = linear_decay(theirs, torch.from_numpy(ids)[None])
     layers = tuple(
         LayerDecay(
             block=each.block,
@@ -133,6 +133,6 @@ def decay(model: Any, text: Text, *, tokenizer: object = None) -> Decays:
             kernel=each.kernel().cpu().numpy(),
             log_decay=each.log_decay.cpu().numpy(),
         )
-        for each in found
+        for each in layers_read
     )
     return Decays(name=name, tokens=ids, layers=layers)

@@ -74,8 +74,8 @@ class FileArray:
             if first != slice(None):
                 rows = range(*first.indices(self.shape[0]))
                 if rest or rows.step != 1:
-                    found: np.ndarray = np.asarray(self)[key]
-                    return found
+                    part: np.ndarray = np.asarray(self)[key]
+                    return part
                 return self._rows(0, self.shape, rows.start, rows.stop)
             parts = [self[(index, *rest)] for index in range(self.shape[0])] if rest else None
             return np.asarray(self) if parts is None else np.stack(parts)

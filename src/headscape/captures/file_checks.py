@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from headscape.captures.choice import QUANTITIES
+from headscape.call.quantities import QUANTITIES
 from headscape.errors import InputError
 
 FORMAT: Final = 5

@@ -10,8 +10,7 @@ from typing import Any, Final
 from headscape.captures.capture_file import Capture
 from headscape.captures.choice import OFF, layer_note
 from headscape.io.files import file_name
-from headscape.io.table_text import one_line
-from headscape.io.terminal import printable
+from headscape.io.terminal import one_line, printable
 
 _QUANTITIES: Final[Mapping[str, str]] = {
     "content": "content scores",

@@ -41,15 +41,15 @@ POLL_SECONDS: Final = 1.0
 _FIELDS: Final = ("sum", "min", "max", "count", "lse")
 
 
-def overview_level(length: int, cells: int = CELLS) -> int:
-    """The level at which a map has at most `cells` cells a side."""
-    return max(0, (max(1, -(-length // cells)) - 1).bit_length())
+def overview_level(length: int) -> int:
+    """The level at which a map has at most CELLS cells a side."""
+    return max(0, (max(1, -(-length // CELLS)) - 1).bit_length())
 
 
 def stamp(path: Path) -> str:
     """What changes when a capture is replaced."""
-    found = path.stat()
-    return f"{found.st_size}-{found.st_mtime_ns}"
+    status = path.stat()
+    return f"{status.st_size}-{status.st_mtime_ns}"
 
 
 @dataclass(frozen=True)
@@ -243,9 +243,9 @@ def compute_parts(
         path = folder / f"{number}.npz"
         if path.is_file():
             continue
-        found = weight_cells(saved, at, level, range(number, number + 1))
+        cells_of_row = weight_cells(saved, at, level, range(number, number + 1))
         with replacing(path) as part, part.open("wb") as file:
-            np.savez(file, **{name: getattr(found, name) for name in _FIELDS})
+            np.savez(file, **{name: getattr(cells_of_row, name) for name in _FIELDS})
 
 
 if __name__ == "__main__":

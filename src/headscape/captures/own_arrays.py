@@ -24,10 +24,10 @@ import headscape
 from headscape.call.bias import Matrix
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import Positions, Visible
+from headscape.call.quantities import QUANTITIES
 from headscape.call.weighting import LOG_OF_ZERO, Given
 from headscape.captures.call_blocks import save_call
 from headscape.captures.capture_file import Capture
-from headscape.captures.choice import QUANTITIES
 from headscape.captures.file_checks import MAX_TEXT
 from headscape.errors import InputError
 

@@ -42,7 +42,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from safetensors.numpy import save
 
-from headscape.captures.choice import QUANTITIES, about_layer, layer_note, require
+from headscape.call.quantities import QUANTITIES
+from headscape.captures.choice import about_layer, layer_note, require
 from headscape.captures.saved_call import SavedCall
 from headscape.errors import InputError
 
@@ -136,15 +137,15 @@ class Pack:
     @property
     def page_bytes(self) -> int | None:
         """Bytes of its arrays in a page; None if a page cannot compute a layer."""
-        found = 0
+        total = 0
         for layer in self.layers.values():
             if page_refuses(layer) is not None:
                 return None
-            found += sum(value.nbytes for value in layer.arrays.values())
+            total += sum(value.nbytes for value in layer.arrays.values())
             bias = layer.described["bias"]
             if bias is not None and bias["kind"] not in (*_BIASES, "Matrix"):
-                found += 4 * layer.heads * layer.length**2
-        return found
+                total += 4 * layer.heads * layer.length**2
+        return total
 
     def layer(self, layer: int) -> SavedCall:
         """A layer, counted from 0."""
@@ -212,10 +213,10 @@ def _kind(layer: SavedCall) -> dict[str, Any]:
         mix = {"kind": "dapev2", "kernel": kernel, "boundary": mixing["boundary"]}
     elif mixing is not None and mixing["kind"] == "CountedTable":
         mix = {"kind": "cope", "divide": "scores" if mixing["divisor"] == 1 else "sum"}
-    found = {"scale": float(described["scale"]), "group": layer.heads // len(arrays["k"])}
+    shape = {"scale": float(described["scale"]), "group": layer.heads // len(arrays["k"])}
     pairing = {} if described["turn"] is None else {"pairing": described["turn"]["pairing"]}
     window = {"window": described["visible"]["window"], "softcap": described["softcap"]}
-    return {**found, **pairing, **window, "bias": kind, "mix": mix}
+    return {**shape, **pairing, **window, "bias": kind, "mix": mix}
 
 
 def page_arrays(layer: SavedCall) -> dict[str, np.ndarray]:
@@ -240,8 +241,8 @@ def _written(layer: SavedCall) -> np.ndarray:
     from headscape.call.bias import dense
 
     assert call.bias is not None
-    found: np.ndarray = dense(call.bias, call.positions)[0].float().contiguous().numpy()
-    return found
+    bias: np.ndarray = dense(call.bias, call.positions)[0].float().contiguous().numpy()
+    return bias
 
 
 def pack_bytes(pack: Pack, precision: Precision = "float32") -> bytes:

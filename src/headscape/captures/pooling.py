@@ -1,9 +1,10 @@
-"""Maps pooled to cells: the mean, least and greatest of every cell, exactly, never sampled.
+"""Maps pooled to cells: the mean, least and greatest of every cell.
 
     CellReducer   takes blocks of a map, keeps the sum, count, least and greatest of every cell
     pool          every visible pair of a grid of cells
     Pooled        the same from closed forms, where a map has them
     weight_cells  the weights of whole rows, whose log-sum-exp is computed on the way
+    sampled_cells from some pairs of every cell: a preview; all others visit every pair
 
 The mean of content over a wholly visible cell is scale mean(q) . mean(k), so means of content and
 of scores after rotation cost as much as one pair per cell, and so do those of a bias by distance
@@ -40,6 +41,8 @@ Reduction = Literal["mean", "min", "max"]
 REDUCTIONS: Final[tuple[Reduction, ...]] = ("mean", "min", "max")
 BASE_LEVEL: Final = 4
 """Sums are kept from this level on; finer ones are computed where they are needed."""
+SAMPLED_KEYS: Final = 64
+"""Keys of a cell that go into a preview of its least and greatest score."""
 Norms = Callable[[int, slice], Float[np.ndarray, " r"] | None]
 """Gives the log-sum-exp of some queries of a head; None where it spares nothing."""
 
@@ -47,6 +50,15 @@ Norms = Callable[[int, slice], Float[np.ndarray, " r"] | None]
 def cell_edges(length: int, resolution: int) -> Int64[np.ndarray, " edges"]:
     """Boundaries of `resolution` cells over `length` tokens, no two sizes further than 1 apart."""
     return np.arange(resolution + 1, dtype=np.int64) * length // resolution
+
+
+def visible_pairs(edges: Int64[np.ndarray, " edges"], *, causal: bool) -> Int64[np.ndarray, "a a"]:
+    """Return the number of visible pairs of every cell between these edges."""
+    seen = np.arange(1, edges[-1] + 1)[:, None] if causal else edges[-1]
+    keys = np.clip(np.minimum(edges[1:], seen) - edges[:-1], 0, None)
+    by_query = np.broadcast_to(keys, (edges[-1], len(edges) - 1))
+    pairs: np.ndarray = np.add.reduceat(by_query, edges[:-1], axis=0)
+    return pairs
 
 
 class CellReducer:
@@ -99,8 +111,8 @@ class CellReducer:
 
         def reduce(function: np.ufunc, values: np.ndarray, kind: type | None) -> np.ndarray:
             part = function.reduceat(values, down, axis=0, dtype=kind)
-            found: np.ndarray = function.reduceat(part, across, axis=1, dtype=kind)
-            return found
+            cells: np.ndarray = function.reduceat(part, across, axis=1, dtype=kind)
+            return cells
 
         # A head at a time, so that what is set aside is small beside the block.
         for head, values in enumerate(block):
@@ -167,6 +179,12 @@ class CellGrid:
         """Tokens a side of a whole cell."""
         return 1 << self.level
 
+    @property
+    def cells(self) -> tuple[slice, slice]:
+        """Where the grid is among all cells of its level."""
+        rows, cols = self.cell_rows, self.cell_cols
+        return slice(rows.start, rows.stop), slice(cols.start, cols.stop)
+
     @cached_property
     def rows(self) -> slice:
         """The queries covered."""
@@ -190,8 +208,8 @@ class CellGrid:
     @cached_property
     def col_starts(self) -> np.ndarray:
         """Offset of each column of cells from the grid's first key."""
-        found: np.ndarray = np.array([start for start, _ in self.col_spans]) - self.cols.start
-        return found
+        starts: np.ndarray = np.array([start for start, _ in self.col_spans]) - self.cols.start
+        return starts
 
     @cached_property
     def row_sizes(self) -> np.ndarray:
@@ -214,8 +232,8 @@ class CellGrid:
         """Visible pairs, an upper bound on what a loop over them costs."""
         rows, cols = self.rows, self.cols
         if not self.causal:
-            found: int = (rows.stop - rows.start) * (cols.stop - cols.start)
-            return found
+            every: int = (rows.stop - rows.start) * (cols.stop - cols.start)
+            return every
         last = np.arange(rows.start, rows.stop) + 1
         first = cols.start if self.window is None else np.maximum(cols.start, last - self.window)
         return int(np.maximum(np.minimum(last, cols.stop) - first, 0).sum())
@@ -292,8 +310,8 @@ class DistanceTable:
 
     def _of(self, distance: np.ndarray) -> np.ndarray:
         column = np.clip(distance + self.zero, 0, len(self.table) - 1)
-        found: np.ndarray = self.table[column].astype(np.float64)
-        return found
+        values: np.ndarray = self.table[column].astype(np.float64)
+        return values
 
     def cells(self, grid: CellGrid, reduction: Reduction) -> Float[np.ndarray, "r c"]:
         """One value per difference of cells and pair of sizes, spread over the grid."""
@@ -367,8 +385,8 @@ def _extremes(
 ) -> np.ndarray:
     """Least or greatest of weight_i (row_i - c) over queries i and c between least and greatest."""
     if (weight == 1).all():
-        found: np.ndarray = row.min() - greatest if how == "min" else row.max() - least
-        return found
+        extremes: np.ndarray = row.min() - greatest if how == "min" else row.max() - least
+        return extremes
     up, down = (greatest, least) if how == "min" else (least, greatest)
     reduce = np.minimum if how == "min" else np.maximum
     out = np.full(len(least), np.inf if how == "min" else -np.inf)
@@ -401,8 +419,8 @@ def bias_block(closed: ClosedBias, rows: slice, cols: slice) -> Float[np.ndarray
     from headscape.call.positions import Positions
 
     at = Positions.span(max(rows.stop, cols.stop))
-    found: np.ndarray = dense(closed.bias(), at, rows, cols)[0, 0].numpy()
-    return found
+    values: np.ndarray = dense(closed.bias(), at, rows, cols)[0, 0].numpy()
+    return values
 
 
 def _tensor(values: np.ndarray) -> "Tensor":
@@ -600,6 +618,25 @@ class WeightCells:
         mean = self.sum / np.where(empty, 1, self.count)
         return np.where(empty, np.nan, {"mean": mean, "min": self.min, "max": self.max}[reduction])
 
+    def coarser(self, levels: int) -> "WeightCells":
+        """Return the same weights in cells of 2^levels x 2^levels of these."""
+        down = np.arange(0, self.sum.shape[0], 1 << levels)
+        across = np.arange(0, self.sum.shape[1], 1 << levels)
+
+        def merge(function: np.ufunc, values: np.ndarray) -> np.ndarray:
+            merged: np.ndarray = function.reduceat(
+                function.reduceat(values, down, axis=0), across, axis=1
+            )
+            return merged
+
+        return WeightCells(
+            sum=merge(np.add, self.sum),
+            min=merge(np.minimum, self.min),
+            max=merge(np.maximum, self.max),
+            count=merge(np.add, self.count),
+            lse=self.lse,
+        )
+
 
 def weight_cells(
     layer: SavedCall,
@@ -655,3 +692,27 @@ def _whole_rows(
     sums = np.add.reduceat(weights, starts, axis=-1)
     seen = np.add.reduceat(visible[None], starts, axis=-1, dtype=np.float64)
     return np.full(weights.shape[:2], np.nan), low, high, sums, seen
+
+
+def sampled_cells(
+    layer: SavedCall, head: int, quantity: str, grid: CellGrid
+) -> dict[Reduction, Float[np.ndarray, "r c"]]:
+    """Cells from their middle query and SAMPLED_KEYS keys in their middle: a preview."""
+    rows = np.array([(first + last) // 2 for first, last in grid.row_spans])
+    cells: dict[Reduction, np.ndarray] = {how: empty_cells(grid) for how in REDUCTIONS}
+    for x, (left, right) in enumerate(grid.col_spans):
+        middle = (left + right - SAMPLED_KEYS) // 2
+        cols = slice(max(left, middle), min(right, max(left, middle) + SAMPLED_KEYS))
+        sees = (rows >= cols.start) | (not layer.orders_keys)
+        if not sees.any():
+            continue
+        part = rows[sees]
+        values = layer.block(quantity, head, part, cols, dtype=np.float32)
+        visible = layer.visible(part, cols)
+        count = np.maximum(visible.sum(axis=1), 1)
+        cells["mean"][sees, x] = np.where(visible, values, 0.0).sum(axis=1) / count
+        cells["min"][sees, x] = np.where(visible, values, np.inf).min(axis=1)
+        cells["max"][sees, x] = np.where(visible, values, -np.inf).max(axis=1)
+        for reduced in cells.values():
+            reduced[np.flatnonzero(sees)[~visible.any(axis=1)], x] = np.nan
+    return cells

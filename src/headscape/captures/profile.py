@@ -157,9 +157,9 @@ def profile(
     length, first = layer.length, 0 if layer.orders_keys else 1 - layer.length
     sums = DistanceSums(1, first, length - first)
     rows, complete = np.full(length, np.nan), length <= MAX_EXACT
-    for query, keys, found in _rows(layer, head, quantity, norms, None if complete else samples):
-        rows[query] = found.mean()
-        sums.add(query, keys, found[None])
+    for query, keys, part in _rows(layer, head, quantity, norms, None if complete else samples):
+        rows[query] = part.mean()
+        sums.add(query, keys, part[None])
     curves = {name: values[0] for name, values in sums.curves().items()}
     return HeadProfile(first=first, count=sums.count, rows=rows, complete=complete, **curves)
 

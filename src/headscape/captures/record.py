@@ -6,7 +6,7 @@ reduces scores (kernels/native/score_cells.py), by the dense definition otherwis
 queries at a time, in memory of order block x length.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,11 @@ from torch import Tensor
 
 import headscape
 from headscape.call.definition import AttentionCall, row_of, scores
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.call_blocks import CannotSaveError, save_call
 from headscape.captures.capture_file import Capture
-from headscape.captures.choice import QUANTITIES
 from headscape.captures.pooling import CellReducer, cell_edges
-from headscape.captures.saved_call import Progress, SavedCall
+from headscape.captures.saved_call import SavedCall
 from headscape.captures.sequences import Text, Tokens, choose_tokens, continued, split_batch
 from headscape.encodings.registry import title
 from headscape.errors import InputError, at_least
@@ -32,6 +32,8 @@ from headscape.models.model import Model, Spec
 BLOCK_ENTRIES = 1 << 20
 """Query-key pairs per head in memory at once."""
 Maps = dict[str, Float32[np.ndarray, "h _ _"]]
+Progress = Callable[[int], None]
+"""Called with the number of queries just done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,13 +151,13 @@ def captures(
     chosen = [choose_tokens(model, each, length=length) for each in split_batch(batch)]
     if generate is not None:
         chosen = [continued(model, each, generate) for each in chosen]
-    found: dict[int, Capture] = {}
+    by_place: dict[int, Capture] = {}
     lengths = dict.fromkeys(len(each.tokens) for each in chosen)
     for count in lengths:
         group = [at for at, each in enumerate(chosen) if len(each.tokens) == count]
         made = _captured(model, [chosen[at] for at in group], request)
-        found |= dict(zip(group, made, strict=True))
-    return [found[at] for at in range(len(chosen))]
+        by_place |= dict(zip(group, made, strict=True))
+    return [by_place[at] for at in range(len(chosen))]
 
 
 def make_request(
@@ -228,9 +230,9 @@ def layer_maps(layer: int, inputs: AttentionCall, request: Request, progress: Pr
     kernel = None if cells is None else attend.cells_backend(inputs)
     if cells is not None and kernel is not None:
         # A kernel takes all heads at once.
-        found = kernel.reduce_scores(inputs, cells)
+        reduced = kernel.reduce_scores(inputs, cells)
         for name in request.quantities:
-            maps |= {f"{name}.{how}": values[heads] for how, values in found[name].items()}
+            maps |= {f"{name}.{how}": values[heads] for how, values in reduced[name].items()}
         rows = slice(0, 0) if exact is None else exact[0]
         progress(length - (rows.stop - rows.start))
     elif cells is not None:
@@ -285,7 +287,7 @@ def indices(
     numbers = [asked] if isinstance(asked, int) else list(asked)
     if not numbers:
         raise InputError(f"no {what} is chosen: give at least one.")
-    found = []
+    places = []
     for number in numbers:
         if not isinstance(number, int | np.integer) or isinstance(number, bool):
             raise InputError(f"{what} {number!r} is not a whole number.")
@@ -295,8 +297,8 @@ def indices(
                 f"there is no {what} {number}: the model has {what}s {first} to "
                 f"{first + count - 1}."
             )
-        found.append(int(number - first) % count)
-    return tuple(dict.fromkeys(found))
+        places.append(int(number - first) % count)
+    return tuple(dict.fromkeys(places))
 
 
 def _layer_numbers(spec: Spec, layers: int | str | Sequence[int]) -> tuple[int, ...]:
@@ -312,16 +314,16 @@ def _layer_numbers(spec: Spec, layers: int | str | Sequence[int]) -> tuple[int, 
 
 def _schedule(spec: Spec, layers: Sequence[int]) -> dict[str, dict[str, object]]:
     """Return title, shows and claims of some layers by number, for a model whose layers differ."""
-    found: dict[str, dict[str, object]] = {}
+    described: dict[str, dict[str, object]] = {}
     for number in layers:
         layer = spec.layers[number]
         known = layer.encoding != "unknown"
-        found[str(number)] = {
+        described[str(number)] = {
             "title": title(layer.encoding) if known else "not recognised",
             "shows": layer.shows,
             "claims": dict(layer.claims),
         }
-    return found
+    return described
 
 
 def described(model: Model, chosen: Tokens, request: Request, kept: Kept) -> Capture:

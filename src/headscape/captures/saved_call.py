@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int
 
-from headscape.captures.choice import QUANTITIES
+from headscape.call.quantities import QUANTITIES
 from headscape.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 Tokens = slice | Int[np.ndarray, " n"]
 """Some tokens, as a range or by their indices."""
 Check = Callable[[Any], bool]
-Progress = Callable[[int], None]
-"""Called with the number of queries just done."""
 BLOCK_PAIRS: Final = 1 << 20
 """Most pairs in memory at once where heads are independent."""
 MIXED_PAIRS: Final = 1 << 16
@@ -174,16 +172,16 @@ class SavedCall:
         visible = self.described["visible"]
         limited = visible["window"] is not None or visible["chunk"] is not None
         hidden = {"visible.q_group", "visible.recorded"} & set(self.arrays)
-        return not limited and not hidden and not self._placed
+        return not limited and not hidden and not self._stores_positions
 
     @property
-    def _placed(self) -> bool:
+    def _stores_positions(self) -> bool:
         return self.described["positions"] is not None
 
     @property
     def orders_keys(self) -> bool:
         """Whether no query sees a key with a greater index."""
-        return self.causal and not self._placed
+        return self.causal and not self._stores_positions
 
     @property
     def mixes_heads(self) -> bool:
@@ -195,8 +193,8 @@ class SavedCall:
     def quantities(self) -> tuple[str, ...]:
         """What can be computed of this layer: all, or the weights where only they were given."""
         weighting = self.described["weighting"]
-        given = weighting is not None and weighting["kind"] == "Given"
-        return ("weights",) if given else QUANTITIES
+        weights_only = weighting is not None and weighting["kind"] == "Given"
+        return ("weights",) if weights_only else QUANTITIES
 
     @property
     def additive(self) -> bool:
@@ -226,7 +224,7 @@ class SavedCall:
     def first_key(self, query: int) -> int:
         """Return a key before which no query from this one on sees anything."""
         window = self.described["visible"]["window"]
-        return 0 if window is None or self._placed else max(0, query + 1 - window)
+        return 0 if window is None or self._stores_positions else max(0, query + 1 - window)
 
     def blocks(
         self,
@@ -261,8 +259,8 @@ class SavedCall:
     ) -> Float[np.ndarray, "r c"]:
         """The same for one head."""
         norms = None if lse is None else lse[None]
-        found: np.ndarray = self.blocks(quantity, [head], rows, cols, lse=norms, dtype=dtype)[0]
-        return found
+        values: np.ndarray = self.blocks(quantity, [head], rows, cols, lse=norms, dtype=dtype)[0]
+        return values
 
     def log_sum_exp(
         self,
@@ -270,11 +268,10 @@ class SavedCall:
         rows: Tokens | None = None,
         *,
         dtype: Any = np.float64,
-        progress: Progress = lambda _: None,
     ) -> Float64[np.ndarray, "n r"]:
         """Log sum of exp(final) over visible keys and the sink; by default of all heads, queries.
 
-        Rows ascend. `progress` is called with the number of queries just done.
+        Rows ascend.
         """
         queries = np.arange(self.length)
         queries = queries if rows is None else queries[rows]
@@ -289,8 +286,6 @@ class SavedCall:
                 part = queries[start : start + max(1, min(256, pairs // last))]
                 stop = start + len(part)
                 out[at, start:stop] = row_cells(self, group, part, WIDE, dtype)[0]
-                if group is together[-1]:
-                    progress(len(part))
                 start = stop
         return out
 
@@ -371,15 +366,15 @@ def _values(
         return []
     fields = KINDS[described["kind"]]
     named = {f"{path}.{name}": axes for name, axes in fields.items() if isinstance(axes, str)}
-    found: list[Any] = [(path, named, {n: x for n, x in arrays.items() if n in named})]
+    values: list[Any] = [(path, named, {n: x for n, x in arrays.items() if n in named})]
     for name, inside in fields.items():
         if isinstance(inside, tuple):
             below = described[name]
             items = enumerate(below) if isinstance(below, list) else [(None, below)]
             for number, value in items:
                 place = f"{path}.{name}" if number is None else f"{path}.{name}.{number}"
-                found += _values(place, value, arrays)
-    return found
+                values += _values(place, value, arrays)
+    return values
 
 
 def _bound(

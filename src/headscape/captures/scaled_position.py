@@ -67,8 +67,8 @@ class ScaledPosition(SavedCall):
         norms = np.stack([self._norms_of(head, rows) for head in heads])
         exponent = self._scores("final", heads, rows, cols, dtype) - norms[..., None]
         # A hidden score may exceed its row's norm by far.
-        found: np.ndarray = np.exp(np.minimum(exponent, 1.0)) * self.visible(rows, cols)
-        return found
+        weights: np.ndarray = np.exp(np.minimum(exponent, 1.0)) * self.visible(rows, cols)
+        return weights
 
     def _scores(
         self, quantity: str, heads: Sequence[int], rows: Tokens, cols: slice, dtype: Any
@@ -78,8 +78,8 @@ class ScaledPosition(SavedCall):
         added = self.factor * super().blocks("bias", heads, rows, cols, dtype=dtype)
         if quantity == "bias":
             return added
-        found: np.ndarray = super().blocks("content", heads, rows, cols, dtype=dtype) + added
-        return found
+        scores: np.ndarray = super().blocks("content", heads, rows, cols, dtype=dtype) + added
+        return scores
 
     def _norms_of(self, head: int, rows: Tokens) -> Float64[np.ndarray, " r"]:
         """Log-sum-exp of some rows over visible keys and the sink; kept."""
@@ -88,5 +88,5 @@ class ScaledPosition(SavedCall):
         missing = asked[np.isnan(known[asked])]
         norms = self.log_sum_exp([head], missing)[0]
         known[missing] = np.where(np.isfinite(norms), norms, 0.0)
-        found: np.ndarray = known[asked]
-        return found
+        asked_norms: np.ndarray = known[asked]
+        return asked_norms

@@ -75,10 +75,10 @@ def choose_tokens(
     return _random_window(dataset.validation, length, seed, dataset.corpus, dataset.share)
 
 
-def _sound(model: ReadsSound, given: object, length: int | None, seed: int) -> Tokens:
-    sound, frames = model.sound(given, length=length, seed=seed)
+def _sound(model: ReadsSound, sound_source: object, length: int | None, seed: int) -> Tokens:
+    sound, frames = model.sound(sound_source, length=length, seed=seed)
     source: dict[str, Any] = {"sound": sha256(sound.tobytes()).hexdigest()}
-    source |= {"corpus": "noise", "seed": seed} if given is None else {"corpus": "sound"}
+    source |= {"corpus": "noise", "seed": seed} if sound_source is None else {"corpus": "sound"}
     return Tokens(np.arange(frames, dtype=np.int64), source, sound)
 
 
@@ -209,22 +209,22 @@ def _encode(model: Model, text: Text) -> Int64[np.ndarray, " n"]:
             )
         text = np.asarray(model.tokenizer.encode(text), dtype=np.int64)
     try:
-        found = text.cpu().numpy() if isinstance(text, torch.Tensor) else np.asarray(text)
+        array = text.cpu().numpy() if isinstance(text, torch.Tensor) else np.asarray(text)
     except ValueError as error:
         raise InputError("tokens must be one sequence of whole numbers.") from error
-    if found.ndim == 2 and len(found) == 1:
-        found = found[0]
-    several = found.ndim == 2 or (found.ndim == 1 and found.dtype.kind in "UO" and found.size)
+    if array.ndim == 2 and len(array) == 1:
+        array = array[0]
+    several = array.ndim == 2 or (array.ndim == 1 and array.dtype.kind in "UO" and array.size)
     if several:
         raise InputError(
-            f"capture reads one sequence, got {len(found)}: captures() reads several, as a list."
+            f"capture reads one sequence, got {len(array)}: captures() reads several, as a list."
         )
-    if found.ndim != 1 or (found.size and not np.issubdtype(found.dtype, np.integer)):
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
         raise InputError(
-            f"tokens must be one sequence of whole numbers, got shape {found.shape} of "
-            f"{found.dtype}."
+            f"tokens must be one sequence of whole numbers, got shape {array.shape} of "
+            f"{array.dtype}."
         )
-    tokens = found.astype(np.int64)
+    tokens = array.astype(np.int64)
     size = model.spec.vocabulary
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < size:
         odd = int(tokens.min() if tokens.min() < 0 else tokens.max())

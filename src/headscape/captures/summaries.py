@@ -83,11 +83,11 @@ def over_sequences(captures: Iterable[Capture]) -> Capture:
         np.asarray(np.mean([_weights(one, layer) for one in every], axis=0, dtype=np.float64))
         for layer in first.layers
     ]
-    found = _summed(first, first.layers, layers, f"mean of {len(every)} sequences")
+    summary = _summed(first, first.layers, layers, f"mean of {len(every)} sequences")
     # The tokens differ, so the first sequence's would be wrong labels.
     same = all(np.array_equal(one.tokens, first.tokens) for one in every)
-    found = replace(found, heads=first.heads)
-    return found if same else replace(found, sequence={"pieces": []})
+    summary = replace(summary, heads=first.heads)
+    return summary if same else replace(summary, sequence={"pieces": []})
 
 
 def _weights(capture: Capture, layer: int) -> Float32[np.ndarray, "h t s"]:
@@ -104,20 +104,20 @@ def _summed(
 ) -> Capture:
     """Return a capture of weights of the same sequence and layers."""
     pieces = list(capture.sequence.get("pieces") or [])
-    found = from_arrays(
+    summary = from_arrays(
         [np.asarray(each, dtype=np.float32) for each in weights],
         tokens=pieces or capture.tokens,
         causal=capture.causal,
         normalized=False,
         name=f"{capture.model['name']}, {what}",
     )
-    calls = {layer: found.calls[at] for at, layer in enumerate(layers)}
+    calls = {layer: summary.calls[at] for at, layer in enumerate(layers)}
     return replace(
-        found,
+        summary,
         layers=tuple(layers),
         calls=calls,
         tokens=capture.tokens,
-        model={**found.model, "layers": capture.model.get("layers", len(layers))},
+        model={**summary.model, "layers": capture.model.get("layers", len(layers))},
         provenance={**capture.provenance, "summary": what},
         trained=capture.trained,
     )

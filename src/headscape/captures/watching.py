@@ -17,8 +17,8 @@ from torch import Tensor
 
 from headscape.call.definition import row_of
 from headscape.call.positions import Positions, Visible
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.capture_file import Capture
-from headscape.captures.choice import QUANTITIES
 from headscape.captures.record import Kept, Request, described, make_request
 from headscape.captures.sequences import Tokens
 from headscape.errors import InputError
@@ -109,10 +109,10 @@ def watch(
 
         def begin(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             attention.layer = 0
-            given = arguments(module.forward, args, kwargs)
-            if given.get("input_ids") is None and outer:
-                given["input_ids"] = outer[-1]
-            attention.past = collector.begin(given)
+            inputs = arguments(module.forward, args, kwargs)
+            if inputs.get("input_ids") is None and outer:
+                inputs["input_ids"] = outer[-1]
+            attention.past = collector.begin(inputs)
 
         def begin_outer(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             # A multimodal model embeds the tokens itself and hands on the embeddings.
@@ -217,12 +217,12 @@ class _Collector:
         self.tokens: list[Tensor] = []
         self.layers: dict[int, _Steps] = {}
 
-    def begin(self, given: dict[str, Any]) -> int:
+    def begin(self, inputs: dict[str, Any]) -> int:
         """Take the arguments of a forward pass; return how many tokens are in its cache."""
-        ids = given.get("input_ids")
+        ids = inputs.get("input_ids")
         if ids is None:
             raise InputError("watch reads tokens, and this pass was given embeddings.")
-        past = given.get("past_key_values")
+        past = inputs.get("past_key_values")
         length = 0 if past is None else int(past.get_seq_length())
         if length == 0:
             self.finish()
@@ -237,10 +237,10 @@ class _Collector:
                 f"a pass continues from a cache of {length} tokens, and {known} were seen: open "
                 f"the watch before the first pass."
             )
-        mask = given.get("attention_mask")
+        mask = inputs.get("attention_mask")
         if isinstance(mask, Tensor) and mask.ndim == 2 and not bool(mask.all()):
             raise InputError("watch reads sequences without padding: run one length at a time.")
-        positions = given.get("position_ids")
+        positions = inputs.get("position_ids")
         if isinstance(positions, Tensor):
             expected = length + torch.arange(ids.shape[1], device=positions.device)
             if not bool((positions == expected).all()):

@@ -1,11 +1,14 @@
-"""`headscape adapt`: a trained model with a different position encoding."""
+"""`headscape adapt`: a trained model with a different position encoding.
+
+Its options, such as --lr, are the fields of `Adaptation` (training/adapt.py).
+"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from headscape.cli.command import command
+from headscape.cli.command import FIELDS, Fields, command
 from headscape.cli.parsing import read_text
 from headscape.errors import InputError
 from headscape.io.terminal import say
@@ -16,21 +19,29 @@ if TYPE_CHECKING:
     from headscape.models.loaded import LoadedModel
 
 
-@command()
+def _fields() -> Fields:
+    from dataclasses import fields
+
+    from headscape.training.adapt import Adaptation
+
+    defaults = {field.name: field.default for field in fields(Adaptation)}
+    return Fields(
+        classes=(Adaptation,),
+        defaults=defaults,
+        label="default",
+        sections={"encoding": "Encoding and schedule"},
+        flags={},
+    )
+
+
+@command(fields=_fields)
 def adapt(
+    context: typer.Context,
     model: str,
     *,
-    encoding: str,
-    steps: int = 50,
     out: Path,
     text: str | None = None,
     corpus: str | None = None,
-    length: int | None = None,
-    batch: int = 8,
-    lr: float | None = None,
-    outputs: float = 0.5,
-    seed: int = 0,
-    fit: Annotated[bool, typer.Option("--fit/--no-fit")] = True,
 ) -> None:
     """Give a trained model a different encoding by self-distillation.
 
@@ -46,20 +57,13 @@ def adapt(
         headscape adapt runs/cable --encoding fox --steps 50 --out runs/fox
 
     Args:
+        context: The command line as it was parsed.
         model: A run, a folder of weights, or a published model of Llama, GPT-2 or GPT-NeoX type:
             hf:FOLDER, or hf:OWNER/NAME on the Hugging Face Hub.
-        encoding: The new encoding, such as fox, cable, alibi, nope, rope+fox or rope:base=5e5.
-        steps: Updates.
         out: Folder to write; it must be new or empty.
         text: Learn from a text file; - is standard input.
         corpus: Learn from the training side of a corpus: stdlib, a file or a folder. [default: the
             corpus of a run]
-        length: Tokens in a window. [default: the trained length, for published models at most 512]
-        batch: Windows per step.
-        lr: Largest learning rate. [default: 0.002, for published models 0.0002]
-        outputs: Share of the steps that learn attention outputs; the rest learn logits.
-        seed: Random seed of the encoding's weights and of the windows.
-        fit: Start tables, curves, gates and increments near what position does in each head.
     """
     import headscape as hs
     from headscape.io.files import empty_target, new_folder
@@ -73,16 +77,12 @@ def adapt(
     old = hs.load(model)
     if not isinstance(old, GPT2Model | PublishedModel):
         raise InputError(f"{model} cannot be adapted: give a model with its own positions.")
-    if lr is None:
-        lr = 2e-3 if isinstance(old, GPT2Model) else 2e-4
-    options = Adaptation(
-        encoding=encoding, steps=steps, outputs=outputs, batch=batch, length=length, lr=lr,
-        seed=seed, fit=fit,
-    )  # fmt: skip
+    chosen = context.meta[FIELDS].items()
+    options = Adaptation(**{name: value for name, value in chosen if value is not None})
     tokens = _tokens(model, old, text, corpus)
     checkpoint = target.with_name(f"{target.name}.checkpoint.safetensors")
     last: dict[str, float] = {}
-    with SlowBar("adapting", steps) as bar:
+    with SlowBar("adapting", options.steps) as bar:
         shown = 0
 
         def progress(done: int, part: str, loss: float) -> None:

@@ -22,8 +22,7 @@ from headscape import __version__, cli
 from headscape.cli.command import COMMANDS, Command
 from headscape.errors import InputError, memory_sentence, out_of_memory
 from headscape.io.child_process import repeat_lost_interrupts
-from headscape.io.table_text import one_line
-from headscape.io.terminal import say
+from headscape.io.terminal import one_line, say
 
 FIRST = (
     "figures", "encodings", "train", "generate", "capture", "draw", "measure", "atlas", "card",

@@ -74,6 +74,7 @@ def capture(
         overwrite: Replace a file that is not a capture.
     """
     import headscape as hs
+    from headscape.call.quantities import QUANTITIES
     from headscape.captures.capture_file import check_target
 
     target = out or Path("" if model.startswith("hf:") else model) / "capture.safetensors"
@@ -92,7 +93,7 @@ def capture(
         document=number_from_zero(document, "--document"),
         layers=from_zero(layers or ["last"], len(opened.spec.layers), "layer"),
         heads=from_zero(heads, opened.spec.heads, "head"),
-        quantities=quantities or ("content", "bias", "final", "weights"),
+        quantities=quantities or QUANTITIES,
         resolution=resolution,
         window=None if window is None else _window(window),
     )

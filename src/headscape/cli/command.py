@@ -21,7 +21,7 @@ import re
 import textwrap
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -67,7 +67,8 @@ class Fields:
     classes: Sequence[type]
     """The dataclasses; names must differ."""
     defaults: Mapping[str, object]
-    """The fields that become options, in order, with the value that the help shows."""
+    """The fields that become options, in order, with the value that the help shows; the option of
+    a field that is MISSING its default is required."""
     label: str
     """What the help calls that value: [label: value]."""
     sections: Mapping[str, str]
@@ -124,7 +125,7 @@ class Command(TyperCommand):
     def generated(self) -> TyperCommand:
         """A command that has the generated options alone and returns their values."""
         make = getattr(self.callback, "fields", None)
-        return _only_options({} if make is None else _options_of(make()))
+        return _only_options([] if make is None else _options_of(make()))
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return every argument and option, the generated ones included."""
@@ -190,11 +191,11 @@ class Command(TyperCommand):
         return super().parse_args(ctx, out)
 
 
-def _options_of(fields: Fields) -> dict[str, Any]:
-    """Return the annotations of options for fields of dataclasses."""
+def _options_of(fields: Fields) -> list[inspect.Parameter]:
+    """Return the options for fields of dataclasses, as parameters of a function."""
     notes = {name: note for kind in fields.classes for name, note in docstrings(kind).items()}
     hints = {name: hint for kind in fields.classes for name, hint in get_type_hints(kind).items()}
-    options: dict[str, Any] = {}
+    options = []
     section = None
     for name, default in fields.defaults.items():
         section = fields.sections.get(name, section)
@@ -207,23 +208,28 @@ def _options_of(fields: Fields) -> dict[str, Any]:
             rich_help_panel=section,
             show_default=False,
         )
-        options[name] = Annotated[kind | None, info]
+        if default is MISSING:
+            options.append(_option(name, Annotated[kind, info], inspect.Parameter.empty))
+        else:
+            options.append(_option(name, Annotated[kind | None, info], None))
     return options
 
 
-def _only_options(options: Mapping[str, Any]) -> TyperCommand:
+def _option(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=hint)
+
+
+def _only_options(options: Sequence[inspect.Parameter]) -> TyperCommand:
     """Return a command that has --plugin and these options and returns their values."""
 
-    def values(**given: Any) -> dict[str, Any]:
-        return {name: None if given[name] in ([], ()) else given[name] for name in options}
+    def values(**chosen: Any) -> dict[str, Any]:
+        names = [option.name for option in options]
+        return {name: None if chosen[name] in ([], ()) else chosen[name] for name in names}
 
-    kinds = {"plugin": PLUGIN, **options}
-    signature = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in kinds.items()
-    ]
-    values.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
-    values.__annotations__ = kinds
+    parameters = [_option("plugin", PLUGIN, None), *options]
+    values.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    values.__annotations__ = {each.name: each.annotation for each in parameters}
     app = typer.Typer(add_completion=False)
     app.command()(values)
     made = typer.main.get_command(app)
@@ -249,7 +255,7 @@ def _shown(default: object) -> str:
         return "on" if default else "off"
     if isinstance(default, list | tuple):
         return ",".join(map(str, default))
-    return "" if default is None or default == {} else str(default)
+    return "" if default in (None, MISSING, {}) else str(default)
 
 
 def docstrings(kind: type) -> dict[str, str]:

@@ -169,8 +169,8 @@ class Evidence:
     def words(self) -> str:
         """The kinds of comparison, for a table: for example "authors, live"."""
         vectors = "authors" if self.authors else "others" if self.others else ""
-        found = [vectors, "live" if self.live else ""]
-        return ", ".join(word for word in found if word) or "formula"
+        sources = [vectors, "live" if self.live else ""]
+        return ", ".join(word for word in sources if word) or "formula"
 
     @property
     def sentence(self) -> str:

@@ -192,13 +192,13 @@ class Combined(Encoding):
 
     def conventions(self) -> dict[str, object]:
         """Return the fields of all parts and those of every config."""
-        shared, found = super().conventions(), dict[str, object]()
+        shared, merged = super().conventions(), dict[str, object]()
         for part in self.members:
             for name, value in part.conventions().items():
                 if name not in shared:
-                    same = found.get(name, value) == value
-                    found[name if same else f"{part.title}.{name}"] = value
-        return found | shared
+                    same = merged.get(name, value) == value
+                    merged[name if same else f"{part.title}.{name}"] = value
+        return merged | shared
 
 
 class Wrapper(Encoding):

@@ -59,8 +59,8 @@ class Stream:
     def last(self, count: int) -> "Stream":
         """Return the stream of the last `count` tokens, with the transition of all tokens."""
         names = ("total", "weight", "backward", "query", "key", "angle")
-        given = {name: getattr(self, name) for name in names}
-        cut = {name: x[:, :, x.shape[2] - count :] for name, x in given.items() if x is not None}
+        present = {name: getattr(self, name) for name in names}
+        cut = {name: x[:, :, x.shape[2] - count :] for name, x in present.items() if x is not None}
         return replace(self, **cut)
 
     def carry_after(self, count: int | None = None) -> Any:
@@ -137,8 +137,8 @@ class QueriesAndKeys:
             have = count if have < 0 else 2 * count
             value = make(have)
             self.kept[name] = have, value
-        found: Kept = value
-        return found
+        kept: Kept = value
+        return kept
 
     def keys(self) -> Float[Tensor, "b h s e"]:
         """Return the keys, repeated for every head of the queries."""

@@ -251,5 +251,5 @@ class GRAPEMultiplicative(Encoding):
         return Turn.by(self.need_angle(side), "halves")
 
     def _frequency(self) -> Float[Tensor, "#h 1 m"]:
-        found = (self.log_frequency.double() / self.stored).exp()
-        return found.view(-1, 1, found.shape[-1])
+        frequency = (self.log_frequency.double() / self.stored).exp()
+        return frequency.view(-1, 1, frequency.shape[-1])

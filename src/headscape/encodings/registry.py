@@ -282,7 +282,7 @@ def split_name(name: str) -> tuple[str | None, list[str]]:
 def kinds(name: str) -> Kinds:
     """Return the classes that a name stands for."""
     wrapper, parts = split_name(name)
-    found = []
+    classes = []
     for part in parts:
         if not part:
             raise InputError(f"{name!r} has a plus without an encoding beside it.")
@@ -298,8 +298,8 @@ def kinds(name: str) -> Kinds:
             raise UnknownEncodingError(base, combined=len(parts) > 1)
         if len(parts) > 1 and parts.count(part) > 1:
             raise InputError(f"{part!r} is in {name!r} more than once: leave one out.")
-        found.append(ENCODINGS[base])
-    return Kinds(None if wrapper is None else WRAPPERS[wrapper], tuple(found))
+        classes.append(ENCODINGS[base])
+    return Kinds(None if wrapper is None else WRAPPERS[wrapper], tuple(classes))
 
 
 def title(name: str) -> str:

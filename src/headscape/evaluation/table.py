@@ -40,8 +40,8 @@ from headscape.evaluation.row import (
     to_json,
 )
 from headscape.io.output_file import KINDS, check_output, write_output
-from headscape.io.table_text import markdown_text, one_line
-from headscape.io.terminal import printable
+from headscape.io.table_text import markdown_text
+from headscape.io.terminal import one_line, printable
 from headscape.measures import record_table
 from headscape.plots.lengths import Depths, Lengths, Line
 from headscape.plots.style import save as save_figure

@@ -24,13 +24,12 @@ from torch import Tensor, nn
 from headscape.call.definition import AttentionCall
 from headscape.call.positions import ALL, Positions, Visible
 from headscape.encodings import Encoding, LayerInput, Side, Stream
-from headscape.encodings.context import Role
 from headscape.encodings.registry import Entry, UnknownEncodingError, is_schedule, shared_fields
 from headscape.errors import InputError
 from headscape.gpt2 import weights
 from headscape.gpt2.cache import Cache
 from headscape.gpt2.model_config import ModelConfig, preset
-from headscape.gpt2.qk_norm import qk_norm, score_scale
+from headscape.gpt2.qk_norm import HeadProjections, qk_norm, score_scale
 from headscape.kernels import attend
 from headscape.kernels.assemble import assemble, rotated
 
@@ -38,7 +37,7 @@ Watch = Callable[[int, AttentionCall], None]
 """Called in every layer with its index and the inputs of its attention."""
 
 
-class Attention(nn.Module):
+class Attention(HeadProjections):
     """Multi-head self-attention with a position encoding."""
 
     def __init__(self, config: ModelConfig, layer: int, encoding: Encoding) -> None:
@@ -48,12 +47,20 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.out = nn.Linear(config.width, config.width)
         self.encoding = encoding
-        self.q_norm, self.k_norm = (qk_norm(config, encoding) for _ in range(2))
+        self.q_norm, self.k_norm = (
+            qk_norm(
+                config, config.heads, config.head_dim,
+                epsilon=config.norm_epsilon, rotates=encoding.rotates,
+            )
+            for _ in range(2)
+        )  # fmt: skip
         self.norm_after = config.qk_norm == "after"
-        given = config.qk_norm_scale
-        self.scale = score_scale(config.scale, given, head_dim=config.head_dim, width=config.width)
-        if encoding.content_scale is not None and (given or config.scale != "head_dim"):
-            name = "qk_norm_scale" if given else "scale"
+        norm_scale = config.qk_norm_scale
+        self.scale = score_scale(
+            config.scale, norm_scale, head_dim=config.head_dim, width=config.width
+        )
+        if encoding.content_scale is not None and (norm_scale or config.scale != "head_dim"):
+            name = "qk_norm_scale" if norm_scale else "scale"
             raise InputError(
                 f"{encoding.title} has its own factor of q.k, but the model has "
                 f"{name}={getattr(config, name)!r}: leave one of them out."
@@ -86,18 +93,15 @@ class Attention(nn.Module):
     ) -> AttentionCall:
         """Return all inputs of this layer's attention, for normed input `x`."""
         encoding = self.encoding
-        q, k, v = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for part in self.qkv(x).chunk(3, dim=-1)
-        )
+        q, k, v = self.split(x)
         if not self.norm_after:
             q, k = self.q_norm(q), self.k_norm(k)
-        norm = self._norm if self.norm_after else None
+        norm = self.norm if self.norm_after else None
         if cache is None:
             stream = encoding.stream(LayerInput(x, starts=visible.starts(x.shape[1])))
             return assemble(
                 encoding, q, k, v, positions, visible, streams=(stream, stream),
-                model_scale=self.scale, norm=norm, project=self._project, observed=watched,
+                model_scale=self.scale, norm=norm, project=self.project, observed=watched,
             )  # fmt: skip
         stream = encoding.stream(LayerInput(x, cache.carry(self.layer), visible.starts(x.shape[1])))
         first, reach = 0, encoding.reach
@@ -119,7 +123,7 @@ class Attention(nn.Module):
             cache.forget(self.layer)
         return assemble(
             encoding, q, whole.k, whole.v, positions, visible, streams=(stream, keys),
-            model_scale=self.scale, norm=norm, cached=True, project=self._project,
+            model_scale=self.scale, norm=norm, cached=True, project=self.project,
             kept=cache.kept.setdefault(self.layer, {}), bias_of=row,
         )  # fmt: skip
 
@@ -128,18 +132,6 @@ class Attention(nn.Module):
         mixed = attend.run(inputs, path).transpose(1, 2).flatten(2)
         out: Tensor = self.out(mixed)
         return out
-
-    def _project(
-        self, rows: Float[Tensor, "n d"]
-    ) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
-        """Return queries and keys of any rows of the model's width."""
-        q, k, _ = self.qkv(rows).unflatten(-1, (3, self.heads, -1)).movedim(0, 2)
-        return q, k
-
-    def _norm(self, x: Float[Tensor, "b h t e"], role: Role) -> Float[Tensor, "b h t e"]:
-        """Return queries or keys normed."""
-        normed: Tensor = (self.q_norm if role == "query" else self.k_norm)(x)
-        return normed
 
 
 class Block(nn.Module):
@@ -426,14 +418,7 @@ class GPT2(nn.Module):
             source: Where they come from, for error messages.
         """
         mine = self.tensors()
-        for name, value in mine.items():
-            if name not in tensors:
-                raise InputError(f"{source} has no tensor {name!r}.")
-            if tensors[name].shape != value.shape:
-                raise InputError(
-                    f"{source} has {name!r} with shape {tuple(tensors[name].shape)}, and "
-                    f"the model needs {tuple(value.shape)}."
-                )
+        weights.require_tensors(tensors, mine, source=source)
         surplus = sorted(set(tensors) - set(mine))
         if surplus:
             raise InputError(f"{source} has the tensor {surplus[0]!r}, which this model does not.")

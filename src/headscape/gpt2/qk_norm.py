@@ -1,4 +1,4 @@
-"""The norm of queries and keys, before or after their rotation, and the factor of q.k.
+"""Queries and keys of a layer's input: their norm, before or after rotation, and the factor of q.k.
 
     rms      x / sqrt(mean(x^2) + eps) * weight      means over a head's dims, or over all heads'
     layer    RMS norm of x - mean(x)
@@ -14,15 +14,15 @@ and rotates nothing. LayerNorms with a bias (Phi, Persimmon) are absent.
 """
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headscape.encodings import Encoding
+from headscape.encodings.context import Role
 from headscape.encodings.inkling import clipped
 from headscape.errors import InputError
-from headscape.gpt2.model_config import ModelConfig
 
 SHORTEST = 1e-12
 """The L2 norm divides by at least this, as torch's `normalize` does."""
@@ -80,18 +80,54 @@ def score_scale(scale: str, qk_norm_scale: float | None, *, head_dim: int, width
     return 1 / math.sqrt({"head_dim": head_dim, "width": width, "one": 1}[scale])
 
 
-def qk_norm(config: ModelConfig, encoding: Encoding) -> nn.Module:
-    """Return the norm of a layer with this encoding; the identity where it has none."""
-    everywhere = config.qk_norm_layers == "all"
-    if config.qk_norm == "none" or not (everywhere or encoding.rotates):
+def qk_norm(config: Any, heads: int, head_dim: int, *, epsilon: float, rotates: bool) -> nn.Module:
+    """Return the norm of a layer's queries or keys; the identity where it has none.
+
+    Args:
+        config: The config of a GPT-2 or of an exported model: both have the fields `qk_norm...`.
+        heads: Number of heads.
+        head_dim: Width of a head.
+        epsilon: The epsilon of the model's norms.
+        rotates: Whether the layer's encoding rotates queries and keys.
+    """
+    if config.qk_norm == "none" or not (rotates or config.qk_norm_layers == "all"):
         return nn.Identity()
     return QKNorm(
-        config.heads,
-        config.head_dim,
+        heads,
+        head_dim,
         over=config.qk_norm_over,
-        epsilon=config.norm_epsilon,
+        epsilon=epsilon,
         weight=config.qk_norm_weight,
         kind=config.qk_norm_kind,
         per_head=config.qk_norm_per_head,
         limit=config.qk_norm_limit,
     )
+
+
+class HeadProjections(nn.Module):
+    """What the attention of a GPT-2 and of an exported model share: q, k and v of their input."""
+
+    heads: int
+    qkv: nn.Linear
+    q_norm: nn.Module
+    k_norm: nn.Module
+
+    def split(self, x: Float[Tensor, "b t d"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values [b h t e] before their norm."""
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, dim=-1)
+        )
+        return q, k, v
+
+    def project(
+        self, rows: Float[Tensor, "n d"]
+    ) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
+        """Return queries and keys of any rows of the model's width."""
+        q, k, _ = self.qkv(rows).unflatten(-1, (3, self.heads, -1)).movedim(0, 2)
+        return q, k
+
+    def norm(self, x: Float[Tensor, "b h t e"], role: Role) -> Float[Tensor, "b h t e"]:
+        """Return queries or keys normed."""
+        normed: Tensor = (self.q_norm if role == "query" else self.k_norm)(x)
+        return normed

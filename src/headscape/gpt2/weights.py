@@ -148,6 +148,26 @@ def read_tensors(path: Path) -> Tensors:
         raise InputError(f"{path} is truncated or damaged ({error}).") from error
 
 
+def require_tensors(
+    tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, source: object
+) -> None:
+    """Raise InputError for wanted tensors that are missing or have a different shape.
+
+    Args:
+        tensors: What was read.
+        wanted: The tensors to fill, by name; others may be missing here.
+        source: Where `tensors` come from, for error messages.
+    """
+    for name, value in wanted.items():
+        if name not in tensors:
+            raise InputError(f"{source} has no tensor {name!r}.")
+        if tensors[name].shape != value.shape:
+            raise InputError(
+                f"{source} has {name!r} with shape {tuple(tensors[name].shape)}, and the model "
+                f"needs {tuple(value.shape)}."
+            )
+
+
 def _published_config(theirs: dict[str, object], folder: Path) -> ModelConfig:
     if theirs.get("model_type") != "gpt2":
         raise InputError(

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Final
 
+from headscape.io.terminal import one_line
+
 _LATEX: Final[Mapping[str, str]] = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -18,11 +20,6 @@ _LATEX: Final[Mapping[str, str]] = {
 }
 _MARKDOWN: Final = re.compile(r"[\\`*\[\]<|]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _FORMULA: Final = re.compile(r"\s*[=+\-@]|\t")
-
-
-def one_line(text: str) -> str:
-    """Return text with every run of white space, line breaks included, as one space."""
-    return " ".join(text.split())
 
 
 def latex_text(text: str) -> str:

@@ -22,6 +22,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def one_line(text: str) -> str:
+    """Return text with every run of white space, line breaks included, as one space."""
+    return " ".join(text.split())
+
+
 def say(text: object = "", *, err: bool = False, nl: bool = True) -> None:
     """Print to stdout, or stderr; a file or pipe behind stdout gets the text as it is."""
     stream = sys.stderr if err else sys.stdout

@@ -342,18 +342,18 @@ def check_shaping(inputs: AttentionCall) -> None:
         _check_transition(inputs, inputs.transition)
 
 
-def _check_transition(inputs: AttentionCall, given: Transition) -> None:
+def _check_transition(inputs: AttentionCall, transition: Transition) -> None:
     b, h, t, e = inputs.q.shape
-    count, keys = given.tensors[0].shape[2], inputs.k.shape[2]
-    needed, found = given.shapes(b, h, count, e), [tuple(x.shape) for x in given.tensors]
-    if found != list(needed.values()) or not t <= count <= keys:
+    count, keys = transition.tensors[0].shape[2], inputs.k.shape[2]
+    needed, shapes = transition.shapes(b, h, count, e), [tuple(x.shape) for x in transition.tensors]
+    if shapes != list(needed.values()) or not t <= count <= keys:
         parts = (
             f"{name} of shape {b} {h} n" + f" {e}" * (len(shape) - 3)
             for name, shape in needed.items()
         )
         raise InputError(
-            f"{type(given).__name__} needs {' and '.join(parts)}, with n from {t} to {keys}, got "
-            f"{' and '.join(map(str, found))}."
+            f"{type(transition).__name__} needs {' and '.join(parts)}, with n from {t} to {keys}, "
+            f"got {' and '.join(map(str, shapes))}."
         )
 
 

@@ -195,8 +195,8 @@ def row_backend(q: Tensor, k: Tensor, v: Tensor) -> RowBackend | None:
 
 def cells_backend(inputs: AttentionCall) -> CellsBackend | None:
     """Return what reduces the scores of a call to cells without a row of them in memory."""
-    found = (each.cells for each in KERNELS.values() if each.cells is not None)
-    return next((each for each in found if each.refuses(inputs) is None), None)
+    backends = (each.cells for each in KERNELS.values() if each.cells is not None)
+    return next((each for each in backends if each.refuses(inputs) is None), None)
 
 
 def log_sum_exp(inputs: AttentionCall) -> Float[Tensor, "b h t"] | None:

@@ -127,10 +127,10 @@ class Regular(torch.autograd.Function):
             torch.zeros_like(x) if need else None
             for x, need in zip(tensors[3:], ctx.needs_input_grad[4:], strict=True)
         ]
-        scratch, found = _Scratch(every.q), Operands(*cast("list[Any]", grads))
+        scratch, gradients = _Scratch(every.q), Operands(*cast("list[Any]", grads))
         for heads in _groups(every.q):
             part = _Part(every, heads, ctx.rule, ctx.known, BACKWARD, scratch)
-            part.backward(out[heads], d_out[heads], lse[heads], found.heads(heads))
+            part.backward(out[heads], d_out[heads], lse[heads], gradients.heads(heads))
         return None, *grads
 
 
@@ -223,9 +223,9 @@ class _Part:
         out: Float[Tensor, "g t ev"],
         d_out: Float[Tensor, "g t ev"],
         lse: Float[Tensor, "g t"],
-        found: Operands,
+        gradients: Operands,
     ) -> None:
-        """Write the gradients into `found`."""
+        """Write the gradients."""
         part, scratch, n, e, ev = self.part, self.scratch, self.n, self.e, self.ev
         self.q[..., -1] = self.own - lse
         d, v = scratch.take("d", n, self.t, ev + 1), scratch.take("v", n, ev + 1, self.s)
@@ -246,34 +246,36 @@ class _Part:
                 p = self.weights(self.scores(block, keys), block, keys)
                 _add(d_v, do[..., :ev].mT, p)
                 ds = torch.bmm(do, v[:, :, keys], out=scratch.take("ds", *p.shape))
-                if found.table is None:
+                if gradients.table is None:
                     ds.mul_(p)
                 else:
                     ds = torch.mul(ds, p, out=scratch.padded(*p.shape)[:, :, : p.shape[2]])
                 _add(d_k, q[..., :e].mT, ds)
                 dq[:, : q.shape[1]].baddbmm_(ds, part.k[:, keys])
-                self.learn(ds, block, keys, found)
-            found.k[:, start:stop], found.v[:, start:stop] = d_k.mT, d_v.mT
-        torch.mul(self.in_order(d_q), self.rule.scale, out=found.q)
+                self.learn(ds, block, keys, gradients)
+            gradients.k[:, start:stop], gradients.v[:, start:stop] = d_k.mT, d_v.mT
+        torch.mul(self.in_order(d_q), self.rule.scale, out=gradients.q)
         by_col, by_row = self.moments.unbind(1)
-        if found.row is not None:
-            found.row.copy_((self.q[..., e] * by_row).flip(1))
-        if found.weight is not None:
-            found.weight.copy_((by_col + self.ahead * by_row).div_(LOG2E).flip(1))
+        if gradients.row is not None:
+            gradients.row.copy_((self.q[..., e] * by_row).flip(1))
+        if gradients.weight is not None:
+            gradients.weight.copy_((by_col + self.ahead * by_row).div_(LOG2E).flip(1))
 
-    def learn(self, ds: Float[Tensor, "g r c"], block: int, keys: slice, found: Operands) -> None:
+    def learn(
+        self, ds: Float[Tensor, "g r c"], block: int, keys: slice, gradients: Operands
+    ) -> None:
         """Add a tile's score gradients to those of the bias; call it right after `scores`."""
         start = block * self.size
         n, r, c = ds.shape
-        if found.table is not None:
+        if gradients.table is not None:
             # A row stride one below the padded width shifts each row by one column, so entry j of
             # row i is in column i + j.
             skewed = ds.as_strided((n, r, c + r - 1), (ds.stride(0), c + r - 1, 1))
             first = start + keys.start
-            found.table[:, first : first + c + r - 1] += skewed.sum(1)
-        if found.col is not None:
-            found.col[:, keys] -= torch.bmm(self.blocks[block][..., -2, None].mT, ds)[:, 0]
-        if found.row is not None or found.weight is not None:
+            gradients.table[:, first : first + c + r - 1] += skewed.sum(1)
+        if gradients.col is not None:
+            gradients.col[:, keys] -= torch.bmm(self.blocks[block][..., -2, None].mT, ds)[:, 0]
+        if gradients.row is not None or gradients.weight is not None:
             # The last two entries of a key are its running sum and 1.
             self.moments[..., start : start + r] += torch.bmm(self.k[:, -2:, keys], ds.mT)
 

@@ -40,17 +40,14 @@ class ContextDependence:
     interval: tuple[float, float]
 
 
-def context_dependence(
-    maps: Iterable[Float[np.ndarray, "h t s"]], *, seed: int = 0
-) -> ContextDependence:
+def context_dependence(maps: Iterable[Float[np.ndarray, "h t s"]]) -> ContextDependence:
     """Return the context-dependence of one layer.
 
     maps  the maps of at least 16 sequences of one length, NaN where a key is invisible
-    seed  of the bootstrap
     """
     gram, along, ones, base, count = _products(maps)
     sequences = gram.shape[-1]
-    times = np.concatenate([np.ones((1, sequences)), *resamples(sequences, seed)])
+    times = np.concatenate([np.ones((1, sequences)), *resamples(sequences)])
     squares = np.einsum("hss->hs", gram) @ times.T
     spread = np.einsum("rs,hsu,ru->hr", times, gram, times, optimize=True) / sequences
     within = np.maximum(squares - spread, 0.0)

@@ -28,13 +28,11 @@ ENTRIES: Final = 1 << 22
 def estimate(
     values: Float[np.ndarray, " n *rest"],
     counts: Float[np.ndarray, " n"] | None = None,
-    seed: int = 0,
 ) -> Float[np.ndarray, " 3 *rest"]:
     """Return mean, low and high; fewer than six sequences have no interval, NaN is not counted.
 
     values  one value for each sequence
     counts  number of terms that each value is the sum of, for a mean over all terms; default 1
-    seed    of the resamples
     """
     kept = np.asarray(values, dtype=np.float64)
     known = np.isfinite(kept).astype(np.float64)
@@ -44,16 +42,14 @@ def estimate(
     mean = _mean(filled, terms, np.ones((1, sequences)))[0]
     if sequences < FEWEST:
         return np.stack([mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)])
-    drawn = np.concatenate(
-        [_mean(filled, terms, times) for times in resamples(sequences, seed)], axis=0
-    )
+    drawn = np.concatenate([_mean(filled, terms, times) for times in resamples(sequences)], axis=0)
     with np.errstate(all="ignore"):
         missing = np.isnan(drawn).all(axis=0)
         low, high = np.nanpercentile(np.where(missing, 0.0, drawn), tails(sequences), axis=0)
     return np.stack([mean, np.where(missing, np.nan, low), np.where(missing, np.nan, high)])
 
 
-def largest(curves: Float[np.ndarray, "n *rest m"], seed: int = 0) -> Float[np.ndarray, "..."]:
+def largest(curves: Float[np.ndarray, "n *rest m"]) -> Float[np.ndarray, "..."]:
     """Return where the mean curve is largest, and the interval of that place [3 *rest]."""
     sequences = len(curves)
     place = curves.mean(axis=0).argmax(axis=-1).astype(np.float64)
@@ -62,7 +58,7 @@ def largest(curves: Float[np.ndarray, "n *rest m"], seed: int = 0) -> Float[np.n
     drawn = np.stack(
         [
             np.tensordot(times, curves, axes=1).argmax(axis=-1)
-            for part in resamples(sequences, seed)
+            for part in resamples(sequences)
             for times in part
         ]
     )
@@ -89,9 +85,12 @@ def student(share: float, free: int) -> float:
     return t + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
 
 
-def resamples(sequences: int, seed: int) -> Iterator[Float[np.ndarray, "r n"]]:
-    """Yield how often each sequence is drawn, for RESAMPLES resamples, a few at a time."""
-    random, share = np.random.default_rng(seed), np.full(sequences, 1 / sequences)
+def resamples(sequences: int) -> Iterator[Float[np.ndarray, "r n"]]:
+    """Yield how often each sequence is drawn, for RESAMPLES resamples, a few at a time.
+
+    They are the same at every call, so intervals can be repeated.
+    """
+    random, share = np.random.default_rng(0), np.full(sequences, 1 / sequences)
     at_once = max(1, ENTRIES // sequences)
     for start in range(0, RESAMPLES, at_once):
         size = min(at_once, RESAMPLES - start)

@@ -7,6 +7,7 @@ pages from 1.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,6 +17,9 @@ from headscape.captures.capture_file import Capture
 from headscape.captures.choice import choose_layer, choose_quantity
 from headscape.captures.labels import method
 from headscape.errors import InputError
+from headscape.io.files import parse_json, reporting
+from headscape.io.output_file import KINDS as KINDS_OF_FILES
+from headscape.io.output_file import write_output
 from headscape.io.table_text import markdown_text
 from headscape.io.terminal import printable
 from headscape.measures import record_table
@@ -255,35 +259,21 @@ class Measures:
         """
         return record_table.to_frame(self._some_rows(0, kind))
 
-    def for_viewer(
-        self, layers: Iterable[int] | None = None, heads: Iterable[int] | None = None
-    ) -> list[dict[str, Any]]:
+    def for_viewer(self) -> list[dict[str, Any]]:
         """Return the measures as the viewer's header has them: name, label, text and values.
 
-        `values[layer][head]` follows the order of the arguments; None is not measured.
-
-        Args:
-            layers: Which layers, counted from 0; default all.
-            heads: Which heads, counted from 0; default all.
+        `values[layer][head]` follows the order of `layers` and `heads`; None is not measured.
         """
-        wanted = (
-            (self.layers if layers is None else layers),
-            (self.heads if heads is None else heads),
-        )
-        places = [
-            [known.index(number) for number in numbers]
-            for numbers, known in zip(wanted, (self.layers, self.heads), strict=True)
-        ]
         return [
             {
                 "name": name,
                 "label": definition(name).label,
                 "text": definition(name).text,
                 "form": definition(name).form,
-                "values": listed(parts[0][np.ix_(*places)]),
+                "values": listed(parts[0]),
             }
             for name, parts in self.values.items()
-            if np.isfinite(parts[0][np.ix_(*places)]).any()
+            if np.isfinite(parts[0]).any()
         ]
 
     def to_json(self) -> str:
@@ -308,10 +298,36 @@ class Measures:
         }
         return json.dumps(whole, allow_nan=False, ensure_ascii=False) + "\n"
 
+    def save(self, path: Path | str) -> Path:
+        """Write every number to a JSON file that `load` reads, and return its path.
+
+        A file that is not a JSON file of headscape is not replaced.
+        """
+        write_output(Path(path), self.to_json(), KINDS_OF_FILES["json"])
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Measures":
+        """Return the measures in a file that `save` wrote, or in an atlas's heads.json."""
+        path = Path(path)
+        with reporting("read", path):
+            data = path.read_bytes()
+        read = parse_json(data, path)
+        refusal = InputError(f"{path} does not contain measures: give a file of `Measures.save`.")
+        if not isinstance(read, dict) or not {"about", "quantity"} & read.keys():
+            raise refusal
+        try:
+            return cls._from(read)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise refusal from error
+
     @classmethod
     def from_json(cls, text: str) -> "Measures":
         """Return the measures that `to_json` wrote; those of a model also from earlier versions."""
-        read = json.loads(text)
+        return cls._from(json.loads(text))
+
+    @classmethod
+    def _from(cls, read: Mapping[str, Any]) -> "Measures":
         if "about" not in read:
             raise InputError(
                 "these measures were written by an earlier version, with shift_invariance in place "
@@ -366,15 +382,15 @@ def definition(name: str) -> Measure:
     return MEASURES.get(name) or Measure(name=name, label=name.replace("_", " "), text="")
 
 
-def kind_named(given: str) -> str:
+def kind_named(name: str) -> str:
     """Return a kind of head by its name or the beginning of it."""
-    start = given.strip().lower().replace("_", " ").replace("-", " ")
-    found = [kind for kind in KINDS if start and kind.startswith(start)]
+    start = name.strip().lower().replace("_", " ").replace("-", " ")
+    matching = [kind for kind in KINDS if start and kind.startswith(start)]
     if start in KINDS:
         return start
-    if len(found) != 1:
-        raise InputError(f"{given!r} is not a kind of head: choose from {', '.join(KINDS)}.")
-    return found[0]
+    if len(matching) != 1:
+        raise InputError(f"{name!r} is not a kind of head: choose from {', '.join(KINDS)}.")
+    return matching[0]
 
 
 def no_heads(kind: str, measured: Iterable[Measures]) -> InputError:
@@ -438,8 +454,8 @@ def values_of_maps(
     by_layer = [
         computed(sums_of_maps(blocks, length=length, causal=causal, **options)) for blocks in layers
     ]
-    found = estimates(by_layer, QueryRows(length, causal))
-    return {name: parts[:1] for name, parts in found.items()}
+    estimated = estimates(by_layer, QueryRows(length, causal))
+    return {name: parts[:1] for name, parts in estimated.items()}
 
 
 def _values_of(

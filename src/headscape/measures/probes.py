@@ -23,13 +23,13 @@ ANSWER: Final = 16
 
 
 def repeated_tokens(
-    pool: Int64[np.ndarray, " n"], block: int, sequences: int, seed: int = 0
+    pool: Int64[np.ndarray, " n"], block: int, sequences: int
 ) -> Int64[np.ndarray, "b t"]:
     """Return sequences of 2 x block tokens: random tokens of `pool`, each block twice.
 
     Tokens are different from each other where the pool has enough.
     """
-    random, kinds = np.random.default_rng(seed), np.unique(pool)
+    random, kinds = np.random.default_rng(0), np.unique(pool)
     few = len(kinds) < block
     drawn = np.stack([random.choice(kinds, block, replace=few) for _ in range(sequences)])
     return np.concatenate([drawn, drawn], axis=1).astype(np.int64)
@@ -58,7 +58,7 @@ def can_be_asked(model: Model, length: int) -> bool:
 
 
 def needle_scores(
-    model: Model, length: int, questions: int, seed: int = 0, progress: Progress = lambda _: None
+    model: Model, length: int, questions: int, progress: Progress = lambda _: None
 ) -> Float[np.ndarray, "layers b h"] | None:
     """Return the weight on the answer in the fact, for each question; None if none can be asked.
 
@@ -70,7 +70,7 @@ def needle_scores(
     weights = []
     for index in range(questions):
         text, answer = RETRIEVAL["needle"].tokens_at(
-            seed, index, length - ANSWER, DEPTHS[index % len(DEPTHS)], model.tokenizer.encode
+            0, index, length - ANSWER, DEPTHS[index % len(DEPTHS)], model.tokenizer.encode
         )
         at = _place(text, answer)
         if at is not None:

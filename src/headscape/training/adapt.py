@@ -50,6 +50,7 @@ from headscape.training.parallel import clip_gradients
 
 SECONDS = 60.0
 """Time between checkpoints."""
+LR = 2e-3
 FIT_TOKENS = 2048
 """Most tokens that kernels are measured on."""
 Progress = Callable[[int, str, float], None]
@@ -61,40 +62,52 @@ class Adaptation:
     """How a model learns a different encoding."""
 
     encoding: str
-    """Its name, with fields if needed, or a schedule of layers."""
-    steps: int
-    outputs: float = 0.5
-    """Share of the steps that learn attention outputs; the rest learn logits."""
+    """The new encoding, such as fox, cable, alibi, nope, rope+fox or rope:base=5e5."""
+    steps: int = 50
+    """Updates."""
+    length: int | None = None
+    """Tokens in a window; if left out, the trained length, for published models at most 512."""
     batch: int = 8
     """Windows per step."""
-    length: int | None = None
-    """Tokens in a window; the trained length if left out."""
-    lr: float = 2e-3
-    """Largest learning rate; it falls linearly to 0 in each part."""
+    lr: float | None = None
+    """Largest learning rate; it falls linearly to 0 in each part. If left out, 0.002, for published
+    models 0.0002."""
+    outputs: float = 0.5
+    """Share of the steps that learn attention outputs; the rest learn logits."""
     seed: int = 0
+    """Random seed of the encoding's weights and of the windows."""
     fit: bool = True
-    """Whether the encoding starts near the old model's kernels, if it can."""
+    """Start tables, curves, gates and increments near what position does in each head."""
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps, batch=self.batch)
         at_least(2, length=self.length)
         if not 0 <= self.outputs <= 1:
             raise InputError(f"the share of outputs must be between 0 and 1, got {self.outputs}.")
-        if not 0 < self.lr < 1:
+        if self.lr is not None and not 0 < self.lr < 1:
             raise InputError(f"the learning rate must be between 0 and 1, got {self.lr}.")
 
-    def up_to(self, longest: int | None, default: int | None = None) -> "Adaptation":
-        """Return it with its length filled in; a longer one than `longest` is refused."""
-        length = self.length or min(x for x in (longest, default or longest) if x is not None)
+    def filled_in(
+        self, longest: int | None, *, lr: float, length: int | None = None
+    ) -> "Adaptation":
+        """Return it with length and learning rate; a longer length than `longest` is refused.
+
+        Args:
+            longest: The trained length; None if it is unknown.
+            lr: The learning rate if none was chosen.
+            length: The length if none was chosen and the trained one is not shorter.
+        """
+        length = self.length or min(x for x in (longest, length or longest) if x is not None)
         if longest is not None and length > longest:
             raise InputError(
                 f"windows of {length} tokens are longer than the trained length of {longest}, and "
                 f"beyond it the old model is no example: choose at most {longest}."
             )
-        return replace(self, length=length)
+        return replace(self, length=length, lr=lr if self.lr is None else self.lr)
 
     def train_config(self, steps: int) -> TrainConfig:
         """Return the optimizer and the schedule of a part."""
+        assert self.lr is not None
         return TrainConfig(
             steps=steps, warmup_steps=min(10, steps - 1), lr=self.lr, final_lr=0.0,
             schedule="linear", optimizer="adamw", weight_decay=0.0, beta2=0.999, seed=self.seed,
@@ -139,9 +152,9 @@ class Pair(ABC):
         """Add `share` of the gradient of the attention outputs' loss; return `share` of it."""
         total = 0.0
 
-        def watch(found: Tensor, wanted: Tensor) -> None:
+        def watch(learned: Tensor, wanted: Tensor) -> None:
             nonlocal total
-            loss = (found - wanted).square().mean() / wanted.square().mean()
+            loss = (learned - wanted).square().mean() / wanted.square().mean()
             loss = loss * (share / self.layers)
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
@@ -153,8 +166,8 @@ class Pair(ABC):
         """Add `share` of the gradient of the mean KL divergence in nats; return `share` of it."""
         with torch.no_grad():
             wanted = self.logits(self.old, tokens).log_softmax(dim=-1).flatten(0, 1)
-        found = self.logits(self.new, tokens).log_softmax(dim=-1).flatten(0, 1)
-        loss = F.kl_div(found, wanted, log_target=True, reduction="batchmean") * share
+        learned = self.logits(self.new, tokens).log_softmax(dim=-1).flatten(0, 1)
+        loss = F.kl_div(learned, wanted, log_target=True, reduction="batchmean") * share
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
@@ -180,8 +193,8 @@ class GPT2Pair(Pair):
 
     def logits(self, model: nn.Module, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
         """Run a model."""
-        found: Tensor = model(tokens)
-        return found
+        scores: Tensor = model(tokens)
+        return scores
 
     @torch.no_grad()
     def layer_calls(
@@ -233,7 +246,7 @@ def adapt(
         checkpoint: File that keeps what was learned so far, once a minute; one that exists is
             continued. Remove it when the result is saved.
     """
-    options = options.up_to(old.config.train_length)
+    options = options.filled_in(old.config.train_length, lr=LR)
     pair = GPT2Pair(old, with_encoding(old, options.encoding, options.seed))
     learn(pair, tokens, options, progress, checkpoint)
     return pair.new

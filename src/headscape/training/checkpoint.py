@@ -110,18 +110,20 @@ def steps(run: Path) -> list[tuple[int, Path]]:
     The step is the recorded one, so a checkpoint is found under any name. Where it cannot be read,
     it is the one in the folder's name.
     """
-    found: list[tuple[int, Path]] = []
+    numbered: list[tuple[int, Path]] = []
     for folder in _folders(run):
         match = NAME.fullmatch(folder.name)
         try:
-            found.append((_read_state(folder)[0].step, folder))
+            numbered.append((_read_state(folder)[0].step, folder))
         except InputError as error:
             if match:
-                found.append((int(match[1]), folder))
+                numbered.append((int(match[1]), folder))
             elif not isinstance(error, DamagedError):
                 raise
     # Of two folders of a step, the one with its own name comes last.
-    return sorted(found, key=lambda item: (item[0], item[1].name == folder_name(item[0]), item[1]))
+    return sorted(
+        numbered, key=lambda item: (item[0], item[1].name == folder_name(item[0]), item[1])
+    )
 
 
 def made_with(run: Path) -> Mapping[str, Any]:
@@ -366,14 +368,8 @@ def load(checkpoint: Checkpoint, model: GPT2, optimizer: Optimizer) -> None:
         saved = weights.read_tensors(folder / weights.WEIGHTS) | weights.read_tensors(
             folder / OPTIMIZER
         )
+        weights.require_tensors(saved, tensors, source=folder)
         for name, value in tensors.items():
-            if name not in saved:
-                raise InputError(f"{folder} has no tensor {name!r}.")
-            if saved[name].shape != value.shape:
-                raise InputError(
-                    f"{folder} has {name!r} with shape {tuple(saved[name].shape)}, and the model "
-                    f"needs {tuple(value.shape)}."
-                )
             assign(value, saved[name])
     optimizer.set_updates(checkpoint.state.step)
 

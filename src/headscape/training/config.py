@@ -271,24 +271,24 @@ def preset(name: str, /, **settings: Any) -> TrainConfig:
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     base = {**_nano(), "preset": name, **PRESETS[name]}
-    given = checked_settings(settings)
-    values = base | given
+    chosen = checked_settings(settings)
+    values = base | chosen
     length = values["context_length"]
-    if "minutes" in given and "steps" not in given:
+    if "minutes" in chosen and "steps" not in chosen:
         values["steps"] = None
-    if "steps" in given and "warmup_steps" not in given:
-        values["warmup_steps"] = max(0, min(base["warmup_steps"], given["steps"] // 10))
+    if "steps" in chosen and "warmup_steps" not in chosen:
+        values["warmup_steps"] = max(0, min(base["warmup_steps"], chosen["steps"] // 10))
     whole = objective_of(values["corpus"]).needs_full_windows
-    if (whole or length != base["context_length"]) and "curriculum" not in given:
+    if (whole or length != base["context_length"]) and "curriculum" not in chosen:
         values["curriculum"] = ()
-    resized = {"context_length", "batch_size"} & set(given)
-    if length > 0 and "tokens_per_step" not in given and resized:
+    resized = {"context_length", "batch_size"} & set(chosen)
+    if length > 0 and "tokens_per_step" not in chosen and resized:
         whole_windows = values["tokens_per_step"] // length * length
         values["tokens_per_step"] = max(values["batch_size"] * length, whole_windows)
-    if "lr" in given and "final_lr" not in given:
-        values["final_lr"] = given["lr"] * base["final_lr"] / base["lr"]
-    if "lr" in given and "muon_lr" not in given and base["optimizer"] == "muon":
-        values["muon_lr"] = given["lr"] * base["muon_lr"] / base["lr"]
+    if "lr" in chosen and "final_lr" not in chosen:
+        values["final_lr"] = chosen["lr"] * base["final_lr"] / base["lr"]
+    if "lr" in chosen and "muon_lr" not in chosen and base["optimizer"] == "muon":
+        values["muon_lr"] = chosen["lr"] * base["muon_lr"] / base["lr"]
     return unflat(values)
 
 
@@ -302,9 +302,9 @@ def checked_settings(settings: Mapping[str, Any], source: str = "") -> dict[str,
     for name in settings:
         if name not in NAMES:
             raise unknown(f"setting in {source}" if source else "setting", name, NAMES)
-    given = {name: value for name, value in settings.items() if value is not None}
-    own = {name: value for name, value in given.items() if name not in MODEL_NAMES}
-    return given | check_values(TrainConfig, own)
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    own = {name: value for name, value in chosen.items() if name not in MODEL_NAMES}
+    return chosen | check_values(TrainConfig, own)
 
 
 # config.toml has every field, including defaults, so that a later version with different defaults
@@ -345,13 +345,13 @@ def read_toml(path: Path, /, **settings: Any) -> TrainConfig:
         raise InputError(f"{path} is not TOML: {error}.") from error
     except RecursionError as error:
         raise InputError(f"{path} is TOML nested too deeply to be read.") from error
-    given = checked_settings(values, str(path))
-    if given.keys() >= OLDEST:
+    written = checked_settings(values, str(path))
+    if written.keys() >= OLDEST:
         # Before there was Muon, no file had an optimizer, and it was AdamW.
         absent = {"steps": None, "minutes": None, "optimizer": "adamw"}
-        return changed(unflat(_nano() | absent | given), **settings)
-    name = given.pop("preset", "nano")
-    return preset(name, **given | checked_settings(settings))
+        return changed(unflat(_nano() | absent | written), **settings)
+    name = written.pop("preset", "nano")
+    return preset(name, **written | checked_settings(settings))
 
 
 RANGES: dict[str, tuple[float, float]] = {

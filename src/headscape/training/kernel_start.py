@@ -37,15 +37,15 @@ def measured_kernel(call: AttentionCall, rows: Float[Tensor, "b t d"]) -> Measur
     some = torch.arange(count - 1, -1, -max(1, count // QUERIES), device=rows.device)
     distance = some[:, None] - torch.arange(count, device=rows.device)
     hidden, distance = distance < 0, distance.clamp(min=0)
-    found = scores(call)
-    weights, added = found.weights[:, :, some].double(), found.bias[:, :, some].double()
+    maps = scores(call)
+    weights, added = maps.weights[:, :, some].double(), maps.bias[:, :, some].double()
     share = by_distance(weights, distance)
     position = by_distance(weights * added, distance)
     return MeasuredKernel(
         position / share.clamp(min=torch.finfo(share.dtype).tiny),
         share / share.sum(dim=1, keepdim=True),
         rows.flatten(0, 1),
-        found.content[:, :, some].masked_fill(hidden, -torch.inf),
+        maps.content[:, :, some].masked_fill(hidden, -torch.inf),
         distance,
     )
 

@@ -61,9 +61,9 @@ def locate(model: nn.Module, tokens: Int[Tensor, "b t"]) -> str:
     for name, parameter in model.named_parameters():
         if not _finite(parameter):
             return f"the parameter {name}"
-    with _first_non_finite(model) as found:
+    with _first_non_finite(model) as modules:
         model(tokens)
-    return f"the output of {found[0]}" if found else ""
+    return f"the output of {modules[0]}" if modules else ""
 
 
 def locate_gradient(model: nn.Module) -> str:
@@ -77,22 +77,22 @@ def locate_gradient(model: nn.Module) -> str:
 @contextmanager
 def _first_non_finite(model: nn.Module) -> Iterator[list[str]]:
     """Collect the name of the first module whose output is not finite."""
-    found: list[str] = []
+    modules: list[str] = []
     handles = []
     for name, module in model.named_modules():
 
-        def hook(_: nn.Module, given: Sequence[object], got: object, name: str = name) -> None:
-            if found:
+        def hook(_: nn.Module, inputs: Sequence[object], got: object, name: str = name) -> None:
+            if modules:
                 return
-            if any(isinstance(value, Tensor) and not _finite(value) for value in given):
+            if any(isinstance(value, Tensor) and not _finite(value) for value in inputs):
                 # It arose between modules, in the parent of this one.
-                found.append(name.rpartition(".")[0] or "the model")
+                modules.append(name.rpartition(".")[0] or "the model")
             elif isinstance(got, Tensor) and not _finite(got):
-                found.append(name or "the model")
+                modules.append(name or "the model")
 
         handles.append(module.register_forward_hook(hook))
     try:
-        yield found
+        yield modules
     finally:
         for handle in handles:
             handle.remove()
@@ -305,11 +305,11 @@ class Loop:
     ) -> NonFiniteError:
         learner, world = self.learner, self.learner.world
         model = learner.model
-        found = [
+        reports = [
             locate(model, part[:, :-1].to(world.device))
             for part in torch.split(windows, learner.config.batch_size)
         ]
-        where = next((name for name in found if name), "") or locate_gradient(model)
+        where = next((name for name in reports if name), "") or locate_gradient(model)
         places = world.gather(where)
         where = next((name for name in places if not name.startswith("the gradient")), places[0])
         count = learner.config.tokens_per_step // length

@@ -205,8 +205,8 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     for _ in range(STEPS):
         square = x @ x.T
         x = a * x + (b * square + c * square @ square) @ x
-    found: Tensor = x.T if tall else x
-    return found.to(matrix.dtype)
+    update: Tensor = x.T if tall else x
+    return update.to(matrix.dtype)
 
 
 def lr_at(config: TrainConfig, step: int, progress: float) -> float:

@@ -175,9 +175,9 @@ def _train(
         finished = True
         if progress_of(config, state) < 1:
             state, finished = loop.train(state)
-        result = _result(out, state, finished=finished)
-        live.message(result.message)
-        return result
+        run = _result(out, state, finished=finished)
+        live.message(run.message)
+        return run
 
 
 def _prepare(config: TrainConfig, out: Path, cache: Path, world: World, live: LiveLine) -> Loop:

@@ -63,25 +63,25 @@ class World:
             except InputError as error:
                 outcome = [(None, str(error))]
         dist.broadcast_object_list(outcome, src=0)
-        result, message = outcome[0]
+        value, message = outcome[0]
         if message is not None:
             raise InputError(message)
-        return result  # type: ignore[return-value]
+        return value  # type: ignore[return-value]
 
     def once_per_machine(self, act: Callable[[], T]) -> T:
         """Return the result of `act`, run by one process per machine before the others run it."""
-        result: list[T] = []
+        values: list[T] = []
         message: str | None = None
         for is_turn_of_first in (True, False):
             if (self.local == 0) == is_turn_of_first and message is None:
                 try:
-                    result = [act()]
+                    values = [act()]
                 except InputError as error:
                     message = str(error)
             message = next((text for text in self.gather(message) if text), None)
         if message is not None:
             raise InputError(message)
-        return result[0]
+        return values[0]
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all processes, by rank."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from headscape.captures.pack import safetensors_bytes
-from headscape.captures.pooling import cell_edges
+from headscape.captures.pooling import cell_edges, visible_pairs
 from headscape.errors import InputError
 from headscape.io.files import reporting
 from headscape.io.output_file import KINDS, check_output, write_output
@@ -85,7 +85,7 @@ def atlas(
         drift=drift,
         effects=effects,
     )
-    write_output(folder / "heads.json", measured.to_json(), KINDS["json"])
+    measured.save(folder / "heads.json")
     write_output(folder / "heads.csv", measured.to_csv(first=1), KINDS["csv"])
     page = atlas_page(measured, viewer=VIEWER if viewer else None)
     write_output(folder / PAGE, page, KINDS["html"])
@@ -158,22 +158,13 @@ def atlas_arrays(measured: Measures) -> dict[str, np.ndarray]:
         edges = cell_edges(length, side)
         # A map has the weight that the mean query of a row puts into a cell; a pair's mean is less.
         queries = np.diff(edges)[:, None]
-        pairs = _pairs(edges, causal=bool(measured.about["causal"]))
+        pairs = visible_pairs(edges, causal=bool(measured.about["causal"]))
         with np.errstate(divide="ignore", invalid="ignore"):
             means = np.where(pairs > 0, measured.maps * queries / pairs, np.nan)
         arrays["edges"] = edges.astype(np.int32)
         for layer, values in enumerate(means):
             arrays[f"layer.{layer}.overview.weights.mean"] = values.astype(np.float16)
     return arrays
-
-
-def _pairs(edges: np.ndarray, *, causal: bool) -> np.ndarray:
-    """Return the number of visible pairs in every cell."""
-    seen = np.arange(1, edges[-1] + 1)[:, None] if causal else edges[-1]
-    keys = np.clip(np.minimum(edges[1:], seen) - edges[:-1], 0, None)
-    by_query = np.broadcast_to(keys, (edges[-1], len(edges) - 1))
-    cells: np.ndarray = np.add.reduceat(by_query, edges[:-1], axis=0)
-    return cells
 
 
 def _length(measured: Measures) -> int:

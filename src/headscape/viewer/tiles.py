@@ -15,6 +15,7 @@ overview gives all of it.
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -30,8 +31,8 @@ from headscape.captures.pooling import (
     Reduction,
     WeightCells,
     bias_block,
-    empty_cells,
     pool,
+    sampled_cells,
     weight_cells,
 )
 from headscape.captures.profile import HeadProfile, Minus, profile
@@ -47,8 +48,20 @@ FOREGROUND: Final = 1 << 28
 
 KEPT_FACTORS: Final = 64
 """Layers with their positional part scaled that are kept."""
-SAMPLED_KEYS: Final = 64
-"""Keys of a cell that go into a preview of its least and greatest score."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapRequest:
+    """Which map of a capture is asked for."""
+
+    layer: int
+    """Counted from 0, as the head is."""
+    head: int
+    quantity: str
+    minus: Minus = "nothing"
+    """What is taken away from the map: its means by row or by distance."""
+    position: float = 1.0
+    """Factor of the positional part of the scores."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,50 +81,35 @@ class Tiles:
     pack: Pack
     _pooled: dict[int, Pooled] = field(default_factory=dict, init=False)
     _norms: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, init=False)
-    _profiles: dict[tuple[int, int, str, float], HeadProfile] = field(
-        default_factory=dict, init=False
-    )
+    _profiles: dict[MapRequest, HeadProfile] = field(default_factory=dict, init=False)
     _previews: dict[tuple[Any, ...], Tile] = field(default_factory=dict, init=False)
     _jobs: dict[tuple[int, int], OverviewJob] = field(default_factory=dict, init=False)
     _scaled: dict[tuple[int, float], ScaledPosition] = field(default_factory=dict, init=False)
     _overviews: dict[tuple[int, int], WeightCells] = field(default_factory=dict, init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
 
-    def tile(
-        self,
-        layer: int,
-        head: int,
-        quantity: str,
-        minus: Minus,
-        level: int,
-        row: int,
-        column: int,
-        *,
-        position: float = 1.0,
-    ) -> Tile:
-        """One tile; layer and head count from 0."""
-        saved, at = self._layer(layer, position), self.pack.head_index(head)
+    def tile(self, asked: MapRequest, level: int, row: int, column: int) -> Tile:
+        """Return one tile of a map.
+
+        Args:
+            asked: The map.
+            level: A cell is 2^level tokens a side.
+            row: Row of tiles, counted from 0.
+            column: Column of tiles, counted from 0.
+        """
+        quantity, layer = asked.quantity, asked.layer
+        saved, at = self._layer(asked), self.pack.head_index(asked.head)
         grid = _grid(saved.length, level, row, column, saved)
         if level == 0:
             # A tile is sent as float32; where heads are mixed it is computed so, in half the time.
             dtype = np.float32 if saved.mixes_heads else np.float64
-            exact = self.values(
-                layer, head, quantity, minus, grid.rows, grid.cols,
-                blank=np.nan, dtype=dtype, position=position,
-            )  # fmt: skip
+            exact = self.values(asked, grid.rows, grid.cols, blank=np.nan, dtype=dtype)
             return Tile(dict.fromkeys(REDUCTIONS, exact))
         if isinstance(saved, ScaledPosition):
             if self._cost(saved, quantity, grid) > FOREGROUND:
                 raise InputError("with position scaled this map is too large at once: zoom in.")
-            return Tile(
-                pool(
-                    grid,
-                    lambda rows, cols: self.values(
-                        layer, head, quantity, minus, rows, cols, blank=np.nan, position=position
-                    ),
-                )
-            )
-        taken = self._minus(layer, head, quantity, minus)
+            return Tile(pool(grid, partial(self.values, asked, blank=np.nan)))
+        taken = self._minus(asked)
         pooled, norms = self._pool(layer), self._norms_of(layer)
         quick: list[Reduction] = [how for how in REDUCTIONS if pooled.closed(quantity, how, taken)]
         slow = len(quick) < len(REDUCTIONS) and self._cost(saved, quantity, grid) > FOREGROUND
@@ -121,42 +119,33 @@ class Tiles:
             values = pooled.cells(quantity, at, grid, minus=taken, norms=norms, dtype=dtype)
             return Tile(values)
         if quantity == "weights":
-            overview = self._overview(layer, head)
+            overview = self._overview(layer, asked.head)
             if isinstance(overview, WeightCells) and level >= overview_level(saved.length):
-                return Tile(_cut(overview, level - overview_level(saved.length), grid))
+                coarse, cells = overview.coarser(level - overview_level(saved.length)), grid.cells
+                return Tile({how: coarse.values(how)[cells] for how in REDUCTIONS})
             waits = overview if isinstance(overview, Progress) else None
-            return self._preview(layer, head, grid, waits)
+            return self._preview(layer, asked.head, grid, waits)
         values = pooled.cells(quantity, at, grid, quick)
-        return Tile(_sampled(saved, at, quantity, grid) | values, tuple(quick))
+        return Tile(sampled_cells(saved, at, quantity, grid) | values, tuple(quick))
 
     def difference(
         self,
         other: "Tiles",
-        layer: int,
-        head: int,
-        quantity: str,
-        minus: Minus,
+        asked: MapRequest,
         level: int,
         row: int,
         column: int,
-        *,
-        position: float = 1.0,
     ) -> Tile:
-        """One tile of this map minus another capture's, over the tokens both have."""
+        """Return one tile of this map minus another capture's, over the tokens both have."""
         length = min(self.pack.length, other.pack.length)
-        grid = _grid(length, level, row, column, self.pack.layer(layer))
+        grid = _grid(length, level, row, column, self.pack.layer(asked.layer))
         if grid.pairs > FOREGROUND:
             raise InputError("this difference is too large to compute at once: zoom in.")
 
         def block(rows: slice, cols: slice) -> np.ndarray:
-            ours, theirs = (
-                each.values(
-                    layer, head, quantity, minus, rows, cols, blank=np.nan, position=position
-                )
-                for each in (self, other)
-            )
-            found: np.ndarray = ours - theirs
-            return found
+            ours, theirs = (each.values(asked, rows, cols, blank=np.nan) for each in (self, other))
+            apart: np.ndarray = ours - theirs
+            return apart
 
         if level == 0:
             return Tile(dict.fromkeys(REDUCTIONS, block(grid.rows, grid.cols)))
@@ -164,42 +153,44 @@ class Tiles:
 
     def values(
         self,
-        layer: int,
-        head: int,
-        quantity: str,
-        minus: Minus,
+        asked: MapRequest,
         rows: slice,
         cols: slice,
         *,
         blank: float | None = None,
         dtype: Any = np.float64,
-        position: float = 1.0,
     ) -> Float[np.ndarray, "r c"]:
-        """Exact values; hidden pairs are NaN, or 0 in weights unless `blank` says otherwise."""
-        saved, at = self._layer(layer, position), self.pack.head_index(head)
-        lse = None
-        if quantity == "weights" and not isinstance(saved, ScaledPosition):
-            lse = self._norms_of(layer)(at, rows)
-        found = saved.block(quantity, at, rows, cols, lse=lse, dtype=dtype)
-        taken = self._minus(layer, head, quantity, minus, position)
-        if taken is not None:
-            found = found - bias_block(taken, rows, cols)
-        hidden = 0.0 if quantity == "weights" and taken is None else np.nan
-        seen = saved.visible(rows, cols)
-        return np.where(seen, found, hidden if blank is None else blank)
+        """Return exact values.
 
-    def profile(
-        self, layer: int, head: int, quantity: str, *, position: float = 1.0
-    ) -> HeadProfile:
-        """The head's map by distance and by query."""
-        key = (layer, head, quantity, position)
+        Args:
+            asked: The map.
+            rows: Queries.
+            cols: Keys.
+            blank: Value of hidden pairs; by default NaN, and 0 in weights.
+            dtype: What the scores are computed in.
+        """
+        saved, at = self._layer(asked), self.pack.head_index(asked.head)
+        lse = None
+        if asked.quantity == "weights" and not isinstance(saved, ScaledPosition):
+            lse = self._norms_of(asked.layer)(at, rows)
+        values = saved.block(asked.quantity, at, rows, cols, lse=lse, dtype=dtype)
+        taken = self._minus(asked)
+        if taken is not None:
+            values = values - bias_block(taken, rows, cols)
+        hidden = 0.0 if asked.quantity == "weights" and taken is None else np.nan
+        seen = saved.visible(rows, cols)
+        return np.where(seen, values, hidden if blank is None else blank)
+
+    def profile(self, asked: MapRequest) -> HeadProfile:
+        """Return the head's map by distance and by query, before anything is taken away."""
+        key = replace(asked, minus="nothing")
         with self._lock:
             if key not in self._profiles:
                 self._profiles[key] = profile(
-                    self._layer(layer, position),
-                    self.pack.head_index(head),
-                    quantity,
-                    norms=self._norms_of(layer),
+                    self._layer(asked),
+                    self.pack.head_index(asked.head),
+                    asked.quantity,
+                    norms=self._norms_of(asked.layer),
                 )
             return self._profiles[key]
 
@@ -208,8 +199,9 @@ class Tiles:
         for job in self._jobs.values():
             job.stop()
 
-    def _layer(self, layer: int, position: float) -> SavedCall:
-        """A layer with its positional part multiplied by a factor."""
+    def _layer(self, asked: MapRequest) -> SavedCall:
+        """Return the layer with its positional part multiplied by the factor asked for."""
+        layer, position = asked.layer, asked.position
         if position == 1:
             return self.pack.layer(layer)
         with self._lock:
@@ -220,12 +212,8 @@ class Tiles:
                 self._scaled[layer, position] = scaled
             return self._scaled[layer, position]
 
-    def _minus(
-        self, layer: int, head: int, quantity: str, minus: Minus, position: float = 1.0
-    ) -> ClosedBias | None:
-        if minus == "nothing":
-            return None
-        return self.profile(layer, head, quantity, position=position).minus(minus)
+    def _minus(self, asked: MapRequest) -> ClosedBias | None:
+        return None if asked.minus == "nothing" else self.profile(asked).minus(asked.minus)
 
     def _pool(self, layer: int) -> Pooled:
         with self._lock:
@@ -239,10 +227,10 @@ class Tiles:
         rows = grid.rows
         scaled = isinstance(saved, ScaledPosition)
         if quantity == "weights" and saved.lse is None and (saved.has_norms or scaled):
-            found: int = (rows.stop - rows.start) * (
+            pairs: int = (rows.stop - rows.start) * (
                 rows.stop if saved.orders_keys else saved.length
             )
-            return found
+            return pairs
         return grid.pairs * heads
 
     def _norms_of(self, layer: int) -> Any:
@@ -273,12 +261,12 @@ class Tiles:
                 return self._overviews[layer, head]
             job = self._jobs.setdefault((layer, head), OverviewJob(self.pack.path, layer, head))
             job.start()
-            found = job.result()
-            if found is None:
+            overview = job.result()
+            if overview is None:
                 return job.progress()
-            self._overviews[layer, head] = found
-            self._norms[layer, self.pack.head_index(head)] = found.lse
-            return found
+            self._overviews[layer, head] = overview
+            self._norms[layer, self.pack.head_index(head)] = overview.lse
+            return overview
 
     def _preview(self, layer: int, head: int, grid: CellGrid, progress: Progress | None) -> Tile:
         key = (layer, head, grid.level, grid.cell_rows.start, grid.cell_cols.start)
@@ -297,49 +285,3 @@ def _grid(length: int, level: int, row: int, column: int, layer: SavedCall) -> C
         raise InputError(f"there is no tile ({row}, {column}) at level {level}.")
     spans = [range(x * TILE, min(cells, (x + 1) * TILE)) for x in (row, column)]
     return replace(CellGrid.of(layer, level, spans[0], spans[1]), length=length)
-
-
-def _sampled(
-    saved: SavedCall, head: int, quantity: str, grid: CellGrid
-) -> dict[Reduction, np.ndarray]:
-    """Cells from their middle query and SAMPLED_KEYS keys in their middle: a preview."""
-    rows = np.array([(first + last) // 2 for first, last in grid.row_spans])
-    out: dict[Reduction, np.ndarray] = {how: empty_cells(grid) for how in REDUCTIONS}
-    for x, (left, right) in enumerate(grid.col_spans):
-        middle = (left + right - SAMPLED_KEYS) // 2
-        cols = slice(max(left, middle), min(right, max(left, middle) + SAMPLED_KEYS))
-        sees = (rows >= cols.start) | (not saved.orders_keys)
-        if not sees.any():
-            continue
-        part = rows[sees]
-        found = saved.block(quantity, head, part, cols, dtype=np.float32)
-        seen = saved.visible(part, cols)
-        some = np.maximum(seen.sum(axis=1), 1)
-        out["mean"][sees, x] = np.where(seen, found, 0.0).sum(axis=1) / some
-        out["min"][sees, x] = np.where(seen, found, np.inf).min(axis=1)
-        out["max"][sees, x] = np.where(seen, found, -np.inf).max(axis=1)
-        for values in out.values():
-            values[np.flatnonzero(sees)[~seen.any(axis=1)], x] = np.nan
-    return out
-
-
-def _cut(overview: WeightCells, above: int, grid: CellGrid) -> dict[Reduction, np.ndarray]:
-    """The part of an overview that a grid `above` levels coarser covers."""
-    starts = np.arange(0, len(overview.sum), 1 << above)
-    part = np.s_[
-        grid.cell_rows.start : grid.cell_rows.stop, grid.cell_cols.start : grid.cell_cols.stop
-    ]
-
-    def merge(function: np.ufunc, values: np.ndarray) -> np.ndarray:
-        down = function.reduceat(values, starts, axis=0)
-        across: np.ndarray = function.reduceat(down, starts, axis=1)
-        return across[part]
-
-    merged = WeightCells(
-        sum=merge(np.add, overview.sum),
-        min=merge(np.minimum, overview.min),
-        max=merge(np.maximum, overview.max),
-        count=merge(np.add, overview.count),
-        lse=overview.lse,
-    )
-    return {how: merged.values(how) for how in REDUCTIONS}

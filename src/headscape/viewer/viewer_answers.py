@@ -25,14 +25,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from headscape.call.quantities import QUANTITIES
 from headscape.captures.capture_file import open_pack
-from headscape.captures.choice import QUANTITIES
 from headscape.captures.overview_file import stamp
 from headscape.captures.pack import Pack, pack_bytes
 from headscape.captures.pooling import REDUCTIONS
 from headscape.captures.scaled_position import LARGEST
 from headscape.errors import InputError
-from headscape.viewer.tiles import TILE, Tiles
+from headscape.viewer.tiles import TILE, MapRequest, Tiles
 
 MOST_VALUES: Final = 1 << 22
 """Values in one answer."""
@@ -159,10 +159,10 @@ class Answers:
         return one
 
     def _find(self, message: Mapping[str, Any]) -> Served:
-        found = message.get("id")
-        if not isinstance(found, str) or found not in self.served:
+        name = message.get("id")
+        if not isinstance(name, str) or name not in self.served:
             raise InputError("this viewer does not show that capture: reload the page.")
-        return self._fresh(self.served[found])
+        return self._fresh(self.served[name])
 
     def _pack(self, message: Mapping[str, Any]) -> Answer:
         one = self._find(message)
@@ -172,40 +172,40 @@ class Answers:
 
     def _tile(self, message: Mapping[str, Any]) -> Answer:
         where = [_whole(message, name) for name in ("level", "row", "column")]
-        one, asked = self._find(message).tiles, (*_map(message), _minus(message), *where)
+        one, asked = self._find(message).tiles, _map(message)
         other = message.get("other")
         if isinstance(other, dict):
-            found = one.difference(self._find(other).tiles, *asked, position=_position(message))
+            tile = one.difference(self._find(other).tiles, asked, *where)
         else:
-            found = one.tile(*asked, position=_position(message))
+            tile = one.tile(asked, *where)
         content: dict[str, Any] = {}
-        if len(found.exact) < len(REDUCTIONS):
-            content = {"preview": True, "exact": list(found.exact)}
-        if found.progress is not None:
-            state = found.progress
+        if len(tile.exact) < len(REDUCTIONS):
+            content = {"preview": True, "exact": list(tile.exact)}
+        if tile.progress is not None:
+            state = tile.progress
             content["progress"] = {"done": state.done, "left_seconds": state.left_seconds}
             if state.note is not None:
                 content["progress"]["note"] = state.note
             if state.error is not None:
                 raise InputError(f"the overview could not be computed: {state.error}.")
         kept = REDUCTIONS[:1] if where[0] == 0 else REDUCTIONS
-        return content, [_square(found.values[how]) for how in kept]
+        return content, [_square(tile.values[how]) for how in kept]
 
     def _values(self, message: Mapping[str, Any]) -> Answer:
         one = self._find(message)
         rows, cols = (_range(message, name, one.tiles.pack.length) for name in ("queries", "keys"))
         if (rows.stop - rows.start) * (cols.stop - cols.start) > MOST_VALUES:
             raise InputError(f"one message may ask for at most {MOST_VALUES} values.")
-        found = one.tiles.values(
-            *_map(message), _minus(message), rows, cols, blank=np.nan, position=_position(message)
-        )
-        return {"shape": list(found.shape)}, [found.astype("<f8").tobytes()]
+        values = one.tiles.values(_map(message), rows, cols, blank=np.nan)
+        return {"shape": list(values.shape)}, [values.astype("<f8").tobytes()]
 
     def _profile(self, message: Mapping[str, Any]) -> Answer:
-        found = self._find(message).tiles.profile(*_map(message), position=_position(message))
-        arrays = (found.count, found.mean, found.std, found.min, found.max, found.rows)
-        content: dict[str, Any] = {"first": found.first}
-        if not found.complete:
+        profile = self._find(message).tiles.profile(_map(message))
+        arrays = (
+            profile.count, profile.mean, profile.std, profile.min, profile.max, profile.rows,
+        )  # fmt: skip
+        content: dict[str, Any] = {"first": profile.first}
+        if not profile.complete:
             content["preview"] = True
         return content, [each.astype("<f8").tobytes() for each in arrays]
 
@@ -248,25 +248,19 @@ def _whole(message: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _map(message: Mapping[str, Any]) -> tuple[int, int, str]:
-    quantity = message.get("quantity")
+def _map(message: Mapping[str, Any]) -> MapRequest:
+    quantity, minus = message.get("quantity"), message.get("minus", "nothing")
     if quantity not in QUANTITIES:
         raise InputError(f"quantity must be one of {', '.join(QUANTITIES)}.")
-    return _whole(message, "layer"), _whole(message, "head"), str(quantity)
-
-
-def _position(message: Mapping[str, Any]) -> float:
-    value = message.get("position", 1)
-    if type(value) not in (int, float) or not 0 <= value <= LARGEST:
-        raise InputError(f"position must be a number from 0 to {LARGEST:g}.")
-    return float(value)
-
-
-def _minus(message: Mapping[str, Any]) -> Any:
-    value = message.get("minus", "nothing")
-    if value not in ("nothing", "row", "distance"):
+    layer, head = _whole(message, "layer"), _whole(message, "head")
+    if minus not in ("nothing", "row", "distance"):
         raise InputError("minus must be nothing, row or distance.")
-    return value
+    position = message.get("position", 1)
+    if type(position) not in (int, float) or not 0 <= position <= LARGEST:
+        raise InputError(f"position must be a number from 0 to {LARGEST:g}.")
+    return MapRequest(
+        layer=layer, head=head, quantity=str(quantity), minus=minus, position=float(position)
+    )
 
 
 def _range(message: Mapping[str, Any], name: str, length: int) -> slice:

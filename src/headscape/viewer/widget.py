@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from PIL import Image
 
+from headscape.call.quantities import QUANTITIES
 from headscape.errors import InputError
 from headscape.viewer.page import MODULE, static_text
+from headscape.viewer.tiles import MapRequest
 from headscape.viewer.viewer_answers import Answers
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ def _checked(answers: Answers, value: dict[str, Any]) -> dict[str, Any]:
     pack = answers.served[full["capture"]].tiles.pack
     pack.layer(full["layer"])
     pack.head_index(full["head"])
-    if full["quantity"] not in ("content", "bias", "final", "weights"):
+    if full["quantity"] not in QUANTITIES:
         raise InputError(f"unknown quantity {full['quantity']!r}.")
     for name in ("query", "key"):
         token = full[name]
@@ -127,16 +129,17 @@ def _still(answers: Answers, selection: dict[str, Any]) -> bytes:
     quantity, layer = selection["quantity"], selection["layer"]
     level = max(0, (-(-tiles.pack.length // SIDE) - 1).bit_length())
     cells = -(-tiles.pack.length // (1 << level))
-    found = [tiles.tile(layer, head, quantity, "nothing", level, 0, 0).values for head in heads]
+    maps = [MapRequest(layer=layer, head=head, quantity=quantity) for head in heads]
+    panels = [tiles.tile(each, level, 0, 0).values for each in maps]
     if quantity == "weights":
-        colours = [Scale.of_weights()] * len(found)
+        colours = [Scale.of_weights()] * len(panels)
     else:
         # The range of the pairs, as in figures and in the viewer, not of the cells.
-        colours = scales([(limits(each["min"])[0], limits(each["max"])[1]) for each in found])
-    across = min(4, len(found))
-    down = -(-len(found) // across)
+        colours = scales([(limits(each["min"])[0], limits(each["max"])[1]) for each in panels])
+    across = min(4, len(panels))
+    down = -(-len(panels) // across)
     sheet = np.full((down * (cells + GAP) - GAP, across * (cells + GAP) - GAP, 3), 255, np.uint8)
-    for number, (values, scale) in enumerate(zip(found, colours, strict=True)):
+    for number, (values, scale) in enumerate(zip(panels, colours, strict=True)):
         shown = values["max" if quantity == "weights" else "mean"]
         y, x = (cells + GAP) * (number // across), (cells + GAP) * (number % across)
         painted = scale.colormap(scale.norm(np.ma.masked_invalid(shown)), bytes=True)[..., :3]

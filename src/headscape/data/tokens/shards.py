@@ -230,18 +230,18 @@ class EncodingJob:
         return sum(map(len, self.texts))
 
 
-def jobs(documents: Iterable[Document], size: int = JOB_CHARACTERS) -> Iterator[EncodingJob]:
-    """Group documents into jobs of about `size` characters; each split keeps the corpus order."""
+def jobs(documents: Iterable[Document]) -> Iterator[EncodingJob]:
+    """Group documents into jobs of about JOB_CHARACTERS; each split keeps the corpus order."""
     waiting: dict[Split, list[tuple[str, bool]]] = {"train": [], "validation": []}
     characters: dict[Split, int] = {"train": 0, "validation": 0}
     for document in documents:
         split = document.split
         assert split is not None
-        parts = list(pieces(document.text, size))
+        parts = list(pieces(document.text, JOB_CHARACTERS))
         for number, part in enumerate(parts, start=1):
             waiting[split].append((part, number == len(parts)))
             characters[split] += len(part)
-            if characters[split] >= size:
+            if characters[split] >= JOB_CHARACTERS:
                 yield _job(split, waiting[split])
                 waiting[split] = []
                 characters[split] = 0

@@ -31,9 +31,8 @@ from transformers import PreTrainedConfig
 from headscape.call.definition import AttentionCall, scores
 from headscape.call.positions import Positions, Visible
 from headscape.encodings import Encoding, LayerInput, Side, Stream
-from headscape.encodings.context import Role
 from headscape.errors import InputError
-from headscape.gpt2.qk_norm import QKNorm, score_scale
+from headscape.gpt2.qk_norm import HeadProjections, qk_norm, score_scale
 from headscape.kernels.assemble import assemble, rotated
 from headscape.kernels.attend import run
 
@@ -226,7 +225,7 @@ def attend_rows(inputs: AttentionCall) -> Float[Tensor, "b h t ev"]:
     return torch.cat(blocks, dim=2)
 
 
-class HeadscapeAttention(nn.Module):
+class HeadscapeAttention(HeadProjections):
     """Multi-head self-attention with a position encoding."""
 
     def __init__(self, config: HeadscapeConfig, layer_idx: int, *, rotates: bool) -> None:
@@ -241,7 +240,10 @@ class HeadscapeAttention(nn.Module):
         self.scaling = score_scale(
             config.score_scale, config.qk_norm_scale, head_dim=head_dim, width=config.hidden_size
         )
-        self.q_norm, self.k_norm = (head_norm(config, rotates=rotates) for _ in range(2))
+        self.q_norm, self.k_norm = (
+            qk_norm(config, self.heads, head_dim, epsilon=config.layer_norm_eps, rotates=rotates)
+            for _ in range(2)
+        )
 
     def forward(
         self,
@@ -269,11 +271,8 @@ class HeadscapeAttention(nn.Module):
     ) -> AttentionCall:
         at, end = layout.at, layout.old + x.shape[1]
         visible = layout.visible(encoding.window, encoding.chunk)
-        q, k, v = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for part in self.qkv(x).chunk(3, dim=-1)
-        )
-        norm = self._norm if self.config.qk_norm == "after" else None
+        q, k, v = self.split(x)
+        norm = self.norm if self.config.qk_norm == "after" else None
         if norm is None:
             q, k = self.q_norm(q), self.k_norm(k)
         queries, keys, beside = self._streams(x, encoding, visible, past)
@@ -287,13 +286,8 @@ class HeadscapeAttention(nn.Module):
             v = v[:, :, :end]
         return assemble(
             encoding, q, k, v, Positions(at, k_at), visible, streams=(queries, keys),
-            model_scale=self.scaling, norm=norm, cached=past is not None, project=self._project,
+            model_scale=self.scaling, norm=norm, cached=past is not None, project=self.project,
         )  # fmt: skip
-
-    def _norm(self, x: Float[Tensor, "b h t e"], role: Role) -> Float[Tensor, "b h t e"]:
-        """Return queries or keys normed."""
-        normed: Tensor = (self.q_norm if role == "query" else self.k_norm)(x)
-        return normed
 
     def _streams(
         self, x: Float[Tensor, "b t d"], encoding: Encoding, visible: Visible, past: Any
@@ -317,29 +311,6 @@ class HeadscapeAttention(nn.Module):
             return stream, stream, None
         total = stream.total
         return stream, Stream(total if old is None else torch.cat([old, total], dim=2)), total
-
-    def _project(
-        self, rows: Float[Tensor, "n d"]
-    ) -> tuple[Float[Tensor, "h n e"], Float[Tensor, "h n e"]]:
-        """Return queries and keys of any rows of the model's width."""
-        q, k, _ = self.qkv(rows).unflatten(-1, (3, self.heads, -1)).movedim(0, 2)
-        return q, k
-
-
-def head_norm(config: HeadscapeConfig, *, rotates: bool) -> nn.Module:
-    """Return the norm of queries or keys; the identity in a layer without one."""
-    if config.qk_norm == "none" or not (rotates or config.qk_norm_layers == "all"):
-        return nn.Identity()
-    return QKNorm(
-        config.num_attention_heads,
-        config.hidden_size // config.num_attention_heads,
-        over=config.qk_norm_over,
-        epsilon=config.layer_norm_eps,
-        weight=config.qk_norm_weight,
-        kind=config.qk_norm_kind,
-        per_head=config.qk_norm_per_head,
-        limit=config.qk_norm_limit,
-    )
 
 
 def refuse_backend(name: str | None) -> None:

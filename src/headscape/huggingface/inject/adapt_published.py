@@ -33,6 +33,7 @@ from headscape.models.transformers.published_model import PublishedModel
 from headscape.training.adapt import Adaptation, Pair, Progress, learn
 
 LENGTH = 512
+LR = 2e-4
 """Tokens in a window by default, if the model was trained on as many."""
 TOKENIZER = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt",
@@ -103,7 +104,7 @@ def adapt_published(
     """Return a transformers model with a different encoding that learned from `old`.
 
     It takes the models of `set_encoding` that predict the next token. `old` does not change. The
-    arguments are those of `adapt`; the length is at most 512 by default.
+    arguments are those of `adapt`.
     """
     old.need_next_token()
     find_sites(old.model)
@@ -116,7 +117,7 @@ def adapt_published(
             f"{old.spec.name} cannot learn on {', '.join(sorted(others))}, only on the CPU: open "
             f"it without device and device_map."
         )
-    options = options.up_to(old.spec.train_length, LENGTH)
+    options = options.filled_in(old.spec.train_length, lr=LR, length=LENGTH)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
         new = _plain_copy(old.model)

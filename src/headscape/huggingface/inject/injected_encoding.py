@@ -53,19 +53,19 @@ class InjectionHook:
                 f"which attn_implementation={module.config._attn_implementation!r} would drop: "  # noqa: SLF001
                 f"call headscape.huggingface.set_attention(model)."
             )
-        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
-        hidden = given[self.names[0]]
-        cache = given.get("past_key_values", given.get("layer_past"))
+        arguments = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        hidden = arguments[self.names[0]]
+        cache = arguments.get("past_key_values", arguments.get("layer_past"))
         cache = getattr(cache, "self_attention_cache", cache)
-        given[INPUT] = hidden
-        given[CACHE] = None if cache is None else _cache_layer(cache, self.layer)
-        rotation = given.get("position_embeddings")
+        arguments[INPUT] = hidden
+        arguments[CACHE] = None if cache is None else _cache_layer(cache, self.layer)
+        rotation = arguments.get("position_embeddings")
         if rotation is not None:
             cos, sin = rotation
-            given["position_embeddings"] = torch.ones_like(cos), torch.zeros_like(sin)
+            arguments["position_embeddings"] = torch.ones_like(cos), torch.zeros_like(sin)
         if "position_bias" in self.names:
-            given["position_bias"] = hidden.new_zeros(1, self.heads, 1, 1)
-        return (), given
+            arguments["position_bias"] = hidden.new_zeros(1, self.heads, 1, 1)
+        return (), arguments
 
 
 def _cache_layer(cache: Any, layer: int) -> Any:
@@ -77,12 +77,12 @@ def _cache_layer(cache: Any, layer: int) -> Any:
 
 def encoding_of(module: nn.Module) -> Encoding | None:
     """Return the encoding that was put into an attention module, or None."""
-    found: Any = module._modules.get(ENCODING)  # noqa: SLF001 - fast for a missing child
-    if found is not None and not isinstance(found, Encoding):
+    child: Any = module._modules.get(ENCODING)  # noqa: SLF001 - fast for a missing child
+    if child is not None and not isinstance(child, Encoding):
         # PEFT's modules_to_save wraps the module and trains a copy.
-        found = found.modules_to_save[found.active_adapters[0]] if found.active_adapters else None
-    assert found is None or isinstance(found, Encoding)
-    return found
+        child = child.modules_to_save[child.active_adapters[0]] if child.active_adapters else None
+    assert child is None or isinstance(child, Encoding)
+    return child
 
 
 def check_loaded(module: Any) -> None:
@@ -109,7 +109,7 @@ def encoded_inputs(
     v: Tensor,
     rule: MaskRule,
     scale: float,
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     *,
     softcap: float | None,
     sink: Tensor | None,
@@ -129,7 +129,7 @@ def encoded_inputs(
         k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
     starts = visible.starts(q.shape[2])
     asking, asked = streams(
-        encoding, given[INPUT], starts, given[CACHE], rule.first_query, rule.first_key
+        encoding, arguments[INPUT], starts, arguments[CACHE], rule.first_query, rule.first_key
     )
     return assemble(
         encoding, q, k, v, positions, visible, streams=(asking, asked), model_scale=scale,
@@ -168,11 +168,11 @@ class Embed:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[()], dict[str, Any]]:
         """Return the changed arguments."""
-        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        arguments = {**dict(zip(self.names, args, strict=False)), **kwargs}
         encoding = getattr(module, AT_INPUT)
-        at = MaskRule.unpack(given["attention_mask"]).positions.q
-        given[self.names[0]] = encoding.embed(given[self.names[0]], at)
-        return (), given
+        at = MaskRule.unpack(arguments["attention_mask"]).positions.q
+        arguments[self.names[0]] = encoding.embed(arguments[self.names[0]], at)
+        return (), arguments
 
 
 def add_before(layer: nn.Module, encoding: Encoding) -> None:
@@ -240,12 +240,12 @@ def _joined(before: Stream, new: Stream, count: int) -> Stream:
         parts = (x.expand(batch, *x.shape[1:]) for x in (old[:, :, :count], more))
         return torch.cat(list(parts), 2)
 
-    found = {name: join(getattr(before, name), getattr(new, name)) for name in PER_KEY}
+    joined = {name: join(getattr(before, name), getattr(new, name)) for name in PER_KEY}
     for name in TRANSITIONS:
         old, more = getattr(before, name), getattr(new, name)
         if old is not None and more is not None:
-            found[name] = type(more)(*map(join, old.tensors, more.tensors))
-    return Stream(**found, carry=new.carry)
+            joined[name] = type(more)(*map(join, old.tensors, more.tensors))
+    return Stream(**joined, carry=new.carry)
 
 
 def _each(stream: Stream, change: Callable[[Tensor], Tensor], *, carry: bool = True) -> Stream:

@@ -41,8 +41,8 @@ from headscape.kernels.native.ops import (
     contiguous,
 )
 
-_FOUND = ops.load()
-_MISSING = _FOUND if isinstance(_FOUND, str) else None
+_LOADED = ops.load()
+_MISSING = _LOADED if isinstance(_LOADED, str) else None
 MOST_TAPS = 33
 FAR = 1e30
 """Knot of a unit without a slope: beyond every input."""
@@ -217,6 +217,11 @@ def _bias_operands(
     positions: Positions,
     causal: bool,  # noqa: FBT001
 ) -> tuple[str, list[Tensor], int]:
+    """Return what C++ calls the bias, its tensors, and the distance of a table's first column.
+
+    CABLE and FoX are a `Slope`: the sums by query and key, and the weight. FIRE is a `Perceptron`;
+    Shaw, Transformer-XL, DeBERTa and Inkling are `RelativeCurves`, "sheared" in C++.
+    """
     if bias is None:
         return "none", [], 0
     if isinstance(bias, Slope):

@@ -1,8 +1,5 @@
 """The scores of one sequence reduced to a grid of cells, without a row of them in memory.
 
-    content   scale q . k before rotation       final     what the softmax takes
-    bias      what position adds                weights   the softmax, or parts of a stick
-
 Two passes of the native kernels over all pairs: attention, for the softmax's denominators (of
 sticks, for what is left), then the scores once more, reduced tile by tile. Float32; memory is of
 order length + heads x cells^2.
@@ -19,11 +16,11 @@ from torch import Tensor
 
 from headscape.call.bias import RelativeCurves
 from headscape.call.definition import AttentionCall, shared
+from headscape.call.quantities import QUANTITIES
 from headscape.errors import InputError
 from headscape.kernels.native import adapter, ops
 from headscape.kernels.native.ops import fields_of
 
-QUANTITIES = ("content", "bias", "final", "weights")
 Grid = Mapping[str, Float32[np.ndarray, "h r r"]]
 
 
@@ -38,8 +35,8 @@ def refuses(inputs: AttentionCall) -> str | None:
         return "cells are for one sequence without groups"
     if visible.chunk is not None:
         return "cells are for attention without chunks"
-    for found in (at.q, at.k):
-        if found.shape[0] != 1 or bool((found.diff() != 1).any()):
+    for positions in (at.q, at.k):
+        if positions.shape[0] != 1 or bool((positions.diff() != 1).any()):
             return "cells are for consecutive positions"
     return None if int(at.q[0, 0]) == int(at.k[0, 0]) else "cells are for one sequence"
 
