@@ -8,11 +8,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from benchmarks.second_results import settings
 
 from docs.site import choosing, encoding_pages, far_positions
+from headscape.call.positions import Positions
+from headscape.encodings import build
 from headscape.encodings.catalogue import TESTED
 from headscape.evaluation.protocols import parse
+from headscape.kernels import flex
+from headscape.kernels.assemble import prepare
 from headscape.training import preset
 
 ROOT = Path(__file__).parents[2]
@@ -202,6 +208,22 @@ def test_the_table_for_choosing_is_that_of_results_and_costs() -> None:
     assert f"RoPE grows by {encoding_pages.growth(results_page())['RoPE'][4]}." in page(
         "docs/choosing.md"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        (name, runs)
+        for name, _, runs in choosing.ROWS.values()
+        if runs.startswith("here") or "FlexAttention" in runs
+    ],
+)
+def test_the_table_for_choosing_names_flexattention_where_it_runs(name: str, runs: str) -> None:
+    encoding = build(name, heads=2, head_dim=4, width=8, train_length=16)
+    q, k, v = torch.zeros(3, 1, 2, 16, 4).unbind()
+    with torch.no_grad():
+        call = prepare(encoding, q, k, v, torch.zeros(1, 16, 8), Positions.span(16, 16))
+        assert ("FlexAttention" in runs) == (flex.refuses(call) is None)
 
 
 def results_page() -> str:
