@@ -68,7 +68,7 @@ def test_the_readme_counts_the_tested_encodings() -> None:
 
 
 def test_the_readmes_heads_are_those_of_the_atlas() -> None:
-    atlas, readme = page("docs/atlas.md"), page("README.md")
+    atlas, readme = page("docs/measured/atlas.md"), page("README.md")
     [found] = re.findall(r"\| 17 \| 1 \| ([\d.]+ \[[\d., ]+\]) \|", atlas)
     assert f"the clearest with {found} of its weight (layer 17, head 1;" in readme
     assert "for layer 17, head 1 it is 0.995" in atlas
@@ -178,7 +178,9 @@ def test_the_changelog_counts_the_protocols_of_the_evaluation_page() -> None:
 
 
 def test_the_readmes_diagnosis_is_that_of_its_page() -> None:
-    table = rows((ROOT / "docs/diagnose.md").read_text(), "window; *more* is the difference")
+    table = rows(
+        (ROOT / "docs/measured/diagnose.md").read_text(), "window; *more* is the difference"
+    )
     more = {name.partition(" (")[0].partition(",")[0]: cells[1] for name, cells in table.items()}
     readme = page("README.md")
     grown, low, high = re.findall(r"[\d.]+", more["far"])
