@@ -153,7 +153,8 @@ how they change with the length. The start of the held-out text is scored.
 ![Perplexity against length](results.svg)
 
 ± is the standard deviation over seeds. No number on this page has an interval over windows of the
-text. The files that `evaluate` writes have one ([how it is computed](evaluation.md#quantities)).
+text. `evaluate` writes a 95% interval over windows into its files
+([how it is computed](evaluation.md#quantities)).
 
 ## Growth past the training length, beside the paper's
 

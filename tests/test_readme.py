@@ -1,4 +1,4 @@
-"""What the README says runs: its Python, its commands, its make targets and its links."""
+"""What the README says runs: its Python, its commands and its make targets."""
 
 import os
 import re
@@ -68,13 +68,6 @@ def test_commands_are_found() -> None:
         ("evaluate", " A\n  --extend yarn")
     ]
     assert {"view", "atlas", "diagnose", "train"} <= {name for name, _ in COMMAND.findall(README)}
-
-
-@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
-def test_every_link_leads_somewhere(path: Path) -> None:
-    for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-        if not link.startswith("http"):
-            assert (path.parent / link).exists(), f"{path.name}: {link}"
 
 
 def test_the_table_of_encodings_is_that_of_the_classes() -> None:

@@ -20,20 +20,21 @@ from docs.site import api_page, encoding_pages, gallery, notebook_pages, picture
 
 ROOT = Path(__file__).parents[2]
 CONTENTS = {
-    "Tutorials": ["tutorial", "gallery"],
+    "Tutorials": ["tutorial"],
     "How to": [
-        "howto/figure", "howto/own-encoding", "howto/own-arrays", "howto/compare",
+        "gallery", "howto/figure", "howto/own-encoding", "howto/own-arrays", "howto/compare",
         "howto/long-context", "howto/notebook", "howto/cluster", "howto/export",
     ],
     "Explanation": ["position", "choosing", "faq", "glossary"],
     "Reference": [
         "encodings", "figures", "viewer", "pretrained", "architectures", "card", "diagnose",
-        "atlas", "training", "evaluation", "huggingface", "export", "attention",
+        "adapt", "atlas", "training", "evaluation", "huggingface", "export", "attention",
         "adding-an-encoding",
     ],
     "Measured": [
-        "results", "measured/attention", "measured/training", "measured/evaluation",
-        "measured/huggingface", "measured/pretrained", "scaling", "reliability",
+        "results", "measured/atlas", "measured/diagnose", "measured/attention",
+        "measured/training", "measured/evaluation", "measured/huggingface",
+        "measured/pretrained", "scaling", "reliability",
     ],
 }  # fmt: skip
 """The written pages by kind, in reading order; a page of docs/ that is not listed is Reference."""
@@ -51,10 +52,7 @@ def stage(folder: Path, *, draft: bool) -> None:
     api_page.write(folder / "api.md")
     gallery.write(folder, draft=draft)
     shown = notebook_pages.write(folder / "notebooks", ROOT / "docs/notebooks")
-    pages = {
-        kind: [one for one in pages if (folder / f"{one}.md").exists()]
-        for kind, pages in CONTENTS.items()
-    }
+    pages = {kind: list(names) for kind, names in CONTENTS.items()}
     listed = {page for kind in pages.values() for page in kind} | set(CONTRIBUTORS)
     pages["Tutorials"] += [f"notebooks/{name}" for name in shown]
     pages["Reference"] += [
@@ -67,7 +65,9 @@ def stage(folder: Path, *, draft: bool) -> None:
         "Contributors": CONTRIBUTORS,
     }
     readme = (ROOT / "README.md").read_text()
-    readme = readme.replace("](docs/site/gallery.py)", "](gallery.md)").replace("](docs/", "](")
+    readme = readme.replace("](docs/site/gallery.py)", "](gallery.md)")
+    readme = readme.replace("](docs/notebooks)", f"](notebooks/{shown[0]}.md)")
+    readme = readme.replace("](docs/", "](")
     table = folder / "encodings.md"
     text = table.read_text()
     for file, page in encoding_pages.by_file().items():

@@ -17,6 +17,7 @@ PAGE = ROOT / "docs/choosing.md"
 START, END = "<!-- choosing -->", "<!-- /choosing -->"
 EVERYWHERE = "any flash kernel, vLLM, SGLang, llama.cpp"
 ALIBI = "flash-attn 2, vLLM and llama.cpp for the models that have it"
+FLEX = "here; torch's FlexAttention, not tried on a GPU"
 OURS = "here; elsewhere no fused kernel with gradients was found"
 ROWS: dict[str, tuple[str, str, str]] = {
     "RoPE": ("rope", "nothing", EVERYWHERE),
@@ -24,11 +25,11 @@ ROWS: dict[str, tuple[str, str, str]] = {
     "NoPE": ("nope", "nothing", "any flash kernel; engines for models with such layers"),
     "Learnable": ("nope", "nothing", EVERYWHERE),
     "ALiBi": ("alibi", "nothing", ALIBI),
-    "T5-bias": ("t5", "nothing", "sdpa with the bias written out; no flash kernel"),
-    "Kerple": ("kerple", "nothing", OURS),
-    "Fire": ("fire", "nothing", OURS),
-    "CABLE": ("cable", "one number per head and token", OURS),
-    "BAM": ("bam", "nothing", OURS),
+    "T5-bias": ("t5", "nothing", "sdpa with the bias written out, FlexAttention; no flash kernel"),
+    "Kerple": ("kerple", "nothing", FLEX),
+    "Fire": ("fire", "nothing", FLEX),
+    "CABLE": ("cable", "one number per head and token", FLEX),
+    "BAM": ("bam", "nothing", FLEX),
     "Transformer-XL": ("transformer-xl", "nothing", OURS),
     "Stick-breaking": ("stick-breaking", "nothing", "its authors' Triton kernel"),
     "PaTH": ("path", "older keys change at every token", "its authors' Triton kernel"),

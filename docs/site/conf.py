@@ -1,6 +1,7 @@
 """Sphinx's settings. Nothing is fetched from the network, neither by the build nor by a reader."""
 
 from importlib.metadata import version as installed
+from pathlib import Path
 
 project = "Headscape"
 author = "The Headscape authors"
@@ -18,5 +19,8 @@ html_theme = "furo"
 html_title = f"Headscape {release}"
 html_copy_source = False
 html_show_sphinx = False
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
+html_search_scorer = str(Path(__file__).with_name("search_scorer.js"))
 pygments_style = "friendly"
 pygments_dark_style = "monokai"

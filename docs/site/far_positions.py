@@ -1,4 +1,4 @@
-"""The picture of far positions: a bar per remedy, from the table of docs/diagnose.md.
+"""The picture of far positions: a bar per remedy, from the table of docs/measured/diagnose.md.
 
 python -m docs.site.far_positions docs/images/far-positions.svg
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-PAGE = Path(__file__).parents[1] / "diagnose.md"
+PAGE = Path(__file__).parents[1] / "measured/diagnose.md"
 ROW = re.compile(
     r"^\| ([^|]+) \| [\d.]+ \| ([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\] \|$", re.MULTILINE
 )

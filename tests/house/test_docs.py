@@ -1,4 +1,4 @@
-"""The pages of docs/: their Python runs, and their pictures are used and small.
+"""The pages of docs/: their Python runs.
 
 The blocks of a page run one after another in one process, in a folder that has what the pages name:
 runs/cable with checkpoints at steps 4 and 8. A block below `<!-- not run: REASON -->` is left out;
@@ -24,7 +24,6 @@ INDENTED = re.compile(r"(?:^|(?<=\n\n))(?: {4,}.*\n|\n(?= {4}))+")
 """A block of Markdown that is code by its indentation."""
 OTHERS = {"figures.md", "viewer.md"}
 """Pages whose indented Python is a list of calls, with names that the page does not define."""
-MOST_KB = 300
 
 
 def blocks(page: Path) -> list[str]:
@@ -94,11 +93,3 @@ def test_indented_python_is_noticed() -> None:
 def test_python_is_fenced_so_that_it_runs(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     assert [block for block in INDENTED.findall(text) if is_python(block)] == []
-
-
-def test_every_picture_is_used_and_small() -> None:
-    text = "".join(page.read_text() for page in [*PAGES, ROOT / "README.md"])
-    for picture in sorted((ROOT / "docs/images").iterdir()):
-        assert picture.name in text, picture.name
-        most = 10 * MOST_KB if picture.suffix == ".gif" else MOST_KB
-        assert picture.stat().st_size <= most * 1000, picture.name

@@ -4,14 +4,18 @@ import base64
 import io
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from nbclient.exceptions import CellExecutionError
 from PIL import Image
+from transformers import LlamaConfig, LlamaForCausalLM
 
+import headscape as hs
 from docs.site import notebook_outputs, notebook_pages
 from headscape.models.transformers.fetch import fetch
 
@@ -92,6 +96,23 @@ def test_a_picture_keeps_its_rare_colours() -> None:
 
 def test_the_first_three_read_published_weights() -> None:
     assert [path.name[0] for path in PUBLISHED] == ["1", "2", "3"]
+
+
+def test_the_first_works_with_a_model_of_a_different_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 300}
+    config = LlamaConfig(hidden_size=32, intermediate_size=32, **sizes)
+    monkeypatch.setattr(hs, "load", partial(hs.load, LlamaForCausalLM(config), tokenizer="bytes"))
+    variables: dict[str, Any] = {}
+    for cell in cells(NOTEBOOKS[0]):
+        if cell["cell_type"] == "code":
+            source = "".join(cell["source"]).replace('hs.load("hf:smollm2")', "hs.load()")
+            exec(source, variables)  # noqa: S102
+    assert variables["weights"].shape[:2] == (2, 4)
+    panel = variables["axes"][0]
+    assert panel.images[0].get_extent() == [0.5, 4.5, 2.5, 0.5]
+    assert list(panel.get_xticks()) == [1, 2, 4]
+    assert variables["block"].max() < 300
+    plt.close("all")
 
 
 def test_tests_train_for_fewer_steps() -> None:

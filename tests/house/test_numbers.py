@@ -8,11 +8,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from benchmarks.second_results import settings
 
 from docs.site import choosing, encoding_pages, far_positions
+from headscape.call.positions import Positions
+from headscape.encodings import build
 from headscape.encodings.catalogue import TESTED
 from headscape.evaluation.protocols import parse
+from headscape.kernels import flex
+from headscape.kernels.assemble import prepare
 from headscape.training import preset
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +68,7 @@ def test_the_readme_counts_the_tested_encodings() -> None:
 
 
 def test_the_readmes_heads_are_those_of_the_atlas() -> None:
-    atlas, readme = page("docs/atlas.md"), page("README.md")
+    atlas, readme = page("docs/measured/atlas.md"), page("README.md")
     [found] = re.findall(r"\| 17 \| 1 \| ([\d.]+ \[[\d., ]+\]) \|", atlas)
     assert f"the clearest with {found} of its weight (layer 17, head 1;" in readme
     assert "for layer 17, head 1 it is 0.995" in atlas
@@ -172,7 +178,9 @@ def test_the_changelog_counts_the_protocols_of_the_evaluation_page() -> None:
 
 
 def test_the_readmes_diagnosis_is_that_of_its_page() -> None:
-    table = rows((ROOT / "docs/diagnose.md").read_text(), "window; *more* is the difference")
+    table = rows(
+        (ROOT / "docs/measured/diagnose.md").read_text(), "window; *more* is the difference"
+    )
     more = {name.partition(" (")[0].partition(",")[0]: cells[1] for name, cells in table.items()}
     readme = page("README.md")
     grown, low, high = re.findall(r"[\d.]+", more["far"])
@@ -202,6 +210,22 @@ def test_the_table_for_choosing_is_that_of_results_and_costs() -> None:
     assert f"RoPE grows by {encoding_pages.growth(results_page())['RoPE'][4]}." in page(
         "docs/choosing.md"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        (name, runs)
+        for name, _, runs in choosing.ROWS.values()
+        if runs.startswith("here") or "FlexAttention" in runs
+    ],
+)
+def test_the_table_for_choosing_names_flexattention_where_it_runs(name: str, runs: str) -> None:
+    encoding = build(name, heads=2, head_dim=4, width=8, train_length=16)
+    q, k, v = torch.zeros(3, 1, 2, 16, 4).unbind()
+    with torch.no_grad():
+        call = prepare(encoding, q, k, v, torch.zeros(1, 16, 8), Positions.span(16, 16))
+        assert ("FlexAttention" in runs) == (flex.refuses(call) is None)
 
 
 def results_page() -> str:

@@ -95,6 +95,14 @@ def test_the_kernel_is_built_where_there_is_a_compiler() -> None:
     assert adapter.available() is None
 
 
+def test_wheels_are_built_by_a_whole_version_of_cibuildwheel() -> None:
+    """A tag such as v3.2 may not exist, and may move."""
+    workflow = (ROOT / ".github/workflows/wheels.yml").read_text()
+    assert re.findall(r"pypa/cibuildwheel@(\S+)", workflow) == re.findall(
+        r"pypa/cibuildwheel@(v\d+\.\d+\.\d+)$", workflow, re.MULTILINE
+    )
+
+
 def test_torch_is_pinned_by_the_constraints_alone() -> None:
     pins = (ROOT / "constraints.txt").read_text().splitlines()
     assert "torch==2.13.0" in pins

@@ -136,6 +136,15 @@ def test_arguments_are_a_list() -> None:
     )
 
 
+def test_the_search_scorer_is_loaded_and_has_sphinxs_own_numbers(site: Path) -> None:
+    ours = (site / "_static/language_data.js").read_text()
+    theirs = (site / "_static/searchtools.js").read_text().partition("class ")[0]
+    assert (ROOT / "docs/site/search_scorer.js").read_text().strip() in ours
+    for name in ("objNameMatch", "objPartialMatch", "title", "partialTitle", "term", "partialTerm"):
+        [number] = re.findall(rf"\b{name}: \d+", theirs)
+        assert number in ours, name
+
+
 def test_the_extrapolation_table_is_read_from_the_results() -> None:
     text = "| length | A | B+C |\n|---:|---:|---:|\n| 512 | 1.0 | 2.0 ± 0.1 |\n| 1024 | - | 3.0 |\n"
     found = encoding_pages.extrapolation(text)
@@ -149,3 +158,12 @@ def test_a_warning_fails_the_build(tmp_path: Path) -> None:
     done = python("-c", code, str(tmp_path))
     assert done.returncode == 1
     assert "missing.md" in done.stderr
+
+
+def test_a_page_of_the_sidebar_that_does_not_exist_fails_the_build(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from docs.site import build;"
+    code += "build.CONTENTS['How to'].append('nowhere'); source = Path(sys.argv[1]);"
+    code += "build.stage(source, draft=True); print((source / 'index.md').read_text())"
+    done = python("-c", code, str(tmp_path / "source"))
+    assert done.returncode == 0, done.stderr
+    assert "\nnowhere\n" in done.stdout

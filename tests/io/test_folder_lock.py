@@ -1,5 +1,6 @@
 """A folder has one writer, and a dead writer blocks nobody."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -57,3 +58,19 @@ def test_an_unused_lock_makes_no_folder(tmp_path: Path) -> None:
     with FolderLock(tmp_path / "run"):
         pass
     assert not (tmp_path / "run").exists()
+
+
+def test_a_system_without_locks_is_warned_of_and_written_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    for name in [name for name in sys.modules if name.startswith("headscape.io.folder_lock")]:
+        monkeypatch.delitem(sys.modules, name)
+    module = importlib.import_module("headscape.io.folder_lock")
+    with (
+        pytest.warns(UserWarning, match="^this system has no locks: make sure that no ") as warned,
+        module.FolderLock(tmp_path) as lock,
+    ):
+        lock.acquire()
+    assert [one.filename for one in warned] == [__file__]
+    assert (tmp_path / ".lock").read_text().startswith(f"{os.getpid()} on ")

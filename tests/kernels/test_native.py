@@ -6,11 +6,15 @@ amounts to at random: sqrt(tokens) times half a unit in the last place of the la
 """
 
 import copy
+import inspect
 from dataclasses import dataclass
+from types import GenericAlias
+from typing import get_origin
 
 import pytest
 import torch
 from torch import Tensor
+from torch.library import CustomOpDef
 from torch.utils.checkpoint import checkpoint
 
 from headscape.call import definition
@@ -350,3 +354,13 @@ def test_lying_bounds_are_refused() -> None:
                 **wrong(q=q, k=q, v=q, positions=lying, bias=Toeplitz(torch.ones(3, 9), 0))
             )
         )
+
+
+@pytest.mark.parametrize("operator", [ops.attention, ops.attention_backward])
+def test_an_operators_signature_is_one_that_torch_2_6_reads(operator: CustomOpDef) -> None:
+    signature = inspect.signature(operator._init_fn)
+    types = [parameter.annotation for parameter in signature.parameters.values()]
+    lists = [one for one in (*types, signature.return_annotation) if get_origin(one) is list]
+    assert lists
+    # `typing.List[Tensor]` and `list[Tensor]` are equal to Python, not to torch 2.6.
+    assert [one for one in lists if isinstance(one, GenericAlias)] == []

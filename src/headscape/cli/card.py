@@ -1,5 +1,6 @@
 """`headscape card`: what position is in every layer of a model, from its config alone."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,7 +46,11 @@ def card(
     first, *others = sources
     found = hs.card(first, *others) if others else hs.card(first)
     if out is not None:
-        say(found.save(out))
+        path = found.save(out)
+        open_it = "open it in a browser; " if path.suffix == ".html" else ""
+        model = shlex.quote(first)
+        say(f"{open_it}with its weights: headscape atlas {model} --out atlas", err=True)
+        say(path)
     else:
         _print(found.cards)
 

@@ -48,6 +48,15 @@ def _load(paths: list[Path] | None) -> None:
         load_plugin(path)
 
 
+def _encoding_names(incomplete: str) -> list[str]:
+    """Return the encodings whose name begins with what was typed."""
+    from headscape.encodings import list_encodings
+
+    return [row.name for row in list_encodings() if row.name.startswith(incomplete)]
+
+
+COMPLETIONS = {"encoding": _encoding_names, "encodings": _encoding_names}
+"""What a shell completes the values of an option or argument with, by its name."""
 PLUGIN = Annotated[
     list[Path] | None,
     typer.Option(
@@ -114,8 +123,10 @@ def _explained(name: str, hint: Any, note: str | None, *, is_option: bool) -> An
         return hint
     # A flag that is off by default has no --no- form.
     flag = ["--" + name.replace("_", "-")] if hint is bool else []
-    info = typer.Option(*flag, help=note) if is_option else typer.Argument(help=note)
-    return Annotated[hint, info]
+    complete = COMPLETIONS.get(name)
+    if is_option:
+        return Annotated[hint, typer.Option(*flag, help=note, autocompletion=complete)]
+    return Annotated[hint, typer.Argument(help=note, autocompletion=complete)]
 
 
 class Command(TyperCommand):
@@ -205,6 +216,7 @@ def _options_of(fields: Fields) -> list[inspect.Parameter]:
             *([fields.flags[name]] if name in fields.flags else []),
             help=" ".join(notes[name].split()) + (f" [{fields.label}: {shown}]" if shown else ""),
             metavar=metavar,
+            autocompletion=COMPLETIONS.get(name),
             rich_help_panel=section,
             show_default=False,
         )

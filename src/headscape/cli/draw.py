@@ -1,5 +1,6 @@
 """`headscape draw`: pictures from captures."""
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,6 +122,7 @@ def draw(
     view = _view(kind, loaded, quantity, options)
     for path in targets(view, out, formats, captures[0].parent):
         say(view.save(path))
+    say(f"walk through it: headscape view {shlex.join(map(str, captures))}", err=True)
 
 
 def _check_count(kind: ViewKind, count: int) -> None:

@@ -1,5 +1,6 @@
 """`headscape evaluate` and `headscape compare`: what happens past the training length."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -87,6 +88,7 @@ def evaluate(
         journal=out / "journal",
     )
     _finish(table, out)
+    say(f"beside others: headscape compare {shlex.quote(str(out))} OTHER", err=True)
 
 
 @command()
@@ -113,6 +115,7 @@ def compare(
 
     check_folder(out, reads=evaluations)
     _finish(hs.Table.read(*evaluations, quantity=quantity), out)
+    say(f"in Python: hs.Table.read({str(out)!r})", err=True)
 
 
 def _finish(table: "Table", out: Path) -> None:

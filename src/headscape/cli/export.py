@@ -55,5 +55,8 @@ def export(
         step=step,
     )
     say(folder)
-    if read_json(folder / "config.json")["model_type"] == "headscape" and not with_code:
+    ours = read_json(folder / "config.json")["model_type"] == "headscape"
+    if ours and not with_code:
         say("transformers loads it after `import headscape.huggingface`.", err=True)
+    code = ", trust_remote_code=True" if ours and with_code else ""
+    say(f"load it: AutoModelForCausalLM.from_pretrained({str(folder)!r}{code})", err=True)

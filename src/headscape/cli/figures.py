@@ -76,6 +76,7 @@ def figures(
         processes=processes,
         command=shlex.join(["headscape", *sys.argv[1:]]),
     )
+    say("open it in a browser", err=True)
     say(page)
 
 

@@ -1,5 +1,6 @@
 """`headscape atlas` and `headscape measure`: every head, measured, as a page or as a table."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -68,6 +69,11 @@ def atlas(
         drift=multiples(drift),
         effects=effects,
         viewer=viewer,
+    )
+    words = "--prompt 'The cat sat on the mat'"
+    say(
+        f"open it in a browser; look at a head: headscape view {shlex.quote(model)} {words}",
+        err=True,
     )
     say(out / "atlas.html")
 
@@ -163,6 +169,8 @@ def measure(
         say(table, nl=False)
     else:
         write_output(out, table, KINDS[form])
+        told = "as a page: headscape atlas" if of_model else "look at them: headscape view"
+        say(f"{told} {shlex.join(sources)}", err=True)
         say(out)
 
 

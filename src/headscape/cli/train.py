@@ -4,6 +4,7 @@ Its options, such as --lr, are the fields of training/config.py and gpt2/model_c
 """
 
 import os
+import shlex
 from pathlib import Path
 
 import typer
@@ -84,4 +85,6 @@ def train(
             say(f"continue with: headscape train --resume --out {out}", err=True)
         raise typer.Exit(130)
     if first:
+        folder = shlex.quote(str(result.folder))
+        say(f"look at it: headscape view {folder}; score it: headscape evaluate {folder}", err=True)
         say(result.folder)

@@ -57,4 +57,5 @@ def view(
         open_browser=not no_browser,
     )
     if path is not None:
+        say("open it in a browser", err=True)
         say(path)

@@ -2,11 +2,10 @@
 
 The kernel keeps the lock (flock on FOLDER/.lock) and drops it when the process dies, so a kill
 leaves nothing to clean up. The file contains the process id for the message to others; the file
-itself stays.
+itself stays. Windows has no flock: there a warning takes the lock's place.
 """
 
 import errno
-import fcntl
 import os
 import socket
 import warnings
@@ -36,7 +35,7 @@ class FolderLock:
             # Appending, so that opening does not erase the holder's process id.
             file = (self._folder / NAME).open("a+")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(file)
         except BlockingIOError as error:
             file.seek(0)
             holder = file.read().strip() or "unknown"
@@ -49,16 +48,28 @@ class FolderLock:
             if error.errno not in UNSUPPORTED:
                 file.close()
                 raise InputError(f"cannot lock {self._folder}: {error.strerror}.") from error
-            warnings.warn(
-                f"the file system of {self._folder} has no locks: make sure that no second "
-                f"process trains into it.",
-                stacklevel=2,
-            )
+            self._warn(f"the file system of {self._folder}")
         self._file = file
         with reporting("write", self._folder / NAME):
             file.truncate(0)
             file.write(f"{os.getpid()} on {socket.gethostname()}\n")
             file.flush()
+
+    def _lock(self, file: IO[str]) -> None:
+        """Lock an open file without waiting, or warn on a system without such locks."""
+        try:
+            import fcntl
+        except ModuleNotFoundError:
+            self._warn("this system")
+            return
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _warn(self, place: str) -> None:
+        """Warn that nothing keeps a second process out."""
+        warnings.warn(
+            f"{place} has no locks: make sure that no second process writes into {self._folder}.",
+            stacklevel=4,
+        )
 
     def __enter__(self) -> "FolderLock":
         return self

@@ -36,7 +36,7 @@ import functools
 import os
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple
+from typing import List, NamedTuple  # noqa: UP035
 
 import torch
 import torch.nn.functional as F
@@ -318,16 +318,17 @@ def contiguous(at: list[Tensor]) -> bool:
     return all(g[s].unique().numel() == int(s.sum()) for g, s in zip(group, starts, strict=True))
 
 
+# torch 2.6 reads an operator's signature and knows typing.List alone: not list.
 @torch.library.custom_op("headscape::attention", mutates_args=())
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    at: list[Tensor],
-    values: list[Tensor],
+    at: List[Tensor],  # noqa: UP006
+    values: List[Tensor],  # noqa: UP006
     kind: str,
     mixing: str,
-    settings: list[float],
+    settings: List[float],  # noqa: UP006
     temperature: Tensor | None,
     sink: Tensor | None,
     learns: bool,  # noqa: FBT001, ARG001
@@ -370,15 +371,15 @@ def attention_backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    at: list[Tensor],
-    values: list[Tensor],
+    at: List[Tensor],  # noqa: UP006
+    values: List[Tensor],  # noqa: UP006
     kind: str,
     mixing: str,
-    settings: list[float],
+    settings: List[float],  # noqa: UP006
     temperature: Tensor | None,
     sink: Tensor | None,
     learns: bool,  # noqa: FBT001
-) -> list[Tensor]:
+) -> List[Tensor]:  # noqa: UP006
     """Gradients of q, k, v, of temperature and sink where given and, if `learns`, of `values`."""
     q, k, v = _rows(q, mixing), k.contiguous(), v.contiguous()
     out, d_out = (x.contiguous() if mixing else _by_token(x) for x in (out, d_out))
