@@ -393,6 +393,8 @@ export class Reading {
     this.side.show(reading.side);
     this.marks.show(reading.marks);
     this.beside.box.checked = reading.beside;
+    // Where position cannot be scaled there is nothing to show beside the text.
+    this.beside.element.hidden = capture.fixedPosition(this.app.store.state.layer) !== null;
     const free = layers.flatMap((layer) =>
       ids.flatMap((head): [string, string][] =>
         heads.some((each) => each.layer === layer && each.head === head)
