@@ -27,6 +27,16 @@ SCREENS: dict[str, dict[str, Any]] = {
             "heads": [{"layer": 1, "head": 2}],
         },
     },
+    "arcs": {
+        "screen": "reading",
+        "reading": {
+            "token": 50,
+            "side": "to",
+            "marks": "arcs",
+            "beside": True,
+            "heads": [{"layer": 1, "head": 2}],
+        },
+    },
     "compare": {"screen": "head", "compare": "difference", "other": "p1"},
 }
 
