@@ -1,8 +1,9 @@
 // content + position = score, softmax, weight: with the numbers of the pair looked at, and every word explained.
 
+import type { Capture } from "../core/capture.ts";
 import type { Quantity } from "../core/pack.ts";
-import { percent } from "../core/text.ts";
-import { type App, captureOf, pairOf, panelsOf, positionFor, type Shown, signs } from "./app.ts";
+import { percent, quotedWord } from "../core/text.ts";
+import { type App, captureOf, type Pair, pairOf, panelsOf, positionFor, type Shown, signs } from "./app.ts";
 import { fresh, h, say } from "./dom.ts";
 import { pairValues } from "./readout.ts";
 
@@ -42,6 +43,20 @@ export function headOf({ source, across }: Shown): string {
         ? `${title} below, ${across.capture.title} above the diagonal`
         : title;
   return `${source.capture.place(source.layer)}, head ${source.head + 1} · ${captures}`;
+}
+
+/** The pair and its values in a capture as a sentence: "" where the query does not see the key, null while they are computed. */
+export function pairSentence(app: App, capture: Capture, { query, key }: Pair): string | null {
+  const { layer } = app.store.state,
+    token = (at: number) => `${at} ${quotedWord(capture.piece(at))}`.trim();
+  if (Math.max(query, key) >= capture.length || !capture.visible(layer, query, key)) return "";
+  const values = pairValues(app, capture, query, key)?.values;
+  if (!values) return null;
+  const sum = capture.knows("bias")
+    ? `${signed(values.content)} ${values.bias < 0 ? "−" : "+"} ${size(values.bias)} = ${signed(values.final)} → `
+    : "";
+  // An equation is not broken into lines.
+  return `Query ${token(query)}, key ${token(key)}: ${`${sum}${percent(values.weights)}`.replaceAll(" ", "\u00a0")}.`;
 }
 
 export class Equation {
