@@ -338,7 +338,7 @@ def test_bars_have_an_arrow_where_values_are_beyond_the_limits():
 def test_tokens_are_written_at_the_outer_axes_if_they_are_few():
     figure = capture(alibi(4, 10)).grid(tokens=True, columns=2).draw()
     one, two, three, _ = _panels(figure)
-    words = ["The", "␣old", "␣house", "␣by", "␣the", "␣river", ",", "␣of", "␣stone", "↵"]
+    words = ["The", "·old", "·house", "·by", "·the", "·river", ",", "·of", "·stone", "⏎"]
     assert [text.get_text() for text in one.get_yticklabels()] == words
     assert [text.get_text() for text in three.get_xticklabels()] == words
     assert not any(text.get_text() for text in (*one.get_xticklabels(), *two.get_yticklabels()))
