@@ -511,7 +511,7 @@ class Capture:
                 bar has an arrow where values lie beyond.
             cmap: A matplotlib colour map in place of the chosen one.
             title: The line above the panels: "auto", your own, or None for none.
-            tokens: Write the tokens at the axes, if they are few enough to be read.
+            tokens: Write the tokens at the axes; refused where they are too many to be read.
             ax: Also draw into matplotlib axes of your own, one for each head.
         """
         from headscape.plots.grid import Grid

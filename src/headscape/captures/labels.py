@@ -98,8 +98,8 @@ def default_name(
 ) -> str:
     """Return a file name without suffix that says what a figure of this `kind` shows.
 
-    `layer`, `heads` and `query` count from 0; in the name, `query` does too. Heads are named only where they are not all of the
-    capture's.
+    `layer`, `heads` and `query` count from 0, in the name only `query`. Heads are named only where
+    they are not all of the capture's.
     """
     several = [captures] if isinstance(captures, Capture) else list(captures)
     parts = [file_name("-vs-".join(dict.fromkeys(_slug(each) for each in several)), 120)]

@@ -87,7 +87,7 @@ def draw(
             the range of the axis.
         cmap: A matplotlib colour map instead of the chosen one.
         title: The line above the panels: auto, none or your own text.
-        tokens: Write the tokens at the axes of a grid, if they are few enough to be read.
+        tokens: Write the tokens at the axes of a grid; refused where they are too many.
         formats: Any of png, svg, pdf. [default: png]
         out: File to write, such as pic.png. [default: named after what it shows, beside the
             capture]
