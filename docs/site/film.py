@@ -25,13 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import matplotlib as mpl
-import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
 import headscape as hs
-from headscape.plots.colour import SIGNED
+from docs.site.pictures import MOST_BYTES, palette, png, with_palette
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
 CHROMIUM = "/usr/bin/chromium"
 WIDTH, HEIGHT, SHOWN = 1280, 800, 880
 PHONE = (390, 844)
-MOST_BYTES = 300_000
-"""Of a picture; larger ones have fewer colours."""
 MOST_FILM = 3_000_000
 STORY = (
     "The old lighthouse keeper said that the storm would pass before morning. His daughter did not "
@@ -225,36 +221,8 @@ def encoded(shown: Image.Image, most: int = MOST_BYTES) -> bytes:
 
     It keeps all colours if they fit, and otherwise has 256 or fewer.
     """
-    small = shown.resize((shown.width * 3 // 4, shown.height * 3 // 4), Image.Resampling.LANCZOS)
-    for colours in (None, 256, 160, 96):
-        file = io.BytesIO()
-        kept = small if colours is None else with_palette(small, palette(small, colours))
-        kept.save(file, format="PNG", optimize=True)
-        if file.tell() <= most:
-            break
-    return file.getvalue()
-
-
-KEPT = [
-    *SIGNED(np.linspace(0, 1, 24), bytes=True)[:, :3].ravel().tolist(),
-    *mpl.colormaps["viridis"](np.linspace(0, 1, 40), bytes=True)[:, :3].ravel().tolist(),
-    *(0, 0, 0, 255, 255, 255),
-]
-"""Red, green and blue of colours that every picture keeps: both maps, black and white."""
-
-
-def palette(shown: Image.Image, colours: int) -> Image.Image:
-    """Return a palette for a picture, with the rare ends of colour maps, which bars show."""
-    common = shown.quantize(colours - len(KEPT) // 3).getpalette()
-    assert common is not None
-    found = Image.new("P", (1, 1))
-    found.putpalette([*KEPT, *common])
-    return found
-
-
-def with_palette(shown: Image.Image, chosen: Image.Image) -> Image.Image:
-    """Return a picture in the nearest colours of a palette."""
-    return shown.quantize(palette=chosen, dither=Image.Dither.NONE)
+    size = shown.width * 3 // 4, shown.height * 3 // 4
+    return png(shown.resize(size, Image.Resampling.LANCZOS), most)
 
 
 @dataclass

@@ -19,6 +19,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from PIL import Image
 
+from docs.site import pictures
 from headscape.plots.view import View
 
 START = """
@@ -223,13 +224,11 @@ def draw(entry: Entry, variables: dict[str, Any]) -> bytes:
 
 
 def small(png: bytes, widest: int = 1400) -> bytes:
-    """Return a picture no wider than the page shows it on a sharp screen."""
+    """Return a picture no wider than the page shows it on a sharp screen, as a PNG."""
     picture = Image.open(io.BytesIO(png)).convert("RGB")
     if picture.width > widest:
         picture = picture.resize((widest, round(widest * picture.height / picture.width)))
-    file = io.BytesIO()
-    picture.save(file, format="PNG", optimize=True)
-    return file.getvalue()
+    return pictures.png(picture)
 
 
 def page(entries: Sequence[Entry]) -> str:
@@ -256,7 +255,7 @@ def write(folder: Path, *, draft: bool) -> None:
     entries = ENTRIES[:3] if draft else ENTRIES
     (folder / "gallery").mkdir(parents=True)
     with started() as variables:
-        pictures = [draw(entry, variables) for entry in entries]
-    for entry, picture in zip(entries, pictures, strict=True):
+        drawn = [draw(entry, variables) for entry in entries]
+    for entry, picture in zip(entries, drawn, strict=True):
         (folder / f"gallery/{entry.name}.png").write_bytes(picture)
     (folder / "gallery.md").write_text(page(entries))

@@ -9,22 +9,28 @@ on where an encoding acts, and `Shown.note` says it in a sentence:
     otherwise      the effective bias, final score - scaled q.k, of random inputs
 """
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from PIL import Image
 
 from headscape.call.definition import scores
 from headscape.call.positions import Positions, Visible
 from headscape.captures.profile import Profile
 from headscape.encodings import Encoding, Side
 from headscape.kernels.assemble import prepare
+from headscape.plots.colour import SIGNED
 from headscape.plots.grid import Grid
 
 LENGTH = 128
+MOST_BYTES = 300_000
+"""Of a picture; larger ones have fewer colours."""
 PANELS = 6
 """Heads in the picture of the maps of the published site, spread evenly over all heads."""
 
@@ -112,7 +118,53 @@ def draw_curves(found: Shown, path: Path) -> None:
     save(figure, path)
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, dpi: int = 130) -> None:
     """Write a PNG for a page of about 700 pixels."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130, facecolor="white")
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=dpi, facecolor="white")
+    path.write_bytes(png(Image.open(file).convert("RGB")))
+
+
+def png(picture: Image.Image, most: int = MOST_BYTES) -> bytes:
+    """Return a picture as a PNG of at most so many bytes.
+
+    It keeps all colours if they fit, and otherwise has 256 or fewer.
+    """
+    for colours in (None, 256, 160, 96):
+        file = io.BytesIO()
+        kept = picture if colours is None else with_palette(picture, palette(picture, colours))
+        kept.save(file, format="PNG", optimize=True)
+        if file.tell() <= most:
+            break
+    return file.getvalue()
+
+
+KEPT = [
+    *SIGNED(np.linspace(0, 1, 24), bytes=True)[:, :3].ravel().tolist(),
+    *mpl.colormaps["viridis"](np.linspace(0, 1, 40), bytes=True)[:, :3].ravel().tolist(),
+    *(0, 0, 0, 255, 255, 255),
+]
+"""Red, green and blue of colours that every picture keeps: both maps, black and white."""
+
+
+def palette(shown: Image.Image, colours: int) -> Image.Image:
+    """Return a palette for a picture, with the rare ends of colour maps, which bars show."""
+    common = shown.quantize(colours - len(KEPT) // 3).getpalette()
+    assert common is not None
+    found = Image.new("P", (1, 1))
+    found.putpalette([*KEPT, *common])
+    return found
+
+
+def with_palette(shown: Image.Image, chosen: Image.Image) -> Image.Image:
+    """Return a picture in the nearest colours of a palette; black and white stay as they are."""
+    found = shown.quantize(palette=chosen, dither=Image.Dither.NONE)
+    # Pillow's nearest colour is approximate: white paper would turn grey.
+    pixels, numbers = np.asarray(shown), np.array(found)
+    white = len(KEPT) // 3 - 1
+    for number, level in ((white - 1, 0), (white, 255)):
+        numbers[(pixels == level).all(axis=-1)] = number
+    exact = Image.fromarray(numbers, mode="P")
+    exact.putpalette(found.getpalette() or [])
+    return exact

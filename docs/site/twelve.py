@@ -46,16 +46,17 @@ def draw() -> Figure:
     """Return twelve maps; below each, what it shows and from where to where its colours run."""
     panels = [panel(name) for name in NAMES]
     colours = scales([limits(values) for *_, values in panels])
-    figure = Figure(figsize=(9.6, 4.4), layout="constrained")
-    places = figure.subplots(2, 6).flat
+    # Type can be read where a phone shows the picture 360 pixels wide.
+    figure = Figure(figsize=(5.4, 8.4), layout="constrained")
+    places = figure.subplots(4, 3).flat
     for axes, (title, of, values), own in zip(places, panels, colours, strict=True):
         scale = Scale.of_weights() if of == "weight" else own
         masked = np.ma.masked_invalid(values)
         axes.imshow(masked, cmap=scale.colormap, norm=scale.norm, interpolation="nearest")
-        axes.set_title(title, fontsize=9)
+        axes.set_title(title, fontsize=12)
         few = number(scale.low), number(scale.high)
         spread = f"{few[0]} to {few[1]}" if scale.low < scale.high else f"{few[0]} everywhere"
-        axes.set_xlabel(f"{of}\n{spread}", fontsize=7)
+        axes.set_xlabel(f"{of}\n{spread}", fontsize=10)
         axes.set_xticks([])
         axes.set_yticks([])
     return figure

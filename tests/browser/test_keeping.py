@@ -15,7 +15,7 @@ from PIL import Image
 
 import headscape as hs
 from browser.acting import HEAD, head, press, two
-from browser.captures import LENGTH, capture
+from browser.captures import LENGTH, capture, definition
 from browser.conftest import Open
 from headscape.viewer.view import open_source
 from pack_files import write
@@ -152,6 +152,28 @@ def test_a_picture_of_an_equation_has_its_signs(open_page: Open) -> None:
         assert texts.count(word) == 1
     for word in ("0.0001", "Content", "Position", "Score", "Attention weight"):
         assert word in texts
+
+
+@pytest.mark.parametrize("four", [True, False])
+def test_a_picture_names_the_locked_pair_with_its_numbers_once(four: bool, open_page: Open) -> None:
+    opened = head(open_page, four=four, locked={"query": 50, "key": 41})
+    maps = {name: each[50, 41] for name, each in definition("cable", 0, 1).items()}
+    svg = ET.fromstring(opened.download("SVG"))  # noqa: S314
+    texts = list(svg.iter("{http://www.w3.org/2000/svg}text"))
+    words = " ".join(each.text or "" for each in texts).replace("\xa0", " ")
+    values = {name: f"{value:.2f}".replace("-", "−") for name, value in maps.items()}
+    sign = "−" if maps["bias"] < 0 else "+"
+    expected = (
+        f"Query 50 “the”, key 41 “cat”: {values['content']} {sign} {abs(maps['bias']):.2f} = "
+        f"{values['final']} → "
+    )
+    assert words.count(expected) == 1
+    weight = words.split(expected)[1].split("%")[0]
+    assert float(weight) == pytest.approx(100 * maps["weights"], rel=0.06)
+    assert words.count("layer 1, head 2") == 1
+    # Nothing is blank below the caption.
+    lowest = max(float(each.attrib["y"]) for each in texts)
+    assert 5 < float(svg.attrib["height"]) - lowest < 25
 
 
 def test_a_film_of_training_steps(open_page: Open) -> None:

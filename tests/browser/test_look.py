@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from browser.acting import violations
@@ -23,6 +24,16 @@ SCREENS: dict[str, dict[str, Any]] = {
             "token": 50,
             "side": "to",
             "marks": "shading",
+            "beside": True,
+            "heads": [{"layer": 1, "head": 2}],
+        },
+    },
+    "arcs": {
+        "screen": "reading",
+        "reading": {
+            "token": 50,
+            "side": "to",
+            "marks": "arcs",
             "beside": True,
             "heads": [{"layer": 1, "head": 2}],
         },
@@ -67,6 +78,78 @@ def test_four_maps_are_one_equation_in_the_window(width: int, height: int, open_
         assert before["y"] < box["y"] < before["y"] + before["height"] - box["height"]
     # Maps stand clear of each other.
     assert all(b["x"] - a["x"] - a["width"] > 20 for a, b in pairwise(stages))
+
+
+@pytest.mark.parametrize("width", [1280, 1400])
+def test_titles_of_an_equation_stand_apart(width: int, open_page: Open) -> None:
+    """Each names its quantity; the head and the model are beside the equation, once."""
+    opened = open_page([capture("cable")], SCREENS["four"], width=width)
+    opened.settle()
+    titles = opened.page.locator(".panel .title")
+    assert titles.all_inner_texts() == ["Content", "Position", "Score", "Attention weight"]
+    where = opened.page.locator(".equation .of").inner_text()
+    assert where.startswith("layer 1, head 1 · ")
+    opened = open_page(
+        [capture("cable")],
+        {**SCREENS["four"], "minus": "distance", "position": {"scale": 0.5, "only": None}},
+        width=width,
+    )
+    opened.settle()
+    words = opened.page.evaluate(
+        """() => [...document.querySelectorAll(".panel .title")].map((each) => {
+            const range = document.createRange();
+            range.selectNodeContents(each);
+            const { left, right, top, bottom } = range.getBoundingClientRect();
+            return [left, right, bottom - top];
+        })"""
+    )
+    assert all(b[0] - a[1] >= 10 for a, b in pairwise(words))
+    opened = open_page([capture("cable")], SCREENS["head"], width=width)
+    opened.settle()
+    assert where in opened.page.locator(".panel .title").inner_text()
+    assert opened.page.locator(".equation .of").is_hidden()
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_the_mark_of_a_pair_leaves_its_cell_free(locked: bool, open_page: Open) -> None:
+    state = {"screen": "head", "locked": {"query": 50, "key": 30} if locked else None}
+    opened = open_page([capture("cable")], state)
+    opened.settle()
+    if not locked:
+        opened.page.mouse.move(*opened.cell(50, 30))
+        opened.page.wait_for_timeout(100)
+    marks = opened.pixels(".panel canvas.overlay")
+    side = len(marks) / opened.length
+    top, left = (int(np.ceil(at * side)) for at in (50, 30))
+    bottom, right = (int((at + 1) * side) for at in (50, 30))
+    assert bottom - top >= 3
+    assert (marks[top:bottom, left:right, 3] == 0).all()
+    ring = marks[top - 6 : bottom + 6, left - 6 : right + 6, 3]
+    assert (ring > 0).mean() > 0.3
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("query", [0, 44, 47, 51, 79])
+def test_labels_beside_a_map_stand_clear_of_the_pairs(
+    query: int, width: int, open_page: Open
+) -> None:
+    opened = open_page(
+        [capture("cable")],
+        {"screen": "head", "four": True, "locked": {"query": query, "key": query}},
+        width=width,
+    )
+    opened.settle()
+    for axis, side, end in (("query", "y", "height"), ("key", "x", "width")):
+        labels = opened.page.locator(f".panel .strip.{axis} .token:visible").all()
+        boxes = {each: each.bounding_box() for each in labels}
+        active = [box for each, box in boxes.items() if "active" in each.get_attribute("class")]
+        assert active
+        for each, box in boxes.items():
+            if "active" not in each.get_attribute("class"):
+                near = [one for one in active if abs(one["x"] - box["x"]) < 150 or axis == "key"]
+                for one in near:
+                    gap = max(box[side] - one[side] - one[end], one[side] - box[side] - box[end])
+                    assert gap > -1
 
 
 @pytest.mark.parametrize(

@@ -49,3 +49,16 @@ def test_scores_that_were_not_given_cannot_be_chosen(open_page: Open) -> None:
     values = opened.readout()
     assert values["weights"] is not None
     assert values["content"] is values["bias"] is values["final"] is None
+
+
+def test_words_read_as_text_and_weights_alone_have_no_text_beside(open_page: Open) -> None:
+    words = ("the cat sat on the mat " * 7).split()[:LENGTH]
+    capture = hs.Capture.from_arrays(weights(), tokens=words)
+    opened = open_page([capture.pack()], {"screen": "reading"})
+    opened.settle()
+    text = opened.page.locator(".reading .text").first.inner_text()
+    assert text == " ".join(words)
+    assert " in “" not in opened.page.locator(".reading .lists").first.inner_text()
+    beside = opened.page.get_by_label("Beside it")
+    assert beside.count() == 1
+    assert beside.is_hidden()

@@ -1,6 +1,7 @@
 """The reading view: what heads give the tokens of the text, hovered, locked, overlaid."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,17 @@ DEFAULT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def reading(open_page: Open, name: str = "cable", **fields: Any) -> Opened:
+def reading(
+    open_page: Open,
+    name: str = "cable",
+    *,
+    dark: bool = False,
+    width: int = 1280,
+    **fields: Any,
+) -> Opened:
     known = {key: fields.pop(key) for key in list(fields) if key in DEFAULT}
     state = {"screen": "reading", "layer": 0, "head": 1, "reading": {**DEFAULT, **known}, **fields}
-    opened = open_page([capture(name)], state)
+    opened = open_page([capture(name)], state, dark=dark, width=width)
     opened.settle()
     return opened
 
@@ -46,11 +54,28 @@ def shades(opened: Opened, page: int = 0) -> np.ndarray:
     """Opacity of every token's background."""
     found = opened.page.evaluate(
         """(n) => [...document.querySelectorAll(".reading .text")[n].querySelectorAll("span")]
-            .map((each) => each.style.background)""",
+            .map((each) => getComputedStyle(each).backgroundColor)""",
         page,
     )
-    alpha = [re.search(r"([\d.]+)\)$", each) for each in found]
-    return np.array([float(each[1]) if each else 0.0 for each in alpha])
+    return np.array([rgba(each)[3] for each in found])
+
+
+def rgba(colour: str) -> tuple[float, float, float, float]:
+    """The numbers of a computed colour."""
+    red, green, blue, *alpha = (float(each) for each in re.findall(r"[\d.]+", colour))
+    return red, green, blue, alpha[0] if alpha else 1.0
+
+
+def contrast(a: Sequence[float], b: Sequence[float]) -> float:
+    """The contrast ratio of two colours, by WCAG."""
+
+    def light(colour: Sequence[float]) -> float:
+        parts = np.array(colour) / 255
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    low, high = sorted((light(a), light(b)))
+    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("position", [0, 0.5, 1])
@@ -137,7 +162,7 @@ def test_heads_overlay_with_a_hue_each(open_page: Open) -> None:
     opened.page.locator("label.field", has_text="Add a head").locator("select").select_option("1.2")
     opened.settle()
     assert opened.state()["reading"]["heads"] == [{"layer": 1, "head": 2}]
-    style = token(opened, 60).evaluate("each => each.style.background")
+    style = token(opened, 60).evaluate("each => getComputedStyle(each).backgroundImage")
     colours = re.findall(r"rgba?\((\d+, \d+, \d+)", style)
     assert len(set(colours)) == 2
     second = scaled("cable", 1, 1, 2, LENGTH)["weights"][60]
@@ -158,12 +183,92 @@ def test_arcs_in_place_of_shades(open_page: Open) -> None:
     assert widths == sorted(widths, reverse=True)
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("at", [12, 60, 90])
+def test_arcs_stay_in_their_box_and_heads_apart(at: int, width: int, open_page: Open) -> None:
+    """Also those of the first line and those whose token begins a line."""
+    heads = [{"layer": 1, "head": 2}, {"layer": 1, "head": 3}]
+    opened = reading(open_page, width=width, token=at, marks="arcs", beside=False, heads=heads)
+    box = opened.page.locator(".reading .text").first.bounding_box()
+    arcs = opened.page.evaluate(
+        """() => [...document.querySelectorAll(".reading .arc")].map((each) => {
+            const { x, y, width, height } = each.getBoundingClientRect();
+            const line = parseFloat(getComputedStyle(each).strokeWidth) / 2;
+            const ends = each.getAttribute("d").match(/-?[\\d.]+/g).map(Number);
+            return [x - line, y - line, x + width + line, y + height + line, ...ends];
+        })"""
+    )
+    assert len(arcs) > 6
+    for left, top, right, bottom, *_ in arcs:
+        assert box["x"] <= left
+        assert right <= box["x"] + box["width"]
+        assert box["y"] <= top
+        assert bottom <= box["y"] + box["height"]
+    paths = [tuple(each[4:]) for each in arcs]
+    assert len({*paths}) == len(paths)
+    # Arcs end at words: where one begins a line, not in the middle of the line.
+    ends = opened.page.evaluate(
+        """() => [...document.querySelectorAll(".reading .text [data-token]")].map((each) => {
+            const left = each.parentElement.getBoundingClientRect().left;
+            const all = [...each.getClientRects()].map((r) => [r.left - left, r.right - left]);
+            return all.sort((a, b) => b[1] - b[0] - (a[1] - a[0]))[0];
+        })"""
+    )
+    for *_, end, _y in arcs:
+        assert any(low - 6 <= end <= high + 6 for low, high in ends)
+    shift = [opened.page.evaluate("() => document.querySelector('.reading .text').scrollHeight")]
+    pick(opened, "Marks", "shading")
+    opened.settle()
+    shift.append(opened.page.evaluate("document.querySelector('.reading .text').scrollHeight"))
+    assert shift[0] - shift[1] == pytest.approx(36, abs=2)  # the room above is there for arcs alone
+
+
+@pytest.mark.parametrize(
+    ("marks", "word"), [("shading", "strongest shade"), ("arcs", "thickest arc")]
+)
+def test_lists_say_what_the_strongest_mark_is(marks: str, word: str, open_page: Open) -> None:
+    opened = reading(open_page, token=60, marks=marks, beside=False)
+    caption = opened.page.locator(".reading caption").inner_text().strip()
+    assert caption.startswith("“")
+    assert not caption.startswith("“·")
+    greatest = listed(opened)[0][1]
+    assert word in caption
+    assert float(caption.split()[-1].rstrip("%")) == pytest.approx(100 * greatest)
+
+
+def test_a_quarter_is_seen_and_text_is_read_on_every_shade_of_a_dark_page(open_page: Open) -> None:
+    """Weights of 25% and 100% of the range have half and all of a shade."""
+    heads = [{"layer": 0, "head": 2}, *({"layer": 1, "head": n} for n in range(4))]
+    opened = reading(open_page, dark=True, token=60, beside=False, heads=heads)
+    page, ink = (
+        rgba(opened.page.locator(".headscape").evaluate(f"each => getComputedStyle(each).{name}"))
+        for name in ("backgroundColor", "color")
+    )
+    every = opened.page.evaluate(
+        """() => [...document.querySelectorAll(".reading .text [data-token]")]
+            .map((each) => getComputedStyle(each).backgroundImage)"""
+    )
+    strongest = {}
+    for each in every:
+        for text in re.findall(r"rgba?\([^)]*\)", each):
+            *hue, alpha = rgba(text)
+            strongest[tuple(hue)] = max(alpha, strongest.get(tuple(hue), 0))
+    assert len(strongest) == 6
+    for hue, alpha in strongest.items():
+        on, half = (
+            [a * h + (1 - a) * p for h, p in zip(hue, page, strict=False)]
+            for a in (alpha, alpha / 2)
+        )
+        assert contrast(on, ink[:3]) >= 4.5
+        assert contrast(half, page[:3]) >= 1.6
+
+
 def test_the_keyboard_reads_too(open_page: Open) -> None:
     opened = reading(open_page)
     press(opened, "v", "ArrowRight", "ArrowRight", "ArrowDown")
     opened.page.wait_for_selector(".reading[data-token='12'][data-complete=true]")
     said = opened.page.locator(".reading [role=status]").inner_text()
-    assert said.startswith("“·sat” (12) looks at")
+    assert said.startswith("“sat” (12) looks at")
     press(opened, "Enter")
     assert opened.state()["reading"]["token"] == 12
     press(opened, "End", "Escape")

@@ -86,7 +86,7 @@ def test_q_k_and_bias_follow_the_definition(tmp_path):
     saved = hs.Capture.load(cap.save(tmp_path / "own.safetensors"))
     for one in (cap, saved):
         assert one.causal
-        assert one.sequence["pieces"] == ["a"] * LENGTH
+        assert one.sequence["pieces"] == ["a", *[" a"] * (LENGTH - 1)]
         assert one.model["shows"] == "bias"
         np.testing.assert_allclose(one.content(1)[:, SEEN], content[1][:, SEEN], atol=1e-6)
         np.testing.assert_array_equal(one.bias(1)[:, SEEN], np.broadcast_to(bias[SEEN], (4, 78)))
@@ -197,6 +197,26 @@ def test_arrays_are_viewed(tmp_path):
     assert "own arrays" in page.read_text()
     q, k = normal(2, 3, LENGTH, 4)
     assert hs.view(q=q, k=k, bias=WEIGHTS[0], html=tmp_path / "q.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("given", "pieces"),
+    [
+        (["The", "cat", "sat"], ["The", " cat", " sat"]),
+        (["The", "Ġcat", "ĠĠsat", "."], ["The", " cat", "  sat", "."]),
+        (["▁The", "▁cat", "s", "▁"], [" The", " cat", "s", " "]),
+        (["[CLS]", "play", "##ing", "cats"], ["[CLS]", " play", "ing", " cats"]),
+        (["The", " cat", "s", "##", "##x"], ["The", " cat", "s", "##", "##x"]),
+        (["a", "##", "b"], ["a", " ##", " b"]),
+        (["The\n", "cat"], ["The\n", "cat"]),
+        (["cat"], ["cat"]),
+    ],
+    ids=str,
+)
+def test_tokens_read_as_text(given, pieces):
+    """Words get spaces between them, and a tokenizer's marks become what they stand for."""
+    capture = hs.Capture.from_arrays(np.tri(len(given)) / np.c_[1 : len(given) + 1], tokens=given)
+    assert capture.sequence["pieces"] == pieces
 
 
 def test_capture_names_the_way_for_arrays():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from docs.site import gallery
+from docs.site import gallery, pictures
 
 pytestmark = pytest.mark.xdist_group("site")
 
@@ -29,7 +29,17 @@ def test_every_picture_is_drawn(entry: gallery.Entry, variables: dict[str, Any])
     picture = Image.open(io.BytesIO(png))
     assert 500 < picture.width <= 1400
     assert np.asarray(picture.convert("L")).std() > 10
-    assert len(png) < 800_000
+    assert len(png) < 300_000
+
+
+def test_a_picture_of_many_colours_is_small_and_keeps_its_maps(tmp_path: Path) -> None:
+    """Such as the heads of an encoding's page: noise in all colours of a map."""
+    noise = np.random.default_rng(0).normal(size=(6, 128, 128))
+    pictures.draw_maps(pictures.Shown(noise, "noise"), tmp_path / "heads.png", 6)
+    assert (tmp_path / "heads.png").stat().st_size < 300_000
+    colours = {*Image.open(tmp_path / "heads.png").convert("RGB").get_flattened_data()}
+    assert {(255, 255, 255), (0, 0, 0)} <= colours
+    assert len(colours) > 60
 
 
 def test_the_page_prints_the_lines_that_run(tmp_path: Path) -> None:

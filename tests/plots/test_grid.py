@@ -335,17 +335,51 @@ def test_bars_have_an_arrow_where_values_are_beyond_the_limits():
         made.grid("weights", limits=(0, 1)).draw()
 
 
-def test_tokens_are_written_at_the_outer_axes_if_they_are_few():
+def test_tokens_are_written_at_the_outer_axes():
     figure = capture(alibi(4, 10)).grid(tokens=True, columns=2).draw()
     one, two, three, _ = _panels(figure)
-    words = ["The", "␣old", "␣house", "␣by", "␣the", "␣river", ",", "␣of", "␣stone", "↵"]
+    words = ["The", "·old", "·house", "·by", "·the", "·river", ",", "·of", "·stone", "⏎"]
     assert [text.get_text() for text in one.get_yticklabels()] == words
     assert [text.get_text() for text in three.get_xticklabels()] == words
     assert not any(text.get_text() for text in (*one.get_xticklabels(), *two.get_yticklabels()))
     for box in _ink(figure).values():
         assert min(box.x0, box.y0) >= 0
-    many = capture(alibi(4, 60)).grid(tokens=True).draw()
-    assert "The" not in [text.get_text() for text in _panels(many)[0].get_yticklabels()]
+    wide = capture(alibi(4, 60)).grid(tokens=True, columns=1, width=8).draw()
+    assert _panels(wide)[0].get_yticklabels()[0].get_text() == "The"
+
+
+def test_tokens_that_do_not_fit_are_refused_with_the_number_that_does():
+    made = capture(alibi(4, 60))
+    with pytest.raises(InputError, match=r"60 tokens do not fit .* which has room for \d\d:"):
+        made.grid(tokens=True).draw()
+    with pytest.raises(InputError, match="60 tokens do not fit"):
+        made.grid(tokens=True, columns=2, width=4).draw()
+    with pytest.raises(InputError, match="60 tokens do not fit"):
+        made.grid(tokens=True, heads=[0], ax=Figure(figsize=(3, 3)).subplots())
+
+
+def test_plain_axes_give_their_bar_room():
+    """Without a layout: nothing overprints the neighbour, and names are inside the figure."""
+    figure = Figure(figsize=(10, 3.6))
+    left, middle, right = figure.subplots(1, 3)
+    made = capture(alibi(3, 16))
+    before = left.get_position()
+    made.grid(heads=[0], ax=left)
+    made.grid(heads=[1], ax=middle)
+    made.curves(ax=right)
+    boxes = [axes.get_tightbbox() for axes in (left, middle, right)]
+    assert boxes[0].x1 <= boxes[1].x0
+    assert boxes[1].x1 <= boxes[2].x0
+    assert boxes[2].x1 <= figure.bbox.x1
+    assert min(box.y0 for box in boxes) >= -0.5
+    assert left.images[0].colorbar.ax.get_tightbbox().x1 <= before.x1 * figure.bbox.x1 + 0.5
+    cells = left.get_window_extent()
+    assert cells.width == pytest.approx(cells.height)
+    assert cells.width > 100
+    assert left.get_in_layout()
+    legend, inside = right.get_legend().get_window_extent(), right.get_window_extent()
+    assert inside.x0 <= legend.x0
+    assert legend.x1 <= inside.x1
 
 
 def test_titles_are_automatic_given_or_absent():

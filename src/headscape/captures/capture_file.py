@@ -193,7 +193,9 @@ class Capture:
             k: Keys; their heads may be fewer, if they divide those of q.
             bias: What is added to the scaled q.k. Without q and k, these are the scores.
             scale: The factor of q.k; by default 1 / sqrt(dims).
-            tokens: The tokens' texts, or their numbers.
+            tokens: The tokens' texts, or their numbers. A leading "Ġ" or "▁" becomes a space, and
+                "##" joins a token to the one before; words without any white space, such as
+                text.split(), get a space between them.
             causal: Whether later keys are hidden; by default, whether every later key has weight
                 0 or NaN, or a bias of -inf or NaN. q and k alone are causal.
             normalized: Whether every row of weights must sum to 1, within 1%.
@@ -509,7 +511,7 @@ class Capture:
                 bar has an arrow where values lie beyond.
             cmap: A matplotlib colour map in place of the chosen one.
             title: The line above the panels: "auto", your own, or None for none.
-            tokens: Write the tokens at the axes, if they are few enough to be read.
+            tokens: Write the tokens at the axes; refused where they are too many to be read.
             ax: Also draw into matplotlib axes of your own, one for each head.
         """
         from headscape.plots.grid import Grid

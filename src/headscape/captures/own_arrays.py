@@ -13,6 +13,7 @@ not finite is refused, with its place.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
@@ -37,6 +38,10 @@ MASKED: Final = -1e9
 """Values of a bias from here down are a mask, as -inf is."""
 MAX_SCALE: Final = 1e9
 """Largest factor of q.k that a file may have."""
+_SPACE_MARK: Final = re.compile("^[Ġ▁]+")
+"""What byte-level BPE and SentencePiece write for the spaces before a token."""
+_CONTINUES: Final = re.compile("##.")
+"""How WordPiece begins a token that continues a word."""
 SHAPES: Final = "[queries, keys], [heads, queries, keys] or [layers, heads, queries, keys]"
 Layers = Float32[np.ndarray, "layers h t s"]
 
@@ -279,10 +284,25 @@ def _tokens(tokens: Any, length: int) -> tuple[list[str], Int64[np.ndarray, " t"
     if len(listed) != length:
         raise InputError(f"tokens has length {len(listed)}, but the arrays have {length} tokens.")
     if all(isinstance(each, str) for each in listed):
-        return [_text("a token", each) for each in listed], unknown
+        return [_text("a token", each) for each in _with_spaces(listed)], unknown
     if all(type(each) is int and abs(each) < 1 << 63 for each in listed):
         return [], np.array(listed, dtype=np.int64)
     raise InputError("tokens must be texts, or the numbers of one sequence.")
+
+
+def _with_spaces(tokens: Sequence[str]) -> list[str]:
+    """Return tokens that read as running text when they are joined.
+
+    Marks of a tokenizer become what they stand for: a leading "Ġ" or "▁" a space, a leading "##" no
+    space. If no token contains white space then, each but the first gets a space before it.
+    """
+    marked = [_SPACE_MARK.sub(lambda mark: " " * len(mark[0]), token) for token in tokens]
+    if any(character.isspace() for token in marked for character in token):
+        return marked
+    return [
+        token[2:] if _CONTINUES.match(token) else f" {token}" if number else token
+        for number, token in enumerate(marked)
+    ]
 
 
 def _text(what: str, value: object) -> str:

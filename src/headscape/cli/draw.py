@@ -80,7 +80,7 @@ def draw(
         layer: Layer, counted from 1. [default: the last captured]
         heads: Heads, counted from 1, such as 1,4,7-9. [default: all]
         head: Head for compare, counted from 1.
-        query: Query for row, counted from 1. [default: the last]
+        query: Query for row: its position, from 0. [default: the last]
         columns: Panels in a row. [default: 3 for 12 heads]
         width: Width of the figure in inches. [default: by the number of panels]
         shared_scale: One colour range for all panels.
@@ -88,7 +88,7 @@ def draw(
             the range of the axis.
         cmap: A matplotlib colour map instead of the chosen one.
         title: The line above the panels: auto, none or your own text.
-        tokens: Write the tokens at the axes of a grid, if they are few enough to be read.
+        tokens: Write the tokens at the axes of a grid; refused where they are too many.
         formats: Any of png, svg, pdf. [default: png]
         out: File to write, such as pic.png. [default: named after what it shows, beside the
             capture]
@@ -100,8 +100,9 @@ def draw(
     _check_count(kind, len(captures))
     loaded = [Capture.load(path) for path in captures]
     length = loaded[0].length
-    if query is not None and not 1 <= query <= length:
-        raise InputError(f"--query {query} is not in this capture: choose one from 1 to {length}.")
+    if query is not None and not 0 <= query < length:
+        last = length - 1
+        raise InputError(f"--query {query} is not in this capture: choose one from 0 to {last}.")
     options: dict[str, Any] = {
         "columns": columns,
         "width": width,
@@ -110,7 +111,7 @@ def draw(
         "cmap": cmap,
         "title": None if title == "none" else title,
         "tokens": tokens,
-        "query": None if query is None else query - 1,
+        "query": query,
     }
     options = {name: value for name, value in options.items() if given(context, name)}
     if layer is not None:

@@ -22,6 +22,7 @@ from headscape.captures.labels import head_titles
 from headscape.captures.profile import Profile
 from headscape.plots.colour import limits, number
 from headscape.plots.figure_layout import Layout
+from headscape.plots.panel import make_room
 from headscape.plots.style import ACCENT, RULE
 from headscape.plots.view import Panelled, axes_list, check_whole, select
 
@@ -99,11 +100,15 @@ class Curves(Panelled):
             else:
                 ax.set_title(self.titles[index])
                 self._plot(ax, index)
-            if len(chosen) == 1:
+            if len(chosen) == 1 and ax.figure.get_layout_engine() is None:
+                # Nothing makes room beside the axes.
+                ax.legend(fontsize="small", handlelength=1.2, labelspacing=0.25)
+            elif len(chosen) == 1:
                 _legend_beside(ax, len(self.titles))
             elif index == 0 and self._spread:
                 ax.legend()
             self._name(ax)
+            make_room(ax)
 
     @property
     def _spread(self) -> bool:

@@ -20,9 +20,10 @@ from matplotlib.figure import Figure
 
 from headscape.captures.capture_file import Capture
 from headscape.captures.labels import head_titles, position_label, token_texts
+from headscape.errors import InputError
 from headscape.plots.colour import Scale, check_limits, limits, scales
 from headscape.plots.figure_layout import Layout
-from headscape.plots.panel import draw_bar, draw_map, pixel_step
+from headscape.plots.panel import draw_bar, draw_map, make_room, pixel_step
 from headscape.plots.style import readable, text_width, whole_pixels
 from headscape.plots.view import Panelled, View, axes_list, select
 
@@ -77,7 +78,7 @@ class Maps(Coloured, Panelled):
     ranges: tuple[tuple[float, float], ...] | None = None
     """Lowest and highest value per panel, for figures that are to be compared."""
     pieces: tuple[str, ...] | None = None
-    """Tokens to write at the axes in place of positions, if they are few enough to be read."""
+    """Tokens to write at the axes in place of positions; refused where they are too many."""
 
     def scales(self) -> list[Scale]:
         """Return the colour scale of every panel."""
@@ -98,13 +99,16 @@ class Maps(Coloured, Panelled):
             across=0.8,
             down=0.38,
         )
-        return layout.draw(lambda layout: self._paint(layout, step))
+        figure = layout.draw(lambda layout: self._paint(layout, step))
+        self._check_room(_inches(figure.axes[0]))
+        return figure
 
     def draw_on(self, axes: Any) -> None:
         """Draw into axes of your own, one for each panel, with a colour bar beside each."""
         chosen = axes_list(axes, len(self.maps))
         panels = zip(chosen, self.maps, self.titles, self.scales(), strict=True)
         for ax, values, title, scale in panels:
+            self._check_room(_inches(ax))
             ax.set_title(title)
             image = draw_map(ax, values, scale, self.edges)
             ax.set_aspect("equal")
@@ -112,6 +116,7 @@ class Maps(Coloured, Panelled):
             ax.set_xlabel(position_label("Key", self.unit))
             self._name_tokens(ax, self._words(_inches(ax)), first=True, last=True)
             draw_bar(ax.figure, image, scale, None, self.label)
+            make_room(ax)
 
     def _paint(self, layout: Layout, step: int | None) -> Figure:
         figure = layout.figure()
@@ -133,6 +138,18 @@ class Maps(Coloured, Panelled):
             axes.tick_params(labelleft=first, labelbottom=last)
             self._name_tokens(axes, words, first=first, last=last)
         return figure
+
+    def _check_room(self, side: float) -> None:
+        """Refuse tokens that do not fit at a panel of this side."""
+        if self.pieces is None or self._words(side):
+            return
+        if self.edges is not None:
+            raise InputError("a reduced capture shows cells of several tokens: leave tokens out.")
+        room = int(side / _LEAST_TOKEN)
+        raise InputError(
+            f"{len(self.pieces)} tokens do not fit at the axes of a panel of {side:.1f} inches, "
+            f"which has room for {room}: leave tokens out, or draw fewer columns at a larger width."
+        )
 
     def _words(self, side: float) -> list[str]:
         """Return the tokens' labels; none if a panel of this side has no room for them."""

@@ -152,6 +152,38 @@ def draw_bar(
     return bar
 
 
+def make_room(axes: Axes) -> None:
+    """Shrink a user's axes until bar and labels are in the figure and clear of other axes' places.
+
+    A layout engine does so by itself.
+    """
+    figure = axes.figure
+    assert figure is not None
+    if figure.get_layout_engine() is not None:
+        return
+    to_figure = figure.transSubfigure.inverted()
+    right = axes.get_position(original=True).x1
+    left = max((end for end in _ends(figure, axes) if end <= axes.get_position().x0), default=0.0)
+    # Square cells use a part of their place, so that a step may have to be taken again.
+    for _ in range(10):
+        box, drawn = axes.get_position(original=True), axes.get_tightbbox()
+        assert drawn is not None
+        drawn = drawn.transformed(to_figure)
+        sides = [max(side, 0.0) for side in (left - drawn.x0, -drawn.y0, drawn.x1 - right)]
+        if max(sides) < 1e-4 or sides[0] + sides[2] > box.width / 2 or sides[1] > box.height / 2:
+            break
+        x, y, beyond = sides
+        axes.set_position((box.x0 + x, box.y0 + y, box.width - x - beyond, box.height - y))
+        # matplotlib takes axes of a given position out of `bbox_inches="tight"`.
+        axes.set_in_layout(True)
+
+
+def _ends(figure: Figure | SubFigure, axes: Axes) -> list[float]:
+    """Return where the places of a figure's other axes end, whose bars may end there too."""
+    grid = [other.get_subplotspec() for other in figure.axes if other is not axes]
+    return [place.get_position(figure).x1 for place in grid if place is not None]  # type: ignore[arg-type]
+
+
 def draw_relative_bar(
     figure: Figure, every: Sequence[Scale], axes: Axes, each: str, label: str | None = None
 ) -> Colorbar:

@@ -90,9 +90,8 @@ class Row(Coloured):
             )
         query %= capture.length
         pieces = token_texts(capture)
-        number = query + 1
         sound = capture.unit == "frames"
-        which = f"frame {number}" if sound else f"{number} “{readable(pieces[query])}”"
+        which = f"frame {query}" if sound else f"{query} “{readable(pieces[query])}”"
         chosen = select(
             "row", capture, quantity, layer, heads, query=query, note=f" of query {which}"
         )

@@ -114,9 +114,12 @@ def text_width(text: str, points: float) -> float:
 
 
 def readable(piece: str) -> str:
-    """Return a token with visible blanks, in letters the font has, short enough for a tick."""
+    """Return a token with visible blanks, in letters the font has, short enough for a tick.
+
+    Blanks are shown as in the viewer (web/src/core/text.ts): "·" is a space.
+    """
     font = get_font(findfont("DejaVu Sans"))
-    shown = piece.replace(" ", "␣").replace("\n", "↵")
+    shown = piece.replace("\r\n", "\n").translate({10: "⏎", 9: "⇥", 32: "·"})
     shown = "".join(x if font.get_char_index(ord(x)) and x.isprintable() else "�" for x in shown)
     return shown if len(shown) <= 12 else f"{shown[:11]}…"
 

@@ -50,6 +50,11 @@ export function quoted(piece: string): string {
   return piece ? `“${visible(piece)}”` : "";
 }
 
+/** A token in quotation marks without the white space around it, unless it is nothing else. */
+export function quotedWord(piece: string): string {
+  return quoted(piece.trim() || piece);
+}
+
 /** Round steps 1, 2, 5, 10 ... : the least that is at least `least`. */
 export function roundStep(least: number): number {
   const power = 10 ** Math.floor(Math.log10(Math.max(least, 1e-300)));

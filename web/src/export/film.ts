@@ -4,7 +4,7 @@ import type { App } from "../ui/app.ts";
 import { stepsOf } from "../ui/topbar.ts";
 import { toGif } from "./gif.ts";
 import { makeScene } from "./picture.ts";
-import { toCanvas } from "./scene.ts";
+import { type Scene, toCanvas } from "./scene.ts";
 
 /** Milliseconds that each step is shown. */
 export const SHOWN = 700;
@@ -13,17 +13,19 @@ export const SHOWN = 700;
 async function pictures(app: App, tell: (done: number, of: number) => void): Promise<HTMLCanvasElement[]> {
   const steps = stepsOf(app),
     before = app.store.state.capture,
-    out: HTMLCanvasElement[] = [];
+    scenes: Scene[] = [];
   try {
     for (const step of steps) {
       app.store.set({ capture: step.id });
-      out.push(toCanvas(await makeScene(app), 1));
-      tell(out.length, steps.length);
+      scenes.push(await makeScene(app));
+      tell(scenes.length, steps.length);
     }
   } finally {
     app.store.set({ capture: before });
   }
-  return out;
+  // Captions may differ in lines, but frames are equally large.
+  const height = Math.max(...scenes.map((scene) => scene.height));
+  return scenes.map((scene) => toCanvas({ ...scene, height }, 1));
 }
 
 export async function toFilm(app: App, kind: "gif" | "webm", tell: (done: number, of: number) => void): Promise<Blob> {

@@ -7,6 +7,7 @@ import { number, roundStep, visible } from "../core/text.ts";
 import { Tiles } from "../engine/tiles.ts";
 import { type App, longest, panelsOf, type Shown, scaleFor, signs, viewOf } from "../ui/app.ts";
 import { type Frame, levelFor } from "../ui/draw.ts";
+import { pairSentence } from "../ui/equation.ts";
 import { drawShown, wantedOf } from "../ui/map.ts";
 import { background, drawMarks } from "../ui/marks.ts";
 import type { Scene, Shape } from "./scene.ts";
@@ -20,7 +21,15 @@ const MAP = SIDE / RATIO,
   GAP = 24,
   BAR = 12,
   LINE = 11,
-  BELOW = 116;
+  /** From a map's edge to the line that names its colour bar. */
+  NAMED = 12 + BAR + 23,
+  /** From that line, and from one line of a caption to the next. */
+  CAPTION = 17,
+  NEXT = 13,
+  /** Below the last line. */
+  MARGIN = 12,
+  /** Letters of a caption below a map. */
+  LETTERS = 80;
 /** Milliseconds that tiles are waited for. */
 const PATIENCE = 120_000;
 
@@ -45,13 +54,23 @@ export function pictureFrame(app: App, { source }: Shown): Frame {
   };
 }
 
-/** Wait until every tile of some frames is there. */
+/** What is said of the locked pair below a map; null while it is computed. */
+function lockedSentence(app: App, { source, across }: Shown): string | null {
+  const { locked } = app.store.state,
+    captures = [source.capture, source.less, across?.capture].filter((each) => each != null);
+  if (!locked) return "";
+  const sentences = captures.map((capture) => pairSentence(app, capture, locked));
+  if (sentences.includes(null)) return null;
+  return sentences.map((text, n) => (text ? ` ${n ? `${captures[n].title}: ` : ""}${text}` : "")).join("");
+}
+
+/** Wait until every tile of some frames is there, and the values of the locked pair. */
 async function computed(app: App, frames: { shown: Shown; frame: Frame }[]): Promise<void> {
   const list = frames.flatMap(({ shown, frame }) => wantedOf(shown, frame)),
     start = performance.now();
   const there = () =>
     list.every(({ source, level, row, column }) => Tiles.whole(app.tiles.peek(source, level, row, column))) &&
-    frames.every(({ shown }) => scaleFor(app, shown.source));
+    frames.every(({ shown }) => scaleFor(app, shown.source) && lockedSentence(app, shown) !== null);
   try {
     while (!there()) {
       if (app.tiles.anyFailed) throw new Error("a part of the map could not be computed");
@@ -84,27 +103,34 @@ function mapCanvas(app: App, shown: Shown, frame: Frame): HTMLCanvasElement {
   return canvas;
 }
 
-/** What the view shows, in words. */
-export function caption(app: App, shown: Shown, frame: Frame): string {
+/** What a map shows, in words; of an equation, what all four show. */
+function caption(app: App, shown: Shown, frame: Frame, equation: boolean): string {
   const { source, across } = shown,
     { header } = source.capture,
     cell = 2 ** levelFor(frame.pixels);
   const last = (first: number, extent: number) =>
     Math.min(lengthOf(source), Math.round(first + extent / frame.pixels)) - 1;
-  const what = `${describe(source.quantity, source.minus, positionOf(source))}, ${source.capture.title} (${header.encoding}), ${source.capture.place(source.layer)}, head ${source.head + 1}`;
+  const quantity = equation
+    ? "Content + position = score, softmax → weight"
+    : describe(source.quantity, source.minus, positionOf(source));
+  const what = `${quantity}, ${source.capture.title} (${header.encoding}), ${source.capture.place(source.layer)}, head ${source.head + 1}`;
   const compared = source.less
     ? `, minus ${source.less.title}`
     : across
       ? `; above the diagonal ${across.capture.title}`
       : "";
-  const cells = cell > 1 ? ` A cell is ${cell} × ${cell} pairs: ${pooled(source, app.store.state.pooling)}.` : "";
+  const { pooling } = app.store.state,
+    reduction = pooled(source, pooling),
+    ofWeights = pooled({ ...source, quantity: "weights" }, pooling),
+    weights = equation && ofWeights !== reduction ? `, ${ofWeights} of the weights` : "",
+    cells = cell > 1 ? ` A cell is ${cell} × ${cell} pairs: ${reduction}${weights}.` : "";
   const { notes } = app.store.state,
     noted = notes
       .filter(
         ({ capture, layer, head }) => capture === source.capture.id && layer === source.layer && head === source.head,
       )
       .map(({ query, key, text }) => ` Note at query ${query}, key ${key}: ${text}`);
-  return `${what}${compared}. Queries ${frame.query} to ${last(frame.query, frame.height)}, keys ${frame.key} to ${last(frame.key, frame.width)} of ${source.capture.length} ${source.capture.unit}s.${cells}${noted.join("")}`;
+  return `${what}${compared}. Queries ${frame.query} to ${last(frame.query, frame.height)}, keys ${frame.key} to ${last(frame.key, frame.width)} of ${source.capture.length} ${source.capture.unit}s.${cells}${lockedSentence(app, shown) ?? ""}${noted.join("")}`;
 }
 
 function wrap(text: string, width: number): string[] {
@@ -125,18 +151,30 @@ export async function makeScene(app: App): Promise<Scene> {
     ink = style.getPropertyValue("--ink").trim(),
     paper = style.getPropertyValue("--page").trim();
   const across = Math.min(2, frames.length),
-    height = TOP + MAP + BELOW;
-  const shapes = frames.flatMap(({ shown, frame }, n) =>
-    panelShapes(
-      app,
-      shown,
-      frame,
-      LEFT + (n % across) * (MAP + LEFT + GAP),
-      TOP + Math.floor(n / across) * height,
-      signs(panels)[n],
+    rows = Math.ceil(frames.length / across),
+    width = across * (MAP + LEFT + GAP),
+    tall = Math.max(...frames.map(({ frame }) => frame.height)) / RATIO,
+    equation = signs(panels).some(Boolean);
+  const letters = equation ? Math.floor((LETTERS * (width - LEFT - GAP)) / MAP) : LETTERS,
+    captions = (equation ? frames.slice(0, 1) : frames).map(({ shown, frame }) =>
+      wrap(caption(app, shown, frame, equation), letters),
     ),
+    lines = Math.max(...captions.map((each) => each.length)),
+    below = CAPTION + (lines - 1) * NEXT + MARGIN,
+    height = TOP + tall + NAMED + (equation ? MARGIN : below);
+  const at = (n: number) => ({ x: LEFT + (n % across) * (MAP + LEFT + GAP), y: TOP + Math.floor(n / across) * height });
+  const shapes = frames.flatMap(({ shown, frame }, n) =>
+    panelShapes(app, shown, frame, at(n).x, at(n).y, signs(panels)[n]),
   );
-  return { width: across * (MAP + LEFT + GAP), height: Math.ceil(frames.length / across) * height, ink, paper, shapes };
+  // Maps of an equation share the caption below the last row.
+  captions.forEach((caption, n) => {
+    const { x, y } = at(equation ? frames.length - across : n);
+    caption.forEach((text, line) => {
+      const down = y + tall + NAMED + CAPTION + NEXT * line;
+      shapes.push({ kind: "text", x, y: down, text, size: 10, anchor: "start" });
+    });
+  });
+  return { width, height: rows * height + (equation ? below - MARGIN : 0), ink, paper, shapes };
 }
 
 function panelShapes(app: App, shown: Shown, frame: Frame, x: number, y: number, sign: string): Shape[] {
@@ -204,9 +242,6 @@ function panelShapes(app: App, shown: Shown, frame: Frame, x: number, y: number,
     describe(source.quantity, source.minus, positionOf(source)) +
     (source.less ? ", difference" : "") +
     (scale?.spacing === "symlog" ? " (symlog)" : "");
-  shapes.push({ kind: "text", x: x + wide / 2, y: below + BAR + 23, text: title, size: 9, anchor: "middle" });
-  wrap(caption(app, shown, frame), 84).forEach((line, n) =>
-    shapes.push({ kind: "text", x, y: below + BAR + 40 + 13 * n, text: line, size: 10, anchor: "start" }),
-  );
+  shapes.push({ kind: "text", x: x + wide / 2, y: y + tall + NAMED, text: title, size: 9, anchor: "middle" });
   return shapes;
 }

@@ -1,8 +1,9 @@
 // content + position = score, softmax, weight: with the numbers of the pair looked at, and every word explained.
 
+import type { Capture } from "../core/capture.ts";
 import type { Quantity } from "../core/pack.ts";
-import { percent } from "../core/text.ts";
-import { type App, captureOf, pairOf, positionFor } from "./app.ts";
+import { percent, quotedWord } from "../core/text.ts";
+import { type App, captureOf, type Pair, pairOf, panelsOf, positionFor, type Shown, signs } from "./app.ts";
 import { fresh, h, say } from "./dom.ts";
 import { pairValues } from "./readout.ts";
 
@@ -28,6 +29,36 @@ function term(word: string, definition: string): HTMLElement {
 const size = (value: number) => Math.abs(value).toFixed(2),
   signed = (value: number) => (value < 0 ? "−" : "") + size(value);
 
+/** Whether the maps shown are content, position, score and weight of one head. */
+export function isEquation(app: App): boolean {
+  return signs(panelsOf(app)).some(Boolean);
+}
+
+/** The layer, the head and the captures of a map. */
+export function headOf({ source, across }: Shown): string {
+  const { title } = source.capture,
+    captures = source.less
+      ? `${title} minus ${source.less.title}`
+      : across
+        ? `${title} below, ${across.capture.title} above the diagonal`
+        : title;
+  return `${source.capture.place(source.layer)}, head ${source.head + 1} · ${captures}`;
+}
+
+/** The pair and its values in a capture as a sentence: "" where the query does not see the key, null while they are computed. */
+export function pairSentence(app: App, capture: Capture, { query, key }: Pair): string | null {
+  const { layer } = app.store.state,
+    token = (at: number) => `${at} ${quotedWord(capture.piece(at))}`.trim();
+  if (Math.max(query, key) >= capture.length || !capture.visible(layer, query, key)) return "";
+  const values = pairValues(app, capture, query, key)?.values;
+  if (!values) return null;
+  const sum = capture.knows("bias")
+    ? `${signed(values.content)} ${values.bias < 0 ? "−" : "+"} ${size(values.bias)} = ${signed(values.final)} → `
+    : "";
+  // An equation is not broken into lines.
+  return `Query ${token(query)}, key ${token(key)}: ${`${sum}${percent(values.weights)}`.replaceAll(" ", "\u00a0")}.`;
+}
+
 export class Equation {
   readonly element: HTMLElement;
   private readonly content = h("b", {});
@@ -35,6 +66,8 @@ export class Equation {
   private readonly score = h("b", {});
   private readonly weight = h("b", {});
   private readonly scaled = h("span", { class: "small" });
+
+  private readonly where = h("span", { class: "of" });
 
   constructor(private readonly app: App) {
     this.element = h(
@@ -51,6 +84,7 @@ export class Equation {
       h("b", {}, "softmax →"),
       this.weight,
       term("weight", DEFINITIONS.weights),
+      this.where,
     );
   }
 
@@ -60,6 +94,7 @@ export class Equation {
       capture = captureOf(app),
       pair = pairOf(app);
     this.element.hidden = !capture?.knows("bias");
+    say(this.where, isEquation(app) ? headOf(panelsOf(app)[0]) : "");
     const known = capture && pair ? pairValues(app, capture, pair.query, pair.key) : null,
       values = known?.values,
       position = positionFor(app, layer, head);

@@ -7,6 +7,7 @@ import { type App, longest, matchesOf, pairOf, type Shown, scaleFor, viewOf } fr
 import { ColourBar } from "./colourbar.ts";
 import { h, say } from "./dom.ts";
 import { drawSource, type Frame, levelFor, previewText, type Reduction, type Wanted, wantedTiles } from "./draw.ts";
+import { headOf, isEquation } from "./equation.ts";
 import { background, clipLower, clipUpper, drawMarks } from "./marks.ts";
 import { Pointer } from "./pointer.ts";
 import { Strip } from "./strips.ts";
@@ -128,19 +129,13 @@ export class MapPanel {
       level = levelFor(frame.pixels);
     say(this.before, this.sign);
     this.before.hidden = !this.sign;
-    const name = (of: Source) => of.capture.title;
-    const titles = source.less
-      ? `${name(source)} minus ${source.less.title}`
-      : across
-        ? `${name(source)} below, ${name(across)} above the diagonal`
-        : name(source);
-    say(
-      this.title,
-      `${describe(source.quantity, source.minus, positionOf(source))} · ${source.capture.place(source.layer)}, head ${source.head + 1} · ${titles}`,
-    );
+    const quantity = describe(source.quantity, source.minus, positionOf(source)),
+      title = `${quantity} · ${headOf(shown)}`;
+    // The equation above names the head of all four.
+    say(this.title, isEquation(app) ? quantity : title);
     this.stage.setAttribute(
       "aria-label",
-      `${this.title.textContent}. ${lengthOf(source)} ${source.capture.unit}s. Arrow keys move by one cell, Enter locks, question mark lists all keys.`,
+      `${title}. ${lengthOf(source)} ${source.capture.unit}s. Arrow keys move by one cell, Enter locks, question mark lists all keys.`,
     );
     if (this.canvas.width !== frame.width || this.canvas.height !== frame.height)
       for (const canvas of [this.canvas, this.overlay]) {

@@ -112,14 +112,21 @@ export function drawMarks(
   const line = Math.max(1, Math.round(ratio));
   for (const at of [y - line, y + height]) context.fillRect(0, Math.round(at), frame.width, line);
   for (const at of [x - line, x + w]) context.fillRect(Math.round(at), 0, line, frame.height);
+  // Outside the cell, whose own colour stays visible, and in the middle of its lighter edge.
+  const edge = state.locked ? 5 : 3;
   const outlined = shown.across ? [box(pair.query, pair.key), box(pair.key, pair.query)] : [box(pair.query, pair.key)];
   for (const [colour, width] of [
-    [style.getPropertyValue("--page"), state.locked ? 5 : 3],
-    [accent, state.locked ? 3 : 1],
+    [style.getPropertyValue("--page"), edge],
+    [accent, edge - 2],
   ] as const) {
     context.strokeStyle = colour;
     context.lineWidth = width * ratio;
-    for (const [left, top] of outlined)
-      context.strokeRect(left - ratio, top - ratio, w + 2 * ratio, height + 2 * ratio);
+    for (const [left, top] of outlined) {
+      const x0 = Math.floor(left + 1e-6) - (edge / 2) * ratio,
+        y0 = Math.floor(top + 1e-6) - (edge / 2) * ratio,
+        x1 = Math.ceil(left + w - 1e-6) + (edge / 2) * ratio,
+        y1 = Math.ceil(top + height - 1e-6) + (edge / 2) * ratio;
+      context.strokeRect(x0, y0, x1 - x0, y1 - y0);
+    }
   }
 }

@@ -3,7 +3,7 @@
 import type { Capture } from "../core/capture.ts";
 import type { Quantity } from "../core/pack.ts";
 import { describe } from "../core/source.ts";
-import { number, percent, quoted, visible, wordAt } from "../core/text.ts";
+import { number, percent, quotedWord, visible, wordAt } from "../core/text.ts";
 import { type App, captureOf, positionFor } from "./app.ts";
 import { button, type Choice, check, choice, fresh, h, say, svg } from "./dom.ts";
 
@@ -11,12 +11,18 @@ import { button, type Choice, check, choice, fresh, h, say, svg } from "./dom.ts
 const SHOWN = 4096;
 /** Steps of a shade: tokens whose step stays the same are not touched. */
 const STEPS = 40;
-/** Most opaque shade: text stays readable on it, in light and dark. */
+/** Opacity of the strongest shade on a light page. */
 const OPAQUE = 0.6;
 const LISTED = 8,
   ARCS = 12;
 /** Colours of Okabe and Ito, which colour-blind readers tell apart. */
 const HUES = ["0,114,178", "213,94,0", "0,158,115", "204,121,167", "230,159,0", "86,180,233"];
+/** Opacity of the strongest shade of each on a dark page, as much as the light text on it allows. */
+const DARK = [0.9, 0.75, 0.7, 0.65, 0.55, 0.55];
+/** Pixels between arcs of different heads, at their ends and at their tops. */
+const APART = 5;
+/** Pixels that an arc keeps from the edge of its box: half of the widest line. */
+const EDGE = 3;
 export const MOST_HEADS = HUES.length;
 
 interface Head {
@@ -36,7 +42,7 @@ interface Range {
   high: number;
 }
 
-/** How dark a value is, 0 to 1: weights by the square root, so that small ones are seen; scores evenly. */
+/** How strong a value's shade is, 0 to 1: weights by the square root, so that small ones are seen; scores evenly. */
 export function shade(quantity: Quantity, value: number, { low, high }: Range): number {
   if (Number.isNaN(value) || !(high > low)) return 0;
   const part = Math.min(1, Math.max(0, (value - low) / (high - low)));
@@ -137,19 +143,35 @@ class Page {
   ): void {
     const from = this.tokens[token - first];
     this.arcs.replaceChildren();
+    // Arcs of the first line have room above it.
+    this.text.classList.toggle("arched", on);
+    // The picture must not keep the text as tall as it was.
+    this.arcs.setAttribute("height", "0");
     if (!on || !from) return;
     this.arcs.setAttribute("width", String(this.text.scrollWidth));
     this.arcs.setAttribute("height", String(this.text.scrollHeight));
-    const middle = (each: HTMLElement) => [each.offsetLeft + each.offsetWidth / 2, each.offsetTop + 2];
-    const [x0, y0] = middle(from);
+    const box = this.text.getBoundingClientRect(),
+      left = box.left + this.text.clientLeft - this.text.scrollLeft,
+      top = box.top + this.text.clientTop - this.text.scrollTop;
+    // A token whose space ends the line before has two rectangles; the word is in the wider one.
+    const middle = (each: HTMLElement) => {
+      const word = [...each.getClientRects()].reduce((a, b) => (b.width > a.width ? b : a));
+      return [word.left + word.width / 2 - left, word.top + 2 - top];
+    };
+    const start = middle(from);
     heads.forEach((given, k) => {
       if (!given) return;
+      const aside = APART * (k - (heads.length - 1) / 2),
+        x0 = start[0] + aside,
+        y0 = start[1];
       for (const at of greatest(given, ARCS)) {
         const to = this.tokens[at - first],
           part = shade(quantity, given.values[at - given.first], ranges[k]);
         if (!to || to === from || part < 0.1) continue;
-        const [x1, y1] = middle(to),
-          high = Math.min(y0, y1) - 8 - Math.min(60, Math.hypot(x1 - x0, y1 - y0) / 4);
+        const [middle1, y1] = middle(to),
+          x1 = middle1 + aside,
+          rise = Math.min(60, Math.hypot(x1 - x0, y1 - y0) / 4) + APART * k,
+          high = Math.max(EDGE + APART * k, Math.min(y0, y1) - 8 - rise);
         const arc = { d: `M${x0},${y0}Q${(x0 + x1) / 2},${high} ${x1},${y1}`, class: "arc", stroke: `rgb(${HUES[k]})` };
         this.arcs.append(svg("path", { ...arc, "stroke-width": (0.5 + 4 * part).toFixed(1) }));
       }
@@ -202,7 +224,7 @@ function line(pieces: string[], at: number, token: number, quantity: Quantity, v
   return h(
     "tr",
     { "data-token": at },
-    h("th", { scope: "row" }, quoted(piece) || String(at), part),
+    h("th", { scope: "row" }, quotedWord(piece) || String(at), part),
     h("td", { class: "small" }, place),
     h("td", {}, shown(quantity, value)),
   );
@@ -219,7 +241,9 @@ function background(key: number, heads: number): string {
   if (key === 0) return "";
   const bands: string[] = [];
   for (let k = 0, rest = key; k < heads; k++, rest = Math.floor(rest / (STEPS + 1))) {
-    const colour = `rgba(${HUES[k]},${((OPAQUE * (rest % (STEPS + 1))) / STEPS).toFixed(3)})`;
+    const part = (rest % (STEPS + 1)) / STEPS,
+      dark = (part * (DARK[k] - OPAQUE)).toFixed(3),
+      colour = `rgba(${HUES[k]},calc(${(part * OPAQUE).toFixed(3)} + var(--dark) * ${dark}))`;
     if (heads === 1) return colour;
     bands.push(`${colour} ${(100 * k) / heads}% ${(100 * (k + 1)) / heads}%`);
   }
@@ -393,6 +417,8 @@ export class Reading {
     this.side.show(reading.side);
     this.marks.show(reading.marks);
     this.beside.box.checked = reading.beside;
+    // Where position cannot be scaled there is nothing to show beside the text.
+    this.beside.element.hidden = capture.fixedPosition(this.app.store.state.layer) !== null;
     const free = layers.flatMap((layer) =>
       ids.flatMap((head): [string, string][] =>
         heads.some((each) => each.layer === layer && each.head === head)
@@ -475,10 +501,11 @@ export class Reading {
     this.element.dataset.complete = String(complete);
     this.element.dataset.token = String(token);
     const verb = reading.side === "to" ? "looks at" : "is looked at by",
-      said = `${quoted(capture.piece(token))} (${token})`;
+      said = `${quotedWord(capture.piece(token))} (${token})`,
+      strongest = reading.marks === "arcs" ? "thickest arc" : "strongest shade";
     const names = heads.map(
       ({ layer, head }, k) =>
-        `${said} ${verb}, layer ${layer + 1}, head ${head + 1}; darkest shade ${shown(quantity, ranges[k].high)}`,
+        `${said} ${verb}, layer ${layer + 1}, head ${head + 1}; ${strongest} ${shown(quantity, ranges[k].high)}`,
     );
     pages.forEach((page, n) => {
       page.build(capture, this.first);
@@ -492,7 +519,7 @@ export class Reading {
     if (this.tell && given[0][0]) {
       this.tell = false;
       const best = greatest(given[0][0], 3).map(
-        (at) => `${quoted(capture.piece(at))} ${shown(quantity, given[0][0]!.values[at - given[0][0]!.first])}`,
+        (at) => `${quotedWord(capture.piece(at))} ${shown(quantity, given[0][0]!.values[at - given[0][0]!.first])}`,
       );
       say(this.spoken, `${said} ${verb} ${best.join(", ")}${reading.token !== null ? ". Locked." : ""}`);
     }
