@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -71,6 +72,23 @@ def test_few_heads_are_large_cards_that_fill_the_screen(open_page: Open) -> None
     assert max(box["y"] + box["height"] for box in boxes) <= 900
     assert sum(box["width"] * box["height"] for box in boxes) > 0.5 * 1400 * 900
     assert opened.page.evaluate("document.documentElement.scrollHeight") <= 900
+    # Layers stand side by side, each under its own title.
+    layers = [row.bounding_box() for row in opened.page.locator(".grid .row").all()]
+    assert all(a["x"] + a["width"] < b["x"] for a, b in pairwise(layers))
+    assert max(box["x"] + box["width"] for box in layers) <= 1400
+    titles = [each.inner_text() for each in opened.page.locator(".grid .row h3").all()]
+    assert titles == ["Layer 1", "Layer 2", "Layer 3"]
+
+
+def test_a_phone_shows_twelve_heads_as_large_as_it_can(open_page: Open) -> None:
+    opened = open_page([random_capture(1, 12, 64).pack()], width=390, height=844)
+    opened.settle()
+    boxes = [card.bounding_box() for card in opened.page.locator(".card").all()]
+    assert len(boxes) == 12
+    assert min(box["width"] for box in boxes) >= 90
+    assert max(box["y"] + box["height"] for box in boxes) <= 844
+    drawn = opened.pixels(".grid .picture")
+    assert (drawn[..., 3] > 0).mean() > 0.4
 
 
 def test_a_long_number_widens_no_card(open_page: Open) -> None:

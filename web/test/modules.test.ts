@@ -284,7 +284,6 @@ test("all heads fit on one screen: few as cards, many as a sheet", () => {
     [12, 12],
     [30, 9],
     [32, 32],
-    [4, 64],
   ]) {
     const { kind, size, blocks } = fit(layers(count, heads), room.width, room.height, options);
     assert.equal(kind, "sheet");
@@ -292,8 +291,29 @@ test("all heads fit on one screen: few as cards, many as a sheet", () => {
     assert.ok(blocks * (SHEET.label + heads * (size + SHEET.gap)) + (blocks - 1) * SHEET.between <= room.width);
     assert.ok(SHEET.heading + Math.ceil(count / blocks) * (size + SHEET.gap) <= room.height);
   }
+  const wide = fit(layers(4, 64), room.width, room.height, options);
+  assert.deepEqual([wide.kind, wide.wrapped], ["sheet", true]);
+  assert.ok(4 * (CARD.title + Math.ceil(64 / wide.columns) * (wide.size + SHEET.gap)) <= room.height);
   const flow = fit([1000, 24], room.width, room.height, { byLayer: false, cards: true });
   assert.ok(2 * CARD.title + (Math.ceil(1000 / flow.columns) + 1) * (flow.size + SHEET.gap) <= room.height);
+});
+
+test("heads of a narrow screen go on in further rows where a layer a row would be stamps", () => {
+  const phone = fit([12], 374, 550, { byLayer: true, cards: true });
+  assert.deepEqual([phone.kind, phone.wrapped, phone.columns], ["sheet", true, 3]);
+  assert.ok(phone.size >= 90);
+  const many = fit(Array<number>(30).fill(9), 374, 550, { byLayer: true, cards: true });
+  assert.ok(!many.wrapped);
+});
+
+test("cards of several layers stand layer by layer, also where layers are side by side", () => {
+  const room = { width: 1370, height: 640 },
+    options = { byLayer: true, cards: true };
+  const { kind, size, columns, blocks } = fit([4, 4, 4], room.width, room.height, options);
+  assert.deepEqual([kind, columns, blocks], ["cards", 2, 3]);
+  assert.ok(size > 200);
+  assert.ok(blocks * columns * (size + CARD.gap) <= room.width);
+  assert.ok(CARD.title + 2 * (size + CARD.text + CARD.gap) <= room.height);
 });
 
 test("a poster is near to 4:3, few layers stand in one block", () => {

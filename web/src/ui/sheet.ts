@@ -19,7 +19,7 @@ export class Sheet {
   private pixels = 0;
   private readonly shown: Card[] = [];
   private arranged = "";
-  private found: Fit = { kind: "cards", size: 0, columns: 0, blocks: 1 };
+  private found: Fit = { kind: "cards", size: 0, columns: 0, blocks: 1, wrapped: true };
   private current: Card | null = null;
 
   constructor(private readonly point: (card: Card | null) => void) {
@@ -38,9 +38,10 @@ export class Sheet {
   }
 
   /** Lay rows out in the room that there is; the elements move only when something changed. */
-  show(given: Row[], room: { width: number; height: number }, cards: boolean): Fit {
-    const { rows, found } = this.fitted(given, room, cards),
-      byLayer = rows.every(({ layer }) => layer !== null);
+  show(rows: Row[], room: { width: number; height: number }, cards: boolean): Fit {
+    const byLayer = rows.every(({ layer }) => layer !== null),
+      sizes = rows.map((row) => row.cards.length),
+      found = fit(sizes, room.width, room.height, { byLayer, cards });
     const name = JSON.stringify([
       found,
       rows.map(({ title, cards: each }) => [title, each.map(({ layer, head }) => `${layer}.${head}`)]),
@@ -52,26 +53,15 @@ export class Sheet {
     this.element.dataset.layout = found.kind;
     this.element.style.setProperty("--size", `${found.size}px`);
     this.element.style.setProperty("--columns", String(found.columns));
+    this.element.style.setProperty("--blocks", String(found.blocks));
     const focused = document.activeElement;
-    this.element.replaceChildren(...this.parts(rows, found, byLayer));
+    this.element.replaceChildren(...this.parts(rows, found));
     this.shown.splice(0, this.shown.length, ...rows.flatMap((row) => row.cards));
     if (!this.current || !this.shown.includes(this.current)) this.current = this.shown[0] ?? null;
     for (const card of this.shown) card.element.tabIndex = card === this.current ? 0 : -1;
     if (focused instanceof HTMLElement && this.element.contains(focused)) focused.focus();
     this.spread(found);
     return found;
-  }
-
-  /** The rows and how they fit; few heads stand in one row after the other where they are then much larger. */
-  private fitted(rows: Row[], room: { width: number; height: number }, cards: boolean): { rows: Row[]; found: Fit } {
-    const byLayer = rows.every(({ layer }) => layer !== null),
-      sizes = (of: Row[]) => of.map((row) => row.cards.length),
-      found = fit(sizes(rows), room.width, room.height, { byLayer, cards });
-    if (!cards || !byLayer || rows.length < 2) return { rows, found };
-    const flow = [{ title: "All heads", layer: null, cards: rows.flatMap((row) => row.cards) }],
-      other = fit(sizes(flow), room.width, room.height, { byLayer: false, cards });
-    const larger = other.kind === "cards" && (found.kind === "sheet" || other.size > 1.3 * found.size);
-    return larger ? { rows: flow, found: other } : { rows, found };
   }
 
   /** Where every card of a sheet is, and all pictures there. */
@@ -107,12 +97,11 @@ export class Sheet {
 
   /** Pixels left free at the right, and the size of what stands beside them. */
   roomBeside(): { free: number; size: number } {
-    const { size, kind, columns } = this.found,
-      across = Math.min(
-        columns,
-        Math.max(0, ...[...this.element.querySelectorAll(".cards")].map((e) => e.children.length)),
-      ),
-      wide = kind === "cards" ? across * (size + CARD.gap) : this.picture.width / (devicePixelRatio || 1);
+    const { size, kind, columns, blocks } = this.found,
+      most = Math.max(0, ...[...this.element.querySelectorAll(".cards")].map((e) => e.children.length)),
+      across = blocks > 1 ? columns : Math.min(columns, most),
+      cards = blocks * across * (size + CARD.gap) + (blocks - 1) * (CARD.between - CARD.gap),
+      wide = kind === "cards" ? cards : this.picture.width / (devicePixelRatio || 1);
     return { free: this.element.clientWidth - wide, size };
   }
 
@@ -121,8 +110,8 @@ export class Sheet {
     return this.current;
   }
 
-  private parts(rows: Row[], found: Fit, byLayer: boolean): HTMLElement[] {
-    if (found.kind === "cards" || !byLayer) return rows.map(({ title, cards }) => section(title, cards));
+  private parts(rows: Row[], found: Fit): HTMLElement[] {
+    if (found.wrapped) return rows.map(({ title, cards }) => section(title, cards));
     const each = Math.ceil(rows.length / found.blocks),
       blocks: HTMLElement[] = [];
     for (let first = 0; first < rows.length; first += each) {
