@@ -211,6 +211,26 @@ def test_a_measure_is_a_heat_map_of_layers_and_heads(open_page: Open) -> None:
     assert tops[0] < tops[HEADS]
 
 
+@pytest.mark.parametrize(("layers", "heads", "written"), [(30, 9, True), (24, 32, False)])
+def test_numbers_of_a_heat_map_stay_in_their_cells(
+    layers: int, heads: int, written: bool, open_page: Open
+) -> None:
+    """Where the cells are too small for digits that can be read, none are written."""
+    state = {"overview": {"view": "measure", "measure": "previous token"}}
+    opened = open_page([random_capture(layers, heads, 64).pack()], state, width=1280, height=720)
+    opened.settle()
+    sizes = opened.page.evaluate(
+        """() => [...document.querySelectorAll(".card .value")].map((value) => {
+            const range = document.createRange();
+            range.selectNodeContents(value);
+            return [range.getBoundingClientRect().width, value.parentElement.clientWidth];
+        })"""
+    )
+    assert len(sizes) == layers * heads
+    assert all(text <= cell for text, cell in sizes)
+    assert (min(text for text, _ in sizes) > 0) == written
+
+
 def test_a_scatter_of_two_measures_names_and_opens_heads(open_page: Open) -> None:
     opened = overview(open_page, measure="mean distance")
     distances = dict(zip(PLACES, numbers(opened), strict=True))

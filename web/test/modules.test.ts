@@ -8,6 +8,9 @@ import {
   automatic,
   barColours,
   diverges,
+  inkOn,
+  luminance,
+  MAPS,
   middleOf,
   paint,
   place,
@@ -20,7 +23,7 @@ import { CARD, fit, SHEET } from "../src/core/layout.ts";
 import { type Header, readPack } from "../src/core/pack.ts";
 import type { Source, Whole } from "../src/core/source.ts";
 import { complete, DEFAULT, difference, readState } from "../src/core/state.ts";
-import { formatted, number, roundStep, visible } from "../src/core/text.ts";
+import { brief, formatted, number, roundStep, visible } from "../src/core/text.ts";
 import { defaultMeasure, measuresOf } from "../src/engine/measures.ts";
 import { fewPairs, type Profile } from "../src/engine/profiles.ts";
 import { rank } from "../src/engine/rows.ts";
@@ -354,6 +357,34 @@ test("every colour map is dark at one end and light at the other, steadily", () 
     for (let n = 1; n < 513; n++) assert.ok(light(colours[n]) >= light(colours[n - 1]) - 0.6, `${name} ${n}`);
     assert.ok(light(colours[512]) - light(colours[0]) > 120, name);
   }
+});
+
+test("the ink on a colour has a contrast of at least 4.5, and the better of black and white", () => {
+  for (const name of Object.keys(MAPS)) {
+    for (const colour of table(name)) {
+      const light = luminance(colour) + 0.05,
+        contrast = { black: light / 0.05, white: 1.05 / light };
+      assert.ok(contrast[inkOn(colour)] >= 4.5, name);
+      assert.equal(contrast[inkOn(colour)], Math.max(contrast.black, contrast.white));
+    }
+  }
+  // Black on white is 21; the middle green of viridis was once written on in white.
+  assert.equal(Math.round((luminance(0xffffffff) + 0.05) / (luminance(0xff000000) + 0.05)), 21);
+  assert.equal(inkOn(table("viridis")[282]), "black");
+});
+
+test("numbers of small cells have two digits that count, and whole numbers all of theirs", () => {
+  const cases: [number, string][] = [
+    [0.04537, "0.045"],
+    [-0.8799, "−0.88"],
+    [1, "1"],
+    [9.96, "10"],
+    [128, "128"],
+    [-1234.6, "−1235"],
+    [2.34e7, "2.3e7"],
+    [Number.NaN, "–"],
+  ];
+  for (const [value, text] of cases) assert.equal(brief(value), text);
 });
 
 test("similar maps share a group", () => {

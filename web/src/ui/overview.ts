@@ -5,7 +5,7 @@ import { groups } from "../core/cluster.ts";
 import { diverges, inkOn, paint, rangeOf, type Scale, sameLimits, signature } from "../core/colour.ts";
 import { describe, pooled, type Source, sourceName, type Whole, WORDS } from "../core/source.ts";
 import type { State } from "../core/state.ts";
-import { number } from "../core/text.ts";
+import { brief, number } from "../core/text.ts";
 import { defaultMeasure, type Measure, offeredMeasures } from "../engine/measures.ts";
 import { wholeMap, wholeTile } from "../engine/whole.ts";
 import { posterScene } from "../export/poster.ts";
@@ -325,7 +325,8 @@ export class Overview {
   }
 
   private paint({ card, source, whole, value }: Known, view: View, measure: Measure): void {
-    label(card, value === null ? "…" : measure.shown(value), measure.title);
+    const text = view === "measure" ? brief : measure.shown;
+    label(card, value === null ? "…" : text(value), measure.title);
     if (view === "measure") {
       const { scale } = this.colours,
         name = `${value}|${scale && signature(scale)}`;
@@ -487,7 +488,7 @@ export class Overview {
       layer: card.layer,
       head: card.head,
       picture: measured ? card.canvas : wholeImage(whole!, what, scaleFor(app, source, this.signed)!),
-      text: measured && value !== null ? this.chosen!.shown(value) : "",
+      text: measured && value !== null ? brief(value) : "",
     }));
     const less = this.other() ? ` minus ${this.other()!.title}` : "",
       { title, scale, own } = this.colours,

@@ -11,6 +11,9 @@ export interface Row {
   cards: Card[];
 }
 
+/** Pixels of a cell's digits; a digit is as wide as this part of its height. */
+const DIGITS = { least: 9, most: 12, width: 0.62 };
+
 export class Sheet {
   readonly element = h("div", { class: "grid" });
   /** The pictures of all heads of a sheet: one canvas is drawn much faster than one a head. */
@@ -46,10 +49,17 @@ export class Sheet {
       found,
       rows.map(({ title, cards: each }) => [title, each.map(({ layer, head }) => `${layer}.${head}`)]),
     ]);
-    if (name === this.arranged) return found;
-    this.arranged = name;
+    if (name !== this.arranged) {
+      this.arranged = name;
+      this.arrange(rows, found);
+    }
+    this.writeNumbers(!cards);
+    return found;
+  }
+
+  private arrange(rows: Row[], found: Fit): void {
     this.found = found;
-    this.element.className = `grid ${found.kind}-layout${!cards && found.size >= 34 ? " numbered" : ""}`;
+    this.element.className = `grid ${found.kind}-layout`;
     this.element.dataset.layout = found.kind;
     this.element.style.setProperty("--size", `${found.size}px`);
     this.element.style.setProperty("--columns", String(found.columns));
@@ -61,7 +71,14 @@ export class Sheet {
     for (const card of this.shown) card.element.tabIndex = card === this.current ? 0 : -1;
     if (focused instanceof HTMLElement && this.element.contains(focused)) focused.focus();
     this.spread(found);
-    return found;
+  }
+
+  /** Write the cards' numbers in a sheet's cells, as large as fits; none where they could not be read. */
+  private writeNumbers(wanted: boolean): void {
+    const longest = Math.max(1, ...this.shown.map(({ value }) => value.textContent?.length ?? 0)),
+      size = Math.min(DIGITS.most, Math.floor((this.found.size - 2) / (DIGITS.width * longest)));
+    this.element.classList.toggle("numbered", wanted && size >= DIGITS.least);
+    this.element.style.setProperty("--digits", `${size}px`);
   }
 
   /** Where every card of a sheet is, and all pictures there. */
