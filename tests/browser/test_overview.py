@@ -19,6 +19,7 @@ from browser.captures import HEADS, LENGTH, capture, definition
 from browser.conftest import Open, Opened
 from headscape.captures.pack import Pack
 from headscape.plots.colour import scales
+from headscape.viewer.page import with_measures
 
 pytestmark = pytest.mark.browser
 
@@ -192,6 +193,38 @@ def test_one_legend_with_unit_and_shared_limits(open_page: Open) -> None:
 
 
 # Measures
+
+
+def test_the_chosen_measure_is_explained_and_named_on_cards(open_page: Open) -> None:
+    pack = with_measures(capture("cable"))
+    opened = open_page([pack])
+    opened.settle()
+    for name in ("position_share", "sink_score", "previous token"):
+        choose(opened, "Measure", name)
+        opened.page.wait_for_function(
+            "() => ![...document.querySelectorAll('.card .value')].some(e => e.innerText === '…')"
+        )
+        of_python = {each["name"]: each for each in pack.header["measures"]}.get(name)
+        meaning = opened.page.locator(".overview .meaning").inner_text()
+        if of_python:
+            assert meaning == f"{of_python['label']}: {of_python['text']}"
+        assert len(meaning) > 40
+        card = opened.page.locator(".card").nth(1)
+        said = card.locator(".measure").inner_text(), card.locator(".value").inner_text()
+        assert said[0] == (of_python["label"] if of_python else name)
+        assert " ".join(said) in card.get_attribute("aria-label")
+    # A long name is cut, its number is not.
+    cut = opened.page.locator(".card .measure").first
+    cut.evaluate("e => { e.textContent = 'long '.repeat(30); }")
+    value = opened.page.locator(".card .value").first
+    assert value.evaluate("e => e.scrollWidth <= e.clientWidth")
+    # Measures that need no theory come first.
+    options = opened.page.locator("label.field", has_text="Measure").locator("option")
+    assert options.all_inner_texts()[:3] == [
+        "Weight on the previous token",
+        "Weight on the first token",
+        "sink",
+    ]
 
 
 def test_a_measure_is_a_heat_map_of_layers_and_heads(open_page: Open) -> None:

@@ -24,7 +24,7 @@ import { type Header, readPack } from "../src/core/pack.ts";
 import type { Source, Whole } from "../src/core/source.ts";
 import { complete, DEFAULT, difference, readState } from "../src/core/state.ts";
 import { brief, formatted, number, roundStep, visible } from "../src/core/text.ts";
-import { defaultMeasure, measuresOf } from "../src/engine/measures.ts";
+import { defaultMeasure, measuresOf, offeredMeasures } from "../src/engine/measures.ts";
 import { fewPairs, type Profile } from "../src/engine/profiles.ts";
 import { rank } from "../src/engine/rows.ts";
 import { field } from "../src/export/csv.ts";
@@ -71,19 +71,32 @@ test("a layer is named with its note, and sound is made of frames", () => {
   assert.ok(measuresOf(sound).every(({ title }) => !title.includes("token")));
 });
 
-test("a measure of Python's is offered first, by its name; the viewer's own of that name is not", () => {
+test("plain measures are offered first, each with a definition; Python's comes in place of the viewer's own", () => {
   const share = { name: "position_share", label: "position share", text: "t", form: ".2f", values: [[0.5, null]] };
   const header = { layers: [3], heads: [0, 7], length: 4, measures: [share] } as unknown as Header;
   const here = new Capture("p0", "a", header, new Map()),
     served = new Capture("p0", "a", header, null);
-  const [first, ...rest] = measuresOf(here);
+  const all = measuresOf(here),
+    [first, ...rest] = all.toSorted(
+      (a, b) => Number(b.name === "position_share") - Number(a.name === "position_share"),
+    );
   assert.deepEqual([first.name, first.title, defaultMeasure(here)], ["position_share", "position share", first.name]);
+  const plain = ["previous token", "first token", "mean distance", "same token"];
+  assert.deepEqual(all.map(({ name }) => name).slice(0, 4), plain);
+  for (const { text, short } of [...all, ...offeredMeasures(here, served)]) assert.ok(text && short);
   const value = (head: number) => first.of({} as never, { capture: here, layer: 3, head } as Source, null);
   assert.equal(value(0), 0.5);
   assert.equal(first.shown(0.5), "0.50");
   assert.ok(Number.isNaN(value(7)));
   assert.equal(first.shown(Number.NaN), "–");
-  assert.ok(rest.every(({ name }) => name !== "position_share"));
+  assert.ok(rest.every(({ name }) => !name.startsWith("position share")));
+  // Of what the viewer's own share is, its name says; it is compared with nothing else.
+  const { measures: _, ...bare } = header,
+    without = (quantities: string[]) => new Capture("p2", "c", { ...bare, quantities } as Header, new Map()),
+    [biases, weights] = [without(["content", "bias", "final", "weights"]), without(["weights"])];
+  assert.ok(measuresOf(biases).some(({ title }) => title === "Position share of position"));
+  assert.ok(measuresOf(weights).some(({ title }) => title === "Position share of weights"));
+  assert.ok(offeredMeasures(biases, weights).every(({ name }) => !name.includes("position share")));
   assert.ok(rest.some(({ name }) => name === "first token"));
   assert.ok(measuresOf(served).every(({ name }) => name !== "first token"));
 });

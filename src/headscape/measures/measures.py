@@ -274,12 +274,13 @@ class Measures:
             [known.index(number) for number in numbers]
             for numbers, known in zip(wanted, (self.layers, self.heads), strict=True)
         ]
+        described = {name: definition(name).measured_on(self.quantity) for name in self.values}
         return [
             {
                 "name": name,
-                "label": definition(name).label,
-                "text": definition(name).text,
-                "form": definition(name).form,
+                "label": described[name].label,
+                "text": described[name].text,
+                "form": described[name].form,
                 "values": listed(parts[0][np.ix_(*places)]),
             }
             for name, parts in self.values.items()

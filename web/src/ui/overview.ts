@@ -39,6 +39,7 @@ export class Overview {
   private readonly count = h("p", { class: "small count" });
   /** The same for screen readers, once all heads are there. */
   private readonly spoken = h("p", { class: "unseen", role: "status" });
+  private readonly meaning = h("p", { class: "small meaning" });
   private readonly pointed = h("p", { class: "small pointed", "aria-hidden": "true" });
   private readonly preview = h("canvas", { class: "preview", "aria-hidden": "true", hidden: true });
   private readonly legend = new Legend();
@@ -159,7 +160,13 @@ export class Overview {
       "section",
       { class: "overview", "aria-label": "Overview of layers and heads" },
       h("h2", { class: "unseen" }, "All heads"),
-      h("div", { class: "said" }, this.legend.element, h("div", {}, this.count, this.pointed), this.spoken),
+      h(
+        "div",
+        { class: "said" },
+        this.legend.element,
+        h("div", { class: "words" }, this.meaning, this.count, this.pointed),
+        this.spoken,
+      ),
       this.body,
     );
   }
@@ -244,6 +251,8 @@ export class Overview {
     this.legend.element.hidden ||= view === "scatter" || view === "ranking";
     for (const known of this.known) this.paint(known, view, chosen);
     this.sayCount(view, shown, other);
+    const explained = view === "scatter" ? [...new Set([chosen, against])] : [chosen];
+    say(this.meaning, explained.map(({ title, text }) => `${title}: ${text}`).join(" "));
     this.arrange(capture, view, shown, chosen, against);
   }
 
@@ -326,7 +335,7 @@ export class Overview {
 
   private paint({ card, source, whole, value }: Known, view: View, measure: Measure): void {
     const text = view === "measure" ? brief : measure.shown;
-    label(card, value === null ? "…" : text(value), measure.title);
+    label(card, measure.short, value === null ? "…" : text(value));
     if (view === "measure") {
       const { scale } = this.colours,
         name = `${value}|${scale && signature(scale)}`;
