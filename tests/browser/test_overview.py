@@ -312,6 +312,7 @@ def test_measures_say_that_the_dial_does_not_change_them(open_page: Open) -> Non
 def test_comparing_ranks_heads_by_their_difference(open_page: Open) -> None:
     opened = overview(open_page, [capture("cable"), capture("alibi")])
     pick(opened, "Compare with", "p1")
+    choose(opened, "Show", "ranking")
     opened.page.wait_for_function("() => document.querySelectorAll('.ranking li').length === 8")
     assert opened.state().get("screen", "overview") == "overview"
     apart = {
@@ -349,6 +350,39 @@ def test_comparing_ranks_heads_by_their_difference(open_page: Open) -> None:
     opened.page.locator(".ranking button").nth(2).click()
     opened.settle()
     assert opened.state()["screen"] == "head"
+
+
+def test_few_heads_are_compared_as_maps_with_the_largest_difference_first(open_page: Open) -> None:
+    opened = overview(open_page, [capture("cable"), capture("alibi")])
+    pick(opened, "Compare with", "p1")
+    opened.settle()
+    opened.page.wait_for_function(
+        "() => ![...document.querySelectorAll('.card .value')].some(e => e.innerText === '…')"
+    )
+    opened.page.wait_for_timeout(100)
+    assert opened.page.locator(".body").get_attribute("data-view") == "maps"
+    differences = numbers(opened)
+    assert len(differences) == 8
+    assert differences == sorted(differences, reverse=True)
+    # By layer and head is one choice away.
+    pick(opened, "Order", "model")
+    opened.page.wait_for_timeout(200)
+    assert names(opened)[0] == "layer 1, head 1"
+    assert names(opened) == [f"layer {n + 1}, head {h + 1}" for n in range(2) for h in range(HEADS)]
+
+
+def test_many_heads_are_ranked_in_the_height_there_is(open_page: Open) -> None:
+    packs = [random_capture(12, 12, 64).pack(), random_capture(12, 12, 64).pack()]
+    state = {"compare": "side", "other": "p1"}
+    opened = open_page(packs, state, width=1400, height=1200)
+    opened.page.wait_for_function("() => document.querySelectorAll('.ranking li').length > 60")
+    opened.page.wait_for_function(
+        """() => {
+            const bars = [...document.querySelectorAll(".ranking li")];
+            const end = Math.max(...bars.map((bar) => bar.getBoundingClientRect().bottom));
+            return bars.length > 60 && end > 0.8 * innerHeight && end <= innerHeight;
+        }"""
+    )
 
 
 # Keyboard
@@ -433,6 +467,16 @@ def test_a_poster_of_many_layers_is_no_tower(open_page: Open) -> None:
 
 
 # Looks
+
+
+def test_labels_of_settings_are_of_one_size(open_page: Open) -> None:
+    opened = overview(open_page)
+    sizes = opened.page.evaluate(
+        """() => [...document.querySelectorAll(".heads-settings span")]
+            .map((each) => getComputedStyle(each).fontSize + getComputedStyle(each).color)"""
+    )
+    assert len(sizes) > 5
+    assert len(set(sizes)) == 1
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -1,7 +1,7 @@
 // The parts that need no browser: state, packs, colours, clustering, curves, CSV and text.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Capture } from "../src/core/capture.ts";
+import { Capture, distinctTitles } from "../src/core/capture.ts";
 import { correlation, groups } from "../src/core/cluster.ts";
 import {
   along,
@@ -101,6 +101,20 @@ test("plain measures are offered first, each with a definition; Python's comes i
   assert.ok(measuresOf(served).every(({ name }) => name !== "first token"));
 });
 
+test("captures of one title are told apart by a word in which their texts differ, or by a number", () => {
+  const of = (ownTitle: string, text: string) => ({ ownTitle, header: { pieces: text.split(/(?= )/) } as Header });
+  const storm = of("SmolLM2", "The old keeper said that the storm would pass"),
+    ship = of("SmolLM2", "The old keeper said that the ship would pass");
+  assert.deepEqual(distinctTitles([storm, ship, of("ALiBi", "The old keeper")]), [
+    "SmolLM2, text 1 (storm)",
+    "SmolLM2, text 2 (ship)",
+    "ALiBi",
+  ]);
+  assert.deepEqual(distinctTitles([storm, storm]), ["SmolLM2", "SmolLM2 (2)"]);
+  const longer = of("SmolLM2", "The old keeper said that the storm would pass by");
+  assert.deepEqual(distinctTitles([storm, longer]), ["SmolLM2, text 1", "SmolLM2, text 2 (by)"]);
+});
+
 test("numbers are printed as Python prints them", () => {
   const cases: [number | null, string, string][] = [
     [0.125, ".2f", "0.13"],
@@ -147,6 +161,9 @@ test("every field of a state is checked by value, and what is left out is named"
   assert.equal(part.state.notes.length, 1);
   assert.equal(part.state.overview.greatest, 2);
   assert.equal(part.dropped.length, 7);
+  const reading = readState({ reading: { token: 5, marks: "waves" } });
+  assert.deepEqual(reading.state.reading, { ...DEFAULT.reading, token: 5 });
+  assert.deepEqual(reading.dropped, ['reading.marks = "waves"']);
   assert.deepEqual(readState({ head: 0 }).patch, { head: 0 });
   assert.equal(readState("half a link").dropped.length, 1);
   assert.deepEqual(readState(undefined).dropped, []);

@@ -3,6 +3,7 @@
 import type { Capture } from "../core/capture.ts";
 import { groups } from "../core/cluster.ts";
 import { diverges, inkOn, paint, rangeOf, type Scale, sameLimits, signature } from "../core/colour.ts";
+import { fit } from "../core/layout.ts";
 import { describe, pooled, type Source, sourceName, type Whole, WORDS } from "../core/source.ts";
 import type { State } from "../core/state.ts";
 import { brief, number } from "../core/text.ts";
@@ -22,6 +23,10 @@ import { type Row, Sheet } from "./sheet.ts";
 type Settings = State["overview"];
 type View = Exclude<Settings["view"], "auto">;
 type Colour = State["colour"];
+
+/** Pixels that heads have at least, and that stand above them at most in a window. */
+const LEAST_HEIGHT = 320,
+  CONTROLS = 280;
 
 /** What is known of a head in this frame. */
 interface Known {
@@ -86,7 +91,7 @@ export class Overview {
         ["falling", "measure, falling"],
         ["similar", "similar heads together"],
       ],
-      (order) => store.overview({ order }),
+      (order) => store.overview({ order, view: this.viewFor(this.other()) }),
     );
     this.scope = choice<Colour["scope"]>(
       "Limits",
@@ -138,7 +143,7 @@ export class Overview {
     this.posters = h(
       "div",
       { class: "controls poster", role: "group", "aria-label": "Poster of every head" },
-      h("span", { class: "small" }, "Poster"),
+      h("span", {}, "Poster"),
       button("PNG", () => void this.poster("png")),
       button("SVG", () => void this.poster("svg")),
       this.paper.element,
@@ -228,7 +233,7 @@ export class Overview {
       named = (name: string) => list.find((each) => each.name === name),
       chosen = named(overview.measure) ?? named(defaultMeasure(capture)) ?? list[0],
       against = named(overview.against) ?? list.find((each) => each !== chosen) ?? chosen,
-      view: View = overview.view !== "auto" ? overview.view : other ? "ranking" : "maps";
+      view = this.viewFor(other);
     this.chosen = chosen;
     this.known = [...this.cards.values()]
       .filter(({ layer, head }) => !other || other.has(layer, head))
@@ -256,6 +261,23 @@ export class Overview {
     this.arrange(capture, view, shown, chosen, against);
   }
 
+  /** The view chosen; two captures are shown as maps where these are large, otherwise as a ranking. */
+  private viewFor(other: Capture | undefined): View {
+    const { view } = this.app.store.state.overview;
+    if (view !== "auto") return view;
+    if (!other) return "maps";
+    const { root } = this.app,
+      room = { width: root.clientWidth - 24, height: Math.max(LEAST_HEIGHT, innerHeight - CONTROLS) },
+      { kind } = fit([this.cards.size], room.width, room.height, { byLayer: false, cards: true });
+    return kind === "cards" ? "maps" : "ranking";
+  }
+
+  /** The order chosen; maps that nobody ordered show the largest difference first. */
+  private get ordered(): Settings["order"] {
+    const { view, order } = this.app.store.state.overview;
+    return view === "auto" && this.other() && order === "model" ? "falling" : order;
+  }
+
   private showControls(view: View, list: Measure[], chosen: Measure, against: Measure): void {
     const { overview, colour } = this.app.store.state,
       names = list.map(({ name, title }): [string, string] => [name, title]),
@@ -266,7 +288,7 @@ export class Overview {
     this.against.options(names);
     this.against.show(against.name);
     this.against.element.hidden = view !== "scatter";
-    this.order.show(overview.order);
+    this.order.show(this.ordered);
     this.order.element.hidden = !sheet;
     this.scope.show(colour.scope);
     this.spacing.show(colour.scale);
@@ -368,7 +390,7 @@ export class Overview {
     this.body.dataset.view = view;
     const box = this.body.getBoundingClientRect(),
       top = box.top - this.app.root.getBoundingClientRect().top,
-      room = { width: Math.max(240, box.width), height: Math.max(320, innerHeight - top - 20) };
+      room = { width: Math.max(240, box.width), height: Math.max(LEAST_HEIGHT, innerHeight - top - 20) };
     const { layers } = capture.header;
     if (sheet) {
       this.sheet.show(this.rows(capture, shown), room, view === "maps");
@@ -402,11 +424,12 @@ export class Overview {
           value === null ? [] : [{ layer, head, value, text: chosen.shown(value) }],
         ),
         chosen.title,
+        room,
       );
   }
 
   private rows(capture: Capture, shown: Known[]): Row[] {
-    const { order } = this.app.store.state.overview,
+    const order = this.ordered,
       cards = (list: Known[]) => list.map(({ card }) => card);
     if (order === "model")
       return capture.header.layers
