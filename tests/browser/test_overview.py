@@ -279,6 +279,15 @@ def test_a_scatter_of_two_measures_names_and_opens_heads(open_page: Open) -> Non
     down = sorted(points, key=lambda at: -float(points[at].get_attribute("cy")))
     same = {at: np.diagonal(definition("cable", *at)["weights"]).mean() for at in PLACES}
     assert down == sorted(same, key=lambda at: same[at])
+    # The heads farthest from the others carry their names, inside the picture.
+    named = opened.page.locator(".scatter .label")
+    assert 1 <= named.count() <= 5
+    known = {f"layer {layer + 1}, head {head + 1}" for layer, head in PLACES}
+    assert set(named.all_text_contents()) <= known
+    box = opened.page.locator(".scatter svg").bounding_box()
+    for each in named.all():
+        text = each.bounding_box()
+        assert box["x"] <= text["x"] <= box["x"] + box["width"] - text["width"]
     points[across[3]].hover()
     layer, head = across[3]
     tip = opened.page.locator(".scatter .named")

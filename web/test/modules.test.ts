@@ -32,6 +32,7 @@ import { posterBlocks } from "../src/export/poster.ts";
 import { literal } from "../src/export/python.ts";
 import { levelFor } from "../src/ui/draw.ts";
 import { reduceCurve } from "../src/ui/plots.ts";
+import { outliers } from "../src/ui/scatter.ts";
 import { checkState } from "./states.ts";
 
 test("a state survives the way through a link", () => {
@@ -113,6 +114,15 @@ test("captures of one title are told apart by a word in which their texts differ
   assert.deepEqual(distinctTitles([storm, storm]), ["SmolLM2", "SmolLM2 (2)"]);
   const longer = of("SmolLM2", "The old keeper said that the storm would pass by");
   assert.deepEqual(distinctTitles([storm, longer]), ["SmolLM2, text 1", "SmolLM2, text 2 (by)"]);
+});
+
+test("the outliers of a scatter are those far from the middle of either measure", () => {
+  const cloud = Array.from({ length: 40 }, (_, n) => ({ x: n % 7, y: 0.01 * (n % 5) }));
+  const wide = { x: 60, y: 0.02 },
+    high = { x: 3, y: 0.9 };
+  assert.deepEqual(new Set(outliers([wide, ...cloud, high], 2)), new Set([wide, high]));
+  assert.equal(outliers([...cloud, high]).length, 5);
+  assert.deepEqual(outliers([wide, wide, wide]), []);
 });
 
 test("numbers are printed as Python prints them", () => {
