@@ -75,6 +75,25 @@ def test_colours_are_explained_before_the_first_picture(page: Any) -> None:
     assert legend["y"] + legend["height"] <= first["y"]
 
 
+@pytest.mark.parametrize(
+    ("width", "columns"), [(1400, 10), (1280, 10), (1000, 5), (700, 5), (390, 2)]
+)
+def test_ten_heads_are_in_rows_of_equal_length(
+    width: int, columns: int, chromium: Any, tmp_path: Path
+) -> None:
+    model = hs.load(hs.GPT2.from_preset("nano", encoding="rope", vocabulary=64, layers=10, heads=4))
+    hs.atlas(model, tmp_path, list(range(1, 24)) * 12, length=32, sequences=1)
+    opened = chromium.new_page(viewport={"width": width, "height": 900})
+    opened.goto((tmp_path / "atlas.html").as_uri())
+    for place in ("#most", "#least"):
+        boxes = [card.bounding_box() for card in opened.locator(f"{place} .card").all()]
+        assert len(boxes) == 10
+        rows = [box["y"] for box in boxes]
+        assert {rows.count(y) for y in rows} == {columns}
+        assert max(box["x"] + box["width"] for box in boxes) <= width
+    opened.close()
+
+
 def test_no_name_is_short_for_layer_and_head(page: Any) -> None:
     page.locator("#all .card").first.click()
     assert not re.search(r"\bL\d+ ?H\d+", page.locator("body").inner_text())

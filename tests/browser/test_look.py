@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from browser.acting import violations
+from browser.acting import press, violations
 from browser.captures import capture
 from browser.conftest import Open
 
@@ -171,4 +171,25 @@ def test_axe_finds_nothing(screen: str, width: int, dark: bool, open_page: Open)
     packs = [capture("cable"), capture("alibi")]
     opened = open_page(packs, SCREENS[screen], dark=dark, width=width, height=844)
     opened.settle()
+    assert violations(opened.page) == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
+def test_the_list_of_keys(width: int, height: int, dark: bool, open_page: Open) -> None:
+    """It names quantities as the radio buttons do, and needs no scrolling on a laptop."""
+    opened = open_page([capture("cable")], dark=dark, width=width, height=height)
+    opened.settle()
+    words = opened.page.locator(".choices label").all_text_contents()
+    press(opened, "?")
+    dialog = opened.page.locator("dialog.keys")
+    rows = dialog.locator("td").all_inner_texts()
+    assert [row for row in rows if row.startswith("show ")][1:5] == [
+        f"show {word}" for word in words
+    ]
+    high, seen, wide, across = dialog.evaluate(
+        "e => [e.scrollHeight, e.clientHeight, e.scrollWidth, e.clientWidth]"
+    )
+    assert wide <= across
+    assert high <= seen or width == 390
     assert violations(opened.page) == []

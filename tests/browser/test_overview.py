@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -18,6 +19,7 @@ from browser.captures import HEADS, LENGTH, capture, definition
 from browser.conftest import Open, Opened
 from headscape.captures.pack import Pack
 from headscape.plots.colour import scales
+from headscape.viewer.page import with_measures
 
 pytestmark = pytest.mark.browser
 
@@ -71,6 +73,23 @@ def test_few_heads_are_large_cards_that_fill_the_screen(open_page: Open) -> None
     assert max(box["y"] + box["height"] for box in boxes) <= 900
     assert sum(box["width"] * box["height"] for box in boxes) > 0.5 * 1400 * 900
     assert opened.page.evaluate("document.documentElement.scrollHeight") <= 900
+    # Layers stand side by side, each under its own title.
+    layers = [row.bounding_box() for row in opened.page.locator(".grid .row").all()]
+    assert all(a["x"] + a["width"] < b["x"] for a, b in pairwise(layers))
+    assert max(box["x"] + box["width"] for box in layers) <= 1400
+    titles = [each.inner_text() for each in opened.page.locator(".grid .row h3").all()]
+    assert titles == ["Layer 1", "Layer 2", "Layer 3"]
+
+
+def test_a_phone_shows_twelve_heads_as_large_as_it_can(open_page: Open) -> None:
+    opened = open_page([random_capture(1, 12, 64).pack()], width=390, height=844)
+    opened.settle()
+    boxes = [card.bounding_box() for card in opened.page.locator(".card").all()]
+    assert len(boxes) == 12
+    assert min(box["width"] for box in boxes) >= 90
+    assert max(box["y"] + box["height"] for box in boxes) <= 844
+    drawn = opened.pixels(".grid .picture")
+    assert (drawn[..., 3] > 0).mean() > 0.4
 
 
 def test_a_long_number_widens_no_card(open_page: Open) -> None:
@@ -176,6 +195,38 @@ def test_one_legend_with_unit_and_shared_limits(open_page: Open) -> None:
 # Measures
 
 
+def test_the_chosen_measure_is_explained_and_named_on_cards(open_page: Open) -> None:
+    pack = with_measures(capture("cable"))
+    opened = open_page([pack])
+    opened.settle()
+    for name in ("position_share", "sink_score", "previous token"):
+        choose(opened, "Measure", name)
+        opened.page.wait_for_function(
+            "() => ![...document.querySelectorAll('.card .value')].some(e => e.innerText === '…')"
+        )
+        of_python = {each["name"]: each for each in pack.header["measures"]}.get(name)
+        meaning = opened.page.locator(".overview .meaning").inner_text()
+        if of_python:
+            assert meaning == f"{of_python['label']}: {of_python['text']}"
+        assert len(meaning) > 40
+        card = opened.page.locator(".card").nth(1)
+        said = card.locator(".measure").inner_text(), card.locator(".value").inner_text()
+        assert said[0] == (of_python["label"] if of_python else name)
+        assert " ".join(said) in card.get_attribute("aria-label")
+    # A long name is cut, its number is not.
+    cut = opened.page.locator(".card .measure").first
+    cut.evaluate("e => { e.textContent = 'long '.repeat(30); }")
+    value = opened.page.locator(".card .value").first
+    assert value.evaluate("e => e.scrollWidth <= e.clientWidth")
+    # Measures that need no theory come first.
+    options = opened.page.locator("label.field", has_text="Measure").locator("option")
+    assert options.all_inner_texts()[:3] == [
+        "Weight on the previous token",
+        "Weight on the first token",
+        "sink",
+    ]
+
+
 def test_a_measure_is_a_heat_map_of_layers_and_heads(open_page: Open) -> None:
     opened = overview(open_page, view="measure", measure="mean distance")
     light = []
@@ -193,6 +244,26 @@ def test_a_measure_is_a_heat_map_of_layers_and_heads(open_page: Open) -> None:
     assert tops[0] < tops[HEADS]
 
 
+@pytest.mark.parametrize(("layers", "heads", "written"), [(30, 9, True), (24, 32, False)])
+def test_numbers_of_a_heat_map_stay_in_their_cells(
+    layers: int, heads: int, written: bool, open_page: Open
+) -> None:
+    """Where the cells are too small for digits that can be read, none are written."""
+    state = {"overview": {"view": "measure", "measure": "previous token"}}
+    opened = open_page([random_capture(layers, heads, 64).pack()], state, width=1280, height=720)
+    opened.settle()
+    sizes = opened.page.evaluate(
+        """() => [...document.querySelectorAll(".card .value")].map((value) => {
+            const range = document.createRange();
+            range.selectNodeContents(value);
+            return [range.getBoundingClientRect().width, value.parentElement.clientWidth];
+        })"""
+    )
+    assert len(sizes) == layers * heads
+    assert all(text <= cell for text, cell in sizes)
+    assert (min(text for text, _ in sizes) > 0) == written
+
+
 def test_a_scatter_of_two_measures_names_and_opens_heads(open_page: Open) -> None:
     opened = overview(open_page, measure="mean distance")
     distances = dict(zip(PLACES, numbers(opened), strict=True))
@@ -208,6 +279,15 @@ def test_a_scatter_of_two_measures_names_and_opens_heads(open_page: Open) -> Non
     down = sorted(points, key=lambda at: -float(points[at].get_attribute("cy")))
     same = {at: np.diagonal(definition("cable", *at)["weights"]).mean() for at in PLACES}
     assert down == sorted(same, key=lambda at: same[at])
+    # The heads farthest from the others carry their names, inside the picture.
+    named = opened.page.locator(".scatter .label")
+    assert 1 <= named.count() <= 5
+    known = {f"layer {layer + 1}, head {head + 1}" for layer, head in PLACES}
+    assert set(named.all_text_contents()) <= known
+    box = opened.page.locator(".scatter svg").bounding_box()
+    for each in named.all():
+        text = each.bounding_box()
+        assert box["x"] <= text["x"] <= box["x"] + box["width"] - text["width"]
     points[across[3]].hover()
     layer, head = across[3]
     tip = opened.page.locator(".scatter .named")
@@ -241,6 +321,7 @@ def test_measures_say_that_the_dial_does_not_change_them(open_page: Open) -> Non
 def test_comparing_ranks_heads_by_their_difference(open_page: Open) -> None:
     opened = overview(open_page, [capture("cable"), capture("alibi")])
     pick(opened, "Compare with", "p1")
+    choose(opened, "Show", "ranking")
     opened.page.wait_for_function("() => document.querySelectorAll('.ranking li').length === 8")
     assert opened.state().get("screen", "overview") == "overview"
     apart = {
@@ -278,6 +359,39 @@ def test_comparing_ranks_heads_by_their_difference(open_page: Open) -> None:
     opened.page.locator(".ranking button").nth(2).click()
     opened.settle()
     assert opened.state()["screen"] == "head"
+
+
+def test_few_heads_are_compared_as_maps_with_the_largest_difference_first(open_page: Open) -> None:
+    opened = overview(open_page, [capture("cable"), capture("alibi")])
+    pick(opened, "Compare with", "p1")
+    opened.settle()
+    opened.page.wait_for_function(
+        "() => ![...document.querySelectorAll('.card .value')].some(e => e.innerText === '…')"
+    )
+    opened.page.wait_for_timeout(100)
+    assert opened.page.locator(".body").get_attribute("data-view") == "maps"
+    differences = numbers(opened)
+    assert len(differences) == 8
+    assert differences == sorted(differences, reverse=True)
+    # By layer and head is one choice away.
+    pick(opened, "Order", "model")
+    opened.page.wait_for_timeout(200)
+    assert names(opened)[0] == "layer 1, head 1"
+    assert names(opened) == [f"layer {n + 1}, head {h + 1}" for n in range(2) for h in range(HEADS)]
+
+
+def test_many_heads_are_ranked_in_the_height_there_is(open_page: Open) -> None:
+    packs = [random_capture(12, 12, 64).pack(), random_capture(12, 12, 64).pack()]
+    state = {"compare": "side", "other": "p1"}
+    opened = open_page(packs, state, width=1400, height=1200)
+    opened.page.wait_for_function("() => document.querySelectorAll('.ranking li').length > 60")
+    opened.page.wait_for_function(
+        """() => {
+            const bars = [...document.querySelectorAll(".ranking li")];
+            const end = Math.max(...bars.map((bar) => bar.getBoundingClientRect().bottom));
+            return bars.length > 60 && end > 0.8 * innerHeight && end <= innerHeight;
+        }"""
+    )
 
 
 # Keyboard
@@ -362,6 +476,16 @@ def test_a_poster_of_many_layers_is_no_tower(open_page: Open) -> None:
 
 
 # Looks
+
+
+def test_labels_of_settings_are_of_one_size(open_page: Open) -> None:
+    opened = overview(open_page)
+    sizes = opened.page.evaluate(
+        """() => [...document.querySelectorAll(".heads-settings span")]
+            .map((each) => getComputedStyle(each).fontSize + getComputedStyle(each).color)"""
+    )
+    assert len(sizes) > 5
+    assert len(set(sizes)) == 1
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

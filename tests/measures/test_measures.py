@@ -1,5 +1,6 @@
 import csv
 import json
+import re
 import sys
 from dataclasses import replace
 from html import escape
@@ -284,13 +285,30 @@ def test_the_viewer_gets_a_value_per_layer_and_head(found):
     assert set(given) <= set(MEASURES)
     share = given["position_share"]
     assert (share["label"], len(share["values"]), len(share["values"][0])) == (
-        "position share",
+        "position share of position",
         2,
         3,
     )
     assert share["values"][1][2] == found.row(5, 2)["position_share"]
     assert given["context_dependence"]["values"][0] == [None] * 3
     json.dumps(found.for_viewer(), allow_nan=False)
+
+
+def test_texts_of_measures_use_words_and_name_what_was_measured():
+    for each in MEASURES.values():
+        assert not re.search(r"\b[Swdij]\b", each.text), each.text
+        for quantity, word in (
+            ("bias", "position"),
+            ("content", "content"),
+            ("weights", "weights"),
+        ):
+            other = each.measured_on(quantity)
+            of_scores = each.compute is not None and each.reads in {"scores", "products"}
+            assert other.label == each.label + f" of {word}" * of_scores
+            assert (other.text != each.text) == (of_scores and "the scores" in each.text)
+            if of_scores and each.name != "closed_form_r2":  # never measured on a capture
+                assert "the scores" in each.text
+        assert each.measured_on("final") == each
 
 
 def test_one_or_several_captures_are_written(found):

@@ -73,6 +73,7 @@ def test_a_map_has_the_mean_weight_of_the_pairs_in_each_cell(length: int) -> Non
 def test_the_page_says_what_was_recognised_and_defines_every_measure(folder: Path) -> None:
     header, _ = data_of((folder / "atlas.html").read_text())
     assert any("layer 1-2: rope  pairing='interleaved'" in line for line in header["recognised"])
+    assert not any("False" in line for line in header["recognised"])
     for measure in header["measures"]:
         assert measure["text"]
         assert measure["reference"]

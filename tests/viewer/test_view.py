@@ -88,7 +88,11 @@ def test_a_page_brings_the_measures_of_its_heads(tmp_path: Path) -> None:
     viewer.view(pack, html=tmp_path / "a.html")
     (found,) = packs_of((tmp_path / "a.html").read_text())
     share, *_ = found.header["measures"]
-    assert (share["name"], share["label"]) == ("position_share", "position share")
+    assert (share["name"], share["label"]) == (
+        "position_share",
+        "position share of position",
+    )
+    assert "variation of the positional part of the scores that the distance" in share["text"]
     assert share["values"] == [[1.0] * 3] * 2  # ALiBi's bias is a function of the distance
     reach = next(each for each in found.header["measures"] if each["name"] == "reach_mean")
     weights = quantities(pack, 1, 2)["weights"]

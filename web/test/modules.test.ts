@@ -1,13 +1,16 @@
 // The parts that need no browser: state, packs, colours, clustering, curves, CSV and text.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Capture } from "../src/core/capture.ts";
+import { Capture, distinctTitles } from "../src/core/capture.ts";
 import { correlation, groups } from "../src/core/cluster.ts";
 import {
   along,
   automatic,
   barColours,
   diverges,
+  inkOn,
+  luminance,
+  MAPS,
   middleOf,
   paint,
   place,
@@ -20,8 +23,8 @@ import { CARD, fit, SHEET } from "../src/core/layout.ts";
 import { type Header, readPack } from "../src/core/pack.ts";
 import type { Source, Whole } from "../src/core/source.ts";
 import { complete, DEFAULT, difference, readState } from "../src/core/state.ts";
-import { formatted, number, roundStep, visible } from "../src/core/text.ts";
-import { defaultMeasure, measuresOf } from "../src/engine/measures.ts";
+import { brief, formatted, number, roundStep, visible } from "../src/core/text.ts";
+import { defaultMeasure, measuresOf, offeredMeasures } from "../src/engine/measures.ts";
 import { fewPairs, type Profile } from "../src/engine/profiles.ts";
 import { rank } from "../src/engine/rows.ts";
 import { field } from "../src/export/csv.ts";
@@ -29,6 +32,7 @@ import { posterBlocks } from "../src/export/poster.ts";
 import { literal } from "../src/export/python.ts";
 import { levelFor } from "../src/ui/draw.ts";
 import { reduceCurve } from "../src/ui/plots.ts";
+import { outliers } from "../src/ui/scatter.ts";
 import { checkState } from "./states.ts";
 
 test("a state survives the way through a link", () => {
@@ -68,21 +72,57 @@ test("a layer is named with its note, and sound is made of frames", () => {
   assert.ok(measuresOf(sound).every(({ title }) => !title.includes("token")));
 });
 
-test("a measure of Python's is offered first, by its name; the viewer's own of that name is not", () => {
+test("plain measures are offered first, each with a definition; Python's comes in place of the viewer's own", () => {
   const share = { name: "position_share", label: "position share", text: "t", form: ".2f", values: [[0.5, null]] };
   const header = { layers: [3], heads: [0, 7], length: 4, measures: [share] } as unknown as Header;
   const here = new Capture("p0", "a", header, new Map()),
     served = new Capture("p0", "a", header, null);
-  const [first, ...rest] = measuresOf(here);
+  const all = measuresOf(here),
+    [first, ...rest] = all.toSorted(
+      (a, b) => Number(b.name === "position_share") - Number(a.name === "position_share"),
+    );
   assert.deepEqual([first.name, first.title, defaultMeasure(here)], ["position_share", "position share", first.name]);
+  const plain = ["previous token", "first token", "mean distance", "same token"];
+  assert.deepEqual(all.map(({ name }) => name).slice(0, 4), plain);
+  for (const { text, short } of [...all, ...offeredMeasures(here, served)]) assert.ok(text && short);
   const value = (head: number) => first.of({} as never, { capture: here, layer: 3, head } as Source, null);
   assert.equal(value(0), 0.5);
   assert.equal(first.shown(0.5), "0.50");
   assert.ok(Number.isNaN(value(7)));
   assert.equal(first.shown(Number.NaN), "–");
-  assert.ok(rest.every(({ name }) => name !== "position_share"));
+  assert.ok(rest.every(({ name }) => !name.startsWith("position share")));
+  // Of what the viewer's own share is, its name says; it is compared with nothing else.
+  const { measures: _, ...bare } = header,
+    without = (quantities: string[]) => new Capture("p2", "c", { ...bare, quantities } as Header, new Map()),
+    [biases, weights] = [without(["content", "bias", "final", "weights"]), without(["weights"])];
+  assert.ok(measuresOf(biases).some(({ title }) => title === "Position share of position"));
+  assert.ok(measuresOf(weights).some(({ title }) => title === "Position share of weights"));
+  assert.ok(offeredMeasures(biases, weights).every(({ name }) => !name.includes("position share")));
   assert.ok(rest.some(({ name }) => name === "first token"));
   assert.ok(measuresOf(served).every(({ name }) => name !== "first token"));
+});
+
+test("captures of one title are told apart by a word in which their texts differ, or by a number", () => {
+  const of = (ownTitle: string, text: string) => ({ ownTitle, header: { pieces: text.split(/(?= )/) } as Header });
+  const storm = of("SmolLM2", "The old keeper said that the storm would pass"),
+    ship = of("SmolLM2", "The old keeper said that the ship would pass");
+  assert.deepEqual(distinctTitles([storm, ship, of("ALiBi", "The old keeper")]), [
+    "SmolLM2, text 1 (storm)",
+    "SmolLM2, text 2 (ship)",
+    "ALiBi",
+  ]);
+  assert.deepEqual(distinctTitles([storm, storm]), ["SmolLM2", "SmolLM2 (2)"]);
+  const longer = of("SmolLM2", "The old keeper said that the storm would pass by");
+  assert.deepEqual(distinctTitles([storm, longer]), ["SmolLM2, text 1", "SmolLM2, text 2 (by)"]);
+});
+
+test("the outliers of a scatter are those far from the middle of either measure", () => {
+  const cloud = Array.from({ length: 40 }, (_, n) => ({ x: n % 7, y: 0.01 * (n % 5) }));
+  const wide = { x: 60, y: 0.02 },
+    high = { x: 3, y: 0.9 };
+  assert.deepEqual(new Set(outliers([wide, ...cloud, high], 2)), new Set([wide, high]));
+  assert.equal(outliers([...cloud, high]).length, 5);
+  assert.deepEqual(outliers([wide, wide, wide]), []);
 });
 
 test("numbers are printed as Python prints them", () => {
@@ -131,6 +171,9 @@ test("every field of a state is checked by value, and what is left out is named"
   assert.equal(part.state.notes.length, 1);
   assert.equal(part.state.overview.greatest, 2);
   assert.equal(part.dropped.length, 7);
+  const reading = readState({ reading: { token: 5, marks: "waves" } });
+  assert.deepEqual(reading.state.reading, { ...DEFAULT.reading, token: 5 });
+  assert.deepEqual(reading.dropped, ['reading.marks = "waves"']);
   assert.deepEqual(readState({ head: 0 }).patch, { head: 0 });
   assert.equal(readState("half a link").dropped.length, 1);
   assert.deepEqual(readState(undefined).dropped, []);
@@ -284,7 +327,6 @@ test("all heads fit on one screen: few as cards, many as a sheet", () => {
     [12, 12],
     [30, 9],
     [32, 32],
-    [4, 64],
   ]) {
     const { kind, size, blocks } = fit(layers(count, heads), room.width, room.height, options);
     assert.equal(kind, "sheet");
@@ -292,8 +334,29 @@ test("all heads fit on one screen: few as cards, many as a sheet", () => {
     assert.ok(blocks * (SHEET.label + heads * (size + SHEET.gap)) + (blocks - 1) * SHEET.between <= room.width);
     assert.ok(SHEET.heading + Math.ceil(count / blocks) * (size + SHEET.gap) <= room.height);
   }
+  const wide = fit(layers(4, 64), room.width, room.height, options);
+  assert.deepEqual([wide.kind, wide.wrapped], ["sheet", true]);
+  assert.ok(4 * (CARD.title + Math.ceil(64 / wide.columns) * (wide.size + SHEET.gap)) <= room.height);
   const flow = fit([1000, 24], room.width, room.height, { byLayer: false, cards: true });
   assert.ok(2 * CARD.title + (Math.ceil(1000 / flow.columns) + 1) * (flow.size + SHEET.gap) <= room.height);
+});
+
+test("heads of a narrow screen go on in further rows where a layer a row would be stamps", () => {
+  const phone = fit([12], 374, 550, { byLayer: true, cards: true });
+  assert.deepEqual([phone.kind, phone.wrapped, phone.columns], ["sheet", true, 3]);
+  assert.ok(phone.size >= 90);
+  const many = fit(Array<number>(30).fill(9), 374, 550, { byLayer: true, cards: true });
+  assert.ok(!many.wrapped);
+});
+
+test("cards of several layers stand layer by layer, also where layers are side by side", () => {
+  const room = { width: 1370, height: 640 },
+    options = { byLayer: true, cards: true };
+  const { kind, size, columns, blocks } = fit([4, 4, 4], room.width, room.height, options);
+  assert.deepEqual([kind, columns, blocks], ["cards", 2, 3]);
+  assert.ok(size > 200);
+  assert.ok(blocks * columns * (size + CARD.gap) <= room.width);
+  assert.ok(CARD.title + 2 * (size + CARD.text + CARD.gap) <= room.height);
 });
 
 test("a poster is near to 4:3, few layers stand in one block", () => {
@@ -334,6 +397,34 @@ test("every colour map is dark at one end and light at the other, steadily", () 
     for (let n = 1; n < 513; n++) assert.ok(light(colours[n]) >= light(colours[n - 1]) - 0.6, `${name} ${n}`);
     assert.ok(light(colours[512]) - light(colours[0]) > 120, name);
   }
+});
+
+test("the ink on a colour has a contrast of at least 4.5, and the better of black and white", () => {
+  for (const name of Object.keys(MAPS)) {
+    for (const colour of table(name)) {
+      const light = luminance(colour) + 0.05,
+        contrast = { black: light / 0.05, white: 1.05 / light };
+      assert.ok(contrast[inkOn(colour)] >= 4.5, name);
+      assert.equal(contrast[inkOn(colour)], Math.max(contrast.black, contrast.white));
+    }
+  }
+  // Black on white is 21; the middle green of viridis was once written on in white.
+  assert.equal(Math.round((luminance(0xffffffff) + 0.05) / (luminance(0xff000000) + 0.05)), 21);
+  assert.equal(inkOn(table("viridis")[282]), "black");
+});
+
+test("numbers of small cells have two digits that count, and whole numbers all of theirs", () => {
+  const cases: [number, string][] = [
+    [0.04537, "0.045"],
+    [-0.8799, "−0.88"],
+    [1, "1"],
+    [9.96, "10"],
+    [128, "128"],
+    [-1234.6, "−1235"],
+    [2.34e7, "2.3e7"],
+    [Number.NaN, "–"],
+  ];
+  for (const [value, text] of cases) assert.equal(brief(value), text);
 });
 
 test("similar maps share a group", () => {

@@ -1,7 +1,8 @@
 """Every measure of a head: what it is, where it comes from, how it is computed and printed.
 
-Letters: i query, j key, d = i - j distance, T tokens, S score (before the softmax), w weight (after
-it). Late queries are those of the second half; in a bidirectional model those of the middle half.
+Letters in formulas: i query, j key, d = i - j distance, T tokens, S score (before the softmax),
+w weight (after it). The texts use words instead. Queries of the second half are those of the middle
+half in a bidirectional model.
 
 A measure is one record. Its `compute` reads a layer's sums (sums.py) and returns a value per
 sequence and head; tables give the mean and a 95% interval over sequences. Being registered puts it
@@ -11,7 +12,7 @@ viewer. Measures with runs of their own have no `compute`: see probes.py, effect
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -52,6 +53,24 @@ class Measure:
     """Whether it is also measured at multiples of the trained length."""
     numbers_heads: bool = False
     """Whether it is the number of a head, which counts from 0 or from 1 as the heads do."""
+
+    def measured_on(self, quantity: str) -> "Measure":
+        """Return the measure with label and text that name the quantity it was computed from.
+
+        quantity  `final`, or what a capture has measured in place of the scores
+        """
+        if quantity == "final" or self.compute is None or self.reads not in {"scores", "products"}:
+            return self
+        word, words = _IN_PLACE_OF_SCORES[quantity]
+        text = self.text.replace("the scores", words)
+        return replace(self, label=f"{self.label} of {word}", text=text)
+
+
+_IN_PLACE_OF_SCORES: Final = {
+    "bias": ("position", "the positional part of the scores"),
+    "content": ("content", "the content part of the scores"),
+    "weights": ("weights", "the weights"),
+}
 
 
 def _position_share(layer: "LayerSums") -> "Tensor":
@@ -174,16 +193,15 @@ for _measure in (
     Measure(
         name="context_dependence",
         label="context dependence",
-        text="Share of the variance of the head's maps over several sequences that the input "
-        "explains beyond the positions: 0 if every input has the same map.",
+        text="How much of the variation of the head's maps over several sequences the input "
+        "explains beyond the positions, as a share: 0 if every input has the same map.",
         form=".3g",
         main=True,
     ),
     Measure(
         name="position_share",
         label="position share",
-        text="Share of the variance of S over visible pairs that the distance d explains: exactly "
-        "1 if equal distances always have equal scores.",
+        text="Share of the variation of the scores that the distance explains; 1 is all of it.",
         reference="headscape; one-way analysis of variance",
         form=".4g",
         compute=_position_share,
@@ -193,23 +211,24 @@ for _measure in (
     Measure(
         name="absolute_leak",
         label="absolute leak",
-        text="Share of the variance of S that the position of the query explains beyond d, in 8 "
-        "bands of queries, as far as it is the same in every sequence.",
+        text="How much of the variation of the scores the position of the query explains beyond "
+        "the distance, in 8 bands of queries, as far as it is the same in every sequence.",
         reference="headscape; one-way analysis of variance",
         compute=_absolute_leak,
     ),
     Measure(
         name="closed_form_r2",
         label="closed form R2",
-        text="R2 of scale q.R(d).k with the mean q and the mean k, against the kernel.",
+        text="How well the curve that the rotation makes of the mean query and the mean key "
+        "follows the mean score at each distance: R2, where 1 is a perfect fit.",
         reference="Su et al. 2021, arXiv:2104.09864, section 3.4",
         compute=_closed_form_r2,
     ),
     Measure(
         name="slash_score",
         label="slash",
-        text="Largest mean w at one distance, over late queries and distances that exclude the "
-        "first key.",
+        text="Largest mean attention weight at one distance, over queries of the second half; "
+        "distances that include the first token are left out.",
         reference="Jiang et al. 2024, arXiv:2407.02490",
         compute=lambda layer: layer.weights.slash(),
         reads="weights",
@@ -220,7 +239,7 @@ for _measure in (
     Measure(
         name="slash_distance",
         label="slash distance",
-        text="The distance of that mean; 1 is a previous-token head.",
+        text="Distance in tokens at which the slash is; 1 is a previous-token head.",
         reference="Olsson et al. 2022, arXiv:2209.11895",
         form=".0f",
         compute=lambda layer: layer.weights.slash(),
@@ -231,7 +250,8 @@ for _measure in (
     Measure(
         name="sink_score",
         label="sink",
-        text="Mean w of late queries on the first key, and on a learned sink where there is one.",
+        text="Mean attention weight of queries of the second half on the first token, and on a "
+        "learned sink where there is one.",
         reference="Xiao et al. 2023, arXiv:2309.17453",
         compute=lambda layer: layer.weights.first / layer.weights.queries,
         reads="weights",
@@ -241,7 +261,8 @@ for _measure in (
     Measure(
         name="reach_50",
         label="reach 50%",
-        text="Least distance that contains 50% of a query's w, mean over late queries.",
+        text="Least distance within which a query puts 50% of its attention, mean over "
+        "queries of the second half.",
         form=".1f",
         compute=lambda layer: layer.weights.mean_reach(0.5, sink=True),
         reads="weights",
@@ -250,7 +271,8 @@ for _measure in (
     Measure(
         name="reach_90",
         label="reach 90%",
-        text="Least distance that contains 90% of a query's w, mean over late queries.",
+        text="Least distance within which a query puts 90% of its attention, mean over "
+        "queries of the second half.",
         form=".1f",
         compute=lambda layer: layer.weights.mean_reach(0.9, sink=True),
         reads="weights",
@@ -259,7 +281,7 @@ for _measure in (
     Measure(
         name="reach_50_no_sink",
         label="reach 50%, no sink",
-        text="The same as reach 50% after removing the first key and renormalising.",
+        text="The same as reach 50%, without the attention on the first token.",
         form=".1f",
         compute=lambda layer: layer.weights.mean_reach(0.5, sink=False),
         reads="weights",
@@ -268,7 +290,7 @@ for _measure in (
     Measure(
         name="reach_90_no_sink",
         label="reach 90%, no sink",
-        text="The same as reach 90% after removing the first key and renormalising.",
+        text="The same as reach 90%, without the attention on the first token.",
         form=".1f",
         compute=lambda layer: layer.weights.mean_reach(0.9, sink=False),
         reads="weights",
@@ -278,8 +300,8 @@ for _measure in (
     Measure(
         name="reach_median",
         label="reach median",
-        text="Distance in tokens (frames for sound) that contains 90% of a query's w, median over "
-        "all queries of one sequence.",
+        text="Distance in tokens (frames for sound) within which a query puts 90% of its "
+        "attention, median over all queries of one sequence.",
         form=".0f",
         compute=lambda layer: layer.reach.nanquantile(0.5, dim=1)[None],
         reads="reach",
@@ -288,7 +310,8 @@ for _measure in (
     Measure(
         name="reach_mean",
         label="reach mean",
-        text="The same distance, mean over all queries of one sequence.",
+        text="Distance within which a query puts 90% of its attention, mean over all queries of "
+        "one sequence.",
         form=".1f",
         compute=lambda layer: layer.reach.nanmean(dim=1)[None],
         reads="reach",
@@ -297,8 +320,8 @@ for _measure in (
     Measure(
         name="decay",
         label="decay",
-        text="Nats per token by which the kernel falls, a least-squares line over distances from "
-        "1 to half the length (bidirectional: a quarter).",
+        text="How fast the scores fall with the distance, in nats per token: a least-squares line "
+        "over distances from 1 to half the length (bidirectional: a quarter).",
         reference="Press et al. 2021, arXiv:2108.12409: the slope of ALiBi",
         form=".3g",
         compute=_decay,
@@ -306,8 +329,8 @@ for _measure in (
     Measure(
         name="half_life",
         label="half-life",
-        text="ln 2 / decay: tokens after which exp(kernel) has halved; empty where the interval of "
-        "the decay contains 0.",
+        text="Tokens after which the exponential of the scores has halved on average: ln 2 / "
+        "decay; empty where the interval of the decay contains 0.",
         reference="Press et al. 2021, arXiv:2108.12409: the slope of ALiBi",
         form=".3g",
         compute=_decay,
@@ -317,7 +340,8 @@ for _measure in (
     Measure(
         name="entropy",
         label="entropy",
-        text="Entropy of w in nats, mean over late queries.",
+        text="How evenly a query spreads its attention: the entropy of its weights in nats, mean "
+        "over queries of the second half; 0 if all attention is on one token.",
         reference="Zhai et al. 2023, arXiv:2303.06296",
         compute=lambda layer: layer.weights.entropy / layer.weights.queries,
         reads="weights",
@@ -336,8 +360,8 @@ for _measure in (
     Measure(
         name="most_similar_head",
         label="most similar head",
-        text="The other head of the layer whose map correlates most with this one; none for a "
-        "constant map, such as a bias of 0.",
+        text="The other head of the layer that the scores correlate with most; none for a constant "
+        "map, such as a bias of 0.",
         form=".0f",
         compute=lambda layer: layer.most_similar()[0],
         reads="products",
@@ -347,7 +371,8 @@ for _measure in (
     Measure(
         name="similarity",
         label="similarity",
-        text="Pearson correlation with that head's map, from -1 to 1.",
+        text="Pearson correlation of the scores with those of the most similar head of the layer, "
+        "from -1 to 1.",
         compute=lambda layer: layer.most_similar()[1],
         reads="products",
         main=True,
@@ -355,30 +380,30 @@ for _measure in (
     Measure(
         name="induction",
         label="induction",
-        text="On a block of n random tokens twice: mean w from the second block to the token after "
-        "the same token in the first, at d = n - 1.",
+        text="On a block of random tokens that is repeated: mean attention weight from the "
+        "second block to the token after the same token in the first.",
         reference="Olsson et al. 2022, arXiv:2209.11895",
         main=True,
     ),
     Measure(
         name="duplicate_token",
         label="duplicate token",
-        text="On the same sequences: mean w to the same token in the first block, at d = n.",
+        text="On the same sequences: mean attention weight to the same token in the first block.",
         reference="Wang et al. 2022, arXiv:2211.00593",
     ),
     Measure(
         name="retrieval",
         label="retrieval",
-        text="A fact stated once in a text and asked for at its end: mean w from the query that "
-        "predicts each answer token to that token in the fact.",
+        text="A fact stated once in a text and asked for at its end: mean attention weight from "
+        "the query that predicts each answer token to that token in the fact.",
         reference="Wu et al. 2024, arXiv:2404.15574",
         main=True,
     ),
     Measure(
         name="low_band",
         label="low bands",
-        text="RoPE: share of mean |q_m| mean |k_m| in pairs m that turn less than once within the "
-        "trained length.",
+        text="RoPE: how much of the product of mean query and key norms is in pairs of dims that "
+        "turn less than once within the trained length, as a share.",
         reference="Barbero et al. 2024, arXiv:2410.06205",
         compute=_low_band,
         reads="call",
@@ -397,15 +422,15 @@ for _measure in (
         name="effect_removed",
         label="effect: removed",
         text="Nats per token that the loss changes by when this head's scores lose their "
-        "positional part: S becomes the scaled q.k.",
+        "positional part and only the scaled product q.k remains.",
         form="+.4f",
         main=True,
     ),
     Measure(
         name="effect_kernel",
         label="effect: kernel",
-        text="Nats per token that the loss changes by when this head's positional part S - q.k "
-        "becomes its mean at each distance.",
+        text="Nats per token that the loss changes by when this head's positional part becomes "
+        "its mean at each distance.",
         form="+.4f",
     ),
     Measure(

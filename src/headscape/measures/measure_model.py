@@ -363,7 +363,8 @@ def recognised(spec: Spec) -> list[str]:
         span = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
         shown = shown_conventions(layer.conventions)
         unused = STRETCHING if shown.get("scaling") == "none" else set()
-        used = {key: value for key, value in shown.items() if key not in unused}
+        # A switch that is off says nothing of the model.
+        used = {k: v for k, v in shown.items() if k not in unused and v is not False}
         fields = ", ".join(f"{key}={value!r}" for key, value in used.items())
         name = "position not recognised" if layer.encoding == "unknown" else layer.encoding
         lines.append(f"layer {span}: {name}  {fields}")

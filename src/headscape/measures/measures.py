@@ -264,12 +264,13 @@ class Measures:
 
         `values[layer][head]` follows the order of `layers` and `heads`; None is not measured.
         """
+        described = {name: definition(name).measured_on(self.quantity) for name in self.values}
         return [
             {
                 "name": name,
-                "label": definition(name).label,
-                "text": definition(name).text,
-                "form": definition(name).form,
+                "label": described[name].label,
+                "text": described[name].text,
+                "form": described[name].form,
                 "values": listed(parts[0]),
             }
             for name, parts in self.values.items()

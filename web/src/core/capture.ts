@@ -1,6 +1,8 @@
 // One capture: a pack's header, and its arrays where they are here. Cuts out what one head needs.
 import { type Header, type LayerKind, type Numbers, QUANTITIES, type Quantity, type Stored } from "./pack.ts";
 
+import { wordAt } from "./text.ts";
+
 /** The factors of one head, or of all heads of a layer that mixes them: what a worker is given. */
 export interface Factors {
   kind: LayerKind;
@@ -43,16 +45,40 @@ const SHARED = [
 
 const UNKNOWN: LayerKind = { scale: 1, bias: null, mix: null };
 
+/** Titles that no two captures share: texts are numbered and named by a word in which they differ. */
+export function distinctTitles(captures: { ownTitle: string; header: Header }[]): string[] {
+  const titles = captures.map(({ ownTitle, header }) => {
+    const same = captures.filter((each) => each.ownTitle === ownTitle).map((each) => each.header.pieces ?? []),
+      texts = [...new Set(same.map((pieces) => JSON.stringify(pieces)))],
+      pieces = header.pieces ?? [];
+    if (texts.length < 2) return ownTitle;
+    const at = pieces.findIndex((piece, n) => same.some((other) => other[n] !== piece)),
+      word = wordAt(pieces, at).slice(0, 20),
+      number = texts.indexOf(JSON.stringify(pieces)) + 1;
+    return `${ownTitle}, text ${number}${word && ` (${word})`}`;
+  });
+  const taken = new Set<string>();
+  return titles.map((title) => {
+    let distinct = title;
+    for (let n = 2; taken.has(distinct); n++) distinct = `${title} (${n})`;
+    taken.add(distinct);
+    return distinct;
+  });
+}
+
 export class Capture {
   readonly positions: Int32Array;
+  /** What the page calls it: its own title, or one that tells it from captures of the same title. */
+  title: string;
 
   constructor(
     readonly id: string,
-    readonly title: string,
+    readonly ownTitle: string,
     readonly header: Header,
     /** Absent where the host serves tiles. */
     readonly arrays: Map<string, Stored> | null,
   ) {
+    this.title = ownTitle;
     const given = header.positions;
     this.positions = Int32Array.from({ length: arrays ? header.length : 0 }, (_, n) => (given ? given[n] : n));
   }

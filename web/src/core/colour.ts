@@ -152,9 +152,19 @@ export function barColours(scale: Scale, axis: Scale = scale, size = 512): Uint3
   return bar;
 }
 
-/** Black or white, whichever can be read on a colour. */
+/** Relative luminance of a colour by the Web Content Accessibility Guidelines, 0 for black to 1 for white. */
+export function luminance(rgba: number): number {
+  const linear = (shift: number) => {
+    const part = ((rgba >> shift) & 255) / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  };
+  return 0.2126 * linear(0) + 0.7152 * linear(8) + 0.0722 * linear(16);
+}
+
+/** Black or white, whichever has the larger contrast with a colour: at least 4.5 on every colour. */
 export function inkOn(rgba: number): "black" | "white" {
-  return 0.299 * (rgba & 255) + 0.587 * ((rgba >> 8) & 255) + 0.114 * ((rgba >> 16) & 255) > 140 ? "black" : "white";
+  // The contrasts (L + 0.05) / 0.05 and 1.05 / (L + 0.05) are equal where (L + 0.05)^2 = 0.05 * 1.05.
+  return (luminance(rgba) + 0.05) ** 2 > 0.0525 ? "black" : "white";
 }
 
 /** The value of a colour bar's middle label: 0 where there is room for it, otherwise what lies in the middle. */

@@ -44,7 +44,7 @@ export interface State {
     limits: Record<string, [number, number]>;
   };
   overview: {
-    /** "auto": maps, and a ranking where two captures are compared. */
+    /** "auto": maps; of two captures in order of their difference, or a ranking where maps would be small. */
     view: "auto" | "maps" | "measure" | "scatter" | "ranking";
     measure: string;
     /** The other measure of the scatter. */
@@ -151,9 +151,16 @@ const OVERVIEW: Fields = {
   least: orNull(limit),
   greatest: orNull(limit),
 };
+const READING: Fields = {
+  token: orNull(index),
+  side: among("to", "from"),
+  marks: among("shading", "arcs"),
+  heads: (value) => Array.isArray(value) && value.length < 6 && value.every(object({ layer: index, head: index })),
+  beside: (value) => typeof value === "boolean",
+};
 const NOTE = object({ capture: text, layer: index, head: index, query: index, key: index, text });
 
-/** Fields that are right or wrong as a whole; `colour`, `overview` and `notes` are read part by part. */
+/** Fields that are right or wrong as a whole; `colour`, `overview`, `reading` and `notes` are read part by part. */
 const WHOLE: Fields = {
   screen: among("overview", "head", "reading"),
   capture: text,
@@ -172,13 +179,6 @@ const WHOLE: Fields = {
   view: orNull(object({ query: finite, key: finite, span: (value) => finite(value) && (value as number) > 0 })),
   locked: orNull(object({ query: index, key: index })),
   profile: among("bias", "shown"),
-  reading: object({
-    token: orNull(index),
-    side: among("to", "from"),
-    marks: among("shading", "arcs"),
-    heads: (value) => Array.isArray(value) && value.length < 6 && value.every(object({ layer: index, head: index })),
-    beside: (value) => typeof value === "boolean",
-  }),
   search: text,
   theme: among("auto", "light", "dark"),
 };
@@ -211,6 +211,7 @@ export function readState(given: unknown): { state: State; patch: Partial<State>
           ) as State["colour"]["limits"];
     },
     overview: (value) => Object.assign(state.overview, Object.fromEntries(passing(value, own(OVERVIEW), "overview"))),
+    reading: (value) => Object.assign(state.reading, Object.fromEntries(passing(value, own(READING), "reading"))),
     notes(value) {
       if (!Array.isArray(value)) dropped.push(`notes = ${shortened(value)}`);
       else

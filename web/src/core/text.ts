@@ -11,6 +11,13 @@ export function number(value: number, digits = 4): string {
   return String(Number(value.toPrecision(digits))).replace("-", "−");
 }
 
+/** A number in few characters, for small cells: two digits that count, and all digits before the point. */
+export function brief(value: number): string {
+  if (Number.isNaN(value)) return "–";
+  const size = Math.abs(value);
+  return size >= 10 && size < 1e6 ? number(Math.round(value), 6) : number(value, 2);
+}
+
 /** A number as Python's format prints it: .2f, .3g or +.4f; a dash where there is none. */
 export function formatted(value: number | null, form: string): string {
   if (value === null || Number.isNaN(value)) return "–";

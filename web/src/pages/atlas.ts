@@ -108,9 +108,9 @@ export class Atlas {
       this.legend.element,
       h("h2", {}, `${number} where position matters most`),
       h("p", { class: "small" }, `Ranked by ${ranks.label}: ${ranks.text}`),
-      h("div", { class: "cards", id: "most" }, ...this.ranking(false, top)),
+      h("div", { class: top === TOP ? "cards ten" : "cards", id: "most" }, ...this.ranking(false, top)),
       h("h2", {}, `${number} where position matters least`),
-      h("div", { class: "cards", id: "least" }, ...this.ranking(true, top)),
+      h("div", { class: top === TOP ? "cards ten" : "cards", id: "least" }, ...this.ranking(true, top)),
       h("h2", {}, "All heads"),
       h("div", { class: "controls" }, this.order.element, this.measure.element, this.kind.element),
       this.count,
@@ -120,9 +120,9 @@ export class Atlas {
       h(
         "p",
         { class: "small" },
-        "i query, j key, d = i − j, S score before the softmax, w weight after it. Late queries are the second half of " +
-          "a sequence, in a bidirectional model the middle half. Every measure is a mean over sequences, with its 95% " +
-          "bootstrap interval from 6 sequences on.",
+        "A score is the number before the softmax, a weight the number after it; the distance is query − key. In a " +
+          "bidirectional model the middle half of the queries takes the place of the second half. Every measure is a " +
+          "mean over sequences, with its 95% bootstrap interval from 6 sequences on.",
       ),
       definitions(measures),
       this.dialog,
@@ -184,8 +184,9 @@ export class Atlas {
       () => this.open(entry),
       curve,
       h("span", { class: "kinds" }, kinds.join(", ")),
-      h("span", { class: "unseen" }, ` ${measure.label}. Open.`),
+      h("span", { class: "unseen" }, " Open."),
     );
+    say(card.measure, measure.label);
     say(card.value, formatted(measure.values[layer][head], measure.form));
     this.paint(card.canvas, entry);
     return card;

@@ -1,6 +1,6 @@
 // The viewer: puts the parts together, draws when something changed, and keeps the host informed.
 
-import { Capture } from "../core/capture.ts";
+import { Capture, distinctTitles } from "../core/capture.ts";
 import { checkHeader, type Header, readPack } from "../core/pack.ts";
 import { DEFAULT, difference, readState, type State, Store } from "../core/state.ts";
 import { Engine } from "../engine/engine.ts";
@@ -141,12 +141,14 @@ export class Viewer implements App {
     const entries = this.host.model.get("packs") ?? [];
     for (const entry of entries) if (!this.captures.has(entry.id)) await this.add(entry);
     if (!this.captures.size) this.fail(entries.length ? "No capture could be read." : "There is no capture to show.");
+    const all = [...this.captures.values()];
+    distinctTitles(all).forEach((title, n) => (all[n].title = title));
     this.fitState(true);
     this.draw();
   }
 
   private async add(entry: PackEntry): Promise<void> {
-    const name = (header: Header) => this.unique(entry.title || header.title || header.encoding, header);
+    const name = (header: Header) => entry.title || header.title || header.encoding;
     try {
       if (entry.tiles && !entry.bytes && entry.header) {
         const header = checkHeader(entry.header);
@@ -162,16 +164,6 @@ export class Viewer implements App {
     } finally {
       say(this.busy, "");
     }
-  }
-
-  /** A title that no other capture has: with the beginning of its text, or a number. */
-  private unique(title: string, header: Header): string {
-    const taken = new Set([...this.captures.values()].map((capture) => capture.title)),
-      text = (header.pieces ?? []).slice(0, 12).join("").trim().slice(0, 32).trim(),
-      tried = [title, ...(text ? [`${title}: ${text} …`] : [])];
-    for (let n = 2; tried.every((each) => taken.has(each)); n++)
-      tried.push(`${tried[tried.length > 1 ? 1 : 0]} (${n})`);
-    return tried.find((each) => !taken.has(each))!;
   }
 
   /** Show a capture that the host made. */

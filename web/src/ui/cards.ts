@@ -9,6 +9,8 @@ export interface Card {
   head: number;
   element: HTMLButtonElement;
   canvas: HTMLCanvasElement;
+  /** What the number is, cut where it is too long, and the number. */
+  measure: HTMLElement;
   value: HTMLElement;
   painted: string;
 }
@@ -21,6 +23,7 @@ export function headName(layer: number, head: number): string {
 /** Make a card; layer and head count from 0, `place` is the layer in words. */
 export function makeCard(layer: number, head: number, place: string, open: () => void, ...below: Node[]): Card {
   const canvas = h("canvas", { width: 64, height: 64, "aria-hidden": "true" }),
+    measure = h("span", { class: "measure" }),
     value = h("span", { class: "value" });
   const element = h(
     "button",
@@ -35,15 +38,18 @@ export function makeCard(layer: number, head: number, place: string, open: () =>
     canvas,
     h("span", { class: "name" }, headName(layer, head)),
     " ",
+    measure,
+    " ",
     value,
     ...below,
   );
-  return { layer, head, element, canvas, value, painted: "" };
+  return { layer, head, element, canvas, measure, value, painted: "" };
 }
 
-/** Write a head's number on its card, and tell those who do not see it what it is. */
-export function label(card: Card, text: string, measure: string): void {
-  const spoken = `${headName(card.layer, card.head)} ${text}, ${measure}. Open.`;
+/** Write a measure and its number on a card, where they are also told to those who do not see them. */
+export function label(card: Card, measure: string, text: string): void {
+  const spoken = `${headName(card.layer, card.head)} ${measure} ${text}. Open.`;
+  say(card.measure, measure);
   say(card.value, text);
   if (card.element.ariaLabel !== spoken) card.element.ariaLabel = spoken;
 }

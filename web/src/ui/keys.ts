@@ -1,6 +1,7 @@
 // The keyboard: one table that is both the key bindings and the help.
 
 import { QUANTITIES } from "../core/pack.ts";
+import { WORDS } from "../core/source.ts";
 import type { Compare, Minus, Pooling } from "../core/state.ts";
 import { type App, captureOf, lock, longest, otherOf, pairOf, setPair, setView, viewOf } from "./app.ts";
 import { dialOf, setPosition } from "./dial.ts";
@@ -86,7 +87,7 @@ function bindings(app: App, help: () => void, actions: Actions): Binding[] {
       (quantity, n): Binding => ({
         keys: [String(n + 1)],
         shown: String(n + 1),
-        what: `show ${quantity}`,
+        what: `show ${WORDS[quantity]}`,
         act: () => store.set({ quantity }),
       }),
     ),

@@ -3,9 +3,10 @@
 import type { Capture } from "../core/capture.ts";
 import { groups } from "../core/cluster.ts";
 import { diverges, inkOn, paint, rangeOf, type Scale, sameLimits, signature } from "../core/colour.ts";
+import { fit } from "../core/layout.ts";
 import { describe, pooled, type Source, sourceName, type Whole, WORDS } from "../core/source.ts";
 import type { State } from "../core/state.ts";
-import { number } from "../core/text.ts";
+import { brief, number } from "../core/text.ts";
 import { defaultMeasure, type Measure, offeredMeasures } from "../engine/measures.ts";
 import { wholeMap, wholeTile } from "../engine/whole.ts";
 import { posterScene } from "../export/poster.ts";
@@ -23,6 +24,10 @@ type Settings = State["overview"];
 type View = Exclude<Settings["view"], "auto">;
 type Colour = State["colour"];
 
+/** Pixels that heads have at least, and that stand above them at most in a window. */
+const LEAST_HEIGHT = 320,
+  CONTROLS = 280;
+
 /** What is known of a head in this frame. */
 interface Known {
   card: Card;
@@ -39,6 +44,7 @@ export class Overview {
   private readonly count = h("p", { class: "small count" });
   /** The same for screen readers, once all heads are there. */
   private readonly spoken = h("p", { class: "unseen", role: "status" });
+  private readonly meaning = h("p", { class: "small meaning" });
   private readonly pointed = h("p", { class: "small pointed", "aria-hidden": "true" });
   private readonly preview = h("canvas", { class: "preview", "aria-hidden": "true", hidden: true });
   private readonly legend = new Legend();
@@ -85,7 +91,7 @@ export class Overview {
         ["falling", "measure, falling"],
         ["similar", "similar heads together"],
       ],
-      (order) => store.overview({ order }),
+      (order) => store.overview({ order, view: this.viewFor(this.other()) }),
     );
     this.scope = choice<Colour["scope"]>(
       "Limits",
@@ -137,7 +143,7 @@ export class Overview {
     this.posters = h(
       "div",
       { class: "controls poster", role: "group", "aria-label": "Poster of every head" },
-      h("span", { class: "small" }, "Poster"),
+      h("span", {}, "Poster"),
       button("PNG", () => void this.poster("png")),
       button("SVG", () => void this.poster("svg")),
       this.paper.element,
@@ -159,7 +165,13 @@ export class Overview {
       "section",
       { class: "overview", "aria-label": "Overview of layers and heads" },
       h("h2", { class: "unseen" }, "All heads"),
-      h("div", { class: "said" }, this.legend.element, h("div", {}, this.count, this.pointed), this.spoken),
+      h(
+        "div",
+        { class: "said" },
+        this.legend.element,
+        h("div", { class: "words" }, this.meaning, this.count, this.pointed),
+        this.spoken,
+      ),
       this.body,
     );
   }
@@ -221,7 +233,7 @@ export class Overview {
       named = (name: string) => list.find((each) => each.name === name),
       chosen = named(overview.measure) ?? named(defaultMeasure(capture)) ?? list[0],
       against = named(overview.against) ?? list.find((each) => each !== chosen) ?? chosen,
-      view: View = overview.view !== "auto" ? overview.view : other ? "ranking" : "maps";
+      view = this.viewFor(other);
     this.chosen = chosen;
     this.known = [...this.cards.values()]
       .filter(({ layer, head }) => !other || other.has(layer, head))
@@ -244,7 +256,26 @@ export class Overview {
     this.legend.element.hidden ||= view === "scatter" || view === "ranking";
     for (const known of this.known) this.paint(known, view, chosen);
     this.sayCount(view, shown, other);
+    const explained = view === "scatter" ? [...new Set([chosen, against])] : [chosen];
+    say(this.meaning, explained.map(({ title, text }) => `${title}: ${text}`).join(" "));
     this.arrange(capture, view, shown, chosen, against);
+  }
+
+  /** The view chosen; two captures are shown as maps where these are large, otherwise as a ranking. */
+  private viewFor(other: Capture | undefined): View {
+    const { view } = this.app.store.state.overview;
+    if (view !== "auto") return view;
+    if (!other) return "maps";
+    const { root } = this.app,
+      room = { width: root.clientWidth - 24, height: Math.max(LEAST_HEIGHT, innerHeight - CONTROLS) },
+      { kind } = fit([this.cards.size], room.width, room.height, { byLayer: false, cards: true });
+    return kind === "cards" ? "maps" : "ranking";
+  }
+
+  /** The order chosen; maps that nobody ordered show the largest difference first. */
+  private get ordered(): Settings["order"] {
+    const { view, order } = this.app.store.state.overview;
+    return view === "auto" && this.other() && order === "model" ? "falling" : order;
   }
 
   private showControls(view: View, list: Measure[], chosen: Measure, against: Measure): void {
@@ -257,7 +288,7 @@ export class Overview {
     this.against.options(names);
     this.against.show(against.name);
     this.against.element.hidden = view !== "scatter";
-    this.order.show(overview.order);
+    this.order.show(this.ordered);
     this.order.element.hidden = !sheet;
     this.scope.show(colour.scope);
     this.spacing.show(colour.scale);
@@ -325,7 +356,8 @@ export class Overview {
   }
 
   private paint({ card, source, whole, value }: Known, view: View, measure: Measure): void {
-    label(card, value === null ? "…" : measure.shown(value), measure.title);
+    const text = view === "measure" ? brief : measure.shown;
+    label(card, measure.short, value === null ? "…" : text(value));
     if (view === "measure") {
       const { scale } = this.colours,
         name = `${value}|${scale && signature(scale)}`;
@@ -358,7 +390,7 @@ export class Overview {
     this.body.dataset.view = view;
     const box = this.body.getBoundingClientRect(),
       top = box.top - this.app.root.getBoundingClientRect().top,
-      room = { width: Math.max(240, box.width), height: Math.max(320, innerHeight - top - 20) };
+      room = { width: Math.max(240, box.width), height: Math.max(LEAST_HEIGHT, innerHeight - top - 20) };
     const { layers } = capture.header;
     if (sheet) {
       this.sheet.show(this.rows(capture, shown), room, view === "maps");
@@ -392,11 +424,12 @@ export class Overview {
           value === null ? [] : [{ layer, head, value, text: chosen.shown(value) }],
         ),
         chosen.title,
+        room,
       );
   }
 
   private rows(capture: Capture, shown: Known[]): Row[] {
-    const { order } = this.app.store.state.overview,
+    const order = this.ordered,
       cards = (list: Known[]) => list.map(({ card }) => card);
     if (order === "model")
       return capture.header.layers
@@ -487,7 +520,7 @@ export class Overview {
       layer: card.layer,
       head: card.head,
       picture: measured ? card.canvas : wholeImage(whole!, what, scaleFor(app, source, this.signed)!),
-      text: measured && value !== null ? this.chosen!.shown(value) : "",
+      text: measured && value !== null ? brief(value) : "",
     }));
     const less = this.other() ? ` minus ${this.other()!.title}` : "",
       { title, scale, own } = this.colours,

@@ -10,8 +10,10 @@ export interface Ranked {
   text: string;
 }
 
-/** Bars that fit on one screen. */
-const MOST = 60;
+/** Bars that are always shown, and pixels of a column and of a bar: more are shown where they fit on the screen. */
+const LEAST = 60,
+  WIDTH = 436,
+  HEIGHT = 22;
 
 export class Ranking {
   readonly element = h("div", { class: "ranking" });
@@ -19,9 +21,11 @@ export class Ranking {
 
   constructor(private readonly open: (layer: number, head: number) => void) {}
 
-  show(heads: Ranked[], title: string): void {
+  show(heads: Ranked[], title: string, room: { width: number; height: number }): void {
     const known = heads.filter(({ value }) => !Number.isNaN(value)),
-      list = known.toSorted((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, MOST),
+      columns = Math.max(1, Math.floor((room.width + 16) / WIDTH)),
+      fitting = Math.max(LEAST, columns * Math.floor((room.height - HEIGHT) / HEIGHT)),
+      list = known.toSorted((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, fitting),
       name = JSON.stringify([list, title, heads.length]);
     if (name === this.drawn) return;
     this.drawn = name;

@@ -15,8 +15,31 @@ export interface Point {
   text: string;
 }
 
+/** Points that carry their names. */
+const NAMED = 5;
+
+/** The points farthest from the median of both measures, in units of the median distance from it; farthest first.
+ *  None where every point is the same. */
+export function outliers<T extends { x: number; y: number }>(points: T[], count = NAMED): T[] {
+  const median = (values: number[]) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)] ?? 0;
+  const far = (["x", "y"] as const).map((axis) => {
+    const middle = median(points.map((point) => point[axis])),
+      away = points.map((point) => Math.abs(point[axis] - middle)),
+      spread = median(away) || Math.max(...away) || 1;
+    return away.map((each) => each / spread);
+  });
+  return points
+    .map((point, n) => ({ point, distance: Math.hypot(far[0][n], far[1][n]) }))
+    .filter(({ distance }) => distance > 0)
+    .toSorted((a, b) => b.distance - a.distance)
+    .slice(0, count)
+    .map(({ point }) => point);
+}
+
 const STEPS: Record<string, number> = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-const LEFT = 64,
+/** About how wide a letter of a name is. */
+const LETTER = 6.5,
+  LEFT = 64,
   BOTTOM = 46,
   TOP = 12,
   RIGHT = 16;
@@ -78,7 +101,7 @@ export class Scatter {
       const marks = points
         .toSorted((a, b) => a.x - b.x)
         .map((point, n, sorted) => this.mark(point, n === 0, layers, x.at(point.x), y.at(point.y), sorted.length));
-      root.append(...marks);
+      root.append(...marks, ...this.names(points, x.at, y.at, width));
       root.addEventListener("keydown", (event) => {
         const by = STEPS[(event as KeyboardEvent).key],
           at = marks.indexOf(event.target as SVGElement);
@@ -116,6 +139,22 @@ export class Scatter {
     const key = h("p", { class: "small key" }, `layer ${ends[0]}`, bar, String(ends[1]));
     key.hidden = layers.length < 2;
     this.element.replaceChildren(h("div", { class: "legend-row" }, this.tip, key), root as unknown as Node);
+  }
+
+  /** The names of outliers, on the side of their points where there is room, without one that would lie on another. */
+  private names(points: Point[], x: (value: number) => number, y: (value: number) => number, width: number) {
+    const boxes: { left: number; right: number; y: number }[] = [];
+    return outliers(points).flatMap((point) => {
+      const text = headName(point.layer, point.head),
+        long = LETTER * text.length,
+        at = { x: x(point.x), y: y(point.y) + 4 },
+        before = at.x + 10 + long > width - RIGHT,
+        left = before ? at.x - 10 - long : at.x + 10;
+      if (boxes.some((box) => Math.abs(box.y - at.y) < 14 && box.left < left + long && left < box.right)) return [];
+      boxes.push({ left, right: left + long, y: at.y });
+      const place = { x: before ? at.x - 10 : at.x + 10, y: at.y, "text-anchor": before ? "end" : "start" };
+      return [svg("text", { ...place, class: "axis label", "aria-hidden": "true" }, text)];
+    });
   }
 
   private mark(point: Point, first: boolean, layers: number[], x: number, y: number, count: number): SVGElement {

@@ -11,6 +11,9 @@ export interface Row {
   cards: Card[];
 }
 
+/** Pixels of a cell's digits; a digit is as wide as this part of its height. */
+const DIGITS = { least: 9, most: 12, width: 0.62 };
+
 export class Sheet {
   readonly element = h("div", { class: "grid" });
   /** The pictures of all heads of a sheet: one canvas is drawn much faster than one a head. */
@@ -19,7 +22,7 @@ export class Sheet {
   private pixels = 0;
   private readonly shown: Card[] = [];
   private arranged = "";
-  private found: Fit = { kind: "cards", size: 0, columns: 0, blocks: 1 };
+  private found: Fit = { kind: "cards", size: 0, columns: 0, blocks: 1, wrapped: true };
   private current: Card | null = null;
 
   constructor(private readonly point: (card: Card | null) => void) {
@@ -38,40 +41,44 @@ export class Sheet {
   }
 
   /** Lay rows out in the room that there is; the elements move only when something changed. */
-  show(given: Row[], room: { width: number; height: number }, cards: boolean): Fit {
-    const { rows, found } = this.fitted(given, room, cards),
-      byLayer = rows.every(({ layer }) => layer !== null);
+  show(rows: Row[], room: { width: number; height: number }, cards: boolean): Fit {
+    const byLayer = rows.every(({ layer }) => layer !== null),
+      sizes = rows.map((row) => row.cards.length),
+      found = fit(sizes, room.width, room.height, { byLayer, cards });
     const name = JSON.stringify([
       found,
       rows.map(({ title, cards: each }) => [title, each.map(({ layer, head }) => `${layer}.${head}`)]),
     ]);
-    if (name === this.arranged) return found;
-    this.arranged = name;
+    if (name !== this.arranged) {
+      this.arranged = name;
+      this.arrange(rows, found);
+    }
+    this.writeNumbers(!cards);
+    return found;
+  }
+
+  private arrange(rows: Row[], found: Fit): void {
     this.found = found;
-    this.element.className = `grid ${found.kind}-layout${!cards && found.size >= 34 ? " numbered" : ""}`;
+    this.element.className = `grid ${found.kind}-layout`;
     this.element.dataset.layout = found.kind;
     this.element.style.setProperty("--size", `${found.size}px`);
     this.element.style.setProperty("--columns", String(found.columns));
+    this.element.style.setProperty("--blocks", String(found.blocks));
     const focused = document.activeElement;
-    this.element.replaceChildren(...this.parts(rows, found, byLayer));
+    this.element.replaceChildren(...this.parts(rows, found));
     this.shown.splice(0, this.shown.length, ...rows.flatMap((row) => row.cards));
     if (!this.current || !this.shown.includes(this.current)) this.current = this.shown[0] ?? null;
     for (const card of this.shown) card.element.tabIndex = card === this.current ? 0 : -1;
     if (focused instanceof HTMLElement && this.element.contains(focused)) focused.focus();
     this.spread(found);
-    return found;
   }
 
-  /** The rows and how they fit; few heads stand in one row after the other where they are then much larger. */
-  private fitted(rows: Row[], room: { width: number; height: number }, cards: boolean): { rows: Row[]; found: Fit } {
-    const byLayer = rows.every(({ layer }) => layer !== null),
-      sizes = (of: Row[]) => of.map((row) => row.cards.length),
-      found = fit(sizes(rows), room.width, room.height, { byLayer, cards });
-    if (!cards || !byLayer || rows.length < 2) return { rows, found };
-    const flow = [{ title: "All heads", layer: null, cards: rows.flatMap((row) => row.cards) }],
-      other = fit(sizes(flow), room.width, room.height, { byLayer: false, cards });
-    const larger = other.kind === "cards" && (found.kind === "sheet" || other.size > 1.3 * found.size);
-    return larger ? { rows: flow, found: other } : { rows, found };
+  /** Write the cards' numbers in a sheet's cells, as large as fits; none where they could not be read. */
+  private writeNumbers(wanted: boolean): void {
+    const longest = Math.max(1, ...this.shown.map(({ value }) => value.textContent?.length ?? 0)),
+      size = Math.min(DIGITS.most, Math.floor((this.found.size - 2) / (DIGITS.width * longest)));
+    this.element.classList.toggle("numbered", wanted && size >= DIGITS.least);
+    this.element.style.setProperty("--digits", `${size}px`);
   }
 
   /** Where every card of a sheet is, and all pictures there. */
@@ -107,12 +114,11 @@ export class Sheet {
 
   /** Pixels left free at the right, and the size of what stands beside them. */
   roomBeside(): { free: number; size: number } {
-    const { size, kind, columns } = this.found,
-      across = Math.min(
-        columns,
-        Math.max(0, ...[...this.element.querySelectorAll(".cards")].map((e) => e.children.length)),
-      ),
-      wide = kind === "cards" ? across * (size + CARD.gap) : this.picture.width / (devicePixelRatio || 1);
+    const { size, kind, columns, blocks } = this.found,
+      most = Math.max(0, ...[...this.element.querySelectorAll(".cards")].map((e) => e.children.length)),
+      across = blocks > 1 ? columns : Math.min(columns, most),
+      cards = blocks * across * (size + CARD.gap) + (blocks - 1) * (CARD.between - CARD.gap),
+      wide = kind === "cards" ? cards : this.picture.width / (devicePixelRatio || 1);
     return { free: this.element.clientWidth - wide, size };
   }
 
@@ -121,8 +127,8 @@ export class Sheet {
     return this.current;
   }
 
-  private parts(rows: Row[], found: Fit, byLayer: boolean): HTMLElement[] {
-    if (found.kind === "cards" || !byLayer) return rows.map(({ title, cards }) => section(title, cards));
+  private parts(rows: Row[], found: Fit): HTMLElement[] {
+    if (found.wrapped) return rows.map(({ title, cards }) => section(title, cards));
     const each = Math.ceil(rows.length / found.blocks),
       blocks: HTMLElement[] = [];
     for (let first = 0; first < rows.length; first += each) {
