@@ -42,7 +42,7 @@ def test_names_say_encoding_step_layer_head_quantity_and_kind(cables):
     ]
     assert len(set(names)) == len(names)
     assert names[4] == "cable-step1200-layer6-heads1-4-bias-grid"
-    assert names[6] == "cable-step1200-layer6-query3-bias-row"
+    assert names[6] == "cable-step1200-layer6-query4-bias-row"
     assert names[9] == "cable-step300-vs-cable-step1200-layer6-head2-bias-compare"
     assert names[13] == "cable-step300-to-1200-layer6-bias-training"
     assert names[14] == "dapev2-cable-step1200-layer6-bias-grid"

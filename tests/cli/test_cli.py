@@ -442,13 +442,13 @@ def test_a_model_writes(call, small_run: Path) -> None:
     assert first.output.startswith("line")
 
 
-def test_queries_count_from_0(call, small_run: Path, tmp_path: Path) -> None:
+def test_queries_count_from_1(call, small_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "cap.safetensors"
     assert call("capture", small_run, "--length", 20, "--out", out).exit_code == 0
-    result = call("draw", out, "--as", "row", "--query", 19)
-    assert "query19" in result.output, result.output
     result = call("draw", out, "--as", "row", "--query", 20)
-    assert "--query 20 is not in this capture: choose one from 0 to 19" in str(result.exception)
+    assert "query20" in result.output, result.output
+    result = call("draw", out, "--as", "row", "--query", 0)
+    assert "--query 0 is not in this capture: choose one from 1 to 20" in str(result.exception)
     for words, message in (
         (["--document", 0], "--document counts from 1"),
         (["--resolution", 4, "--window", "0:5,1:5"], "count from 1"),

@@ -230,7 +230,7 @@ def test_a_full_disk_in_export(refused: Refuses, small_run: Path, tmp_path: Path
         (["draw", "CAP", "--layer", "0"], "layers '0': layers count from 1"),
         (["draw", "CAP", "CAP", "--as", "compare", "--head", "0"], "heads count from 1"),
         (["capture", "RUN", "--layers", "0"], "layers '0': layers count from 1"),
-        (["draw", "CAP", "--as", "row", "--query", "99"], "choose one from 0 to 31"),
+        (["draw", "CAP", "--as", "row", "--query", "99"], "choose one from 1 to 32"),
     ],
 )
 def test_a_value_out_of_range_is_refused_at_once(

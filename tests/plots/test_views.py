@@ -180,9 +180,9 @@ def test_row_shows_the_query_and_its_tokens():
     words = made.sequence["pieces"][80 - CLOSE_UP : 80]
     assert shown[0] == words[0].replace(" ", "·")
     assert shown[-1] == "⏎"
-    # The title, the file and the axis give the token one number, as the viewer does.
-    assert "of query 79 “⏎”" in figure.get_suptitle()
-    assert row.stem.endswith("query79-final-row")
+    # The title and the file count from 1; the position in the title is the one of the axis.
+    assert "of query 80 “⏎”, position 79" in figure.get_suptitle()
+    assert row.stem.endswith("query80-final-row")
     assert shown[79 - int(close.get_xticks()[0])] == "⏎"
     assert [text.get_text() for text in close.get_yticklabels()] == ["Head 1", "Head 2", "Head 3"]
 

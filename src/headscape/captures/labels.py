@@ -1,6 +1,6 @@
-"""The words on figures and in their file names, which count layers and heads from 1.
+"""The words on figures and in their file names, which count layers, heads and queries from 1.
 
-Tokens have the numbers of their positions, which begin at 0.
+Axes show positions, which begin at 0.
 
 heading        CABLE, step 1,200, layer 6: positional bias
 default_name   cable-step1200-layer6-head4-bias-grid
@@ -97,8 +97,8 @@ def default_name(
 ) -> str:
     """Return a file name without suffix that says what a figure of this `kind` shows.
 
-    `layer`, `heads` and `query` count from 0, in the name only `query`. Heads are named only where
-    they are not all of the capture's.
+    `layer`, `heads` and `query` count from 0. Heads are named only where they are not all of the
+    capture's.
     """
     several = [captures] if isinstance(captures, Capture) else list(captures)
     parts = [file_name("-vs-".join(dict.fromkeys(_slug(each) for each in several)), 120)]
@@ -111,7 +111,7 @@ def default_name(
         word = "head" if len(heads) == 1 else "heads"
         parts.append(word + "-".join(str(head + 1) for head in heads))
     if query is not None:
-        parts.append(f"query{query}")
+        parts.append(f"query{query + 1}")
     return "-".join([*parts, quantity, kind])
 
 

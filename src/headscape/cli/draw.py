@@ -80,7 +80,7 @@ def draw(
         layer: Layer, counted from 1. [default: the last captured]
         heads: Heads, counted from 1, such as 1,4,7-9. [default: all]
         head: Head for compare, counted from 1.
-        query: Query for row: its position, from 0. [default: the last]
+        query: Query for row, counted from 1. [default: the last]
         columns: Panels in a row. [default: 3 for 12 heads]
         width: Width of the figure in inches. [default: by the number of panels]
         shared_scale: One colour range for all panels.
@@ -100,9 +100,8 @@ def draw(
     _check_count(kind, len(captures))
     loaded = [Capture.load(path) for path in captures]
     length = loaded[0].length
-    if query is not None and not 0 <= query < length:
-        last = length - 1
-        raise InputError(f"--query {query} is not in this capture: choose one from 0 to {last}.")
+    if query is not None and not 1 <= query <= length:
+        raise InputError(f"--query {query} is not in this capture: choose one from 1 to {length}.")
     options: dict[str, Any] = {
         "columns": columns,
         "width": width,
@@ -111,7 +110,7 @@ def draw(
         "cmap": cmap,
         "title": None if title == "none" else title,
         "tokens": tokens,
-        "query": query,
+        "query": None if query is None else query - 1,
     }
     options = {name: value for name, value in options.items() if given(context, name)}
     if layer is not None:

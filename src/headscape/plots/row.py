@@ -91,9 +91,16 @@ class Row(Coloured):
         query %= capture.length
         pieces = token_texts(capture)
         sound = capture.unit == "frames"
-        which = f"frame {query}" if sound else f"{query} “{readable(pieces[query])}”"
+        number = query + 1
+        which = f"frame {number}" if sound else f"{number} “{readable(pieces[query])}”"
         chosen = select(
-            "row", capture, quantity, layer, heads, query=query, note=f" of query {which}"
+            "row",
+            capture,
+            quantity,
+            layer,
+            heads,
+            query=query,
+            note=f" of query {which}, position {query}",
         )
         seen = slice(0, query + 1 if capture.causal else capture.length)
         values = np.full((len(chosen.heads), capture.length), np.nan, dtype=np.float32)
