@@ -622,6 +622,11 @@ FAMILIES: tuple[Family, ...] = (
         affine="softmax_scaling",
     ),
     Family(
+        attention=("blt.BltSelfAttention", "blt.BltCrossAttention"),
+        refused="BLT joins bytes into patches, so its stacks read sequences of different lengths, "
+        "which are not the layers of one model: it cannot be read.",
+    ),
+    Family(
         attention=("cpmant.CpmAntAttention",),
         refused="CPM-Ant puts learned prompt vectors before the tokens and lets every token see "
         "later ones, so its maps and losses are not those of the tokens alone: it cannot be read.",

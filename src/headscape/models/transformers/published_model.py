@@ -645,6 +645,10 @@ def read_model(
         watch = AttentionWatch(body, calls.__setitem__, results.__setitem__, examine=True)
         with watch:
             run(given)
+    except FAILURES as error:
+        if not isinstance(error, InputError):
+            _need_tokens_alone(name, run, given)
+        raise
     finally:
         table.close()
     if not calls:
@@ -676,6 +680,24 @@ def read_model(
         convolves=table.convolves,
         extra_keys=watch.extra_keys,
     )
+
+
+FAILURES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
+"""What a forward pass raises that is given too little."""
+
+
+def _need_tokens_alone(name: str, run: Callable[[Tensor], object], given: Tensor) -> None:
+    """Raise InputError if a model fails without being watched too, as for want of an input."""
+    try:
+        run(given)
+    except torch.OutOfMemoryError:
+        raise
+    except FAILURES as error:
+        says = " ".join(str(error).split())
+        raise InputError(
+            f"{name} does not run on tokens alone, so it cannot be read: transformers raises "
+            f"{type(error).__name__}: {says.rstrip('.')}."
+        ) from error
 
 
 def _input_moves(
