@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -216,6 +217,63 @@ def test_three_positions_per_token_are_read_as_given(name: str) -> None:
         assert (ours - scores(plain[layer]).weights[0]).abs().max() > 1e-3
         turned = call.turns[0].apply(call.unrotated[0])
         assert (turned - call.q).abs().max() < 1e-4
+
+
+def test_three_positions_per_token_reach_a_capture_and_its_file(tmp_path: Path) -> None:
+    theirs = sectioned("Qwen2VL")
+    tokens, at = torch.arange(3, 23), torch.arange(20)
+    given = torch.stack([at, at // 3, at % 5])
+    with torch.no_grad():
+        out = theirs(
+            tokens[None], position_ids=given[:, None], output_attentions=True, use_cache=False
+        )
+    model = load(theirs)
+    capture = model.capture(tokens, layers="all", positions=given)
+    assert capture.refused is None
+    capture.save(tmp_path / "image.safetensors")
+    plain = model.capture(tokens, layers="all")
+    for each in (capture, hs.Capture.load(tmp_path / "image.safetensors")):
+        assert each.sequence["position_ids"] == given.tolist()
+        assert each.positions.tolist() == at.tolist()
+        for layer, own in enumerate(out.attentions):
+            assert abs(each.weights(layer=layer) - own[0].numpy()).max() < 1e-5
+            assert abs(each.weights(layer=layer) - plain.weights(layer=layer)).max() > 1e-3
+    assert "position_ids" not in plain.sequence
+
+
+def test_positions_of_a_capture_count_as_given() -> None:
+    torch.manual_seed(0)
+    theirs = transformers.GPT2LMHeadModel(small_config(transformers.GPT2Config)).eval()
+    tokens, at = torch.arange(3, 23), torch.arange(7, 27)
+    with torch.no_grad():
+        hidden = theirs(tokens[None], position_ids=at[None], output_hidden_states=True)
+    capture = load(theirs).capture(tokens, layers=[0], positions=at[None])
+    assert capture.positions.tolist() == at.tolist()
+    block = theirs.transformer.h[0]
+    q = block.attn.c_attn(block.ln_1(hidden.hidden_states[0]))[0, :, :64]
+    stored = np.asarray(capture.calls[0].arrays["q"])
+    assert abs(stored.transpose(1, 0, 2).reshape(20, 64) - q.detach().numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (torch.arange(5), r"\[20\] or for M-RoPE \[3, 20\], got shape \[5\]"),
+        (torch.arange(20.0), "got shape .20. of float32"),
+        (torch.arange(-1, 19), "whole numbers from 0"),
+        ([[1, 2], [3]], "rows of whole numbers of the same length"),
+        (torch.arange(20).expand(3, -1), "takes one position per token"),
+    ],
+)
+def test_positions_that_no_text_has_are_refused(given: Any, message: str) -> None:
+    model: Any = load(hybrid())
+    with pytest.raises(InputError, match=message):
+        model.capture(torch.arange(3, 23), positions=given)
+    with pytest.raises(InputError, match="leave positions or generate out"):
+        model.capture(torch.arange(3, 23), positions=torch.arange(20), generate=3)
+    ours = load(hs.GPT2.from_preset("nano", encoding="alibi", vocabulary=257))
+    with pytest.raises(InputError, match="counts its positions"):
+        ours.capture(torch.arange(3, 23), positions=torch.arange(20))
 
 
 def test_what_several_positions_do_without_sections_is_refused() -> None:
