@@ -182,6 +182,48 @@ def test_the_steps_of_a_sparse_indexer_are_refused_in_a_sentence(name: str) -> N
         theirs.generate(torch.arange(3, 25)[None], max_new_tokens=3, eos_token_id=None)
 
 
+def sparse(name: str) -> Any:
+    """A model with block-sparse attention, full on up to 28 tokens."""
+    kind = getattr(transformers, name)
+    sizes = {"attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 1}
+    torch.manual_seed(0)
+    theirs = kind(small_config(kind.config_class, sizes)).eval()
+    for parameter in theirs.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return theirs
+
+
+@pytest.mark.parametrize("name", ["BigBirdForMaskedLM", "BigBirdPegasusForConditionalGeneration"])
+def test_block_sparse_attention_is_read_where_transformers_computes_it_in_full(name: str) -> None:
+    theirs = sparse(name)
+    long = torch.randint(3, 110, (1, 60), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        before = theirs(long).logits
+    model: Any = load(theirs)
+    assert "full attention that transformers computes on up to 28" in str(
+        model.spec.provenance["attention"]
+    )
+    random = torch.get_rng_state()
+    capture = model.capture(long[0, :28], layers="all")
+    with pytest.raises(InputError, match="more than 28 tokens, got 29"):
+        model.capture(long[0, :29])
+    with torch.no_grad():
+        assert torch.equal(theirs(long).logits, before)  # it stays block-sparse
+        assert torch.equal(torch.get_rng_state(), random)
+        # transformers changes its attention for good here.
+        body, own = model.body, dict[int, torch.Tensor]()
+        body(long[:, :28])
+        assert body.attention_type == "original_full"
+        calls: dict[int, Any] = {}
+        with attention_watch.AttentionWatch(body, calls.__setitem__, own.__setitem__):
+            body(long[:, :28])
+    for layer, result in own.items():
+        v = torch.from_numpy(capture.weights(layer=layer)) @ calls[layer].v[0]
+        assert (v - result[0]).abs().max() < 1e-4
+    assert sorted(own) == list(range(4))
+
+
 SECTIONS = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Glm4v")
 
 

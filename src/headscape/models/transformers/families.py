@@ -129,6 +129,21 @@ def _read_longformer(module: Any, given: Given) -> ObservedCall:
     return replace(call, window=module.one_sided_attn_window_size + 1)
 
 
+FULL_UP_TO = "headscape_full_up_to"
+"""The attribute of full attention that stands in for block-sparse attention: its most tokens."""
+
+
+def _read_bigbird(module: Any, given: Given) -> ObservedCall:
+    """BigBird and BigBird-Pegasus: plain attention, which stands in for sparse on short texts."""
+    length, longest = given["hidden_states"].shape[1], getattr(module, FULL_UP_TO, None)
+    if longest is not None and length > longest:
+        raise InputError(
+            f"BigBird with attention_type 'block_sparse' shows random blocks of keys to every head "
+            f"of a text of more than {longest} tokens, got {length}: read a shorter one."
+        )
+    return _plain("query key value")(module, given)
+
+
 def _read_openai(module: Any, given: Given) -> ObservedCall:
     """The first GPT: one projection, and a triangle of ones beside the mask."""
     q, k, v = (
@@ -522,10 +537,15 @@ FAMILIES: tuple[Family, ...] = (
             "megatron_bert.MegatronBertSelfAttention",
             "git.GitSelfAttention",
             "tapas.TapasSelfAttention",
+        ),
+        read=_plain("query key value"),
+    ),
+    Family(
+        attention=(
             "big_bird.BigBirdSelfAttention",
             "bigbird_pegasus.BigBirdPegasusSelfAttention",
         ),
-        read=_plain("query key value"),
+        read=_read_bigbird,
     ),
     Family(
         attention=("luke.LukeSelfAttention",),
@@ -550,15 +570,6 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         attention=("longformer.LongformerSelfAttention", "led.LEDEncoderSelfAttention"),
         read=_read_longformer,
-    ),
-    Family(
-        attention=(
-            "big_bird.BigBirdBlockSparseAttention",
-            "bigbird_pegasus.BigBirdPegasusBlockSparseAttention",
-        ),
-        refused="BigBird with attention_type 'block_sparse' shows random blocks of keys to every "
-        "head, and in transformers one short text changes it to full attention for good: load it "
-        "with attention_type='original_full'.",
     ),
     Family(attention=("openai.Attention",), read=_read_openai, result="c_proj"),
     Family(attention=("xglm.XGLMAttention",), read=_read_xglm, result="out_proj"),

@@ -36,7 +36,11 @@ from headscape.errors import InputError
 from headscape.gpt2.generate import sample
 from headscape.models.loaded import LoadedModel, digest, eval_mode, losses_in_blocks
 from headscape.models.model import Edit, LayerSpec, Spec, Watch
-from headscape.models.transformers.attention_watch import AttentionWatch, names_attention
+from headscape.models.transformers.attention_watch import (
+    AttentionWatch,
+    full_up_to,
+    names_attention,
+)
 from headscape.models.transformers.families import family_of
 from headscape.models.transformers.layer_reading import (
     UNKNOWN,
@@ -112,6 +116,12 @@ class PublishedModel(LoadedModel):
             provenance["input"] = reading.at_input.title
         if reading.convolves:
             provenance["input"] = "positional convolution"
+        full = full_up_to(self._body)
+        if full is not None:
+            provenance["attention"] = (
+                f"block_sparse, read as the full attention that transformers computes on up to "
+                f"{full} tokens"
+            )
         others = other_layers(self._body, self.attention, reading.extra_keys)
         if others:
             provenance["other_layers"] = others
