@@ -17,6 +17,7 @@ from benchmarks.architectures import Verdict, judge, listed, small_config
 import headscape as hs
 from headscape.call.definition import scores
 from headscape.errors import InputError
+from headscape.measures.measure_model import recognised
 from headscape.models.load import load
 from headscape.models.transformers import attention_watch, families
 from pretrained.test_families import observed
@@ -144,6 +145,44 @@ def test_layers_are_numbered_by_module_where_one_gets_more_keys() -> None:
             assert call is None or call.sink.unique().tolist() == [block]
     with pytest.raises(InputError, match=r"layer 0 .* has 41 keys for 40 tokens"):
         model.capture(torch.arange(3, 43), layers="all")
+
+
+def test_position_on_values_is_recorded_where_the_model_turns_its_output_back() -> None:
+    from transformers.models.deepseek_v4.modeling_deepseek_v4 import apply_rotary_pos_emb
+
+    theirs = compressed()
+    model: Any = load(theirs)
+    says = [layer.conventions.get("values") for layer in model.spec.layers]
+    assert says == ["rotated, output turned back"] * 3
+    assert any("values" in line and "turned back" in line for line in recognised(model.spec))
+    tokens, number, own = torch.arange(3, 15)[None], 2, dict[str, Any]()
+    module = theirs.model.layers[3].self_attn
+
+    def keep(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        own.update(kwargs, out=out[0])
+
+    hook = module.register_forward_hook(keep, with_kwargs=True)
+    call = observed(model, given=tokens)[number]
+    with torch.no_grad():
+        theirs(tokens, use_cache=False)
+    hook.remove()
+    cos, sin = own["position_embeddings"][module.rope_layer_type]
+    # The values are the rotated keys, whose turned dims are read as the first ones.
+    assert torch.equal(call.v.roll(module.config.qk_rope_head_dim, -1), call.k)
+    result = scores(call).weights @ call.v
+    turned = apply_rotary_pos_emb(result, cos, -sin).transpose(1, 2)
+    grouped = turned.reshape(1, 12, module.config.o_groups, -1)
+    made = module.o_b_proj(module.o_a_proj(grouped).flatten(2))
+    assert (made - own["out"]).abs().max() < 1e-5
+
+
+def test_roformer_says_whether_it_rotates_its_values() -> None:
+    for rotates in (False, True):
+        config = small_config(transformers.RoFormerConfig, {"rotary_value": rotates})
+        torch.manual_seed(0)
+        model = load(transformers.RoFormerForMaskedLM(config).eval())
+        says = [layer.conventions.get("values") for layer in model.spec.layers]
+        assert says == ["rotated" if rotates else None] * 4
 
 
 def test_a_watch_numbers_layers_as_a_capture_does() -> None:

@@ -81,6 +81,8 @@ class Family:
     """The child with `scale` a and `bias` b per head: its queries grow by a log(i + 1) + b."""
     longest: str | None = None
     """The config's field with the most tokens it reads, where its code fails on more."""
+    values: Callable[[Any], str | None] = lambda _: None
+    """Returns what position does to a module's values, if it acts on them too."""
     bias_by_key: bool = False
     """Whether its forward takes ALiBi as one number per head and key, as our attention can."""
 
@@ -530,7 +532,16 @@ FAMILIES: tuple[Family, ...] = (
         read=_read_layoutlmv3,
         bucket_table="rel_pos_bias",
     ),
-    Family(attention=("roformer.RoFormerSelfAttention",), read=_read_roformer),
+    Family(
+        attention=("roformer.RoFormerSelfAttention",),
+        read=_read_roformer,
+        values=lambda module: "rotated" if module.rotary_value else None,
+    ),
+    Family(
+        attention=("deepseek_v4.DeepseekV4Attention",),
+        # Its values are its rotated keys, and the output is turned back by the query's position.
+        values=lambda _: "rotated, output turned back",
+    ),
     Family(
         attention=(
             "rembert.RemBertSelfAttention",
