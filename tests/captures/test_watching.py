@@ -140,8 +140,22 @@ def test_positions_that_count_the_padding_are_those_of_the_capture() -> None:
         assert_same(cap, alone, 1e-4)
 
 
-def test_a_table_that_may_count_the_padding_is_refused() -> None:
-    model = build("learned")
+def deberta() -> Any:
+    """A table of positions at the input, beside relative positions in every layer."""
+    config = transformers.DebertaV2Config(
+        vocab_size=20, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, relative_attention=True, pos_att_type=["c2p", "p2c"],
+        max_position_embeddings=64, position_biased_input=True,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    return transformers.DebertaV2Model(config).eval()
+
+
+# transformers scripts a function of DeBERTa with TorchScript while it is imported.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.parametrize("make", [lambda: build("learned"), deberta])
+def test_a_table_that_may_count_the_padding_is_refused(make: Any) -> None:
+    model = make()
     with pytest.raises(hs.InputError, match="give position_ids as generate does"), hs.watch(model):
         model(PADDED, attention_mask=MASK.long())
 

@@ -419,7 +419,9 @@ class _Collector:
                 f"layer {layer} (counted from 0) scales its queries by position and may count "
                 f"the padding before a text: run one length at a time."
             )
-        if not self.told and (reading.at_input is not None or reading.name == UNKNOWN):
+        # What is added at the input does not show in layers with relative positions (DeBERTa).
+        added = "input" in self.model.spec.provenance
+        if not self.told and (added or reading.name == UNKNOWN):
             raise InputError(
                 f"layer {layer} (counted from 0) may count the padding before a text: give "
                 f"position_ids as generate does, (attention_mask.cumsum(-1) - 1).clamp(min=0), or "
