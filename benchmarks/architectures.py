@@ -13,8 +13,8 @@ refused     Headscape refuses the model in a sentence
 not built   transformers does not build the model from a small config
 wrong       a layer differs, or an exception other than InputError is raised
 
---write stores the verdicts in docs/data/architectures.json and docs/architectures.md. Exits with 1
-if a verdict is "wrong".
+--write stores the verdicts in docs/data/architectures.json and docs/architectures.md; with --only
+the other rows stay as they are stored. Exits with 1 if a verdict is "wrong".
 """
 
 import argparse
@@ -28,7 +28,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,11 @@ from headscape.models.transformers.published_model import (
     body_of,
     check_layer,
 )
+from headscape.models.transformers.speech_model import SpeechModel
 
 DOCS = Path(__file__).parent.parent / "docs"
+DATA = DOCS / "data" / "architectures.json"
+PAGE_PATH = DOCS / "architectures.md"
 TASKS = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -142,53 +145,127 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3]},
     "big_bird": {"attention_type": "original_full"},
     "bigbird_pegasus": {"attention_type": "original_full"},
+    "blt_global_transformer": {"hidden_size": 2 * WIDTH},
+    "blt_local_decoder": {"hidden_size_global": 2 * WIDTH},
+    "blt_local_encoder": {"hidden_size_global": 2 * WIDTH},
     "cohere_compass_text": {
         "rope_parameters": {"sliding_attention": ROTATED, "full_attention": ROTATED}
+    },
+    "dbrx": {
+        # transformers reads rope_theta from attn_config, where its class has no such field.
+        "attn_config": {"kv_n_heads": KEY_HEADS, "rope_theta": 10_000.0, "clip_qkv": 8.0},
+        "ffn_config": {"ffn_hidden_size": INNER, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "dots1": {"n_shared_experts": 1},
     "esmc": {"num_key_value_heads": HEADS},
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 8},
+    "fun_asr_nano": {
+        "adaptor_config": {
+            "hidden_size": WIDTH,
+            "intermediate_size": WIDTH // 4,
+            "num_attention_heads": HEADS,
+            "projector_hidden_size": INNER,
+        },
+    },
     "fsmt": {"langs": ["en", "de"]},
+    "gemma4_assistant": {
+        "text_config": {
+            "vocab_size": 120,
+            "hidden_size": WIDTH,
+            "intermediate_size": INNER,
+            "num_hidden_layers": LAYERS,
+            "num_attention_heads": HEADS,
+            "num_key_value_heads": KEY_HEADS,
+            "head_dim": HEAD_DIM,
+            "global_head_dim": HEAD_DIM,
+            "sliding_window": 8,
+            "num_kv_shared_layers": LAYERS,
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 0,
+        },
+    },
     "gemma3n_text": {"num_hidden_layers": 10, "num_kv_shared_layers": 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kimi_linear": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "kyutai_speech_to_text": {"num_codebooks": 2, "audio_pad_token_id": 0},
     "led": {"attention_window": 8, "max_encoder_position_embeddings": 128},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "longformer": {"attention_window": 8},
     "mamba2": {"num_heads": 8, "head_dim": 16, "expand": 2},
+    "mimi": {
+        "upsample_groups": WIDTH,
+        "num_filters": 8,
+        "codebook_size": 64,
+        "codebook_dim": 16,
+        "num_quantizers": 4,
+        "vector_quantization_hidden_dimension": 16,
+    },
+    "moonshine": {"encoder_num_key_value_heads": HEADS, "decoder_num_key_value_heads": HEADS},
+    "moonshine_streaming": {"num_key_value_heads": HEADS},
     "musicgen_decoder": {"num_codebooks": 1},
     "musicgen_melody_decoder": {"num_codebooks": 1},
+    "nemotron3_diarization": {
+        "head_config": {
+            "audio_hidden_size": WIDTH,
+            "hidden_size": WIDTH,
+            "intermediate_size": INNER,
+            "num_attention_heads": HEADS,
+            "num_hidden_layers": LAYERS,
+        },
+    },
+    "nemotron3_5_transcribe_word_timestamp": {"blank_token_id": 0},
+    "perceiver": {
+        "num_latents": 8,
+        "d_latents": WIDTH,
+        "num_self_attends_per_block": 2,
+        "num_self_attention_heads": HEADS,
+        "num_cross_attention_heads": HEADS,
+    },
     "qwen4_exp_text": {"indexer_compress_ratio": 4, "indexer_kv_heads": 1},
+    "ReformerForMaskedLM": {"is_decoder": False},
     "reformer": {"axial_pos_embds_dim": [32, 32], "axial_pos_shape": [8, 16], "is_decoder": True},
     "squeezebert": {"embedding_size": WIDTH},
     "xmod": {"default_language": "en_XX", "languages": ["en_XX"]},
-    "zamba": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
+    # Its widths are rounded up to 64 per matrix, and its heads divide both of them.
+    "xlstm": {"hidden_size": 128, "embedding_dim": 128, "num_heads": 2},
+    "zamba": {
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        # Its attention reads the embedding beside the hidden state, so it is twice as wide.
+        "attention_hidden_size": 2 * WIDTH,
+        "attention_head_dim": 2 * WIDTH // HEADS,
+        "num_key_value_heads": HEADS,
+    },
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "num_mem_blocks": 1},
     "zaya": {"num_experts_per_tok": 1},
 }
-"""More fields, by model type."""
+"""More fields, by model type, and for one class of a type by its name."""
 
 
 class NotBuiltError(Exception):
     """transformers does not build a model of this type from a small config."""
 
 
-def small_config(kind: Any) -> Any:
-    """Return a config of a class with every size in SIZES made small, sub-configs included."""
+def small_config(kind: Any, more: Mapping[str, Any] | None = None) -> Any:
+    """Return a config of a class with every size in SIZES made small, sub-configs included.
+
+    `more` is fields for one use of it.
+    """
     names = {field.name for field in dataclasses.fields(kind)}
     given: dict[str, Any] = {name: value for name, value in SIZES.items() if name in names}
-    if kind.sub_configs:
+    own = OVERRIDES.get(kind.model_type, {})
+    parts = [name for name in kind.sub_configs if name not in own]
+    if parts:
         default = kind()
-        for name in kind.sub_configs:
+        for name in parts:
             part = getattr(default, name, None)
             if isinstance(part, transformers.PreTrainedConfig):
                 given[name] = small_config(type(part)).to_dict()
     if "kv_lora_rank" in names:
         # In MLA every head has keys of its own, and head_dim is that of the rotated part.
         given |= {"num_key_value_heads": HEADS, "head_dim": SIZES["qk_rope_head_dim"]}
-    return kind(**{**given, **OVERRIDES.get(kind.model_type, {})})
+    return kind(**{**given, **own, **(more or {})})
 
 
 def tokens(length: int) -> Tensor:
@@ -198,21 +275,29 @@ def tokens(length: int) -> Tensor:
 
 
 def build(kind: Any) -> tuple[Any, bool]:
-    """Return a small model of a class with random weights, and whether it is the text part only."""
+    """Return a small model of a class with random weights, and whether it is the text part only.
+
+    The text part is taken where the whole does not run on tokens. Without one the whole is
+    returned as it is: Headscape has to read it in a different way or refuse it.
+    """
     reasons = []
+    whole = None
     for only_text in (False, True):
         try:
-            config = small_config(kind.config_class)
+            config = small_config(kind.config_class, OVERRIDES.get(kind.__name__))
             text = config.get_text_config(decoder=True)
             if only_text and isinstance(text, kind.config_class):
                 break
             model = _random(_auto(text), text) if only_text else _random(kind, config)
+            whole = whole or model
             with torch.no_grad():
                 body_of(model)(tokens(LENGTH))
         except Exception as error:  # noqa: BLE001 - whatever transformers raises is the reason
             reasons.append(f"{type(error).__name__}: {error}".replace("\n", " ")[:150])
         else:
             return model, only_text
+    if whole is not None:
+        return whole, False
     raise NotBuiltError(" / ".join(dict.fromkeys(reasons)))
 
 
@@ -286,7 +371,7 @@ def judge(task: str, name: str, architecture: str) -> Verdict:
 def compare(model: PublishedModel) -> str:
     """Raise AssertionError where a layer differs from the model's own; return what was compared."""
     found: dict[int, Any] = {}
-    given = tokens(LENGTH)
+    given = _sample(model)
     every = range(len(model.spec.layers))
     model.observe(given, every, found.__setitem__)
     assert sorted(found) == list(every), f"{len(found)} of {len(every)} layers were observed"
@@ -312,6 +397,13 @@ def compare(model: PublishedModel) -> str:
         gap = float((theirs - ours).abs().max())
         assert gap <= TOLERANCE, f"weights of layer {layer} differ by {gap:.2g}"
     return "weights"
+
+
+def _sample(model: PublishedModel) -> Tensor:
+    """Return what a model reads: random tokens, or noise."""
+    if isinstance(model, SpeechModel):
+        return torch.from_numpy(model.reads.noise(LENGTH, seed=5))[None]
+    return tokens(LENGTH)
 
 
 def own_weights(model: PublishedModel, given: Tensor) -> list[Tensor] | None:
@@ -371,9 +463,10 @@ small with random weights and given to Headscape. This page is generated:
 * *read*: Headscape's recomputed output of every captured layer equals the model's within rounding,
   on a sequence of {length} tokens; so do the weights, within {tolerance:g}, where the model returns
   the weights it uses (compared: weights)
-* *refused*: loading or capturing is refused in one sentence
-* *not built*: transformers does not build or run the model from the small config that the script
-  makes, so nothing is known about it
+* *refused*: loading or capturing is refused in one sentence; it quotes transformers where
+  transformers itself does not run the model on tokens alone
+* *not built*: transformers does not build the model from the small config that the script makes,
+  so nothing is known about it
 * *wrong*: a layer differs, or an exception that is not a refusal
 
 `unknown` is *position not recognised*: scores and weights are right, and what position does is not
@@ -408,6 +501,26 @@ def table(verdicts: list[Verdict]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def stored_page() -> str:
+    """Return the page as it was written last."""
+    return PAGE_PATH.read_text(encoding="utf-8")
+
+
+def stored_verdicts() -> list[Verdict]:
+    """Return the verdicts that were written last."""
+    return [Verdict(**row) for row in json.loads(DATA.read_text(encoding="utf-8"))]
+
+
+def joined(stored: list[Verdict], new: list[Verdict]) -> list[Verdict]:
+    """Return the stored verdicts with the new ones in place of those of the same architectures."""
+
+    def identity(each: Verdict) -> tuple[str, str, str]:
+        return each.task, each.name, each.architecture
+
+    replaced = {identity(each): each for each in new}
+    return [replaced.get(identity(each), each) for each in stored]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -415,8 +528,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="model types, such as llama")
     parser.add_argument("--write", action="store_true", help="write the page and its data")
     given = parser.parse_args()
-    if given.only and given.write:
-        parser.error("--write is for all architectures: leave --only out")
+    if (
+        given.only
+        and given.write
+        and f"transformers {transformers.__version__} " not in stored_page()
+    ):
+        parser.error(
+            f"the stored rows are not of transformers {transformers.__version__}: leave --only out"
+        )
     quiet()
     every = [each for each in listed() if not given.only or each[1] in given.only]
     verdicts, start = [], time.monotonic()
@@ -429,9 +548,11 @@ def main() -> None:
     for (task, kind), count in sorted(Counter((v.task, v.verdict) for v in verdicts).items()):
         print(f"{task}: {count} {kind}")
     if given.write:
+        if given.only:
+            verdicts = joined(stored_verdicts(), verdicts)
         data = [dataclasses.asdict(verdict) for verdict in verdicts]
-        (DOCS / "data" / "architectures.json").write_text(json.dumps(data, indent=1) + "\n")
-        (DOCS / "architectures.md").write_text(table(verdicts))
+        DATA.write_text(json.dumps(data, indent=1) + "\n")
+        PAGE_PATH.write_text(table(verdicts))
     sys.exit(any(verdict.verdict == "wrong" for verdict in verdicts))
 
 

@@ -98,6 +98,101 @@ def test_a_pass_without_a_cache_is_captured_of_any_family() -> None:
     assert_same(seen[0], hs.load(model).capture(TOKENS, layers="all"))
 
 
+PADDED = torch.tensor([[4, 4, *TOKENS], [*TOKENS, 7, 6], [4, *TOKENS[::-1], 6]])
+LEADING = (2, 0, 1)
+MASK = torch.arange(7)[None] >= torch.tensor(LEADING)[:, None]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_of_a_padded_batch_are_captured_as_if_alone(name: str) -> None:
+    model = build(name)
+    with hs.watch(model, layers="all") as seen:
+        written = model.generate(
+            PADDED, attention_mask=MASK.long(), max_new_tokens=NEW, do_sample=False, pad_token_id=4
+        )
+    opened = hs.load(model)
+    for cap, row, start in zip(seen, written, LEADING, strict=True):
+        assert cap.tokens.tolist() == row[start:-1].tolist()
+        assert cap.positions.tolist() == list(range(cap.length))
+        assert cap.sequence["steps"] == NEW
+        assert_same(cap, opened.capture(row[start:-1], layers="all"), 1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "learned"])
+def test_a_padded_pass_with_positions_of_the_text(name: str) -> None:
+    model = build(name)
+    at = (MASK.long().cumsum(-1) - 1).clamp(min=0)
+    with hs.watch(model, layers="all") as seen, torch.no_grad():
+        model(PADDED, attention_mask=MASK.long(), position_ids=at)
+    for cap, row, start in zip(seen, PADDED, LEADING, strict=True):
+        assert_same(cap, hs.load(model).capture(row[start:], layers="all"), 1e-4)
+
+
+def test_positions_that_count_the_padding_are_those_of_the_capture() -> None:
+    """transformers counts so where a pass is given a mask and no position ids."""
+    model = build("llama")
+    with hs.watch(model, layers="all") as seen, torch.no_grad():
+        model(PADDED, attention_mask=MASK.long())
+    assert [cap.positions[0] for cap in seen] == [*LEADING]
+    for cap, row, start in zip(seen, PADDED, LEADING, strict=True):
+        at = torch.arange(start, 7)
+        alone = hs.load(model).capture(row[start:], layers="all", positions=at)
+        assert_same(cap, alone, 1e-4)
+
+
+def deberta() -> Any:
+    """A table of positions at the input, beside relative positions in every layer."""
+    config = transformers.DebertaV2Config(
+        vocab_size=20, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, relative_attention=True, pos_att_type=["c2p", "p2c"],
+        max_position_embeddings=64, position_biased_input=True,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    return transformers.DebertaV2Model(config).eval()
+
+
+# transformers scripts a function of DeBERTa with TorchScript while it is imported.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.parametrize("make", [lambda: build("learned"), deberta])
+def test_a_table_that_may_count_the_padding_is_refused(make: Any) -> None:
+    model = make()
+    with pytest.raises(hs.InputError, match="give position_ids as generate does"), hs.watch(model):
+        model(PADDED, attention_mask=MASK.long())
+
+
+def test_queries_that_are_scaled_by_position_are_refused_with_padding() -> None:
+    config = transformers.Ministral3Config(
+        **SIZES, head_dim=8, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 4, "max_position_embeddings": 8,
+        },
+    )  # fmt: skip
+    model = transformers.Ministral3ForCausalLM(config).eval()
+    with pytest.raises(hs.InputError, match="scales its queries by position"), hs.watch(model):
+        model(PADDED, attention_mask=MASK.long())
+
+
+def test_padding_after_the_text_is_left_out() -> None:
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4,
+    )  # fmt: skip
+    model = transformers.BertModel(config).eval()
+    rows = PADDED.flip(-1)
+    with hs.watch(model, layers="all") as seen, torch.no_grad():
+        model(rows, attention_mask=MASK.flip(-1).long())
+    for cap, row, padding in zip(seen, rows, LEADING, strict=True):
+        assert_same(cap, hs.load(model).capture(row[: 7 - padding], layers="all"), 1e-4)
+
+
+def test_a_step_whose_mask_shows_the_padding_is_refused() -> None:
+    model = build("llama")
+    with hs.watch(model), torch.no_grad():
+        past = model(PADDED, attention_mask=MASK.long(), use_cache=True).past_key_values
+        with pytest.raises(hs.InputError, match="different attention_mask"):
+            model(PADDED[:, :1], past_key_values=past)
+
+
 def test_nothing_stays_behind_and_gradients_flow() -> None:
     model = build("llama").train()
     hooks = sum(len(each._forward_pre_hooks) for each in model.modules())
@@ -156,9 +251,14 @@ def test_it_is_what_happened_and_not_what_a_second_pass_would_do() -> None:
             "went back .* prompt lookup",
         ),
         (
-            lambda m, t: m(t, attention_mask=torch.tensor([[0, 1, 1, 1, 1]])),
-            "without padding",
+            lambda m, t: m(t, attention_mask=torch.tensor([[1, 0, 1, 1, 1]])),
+            "padding is before or after all of their tokens",
         ),
+        (
+            lambda m, t: m(t, attention_mask=torch.zeros(1, 5)),
+            "padding is before or after all of their tokens",
+        ),
+        (lambda m, t: m(t, attention_mask=torch.tensor([[0, 1, 1]])), r"must be \[1, 5\]"),
         (lambda m, t: m(t, position_ids=torch.arange(3, 8)[None]), "count 0, 1, 2"),
         (lambda m, t: m(inputs_embeds=torch.zeros(1, 3, 32)), "given embeddings"),
     ],

@@ -507,3 +507,12 @@ def test_compressed_keys_are_named() -> None:
     card = hs.card(saved(config))
     assert card.layers == 4
     assert any("also read compressed keys" in note for note in card.notes)
+
+
+def test_position_on_values_is_named() -> None:
+    config = transformers.DeepseekV4Config(num_hidden_layers=4)
+    assert "rotated, output turned back" in hs.card(saved(config)).to_markdown()
+    assert (
+        "turned back"
+        not in hs.card(saved(transformers.LlamaConfig(num_hidden_layers=4))).to_markdown()
+    )

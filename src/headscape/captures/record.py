@@ -6,6 +6,7 @@ reduces scores (kernels/native/score_cells.py), by the dense definition otherwis
 queries at a time, in memory of order block x length.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,6 +86,7 @@ def capture(
     resolution: int | None = None,
     window: tuple[slice, slice] | None = None,
     generate: int | None = None,
+    positions: Sequence[Any] | np.ndarray | Tensor | None = None,
 ) -> Capture:
     """Run one sequence through a model and keep what every chosen head does with it.
 
@@ -107,6 +109,8 @@ def capture(
         window: A part (queries, keys) that is kept exactly where maps are reduced.
         generate: First continue the sequence by up to this many tokens, the likeliest each time;
             prompt and continuation are captured as one.
+        positions: Position ids for a transformers model where they do not count 0, 1, 2 ...: [t],
+            or for M-RoPE three or four per token, [3, t]. The capture keeps them.
 
     Example:
         >>> import headscape as hs
@@ -125,9 +129,36 @@ def capture(
         if isinstance(text, Tokens)
         else choose_tokens(model, text, length=length, seed=seed, document=document)
     )
+    if generate is not None and positions is not None:
+        raise InputError("positions are those of a whole text: leave positions or generate out.")
     if generate is not None:
         chosen = continued(model, chosen, generate)
-    return _captured(model, [chosen], request)[0]
+    at = None if positions is None else _position_ids(model, positions, len(chosen.tokens))
+    return _captured(model, [chosen], request, at)[0]
+
+
+def _position_ids(
+    model: Model, given: Sequence[Any] | np.ndarray | Tensor, length: int
+) -> Int64[np.ndarray, "s t"]:
+    """Return a user's position ids with one row per section; M-RoPE has several."""
+    if "positions" not in inspect.signature(model.observe).parameters:
+        raise InputError(
+            f"{model.spec.name} counts its positions 0, 1, 2 ... itself: leave positions out."
+        )
+    try:
+        found = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    except ValueError as error:
+        raise InputError("positions must be rows of whole numbers of the same length.") from error
+    if found.ndim == 3 and found.shape[1] == 1:
+        found = found[:, 0]
+    rows = np.atleast_2d(found)
+    whole = rows.dtype.kind in "iu"
+    if not whole or rows.ndim != 2 or rows.shape[1] != length or (rows < 0).any():
+        raise InputError(
+            f"positions must be whole numbers from 0, [{length}] or for M-RoPE [3, {length}], got "
+            f"shape {list(found.shape)} of {found.dtype}."
+        )
+    return rows.astype(np.int64)
 
 
 def captures(
@@ -179,8 +210,16 @@ def make_request(
     )
 
 
-def _captured(model: Model, group: Sequence[Tokens], request: Request) -> list[Capture]:
-    """Return the captures of sequences of the same length, from one pass."""
+def _captured(
+    model: Model,
+    group: Sequence[Tokens],
+    request: Request,
+    at: Int64[np.ndarray, "s t"] | None = None,
+) -> list[Capture]:
+    """Return the captures of sequences of the same length, from one pass.
+
+    `at` is position ids, one row per section of M-RoPE.
+    """
     length = len(group[0].tokens)
     model = model.for_length(length)
     reason = model.length_error(length)
@@ -194,8 +233,13 @@ def _captured(model: Model, group: Sequence[Tokens], request: Request) -> list[C
                 row = inputs if len(kept) == 1 else row_of(inputs, number)
                 one.add(layer, row, request, bar.advance)
 
-        model.observe(torch.cat([each.batch() for each in group]), request.layers, watch)
-    return [described(model, each, request, one) for each, one in zip(group, kept, strict=True)]
+        given: dict[str, Any] = {}
+        if at is not None:
+            ids = torch.from_numpy(at)
+            given["positions"] = ids if len(ids) == 1 else ids[:, None]
+        batch = torch.cat([each.batch() for each in group])
+        model.observe(batch, request.layers, watch, **given)
+    return [described(model, each, request, one, at) for each, one in zip(group, kept, strict=True)]
 
 
 @dataclass
@@ -326,9 +370,18 @@ def _schedule(spec: Spec, layers: Sequence[int]) -> dict[str, dict[str, object]]
     return described
 
 
-def described(model: Model, chosen: Tokens, request: Request, kept: Kept) -> Capture:
-    """Return the capture of what was kept of a sequence."""
+def described(
+    model: Model,
+    chosen: Tokens,
+    request: Request,
+    kept: Kept,
+    at: Int64[np.ndarray, "s t"] | None = None,
+) -> Capture:
+    """Return the capture of what was kept of a sequence; `at` is its position ids if given."""
     spec, length = model.spec, len(chosen.tokens)
+    at = np.arange(length, dtype=np.int64)[None] if at is None else at
+    # A file has one position per token; those of M-RoPE stand beside the source.
+    sections = {} if len(at) == 1 else {"position_ids": at.tolist()}
     pieces, window, edges = list[str](), None, request.edges(length)
     if model.tokenizer is not None:
         pieces = [model.tokenizer.decode(chosen.tokens[i : i + 1]) for i in range(length)]
@@ -354,11 +407,11 @@ def described(model: Model, chosen: Tokens, request: Request, kept: Kept) -> Cap
         length=length,
         resolution=None if edges is None else len(edges) - 1,
         causal=spec.causal,
-        sequence={**chosen.source, "pieces": pieces},
+        sequence={**chosen.source, **sections, "pieces": pieces},
         provenance={"headscape": headscape.__version__, **spec.provenance},
         trained=spec.trained,
         tokens=chosen.tokens,
-        positions=np.arange(length, dtype=np.int64),
+        positions=at[0],
         maps=kept.maps,
         calls=kept.calls,
         shown=request.quantities,

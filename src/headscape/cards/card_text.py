@@ -33,6 +33,9 @@ def lines(card: Card) -> Lines:
         "applied": _applied(card),
         "trusted to": _trusted(card),
     }
+    values = [str(kind.conventions.get("values", "")) for kind in card.kinds]
+    if any(values):
+        found["values"] = _by_kind(card, values)
     if reach := _reach(card):
         found["reach"] = reach
     if card.notes:

@@ -70,6 +70,7 @@ class LoadedModel(Model, ABC):
         resolution: int | None = None,
         window: tuple[slice, slice] | None = None,
         generate: int | None = None,
+        positions: "Sequence[Any] | np.ndarray | Tensor | None" = None,
     ) -> "Capture":
         """Run one sequence and keep what every chosen head does with it.
 
@@ -87,6 +88,8 @@ class LoadedModel(Model, ABC):
             window: (queries, keys) that are then kept exactly besides.
             generate: Continue the text first by up to so many tokens, the likeliest each time;
                 prompt and continuation are captured as one sequence.
+            positions: Position ids for a transformers model where they do not count 0, 1, 2 ...:
+                [t], or for M-RoPE three or four per token, [3, t]. The capture keeps them.
 
         Example:
             >>> import headscape as hs
@@ -109,6 +112,7 @@ class LoadedModel(Model, ABC):
             resolution=resolution,
             window=window,
             generate=generate,
+            positions=positions,
         )
 
     def captures(

@@ -29,7 +29,7 @@ from headscape.call.bias import dense
 from headscape.call.definition import AttentionCall
 from headscape.encodings import Encoding
 from headscape.errors import InputError
-from headscape.models.transformers.families import Family, Given, family_of
+from headscape.models.transformers.families import FULL_UP_TO, Family, Given, family_of
 from headscape.models.transformers.observed_call import (
     ENCODING,
     Captured,
@@ -98,6 +98,7 @@ class AttentionWatch:
         with ExitStack() as stack:
             if not self.injected:
                 stack.enter_context(_readable_attention(self.body))
+            stack.enter_context(_full_attention(self.body))
             for module in observed(self.body):
                 family = family_of(module)
                 if family.refused is not None:
@@ -522,6 +523,44 @@ def _head_dim(module: Any) -> int:
     names = ("head_dim", "attention_head_size", "key_value_proj_dim")
     found = (int(getattr(module, name)) for name in names if hasattr(module, name))
     return next(found, 0) or module.split_size // module.n_head
+
+
+def full_up_to(body: Any) -> int | None:
+    """Return up to how many tokens transformers replaces block-sparse attention by full attention.
+
+    None for a model without block-sparse attention. The number is written into BigBird's forward.
+    """
+    if getattr(body, "attention_type", None) != "block_sparse":
+        return None
+    config = body.config
+    return int((5 + 2 * config.num_random_blocks) * config.block_size)
+
+
+@contextmanager
+def _full_attention(body: Any) -> Iterator[None]:
+    """Replace block-sparse attention by full attention, and restore it on exit.
+
+    transformers does the same in a forward pass of a short text, and never restores it. The
+    family's reader refuses longer texts.
+    """
+    longest = full_up_to(body)
+    if longest is None:
+        yield
+        return
+    switched = [each for each in body.modules() if hasattr(each, "attention_type")]
+    sparse = [(each, each.self) for each in switched if "self" in each._modules]
+    try:
+        # The new modules take over the layers of the old ones; their own need no memory.
+        with torch.device("meta"):
+            body.set_attention_type("original_full")
+        for holder, _ in sparse:
+            setattr(holder.self, FULL_UP_TO, longest)
+        yield
+    finally:
+        for holder, attention in sparse:
+            holder.self = attention
+        for each in switched:
+            each.attention_type = "block_sparse"
 
 
 @contextmanager

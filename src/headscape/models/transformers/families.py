@@ -81,6 +81,8 @@ class Family:
     """The child with `scale` a and `bias` b per head: its queries grow by a log(i + 1) + b."""
     longest: str | None = None
     """The config's field with the most tokens it reads, where its code fails on more."""
+    values: Callable[[Any], str | None] = lambda _: None
+    """Returns what position does to a module's values, if it acts on them too."""
     bias_by_key: bool = False
     """Whether its forward takes ALiBi as one number per head and key, as our attention can."""
 
@@ -127,6 +129,21 @@ def _read_longformer(module: Any, given: Given) -> ObservedCall:
     seen = near & ~given["is_index_masked"][:, None, None, :real]
     call = custom_attention(module, q, k, v, seen, 1 / math.sqrt(size), None)
     return replace(call, window=module.one_sided_attn_window_size + 1)
+
+
+FULL_UP_TO = "headscape_full_up_to"
+"""The attribute of full attention that stands in for block-sparse attention: its most tokens."""
+
+
+def _read_bigbird(module: Any, given: Given) -> ObservedCall:
+    """BigBird and BigBird-Pegasus: plain attention, which stands in for sparse on short texts."""
+    length, longest = given["hidden_states"].shape[1], getattr(module, FULL_UP_TO, None)
+    if longest is not None and length > longest:
+        raise InputError(
+            f"BigBird with attention_type 'block_sparse' shows random blocks of keys to every head "
+            f"of a text of more than {longest} tokens, got {length}: read a shorter one."
+        )
+    return _plain("query key value")(module, given)
 
 
 def _read_openai(module: Any, given: Given) -> ObservedCall:
@@ -515,17 +532,31 @@ FAMILIES: tuple[Family, ...] = (
         read=_read_layoutlmv3,
         bucket_table="rel_pos_bias",
     ),
-    Family(attention=("roformer.RoFormerSelfAttention",), read=_read_roformer),
+    Family(
+        attention=("roformer.RoFormerSelfAttention",),
+        read=_read_roformer,
+        values=lambda module: "rotated" if module.rotary_value else None,
+    ),
+    Family(
+        attention=("deepseek_v4.DeepseekV4Attention",),
+        # Its values are its rotated keys, and the output is turned back by the query's position.
+        values=lambda _: "rotated, output turned back",
+    ),
     Family(
         attention=(
             "rembert.RemBertSelfAttention",
             "megatron_bert.MegatronBertSelfAttention",
             "git.GitSelfAttention",
             "tapas.TapasSelfAttention",
+        ),
+        read=_plain("query key value"),
+    ),
+    Family(
+        attention=(
             "big_bird.BigBirdSelfAttention",
             "bigbird_pegasus.BigBirdPegasusSelfAttention",
         ),
-        read=_plain("query key value"),
+        read=_read_bigbird,
     ),
     Family(
         attention=("luke.LukeSelfAttention",),
@@ -550,15 +581,6 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         attention=("longformer.LongformerSelfAttention", "led.LEDEncoderSelfAttention"),
         read=_read_longformer,
-    ),
-    Family(
-        attention=(
-            "big_bird.BigBirdBlockSparseAttention",
-            "bigbird_pegasus.BigBirdPegasusBlockSparseAttention",
-        ),
-        refused="BigBird with attention_type 'block_sparse' shows random blocks of keys to every "
-        "head, and in transformers one short text changes it to full attention for good: load it "
-        "with attention_type='original_full'.",
     ),
     Family(attention=("openai.Attention",), read=_read_openai, result="c_proj"),
     Family(attention=("xglm.XGLMAttention",), read=_read_xglm, result="out_proj"),
@@ -620,6 +642,11 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         attention=("mistral_large4.MistralLarge4TextAttention",),
         affine="softmax_scaling",
+    ),
+    Family(
+        attention=("blt.BltSelfAttention", "blt.BltCrossAttention"),
+        refused="BLT joins bytes into patches, so its stacks read sequences of different lengths, "
+        "which are not the layers of one model: it cannot be read.",
     ),
     Family(
         attention=("cpmant.CpmAntAttention",),

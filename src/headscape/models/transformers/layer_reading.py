@@ -138,6 +138,7 @@ class LayerReading:
             "chunk": call.chunk,
             "softcap": call.softcap,
             "sink": call.sink is not None,
+            "values": family_of(call.module).values(call.module),
         }
         conventions |= {name: value for name, value in shaped.items() if value}
         claims = {} if unknown else described.claims()

@@ -36,7 +36,11 @@ from headscape.errors import InputError
 from headscape.gpt2.generate import sample
 from headscape.models.loaded import LoadedModel, digest, eval_mode, losses_in_blocks
 from headscape.models.model import Edit, LayerSpec, Spec, Watch
-from headscape.models.transformers.attention_watch import AttentionWatch, names_attention
+from headscape.models.transformers.attention_watch import (
+    AttentionWatch,
+    full_up_to,
+    names_attention,
+)
 from headscape.models.transformers.families import family_of
 from headscape.models.transformers.layer_reading import (
     UNKNOWN,
@@ -112,6 +116,12 @@ class PublishedModel(LoadedModel):
             provenance["input"] = reading.at_input.title
         if reading.convolves:
             provenance["input"] = "positional convolution"
+        full = full_up_to(self._body)
+        if full is not None:
+            provenance["attention"] = (
+                f"block_sparse, read as the full attention that transformers computes on up to "
+                f"{full} tokens"
+            )
         others = other_layers(self._body, self.attention, reading.extra_keys)
         if others:
             provenance["other_layers"] = others
@@ -645,6 +655,10 @@ def read_model(
         watch = AttentionWatch(body, calls.__setitem__, results.__setitem__, examine=True)
         with watch:
             run(given)
+    except FAILURES as error:
+        if not isinstance(error, InputError):
+            _need_tokens_alone(name, run, given)
+        raise
     finally:
         table.close()
     if not calls:
@@ -676,6 +690,24 @@ def read_model(
         convolves=table.convolves,
         extra_keys=watch.extra_keys,
     )
+
+
+FAILURES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)
+"""What a forward pass raises that is given too little."""
+
+
+def _need_tokens_alone(name: str, run: Callable[[Tensor], object], given: Tensor) -> None:
+    """Raise InputError if a model fails without being watched too, as for want of an input."""
+    try:
+        run(given)
+    except torch.OutOfMemoryError:
+        raise
+    except FAILURES as error:
+        says = " ".join(str(error).split())
+        raise InputError(
+            f"{name} does not run on tokens alone, so it cannot be read: transformers raises "
+            f"{type(error).__name__}: {says.rstrip('.')}."
+        ) from error
 
 
 def _input_moves(
