@@ -231,27 +231,37 @@ def _weights(folder: Path, config: dict[str, Any]) -> dict[str, Path]:
             )
         raise InputError(f"{folder} has neither {WEIGHTS} nor {INDEX}: download it again.")
     if not isinstance(named, str) or not named.endswith(".index.json"):
-        path = _named(folder, named, folder / "config.json")
+        config_file = folder / "config.json"
+        path = _present(folder, file_name(named, config_file), config_file)
         return {path.name: path}
     index = folder / Path(named).name
+    files = [_present(folder, name, index) for name in shard_names(index)]
+    return {index.name: index, **{path.name: path for path in files}}
+
+
+def shard_names(index: Path) -> list[str]:
+    """Return the names of the safetensors files that an index lists, in its order."""
     parts = read_json(index).get("weight_map")
     if not isinstance(parts, dict) or not parts:
         raise InputError(f"{index} must contain an object weight_map with the file of each weight.")
-    files = [_named(folder, name, index) for name in dict.fromkeys(map(_hashable, parts.values()))]
-    return {index.name: index, **{path.name: path for path in files}}
+    return [file_name(name, index) for name in dict.fromkeys(map(_hashable, parts.values()))]
 
 
 def _hashable(value: Any) -> Any:
     return value if isinstance(value, str) else repr(value)
 
 
-def _named(folder: Path, name: Any, source: Path) -> Path:
-    """Return the path of a safetensors file that an index or a config names."""
+def file_name(name: Any, source: Path) -> str:
+    """Return the name of a safetensors file; raise InputError if `source` names anything else."""
     if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
         raise InputError(
             f"{source} names the file {str(name)[:80]!r}: weights must be .safetensors files in "
             f"the model's folder."
         )
+    return name
+
+
+def _present(folder: Path, name: str, source: Path) -> Path:
     if not (folder / name).is_file():
         raise InputError(f"{source} names {name[:80]!r}, which is missing: download it again.")
     return folder / name
