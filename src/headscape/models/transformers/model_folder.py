@@ -60,9 +60,9 @@ class Opening:
     """float32, bfloat16, float16, or auto for that of the stored weights. [default: float32]"""
     device_map: str | dict[str, Any] | None = None
     """auto: spread a published model over all GPUs, memory and disk (needs accelerate)."""
-    offload: bool = False
-    """Leave the weights on disk and read them block by block in every pass: for a model that is
-    larger than memory."""
+    offload: bool | None = None
+    """Leave the weights on disk and read them block by block in every pass, or refuse a model that
+    is larger than memory. [default: leave them there if the model is larger than memory]"""
 
     def __post_init__(self) -> None:
         name = str(self.dtype).removeprefix("torch.")
